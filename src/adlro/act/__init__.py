@@ -1,0 +1,1 @@
+"""What carries a choice out: the simulator, and later real clusters."""

@@ -1,0 +1,1 @@
+"""Data that ships with the package: GPU models, clusters, families of jobs, and how fast these run on those."""

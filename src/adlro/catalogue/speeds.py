@@ -1,0 +1,143 @@
+"""How fast a family runs at a placing: from a measured table where there is one, else from the datasheet.
+
+A speed is for one GPU of the job, relative to one GPU of the reference model running the same family alone.
+"""
+
+import csv
+from bisect import bisect_right
+from functools import cache, lru_cache
+from importlib import resources
+from typing import Final
+
+from adlro.catalogue.families import REFERENCE, Family, find_family
+from adlro.catalogue.gpus import gpu_models
+from adlro.core.records import MEASURED, MODELLED, GpuModel, Placing, Speed
+
+REFERENCE_LINK_GB_S: Final = 300.0
+"""NVLink2 of the reference model, both directions summed."""
+
+TABLES: Final = {"gavel": "Gavel, OSDI 2020", "sia": "Sia, SOSP 2023"}
+"""The measured tables, with what the detail of a speed calls them."""
+
+SAME_CHIP: Final = {"v100-sxm2-32gb": "v100-sxm2-16gb"}
+"""Models that take the measured rows of another: the same chip, clocks and link, with more memory."""
+
+_NEEDED_FIGURE: Final = {
+    "fp64": ("FP64", "fp64_tflops"),
+    "fp32": ("FP32", "fp32_tflops"),
+    "tensor": ("FP16", "fp16_tensor_tflops"),
+}
+
+
+@lru_cache(maxsize=65536)
+def speed_of(family: str, placing: Placing) -> Speed:
+    """Speed of one GPU of a job of this family at this placing, with its source."""
+    if placing.gpus == 0:
+        return Speed(1.0, MODELLED, "a job without GPUs runs at rate 1 everywhere")
+    if placing.model is None:
+        return Speed(0.0, MODELLED, "there are no GPUs here")
+    kind = find_family(family)
+    rows = _measured().get((kind.name, SAME_CHIP.get(placing.model.name, placing.model.name)))
+    return _from_table(kind, placing, rows) if rows else _from_datasheet(kind, placing, placing.model)
+
+
+def roofline(family: Family, model: GpuModel) -> Speed:
+    """Speed of one GPU alone by its datasheet: each part of the time shrinks as the peak that bounds it grows."""
+    time = 0.0
+    for bound in ("fp64", "fp32", "tensor", "bandwidth"):
+        share: float = getattr(family.mix, bound)
+        if share == 0:
+            continue
+        peak, reference = _peak(model, bound), _peak(gpu_models()[REFERENCE], bound)
+        if peak is None or reference is None:
+            what, key = _NEEDED_FIGURE[bound]
+            return Speed(0.0, MODELLED, f"no {what} figure for {model.title}: add a [gpus.NAME] table with {key}")
+        time += share * reference / peak
+    return Speed(1 / time, MODELLED, f"roofline of {model.title} against the reference model")
+
+
+def communication_factor(family: Family, placing: Placing) -> float:
+    """What is left of a GPU's speed when the job communicates; 1 alone, and never above 1.
+
+    Across nodes the data pass the link in the node and the network: the slower one counts.
+    """
+    if placing.gpus == 1:
+        return 1.0
+    gb_s = placing.link.gb_s if placing.nodes == 1 else min(placing.link.gb_s, placing.network.gb_s)
+    share = family.communication
+    return min(1.0, 1 / ((1 - share) + share * REFERENCE_LINK_GB_S / gb_s))
+
+
+def _from_datasheet(family: Family, placing: Placing, model: GpuModel) -> Speed:
+    """The roofline, slowed by communication."""
+    alone = roofline(family, model)
+    factor = communication_factor(family, placing)
+    detail = alone.detail if factor == 1 else f"{alone.detail}, {factor:.2f} of it left by communication"
+    return Speed(alone.value * factor, MODELLED, detail)
+
+
+def _from_table(family: Family, placing: Placing, rows: dict[bool, dict[int, float]]) -> Speed:
+    """The measured speed of the most GPUs measured up to this number; what was not measured is modelled on top."""
+    table = TABLES[family.name.split("/")[0]]
+    across = placing.nodes > 1 and min(rows.get(True, {}), default=placing.gpus + 1) <= placing.gpus
+    measured = rows[across]
+    counts = sorted(measured)
+    place = bisect_right(counts, placing.gpus)
+    if place == 0:
+        return Speed(0.0, MEASURED, f"{table}: it never ran on fewer than {counts[0]} of these GPUs")
+    gpus = counts[place - 1]
+    value = measured[gpus] * roofline(family, gpu_models()[family.anchor]).value
+    detail = f"{table}: {gpus} GPU{'s' if gpus > 1 else ''} {'across nodes' if across else 'on one node'}"
+    if gpus < placing.gpus:
+        detail += f", the most measured up to {placing.gpus}"
+    if family.anchor != REFERENCE:
+        detail += f", relative to {gpu_models()[family.anchor].title}, whose own speed is modelled"
+    if value == 0:
+        return Speed(0.0, MEASURED, f"{detail}; it does not fit")
+    factor = communication_factor(family, placing)
+    if placing.nodes > 1 and not across and gpus > 1:
+        on_one_node = Placing(placing.model, placing.gpus, 1, placing.link, placing.network)
+        return Speed(
+            value * factor / communication_factor(family, on_one_node), MODELLED, f"{detail}, crossing nodes modelled"
+        )
+    if placing.gpus > 1 and gpus == 1:
+        return Speed(value * factor, MODELLED, f"{detail}, communication of {placing.gpus} GPUs modelled")
+    return Speed(value, MEASURED, detail)
+
+
+@cache
+def _measured() -> dict[tuple[str, str], dict[bool, dict[int, float]]]:
+    """Measured speed of one GPU relative to the fewest GPUs of the anchor: by family and model, across nodes, GPUs."""
+    rates: dict[tuple[str, str], dict[bool, dict[int, float]]] = {}
+    for table in TABLES:
+        file = resources.files("adlro.catalogue").joinpath("throughputs", f"{table}.csv")
+        lines = (line for line in file.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
+        for row in csv.DictReader(lines):
+            gpus, across = int(row["gpus"]), row["across"] == "1"
+            rows = rates.setdefault((row["family"], row["gpu"]), {})
+            rows.setdefault(across, {})[gpus] = float(row["per_second"]) / gpus
+    return {
+        (family, model): {across: _relative(rows, family, rates) for across, rows in of_model.items()}
+        for (family, model), of_model in rates.items()
+    }
+
+
+def _relative(
+    rows: dict[int, float], family: str, rates: dict[tuple[str, str], dict[bool, dict[int, float]]]
+) -> dict[int, float]:
+    on_one_node = rates[family, find_family(family).anchor][False]
+    unit = on_one_node[min(on_one_node)]
+    return {gpus: rate / unit for gpus, rate in rows.items()}
+
+
+def _peak(model: GpuModel, bound: str) -> float | None:
+    """The figure of the datasheet that bounds this part of the time."""
+    match bound:
+        case "fp64":
+            return model.fp64_tflops
+        case "fp32":
+            return model.fp32_tflops
+        case "bandwidth":
+            return model.memory_bandwidth_gb_s
+    rates = (model.fp16_tensor_tflops, model.fp16_vector_tflops, model.fp32_tflops)
+    return max((rate for rate in rates if rate is not None), default=None)

@@ -1,0 +1,1 @@
+"""The vocabulary and the rules: what every stage shares. No input, no output, no clock of its own."""

@@ -1,0 +1,28 @@
+"""Every error a user can cause, as one tree.
+
+AdlroError
+├── UsageError      the command line asks for something that does not exist
+├── ConfigError     a TOML file says something impossible
+├── CatalogueError  a GPU model, cluster, family or policy has no such name
+└── PolicyError     a user's policy file cannot be loaded or does not answer
+"""
+
+
+class AdlroError(Exception):
+    """Something a person can put right; the text says how."""
+
+
+class UsageError(AdlroError):
+    """The command line asks for something that does not exist."""
+
+
+class ConfigError(AdlroError):
+    """A TOML file says something impossible."""
+
+
+class CatalogueError(AdlroError):
+    """No such GPU model, cluster, family or policy."""
+
+
+class PolicyError(AdlroError):
+    """A user's policy cannot be loaded, or does not answer as a policy must."""

@@ -1,0 +1,92 @@
+"""What a policy is: of the legal (job, site) pairs, which one now, or wait?
+
+A policy is one function `choose(view) -> Choice`. Compiled ones share one signature, so that the simulator is compiled
+once for all of them. Policies that need a solver or keep state of their own are plain Python: `make(view, seed)`
+returns their `choose`. Both are asked in the same way, by the same rules.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numba import from_dtype, types
+
+from adlro.core.tables import (
+    CLOCK,
+    FOREVER,
+    GPU,
+    GROUP,
+    JOB,
+    NOBODY,
+    NODE,
+    PART,
+    POOL,
+    RUN,
+    FORM,
+    SITE,
+    START,
+    STOP,
+    USER,
+    WAIT,
+    Choice,
+    View,
+)
+
+Choose = Callable[[View], Choice]
+
+NEVER: Final = -np.inf
+"""The score of a pair that the policy will not have: it waits for a better one."""
+
+WAITING: Final = Choice(WAIT, NOBODY, NOBODY, FOREVER)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A policy in the catalogue. Exactly one of `choose` (compiled) and `make` (plain Python) is there.
+
+    `needs` says what it must know: estimate, history, user, map, rates. `preemptive` ones are asked while jobs run even
+    if none waits. `prepare` sets what it needs in the view before the run begins.
+    """
+
+    name: str
+    summary: str
+    choose: Choose | None = None
+    make: Callable[[View, int], Choose] | None = None
+    preemptive: bool = False
+    needs: tuple[str, ...] = ()
+    prepare: Callable[[View], None] | None = None
+
+
+def starting(j: int, s: int) -> Choice:
+    """Start a job at a site."""
+    return Choice(START, j, s, FOREVER)
+
+
+def stopping(j: int) -> Choice:
+    """Stop a running job."""
+    return Choice(STOP, j, NOBODY, FOREVER)
+
+
+def waiting(until: float = FOREVER) -> Choice:
+    """Wait for the next event, or until a time."""
+    return Choice(WAIT, NOBODY, NOBODY, until)
+
+
+def table_type(dtype: np.dtype[Any]) -> types.Array:
+    """Numba's type for a table of these records."""
+    return types.Array(from_dtype(dtype), 1, "C")
+
+
+INTS = types.Array(types.int32, 1, "C")
+FLOATS = types.Array(types.float64, 1, "C")
+
+VIEW_TYPE = types.NamedTuple(
+    [table_type(dtype) for dtype in (JOB, RUN, SITE, NODE, GPU, FORM, POOL, PART, USER, GROUP, CLOCK)]
+    + [INTS] * 6
+    + [types.Array(types.float64, 2, "C"), types.Array(types.int32, 2, "C"), FLOATS],
+    View,
+)
+CHOICE_TYPE = types.NamedTuple([types.int64, types.int64, types.int64, types.float64], Choice)
+CHOOSE_TYPE = types.FunctionType(CHOICE_TYPE(VIEW_TYPE))
+"""The one signature of every compiled policy."""

@@ -1,0 +1,584 @@
+"""The rules: what may start where, how fast it runs, what it takes and gives back. docs/semantics.md says them in words.
+
+The simulator, live clusters, the policies and the action mask of a learned policy all call these functions.
+`view` is a tables.View, `j` a job, `s` a site. All of this is compiled, and runs uncompiled too.
+"""
+
+import math
+
+import numpy as np
+
+from adlro.core.compiled import compiled
+from adlro.core.records import WHOLE_GPU
+from adlro.core.tables import FOREVER, NOBODY, QUEUED, RUNNING, View
+
+BITS_PER_WORD = 31
+"""Bits of View.idle used in each word: all of an int32 but its sign."""
+
+
+# ---- what may start where ----------------------------------------------------------------------------------------
+
+
+@compiled
+def fits(view: View, j: int, s: int) -> bool:
+    """Whether the job may start at the site now. For a gang over several nodes the site is the anchor of its pool."""
+    job = view.jobs[j]
+    width = view.width[job.kind, view.sites[s].form]
+    if width == 1:
+        return fits_on_node(view, j, s)
+    if width == 0:
+        return False
+    return fits_across(view, j, s, width)
+
+
+@compiled
+def fits_on_node(view: View, j: int, s: int) -> bool:
+    """Whether one node has all that the job needs, free."""
+    job = view.jobs[j]
+    site = view.sites[s]
+    if job.share == WHOLE_GPU:
+        if site.free_gpus < job.gpus:
+            return False
+    elif site.free_gpus == 0 and shared_gpu(view, j, s) == NOBODY:
+        return False
+    node = view.nodes[site.node]
+    return node.up != 0 and node.free_cpus >= job.cpus and node.free_memory >= job.memory
+
+
+@compiled
+def shared_gpu(view: View, j: int, s: int) -> int:
+    """The partly used GPU of the site with the least share that is enough for the job, or NOBODY."""
+    job = view.jobs[j]
+    site = view.sites[s]
+    chosen = NOBODY
+    if site.open_share < job.share:
+        return chosen
+    least = WHOLE_GPU
+    for g in range(site.gpus):
+        gpu = view.gpus[site.first_gpu + g]
+        if job.share <= gpu.free_share < least and gpu.free_memory >= job.gpu_memory:
+            least = gpu.free_share
+            chosen = g
+    return chosen
+
+
+@compiled
+def fits_across(view: View, j: int, s: int, width: int) -> bool:
+    """Whether a gang can have its GPUs on the fewest nodes of this pool now."""
+    job = view.jobs[j]
+    pool = view.pools[view.sites[s].pool]
+    if s != pool.anchor or pool.free_gpus < job.gpus:
+        return False
+    needed = job.gpus
+    last = NOBODY
+    for _ in range(width):
+        last = next_part(view, j, s, last, needed)
+        if last == NOBODY:
+            return False
+        needed -= min(needed, view.sites[last].free_gpus)
+    return needed == 0
+
+
+@compiled
+def next_part(view: View, j: int, anchor: int, last: int, needed: int) -> int:
+    """The site after `last` in the order of most free GPUs (then lowest index) that can take its part of the gang."""
+    job = view.jobs[j]
+    pool = view.pools[view.sites[anchor].pool]
+    chosen = NOBODY
+    most = 0
+    for i in range(pool.first_site, pool.first_site + pool.sites):
+        s = view.pool_sites[i]
+        site = view.sites[s]
+        free = site.free_gpus
+        if free <= most:
+            continue
+        if last != NOBODY and (free > view.sites[last].free_gpus or (free == view.sites[last].free_gpus and s <= last)):
+            continue
+        node = view.nodes[site.node]
+        taken = min(free, needed)
+        if node.up == 0 or node.free_cpus < portion(job.cpus, taken, job.gpus):
+            continue
+        if node.free_memory < portion(job.memory, taken, job.gpus):
+            continue
+        most = free
+        chosen = s
+    return chosen
+
+
+@compiled
+def portion(amount: int, taken: int, gpus: int) -> int:
+    """What `taken` of a job's GPUs need of an amount given for the whole job, rounded up."""
+    return (amount * taken + gpus - 1) // gpus
+
+
+@compiled
+def ever_fits(view: View, j: int) -> bool:
+    """Whether an empty cluster could take the job; asked once for each job, before anything runs."""
+    for h in range(len(view.forms)):
+        form = view.forms[h]
+        if form.sites == 0:
+            continue
+        s = view.form_sites[form.first_site]
+        if view.width[view.jobs[j].kind, h] > 1:
+            s = view.pools[form.pool].anchor
+        if fits(view, j, s):
+            return True
+    return False
+
+
+@compiled
+def seen(view: View) -> int:
+    """How many jobs of the queue a policy sees: admission to the window is by submit order."""
+    clock = view.clock[0]
+    if 0 < clock.window < clock.queued:
+        return clock.window
+    return clock.queued
+
+
+# ---- how fast, and how long ----------------------------------------------------------------------------------------
+
+
+@compiled
+def work_done(view: View, j: int) -> float:
+    """Work done until now, as far as can be known without knowing of wear."""
+    run = view.runs[j]
+    now = view.clock[0].now
+    if run.state != RUNNING or now <= run.since:
+        return run.done
+    return run.done + (now - run.since) * view.rate[view.jobs[j].kind, view.sites[run.site].form]
+
+
+@compiled
+def work_left(view: View, j: int) -> float:
+    """Estimated work left. A job that has done more than its estimate is expected to double it, and again."""
+    done = work_done(view, j)
+    estimate = view.jobs[j].estimate
+    if done == 0.0:
+        return estimate
+    if estimate <= 0.0:
+        estimate = 1.0
+    while estimate <= done:
+        estimate *= 2.0
+    return estimate - done
+
+
+@compiled
+def restart_cost(view: View, j: int) -> float:
+    """Seconds lost before work goes on, if the job were started now."""
+    if view.runs[j].starts > 0:
+        return view.clock[0].restart
+    return 0.0
+
+
+@compiled
+def runtime(view: View, j: int, s: int) -> float:
+    """Estimated seconds until the job ends, if it started at the site now; FOREVER where it cannot run."""
+    rate = view.rate[view.jobs[j].kind, view.sites[s].form]
+    if rate <= 0.0:
+        return FOREVER
+    return restart_cost(view, j) + work_left(view, j) / rate
+
+
+@compiled
+def best_runtime(view: View, j: int) -> float:
+    """Estimated seconds until the job ends, if it started now where it is fastest on this cluster."""
+    return restart_cost(view, j) + work_left(view, j) / view.fastest[view.jobs[j].kind]
+
+
+@compiled
+def expected_end(view: View, j: int) -> float:
+    """When a running job is expected to end where it runs."""
+    run = view.runs[j]
+    rate = view.rate[view.jobs[j].kind, view.sites[run.site].form]
+    return max(view.clock[0].now, run.since) + work_left(view, j) / rate
+
+
+@compiled
+def attained(view: View, j: int) -> float:
+    """GPU-seconds that the job has held until now (seconds, for a job without GPUs)."""
+    run = view.runs[j]
+    held = run.held
+    if run.state == RUNNING:
+        held += view.clock[0].now - run.started
+    return held * gpu_share(view, j)
+
+
+@compiled
+def gpu_share(view: View, j: int) -> float:
+    """How many GPUs the job holds when it runs, as a number with fractions; 1 for a job without GPUs."""
+    job = view.jobs[j]
+    if job.gpus == 0:
+        return 1.0
+    return job.gpus * job.share / WHOLE_GPU
+
+
+# ---- taking and giving back ---------------------------------------------------------------------------------------
+
+
+@compiled
+def take(view: View, j: int, s: int) -> None:
+    """Give the job what it needs at the site; `fits` has said that it may."""
+    job = view.jobs[j]
+    run = view.runs[j]
+    width = view.width[job.kind, view.sites[s].form]
+    run.parts = NOBODY
+    if width == 1:
+        run.site = s
+        run.mask = take_part(view, j, s, job.gpus, job.cpus, job.memory)
+        return
+    # Choose every site before taking from any: taking would change the order.
+    needed = job.gpus
+    last = NOBODY
+    tail = NOBODY
+    for _ in range(width):
+        last = next_part(view, j, s, last, needed)
+        count = min(needed, view.sites[last].free_gpus)
+        part = new_part(view, last, count)
+        if tail == NOBODY:
+            run.parts = part
+        else:
+            view.parts[tail].next = part
+        tail = part
+        needed -= count
+    p = run.parts
+    while p != NOBODY:
+        part_row = view.parts[p]
+        count = part_row.mask
+        part_row.mask = take_part(
+            view, j, part_row.site, count, portion(job.cpus, count, job.gpus), portion(job.memory, count, job.gpus)
+        )
+        p = part_row.next
+    first = run.parts
+    run.site = view.parts[first].site
+    run.mask = view.parts[first].mask
+    run.parts = view.parts[first].next
+    drop_part(view, first)
+
+
+@compiled
+def new_part(view: View, s: int, count: int) -> int:
+    """A row of View.parts for `count` GPUs at a site; the count stands in for the mask until they are taken."""
+    clock = view.clock[0]
+    p = clock.free_part
+    clock.free_part = view.parts[p].next
+    view.parts[p].site = s
+    view.parts[p].mask = count
+    view.parts[p].next = NOBODY
+    return p
+
+
+@compiled
+def drop_part(view: View, p: int) -> None:
+    """Give a row of View.parts back."""
+    clock = view.clock[0]
+    view.parts[p].next = clock.free_part
+    clock.free_part = p
+
+
+@compiled
+def take_part(view: View, j: int, s: int, gpus: int, cpus: int, memory: int) -> int:
+    """Take GPUs (lowest numbers first), cores and memory at one site; the GPUs taken as a mask."""
+    job = view.jobs[j]
+    site = view.sites[s]
+    node = view.nodes[site.node]
+    node.free_cpus -= cpus
+    node.free_memory -= memory
+    node.jobs += 1
+    mask = 0
+    if job.share < WHOLE_GPU:
+        mask = take_share(view, j, s)
+    elif gpus > 0:
+        wanted = gpus
+        g = 0
+        while wanted > 0:
+            if site.free_mask >> g & 1:
+                mask |= 1 << g
+                view.gpus[site.first_gpu + g].free_share = 0
+                wanted -= 1
+            g += 1
+        site.free_mask &= ~mask
+        site.free_gpus -= gpus
+        site.free_share -= gpus * WHOLE_GPU
+        view.pools[site.pool].free_gpus -= gpus
+    refresh(view, site.node)
+    return mask
+
+
+@compiled
+def take_share(view: View, j: int, s: int) -> int:
+    """Take a share of the fullest GPU that has room, or of the first free one; that GPU as a mask."""
+    job = view.jobs[j]
+    site = view.sites[s]
+    g = shared_gpu(view, j, s)
+    if g == NOBODY:
+        g = 0
+        while not site.free_mask >> g & 1:
+            g += 1
+        site.free_mask &= ~(1 << g)
+        site.free_gpus -= 1
+        view.pools[site.pool].free_gpus -= 1
+    gpu = view.gpus[site.first_gpu + g]
+    gpu.free_share -= job.share
+    gpu.free_memory -= job.gpu_memory
+    site.free_share -= job.share
+    site.open_share = largest_open_share(view, s)
+    return 1 << g
+
+
+@compiled
+def largest_open_share(view: View, s: int) -> int:
+    """The largest free share on a GPU of the site that is partly used."""
+    site = view.sites[s]
+    largest = 0
+    for g in range(site.gpus):
+        free = view.gpus[site.first_gpu + g].free_share
+        if largest < free < WHOLE_GPU:
+            largest = free
+    return largest
+
+
+@compiled
+def release(view: View, j: int) -> None:
+    """Take back all that the job holds."""
+    job = view.jobs[j]
+    run = view.runs[j]
+    if run.parts == NOBODY and view.width[job.kind, view.sites[run.site].form] == 1:
+        release_part(view, j, run.site, run.mask, job.cpus, job.memory)
+    else:
+        count = count_bits(run.mask)
+        cpus = portion(job.cpus, count, job.gpus)
+        release_part(view, j, run.site, run.mask, cpus, portion(job.memory, count, job.gpus))
+        p = run.parts
+        while p != NOBODY:
+            part = view.parts[p]
+            following = part.next
+            count = count_bits(part.mask)
+            cpus = portion(job.cpus, count, job.gpus)
+            release_part(view, j, part.site, part.mask, cpus, portion(job.memory, count, job.gpus))
+            drop_part(view, p)
+            p = following
+    run.site = NOBODY
+    run.parts = NOBODY
+    run.mask = 0
+    view.clock[0].version += 1
+
+
+@compiled
+def release_part(view: View, j: int, s: int, mask: int, cpus: int, memory: int) -> None:
+    """Take back what the job holds at one site."""
+    job = view.jobs[j]
+    site = view.sites[s]
+    node = view.nodes[site.node]
+    node.free_cpus += cpus
+    node.free_memory += memory
+    node.jobs -= 1
+    if job.share < WHOLE_GPU:
+        release_share(view, j, s, mask)
+    elif mask:
+        freed = 0
+        for g in range(site.gpus):
+            if mask >> g & 1:
+                view.gpus[site.first_gpu + g].free_share = WHOLE_GPU
+                freed += 1
+        site.free_mask |= mask
+        site.free_gpus += freed
+        site.free_share += freed * WHOLE_GPU
+        view.pools[site.pool].free_gpus += freed
+    refresh(view, site.node)
+
+
+@compiled
+def release_share(view: View, j: int, s: int, mask: int) -> None:
+    """Take back a share of one GPU."""
+    job = view.jobs[j]
+    site = view.sites[s]
+    g = 0
+    while not mask >> g & 1:
+        g += 1
+    gpu = view.gpus[site.first_gpu + g]
+    gpu.free_share += job.share
+    gpu.free_memory += job.gpu_memory
+    site.free_share += job.share
+    if gpu.free_share == WHOLE_GPU:
+        site.free_mask |= mask
+        site.free_gpus += 1
+        view.pools[site.pool].free_gpus += 1
+    site.open_share = largest_open_share(view, s)
+
+
+@compiled
+def count_bits(mask: int) -> int:
+    """How many GPUs a mask names."""
+    count = 0
+    while mask:
+        mask &= mask - 1
+        count += 1
+    return count
+
+
+# ---- which sites are worth a look ----------------------------------------------------------------------------------
+# A cluster of thousands of sites is mostly full ones and idle ones that are all alike. A policy looks at the open sites
+# (partly used) and at the first idle site of each form; the rest cannot be chosen or cannot be told from those.
+
+
+@compiled
+def refresh(view: View, n: int) -> None:
+    """Bring the lists of open and idle sites up to date after something changed on the node."""
+    node = view.nodes[n]
+    for s in range(node.first_site, node.first_site + node.sites):
+        site = view.sites[s]
+        idle = node.up != 0 and node.jobs == 0
+        set_idle(view, s, idle)
+        set_open(view, s, node.up != 0 and not idle and (site.free_gpus > 0 or site.open_share > 0))
+
+
+@compiled
+def set_open(view: View, s: int, is_open: bool) -> None:
+    """Put the site on the list of open sites, or take it off."""
+    site = view.sites[s]
+    clock = view.clock[0]
+    if is_open == (site.slot != NOBODY):
+        return
+    if is_open:
+        site.slot = clock.open
+        view.open[clock.open] = s
+        clock.open += 1
+        return
+    clock.open -= 1
+    last = view.open[clock.open]
+    view.open[site.slot] = last
+    view.sites[last].slot = site.slot
+    site.slot = NOBODY
+
+
+@compiled
+def set_idle(view: View, s: int, is_idle: bool) -> None:
+    """Set or clear the site's bit among the idle sites of its form."""
+    site = view.sites[s]
+    form = view.forms[site.form]
+    word = form.first_word + site.rank // BITS_PER_WORD
+    bit = np.int32(1 << (site.rank % BITS_PER_WORD))
+    was_idle = (view.idle[word] & bit) != 0
+    if is_idle == was_idle:
+        return
+    view.idle[word] ^= bit
+    form.idle_sites += 1 if is_idle else -1
+
+
+@compiled
+def first_idle(view: View, h: int) -> int:
+    """The idle site of this form with the lowest index, or NOBODY."""
+    form = view.forms[h]
+    if form.idle_sites == 0:
+        return NOBODY
+    word = form.first_word
+    while view.idle[word] == 0:
+        word += 1
+    bits = view.idle[word]
+    bit = 0
+    if bits & 0xFFFF == 0:
+        bit += 16
+    if (bits >> bit) & 0xFF == 0:
+        bit += 8
+    if (bits >> bit) & 0xF == 0:
+        bit += 4
+    if (bits >> bit) & 0x3 == 0:
+        bit += 2
+    if (bits >> bit) & 0x1 == 0:
+        bit += 1
+    return view.form_sites[form.first_site + (word - form.first_word) * BITS_PER_WORD + bit]
+
+
+# ---- the queue ----------------------------------------------------------------------------------------------------
+
+
+@compiled
+def in_queue(view: View, position: int) -> int:
+    """The job at this position of the queue, 0 being its head."""
+    return view.queue[view.clock[0].head + position]
+
+
+@compiled
+def queue_position(view: View, j: int) -> int:
+    """Where the job stands or would stand in the queue, which is in job order."""
+    low = 0
+    high = view.clock[0].queued
+    while low < high:
+        middle = (low + high) // 2
+        if in_queue(view, middle) < j:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@compiled
+def enqueue(view: View, j: int) -> None:
+    """Put the job in the queue, at the place of its index."""
+    clock = view.clock[0]
+    if clock.head + clock.queued == len(view.queue):
+        for at in range(clock.queued):
+            view.queue[at] = view.queue[clock.head + at]
+        clock.head = 0
+    at = clock.head + clock.queued
+    while at > clock.head and view.queue[at - 1] > j:
+        view.queue[at] = view.queue[at - 1]
+        at -= 1
+    view.queue[at] = j
+    clock.queued += 1
+    view.runs[j].state = QUEUED
+    view.runs[j].tried = NOBODY
+
+
+@compiled
+def dequeue(view: View, j: int) -> None:
+    """Take the job out of the queue, closing the gap from the nearer end: the head of a long queue goes at once."""
+    clock = view.clock[0]
+    position = queue_position(view, j)
+    clock.queued -= 1
+    if 2 * position < clock.queued:
+        for at in range(clock.head + position, clock.head, -1):
+            view.queue[at] = view.queue[at - 1]
+        clock.head += 1
+    else:
+        for at in range(clock.head + position, clock.head + clock.queued):
+            view.queue[at] = view.queue[at + 1]
+
+
+# ---- what has been used and learnt -----------------------------------------------------------------------------------
+
+
+@compiled
+def settle_usage(view: View, u: int, gpus: float) -> None:
+    """Bring a user's decayed usage up to now; from now on he holds `gpus` more (or fewer)."""
+    clock = view.clock[0]
+    user = view.users[u]
+    if clock.half_life > 0.0:
+        user.usage = usage_now(view, u)
+        user.settled = clock.now
+        user.gpus += gpus
+
+
+@compiled
+def usage_now(view: View, u: int) -> float:
+    """GPU-seconds that the user has had, older ones counting less by the half-life."""
+    clock = view.clock[0]
+    user = view.users[u]
+    if clock.half_life <= 0.0:
+        return user.usage
+    decay = math.log(2.0) / clock.half_life
+    kept = math.exp(-decay * (clock.now - user.settled))
+    return user.usage * kept + user.gpus * (1.0 - kept) / decay
+
+
+@compiled
+def learn(view: View, j: int, work: float) -> None:
+    """Remember how much work a finished job was, for its group and its user."""
+    job = view.jobs[j]
+    length = math.log(max(work, 1.0))
+    group = view.groups[job.group]
+    group.finished += 1.0
+    group.log_work += length
+    user = view.users[job.user]
+    user.finished += 1.0
+    user.log_work += length

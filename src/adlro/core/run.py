@@ -1,0 +1,25 @@
+"""What a finished simulation leaves behind: everything that the measures, the report and the event log read."""
+
+from dataclasses import dataclass
+
+from adlro.core.records import Cluster
+from adlro.core.tables import Floats, Ints, Jobs, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One finished simulation: what went in and everything that happened."""
+
+    cluster: Cluster
+    jobs: Jobs
+    events: Table  # EVENT, in time order, without submissions (they are in jobs)
+    rate: Floats  # [K, H] as in View
+    site_form: Ints  # [S]; form of each site
+    site_model: tuple[str, ...]  # [S] model name
+    site_gpus: Ints  # [S]
+    site_node: Ints  # [S]
+    policy: str
+    seed: int
+    unfinished: int  # jobs that waited or ran when the run ended
+    refusals: dict[int, str]  # job index -> reason
+    illegal: int

@@ -1,0 +1,266 @@
+"""Tables: the plural of the records, as arrays that compiled code reads. `normalise.pack` builds them.
+
+Every table is a structured array; `table[i].field` reads the same compiled and plain (under NUMBA_DISABLE_JIT=1),
+because the arrays are record arrays. Axes: J jobs, S sites, N nodes, G GPUs, H forms, P pools, K kinds, U users.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Table: TypeAlias = "np.recarray[Any, Any]"
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int32]
+
+NOBODY: Final = -1
+"""No job, no site, no part: the index of nothing."""
+
+FOREVER: Final = np.inf
+
+# What state a job is in.
+FUTURE: Final = 0
+QUEUED: Final = 1
+RUNNING: Final = 2
+FINISHED: Final = 3
+KILLED: Final = 4
+REFUSED: Final = 5
+
+# What a policy can say.
+WAIT: Final = 0
+START: Final = 1
+STOP: Final = 2
+
+
+class Choice(NamedTuple):
+    """A policy's answer: start a job at a site, stop a job, or wait until something happens (or until a time)."""
+
+    verb: int
+    job: int
+    site: int
+    until: float
+
+
+JOB = np.dtype(
+    [
+        ("submit", "f8"),  # s since the run began
+        ("estimate", "f8"),  # GPU-seconds on the reference model: what a policy may know of the work
+        ("limit", "f8"),  # walltime limit in s of holding GPUs; inf: none
+        ("checkpoint", "f8"),  # work between two checkpoints; inf: never saved by itself, 0: always
+        ("memory", "i4"),  # MiB, whole job
+        ("gpu_memory", "i4"),  # MiB on each GPU
+        ("cpus", "i4"),  # thousandths of a core, whole job
+        ("gpus", "i4"),
+        ("share", "i4"),  # thousandths of each GPU; below 1000 only with one GPU
+        ("family", "i4"),
+        ("allowed", "i4"),  # index into Jobs.allowed
+        ("kind", "i4"),  # row of View.rate; set by pack
+        ("user", "i4"),
+        ("group", "i4"),  # one number for the same user and name: past jobs alike
+        ("priority", "f4"),
+    ],
+    align=True,
+)
+"""What is known of a job when it is submitted. The true work is not here: policies never see it."""
+
+RUN = np.dtype(
+    [
+        ("done", "f8"),  # work done and kept, up to `since`
+        ("saved", "f8"),  # work that a failure cannot take: what it had when it last started
+        ("held", "f8"),  # seconds for which it held its GPUs in earlier stretches
+        ("started", "f8"),  # when this stretch began
+        ("since", "f8"),  # work counts from here: after the restart cost, or after the last change of speed
+        ("mask", "i8"),  # GPUs held at `site`, one bit each
+        ("site", "i4"),
+        ("parts", "i4"),  # first of the further parts of a gang over several nodes, in View.parts
+        ("slot", "i4"),  # where the simulator keeps its end
+        ("tried", "i4"),  # capacity version at which no site could take it
+        ("starts", "i4"),
+        ("state", "i4"),
+    ],
+    align=True,
+)
+"""How a job stands now; visible to policies."""
+
+SITE = np.dtype(
+    [
+        ("free_mask", "i8"),  # wholly free GPUs, one bit each
+        ("free_gpus", "i4"),  # how many bits are set
+        ("free_share", "i4"),  # thousandths free over all its GPUs
+        ("open_share", "i4"),  # the largest free share on a GPU that is partly used
+        ("gpus", "i4"),
+        ("node", "i4"),
+        ("model", "i4"),
+        ("form", "i4"),
+        ("pool", "i4"),
+        ("first_gpu", "i4"),  # row of its first GPU in View.gpus
+        ("rank", "i4"),  # place among the sites of its form
+        ("slot", "i4"),  # where it stands in View.open; NOBODY: not open
+        ("up", "i4"),
+    ],
+    align=True,
+)
+"""The GPUs of one model on one node."""
+
+NODE = np.dtype(
+    [
+        ("cpus", "i4"),
+        ("memory", "i4"),
+        ("free_cpus", "i4"),
+        ("free_memory", "i4"),
+        ("jobs", "i4"),  # parts of jobs running here
+        ("first_site", "i4"),
+        ("sites", "i4"),
+        ("up", "i4"),
+    ],
+    align=True,
+)
+
+GPU = np.dtype([("free_share", "i4"), ("free_memory", "i4"), ("memory", "i4")], align=True)
+
+FORM = np.dtype(
+    [
+        ("gpus", "i4"),
+        ("cpus", "i4"),
+        ("memory", "i4"),
+        ("gpu_memory", "i4"),
+        ("model", "i4"),
+        ("pool", "i4"),
+        ("sites", "i4"),  # how many
+        ("first_site", "i4"),  # where its list of sites begins in View.form_sites
+        ("first_word", "i4"),  # where its bits begin in View.idle
+        ("words", "i4"),
+        ("idle_sites", "i4"),  # how many are idle now
+    ],
+    align=True,
+)
+"""Identical sites share a form: of several idle ones a policy need look at only the first."""
+
+POOL = np.dtype(
+    [
+        ("model", "i4"),
+        ("gpus", "i4"),
+        ("free_gpus", "i4"),
+        ("anchor", "i4"),  # its first site: stands for the pool when a gang is wider than one node
+        ("first_site", "i4"),  # where its list of sites begins in View.pool_sites
+        ("sites", "i4"),
+    ],
+    align=True,
+)
+"""All sites of one GPU model."""
+
+PART = np.dtype([("mask", "i8"), ("site", "i4"), ("next", "i4")], align=True)
+"""A further part of a gang over several nodes."""
+
+USER = np.dtype(
+    [("usage", "f8"), ("settled", "f8"), ("finished", "f8"), ("log_work", "f8"), ("gpus", "f8")], align=True
+)
+"""What a user has used (with a half-life) and how long his finished jobs were."""
+
+GROUP = np.dtype([("finished", "f8"), ("log_work", "f8")], align=True)
+"""How long the finished jobs of one user and name were."""
+
+CLOCK = np.dtype(
+    [
+        ("now", "f8"),
+        ("wake", "f8"),  # when the policy wants to be asked again
+        ("restart", "f8"),  # s that a job loses each time it is started again
+        ("half_life", "f8"),  # s after which a user's usage counts half; 0: usage is not kept
+        ("random", "i8"),  # state of the generator that belongs to the policy
+        ("illegal", "i8"),  # choices that may not be
+        ("arrived", "i4"),  # jobs of the table that have been submitted
+        ("head", "i4"),  # where the queue begins in View.queue
+        ("queued", "i4"),
+        ("running", "i4"),
+        ("open", "i4"),
+        ("version", "i4"),  # grows with every release of capacity
+        ("window", "i4"),  # how many queued jobs a policy sees; 0: all
+        ("free_part", "i4"),  # first unused row of View.parts
+        ("learn", "i4"),  # finished jobs are remembered by group and user
+    ],
+    align=True,
+)
+"""The one row that holds what is single: the time, the counts of the lists, the settings that policies may know."""
+
+
+class View(NamedTuple):
+    """All that a policy may see, and the rules work on: the state of one cluster at one moment."""
+
+    jobs: Table  # JOB [J]
+    runs: Table  # RUN [J]
+    sites: Table  # SITE [S]
+    nodes: Table  # NODE [N]
+    gpus: Table  # GPU [G]
+    forms: Table  # FORM [H]
+    pools: Table  # POOL [P]
+    parts: Table  # PART [G]
+    users: Table  # USER [U]
+    groups: Table  # GROUP
+    clock: Table  # CLOCK [1]
+    queue: Ints  # waiting jobs in submit order, from clock.head on; read it with rules.in_queue
+    running: Ints  # [J or fewer] running jobs in no order; the first clock.running count
+    open: Ints  # [S] sites partly used; the first clock.open count
+    idle: Ints  # [words] bits of idle sites by form
+    form_sites: Ints  # [S] sites by form
+    pool_sites: Ints  # [S] sites by pool
+    rate: Floats  # [K, H] work done in a second
+    width: Ints  # [K, H] nodes it takes: 0 never runs there, 1 one node, more: a gang over several
+    fastest: Floats  # [K] best rate anywhere on this cluster
+
+
+EVENT = np.dtype(
+    [("time", "f8"), ("mask", "i8"), ("job", "i4"), ("site", "i4"), ("value", "f4"), ("what", "i4")], align=True
+)
+"""Something that happened. `site` is the node for DOWN and UP."""
+
+SUBMITTED: Final = 0
+STARTED: Final = 1
+SPREAD: Final = 2  # a further part of the gang that has just started
+DONE: Final = 3
+OVERRAN: Final = 4  # killed at its walltime limit
+STOPPED: Final = 5  # by the policy; nothing lost
+FAILED: Final = 6  # its node went down; value is the work lost
+TURNED_AWAY: Final = 7  # refused at submission: it can never run here
+ILLEGAL: Final = 8  # the policy chose what may not be; counted as waiting
+DOWN: Final = 9
+UP: Final = 10
+SPEED: Final = 11  # a GPU changed its speed; value is the factor
+
+EVENT_NAMES: Final = (
+    "submit",
+    "start",
+    "spread",
+    "finish",
+    "kill",
+    "stop",
+    "fail",
+    "refuse",
+    "illegal",
+    "down",
+    "up",
+    "speed",
+)
+
+DISTURBANCE = np.dtype([("time", "f8"), ("factor", "f8"), ("node", "i4"), ("gpu", "i4"), ("what", "i4")], align=True)
+"""What befalls the hardware, in time order; `gpu` is a row of View.gpus."""
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """The plural of Job: a table in submit order, the truth beside it, and the names behind the numbers."""
+
+    table: Table  # JOB [J]
+    work: Floats  # [J] the truth
+    families: tuple[str, ...]
+    users: tuple[str, ...] = ("",)
+    names: tuple[str, ...] = ()
+    allowed: tuple[frozenset[str], ...] = (frozenset(),)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+
+def records(dtype: np.dtype[Any], count: int) -> Table:
+    """An empty table of records whose fields can be read by name, compiled or not."""
+    return np.zeros(count, dtype).view(np.recarray)

@@ -1,0 +1,1 @@
+"""Which job goes where now: every policy."""

@@ -1,0 +1,1 @@
+"""Foreign text and numbers become records: workloads, traces, telemetry."""

@@ -1,0 +1,374 @@
+"""Jobs drawn from a workload file: vectorised, the same for the same seed, and each aspect from its own stream.
+
+What a name (a user's recurring job) asks for is drawn once and shared by all jobs of that name; their durations are
+alike, not equal. Because names are drawn from the mix, the mix of jobs is the one in the file.
+"""
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import log_ndtr, ndtr
+
+from adlro.core.errors import UsageError
+from adlro.core.records import WHOLE_GPU
+from adlro.core.tables import JOB, Floats, Ints, Jobs, Table, records
+from adlro.ingest.workload_file import Arrivals, Duration, Family, JobClass, Priorities, Surge, Users, Workload
+
+DAY_S: Final = 86_400.0
+WEEK_S: Final = 7 * DAY_S
+MIB_PER_GB: Final = 1024
+
+# Streams are numbered by their place here: append, never reorder, or every seed gives other jobs.
+ASPECTS: Final = (
+    "arrivals",
+    "bursts",
+    "spread",
+    "names",
+    "mix",
+    "users",
+    "durations",
+    "scatter",
+    "guesses",
+    "priorities",
+    "surge",
+)
+BASE: Final = 0
+SURGE: Final = 1
+
+VARIANT = np.dtype(
+    [
+        ("weight", "f8"),  # chance; all together 1
+        ("units", "f8"),  # work done in a second on the reference model: gpus · share/1000, 1 without GPUs
+        ("checkpoint_s", "f8"),
+        ("limit_factor", "f8"),
+        ("memory", "i4"),
+        ("gpu_memory", "i4"),
+        ("cpus", "i4"),
+        ("gpus", "i4"),
+        ("share", "i4"),
+        ("family", "i4"),
+        ("allowed", "i4"),
+        ("part", "i4"),  # place in Workload.families: whose duration it has
+    ],
+    align=True,
+)
+"""One combination of family, gang, share and models that a workload can draw."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """All that a workload can draw, with the names behind the numbers."""
+
+    variants: Table  # VARIANT [V]
+    families: tuple[str, ...]
+    allowed: tuple[frozenset[str], ...]
+
+
+class Drawn(NamedTuple):
+    """What was drawn, before it is made into a table."""
+
+    submit: Floats  # [J]
+    group: Ints  # [J]
+    normal: Floats  # [J] where the duration lies in its distribution, as a standard normal
+    guess: Floats  # [J] the error of a guess, as a standard normal
+    priority: npt.NDArray[np.float32]  # [J]
+    variant: Ints  # [groups]
+    user: Ints  # [groups]
+
+
+def generate(workload: Workload, seed: int, jobs: int | None = None) -> Jobs:
+    """Jobs drawn from a workload, in submit order; a surge adds its jobs to the number asked for."""
+    count = workload.jobs if jobs is None else jobs
+    if count < 1:
+        raise UsageError(f"{count} jobs asked for; expected a whole number from 1.")
+    if seed < 0:
+        raise UsageError(f"the seed is {seed}; expected a whole number from 0.")
+    mix = mix_of(workload)
+    submit = _arrival_times(workload.arrivals, seed, count)
+    drawn = _draw(workload, mix.variants["weight"], submit, seed, BASE)
+    if workload.surge is not None:
+        drawn = _merged(drawn, _draw_surge(workload, workload.surge, mix, count, seed))
+    return _tabulate(workload, mix, drawn)
+
+
+def offered_load(workload: Workload, gpus: int) -> float:
+    """Long-run GPU-seconds on the reference model submitted per second and GPU; without the surge."""
+    if workload.arrivals.process == "all-at-once":
+        return float("inf")
+    variants = mix_of(workload).variants
+    means = np.array([mean_duration(part.duration) for part in workload.families])
+    on_gpus = variants[variants["gpus"] > 0]
+    work = float(np.sum(on_gpus["weight"] * on_gpus["units"] * means[on_gpus["part"]]))
+    return work / workload.arrivals.mean_interarrival_s / gpus
+
+
+def mean_duration(duration: Duration) -> float:
+    """Mean in seconds, bounds included, as the mean of the distribution's quantiles."""
+    normal = np.linspace(-9.0, 9.0, 20_001)
+    chance = np.exp(-0.5 * normal**2)
+    return float(np.sum(durations_at(duration, normal) * chance) / np.sum(chance))
+
+
+def durations_at(duration: Duration, normal: Floats) -> Floats:
+    """Durations in seconds, at places in the distribution that are given as standard normal values."""
+    seconds: Floats
+    match duration.distribution:
+        case "lognormal":
+            seconds = duration.median_s * np.exp(duration.sigma * normal)
+        case "weibull":
+            seconds = duration.scale_s * (-log_ndtr(-normal)) ** (1 / duration.shape)
+        case "exponential":
+            seconds = duration.mean_s * -log_ndtr(-normal)
+        case "fixed":
+            seconds = np.full(len(normal), duration.value_s)
+        case "loguniform":
+            seconds = _piecewise(duration, ndtr(normal))
+        case "quantiles":
+            seconds = np.exp(np.interp(ndtr(normal), duration.at, np.log(duration.seconds)))
+    return np.clip(seconds, duration.min_s, duration.max_s, out=seconds)
+
+
+def _piecewise(duration: Duration, chance: Floats) -> Floats:
+    """Seconds at the given chances: first which piece, then where within it."""
+    weights = np.array([piece.weight for piece in duration.pieces])
+    low = np.log([piece.low_s for piece in duration.pieces])
+    high = np.log([piece.high_s for piece in duration.pieces])
+    ends = _cumulative(weights)
+    weights = weights / weights.sum()
+    piece = np.searchsorted(ends, np.minimum(chance, np.nextafter(1, 0)), side="right")
+    within = (chance - (ends - weights)[piece]) / weights[piece]
+    seconds: Floats = np.exp(low[piece] + within * (high - low)[piece])
+    return seconds
+
+
+def mix_of(workload: Workload) -> Mix:
+    """Every combination that the workload can draw, with its chance."""
+    families: dict[str, int] = {}
+    allowed: dict[frozenset[str], int] = {frozenset(): 0}
+    rows: list[tuple[float | int, ...]] = []
+    whole = sum(part.weight for part in workload.families)
+    for number, part in enumerate(workload.families):
+        classes = part.classes or _classes(part)
+        total = sum(row.seen for row in classes)
+        checkpoint_s = np.inf if part.checkpoint_s is None else part.checkpoint_s
+        limit_factor = np.inf if part.limit_factor is None else part.limit_factor
+        for family in part.family:
+            family_number = families.setdefault(family, len(families))
+            for row in classes:
+                models = frozenset(row.models.split("|")) if row.models else frozenset()
+                share = WHOLE_GPU if row.gpus == 0 else row.share
+                rows.append(
+                    (
+                        part.weight / whole / len(part.family) * row.seen / total,
+                        row.gpus * share / WHOLE_GPU if row.gpus else 1.0,
+                        checkpoint_s,
+                        limit_factor,
+                        row.memory_mib,
+                        int(np.ceil(part.gpu_memory_gb * MIB_PER_GB)) if row.gpus else 0,
+                        row.cpu_milli,
+                        row.gpus,
+                        share,
+                        family_number,
+                        allowed.setdefault(models, len(allowed)),
+                        number,
+                    )
+                )
+    return Mix(np.array(rows, VARIANT), tuple(families), tuple(allowed))
+
+
+def _classes(part: Family) -> list[JobClass]:
+    """The classes that `gpus`, `share` and what a GPU comes with amount to; a count is a weight here."""
+    classes = []
+    shares = sum(part.share.values())
+    for gpus, weight in part.gpus.items():
+        for share, share_weight in part.share.items() if gpus == 1 else [(WHOLE_GPU, shares)]:
+            used = gpus * share / WHOLE_GPU
+            classes.append(
+                JobClass(
+                    gpus=gpus,
+                    share=share,
+                    cpu_milli=int(np.ceil(part.cpus_per_gpu * 1000 * used)),
+                    memory_mib=int(np.ceil(part.memory_gb_per_gpu * MIB_PER_GB * used)),
+                    models="|".join(part.models),
+                    seen=weight * share_weight / shares,
+                )
+            )
+    return classes
+
+
+def _draw(workload: Workload, weights: Floats, submit: Floats, seed: int, block: int) -> Drawn:
+    """Draw everything for jobs submitted at these times."""
+    count = len(submit)
+    group = _groups(workload.users, count, _stream(seed, block, "names"))
+    names = int(group.max(initial=-1)) + 1
+    scatter = workload.users.scatter
+    # Two normals that add up to a standard normal: the durations keep the distribution in the file.
+    normal = _stream(seed, block, "durations").standard_normal(names)[group]
+    normal *= np.sqrt(1 - scatter**2)
+    normal += scatter * _stream(seed, block, "scatter").standard_normal(count)
+    popularity = np.arange(1.0, workload.users.count + 1) ** -workload.users.zipf
+    return Drawn(
+        submit=submit,
+        group=group,
+        normal=normal,
+        guess=_stream(seed, block, "guesses").standard_normal(count),
+        priority=_draw_priorities(workload.priorities, count, _stream(seed, block, "priorities")),
+        variant=_pick(weights, names, _stream(seed, block, "mix")),
+        user=_pick(popularity, names, _stream(seed, block, "users")),
+    )
+
+
+def _draw_surge(workload: Workload, surge: Surge, mix: Mix, count: int, seed: int) -> Drawn:
+    """Draw the jobs that a surge adds: those of its family only, with names of their own."""
+    weights = np.where(mix.variants["family"] == mix.families.index(surge.family), mix.variants["weight"], 0.0)
+    mean_interarrival_s = workload.arrivals.mean_interarrival_s
+    extra_rate = (surge.rate_factor - 1) * weights.sum() / mean_interarrival_s
+    start = surge.start_s
+    if start is None:
+        start = (surge.start_fraction or 0.0) * count * mean_interarrival_s
+    rng = _stream(seed, SURGE, "surge")
+    submit = start + surge.duration_s * np.sort(rng.random(rng.poisson(extra_rate * surge.duration_s)))
+    return _draw(workload, weights, submit, seed, SURGE)
+
+
+def _merged(base: Drawn, extra: Drawn) -> Drawn:
+    """Both lists as one, in submit order; jobs of the first come first at equal times."""
+    submit = np.concatenate((base.submit, extra.submit))
+    order = np.argsort(submit, kind="stable")
+    return Drawn(
+        submit=submit[order],
+        group=np.concatenate((base.group, extra.group + np.int32(len(base.variant))))[order],
+        normal=np.concatenate((base.normal, extra.normal))[order],
+        guess=np.concatenate((base.guess, extra.guess))[order],
+        priority=np.concatenate((base.priority, extra.priority))[order],
+        variant=np.concatenate((base.variant, extra.variant)),
+        user=np.concatenate((base.user, extra.user)),
+    )
+
+
+def _tabulate(workload: Workload, mix: Mix, drawn: Drawn) -> Jobs:
+    """The table of jobs that the draws amount to."""
+    variants, variant = mix.variants, drawn.variant[drawn.group]
+    table = records(JOB, len(drawn.submit))
+    for field in ("memory", "gpu_memory", "cpus", "gpus", "share", "family", "allowed"):
+        table[field] = variants[field][variant]
+    table["submit"] = drawn.submit
+    table["group"] = drawn.group
+    table["user"] = drawn.user[drawn.group]
+    table["priority"] = drawn.priority
+
+    duration_s = _durations(workload, variants["part"][variant], drawn.normal)
+    units = variants["units"][variant]
+    table["checkpoint"] = variants["checkpoint_s"][variant] * units
+    guess_s = duration_s * np.exp(workload.estimates.sigma * drawn.guess)
+    table["limit"] = variants["limit_factor"][variant] * guess_s
+    match workload.estimates.source:
+        case "oracle" | "lognormal":
+            table["estimate"] = guess_s * units
+        case "limit":
+            table["estimate"] = table["limit"] * units
+    work: Floats = np.multiply(duration_s, units, out=duration_s)
+    users = tuple(f"user{number}" for number in range(workload.users.count))
+    return Jobs(table, work, mix.families, users, _names(drawn.user), mix.allowed)
+
+
+def _durations(workload: Workload, part: Ints, normal: Floats) -> Floats:
+    """Durations in seconds, each from the distribution of its part of the mix."""
+    if len(workload.families) == 1:
+        return durations_at(workload.families[0].duration, normal)
+    seconds = np.empty(len(normal))
+    for number, family in enumerate(workload.families):
+        rows = np.flatnonzero(part == number)
+        seconds[rows] = durations_at(family.duration, normal[rows])
+    return seconds
+
+
+def _groups(users: Users, count: int, rng: np.random.Generator) -> Ints:
+    """A number for each job's user and name: a new one, or one of those before it, all equally likely."""
+    whether, which = rng.random((count, 2)).T
+    new = whether >= users.recurrence
+    new[:1] = True
+    known = np.cumsum(new, dtype=np.int32)
+    again = (which * known).astype(np.int32)
+    return np.where(new, known - np.int32(1), again)
+
+
+def _names(user: Ints) -> tuple[str, ...]:
+    """name0, name1, ... for each user, in the order in which the groups first appear."""
+    if not len(user):
+        return ()
+    order = np.argsort(user, kind="stable")
+    first = np.flatnonzero(np.diff(user[order], prepend=-1))
+    rank = np.empty(len(user), np.int64)
+    rank[order] = np.arange(len(user)) - np.repeat(first, np.diff(first, append=len(user)))
+    words = [f"name{number}" for number in range(int(rank.max()) + 1)]
+    return tuple(map(words.__getitem__, rank.tolist()))
+
+
+def _draw_priorities(priorities: Priorities, count: int, rng: np.random.Generator) -> npt.NDArray[np.float32]:
+    """A priority from 0 to 1 for each job."""
+    if priorities.beta:
+        a, b = priorities.beta
+        return rng.beta(a, b, count).astype(np.float32)
+    weights = priorities.weights or [1.0] * len(priorities.values)
+    values: npt.NDArray[np.float32] = np.array(priorities.values, np.float32)
+    return values[_pick(np.array(weights), count, rng)]
+
+
+def _arrival_times(arrivals: Arrivals, seed: int, count: int) -> Floats:
+    """Submit times in order; the long-run rate is one job per mean_interarrival_s, whatever the process."""
+    rng = _stream(seed, BASE, "arrivals")
+    match arrivals.process:
+        case "poisson":
+            return np.cumsum(rng.exponential(arrivals.mean_interarrival_s, count))
+        case "diurnal":
+            return _diurnal_times(arrivals, np.cumsum(rng.standard_exponential(count)))
+        case "bursty":
+            sizes = _burst_sizes(arrivals, _stream(seed, BASE, "bursts"), count)
+            gaps = rng.exponential(arrivals.mean_interarrival_s * arrivals.burst_size_mean, len(sizes))
+            begin = np.repeat(np.cumsum(gaps), sizes)[:count]
+            return np.sort(begin + arrivals.burst_spread_s * _stream(seed, BASE, "spread").random(count))
+        case "all-at-once":
+            return np.zeros(count)
+
+
+def _diurnal_times(arrivals: Arrivals, expected: Floats) -> Floats:
+    """When the expected number of arrivals reaches the given numbers: the inverse of the rate's integral."""
+    edges = np.linspace(0.0, WEEK_S, 7 * 24 * 12 + 1)
+    middle = (edges[1:] + edges[:-1]) / 2
+    rate = 1 + arrivals.day_swing * np.cos(2 * np.pi * (middle / DAY_S - arrivals.peak_hour / 24))
+    rate[middle >= 5 * DAY_S] *= arrivals.weekend_factor
+    rate /= rate.mean() * arrivals.mean_interarrival_s
+    so_far = np.concatenate(([0.0], np.cumsum(rate * np.diff(edges))))
+    week, rest = np.divmod(expected, so_far[-1])
+    return week * WEEK_S + np.interp(rest, so_far, edges)
+
+
+def _burst_sizes(arrivals: Arrivals, rng: np.random.Generator, count: int) -> Ints:
+    """Geometric sizes of as many bursts as hold all jobs."""
+    sizes = np.empty(0, np.int32)
+    bursts = int(count / arrivals.burst_size_mean) + 64
+    while sizes.sum() < count:
+        sizes = np.append(sizes, rng.geometric(1 / arrivals.burst_size_mean, bursts).astype(np.int32))
+    return sizes
+
+
+def _pick(weights: Floats, count: int, rng: np.random.Generator) -> Ints:
+    """Indices drawn with these weights."""
+    picked = np.searchsorted(_cumulative(weights), rng.random(count), side="right")
+    return picked.astype(np.int32)
+
+
+def _cumulative(weights: Floats) -> Floats:
+    """The weights summed up and scaled to end at exactly 1, so that no chance below 1 lies beyond them."""
+    ends: Floats = np.cumsum(weights)
+    ends /= ends[-1]
+    return ends
+
+
+def _stream(seed: int, block: int, aspect: str) -> np.random.Generator:
+    """A generator of its own for each aspect, so that changing one leaves the others as they were."""
+    key = (block, ASPECTS.index(aspect))
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key)))

@@ -1,0 +1,329 @@
+"""The measures of a run, each defined once; docs/metrics.md states them in words and formulas."""
+
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from adlro.core.records import WHOLE_GPU
+from adlro.core.run import Run
+from adlro.core.tables import (
+    DONE,
+    EVENT_NAMES,
+    FAILED,
+    OVERRAN,
+    STARTED,
+    STOPPED,
+    TURNED_AWAY,
+    Floats,
+    Table,
+)
+from adlro.measure.events import outages, stretches
+
+SHORTEST_RUNTIME_S: Final = 10.0
+"""A job counts as at least this long in slowdown and fairness, so that trivial jobs do not rule the mean."""
+
+IDLE_POWER: Final = 0.15
+"""Share of its TDP that a GPU draws when nothing holds it: an assumption, near what idle data-centre cards report."""
+
+MOMENTS: Final = 1024
+"""Moments at which fragmentation is looked at; a run with fewer changes is measured exactly."""
+
+JOULES_PER_KWH: Final = 3.6e6
+SECONDS_PER_HOUR: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """What a run is judged by. None: there was nothing to measure it on."""
+
+    jobs: int
+    finished: int
+    killed: int
+    unfinished: int
+    refused: int
+    jct_mean_s: float | None
+    jct_p50_s: float | None
+    jct_p95_s: float | None
+    jct_p99_s: float | None
+    wait_mean_s: float | None
+    wait_p95_s: float | None
+    bounded_slowdown_mean: float | None
+    makespan_s: float | None
+    throughput_per_h: float | None
+    utilisation: float | None
+    effective_utilisation: float | None
+    idle_gpu_s: float | None
+    fragmentation: float | None
+    jain_users: float | None
+    finish_time_fairness_mean: float | None
+    finish_time_fairness_max: float | None
+    energy_kwh: float | None
+    preemptions: int
+    failures: int
+    work_lost: float
+    illegal: int
+
+    def as_dict(self) -> dict[str, int | float | None]:
+        """The measures by name, ready for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Finished:
+    """The jobs that finished, in the order in which they did. F of them."""
+
+    job: npt.NDArray[np.int32]  # [F]
+    jct: Floats  # [F] s
+    best: Floats  # [F] s alone at its fastest placing on this cluster
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """What was held of the cluster between the first submission and the last moment a job held anything."""
+
+    begin: float
+    end: float
+    capacity: float  # GPU-seconds
+    allocated: Floats  # [S] GPU-seconds
+
+
+def measure(run: Run) -> Metrics:
+    """All measures of a finished run."""
+    events = run.events
+    counts = np.bincount(events["what"], minlength=len(EVENT_NAMES))
+    held = stretches(run)
+    done = _finished(run)
+    use = _use(run, held) if len(held) else None
+    makespan = use.end - use.begin if use else None
+    allocated = float(use.allocated.sum()) if use else 0.0
+    effective = _effective_gpu_s(run, held, done)
+    fragmentation = _fragmentation(run, held, use) if use else None
+    wait_mean, wait_p95 = _waits(run, held)
+    del held  # the largest table here; what follows needs room of its own
+    fairness_mean, fairness_max = _finish_time_fairness(run, done)
+    slowdown = _slowdown(done)
+    p50, p95, p99 = _percentiles(done.jct, 50, 95, 99)
+    return Metrics(
+        jobs=len(run.jobs),
+        finished=len(done.job),
+        killed=int(counts[OVERRAN]),
+        unfinished=run.unfinished,
+        refused=int(counts[TURNED_AWAY]),
+        jct_mean_s=_mean(done.jct),
+        jct_p50_s=p50,
+        jct_p95_s=p95,
+        jct_p99_s=p99,
+        wait_mean_s=wait_mean,
+        wait_p95_s=wait_p95,
+        bounded_slowdown_mean=_mean(slowdown),
+        makespan_s=makespan,
+        throughput_per_h=_ratio(len(done.job) * SECONDS_PER_HOUR, makespan),
+        utilisation=_ratio(allocated, use.capacity) if use else None,
+        effective_utilisation=_ratio(effective, use.capacity) if use else None,
+        idle_gpu_s=use.capacity - allocated if use else None,
+        fragmentation=fragmentation,
+        jain_users=_jain_users(run, done, slowdown),
+        finish_time_fairness_mean=fairness_mean,
+        finish_time_fairness_max=fairness_max,
+        energy_kwh=_energy_kwh(run, use) if use else None,
+        preemptions=int(counts[STOPPED]),
+        failures=int(counts[FAILED]),
+        work_lost=float(events["value"][events["what"] == FAILED].sum(dtype=np.float64)),
+        illegal=run.illegal,
+    )
+
+
+def _mean(values: Floats) -> float | None:
+    return float(values.mean()) if len(values) else None
+
+
+def _ratio(part: float, whole: float | None) -> float | None:
+    return part / whole if whole else None
+
+
+def _percentiles(values: Floats, *percents: int) -> tuple[float | None, ...]:
+    """Percentiles, linear between the two nearest values."""
+    if not len(values):
+        return (None,) * len(percents)
+    return tuple(float(value) for value in np.percentile(values, percents))
+
+
+def _finished(run: Run) -> _Finished:
+    """The jobs that finished, with how long they took and how long they could have taken."""
+    rows = np.flatnonzero(run.events["what"] == DONE)
+    job = run.events["job"][rows]
+    jct = run.events["time"][rows]
+    jct -= run.jobs.table["submit"][job]
+    best = run.jobs.work[job]
+    best /= run.rate.max(axis=1)[run.jobs.table["kind"][job]]
+    return _Finished(job, jct, best)
+
+
+def _waits(run: Run, held: Table) -> tuple[float | None, float | None]:
+    """Mean and 95th percentile of first start - submission, over the jobs that ever started."""
+    # Stretches are by job, then by time: a job's first row is its first start.
+    first = np.flatnonzero(np.diff(held["job"], prepend=-1))
+    wait = held["start"][first]
+    wait -= run.jobs.table["submit"][held["job"][first]]
+    return _mean(wait), _percentiles(wait, 95)[0]
+
+
+def _slowdown(done: _Finished) -> Floats:
+    """Bounded slowdown: JCT over the best runtime of at least SHORTEST_RUNTIME_S, and at least 1. [F]"""
+    slowdown = done.jct / np.maximum(done.best, SHORTEST_RUNTIME_S)
+    return np.maximum(slowdown, 1.0, out=slowdown)
+
+
+def _use(run: Run, held: Table) -> _Use:
+    """GPU-seconds there were and GPU-seconds held, by site."""
+    begin, end = float(run.jobs.table["submit"][0]), float(held["end"].max())
+    gpu_s = held["end"] - held["start"]
+    gpu_s *= np.bitwise_count(held["mask"])
+    gpu_s *= run.jobs.table["share"][held["job"]]
+    allocated = np.bincount(held["site"], gpu_s, minlength=len(run.site_gpus)) / WHOLE_GPU
+    return _Use(begin, end, float(run.site_gpus.sum()) * (end - begin), allocated)
+
+
+def _effective_gpu_s(run: Run, held: Table, done: _Finished) -> float:
+    """GPU-seconds that the work done would have taken at the fastest placing of each job.
+
+    A finished job did its work, no more: what restarts, failures, wear and slow placings cost is not in it. How far any
+    other job came is taken from its rates, less what it lost (as if restarts cost nothing).
+    """
+    table = run.jobs.table
+    gpu_s = float(done.best @ (table["gpus"][done.job] * table["share"][done.job]) / WHOLE_GPU)
+    other = np.ones(len(table), np.bool_)
+    other[done.job] = False
+    rows = np.flatnonzero(other[held["job"]] & (held["began"] == STARTED))
+    if not len(rows):
+        return gpu_s
+    failed = np.flatnonzero(run.events["what"] == FAILED)
+    job = held["job"][rows]
+    work = run.rate[table["kind"][job], run.site_form[held["site"][rows]]] * (held["end"] - held["start"])[rows]
+    came = np.bincount(job, work, minlength=len(table))
+    came -= np.bincount(run.events["job"][failed], run.events["value"][failed], minlength=len(table))
+    job = np.unique(job)
+    came = np.clip(came[job], 0.0, run.jobs.work[job]) / run.rate.max(axis=1)[table["kind"][job]]
+    gpu_s += float(came @ (table["gpus"][job] * table["share"][job]) / WHOLE_GPU)
+    return gpu_s
+
+
+def _energy_kwh(run: Run, use: _Use) -> float:
+    """Energy of the GPUs: TDP while held (in proportion to the share), IDLE_POWER of it otherwise."""
+    tdp = np.array(
+        [run.cluster.models[m].tdp_w if n else 0.0 for m, n in zip(run.site_model, run.site_gpus, strict=True)]
+    )
+    idle = run.site_gpus * (use.end - use.begin) - use.allocated
+    return float(tdp @ (use.allocated + IDLE_POWER * idle)) / JOULES_PER_KWH
+
+
+def _jain_users(run: Run, done: _Finished, slowdown: Floats) -> float | None:
+    """Jain's index over users of the mean bounded slowdown of their finished jobs."""
+    user = run.jobs.table["user"][done.job]
+    jobs = np.bincount(user)
+    served = np.flatnonzero(jobs)
+    if not len(served):
+        return None
+    mean = np.bincount(user, slowdown)[served] / jobs[served]
+    return float(mean.sum() ** 2 / (len(mean) * (mean @ mean)))
+
+
+def _finish_time_fairness(run: Run, done: _Finished) -> tuple[float | None, float | None]:
+    """Mean and largest ratio of JCT to the runtime on an equal share of the cluster."""
+    table = run.jobs.table
+    total = float(run.site_gpus.sum())
+    needs = table["gpus"][done.job] * table["share"][done.job] / WHOLE_GPU
+    # With n jobs in the system each may have total / n GPUs; a job that needs more is that much slower.
+    slower = _company(run, done) * needs
+    slower /= max(total, 1.0)
+    np.maximum(slower, 1.0, out=slower)
+    ratio = done.jct / np.maximum(done.best, SHORTEST_RUNTIME_S)
+    ratio /= slower
+    return (float(ratio.mean()), float(ratio.max())) if len(ratio) else (None, None)
+
+
+def _company(run: Run, done: _Finished) -> Floats:
+    """Mean number of jobs in the system, itself included, over the life of each finished job. [F]"""
+    what = run.events["what"]
+    submit = run.jobs.table["submit"]
+    left = np.flatnonzero((what == DONE) | (what == OVERRAN))
+    leave = run.events["time"][left]
+    came_at = np.searchsorted(leave, submit, "left")
+    came_at += np.arange(len(submit))
+    left_at = np.searchsorted(submit, leave, "right")
+    left_at += np.arange(len(leave))
+    present = np.empty(len(submit) + len(leave), np.int32)
+    present[came_at] = 1
+    present[came_at[run.events["job"][what == TURNED_AWAY]]] = 0
+    present[left_at] = -1
+    np.cumsum(present, out=present)
+    area = np.empty(len(present))
+    area[came_at] = submit
+    area[left_at] = leave
+    area[1:] = np.diff(area)  # since the change before
+    area[:1] = 0.0
+    area[1:] *= present[:-1]
+    np.cumsum(area, out=area)
+    mean: Floats = area[left_at[what[left] == DONE]]
+    mean -= area[came_at[done.job]]
+    np.divide(mean, done.jct, out=mean, where=done.jct > 0)
+    return mean
+
+
+def _fragmentation(run: Run, held: Table, use: _Use) -> float | None:
+    """Mean over time of the part of the free GPU capacity that lies in partly used sites, while any is free.
+
+    So an empty cluster is not fragmented, whatever the size of its sites; a site that is down has nothing free.
+    """
+    sites = np.flatnonzero(run.site_gpus)
+    if not len(sites):
+        return None
+    first_gpu = np.cumsum(run.site_gpus) - run.site_gpus
+    down = outages(run)
+    moments, weight = _moments(held, down, use)
+    used = _used_shares(run, held, moments, first_gpu)
+    used[_is_down(run, down, moments)[np.repeat(run.site_node, run.site_gpus)]] = WHOLE_GPU
+    site_used = np.add.reduceat(used, first_gpu[sites], axis=0, dtype=np.int32)  # [sites, M]
+    site_free = WHOLE_GPU * run.site_gpus[sites, None] - site_used
+    free = site_free.sum(axis=0)
+    broken = np.sum(site_free, axis=0, where=site_used > 0)
+    some = (free > 0) & (weight > 0)
+    return float(np.average(broken[some] / free[some], weights=weight[some])) if some.any() else None
+
+
+def _moments(held: Table, down: Table, use: _Use) -> tuple[Floats, Floats]:
+    """Moments to look at the cluster, and the time each stands for: all changes if they are few, else evenly spaced."""
+    if 2 * (len(held) + len(down)) <= MOMENTS:
+        times = np.concatenate([[use.begin], held["start"], held["end"], down["start"], down["end"]])
+        moments = np.unique(times[(times >= use.begin) & (times < use.end)])
+        return moments, np.diff(moments, append=use.end)
+    edges = np.linspace(use.begin, use.end, MOMENTS + 1, dtype=np.float64)
+    return (edges[:-1] + edges[1:]) / 2, np.diff(edges)
+
+
+def _is_down(run: Run, down: Table, moments: Floats) -> npt.NDArray[np.bool_]:
+    """Whether each node is down at each moment. [N, M]"""
+    outages_now = np.zeros((len(run.cluster.nodes), len(moments) + 1), np.int32)
+    np.add.at(outages_now, (down["node"], np.searchsorted(moments, down["start"])), 1)
+    np.subtract.at(outages_now, (down["node"], np.searchsorted(moments, down["end"])), 1)
+    return np.cumsum(outages_now, axis=1, out=outages_now)[:, :-1] > 0
+
+
+def _used_shares(run: Run, held: Table, moments: Floats, first_gpu: npt.NDArray[np.int64]) -> npt.NDArray[np.int16]:
+    """Thousandths of each GPU that are held at each moment. [G, M]"""
+    since = np.searchsorted(moments, held["start"])
+    until = np.searchsorted(moments, held["end"])
+    seen = np.flatnonzero(since < until)
+    since, until = since[seen], until[seen]
+    mask, site = held["mask"][seen], held["site"][seen]
+    share = run.jobs.table["share"][held["job"][seen]].astype(np.int16)
+    # What changes at each moment, then summed over time; int16 is enough because a sum is never above a whole GPU.
+    used = np.zeros((int(run.site_gpus.sum()), len(moments) + 1), np.int16)
+    for bit in range(int(run.site_gpus.max())):
+        has = (mask >> np.uint64(bit) & np.uint64(1)).astype(np.bool_)
+        gpu = first_gpu[site[has]] + bit
+        np.add.at(used, (gpu, since[has]), share[has])
+        np.subtract.at(used, (gpu, until[has]), share[has])
+    return np.cumsum(used, axis=1, out=used)[:, :-1]

@@ -1,0 +1,1 @@
+"""Names and units become ours, records become tables."""

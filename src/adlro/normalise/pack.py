@@ -1,0 +1,409 @@
+"""Records become tables: the only bridge from names to numbers, and back."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from adlro.core.compiled import compiled
+from adlro.core.errors import ConfigError
+from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Disturbance, Job, Link, Node, Placing, SpeedOf
+from adlro.core.rules import BITS_PER_WORD, ever_fits
+from adlro.core.tables import (
+    CLOCK,
+    DOWN,
+    FOREVER,
+    FUTURE,
+    GPU,
+    GROUP,
+    JOB,
+    NOBODY,
+    NODE,
+    PART,
+    POOL,
+    REFUSED,
+    RUN,
+    FORM,
+    SITE,
+    SPEED,
+    UP,
+    USER,
+    Floats,
+    Ints,
+    Jobs,
+    Table,
+    View,
+    records,
+)
+
+MIB_PER_GB = 1024
+MOST_GPUS_ON_A_SITE = 62  # a mask of GPUs is one 64-bit number
+
+
+class Form(NamedTuple):
+    """What makes two sites alike: the GPUs, the node around them, and what else stands in that node."""
+
+    model: str
+    gpus: int
+    cpus: int
+    memory: int
+    gpu_memory: int
+    link: Link
+    neighbours: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A cluster as tables, before any job: what every view of it is copied from."""
+
+    cluster: Cluster
+    sites: Table
+    nodes: Table
+    gpus: Table
+    forms: Table
+    pools: Table
+    idle: Ints
+    form_sites: Ints
+    pool_sites: Ints
+    form_records: tuple[Form, ...]
+    models: tuple[str, ...]
+
+
+# ---- jobs --------------------------------------------------------------------------------------------------------
+
+
+def pack_jobs(jobs: Sequence[Job]) -> Jobs:
+    """A table of these jobs in submit order (equal times keep their order)."""
+    ordered = sorted(jobs, key=lambda job: job.submit_s)
+    families, users, groups, allowed = Numbers(), Numbers(), Numbers(), Numbers()
+    users.number(""), allowed.number(frozenset())
+    table, work = records(JOB, len(ordered)), np.zeros(len(ordered))
+    for i, (row, job) in enumerate(zip(table, ordered, strict=True)):
+        check_job(job)
+        row.submit = job.submit_s
+        work[i] = job.work
+        row.estimate = job.work if job.estimate is None else job.estimate
+        row.limit = FOREVER if job.limit_s is None else job.limit_s
+        row.checkpoint = FOREVER if job.checkpoint is None else job.checkpoint
+        row.memory, row.gpu_memory = mib(job.memory_gb), mib(job.gpu_memory_gb)
+        row.cpus, row.gpus, row.share = round(job.cpus * 1000), job.gpus, job.share
+        row.family, row.allowed = families.number(job.family), allowed.number(job.models)
+        row.user, row.group = users.number(job.user), groups.number((job.user, job.name))
+        row.priority = job.priority
+    names = tuple(name for _, name in groups.things)
+    return Jobs(table, work, tuple(families.things), tuple(users.things), names, tuple(allowed.things))
+
+
+class Numbers:
+    """Numbers for things in the order in which they are first seen."""
+
+    def __init__(self) -> None:
+        self.things: list[Any] = []
+        self._known: dict[Any, int] = {}
+
+    def number(self, thing: Any) -> int:
+        """The number of this thing."""
+        if thing not in self._known:
+            self._known[thing] = len(self.things)
+            self.things.append(thing)
+        return self._known[thing]
+
+
+def unpack_job(jobs: Jobs, j: int) -> Job:
+    """The record of one row."""
+    row = jobs.table[j]
+    return Job(
+        family=jobs.families[row.family],
+        work=float(jobs.work[j]),
+        submit_s=float(row.submit),
+        gpus=int(row.gpus),
+        share=int(row.share),
+        cpus=row.cpus / 1000,
+        memory_gb=row.memory / MIB_PER_GB,
+        gpu_memory_gb=row.gpu_memory / MIB_PER_GB,
+        models=jobs.allowed[row.allowed],
+        priority=float(row.priority),
+        user=jobs.users[row.user],
+        name=jobs.names[row.group] if jobs.names else "",
+        limit_s=None if math.isinf(row.limit) else float(row.limit),
+        estimate=float(row.estimate),
+        checkpoint=None if math.isinf(row.checkpoint) else float(row.checkpoint),
+    )
+
+
+def check_job(job: Job) -> None:
+    """Refuse a job that no cluster could mean."""
+    wrong = None
+    if job.gpus < 0:
+        wrong = f"gpus is {job.gpus}; expected 0 or more"
+    elif not 1 <= job.share <= WHOLE_GPU:
+        wrong = f"share is {job.share}; expected 1 to {WHOLE_GPU} thousandths of a GPU"
+    elif job.share < WHOLE_GPU and job.gpus != 1:
+        wrong = f"share is {job.share} with {job.gpus} GPUs; a share needs gpus = 1"
+    elif not (math.isfinite(job.work) and job.work >= 0.0):
+        wrong = f"work is {job.work}; expected 0 or more GPU-seconds"
+    elif not (math.isfinite(job.submit_s) and job.submit_s >= 0.0):
+        wrong = f"submit_s is {job.submit_s}; expected 0 or more seconds"
+    elif not 0.0 <= job.priority <= 1.0:
+        wrong = f"priority is {job.priority}; expected 0 to 1"
+    if wrong:
+        raise ConfigError(f"job {job.name!r} of user {job.user!r}: {wrong}.")
+
+
+def mib(gigabytes: float) -> int:
+    """Whole MiB."""
+    return round(gigabytes * MIB_PER_GB)
+
+
+# ---- the cluster -------------------------------------------------------------------------------------------------
+
+
+def plan_cluster(cluster: Cluster) -> Plan:
+    """Number the sites, forms and pools of a cluster, all empty and up."""
+    rows = [(n, node, model, count) for n, node in enumerate(cluster.nodes) for model, count in groups_of(node)]
+    sites, nodes = records(SITE, len(rows)), records(NODE, len(cluster.nodes))
+    forms, models = Numbers(), Numbers()
+    first_gpu = 0
+    for row, node in zip(nodes, cluster.nodes, strict=True):
+        row.cpus = row.free_cpus = round(node.cpus * 1000)
+        row.memory = row.free_memory = mib(node.memory_gb)
+        row.first_site, row.up = NOBODY, 1
+    for s, (n, node, model, count) in enumerate(rows):
+        if count > MOST_GPUS_ON_A_SITE:
+            raise ConfigError(f"node {node.name!r} has {count} {model} GPUs; expected at most {MOST_GPUS_ON_A_SITE}.")
+        site = sites[s]
+        site.node, site.gpus, site.free_gpus, site.free_share = n, count, count, count * WHOLE_GPU
+        site.free_mask, site.first_gpu, site.slot, site.up = (1 << count) - 1, first_gpu, NOBODY, 1
+        site.model = site.pool = models.number(model)
+        gpu_memory = mib(cluster.models[model].memory_gb) if count else 0
+        form = Form(
+            model, count, int(nodes[n].cpus), int(nodes[n].memory), gpu_memory, node.link, tuple(groups_of(node))
+        )
+        site.form = forms.number(form)
+        first_gpu += count
+        if nodes[n].first_site == NOBODY:
+            nodes[n].first_site = s
+        nodes[n].sites += 1
+    gpus = records(GPU, max(1, first_gpu))
+    for site in sites:
+        mine = gpus[site.first_gpu : site.first_gpu + site.gpus]
+        mine.free_share = WHOLE_GPU
+        mine.free_memory = mine.memory = forms.things[site.form].gpu_memory
+    form_table, idle, form_sites = form_tables(sites, forms.things)
+    pools, pool_sites = pool_tables(sites, len(models.things))
+    return Plan(
+        cluster, sites, nodes, gpus, form_table, pools, idle, form_sites, pool_sites,
+        tuple(forms.things), tuple(models.things),
+    )  # fmt: skip
+
+
+def groups_of(node: Node) -> list[tuple[str, int]]:
+    """The GPU groups of a node; a node without GPUs is one group of none."""
+    return [(group.model, group.count) for group in node.gpus if group.count] or [(CPU_ONLY, 0)]
+
+
+def form_tables(sites: Table, forms: Sequence[Form]) -> tuple[Table, Ints, Ints]:
+    """The forms, a bit for each idle site (all of them), and the sites by form."""
+    table = records(FORM, len(forms))
+    order = np.argsort(sites.form, kind="stable").astype(np.int32)
+    words: list[int] = []
+    first = 0
+    for h, (row, form) in enumerate(zip(table, forms, strict=True)):
+        count = int(np.count_nonzero(sites.form == h))
+        row.gpus, row.cpus, row.memory, row.gpu_memory = form.gpus, form.cpus, form.memory, form.gpu_memory
+        row.sites = row.idle_sites = count
+        row.first_site, row.first_word = first, len(words)
+        row.words = -(-count // BITS_PER_WORD)
+        for rank in range(count):
+            sites[order[first + rank]].rank = rank
+        row.model = row.pool = sites[order[first]].model
+        full, rest = divmod(count, BITS_PER_WORD)
+        words += [(1 << BITS_PER_WORD) - 1] * full + ([(1 << rest) - 1] if rest else [])
+        first += count
+    return table, np.array(words, np.int32), order
+
+
+def pool_tables(sites: Table, models: int) -> tuple[Table, Ints]:
+    """The pools and the sites by pool."""
+    table = records(POOL, models)
+    order = np.argsort(sites.pool, kind="stable").astype(np.int32)
+    first = 0
+    for p, row in enumerate(table):
+        members = sites.pool == p
+        row.model, row.sites, row.first_site = p, int(np.count_nonzero(members)), first
+        row.gpus = row.free_gpus = int(sites.gpus[members].sum())
+        row.anchor = order[first]
+        first += row.sites
+    return table, order
+
+
+# ---- the view ----------------------------------------------------------------------------------------------------
+
+
+def pack(plan: Plan, jobs: Jobs, speed: SpeedOf) -> View:
+    """A fresh view: the cluster empty, every job still to come, those that can never run marked as refused.
+
+    `jobs.allowed` must name models as the cluster does. The kinds are written into the table of jobs.
+    """
+    rate, width = number_kinds(plan, jobs, speed)
+    parts = records(PART, max(1, len(plan.gpus)))
+    parts.next = np.arange(1, len(parts) + 1)
+    parts[-1].next = NOBODY
+    count = len(jobs)
+    fastest = rate.max(axis=1, initial=0.0)
+    view = View(
+        jobs=jobs.table,
+        runs=records(RUN, count),
+        sites=plan.sites.copy(),
+        nodes=plan.nodes.copy(),
+        gpus=plan.gpus.copy(),
+        forms=plan.forms.copy(),
+        pools=plan.pools.copy(),
+        parts=parts,
+        users=records(USER, max(1, len(jobs.users))),
+        groups=records(GROUP, int(jobs.table.group.max(initial=0)) + 1),
+        clock=records(CLOCK, 1),
+        queue=np.zeros(2 * count + 2, np.int32),
+        running=np.zeros(count + 1, np.int32),
+        open=np.zeros(len(plan.sites) + 1, np.int32),
+        idle=plan.idle.copy(),
+        form_sites=plan.form_sites,
+        pool_sites=plan.pool_sites,
+        rate=rate,
+        width=width,
+        fastest=np.where(fastest > 0.0, fastest, 1.0),
+    )
+    mark_refused(view)
+    return view
+
+
+@compiled
+def mark_refused(view: View) -> None:
+    """Mark the jobs that this cluster can never run, and set every job's rows to nothing."""
+    for j in range(len(view.jobs)):
+        run = view.runs[j]
+        run.site = NOBODY
+        run.parts = NOBODY
+        run.slot = NOBODY
+        run.tried = NOBODY
+        run.state = FUTURE if ever_fits(view, j) else REFUSED
+
+
+def number_kinds(plan: Plan, jobs: Jobs, speed: SpeedOf) -> tuple[Floats, Ints]:
+    """Give jobs that run alike the same kind; how fast each kind runs on each form, and over how many nodes."""
+    table = jobs.table
+    sizes = np.unique([form.gpu_memory for form in plan.form_records])
+    level = np.searchsorted(sizes, table.gpu_memory).astype(np.int64)
+    columns = [table.family, table.gpus, table.share, table.allowed, level]
+    key = np.zeros(len(table), np.int64)
+    for column in columns:
+        key = key * (int(column.max(initial=0)) + 1) + column
+    _, firsts, kinds = np.unique(key, return_index=True, return_inverse=True)
+    table.kind = kinds
+    rate = np.zeros((max(1, len(firsts)), len(plan.forms)))
+    width = np.zeros(rate.shape, np.int32)
+    for k, j in enumerate(firsts):
+        row = table[j]
+        if row.gpus == 0:
+            rate[k], width[k] = 1.0, 1
+            continue
+        allowed = jobs.allowed[row.allowed]
+        for p in range(len(plan.pools)):
+            name = plan.models[p]
+            if name != CPU_ONLY and (not allowed or name in allowed):
+                fill_pool(plan, p, row, jobs.families[row.family], speed, rate[k], width[k])
+    return rate, width
+
+
+def fill_pool(plan: Plan, p: int, job: Any, family: str, speed: SpeedOf, rate: Floats, width: Ints) -> None:
+    """How fast a kind runs on the forms of one pool, and over how many nodes."""
+    members = [h for h, form in enumerate(plan.form_records) if plan.forms[h].pool == p]
+    if plan.form_records[members[0]].gpu_memory < job.gpu_memory:
+        return
+    nodes = fewest_nodes([(plan.form_records[h].gpus, int(plan.forms[h].sites)) for h in members], int(job.gpus))
+    model = plan.cluster.models[plan.models[p]]
+    gpus = int(job.gpus)
+    amount = gpus * job.share / WHOLE_GPU
+    for h in members:
+        form = plan.form_records[h]
+        if nodes > 1 or (nodes == 1 and form.gpus >= gpus):
+            at = Placing(model, gpus, nodes, form.link, plan.cluster.network)
+            rate[h] = amount * speed(family, at).value
+            width[h] = nodes if rate[h] > 0.0 else 0
+    if nodes > 1:
+        slowest = min(rate[h] for h in members)
+        for h in members:
+            rate[h], width[h] = slowest, nodes if slowest > 0.0 else 0
+
+
+def fewest_nodes(sizes: Sequence[tuple[int, int]], gpus: int) -> int:
+    """How many nodes a gang takes when they are empty and the largest come first; 0 if there are not enough."""
+    nodes = 0
+    for size, count in sorted(sizes, reverse=True):
+        needed = -(-gpus // size) if size else count
+        taken = min(count, needed)
+        nodes, gpus = nodes + taken, gpus - taken * size
+        if gpus <= 0:
+            return nodes
+    return 0
+
+
+# ---- why a job is refused, and what befalls the cluster --------------------------------------------------------------
+
+
+def refusals(plan: Plan, jobs: Jobs, view: View) -> dict[int, str]:
+    """For each refused job, why no site of the empty cluster could take it."""
+    return {int(j): why_refused(plan, jobs, view, int(j)) for j in np.flatnonzero(view.runs.state == REFUSED)}
+
+
+def why_refused(plan: Plan, jobs: Jobs, view: View, j: int) -> str:
+    """The first thing that this cluster lacks for the job."""
+    job = jobs.table[j]
+    allowed = jobs.allowed[job.allowed]
+    pools = [p for p, name in enumerate(plan.models) if not allowed or name in allowed]
+    if not pools:
+        return f"allows only {', '.join(sorted(allowed))}; this cluster has {', '.join(plan.models)}"
+    members = [h for h in range(len(plan.forms)) if plan.forms[h].pool in pools]
+    if job.gpus > max(plan.pools[p].gpus for p in pools):
+        most = max(plan.pools[p].gpus for p in pools)
+        return f"needs {job.gpus} GPUs of one model; this cluster has at most {most}"
+    if job.gpus and job.gpu_memory > (most := max(plan.forms[h].gpu_memory for h in members)):
+        return f"needs {job.gpu_memory} MiB on each GPU; this cluster has at most {most}"
+    if not view.width[job.kind].any():
+        return f"family {jobs.families[job.family]!r} has no speed on {', '.join(plan.models[p] for p in pools)}"
+    cpus, memory = max(plan.nodes.cpus) / 1000, max(plan.nodes.memory)
+    if job.cpus / 1000 > cpus and max(view.width[job.kind]) <= 1:
+        return f"needs {job.cpus / 1000:g} CPU cores on one node; the largest has {cpus:g}"
+    if job.memory > memory and max(view.width[job.kind]) <= 1:
+        return f"needs {job.memory} MiB of memory on one node; the largest has {memory}"
+    return f"needs {job.gpus} GPUs, {job.cpus / 1000:g} cores and {job.memory} MiB together; no node has them all"
+
+
+def pack_disturbances(plan: Plan, disturbances: Sequence[Disturbance]) -> list[tuple[float, int, int, int, float]]:
+    """Disturbances with numbers for names: time, what, node, GPU and factor."""
+    numbers: Mapping[str, int] = {node.name: n for n, node in enumerate(plan.cluster.nodes)}
+    verbs = {"down": DOWN, "up": UP, "speed": SPEED}
+    rows = []
+    for item in disturbances:
+        if item.node not in numbers:
+            raise ConfigError(
+                f"disturbance at {item.time_s} s: no node {item.node!r} in cluster {plan.cluster.name!r}."
+            )
+        n = numbers[item.node]
+        first = plan.sites[plan.nodes[n].first_site].first_gpu
+        count = sum(group.count for group in plan.cluster.nodes[n].gpus)
+        if item.what == "speed" and not 0 <= item.gpu < count:
+            raise ConfigError(
+                f"disturbance at {item.time_s} s: node {item.node!r} has no GPU {item.gpu}; it has {count}."
+            )
+        if item.what == "speed" and not 0.0 < item.factor <= 10.0:
+            raise ConfigError(f"disturbance at {item.time_s} s: factor is {item.factor}; expected above 0, to 10.")
+        rows.append((item.time_s, verbs[item.what], n, int(first) + item.gpu, item.factor))
+    return rows
+
+
+def with_model_names(jobs: Jobs, names: Mapping[str, str]) -> Jobs:
+    """The same jobs with allowed models called as the cluster calls them; unknown names stay as they are."""
+    return replace(jobs, allowed=tuple(frozenset(names.get(name, name) for name in models) for models in jobs.allowed))

@@ -1,0 +1,114 @@
+"""The house rules that a machine can check."""
+
+import ast
+import re
+import socket
+import subprocess
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import adlro
+
+ROOT = Path(__file__).parent.parent
+LARGEST_FILE = 2_000_000  # bytes
+
+# Written so that this file does not match itself.
+PATH_OF_ONE_MACHINE = re.compile(r"(?<![\w.~-])/(?:home|root|work|Users)/\w+")
+REGISTRY = re.compile(r"\b(?:pypi|pythonhosted|anaconda|npmjs|crates|rubygems|download\.pytorch)\.(?:org|com|io)\b")
+CODE_BLOCK = re.compile(r"^ *(`{3,}|~{3,}).*?^ *\1", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(<?([^)\s>]+)|(?:src|href)=\"([^\"]+)\"|^\[[^\]]+\]:\s*(\S+)", re.MULTILINE)
+
+
+def project_files() -> list[Path]:
+    """Every file that is, or would be, under version control."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("git does not know this folder, so nobody can say which files are the project's")
+    return [path for name in listed if name and (path := ROOT / name).is_file()]
+
+
+def lines_matching(pattern: re.Pattern[str]) -> list[str]:
+    """Where the pattern occurs in the project's text files, as file:line: match."""
+    found = []
+    for path in project_files():
+        text = path.read_bytes().decode(errors="replace")
+        for number, line in enumerate(text.splitlines(), start=1):
+            found += [f"{path.relative_to(ROOT)}:{number}: {match[0]}" for match in pattern.finditer(line)]
+    return found
+
+
+def links(markdown: str) -> list[str]:
+    """The targets of the links and pictures in a Markdown text that lead to files."""
+    targets = (next(filter(None, groups)) for groups in LINK.findall(CODE_BLOCK.sub("", markdown)))
+    files = (target.partition("#")[0] for target in targets if not re.match(r"[a-z][a-z0-9+.-]*:", target))
+    return [file for file in files if file]
+
+
+def test_no_file_names_a_path_of_one_machine() -> None:
+    assert lines_matching(PATH_OF_ONE_MACHINE) == []
+
+
+def test_no_file_names_a_package_registry() -> None:
+    assert lines_matching(REGISTRY) == []
+
+
+def test_no_file_is_large() -> None:
+    assert [path for path in project_files() if path.stat().st_size > LARGEST_FILE] == []
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    modules = [path for folder in ("src", "tests") for path in (ROOT / folder).rglob("*.py")]
+    assert modules
+    assert [str(path.relative_to(ROOT)) for path in modules if not ast.get_docstring(ast.parse(path.read_text()))] == []
+
+
+def test_the_version_is_the_same_everywhere_and_in_the_changelog() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert adlro.__version__ == version
+    assert metadata.version("adlro") == version
+    assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_every_dependency_has_a_pinned_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [project["dependencies"], *project["optional-dependencies"].values()]
+    names = {re.split(r"[^\w-]", requirement)[0].lower() for group in asked for requirement in group}
+    pinned = re.findall(r"^([\w-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert names - {name.lower() for name in pinned} == set()
+
+
+def test_every_relative_link_in_the_documents_leads_to_a_file_of_the_project() -> None:
+    broken = [
+        f"{path.relative_to(ROOT)}: {target}"
+        for path in project_files()
+        if path.suffix == ".md"
+        for target in links(path.read_text())
+        if not (there := (path.parent / target).resolve()).exists() or not there.is_relative_to(ROOT)
+    ]
+    assert broken == []
+
+
+def test_links_are_found_outside_code_and_without_their_anchors() -> None:
+    text = (
+        "[a](x.md#top) ![b](p.png 'title') [web](https://example.org) [here](#top)\n```\n[code](y.md)\n```\n[r]: z.md\n"
+    )
+    assert links(text) == ["x.md", "p.png", "z.md"]
+
+
+def test_a_test_cannot_reach_another_machine() -> None:
+    with pytest.raises(pytest.fail.Exception, match=r"192\.0\.2\.1"):
+        socket.create_connection(("192.0.2.1", 9), timeout=0.01)
+    with pytest.raises(pytest.fail.Exception, match=r"example\.org"):
+        socket.getaddrinfo("example.org", 80)
+
+
+def test_a_test_can_talk_to_its_own_machine() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        client.sendall(b"hello")
+        with server.accept()[0] as accepted:
+            assert accepted.recv(5) == b"hello"
