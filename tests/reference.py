@@ -1,15 +1,14 @@
 """A second simulator in plain Python, written from docs/semantics.md alone: slow, plain, with its own arithmetic.
 
 The compiled simulator must agree with it on every event. It shares only the vocabulary (records, names of verbs) with
-the package. Where the page leaves something open, the reading taken here is marked with "Reading:".
-The state and its rules are in reference_world.py; here are the run, and small policies to drive both simulators.
+the package. The state and its rules are in reference_world.py; here are the run, and small policies to drive both simulators.
 """
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from copy import deepcopy
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from tests.reference_world import ENDED, FUTURE, QUEUED, Event, Options, Room, World, give, take
 
@@ -21,6 +20,7 @@ __all__ = [
     "Event",
     "Options",
     "Policy",
+    "Sight",
     "World",
     "always_wait",
     "fcfs",
@@ -32,6 +32,8 @@ __all__ = [
     "sjf_picky",
     "srtf",
 ]
+
+UNKNOWN_VERB: Final = 7
 
 PATIENCE: Final = 100
 """How many wake-ups in a row a policy may let pass when nothing else will happen."""
@@ -72,7 +74,10 @@ def simulate(
         while ahead and ahead[0].time_s <= world.now:
             disturb(world, ahead.pop(0))
         submit_jobs(world)
+        starts = sum(run.starts for run in world.runs)
         ask(world, policy, preemptive)
+        if sum(run.starts for run in world.runs) > starts:
+            patience = PATIENCE
     return world.events
 
 
@@ -95,7 +100,7 @@ def end_jobs(world: World) -> None:
 
 
 def disturb(world: World, disturbance: Disturbance) -> None:
-    """Let one disturbance happen. Reading: one that changes nothing (down for a node that is down) is not logged."""
+    """Let one disturbance happen; one that changes nothing (down for a node that is down) is not logged."""
     node = [node.name for node in world.cluster.nodes].index(disturbance.node)
     if disturbance.what == "down" and world.room.up[node]:
         world.room.up[node] = False
@@ -107,7 +112,7 @@ def disturb(world: World, disturbance: Disturbance) -> None:
         world.room.up[node] = True
         world.log("up", NOBODY, node)
     elif disturbance.what == "speed":
-        # Reading: the number of a GPU counts through the node's groups in order.
+        # The number of a GPU counts through the node's groups in order.
         gpus = [(site, gpu) for site, s in enumerate(world.sites) if s.node == node for gpu in range(s.gpus)]
         site, gpu = gpus[disturbance.gpu]
         touched = [j for j in world.running if any(p.site == site and gpu in p.gpus for p in world.runs[j].parts)]
@@ -130,13 +135,14 @@ def submit_jobs(world: World) -> None:
 
 def ask(world: World, policy: Policy, preemptive: bool) -> None:
     """Ask the policy and do what it says, until it waits, says something illegal, or has spoken too often."""
-    for _ in range(4 * (len(world.waiting) + len(world.running)) + 16):
-        if not world.waiting and not (preemptive and world.running):
-            return
+    choices, most = 0, 4 * (len(world.waiting) + len(world.running)) + 16
+    while world.waiting or (preemptive and world.running):
         world.wake = math.inf
         verb, job, site, until = policy(world)
+        choices += 1
+        if choices > most:
+            return
         if verb == WAIT:
-            # Reading: a time that is not after now is no time.
             world.wake = until if until > world.now else math.inf
             return
         exists = job in world.waiting and 0 <= site < len(world.sites)
@@ -252,34 +258,53 @@ def worst_in_the_way(world: World, job: int, site: int) -> int:
     return NOBODY
 
 
-def random_choices(seed: int) -> Policy:
+class Sight(Protocol):
+    """What a random policy must see: of this simulator or of another."""
+
+    @property
+    def now(self) -> float: ...
+    @property
+    def jobs(self) -> Sized: ...
+    @property
+    def sites(self) -> Sized: ...
+    @property
+    def queue(self) -> list[int]: ...
+    @property
+    def waiting(self) -> list[int]: ...
+    @property
+    def running(self) -> list[int]: ...
+    def legal(self) -> list[tuple[int, int]]: ...
+    def fits(self, job: int, site: int) -> bool: ...
+
+
+def random_choices(seed: int) -> Callable[[Sight], Answer]:
     """A policy that starts, stops and waits at random, and now and then says something illegal."""
     source = random.Random(seed)
 
-    def choose(world: World) -> Answer:
-        legal, running = world.legal(), world.running
+    def choose(sight: Sight) -> Answer:
+        legal, running = sight.legal(), sight.running
         dice = source.random()
         if legal and dice < 0.6:
             return (START, *source.choice(legal), math.inf)
         if running and 0.6 <= dice < 0.7:
             return (STOP, source.choice(running), NOBODY, math.inf)
         if dice > 0.95:
-            return source.choice(illegal_answers(world))
+            return source.choice(illegal_answers(sight))
         if dice > 0.8:
-            return (WAIT, NOBODY, NOBODY, world.now + source.randint(1, 16) / 4)
+            return (WAIT, NOBODY, NOBODY, sight.now + source.randint(-4, 16) / 4)
         return NOTHING
 
     return choose
 
 
-def illegal_answers(world: World) -> list[Answer]:
+def illegal_answers(sight: Sight) -> list[Answer]:
     """Choices that may not be: jobs that do not wait or run, sites where they do not fit, numbers of nothing."""
-    count, sites = len(world.jobs), len(world.sites)
+    count, sites = len(sight.jobs), len(sight.sites)
     answers = [(STOP, NOBODY, NOBODY, math.inf), (STOP, count, NOBODY, math.inf), (START, count, 0, math.inf)]
-    answers += [(STOP, job, NOBODY, math.inf) for job in range(count) if job not in world.running]
-    answers += [(START, job, 0, math.inf) for job in range(count) if job not in world.waiting]
-    for job in world.queue:
+    answers += [(UNKNOWN_VERB, 0, 0, math.inf), (START, NOBODY, 0, math.inf)]
+    answers += [(STOP, job, NOBODY, math.inf) for job in range(count) if job not in sight.running]
+    answers += [(START, job, 0, math.inf) for job in range(count) if job not in sight.waiting]
+    for job in sight.queue:
         answers += [(START, job, NOBODY, math.inf), (START, job, sites, math.inf)]
-        misfits = [site for site in range(sites) if world.place(world.room, job, site) is None]
-        answers += [(START, job, site, math.inf) for site in misfits]
+        answers += [(START, job, site, math.inf) for site in range(sites) if not sight.fits(job, site)]
     return answers

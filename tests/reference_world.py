@@ -131,18 +131,29 @@ class World:
     def legal(self) -> list[tuple[int, int]]:
         """All (job, site) pairs of the queue that may start now, by job, then site."""
         sites = range(len(self.sites))
-        return [(job, site) for job in self.queue for site in sites if self.place(self.room, job, site) is not None]
+        return [(job, site) for job in self.queue for site in sites if self.fits(job, site)]
+
+    def fits(self, job: int, site: int) -> bool:
+        """Whether the job may start at this site now."""
+        return self.place(self.room, job, site) is not None
 
     def work_left(self, job: int) -> float:
         """Estimated work left of a job now."""
         record = self.jobs[job]
         estimate = record.work if record.estimate is None else record.estimate
-        done = self.done(job)
-        if done > estimate:
-            # Reading: a job that has done exactly its estimate has nothing left; only past it does the estimate double.
+        done = self.known_done(job)
+        if done > 0:
+            estimate = estimate or 1.0
             while estimate <= done:
                 estimate *= 2
         return estimate - done
+
+    def known_done(self, job: int) -> float:
+        """Work done up to now as a policy may reckon it: what was there at the start, and the rate without wear."""
+        run = self.runs[job]
+        if run.state != RUNNING:
+            return run.done
+        return run.saved + run.rate * max(0.0, self.now - run.resumes)
 
     def runtime(self, job: int, site: int) -> float:
         """Estimated runtime of a waiting job if it started at this site."""
@@ -152,8 +163,8 @@ class World:
         return restart + self.work_left(job) / self.rates[job][site]
 
     def best_runtime(self, job: int) -> float:
-        """Least estimated runtime on any site that could take the job if the cluster were empty."""
-        return min(self.runtime(job, site) for site in self.possible[job])
+        """Least estimated runtime where its family, model, GPU memory and width let it run; cores are not looked at."""
+        return min(self.runtime(job, site) for site in range(len(self.sites)))
 
     def time_left(self, job: int) -> float:
         """Estimated seconds that a running job still takes, without wear."""

@@ -1,6 +1,6 @@
 """Compilation stands at the edge: `@compiled` functions are plain Python that Numba compiles on first use.
 
-The result is cached in a folder named after a hash of all of this package's sources, so that an edit (or an upgrade) is
+The result is cached in a folder named after a hash of the sources that compiled code shares, so that an edit (or an upgrade) is
 never shadowed by code that was compiled before it. Under NUMBA_DISABLE_JIT=1 everything runs uncompiled.
 """
 
@@ -15,6 +15,7 @@ from typing import Any, Final, ParamSpec, TypeVar, cast
 
 import numba
 from numba.core import config as numba_config
+from numba.core.dispatcher import Dispatcher
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -22,11 +23,16 @@ R = TypeVar("R")
 CACHES_KEPT: Final = 4
 
 
+SHARED: Final = ("core/*.py", "act/simulator.py", "decide/choosing.py")
+"""Sources whose compiled functions are compiled into those of other files. Numba itself notices changes of the file that
+a function stands in, but not of what it calls elsewhere."""
+
+
 def source_hash() -> str:
-    """Hash of everything that compiled code depends on: our sources, Numba, NumPy and Python."""
+    """Hash of everything that compiled code of other files depends on: our shared sources, Numba and Python."""
     digest = hashlib.sha256(f"{sys.version} {numba.__version__}".encode())
     package = Path(__file__).resolve().parent.parent
-    for path in sorted(package.rglob("*.py")):
+    for path in sorted(path for pattern in SHARED for path in package.glob(pattern)):
         digest.update(path.relative_to(package).as_posix().encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
@@ -75,7 +81,17 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 def compiled_allocating(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function that creates arrays of its own."""
-    return cast(Callable[P, R], numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+    return cast(Callable[P, R], numba.njit(forceinline=True, cache=True, nogil=True, error_model="numpy")(function))
+
+
+def compiled_here(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a function that closes over others; it cannot be cached, and is compiled anew at each start."""
+    return cast(Callable[P, R], numba.njit(forceinline=True, nogil=True, error_model="numpy", _nrt=False)(function))
+
+
+def is_compiled(thing: object) -> bool:
+    """Whether this is a compiled function."""
+    return isinstance(thing, Dispatcher)
 
 
 def compiled_with(signature: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:

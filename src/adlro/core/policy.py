@@ -15,6 +15,7 @@ from numba import from_dtype, types
 from adlro.core.tables import (
     CLOCK,
     FOREVER,
+    FORM,
     GPU,
     GROUP,
     JOB,
@@ -23,7 +24,6 @@ from adlro.core.tables import (
     PART,
     POOL,
     RUN,
-    FORM,
     SITE,
     START,
     STOP,
@@ -80,11 +80,13 @@ def table_type(dtype: np.dtype[Any]) -> types.Array:
 
 INTS = types.Array(types.int32, 1, "C")
 FLOATS = types.Array(types.float64, 1, "C")
+INTS_2D = types.Array(types.int32, 2, "C")
+FLOATS_2D = types.Array(types.float64, 2, "C")
 
 VIEW_TYPE = types.NamedTuple(
     [table_type(dtype) for dtype in (JOB, RUN, SITE, NODE, GPU, FORM, POOL, PART, USER, GROUP, CLOCK)]
     + [INTS] * 6
-    + [types.Array(types.float64, 2, "C"), types.Array(types.int32, 2, "C"), FLOATS],
+    + [FLOATS_2D, INTS_2D, FLOATS, INTS_2D, FLOATS_2D],
     View,
 )
 CHOICE_TYPE = types.NamedTuple([types.int64, types.int64, types.int64, types.float64], Choice)

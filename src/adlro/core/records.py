@@ -66,13 +66,17 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Nodes, the network between them, and the datasheet of every GPU model in them."""
+    """Nodes, the network between them, and the datasheet of every GPU model in them.
+
+    `affinity` is the operator's fixed map from job families to models, if there is one (policy static-affinity).
+    """
 
     name: str
     summary: str
     nodes: tuple[Node, ...]
     network: Link
     models: dict[str, GpuModel]
+    affinity: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def gpu_count(self) -> int:

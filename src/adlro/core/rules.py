@@ -582,3 +582,6 @@ def learn(view: View, j: int, work: float) -> None:
     user = view.users[job.user]
     user.finished += 1.0
     user.log_work += length
+    clock = view.clock[0]
+    clock.finished += 1.0
+    clock.log_work += length

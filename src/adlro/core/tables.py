@@ -19,6 +19,9 @@ NOBODY: Final = -1
 
 FOREVER: Final = np.inf
 
+MIX_ROWS: Final = 32
+MIX_COLUMNS: Final = 3
+
 # What state a job is in.
 FUTURE: Final = 0
 QUEUED: Final = 1
@@ -168,6 +171,9 @@ CLOCK = np.dtype(
         ("restart", "f8"),  # s that a job loses each time it is started again
         ("half_life", "f8"),  # s after which a user's usage counts half; 0: usage is not kept
         ("random", "i8"),  # state of the generator that belongs to the policy
+        ("finished", "f8"),  # jobs learnt from
+        ("log_work", "f8"),  # sum of their log work
+        ("usage", "f8"),  # of all users together, when last summed
         ("illegal", "i8"),  # choices that may not be
         ("arrived", "i4"),  # jobs of the table that have been submitted
         ("head", "i4"),  # where the queue begins in View.queue
@@ -207,6 +213,8 @@ class View(NamedTuple):
     rate: Floats  # [K, H] work done in a second
     width: Ints  # [K, H] nodes it takes: 0 never runs there, 1 one node, more: a gang over several
     fastest: Floats  # [K] best rate anywhere on this cluster
+    home: Ints  # [K, H] 1 where the site's fixed map sends the kind; all 1 unless a policy needs the map
+    mix: Floats  # [MIX_ROWS, MIX_COLUMNS] the usual demand: thousandths of a GPU, cores, how often; for fgd
 
 
 EVENT = np.dtype(

@@ -80,21 +80,29 @@ def round_priorities(shares: Floats, received: Floats) -> Floats:
     return np.where(received > 0, shares / np.where(received > 0, fraction, 1.0), shares * NEWCOMER)
 
 
+def by_priority(priority: Floats, throughput: Floats, *, fill: bool = True) -> tuple[Ints, Ints]:
+    """Jobs and models of the pairs that can run, by falling priority; without `fill`, those with a priority above 0.
+
+    Equal priorities go to the model nearest to the job's best, then to the earlier job.
+    """
+    best = np.maximum(throughput.max(axis=1, initial=0.0), np.finfo(np.float64).tiny)
+    jobs, models = np.nonzero(throughput > 0 if fill else (throughput > 0) & (priority > 0))
+    order = np.lexsort((models, jobs, -throughput[jobs, models] / best[jobs], -priority[jobs, models]))
+    return jobs[order].astype(np.int32), models[order].astype(np.int32)
+
+
 def pick_round(priority: Floats, gpus: Floats, free: Floats, throughput: Floats, *, fill: bool = True) -> Ints:
     """The model on which each job runs in the next round, or NOBODY, by falling priority as far as GPUs go. [J]
 
-    Equal priorities go to the model nearest to the job's best, then to the earlier job. With `fill`, GPUs that nobody
-    with a share wants go to jobs that can run there without one, so that none stays idle beside a queue.
+    With `fill`, GPUs that nobody with a share wants go to jobs that can run there without one, so that none stays idle
+    beside a queue.
     """
-    best = np.maximum(throughput.max(axis=1, initial=0.0), np.finfo(np.float64).tiny)
-    can = throughput > 0 if fill else (throughput > 0) & (priority > 0)
-    jobs, models = np.nonzero(can)
-    order = np.lexsort((models, jobs, -throughput[jobs, models] / best[jobs], -priority[jobs, models]))
+    jobs, models = by_priority(priority, throughput, fill=fill)
     choice = np.full(len(gpus), NOBODY, dtype=np.int32)
     left = free.tolist()
     needs = gpus.tolist()
     placed = [False] * len(needs)
-    for job, model in zip(jobs[order].tolist(), models[order].tolist(), strict=True):
+    for job, model in zip(jobs.tolist(), models.tolist(), strict=True):
         if not placed[job] and needs[job] <= left[model] + SLACK:
             placed[job] = True
             left[model] -= needs[job]

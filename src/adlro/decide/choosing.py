@@ -1,19 +1,19 @@
 """The verbs that policies are made of: the best pair, the first that fits, the head or nobody.
 
-A score is `score(job, site, pair, now) -> float`, the larger the sooner, NEVER to refuse; equal scores go to the job
+A score is `score(view, j, s, pair) -> float`, the larger the sooner, NEVER to refuse; equal scores go to the job
 submitted first, then to the first site. Scores are compiled into the policy that uses them.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from adlro.core.compiled import compiled
+from adlro.core.compiled import compiled, compiled_allocating
 from adlro.core.policy import NEVER
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import best_runtime, first_idle, fits, fits_across, fits_on_node, in_queue, runtime, seen
-from adlro.core.tables import FOREVER, NOBODY, START, WAIT, Choice, View
+from adlro.core.tables import FOREVER, NOBODY, START, WAIT, Choice, Floats, Ints, View
 
 
 class Pair(NamedTuple):
@@ -22,9 +22,10 @@ class Pair(NamedTuple):
     runtime_s: float  # estimated seconds to its end, if it started here now
     best_s: float  # the same on the fastest GPUs of this cluster
     leftover: float  # GPUs that would stay free at the site (with fractions)
+    home: bool  # the operator's fixed map sends the job here
 
 
-Score = Callable[[Any, Any, Pair, float], float]
+Score = Callable[[View, int, int, Pair], float]
 Key = Callable[[View, int], float]
 
 
@@ -33,6 +34,18 @@ class Spot(NamedTuple):
 
     site: int
     score: float
+
+
+@compiled
+def anywhere(view: View, j: int, s: int, pair: Pair) -> float:
+    """Any site is as good as another: the first one is taken."""
+    return 0.0
+
+
+@compiled
+def shortest(view: View, j: int, s: int, pair: Pair) -> float:
+    """Where it ends soonest."""
+    return -pair.runtime_s
 
 
 @compiled
@@ -79,7 +92,8 @@ def better(view: View, j: int, s: int, best_s: float, score: Score, best: Spot) 
     job = view.jobs[j]
     site = view.sites[s]
     leftover = (site.free_share - job.gpus * job.share) / WHOLE_GPU
-    value = float(score(job, site, Pair(runtime(view, j, s), best_s, leftover), view.clock[0].now))
+    home = view.home[job.kind, site.form] != 0
+    value = float(score(view, j, s, Pair(runtime(view, j, s), best_s, leftover, home)))
     if value > best.score or (value == best.score and value > NEVER and s < best.site):
         return Spot(np.int64(s), value)
     return best
@@ -155,3 +169,24 @@ def start_or_wait(j: int, s: int) -> Choice:
     if s == NOBODY:
         return Choice(WAIT, NOBODY, NOBODY, FOREVER)
     return Choice(START, np.int64(j), np.int64(s), FOREVER)
+
+
+@compiled_allocating
+def legal_pairs(view: View) -> tuple[Ints, Floats]:
+    """Every legal pair now: rows of (job, site), and of (runtime, best runtime, leftover) beside them."""
+    seen_jobs = seen(view)
+    pairs = np.empty((seen_jobs * len(view.sites), 2), np.int32)
+    known = np.empty((seen_jobs * len(view.sites), 3), np.float64)
+    count = 0
+    for q in range(seen_jobs):
+        j = in_queue(view, q)
+        job = view.jobs[j]
+        for s in range(len(view.sites)):
+            if fits(view, j, s):
+                pairs[count, 0] = j
+                pairs[count, 1] = s
+                known[count, 0] = runtime(view, j, s)
+                known[count, 1] = best_runtime(view, j)
+                known[count, 2] = (view.sites[s].free_share - job.gpus * job.share) / WHOLE_GPU
+                count += 1
+    return pairs[:count], known[:count]

@@ -15,17 +15,19 @@ from adlro.core.tables import (
     CLOCK,
     DOWN,
     FOREVER,
+    FORM,
     FUTURE,
     GPU,
     GROUP,
     JOB,
+    MIX_COLUMNS,
+    MIX_ROWS,
     NOBODY,
     NODE,
     PART,
     POOL,
     REFUSED,
     RUN,
-    FORM,
     SITE,
     SPEED,
     UP,
@@ -274,6 +276,8 @@ def pack(plan: Plan, jobs: Jobs, speed: SpeedOf) -> View:
         rate=rate,
         width=width,
         fastest=np.where(fastest > 0.0, fastest, 1.0),
+        home=home_of(plan, jobs, len(rate)),
+        mix=np.zeros((MIX_ROWS, MIX_COLUMNS)),
     )
     mark_refused(view)
     return view
@@ -315,6 +319,16 @@ def number_kinds(plan: Plan, jobs: Jobs, speed: SpeedOf) -> tuple[Floats, Ints]:
             if name != CPU_ONLY and (not allowed or name in allowed):
                 fill_pool(plan, p, row, jobs.families[row.family], speed, rate[k], width[k])
     return rate, width
+
+
+def home_of(plan: Plan, jobs: Jobs, kinds: int) -> Ints:
+    """Where the cluster's own map sends each kind: 1 everywhere for a family that it does not name."""
+    home = np.ones((kinds, len(plan.forms)), np.int32)
+    for family, models in plan.cluster.affinity.items():
+        if family in jobs.families:
+            mine = np.unique(jobs.table.kind[jobs.table.family == jobs.families.index(family)])
+            home[mine] = [form.model in models for form in plan.form_records]
+    return home
 
 
 def fill_pool(plan: Plan, p: int, job: Any, family: str, speed: SpeedOf, rate: Floats, width: Ints) -> None:

@@ -1,0 +1,139 @@
+"""The commands as one program: how it starts, what it says when something is wrong, and how it ends.
+
+What a command needs is imported when it runs, so that help and lists answer at once.
+"""
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import typer
+
+from adlro import __version__
+from adlro.cli import lists, runs
+from adlro.cli.output import say
+from adlro.core.errors import AdlroError, CatalogueError, UsageError
+
+DONE: Final = 0
+FAILED: Final = 1
+BAD_USAGE: Final = 2
+INTERRUPTED: Final = 130
+
+DEBUG: Final = "--debug"
+
+HELP: Final = """Which scheduler suits a cluster whose GPUs differ? Simulate it, and see.
+
+The path: choose a cluster (clusters, gpus) and a workload (workloads), see which policies there are (policies), compare
+them on the same jobs (compare), then look at one run closely (simulate). A cluster, a workload or a policy of your own is a
+file whose path you give instead of a name."""
+
+EPILOG: Final = """[bold]Examples[/bold]
+
+  adlro compare
+
+  adlro compare --cluster gavel108 --workload gavel --policies fcfs,sjf,srtf --seeds 30 --json > result.json
+
+  adlro simulate --cluster my.toml --policy sjf-picky --mtbf-h 500 --events run.jsonl
+
+Every command explains itself with --help, and prints JSON with --json. Exit codes: 0 done, 1 failed, 2 bad usage."""
+
+app = typer.Typer(
+    help=HELP,
+    epilog=EPILOG,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+app.command()(runs.compare)
+app.command()(runs.simulate)
+app.command()(lists.policies)
+app.command()(lists.clusters)
+app.command()(lists.gpus)
+app.command()(lists.workloads)
+app.command()(lists.speeds)
+app.command()(runs.bench)
+
+
+def show_version(asked: bool) -> None:
+    """Print the version and stop."""
+    if asked:
+        print(f"adlro {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option(DEBUG, help="Show the whole traceback of an error (or set ADLRO_DEBUG=1).")
+    ] = False,
+) -> None:
+    """Show the help when no command is given; the text that users see is HELP."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+root.__doc__ = None  # else it would stand in for HELP
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    if hasattr(signal, "SIGPIPE"):
+        # Into `head` or a pager that is closed: end as other tools do, without a word.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    code = run(sys.argv[1:])
+    if code == INTERRUPTED:
+        # Threads in compiled code cannot be interrupted, and a normal exit would wait for them.
+        sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code; an error is one line on stderr."""
+    words = [word for word in arguments if word != DEBUG]  # it may stand anywhere
+    debug = len(words) < len(arguments) or os.environ.get("ADLRO_DEBUG", "0") not in ("", "0")
+    try:
+        code = app(words, prog_name="adlro", standalone_mode=False)
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        code, line = explain(error)
+        say(f"adlro: {line}")
+    else:
+        code = code if isinstance(code, int) else DONE
+        if code == INTERRUPTED:
+            say("adlro: interrupted.")
+    return code
+
+
+def explain(error: Exception) -> tuple[int, str]:
+    """The exit code of an error, and one line for whoever caused it."""
+    match error:
+        case UsageError() | CatalogueError():
+            return BAD_USAGE, str(error)
+        case AdlroError():
+            return FAILED, str(error)
+        case OSError():
+            return FAILED, f"{error.filename or 'input or output'}: {error.strerror or error}."
+        case MemoryError():
+            return FAILED, "not enough memory. Ask for fewer --jobs, or for fewer --threads."
+    # Typer's own errors; their class has other names in other versions, but always this method.
+    if callable(say_it := getattr(error, "format_message", None)):
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context else "adlro"
+        return BAD_USAGE, f"{one_line(say_it())} Try '{path} --help'."
+    return FAILED, f"{type(error).__name__}: {one_line(str(error))} This is a bug: please report it, with {DEBUG}."
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks, and with an end."""
+    line = " ".join(text.split())
+    return line if line.endswith((".", "?", "!")) else f"{line}."

@@ -1,0 +1,160 @@
+"""What there is: policies, clusters, GPU models, workloads, and how fast jobs run on GPUs. One line each."""
+
+from collections import Counter
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from adlro.cli.output import print_json, show_list, stdout
+from adlro.core.records import MEASURED, Cluster, Placing, Speed
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
+
+
+def policies(as_json: Json = False) -> None:
+    """List the policies: what each does, whether it stops running jobs, and what it must know."""
+    from adlro.decide.catalogue import policies as catalogue
+
+    if as_json:
+        keys = ("name", "summary", "preemptive", "needs")
+        print_json([{key: getattr(policy, key) for key in keys} for policy in catalogue()])
+        return
+    show_list(
+        (("policy", "name"), ("stops jobs", "left"), ("needs", "left"), ("what it does", "text")),
+        [(p.name, "yes" if p.preemptive else "", ", ".join(p.needs), p.summary) for p in catalogue()],
+    )
+
+
+def clusters(as_json: Json = False) -> None:
+    """List the clusters that come with adlro. Your own is a TOML file: docs/catalogue.md."""
+    from adlro.catalogue.clusters import cluster_names, load_cluster
+
+    found = [load_cluster(name) for name in cluster_names()]
+    if as_json:
+        print_json([cluster_as_dict(cluster) for cluster in found])
+        return
+    show_list(
+        (("cluster", "name"), ("nodes", "right"), ("GPUs", "right"), ("what it is", "text")),
+        [(c.name, f"{len(c.nodes):,}", f"{c.gpu_count:,}", c.summary) for c in found],
+    )
+
+
+def cluster_as_dict(cluster: Cluster) -> dict[str, object]:
+    """A cluster in a few numbers."""
+    models: Counter[str] = Counter()
+    for node in cluster.nodes:
+        for gpus in node.gpus:
+            models[gpus.model] += gpus.count
+    return {
+        "name": cluster.name,
+        "summary": cluster.summary,
+        "nodes": len(cluster.nodes),
+        "gpus": cluster.gpu_count,
+        "models": dict(models),
+        "network": asdict(cluster.network),
+    }
+
+
+def gpus(as_json: Json = False) -> None:
+    """List the GPU models with the figures that decide their speed. Add your own in a cluster file."""
+    from adlro.catalogue.gpus import gpu_models
+
+    models = gpu_models().values()
+    if as_json:
+        print_json([asdict(model) for model in models])
+        return
+    show_list(
+        (
+            ("GPU", "name"), ("year", "right"), ("GB", "right"), ("GB/s", "right"), ("FP64", "right"),
+            ("FP32", "right"), ("FP16", "right"), ("W", "right"), ("title", "text"),
+        ),  # fmt: skip
+        [
+            (
+                model.name, figure(model.launch_year, "d"), figure(model.memory_gb), figure(model.memory_bandwidth_gb_s),
+                figure(model.fp64_tflops), figure(model.fp32_tflops),
+                figure(model.fp16_tensor_tflops or model.fp16_vector_tflops), figure(model.tdp_w),
+                f"{model.vendor} {model.title}",
+            )  # fmt: skip
+            for model in models
+        ],
+    )
+    stdout().print("[dim]FP64, FP32 and FP16 (tensor units where there are any, dense) in TFLOP/s; –: not known.[/dim]")
+
+
+def figure(value: float | None, form: str = ".4g") -> str:
+    """A figure of a datasheet, or a dash."""
+    return "–" if value is None else format(value, form)
+
+
+def workloads(as_json: Json = False) -> None:
+    """List the workloads that come with adlro. Your own is a TOML file: docs/workloads.md."""
+    from adlro.catalogue.workloads import workload_names, workload_text
+    from adlro.ingest.workload_file import load_workload
+
+    found = {name: load_workload(*workload_text(name)) for name in workload_names()}
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": name,
+                    "summary": workload.summary,
+                    "jobs": workload.jobs,
+                    "arrivals": workload.arrivals.process,
+                    "estimates": workload.estimates.source,
+                    "families": sorted({family for part in workload.families for family in part.family}),
+                }
+                for name, workload in found.items()
+            ]
+        )
+        return
+    show_list(
+        (("workload", "name"), ("jobs", "right"), ("arrivals", "left"), ("what it is", "text")),
+        [(name, f"{w.jobs:,}", w.arrivals.process, w.summary) for name, w in found.items()],
+    )
+
+
+def speeds(
+    cluster: Annotated[str, typer.Option("--cluster", "-c", help="A shipped cluster, or a TOML file.")] = "paper16",
+    as_json: Json = False,
+) -> None:
+    """List how fast each family of jobs runs on one GPU of each model of a cluster, and how that is known."""
+    from adlro.catalogue.clusters import load_cluster
+    from adlro.catalogue.families import families
+
+    where = load_cluster(cluster)
+    found = {family.name: speeds_on(where, family.name) for family in families().values()}
+    if as_json:
+        print_json(
+            [
+                {"family": name, "summary": families()[name].summary, "speeds": {m: asdict(s) for m, s in row.items()}}
+                for name, row in found.items()
+            ]
+        )
+        return
+    show_list(
+        (("family", "name"), *((model, "right") for model in where.models)),
+        [(name, *(speed_as_text(speed) for speed in row.values())) for name, row in found.items()],
+    )
+    stdout().print(
+        "[dim]Against one V100 SXM2 16GB with the same jobs. m: measured, else modelled from the datasheet; "
+        "–: does not run.[/dim]"
+    )
+
+
+def speeds_on(cluster: Cluster, family: str) -> dict[str, Speed]:
+    """Speed of a job with one GPU on each model of the cluster."""
+    from adlro.catalogue.speeds import speed_of
+
+    link = {gpus.model: node.link for node in cluster.nodes for gpus in node.gpus}
+    return {
+        name: speed_of(family, Placing(model, 1, 1, link[name], cluster.network))
+        for name, model in cluster.models.items()
+    }
+
+
+def speed_as_text(speed: Speed) -> str:
+    """The number, with an m if it was measured."""
+    if speed.value == 0:
+        return "–  "
+    return f"{speed.value:.2f} {'m' if speed.source == MEASURED else ' '}"

@@ -1,0 +1,98 @@
+"""What commands say and where: results on stdout, progress and errors on stderr, JSON without a word beside it."""
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+PIPED_WIDTH: Final = 400
+"""A pipe has no width; this one is wide enough for every line of ours."""
+
+
+def stdout() -> Console:
+    """Where results go."""
+    return Console(width=None if sys.stdout.isatty() else PIPED_WIDTH, highlight=False)
+
+
+def stderr() -> Console:
+    """Where progress and errors go."""
+    return Console(stderr=True, highlight=False)
+
+
+def say(line: str) -> None:
+    """Say one line to whoever is watching; it never gets into a result."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def print_json(value: Any) -> None:
+    """Print JSON and nothing else. What is not a number is null."""
+    print(json.dumps(without_nan(value), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def without_nan(value: Any) -> Any:
+    """The same value with None for every number that JSON cannot say."""
+    if isinstance(value, dict):
+        return {str(key): without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def plain_table(title: str | None = None) -> Table:
+    """A table without a frame, in which columns stand close together."""
+    return Table(
+        title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="bold",
+        padding=(0, 2, 0, 0),
+    )  # fmt: skip
+
+
+def show_list(columns: tuple[tuple[str, str], ...], rows: list[tuple[str, ...]]) -> None:
+    """Print a table with a line for each row; a column is its heading and whether it is left, right or the text.
+
+    The text is what gives way on a narrow terminal.
+    """
+    table = plain_table()
+    for heading, side in columns:
+        table.add_column(
+            heading, justify="right" if side == "right" else "left", no_wrap=side != "text", style=styles.get(side)
+        )
+    for row in rows:
+        table.add_row(*row)
+    stdout().print(table)
+
+
+styles: Final = {"name": "cyan"}
+
+
+@contextmanager
+def progress(what: str, total: int | None = None) -> Iterator[Callable[[str, int], None]]:
+    """Show that something is under way; gives a function to be told what is being done and how much is done.
+
+    On a terminal a line with a bar (or a spinner), gone in the end. Elsewhere one line at the start.
+    """
+    console = stderr()
+    if not console.is_terminal:
+        say(f"{what} …")
+        yield lambda _text, _done: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    bar = [BarColumn(), MofNCompleteColumn()] if total else []
+    with Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), *bar, TimeElapsedColumn(), console=console, transient=True
+    ) as display:
+        task = display.add_task(what, total=total)
+        yield lambda text, done: display.update(task, description=text, completed=done)
+
+
+def say_if_it_compiles() -> None:
+    """Tell the user why the first start takes a while."""
+    from adlro.core.compiled import is_warm
+
+    if not is_warm():
+        say("First start: compiling the simulator, about half a minute. Later starts use the result.")

@@ -1,0 +1,357 @@
+"""The classic rules that never stop a job. docs/policies.md says each one exactly."""
+
+import math
+from typing import Final
+
+import numpy as np
+
+from adlro.core.compiled import compiled
+from adlro.core.policy import NEVER, Policy
+from adlro.core.records import WHOLE_GPU
+from adlro.core.rules import best_runtime, fits, gpu_share, in_queue, seen
+from adlro.core.tables import MIX_ROWS, NOBODY, Choice, View
+from adlro.decide.choosing import (
+    Pair,
+    anywhere,
+    best_pair,
+    best_spot,
+    first_that_fits,
+    head_or_nobody,
+    hopeless,
+    largest_key_first,
+    shortest,
+    start_or_wait,
+)
+
+PICKY: Final = 0.5
+"""sjf-picky takes only sites with at least this share of the job's best speed."""
+
+LEHMER_FACTOR: Final = 48271
+LEHMER_PRIME: Final = 2147483647
+
+MOST_FAMILIES: Final = 62
+"""static-affinity keeps one bit for each family that waits; more families than this share bits."""
+
+
+# ---- where: scores of a site -------------------------------------------------------------------------------------
+
+
+@compiled
+def shortest_if_fast(view: View, j: int, s: int, pair: Pair) -> float:
+    """Where it ends soonest, but nowhere much slower than its best place."""
+    if pair.runtime_s * PICKY > pair.best_s:
+        return NEVER
+    return -pair.runtime_s
+
+
+@compiled
+def tightest(view: View, j: int, s: int, pair: Pair) -> float:
+    """Where the least is left over."""
+    return -pair.leftover
+
+
+@compiled
+def at_home(view: View, j: int, s: int, pair: Pair) -> float:
+    """The first site that the fixed map names."""
+    return 0.0 if pair.home else NEVER
+
+
+# ---- which: keys of a job ----------------------------------------------------------------------------------------
+
+
+@compiled
+def f1_key(view: View, j: int) -> float:
+    """Carastan-Santos and de Camargo's F1."""
+    job = view.jobs[j]
+    runtime = max(best_runtime(view, j), 1.0)
+    return -(math.log10(runtime) * gpu_share(view, j) + 870.0 * math.log10(max(job.submit, 1.0)))
+
+
+@compiled
+def wfp3_key(view: View, j: int) -> float:
+    """Tang and others' WFP3."""
+    waited = view.clock[0].now - view.jobs[j].submit
+    return (waited / max(best_runtime(view, j), 1.0)) ** 3 * gpu_share(view, j)
+
+
+@compiled
+def unicep_key(view: View, j: int) -> float:
+    """Tang and others' UNICEP."""
+    waited = view.clock[0].now - view.jobs[j].submit
+    return waited / (max(math.log2(gpu_share(view, j)), 1.0) * max(best_runtime(view, j), 1.0))
+
+
+@compiled
+def qssf_key(view: View, j: int) -> float:
+    """Least GPU time as past jobs alike let expect: same user and name, else same user, else everybody."""
+    job = view.jobs[j]
+    group = view.groups[job.group]
+    if group.finished > 0.0:
+        return -group.log_work / group.finished
+    user = view.users[job.user]
+    if user.finished > 0.0:
+        return -user.log_work / user.finished
+    clock = view.clock[0]
+    if clock.finished > 0.0:
+        return -clock.log_work / clock.finished
+    return 0.0
+
+
+# ---- the policies ------------------------------------------------------------------------------------------------
+
+
+@compiled
+def random(view: View) -> Choice:
+    """Any legal pair, all alike."""
+    clock = view.clock[0]
+    chosen = NOBODY
+    site = NOBODY
+    count = 0
+    for q in range(seen(view)):
+        j = in_queue(view, q)
+        if hopeless(view, j):
+            continue
+        before = count
+        for s in range(len(view.sites)):
+            if fits(view, j, s):
+                # Each of the pairs seen so far has been kept with the same chance.
+                count += 1
+                clock.random = clock.random * LEHMER_FACTOR % LEHMER_PRIME
+                if clock.random % count == 0:
+                    chosen = j
+                    site = s
+        if count == before:
+            view.runs[j].tried = clock.version
+    return start_or_wait(chosen, site)
+
+
+@compiled
+def fcfs(view: View) -> Choice:
+    """The head of the queue on the first free GPUs, whatever their model; if it does not fit, all wait."""
+    return head_or_nobody(view, anywhere)
+
+
+@compiled
+def fcfs_first_fit(view: View) -> Choice:
+    """The first job that fits, on the first GPUs that it fits on."""
+    return first_that_fits(view, anywhere)
+
+
+@compiled
+def static_affinity(view: View) -> Choice:
+    """In submit order, each job on the models that the map gives its family; it waits for them, and so do its kin."""
+    waiting = 0
+    for q in range(seen(view)):
+        j = in_queue(view, q)
+        bit = 1 << (view.jobs[j].family % MOST_FAMILIES)
+        if waiting & bit:
+            continue
+        site = NOBODY
+        if not hopeless(view, j):
+            site = best_spot(view, j, at_home).site
+        if site != NOBODY:
+            return start_or_wait(j, site)
+        waiting |= bit
+    return start_or_wait(NOBODY, NOBODY)
+
+
+@compiled
+def sjf(view: View) -> Choice:
+    """The pair with the least estimated runtime."""
+    return best_pair(view, shortest)
+
+
+@compiled
+def sjf_picky(view: View) -> Choice:
+    """The pair with the least estimated runtime among sites with at least half of the job's best speed."""
+    return best_pair(view, shortest_if_fast)
+
+
+@compiled
+def f1(view: View) -> Choice:
+    """By F1, where it ends soonest."""
+    return largest_key_first(view, f1_key, shortest)
+
+
+@compiled
+def wfp3(view: View) -> Choice:
+    """By WFP3, where it ends soonest."""
+    return largest_key_first(view, wfp3_key, shortest)
+
+
+@compiled
+def unicep(view: View) -> Choice:
+    """By UNICEP, where it ends soonest."""
+    return largest_key_first(view, unicep_key, shortest)
+
+
+@compiled
+def qssf(view: View) -> Choice:
+    """By predicted GPU time, where it ends soonest."""
+    return largest_key_first(view, qssf_key, shortest)
+
+
+@compiled
+def best_fit(view: View) -> Choice:
+    """The first job that fits, where the least is left over."""
+    return first_that_fits(view, tightest)
+
+
+# ---- fgd ----------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def unusable(view: View, s: int, extra_gpus: int, extra_share: int, from_gpu: int, extra_cpus: int) -> float:
+    """Free GPU share at the site that the usual mix could not use, if a job took this much more there."""
+    site = view.sites[s]
+    cpus = view.nodes[site.node].free_cpus - extra_cpus
+    whole = site.free_gpus - extra_gpus
+    free = site.free_share - extra_gpus * WHOLE_GPU - extra_share
+    if from_gpu != NOBODY and view.gpus[site.first_gpu + from_gpu].free_share == WHOLE_GPU:
+        whole -= 1
+    lost = 0.0
+    for m in range(MIX_ROWS):
+        need = view.mix[m, 0]
+        often = view.mix[m, 2]
+        if often == 0.0:
+            break
+        if view.mix[m, 1] > cpus:
+            lost += often * free
+        elif need >= WHOLE_GPU:
+            lost += often * (free if whole * WHOLE_GPU < need else free - whole * WHOLE_GPU)
+        else:
+            for g in range(site.gpus):
+                left = view.gpus[site.first_gpu + g].free_share - (extra_share if g == from_gpu else 0)
+                if 0 < left < need:
+                    lost += often * left
+    return lost
+
+
+@compiled
+def least_fragmenting(view: View, j: int, s: int, pair: Pair) -> float:
+    """Where the share that the usual mix cannot use grows least."""
+    job = view.jobs[j]
+    before = unusable(view, s, 0, 0, NOBODY, 0)
+    if job.share == WHOLE_GPU:
+        return before - unusable(view, s, job.gpus, 0, NOBODY, job.cpus)
+    site = view.sites[s]
+    best = NEVER
+    for g in range(site.gpus):
+        gpu = view.gpus[site.first_gpu + g]
+        if gpu.free_share >= job.share and gpu.free_memory >= job.gpu_memory:
+            best = max(best, before - unusable(view, s, 0, job.share, g, job.cpus))
+    return best
+
+
+@compiled
+def fgd(view: View) -> Choice:
+    """The first job that fits, where fragmentation grows least for the usual mix of demands."""
+    return first_that_fits(view, least_fragmenting)
+
+
+def learn_mix(view: View) -> None:
+    """Write down the usual mix of demands: the commonest sizes in the workload, with their frequency."""
+    jobs = view.jobs[view.jobs.gpus > 0]
+    if not len(jobs):
+        return
+    demand = jobs.gpus.astype(np.int64) * jobs.share
+    sizes, counts = np.unique(np.stack([demand, jobs.cpus], axis=1), axis=0, return_counts=True)
+    top = np.argsort(-counts, kind="stable")[:MIX_ROWS]
+    view.mix[: len(top), :2] = sizes[top]
+    view.mix[: len(top), 2] = counts[top] / counts[top].sum()
+
+
+# ---- what a policy needs before the run ------------------------------------------------------------------------------
+
+
+def keep_history(view: View) -> None:
+    """Let the simulator remember how long finished jobs were."""
+    view.clock[0].learn = 1
+
+
+def map_families(view: View) -> None:
+    """Give every family its models, if the operator's map does not name them: by comparative advantage.
+
+    A family goes to the model on which it gains most against the average model; a model takes a share of the families
+    no larger than its share of the GPUs, and one that is left over goes to the family that loses least on it. A job that
+    could never run at home may run anywhere.
+    """
+    if (view.home == 0).any():
+        forget_impossible_homes(view)
+        return
+    kinds = np.unique(view.jobs.kind, return_index=True)[1]
+    families = view.jobs.family[kinds]
+    pool_of = np.asarray(view.forms.pool)
+    pools, count = len(view.pools), int(families.max(initial=-1)) + 1
+    speed = np.zeros((count, pools))
+    for k, j in enumerate(kinds):
+        per_gpu = view.rate[k] / max(1e-9, view.jobs[j].gpus * view.jobs[j].share / WHOLE_GPU)
+        np.maximum.at(speed[families[k]], pool_of, per_gpu)
+    gpus = np.asarray(view.pools.gpus, np.float64)
+    home = assign(speed, gpus)
+    for k in range(len(kinds)):
+        view.home[k] = home[families[k]][pool_of]
+    forget_impossible_homes(view)
+
+
+def assign(speed: np.ndarray, gpus: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    """Which pools each family calls home, from its speed there and the size of the pools."""
+    families, pools = speed.shape
+    weight = gpus / max(gpus.sum(), 1.0)
+    advantage = speed / np.maximum(speed @ weight, 1e-9)[:, None]
+    room = np.ceil(weight * families).astype(int)
+    home = np.zeros((families, pools), np.int32)
+    for flat in np.argsort(-advantage, axis=None, kind="stable"):
+        f, p = divmod(int(flat), pools)
+        if not home[f].any() and room[p] > 0 and speed[f, p] > 0.0:
+            home[f, p] = 1
+            room[p] -= 1
+    for p in range(pools):
+        if gpus[p] > 0 and not home[:, p].any() and families:
+            home[int(np.argmax(advantage[:, p])), p] = 1
+    return home
+
+
+def forget_impossible_homes(view: View) -> None:
+    """A kind that could never run at home is at home everywhere."""
+    stranded = ~((view.home != 0) & (view.width > 0)).any(axis=1)
+    view.home[stranded] = 1
+
+
+POLICIES: Final = (
+    Policy("random", "any legal (job, site) pair, all alike", choose=random),
+    Policy("fcfs", "submit order; the head blocks; first free GPUs of any model (the paper's)", choose=fcfs),
+    Policy("fcfs-first-fit", "submit order; starts whatever fits, on the first GPUs that do", choose=fcfs_first_fit),
+    Policy(
+        "static-affinity",
+        "a fixed map from family to models; a job waits for its own models (the paper's)",
+        choose=static_affinity,
+        needs=("map",),
+        prepare=map_families,
+    ),
+    Policy("sjf", "the (job, site) pair with the least estimated runtime", choose=sjf, needs=("estimate",)),
+    Policy(
+        "sjf-picky",
+        "as sjf, on sites with at least half of the job's best speed only; else waits",
+        choose=sjf_picky,
+        needs=("estimate",),
+    ),
+    Policy("f1", "ascending log10(runtime)*gpus + 870*log10(submit) (Carastan-Santos)", choose=f1, needs=("estimate",)),
+    Policy("wfp3", "descending (wait/runtime)^3*gpus", choose=wfp3, needs=("estimate",)),
+    Policy("unicep", "descending wait/(log2(gpus)*runtime)", choose=unicep, needs=("estimate",)),
+    Policy(
+        "qssf",
+        "least GPU time as predicted from finished jobs alike (Helios)",
+        choose=qssf,
+        needs=("history",),
+        prepare=keep_history,
+    ),
+    Policy("best-fit", "submit order, what fits; the site with least left over", choose=best_fit),
+    Policy(
+        "fgd",
+        "submit order, what fits; where GPU share unusable for the usual mix grows least (Alibaba)",
+        choose=fgd,
+        needs=("mix",),
+        prepare=learn_mix,
+    ),
+)

@@ -1,0 +1,155 @@
+"""Jobs against pools as matrices: what the policies with a solver read from the view, in a few calls for all jobs.
+
+Axes: J jobs asked about, P pools, H forms. A call from Python into compiled code hands over the whole View, which costs
+more than what is computed for one job there; so everything here works on all jobs at once.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from adlro.core.compiled import compiled
+from adlro.core.records import WHOLE_GPU
+from adlro.core.rules import fits, fits_across, fits_on_node, in_queue, release, restart_cost, seen, take, work_left
+from adlro.core.tables import NOBODY, Floats, Ints, View
+
+Indices = npt.NDArray[np.int64]
+
+
+class Demand(NamedTuple):
+    """What these jobs want, and what the pools can give."""
+
+    jobs: Indices  # [J] rows of View.jobs, in submit order
+    gpus: Floats  # [J] with fractions
+    throughput: Floats  # [J, P] work per second on the best form of the pool; 0 where it cannot run
+    left: Floats  # [J] estimated work left
+    capacity: Floats  # [P] GPUs on nodes that are up
+
+
+class Spot(NamedTuple):
+    """A job and a site where it may start; both NOBODY if there is none."""
+
+    job: int
+    site: int
+
+
+def waiting_jobs(view: View) -> Indices:
+    """The jobs of the queue that a policy sees, in submit order."""
+    head = int(view.clock[0].head)
+    return view.queue[head : head + seen(view)].astype(np.int64)
+
+
+def demand_of(view: View, jobs: Indices) -> Demand:
+    """What these jobs want of GPUs that are up."""
+    sites, forms = view.sites, view.forms
+    up = view.nodes.up[sites.node] != 0
+    capacity = np.bincount(sites.pool[up], weights=sites.gpus[up], minlength=len(view.pools))
+    there = np.bincount(sites.form[up], minlength=len(forms)) > 0
+    kind = view.jobs.kind[jobs]
+    rate = np.where((view.width[kind] > 0) & there, view.rate[kind], 0.0)
+    throughput = np.zeros((len(jobs), len(view.pools)))
+    for form, pool in enumerate(forms.pool.tolist()):
+        np.maximum(throughput[:, pool], rate[:, form], out=throughput[:, pool])
+    left = np.empty(len(jobs))
+    fill_left(view, jobs, left)
+    gpus = view.jobs.gpus[jobs] * (view.jobs.share[jobs] / WHOLE_GPU)
+    return Demand(jobs, gpus, throughput, left, capacity)
+
+
+@compiled
+def fill_left(view: View, jobs: Indices, left: Floats) -> None:
+    """Write down the estimated work left of each job."""
+    for i in range(len(jobs)):
+        left[i] = work_left(view, jobs[i])
+
+
+@compiled
+def fill_restart(view: View, jobs: Indices, restart: Floats) -> None:
+    """Write down what each job would lose before its work goes on, if it were started now."""
+    for i in range(len(jobs)):
+        restart[i] = restart_cost(view, jobs[i])
+
+
+@compiled
+def site_in_pool(view: View, j: int, p: int) -> int:
+    """Where in the pool the job may start now: the fastest sites, of those the least leftover; NOBODY if nowhere."""
+    job = view.jobs[j]
+    pool = view.pools[p]
+    if job.share == WHOLE_GPU and pool.free_gpus < job.gpus:
+        return NOBODY
+    anchor = view.sites[pool.anchor]
+    width = view.width[job.kind, anchor.form]
+    if width > 1:
+        if fits_across(view, j, pool.anchor, width):
+            return np.int64(pool.anchor)
+        return NOBODY
+    best = NOBODY
+    best_rate = 0.0
+    best_left = 0
+    for i in range(pool.first_site, pool.first_site + pool.sites):
+        s = view.pool_sites[i]
+        site = view.sites[s]
+        rate = view.rate[job.kind, site.form]
+        left = site.free_share
+        if rate < best_rate or (rate == best_rate and best != NOBODY and left >= best_left):
+            continue
+        if view.width[job.kind, site.form] == 1 and fits_on_node(view, j, s):
+            best = np.int64(s)
+            best_rate = rate
+            best_left = left
+    return best
+
+
+@compiled
+def first_without_gpus(view: View) -> Spot:
+    """The first waiting job that needs no GPU and fits, at the first such site: nobody gains by its waiting."""
+    for q in range(seen(view)):
+        j = in_queue(view, q)
+        if view.jobs[j].gpus == 0:
+            for s in range(len(view.sites)):
+                if fits(view, j, s):
+                    return Spot(np.int64(j), np.int64(s))
+    return Spot(NOBODY, NOBODY)
+
+
+@compiled
+def seat(view: View, stays: Ints, jobs: Ints, pools: Ints, seats: Ints, order: Ints) -> int:
+    """Take the jobs that do not stay off their GPUs, then start those of the list where they fit in their pool.
+
+    The list may name a job more than once: the first pool with room counts. Writes the site of each job that is
+    started, and those jobs in their order; returns how many.
+    """
+    for i in range(len(stays)):
+        seats[i] = NOBODY
+        if view.runs[i].site != NOBODY and stays[i] == 0:
+            release(view, i)
+    count = 0
+    for entry in range(len(jobs)):
+        i = jobs[entry]
+        if stays[i] != 0 or seats[i] != NOBODY:
+            continue
+        s = site_in_pool(view, i, pools[entry])
+        if s != NOBODY:
+            take(view, i, s)
+            seats[i] = s
+            order[count] = i
+            count += 1
+    return count
+
+
+def copy_for(view: View, jobs: Indices) -> View:
+    """A view to try seats on, in which job number i is `jobs[i]`; what taking and releasing changes is its own."""
+    return view._replace(
+        jobs=view.jobs[jobs],
+        runs=view.runs[jobs],
+        sites=view.sites.copy(),
+        nodes=view.nodes.copy(),
+        gpus=view.gpus.copy(),
+        forms=view.forms.copy(),
+        pools=view.pools.copy(),
+        parts=view.parts.copy(),
+        clock=view.clock.copy(),
+        open=view.open.copy(),
+        idle=view.idle.copy(),
+    )

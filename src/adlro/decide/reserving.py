@@ -1,0 +1,412 @@
+"""Rules that look at when running jobs will end: EASY backfilling, Slurm's multifactor, earliest finish."""
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from adlro.core.compiled import compiled, compiled_allocating
+from adlro.core.policy import NEVER, Policy
+from adlro.core.records import WHOLE_GPU
+from adlro.core.rules import (
+    count_bits,
+    expected_end,
+    fits,
+    gpu_share,
+    in_queue,
+    next_part,
+    portion,
+    release_part,
+    runtime,
+    seen,
+    shared_gpu,
+    usage_now,
+)
+from adlro.core.tables import FOREVER, NOBODY, Choice, Floats, Ints, View
+from adlro.decide.choosing import Key, Score, anywhere, best_spot, hopeless, shortest, start_or_wait
+
+AGE_WEIGHT: Final = 1000.0
+SIZE_WEIGHT: Final = 1000.0
+FAIR_SHARE_WEIGHT: Final = 2000.0
+PRIORITY_WEIGHT: Final = 1000.0
+OLDEST_S: Final = 7 * 86400.0
+HALF_LIFE_S: Final = 7 * 86400.0
+
+
+class Reservation(NamedTuple):
+    """When and where the head will fit, if the running jobs end as expected."""
+
+    time: float
+    site: int
+
+
+# ---- the cluster as it will be --------------------------------------------------------------------------------------
+
+
+@compiled_allocating
+def imagined(view: View) -> View:
+    """The same cluster on a copy of its tables: what is released there is still held here."""
+    return View(
+        view.jobs,
+        view.runs,
+        view.sites.copy(),
+        view.nodes.copy(),
+        view.gpus.copy(),
+        view.forms.copy(),
+        view.pools.copy(),
+        view.parts,
+        view.users,
+        view.groups,
+        view.clock.copy(),
+        view.queue,
+        view.running,
+        view.open.copy(),
+        view.idle.copy(),
+        view.form_sites,
+        view.pool_sites,
+        view.rate,
+        view.width,
+        view.fastest,
+        view.home,
+        view.mix,
+    )
+
+
+@compiled
+def free_all_parts(world: View, j: int) -> None:
+    """Give back, in an imagined cluster, all that a running job holds."""
+    job = world.jobs[j]
+    run = world.runs[j]
+    if run.parts == NOBODY:
+        release_part(world, j, run.site, run.mask, job.cpus, job.memory)
+        return
+    free_portion(world, j, run.site, run.mask)
+    p = run.parts
+    while p != NOBODY:
+        free_portion(world, j, world.parts[p].site, world.parts[p].mask)
+        p = world.parts[p].next
+
+
+@compiled
+def free_portion(world: View, j: int, s: int, mask: int) -> None:
+    """Give back one part of a gang over several nodes."""
+    job = world.jobs[j]
+    count = count_bits(mask)
+    release_part(world, j, s, mask, portion(job.cpus, count, job.gpus), portion(job.memory, count, job.gpus))
+
+
+@compiled
+def first_site_that_fits(view: View, j: int) -> int:
+    """The lowest site at which the job fits, or NOBODY."""
+    for s in range(len(view.sites)):
+        if fits(view, j, s):
+            return s
+    return NOBODY
+
+
+@compiled_allocating
+def by_expected_end(view: View) -> tuple[Ints, Floats]:
+    """The running jobs in the order of their expected ends (equal ones by index), and those ends."""
+    count = view.clock[0].running
+    jobs = np.sort(view.running[:count])
+    ends = np.empty(count, np.float64)
+    for i in range(count):
+        ends[i] = expected_end(view, jobs[i])
+    order = np.argsort(ends, kind="mergesort")
+    return jobs[order], ends[order]
+
+
+@compiled_allocating
+def reserve(view: View, world: View, head: int) -> Reservation:
+    """Let running jobs end in the imagined cluster until the head fits; it stays as it is then."""
+    jobs, ends = by_expected_end(view)
+    i = 0
+    while i < len(jobs):
+        time = ends[i]
+        while i < len(jobs) and ends[i] == time:
+            free_all_parts(world, jobs[i])
+            i += 1
+        site = first_site_that_fits(world, head)
+        if site != NOBODY:
+            return Reservation(time, np.int64(site))
+    return Reservation(FOREVER, NOBODY)
+
+
+# ---- EASY ---------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def take_counts(view: View, world: View, j: int, s: int, sign: int) -> None:
+    """Count a job's GPUs, cores and memory as taken (sign 1) or given back (-1) in the imagined cluster.
+
+    Only counts change: which GPUs they are is left open. A share counts as a whole GPU, unless the job would go to a GPU
+    that is shared already.
+    """
+    job = view.jobs[j]
+    width = view.width[job.kind, view.sites[s].form]
+    if width == 1:
+        gpus = job.gpus
+        if job.share < WHOLE_GPU and shared_gpu(view, j, s) != NOBODY:
+            gpus = 0
+        take_counts_at(world, s, sign * gpus, sign * job.cpus, sign * job.memory)
+        return
+    needed = job.gpus
+    last = NOBODY
+    for _ in range(width):
+        last = next_part(view, j, s, last, needed)
+        count = min(needed, view.sites[last].free_gpus)
+        cpus = portion(job.cpus, count, job.gpus)
+        take_counts_at(world, last, sign * count, sign * cpus, sign * portion(job.memory, count, job.gpus))
+        needed -= count
+
+
+@compiled
+def take_counts_at(world: View, s: int, gpus: int, cpus: int, memory: int) -> None:
+    """Count this much more as taken at one site of the imagined cluster."""
+    site = world.sites[s]
+    site.free_gpus -= gpus
+    world.pools[site.pool].free_gpus -= gpus
+    node = world.nodes[site.node]
+    node.free_cpus -= cpus
+    node.free_memory -= memory
+
+
+@compiled
+def harmless_site(view: View, world: View, j: int, head: int, reservation: Reservation) -> int:
+    """The lowest site where the job fits now and does not delay the head, or NOBODY."""
+    now = view.clock[0].now
+    for s in range(len(view.sites)):
+        if not fits(view, j, s):
+            continue
+        if reservation.site == NOBODY or now + runtime(view, j, s) <= reservation.time:
+            return s
+        take_counts(view, world, j, s, 1)
+        still = fits(world, head, reservation.site)
+        take_counts(view, world, j, s, -1)
+        if still:
+            return s
+    return NOBODY
+
+
+@compiled
+def top_job(view: View, key: Key) -> int:
+    """The job with the largest key, whether it fits or not."""
+    chosen = NOBODY
+    best = NEVER
+    for q in range(seen(view)):
+        j = in_queue(view, q)
+        value = key(view, j)
+        if chosen == NOBODY or value > best:
+            best = value
+            chosen = j
+    return chosen
+
+
+@compiled
+def somebody_else_fits(view: View, head: int) -> bool:
+    """Whether any job but the head could start now; only then is a reservation worth computing."""
+    for q in range(seen(view)):
+        j = in_queue(view, q)
+        if j != head and not hopeless(view, j) and best_spot(view, j, anywhere).site != NOBODY:
+            return True
+    return False
+
+
+@compiled_allocating
+def easy(view: View, key: Key, score: Score) -> Choice:
+    """Start the job with the largest key; while it waits, the next ones that fit and do not delay it."""
+    head = top_job(view, key)
+    if not hopeless(view, head):
+        site = best_spot(view, head, score).site
+        if site != NOBODY:
+            return start_or_wait(head, site)
+    if not somebody_else_fits(view, head):
+        return start_or_wait(NOBODY, NOBODY)
+    world = imagined(view)
+    reservation = reserve(view, world, head)
+    chosen = NOBODY
+    site = NOBODY
+    best = NEVER
+    for q in range(seen(view)):
+        j = in_queue(view, q)
+        if j == head or hopeless(view, j):
+            continue
+        value = key(view, j)
+        if chosen == NOBODY or value > best:
+            harmless = harmless_site(view, world, j, head, reservation)
+            if harmless != NOBODY:
+                chosen = j
+                site = harmless
+                best = value
+    return start_or_wait(chosen, site)
+
+
+@compiled
+def submit_order(view: View, j: int) -> float:
+    """The first submitted has the largest key."""
+    return -float(j)
+
+
+@compiled_allocating
+def fcfs_easy(view: View) -> Choice:
+    """Submit order with EASY backfilling."""
+    return easy(view, submit_order, anywhere)
+
+
+# ---- multifactor ----------------------------------------------------------------------------------------------------
+
+
+@compiled
+def multifactor_key(view: View, j: int) -> float:
+    """Slurm's multifactor priority: age, size, fair share and the job's own priority."""
+    clock = view.clock[0]
+    job = view.jobs[j]
+    age = min((clock.now - job.submit) / OLDEST_S, 1.0)
+    total = 0
+    for p in range(len(view.pools)):
+        total += view.pools[p].gpus
+    size = gpu_share(view, j) / max(total, 1)
+    fair = 1.0
+    if clock.usage > 0.0:
+        fair = 2.0 ** (-usage_now(view, job.user) / clock.usage * len(view.users))
+    return AGE_WEIGHT * age + SIZE_WEIGHT * size + FAIR_SHARE_WEIGHT * fair + PRIORITY_WEIGHT * job.priority
+
+
+@compiled_allocating
+def multifactor(view: View) -> Choice:
+    """Slurm's multifactor priority with EASY backfilling."""
+    total = 0.0
+    for u in range(len(view.users)):
+        total += usage_now(view, u)
+    view.clock[0].usage = total
+    return easy(view, multifactor_key, shortest)
+
+
+def keep_usage(view: View) -> None:
+    """Let the simulator keep what each user has used, with a half-life."""
+    view.clock[0].half_life = HALF_LIFE_S
+
+
+# ---- earliest finish -------------------------------------------------------------------------------------------------
+
+
+@compiled_allocating
+def release_times(view: View) -> Floats:
+    """For each site, when its GPUs in use come free, soonest first: rows as in View.gpus, FOREVER at the end."""
+    times = np.full(len(view.gpus), FOREVER)
+    filled = np.zeros(len(view.sites), np.int32)
+    jobs, ends = by_expected_end(view)
+    for i in range(len(jobs)):
+        run = view.runs[jobs[i]]
+        s = run.site
+        mask = run.mask
+        p = run.parts
+        while True:
+            for _ in range(count_bits(mask)):
+                if filled[s] < view.sites[s].gpus:
+                    times[view.sites[s].first_gpu + filled[s]] = ends[i]
+                    filled[s] += 1
+            if p == NOBODY:
+                break
+            s = view.parts[p].site
+            mask = view.parts[p].mask
+            p = view.parts[p].next
+    return times
+
+
+@compiled
+def free_at(view: View, times: Floats, s: int, gpus: int) -> float:
+    """When the site is expected to have this many GPUs free."""
+    site = view.sites[s]
+    if view.nodes[site.node].up == 0 or site.gpus < gpus:
+        return FOREVER
+    if gpus <= site.free_gpus:
+        return view.clock[0].now
+    return max(view.clock[0].now, times[site.first_gpu + gpus - site.free_gpus - 1])
+
+
+@compiled
+def pool_free_at(view: View, times: Floats, s: int, gpus: int, width: int) -> float:
+    """When the pool is expected to have its part of a gang free on each of as many nodes as the gang takes."""
+    pool = view.pools[view.sites[s].pool]
+    each = -(-gpus // width)
+    last = -1.0
+    for _ in range(width):
+        soonest = FOREVER
+        ready = 0
+        for i in range(pool.first_site, pool.first_site + pool.sites):
+            time = free_at(view, times, view.pool_sites[i], each)
+            if time <= last:
+                ready += 1
+            elif time < soonest:
+                soonest = time
+        if ready >= width:
+            return last
+        last = soonest
+    return last
+
+
+@compiled
+def earliest_finish_site(view: View, times: Floats, j: int) -> tuple[int, float]:
+    """Where the job is expected to finish first, waiting for a busy site included, and when."""
+    job = view.jobs[j]
+    best = NOBODY
+    finish = FOREVER
+    for s in range(len(view.sites)):
+        width = view.width[job.kind, view.sites[s].form]
+        if width == 0:
+            continue
+        if fits(view, j, s):
+            start = view.clock[0].now
+        elif width > 1:
+            if s != view.pools[view.sites[s].pool].anchor:
+                continue
+            start = pool_free_at(view, times, s, job.gpus, width)
+        else:
+            start = free_at(view, times, s, job.gpus)
+        end = start + runtime(view, j, s)
+        if end < finish:
+            finish = end
+            best = s
+    return best, finish
+
+
+@compiled_allocating
+def eft(view: View) -> Choice:
+    """Each job waits for the site where it finishes first; of those that need not wait, the first to finish."""
+    times = release_times(view)
+    chosen = NOBODY
+    site = NOBODY
+    best = FOREVER
+    for q in range(seen(view)):
+        j = in_queue(view, q)
+        if hopeless(view, j):
+            continue
+        s, finish = earliest_finish_site(view, times, j)
+        if s != NOBODY and finish < best and fits(view, j, s):
+            best = finish
+            chosen = j
+            site = s
+    return start_or_wait(chosen, site)
+
+
+POLICIES: Final = (
+    Policy(
+        "fcfs-easy",
+        "submit order with EASY backfilling: nobody delays the head's reservation",
+        choose=fcfs_easy,
+        needs=("estimate",),
+    ),
+    Policy(
+        "multifactor",
+        "Slurm's age, size, fair share and priority, with EASY backfilling",
+        choose=multifactor,
+        needs=("estimate", "user"),
+        prepare=keep_usage,
+    ),
+    Policy(
+        "eft",
+        "the pair with the earliest finish, counting the wait for a busy site (HEFT without a graph)",
+        choose=eft,
+        needs=("estimate",),
+    ),
+)

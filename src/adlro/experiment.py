@@ -1,0 +1,337 @@
+"""The stages put together: one policy on one seed, or several policies on the same seeds. Nothing is printed here."""
+
+import math
+import os
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Final
+
+import numpy as np
+from scipy.special import stdtrit
+
+from adlro.act.simulator import Settings, simulate
+from adlro.catalogue.clusters import load_cluster
+from adlro.catalogue.families import find_family
+from adlro.catalogue.gpus import find_gpu
+from adlro.catalogue.speeds import speed_of
+from adlro.catalogue.workloads import SUFFIX, workload_names, workload_text
+from adlro.core.errors import AdlroError, CatalogueError, ConfigError, PolicyError, UsageError
+from adlro.core.policy import Policy
+from adlro.core.records import Cluster, Disturbance
+from adlro.core.run import Run
+from adlro.core.tables import Ints, Jobs, View
+from adlro.core.toml import nearest
+from adlro.ingest.disturbances import DAY_S, failures, read_disturbances, wear
+from adlro.ingest.synthetic import generate
+from adlro.ingest.workload_file import Workload, load_workload
+from adlro.measure.metrics import Metrics, measure
+from adlro.normalise.pack import Plan, pack, pack_disturbances, plan_cluster, refusals, with_model_names
+
+CONFIDENCE: Final = 0.95
+HOUR_S: Final = 3600.0
+
+WEAR_SPREAD: Final = 0.5
+"""Sigma of the logarithm of a GPU's own drift: some wear at half the average rate, some at twice."""
+
+WEAR_STEP_S: Final = 6 * HOUR_S
+"""Speed drifts in steps of this length: short against the drift, and few enough for thousands of GPUs."""
+
+WARM_UP_JOBS: Final = 16
+
+OnProgress = Callable[[str, int, int], None]
+"""Told what is being done, how many runs are done, and of how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hazards:
+    """What befalls the hardware: failures by chance, wear, and a list. It is the same for every policy."""
+
+    mtbf_h: float | None = None  # mean hours between two failures of a node; None: none by chance
+    repair_h: float = 4.0  # mean hours until it is back
+    wear_per_day: float = 0.0  # share of its speed that a GPU loses in a day, on average
+    listed: tuple[Disturbance, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What policies are put to; a seed makes it definite."""
+
+    plan: Plan
+    workload: Workload
+    jobs: int | None = None  # None: as many as the workload says
+    settings: Settings = Settings()
+    hazards: Hazards = Hazards()
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster that the jobs run on."""
+        return self.plan.cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A scenario with a seed: the jobs and the disturbances that every policy meets alike."""
+
+    scenario: Scenario
+    seed: int
+    jobs: Jobs
+    view: View
+    disturbances: list[tuple[float, int, int, int, float]]
+    refusals: dict[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What each policy came to on each seed."""
+
+    scenario: Scenario
+    seeds: tuple[int, ...]
+    metrics: dict[str, tuple[Metrics, ...]]  # by policy; in the order of the seeds
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean over seeds with its 95 % interval; None where a seed has no value, or where there is only one seed."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+# ---- from names to a scenario ------------------------------------------------------------------------------------
+
+
+def load_scenario(
+    cluster: str,
+    workload: str,
+    jobs: int | None = None,
+    settings: Settings = Settings(),  # noqa: B008  (frozen)
+    hazards: Hazards = Hazards(),  # noqa: B008  (frozen)
+) -> Scenario:
+    """A scenario from the names of shipped ones or from TOML files; everything that can be wrong is found here."""
+    check_numbers(restart_s=settings.restart_s, window=settings.window, wear_per_day=hazards.wear_per_day)
+    check_numbers(above_0=True, mtbf_h=hazards.mtbf_h, repair_h=hazards.repair_h, jobs=jobs)
+    plan = plan_cluster(load_cluster(cluster))
+    pack_disturbances(plan, hazards.listed)
+    return Scenario(plan, find_workload(workload), jobs, settings, hazards)
+
+
+def check_numbers(above_0: bool = False, **numbers: float | None) -> None:
+    """Refuse a number that is not finite, or too small. None is no number, and is fine."""
+    for name, value in numbers.items():
+        if value is not None and not (math.isfinite(value) and (value > 0 if above_0 else value >= 0)):
+            expected = "a number above 0" if above_0 else "a number from 0"
+            raise UsageError(f"{name} is {value:g}; expected {expected}.")
+
+
+def find_workload(name_or_path: str) -> Workload:
+    """A shipped workload by name, or one from a path that ends in .toml; every family in it is known."""
+    if name_or_path in workload_names():
+        text, where = workload_text(name_or_path)
+    elif name_or_path.endswith(SUFFIX):
+        text, where = read_text(name_or_path, "workload file"), name_or_path
+    else:
+        names = workload_names()
+        raise CatalogueError(
+            f"there is no workload '{name_or_path}'.{nearest(name_or_path, names)} Shipped are "
+            f"{', '.join(names)}; a workload of your own is a path that ends in {SUFFIX}."
+        )
+    workload = load_workload(text, where)
+    for number, part in enumerate(workload.families):
+        for family in part.family:
+            try:
+                find_family(family)
+            except CatalogueError as error:
+                raise ConfigError(f"{where}: 'families[{number}].family': {error}") from None
+    return workload
+
+
+def find_disturbances(path: str) -> tuple[Disturbance, ...]:
+    """The disturbances of a list in TOML or JSON lines."""
+    return tuple(read_disturbances(read_text(path, "list of disturbances"), path))
+
+
+def read_text(path: str, what: str) -> str:
+    """The text of a user's file."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise CatalogueError(f"cannot read the {what} '{path}': {reason}.") from None
+
+
+# ---- from a scenario to runs -------------------------------------------------------------------------------------
+
+
+def load_jobs(workload: str, seed: int, count: int | None = None) -> Jobs:
+    """Jobs drawn from a shipped workload or a TOML file, in submit order."""
+    return generate(find_workload(workload), seed, count)
+
+
+def draw(scenario: Scenario, seed: int) -> Instance:
+    """Draw the jobs and disturbances of a seed, and pack them for the cluster."""
+    jobs = named_as_in(scenario.cluster, generate(scenario.workload, seed, scenario.jobs))
+    view = pack(scenario.plan, jobs, speed_of)
+    disturbances = pack_disturbances(scenario.plan, disturbances_of(scenario, jobs, seed))
+    return Instance(scenario, seed, jobs, view, disturbances, refusals(scenario.plan, jobs, view))
+
+
+def named_as_in(cluster: Cluster, jobs: Jobs) -> Jobs:
+    """The same jobs with allowed GPU models called as the cluster calls them; unknown ones keep their names."""
+    names = {}
+    for word in sorted(frozenset().union(*jobs.allowed)):
+        try:
+            names[word] = find_gpu(word, cluster.models).name
+        except CatalogueError:
+            continue  # a model of another cluster's own: these jobs are refused here, with that reason
+    return with_model_names(jobs, names)
+
+
+def disturbances_of(scenario: Scenario, jobs: Jobs, seed: int) -> list[Disturbance]:
+    """All that befalls the cluster for longer than any sensible policy needs for these jobs."""
+    hazards, nodes = scenario.hazards, scenario.cluster.nodes
+    found = list(hazards.listed)
+    if hazards.mtbf_h is None and not hazards.wear_per_day:
+        return found
+    at_best_s = float(jobs.table["submit"].max() + jobs.work.sum() / max(1, scenario.cluster.gpu_count))
+    until_s = DAY_S + 4 * at_best_s
+    if hazards.mtbf_h is not None:
+        names = [node.name for node in nodes]
+        found += failures(names, hazards.mtbf_h * HOUR_S, hazards.repair_h * HOUR_S, until_s, seed)
+    if hazards.wear_per_day:
+        gpus = {node.name: sum(group.count for group in node.gpus) for node in nodes}
+        found += wear(gpus, hazards.wear_per_day, WEAR_SPREAD, WEAR_STEP_S, until_s, seed)
+    return sorted(found, key=lambda item: item.time_s)
+
+
+def run_one(scenario: Scenario, policy: Policy, seed: int) -> Run:
+    """One policy on one seed, to the end."""
+    instance = draw(scenario, seed)
+    return play_out(instance, instance.view, policy)
+
+
+def play_out(instance: Instance, view: View, policy: Policy) -> Run:
+    """Let the policy run on a view of the instance that nobody has used yet."""
+    scenario, plan = instance.scenario, instance.scenario.plan
+    try:
+        outcome = simulate(
+            view, instance.jobs.work, policy, scenario.settings, instance.disturbances, instance.seed
+        )  # fmt: skip
+    except (AdlroError, MemoryError):
+        raise
+    except Exception as error:
+        raise PolicyError(f"the policy '{policy.name}' failed{where_it_failed(error)}") from error
+    return Run(
+        cluster=plan.cluster,
+        jobs=instance.jobs,
+        events=outcome.events,
+        rate=view.rate,
+        site_form=column(plan.sites["form"]),
+        site_model=tuple(plan.models[model] for model in plan.sites["model"]),
+        site_gpus=column(plan.sites["gpus"]),
+        site_node=column(plan.sites["node"]),
+        policy=policy.name,
+        seed=instance.seed,
+        unfinished=outcome.unfinished,
+        refusals=instance.refusals,
+        illegal=outcome.illegal,
+    )
+
+
+def column(field: Ints) -> Ints:
+    """A field of a table as an array of its own."""
+    return np.ascontiguousarray(field, np.int32)
+
+
+def where_it_failed(error: Exception) -> str:
+    """The end of a message: in which line, and with what."""
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [frame for frame in frames if f"{os.sep}adlro{os.sep}" not in frame.filename]
+    frame = (outside or frames)[-1]
+    said = (str(error).strip().splitlines() or [""])[0]
+    return f" at {Path(frame.filename).name}:{frame.lineno}: {type(error).__name__}{': ' if said else ''}{said}"
+
+
+def unused(view: View) -> View:
+    """A copy of a freshly packed view for one run; what no run ever changes is shared."""
+    shared = {"jobs", "form_sites", "pool_sites", "rate", "width", "fastest"}
+    return view._replace(**{name: getattr(view, name).copy() for name in view._fields if name not in shared})
+
+
+# ---- several policies on the same seeds --------------------------------------------------------------------------
+
+
+def compare(
+    scenario: Scenario,
+    policies: Sequence[Policy],
+    seeds: Sequence[int],
+    threads: int | None = None,
+    on_progress: OnProgress = lambda _what, _done, _total: None,
+) -> Comparison:
+    """Measure every policy on the same seeds: on each of them all policies meet the same jobs and disturbances.
+
+    Compiled policies run side by side on all cores, or on so many `threads`; the results do not depend on it.
+    """
+    threads = threads or os.cpu_count() or 1
+    total = len(policies) * len(seeds)
+    warm_up(scenario, policies, seeds[0], lambda name: on_progress(f"getting {name} ready", 0, total))
+    found: dict[str, list[Metrics]] = {policy.name: [] for policy in policies}
+    done = 0
+
+    def collect(runs: Sequence[Future[Metrics]]) -> None:
+        nonlocal done
+        for policy, run in zip(policies, runs, strict=True):
+            found[policy.name].append(run.result())
+            done += 1
+            on_progress(policy.name, done, total)
+
+    pool = ThreadPoolExecutor(threads)
+    under_way: deque[list[Future[Metrics]]] = deque()
+    try:
+        for seed in seeds:
+            instance = draw(scenario, seed)
+            under_way.append([pool.submit(judge, instance, policy) for policy in policies])
+            if len(under_way) > threads:  # so that many seeds of many jobs need not lie in memory at once
+                collect(under_way.popleft())
+        while under_way:
+            collect(under_way.popleft())
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    return Comparison(scenario, tuple(seeds), {name: tuple(values) for name, values in found.items()})
+
+
+def judge(instance: Instance, policy: Policy) -> Metrics:
+    """The measures of one run."""
+    return measure(play_out(instance, unused(instance.view), policy))
+
+
+def warm_up(scenario: Scenario, policies: Sequence[Policy], seed: int, on_policy: Callable[[str], None]) -> None:
+    """Run each policy on a few jobs, so that what must be compiled is compiled once and not by every thread."""
+    few = replace(scenario, jobs=min(WARM_UP_JOBS, scenario.jobs or scenario.workload.jobs))
+    instance = None
+    for policy in policies:
+        on_policy(policy.name)
+        instance = instance or draw(few, seed)
+        judge(instance, policy)
+
+
+def metric_names() -> tuple[str, ...]:
+    """The names of all measures, in the order in which they are documented."""
+    return tuple(field.name for field in fields(Metrics))
+
+
+def over_seeds(values: Sequence[float | None]) -> Mean:
+    """Mean over seeds, with a t interval."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return Mean(None, None, None)
+    mean = fmean(known)
+    if len(known) == 1:
+        return Mean(mean, None, None)
+    reach = float(stdtrit(len(known) - 1, (1 + CONFIDENCE) / 2)) * stdev(known) / math.sqrt(len(known))
+    return Mean(mean, mean - reach, mean + reach)
