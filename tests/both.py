@@ -70,9 +70,7 @@ def run_compiled(scenario: Scenario, policy: Policy, seed: int = 0) -> Ran:
     plan, jobs = plan_cluster(scenario.cluster), pack_jobs(scenario.jobs)
     view = pack(plan, jobs, scenario.speed)
     disturbances = pack_disturbances(plan, scenario.disturbances)
-    return Ran(
-        plan, jobs, view, simulate_compiled(view, jobs.work, policy, settings_of(scenario), disturbances, seed)
-    )
+    return Ran(plan, jobs, view, simulate_compiled(view, jobs.work, policy, settings_of(scenario), disturbances, seed))
 
 
 def run_with_log_of(scenario: Scenario, policy: Policy, rows: int) -> Ran:
@@ -178,14 +176,16 @@ def first_fit(view: View) -> Choice:
 
 
 @compiled
-def least_runtime(view: View, patience: float) -> Choice:
-    """The pair with the least estimated runtime, where it is at most `patience` times the job's best."""
+def least_runtime(view: View, picky: bool) -> Choice:
+    """The pair with the least estimated runtime; if picky, only where it is at most twice the job's best."""
     chosen, site, least = NOBODY, NOBODY, FOREVER
     for q in range(seen(view)):
         j = in_queue(view, q)
         for s in range(len(view.sites)):
             length = runtime(view, j, s)
-            if length < least and length <= patience * best_runtime(view, j) and fits(view, j, s):
+            if picky and length > 2.0 * best_runtime(view, j):
+                continue
+            if length < least and fits(view, j, s):
                 chosen, site, least = j, s, length
     return start(chosen, site)
 
@@ -193,13 +193,13 @@ def least_runtime(view: View, patience: float) -> Choice:
 @compiled
 def sjf(view: View) -> Choice:
     """Least estimated runtime first."""
-    return least_runtime(view, FOREVER)
+    return least_runtime(view, False)
 
 
 @compiled
 def sjf_picky(view: View) -> Choice:
     """Least estimated runtime first, only where the job takes at most twice its best runtime."""
-    return least_runtime(view, 2.0)
+    return least_runtime(view, True)
 
 
 @compiled
@@ -260,7 +260,9 @@ class Seen:
 
 def looking(choose: Callable[[Sight], Answer], preemptive: bool = False) -> Policy:
     """A policy in plain Python that looks at the view as at the reference's world."""
-    return Policy("looking", "", make=lambda view, seed: lambda view: Choice(*choose(Seen(view))), preemptive=preemptive)
+    return Policy(
+        "looking", "", make=lambda view, seed: lambda view: Choice(*choose(Seen(view))), preemptive=preemptive
+    )
 
 
 def roughened(scenario: Scenario, seed: int) -> Scenario:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence, Sized
 from copy import deepcopy
 from typing import Final, Protocol, TypeAlias
 
-from tests.reference_world import ENDED, FUTURE, QUEUED, Event, Options, Room, World, give, take
+from tests.reference_world import ENDED, FUTURE, QUEUED, Event, Options, Room, World, free_gpus, give
 
-from adlro.core.records import Cluster, Disturbance, Job, SpeedOf
+from adlro.core.records import WHOLE_GPU, Cluster, Disturbance, Job, SpeedOf
 from adlro.core.tables import NOBODY, START, STOP, WAIT
 
 __all__ = [
@@ -192,17 +192,16 @@ def sjf_picky(world: World) -> Answer:
 
 
 def fcfs_easy(world: World) -> Answer:
-    """The head first; others only if they do not delay its reservation (EASY backfilling)."""
+    """The head first; others only if they do not delay its reservation (EASY backfilling, docs/policies.md)."""
     first = fcfs(world)
-    if first[0] == START or not world.queue:
+    if first[0] == START:
         return first
     head = world.queue[0]
     time, reserved, room = reservation(world, head)
     for job, site in world.legal():
         if world.now + world.runtime(job, site) <= time:
             return (START, job, site, math.inf)
-        beside = deepcopy(room)
-        take(beside, world.sites, world.place(world.room, job, site) or [])
+        beside = with_counted(world, room, job, site)
         if world.place(beside, head, reserved) is not None:
             return (START, job, site, math.inf)
     return NOTHING
@@ -225,37 +224,54 @@ def reservation(world: World, head: int) -> tuple[float, int, Room]:
     return math.inf, NOBODY, room
 
 
+def with_counted(world: World, room: Room, job: int, site: int) -> Room:
+    """That later room, less what the job would take if it started now: so many GPUs, whichever they are.
+
+    A share counts as a whole GPU, unless it would go to a GPU that is shared already.
+    """
+    less = deepcopy(room)
+    for part in world.place(world.room, job, site) or []:
+        less.cpus[world.sites[part.site].node] -= part.cpus
+        less.memory[world.sites[part.site].node] -= part.memory
+        gpus = [gpu for gpu in part.gpus if world.room.share[part.site][gpu] == WHOLE_GPU]
+        for gpu in free_gpus(less, part.site)[: len(gpus)]:
+            less.share[part.site][gpu] = 0
+    return less
+
+
 def srtf(world: World) -> Answer:
-    """Least estimated runtime left first, stopping longer jobs for it. Only jobs of width 1 preempt others."""
+    """Least estimated work left at the fastest rate first, stopping jobs with more for it (docs/policies.md)."""
+    left = {job: world.work_left(job) / max(world.rates[job]) for job in [*world.queue, *world.running]}
     legal = world.legal()
-    for job in sorted(world.queue, key=lambda job: (world.best_runtime(job), job)):
+    for job in sorted(world.queue, key=lambda job: (left[job], job)):
         pairs = [pair for pair in legal if pair[0] == job]
         if pairs:
             return least_runtime(world, pairs)
-        for site in sorted(world.possible[job], key=lambda site: (world.runtime(job, site), site)):
-            victim = worst_in_the_way(world, job, site)
-            if victim != NOBODY:
-                return (STOP, victim, NOBODY, math.inf)
+        victim = worst_in_the_way(world, job, left)
+        if victim != NOBODY:
+            return (STOP, victim, NOBODY, math.inf)
     return NOTHING
 
 
-def worst_in_the_way(world: World, job: int, site: int) -> int:
-    """The running job at this site to stop first so that this one comes to fit; NOBODY if stopping would not do.
-
-    Only jobs with more left than this one would take may be stopped, those with the most left first.
-    """
-    if world.widths[job][site] > 1:
+def worst_in_the_way(world: World, job: int, left: dict[int, float]) -> int:
+    """The running job to stop first so that this one comes to fit; NOBODY if stopping would not do."""
+    longer = [other for other in world.running if left[other] > left[job] and world.needs[other].share == WHOLE_GPU]
+    before = [other for other in longer if other < job]
+    if world.options.window and world.queue.index(job) + len(before) >= world.options.window:
         return NOBODY
-    left = {other: world.time_left(other) for other in world.running}
-    there = [other for other in left if any(part.site == site for part in world.runs[other].parts)]
-    longer = [other for other in there if left[other] > world.runtime(job, site)]
-    longer.sort(key=lambda other: (-left[other], -other))
     room = deepcopy(world.room)
     for other in longer:
         give(room, world.sites, world.runs[other].parts)
-        if world.place(room, job, site) is not None:
-            return longer[0]
-    return NOBODY
+    sites = [site for site in range(len(world.sites)) if world.place(room, job, site) is not None]
+    if not sites:
+        return NOBODY
+    site = min(sites, key=lambda site: (world.runtime(job, site), site))
+    where = [site]
+    if world.widths[job][site] > 1:
+        where = [other for other, record in enumerate(world.sites) if record.model == world.sites[site].model]
+    nodes = {world.sites[site].node for site in where}
+    there = [j for j in longer if any(world.sites[part.site].node in nodes for part in world.runs[j].parts)]
+    return max(there, key=lambda other: (left[other], other), default=NOBODY)
 
 
 class Sight(Protocol):

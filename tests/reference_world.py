@@ -247,7 +247,6 @@ class World:
         if width > 1 and site != pool[0]:
             return 0, 0.0
         links = [where.link] if width == 1 else [self.sites[index].link for index in pool]
-        # Reading: the slowest link of the whole pool counts, whichever sites the gang gets.
         link = min(links, key=lambda link: link.gb_s)
         placing = Placing(self.cluster.models[where.model], need.gpus, width, link, self.cluster.network)
         rate = need.gpus * need.share / WHOLE_GPU * speed(record.family, placing).value

@@ -74,19 +74,19 @@ def jobs(draw: st.DrawFn, cluster: Cluster) -> Job:
     """One job: a gang (often wider than a node), a share of a GPU, or no GPU; sometimes one that can never run."""
     pools = [sum(g.count for n in cluster.nodes for g in n.gpus if g.model == name) for name in cluster.models]
     sizes = [gpus for gpus in (1, 2, 3, 4, 6, 8) if gpus <= max(pools)]
-    gpus = draw(st.sampled_from((1, *sizes, *sizes, 0, 8)))
+    gpus = draw(st.sampled_from((1, *sizes, *sizes, *sizes, 0, 8)))
     share = draw(st.sampled_from((WHOLE_GPU, 125, 250, 500, 750))) if gpus == 1 else WHOLE_GPU
     unit = 3.0 if gpus % 3 == 0 or share == 750 else 1.0
-    amounts = st.integers(1, 48).map(lambda count: unit * count)
+    amounts = st.integers(0, 48).map(lambda count: unit * count)
     eighths = st.integers(0, 36).map(lambda count: count / 8)
-    some_models = st.frozensets(st.sampled_from((*MODEL_NAMES, "absent")), min_size=1, max_size=3)
+    some_models = st.frozensets(st.sampled_from((*cluster.models, *MODEL_NAMES, "absent")), min_size=1, max_size=3)
     return Job(
         family=draw(st.sampled_from(FAMILIES)),
         work=draw(amounts),
         submit_s=draw(st.integers(0, 24)) / 2,
         gpus=gpus,
         share=share,
-        cpus=draw(st.just(0.0) | eighths),
+        cpus=draw(st.just(0.0) | eighths.map(lambda cores: cores * max(1, gpus // 2))),
         memory_gb=draw(st.just(0.0) | eighths.map(lambda gb: gb * 4)),
         gpu_memory_gb=draw(st.sampled_from((0.0, 0.0, 2.125, 4.0, 4.0, 8.0, 8.0, 12.0))),
         models=draw(st.just(frozenset[str]()) | st.just(frozenset[str](MODEL_NAMES)) | some_models),
@@ -112,7 +112,7 @@ def tabled_speed(
 @st.composite
 def speeds(draw: st.DrawFn) -> SpeedOf:
     """A speed for each family and model, 0 now and then; crossing nodes and a slow link may cost half of it."""
-    values = st.sampled_from((*SPEEDS, *SPEEDS, 0.0))
+    values = st.sampled_from((*SPEEDS, *SPEEDS, *SPEEDS, 0.0))
     table = {(family, name): draw(values) for family in FAMILIES for name in MODEL_NAMES}
     halves = st.sampled_from((0.5, 1.0))
     return partial(tabled_speed, table, draw(halves), draw(halves))
@@ -130,22 +130,25 @@ def options() -> st.SearchStrategy[Options]:
 
 @st.composite
 def disturbances(draw: st.DrawFn, cluster: Cluster) -> list[Disturbance]:
-    """Nodes that go down and come back, GPUs that wear, in time order; some change nothing, many share a moment."""
+    """Nodes that go down and mostly come back, GPUs that wear; some change nothing, many share a moment."""
+    times = st.integers(0, 60).map(lambda count: count / 2)
     found: list[Disturbance] = []
-    for time_s in sorted(draw(st.lists(st.integers(0, 60).map(lambda count: count / 2), max_size=6))):
-        node = draw(st.sampled_from(cluster.nodes))
+    for what in draw(st.lists(st.sampled_from(("outage", "outage", "speed", "speed", "down", "up")), max_size=6)):
+        node, time_s = draw(st.sampled_from(cluster.nodes)), draw(times)
         gpus = sum(group.count for group in node.gpus)
-        what = draw(st.sampled_from(("down", "up", "speed") if gpus else ("down", "up")))
-        if what == "speed":
+        if what == "outage":
+            back_s = time_s + draw(st.sampled_from((0.0, 0.5, 4.0, 16.0)))
+            found += [Disturbance(time_s, "down", node.name), Disturbance(back_s, "up", node.name)]
+        elif what != "speed":
+            found.append(Disturbance(time_s, what, node.name))
+        elif gpus:
             gpu, factor = draw(st.integers(0, gpus - 1)), draw(st.sampled_from(SPEEDS))
             found.append(Disturbance(time_s, what, node.name, gpu, factor))
-        else:
-            found.append(Disturbance(time_s, what, node.name))
     return found
 
 
 @st.composite
-def scenarios(draw: st.DrawFn, most_jobs: int = 12) -> Scenario:
+def scenarios(draw: st.DrawFn, most_jobs: int = 16) -> Scenario:
     """A random run, but the policy."""
     cluster = draw(clusters())
     submitted = [draw(jobs(cluster)) for _ in range(draw(st.integers(1, most_jobs)))]

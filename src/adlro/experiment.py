@@ -2,11 +2,10 @@
 
 import math
 import os
-import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Final
@@ -64,8 +63,8 @@ class Scenario:
     plan: Plan
     workload: Workload
     jobs: int | None = None  # None: as many as the workload says
-    settings: Settings = Settings()
-    hazards: Hazards = Hazards()
+    settings: Settings = field(default_factory=Settings)
+    hazards: Hazards = field(default_factory=Hazards)
 
     @property
     def cluster(self) -> Cluster:
@@ -219,13 +218,12 @@ def play_out(instance: Instance, view: View, policy: Policy) -> Run:
     """Let the policy run on a view of the instance that nobody has used yet."""
     scenario, plan = instance.scenario, instance.scenario.plan
     try:
-        outcome = simulate(
-            view, instance.jobs.work, policy, scenario.settings, instance.disturbances, instance.seed
-        )  # fmt: skip
+        outcome = simulate(view, instance.jobs.work, policy, scenario.settings, instance.disturbances, instance.seed)
     except (AdlroError, MemoryError):
         raise
-    except Exception as error:
-        raise PolicyError(f"the policy '{policy.name}' failed{where_it_failed(error)}") from error
+    except Exception as error:  # a policy may be anybody's code
+        said = (str(error).strip().splitlines() or [""])[0]
+        raise PolicyError(f"the policy '{policy.name}' failed: {type(error).__name__}: {said}") from error
     return Run(
         cluster=plan.cluster,
         jobs=instance.jobs,
@@ -243,18 +241,9 @@ def play_out(instance: Instance, view: View, policy: Policy) -> Run:
     )
 
 
-def column(field: Ints) -> Ints:
+def column(values: Ints) -> Ints:
     """A field of a table as an array of its own."""
-    return np.ascontiguousarray(field, np.int32)
-
-
-def where_it_failed(error: Exception) -> str:
-    """The end of a message: in which line, and with what."""
-    frames = traceback.extract_tb(error.__traceback__)
-    outside = [frame for frame in frames if f"{os.sep}adlro{os.sep}" not in frame.filename]
-    frame = (outside or frames)[-1]
-    said = (str(error).strip().splitlines() or [""])[0]
-    return f" at {Path(frame.filename).name}:{frame.lineno}: {type(error).__name__}{': ' if said else ''}{said}"
+    return np.ascontiguousarray(values, np.int32)
 
 
 def unused(view: View) -> View:
@@ -322,7 +311,7 @@ def warm_up(scenario: Scenario, policies: Sequence[Policy], seed: int, on_policy
 
 def metric_names() -> tuple[str, ...]:
     """The names of all measures, in the order in which they are documented."""
-    return tuple(field.name for field in fields(Metrics))
+    return tuple(each.name for each in fields(Metrics))
 
 
 def over_seeds(values: Sequence[float | None]) -> Mean:

@@ -5,8 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import reference
 from tests.both import PLAIN, disagreement, looking, roughened, run_compiled
-from tests.reference import Answer, Event, Sight, random_choices
-from tests.strategies import Scenario, scenarios
+from tests.reference import Answer, Event, Options, Sight, random_choices
+from tests.strategies import Scenario, gpu_model, scenarios
+
+from adlro.core.records import MEASURED, Cluster, Gpus, Job, Link, Node, Speed
+from adlro.decide.catalogue import find_policy
 
 
 def in_the_reference(scenario: Scenario, policy: reference.Policy, preemptive: bool = False) -> list[Event]:
@@ -24,6 +27,41 @@ def test_both_simulators_agree_on_every_event(name: str, scenario: Scenario) -> 
     assert not disagreement(run_compiled(scenario, policy).events, in_the_reference(scenario, same_policy))
 
 
+CATALOGUE: dict[str, reference.Policy] = {
+    "fcfs": reference.fcfs,
+    "fcfs-first-fit": reference.fcfs_first_fit,
+    "sjf": reference.sjf,
+    "sjf-picky": reference.sjf_picky,
+    "fcfs-easy": reference.fcfs_easy,
+    "srtf": reference.srtf,
+}
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+@settings(max_examples=60)
+@given(scenario=scenarios(), rough=st.booleans())
+def test_the_policies_that_ship_choose_as_docs_policies_says(name: str, scenario: Scenario, rough: bool) -> None:
+    if rough:
+        scenario = roughened(scenario, 0)
+    policy = find_policy(name)
+    expected = in_the_reference(scenario, CATALOGUE[name], policy.preemptive)
+    assert not disagreement(run_compiled(scenario, policy).events, expected)
+
+
+def test_a_gang_may_come_to_fit_because_another_job_started() -> None:
+    # n0 has cores for 2 GPUs of the gang, not for the 4 that it would be asked for while it has 4 free. Once the last
+    # job has taken one of them, the gang takes n1 first and the rest of it fits on n0, at the same moment.
+    link = Link("pcie", 32.0)
+    nodes = tuple(Node(name, 8.0, 64.0, (Gpus("ada", 4),), link) for name in ("n0", "n1"))
+    cluster = Cluster("two", "", nodes, link, {"ada": gpu_model("ada")})
+    jobs = [Job("any", 9.0, gpus=0, cpus=5.0), Job("any", 9.0, gpus=6, cpus=6.0), Job("any", 9.0)]
+    scenario = Scenario(cluster, jobs, lambda family, placing: Speed(1.0, MEASURED), Options(), [])
+    expected = in_the_reference(scenario, reference.fcfs_first_fit)
+    assert [event[:3] for event in expected[:3]] == [(0.0, "start", 0), (0.0, "start", 2), (0.0, "start", 1)]
+    for policy in (PLAIN["fcfs-first-fit"][0], find_policy("fcfs-first-fit")):
+        assert not disagreement(run_compiled(scenario, policy).events, expected)
+
+
 class Witness:
     """A random policy that writes down what it saw and said."""
 
@@ -37,7 +75,7 @@ class Witness:
         return answer
 
 
-@settings(max_examples=200)
+@settings(max_examples=300)
 @given(scenario=scenarios(), seed=st.integers(0, 2**16), preemptive=st.booleans())
 def test_random_choices_see_the_same_legal_pairs_and_have_the_same_effect(
     scenario: Scenario, seed: int, preemptive: bool

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from adlro.core.tables import NOBODY, Floats
-from adlro.decide.allocation import agnostic, allox, max_min, max_sum, min_makespan, pick_round, round_priorities
+from adlro.decide.allocation import (
+    agnostic,
+    allox,
+    max_min,
+    max_sum,
+    min_makespan,
+    pick_round,
+    round_priorities,
+    spread,
+)
 
 Solve: TypeAlias = Callable[[Floats, Floats, Floats, Floats], Floats]
 
@@ -274,3 +283,26 @@ def test_allox_begins_the_plan_with_the_least_sum_of_completion_times(seed: int)
                 first[machine] = queue[0][1]
         plans.append((total, first))
     assert allox(duration, ready).tolist() == min(plans)[1]
+
+
+def test_allox_takes_jobs_alike_in_their_order() -> None:
+    assert allox(np.full((5, 2), 7.0), np.zeros(2)).tolist() in ([0, 1], [1, 0])
+
+
+def test_spread_gives_every_model_its_part_of_a_jobs_time() -> None:
+    shares = np.array([[1.0, 0.0], [0.0, 0.5]])
+    even = spread(shares, np.ones((2, 2)), ones(2), np.array([3.0, 1.0]))
+    assert even == pytest.approx(np.array([[0.75, 0.25], [0.375, 0.125]]))
+
+
+def test_spread_keeps_room_for_a_job_that_runs_on_one_model_only() -> None:
+    throughput = np.array([[1.0, 0.0], [1.0, 1.0]])
+    even = spread(np.eye(2), throughput, ones(2), ONE_EACH)
+    assert even == pytest.approx(np.eye(2), abs=0.1)
+    assert_feasible(even, throughput, ones(2), ONE_EACH)
+
+
+def test_a_job_that_has_waited_for_weeks_has_a_finite_priority() -> None:
+    priority = round_priorities(np.array([[0.5], [0.5]]), np.array([[5e-324], [360.0]]))
+    assert np.isfinite(priority).all()
+    assert priority[0, 0] > priority[1, 0]

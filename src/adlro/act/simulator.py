@@ -13,9 +13,10 @@ import numpy as np
 from numba import types
 
 from adlro.core.compiled import compiled, compiled_with
+from adlro.core.errors import PolicyError
 from adlro.core.policy import CHOOSE_TYPE, FLOATS, INTS, VIEW_TYPE, Choose, Policy, table_type
 from adlro.core.records import WHOLE_GPU
-from adlro.core.rules import dequeue, enqueue, fits, learn, refresh, release, settle_usage, take
+from adlro.core.rules import dequeue, enqueue, fits, learn, note_release, refresh, release, settle_usage, take
 from adlro.core.tables import (
     DISTURBANCE,
     DONE,
@@ -79,6 +80,7 @@ PROGRESS = np.dtype(
         ("free_slot", "i4"),  # a row used before and free again
         ("choices", "i4"),  # at this moment
         ("deciding", "i4"),
+        ("halfway", "i4"),  # the log was full in the middle of this moment: it goes on
         ("idle_wakes", "i4"),
         ("kill", "i4"),
         ("worn", "i4"),  # some GPU's factor is not 1
@@ -399,7 +401,7 @@ def node_up(view: View, truth: Truth, n: int) -> None:
     if view.nodes[n].up != 0:
         return
     view.nodes[n].up = 1
-    view.clock[0].version += 1
+    note_release(view, n)
     refresh(view, n)
     note(view, truth, UP, NOBODY, n, 0, 0.0)
 
@@ -409,7 +411,10 @@ def change_speed(view: View, truth: Truth, n: int, gpu: int, factor: float) -> N
     """A GPU gets a new speed factor; the jobs on it go on at their new pace."""
     truth.factor[gpu] = factor
     truth.progress[0].worn = 1
-    note(view, truth, SPEED, NOBODY, n, gpu, factor)
+    s = view.nodes[n].first_site
+    while gpu >= view.sites[s].first_gpu + view.sites[s].gpus:
+        s += 1
+    note(view, truth, SPEED, NOBODY, s, 1 << (gpu - view.sites[s].first_gpu), factor)
     for i in range(view.clock[0].running):
         j = view.running[i]
         if stands_on(view, j, n):
@@ -482,7 +487,7 @@ def advance(view: View, truth: Truth) -> int:
     while True:
         if log_is_full(view, truth):
             return LOG_FULL
-        moment = next_moment(view, truth)
+        moment = clock.now if progress.halfway != 0 else next_moment(view, truth)
         if moment == FOREVER:
             return OVER
         clock.now = moment
@@ -500,7 +505,8 @@ def advance(view: View, truth: Truth) -> int:
             and not log_is_full(view, truth)
         ):
             arrive(view, truth)
-        if log_is_full(view, truth):
+        progress.halfway = log_is_full(view, truth)
+        if progress.halfway != 0:
             return LOG_FULL  # the same moment goes on when there is room again
         if clock.wake <= moment:
             clock.wake = FOREVER
@@ -528,14 +534,15 @@ def apply(view: View, truth: Truth, choice: Choice) -> bool:
         elif choice.verb == STOP and known and view.runs[j].state == RUNNING:
             halt(view, truth, j)
             return True
+    progress.deciding = 0
     clock.wake = FOREVER
-    if choice.verb == WAIT:
-        if choice.until > clock.now:
-            clock.wake = choice.until
-    elif not too_many:
+    if too_many:
+        return False
+    if choice.verb != WAIT:
         clock.illegal += 1
         note(view, truth, ILLEGAL, j, choice.site, choice.verb, 0.0)
-    progress.deciding = 0
+    elif choice.until > clock.now:
+        clock.wake = choice.until
     return False
 
 
@@ -599,11 +606,20 @@ def simulate(
             if status == LOG_FULL or log_is_full(view, truth):
                 truth = with_longer_log(truth)
                 continue
-            going_on = apply(view, truth, choose(view))
+            going_on = apply(view, truth, checked(choose(view), policy.name))
             if going_on and view.clock[0].queued == 0 and not policy.preemptive:
                 truth.progress[0].deciding = 0
     clock, progress = view.clock[0], truth.progress[0]
     return Outcome(truth.events[: progress.events], int(clock.queued + clock.running), int(clock.illegal))
+
+
+def checked(answer: Choice, name: str) -> Choice:
+    """The answer of a policy in plain Python, with exactly the types that the compiled code was compiled for."""
+    try:
+        verb, job, site, until = answer
+        return Choice(int(verb), int(job), int(site), float(until))
+    except (TypeError, ValueError, OverflowError):
+        raise PolicyError(f"policy {name!r} answered {answer!r}; expected a Choice(verb, job, site, until).") from None
 
 
 def prepare(

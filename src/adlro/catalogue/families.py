@@ -39,6 +39,7 @@ class Family:
     communication: float
     original: str = ""
     anchor: str = REFERENCE
+    same_everywhere: bool = False
 
 
 class MixTable(Schema):
@@ -59,6 +60,7 @@ class FamilyTable(Schema):
     original: str = ""
     batches: list[int] = Field([])
     anchor: str = REFERENCE
+    same_everywhere: bool = False
 
     @field_validator("mix")
     @classmethod
@@ -105,7 +107,7 @@ def _expand(name: str, table: FamilyTable) -> Iterator[Family]:
     """The families of one table: itself, or one for each batch size."""
     mix = Mix(**table.mix.model_dump())
     if not table.batches:
-        yield Family(name, table.summary, mix, table.communication, table.original, table.anchor)
+        yield Family(name, table.summary, mix, table.communication, table.original, table.anchor, table.same_everywhere)
     for batch in table.batches:
         original = table.original.replace("{batch}", str(batch))
         summary = f"{table.summary}, batch {batch}"

@@ -37,6 +37,8 @@ def speed_of(family: str, placing: Placing) -> Speed:
     if placing.model is None:
         return Speed(0.0, MODELLED, "there are no GPUs here")
     kind = find_family(family)
+    if kind.same_everywhere:
+        return Speed(1.0, MODELLED, "declared to be the same on every GPU")
     rows = _measured().get((kind.name, SAME_CHIP.get(placing.model.name, placing.model.name)))
     return _from_table(kind, placing, rows) if rows else _from_datasheet(kind, placing, placing.model)
 

@@ -24,21 +24,25 @@ INTERRUPTED: Final = 130
 
 DEBUG: Final = "--debug"
 
-HELP: Final = """Which scheduler suits a cluster whose GPUs differ? Simulate it, and see.
+HELP: Final = (
+    "Which scheduler suits a cluster whose GPUs differ? Simulate it, and see.\n\n"
+    "The path: choose a cluster (clusters, gpus) and a workload (workloads), see which policies there are (policies), "
+    "compare them on the same jobs (compare), then look at one run closely (simulate). A cluster, a workload or a "
+    "policy of your own is a file: give its path instead of a name."
+)
 
-The path: choose a cluster (clusters, gpus) and a workload (workloads), see which policies there are (policies), compare
-them on the same jobs (compare), then look at one run closely (simulate). A cluster, a workload or a policy of your own is a
-file whose path you give instead of a name."""
+EXAMPLES: Final = (
+    "adlro compare",
+    "adlro compare -c gavel108 -w gavel -p fcfs,sjf,srtf --json > out.json",
+    "adlro simulate -c my.toml -p sjf-picky --mtbf-h 500 --events run.jsonl",
+)
 
-EPILOG: Final = """[bold]Examples[/bold]
-
-  adlro compare
-
-  adlro compare --cluster gavel108 --workload gavel --policies fcfs,sjf,srtf --seeds 30 --json > result.json
-
-  adlro simulate --cluster my.toml --policy sjf-picky --mtbf-h 500 --events run.jsonl
-
-Every command explains itself with --help, and prints JSON with --json. Exit codes: 0 done, 1 failed, 2 bad usage."""
+EPILOG: Final = (
+    "[bold]Examples[/bold]\n\n"
+    + "".join(f"\u2002 {example}\n\n" for example in EXAMPLES)  # a space that is not stripped
+    + "Every command explains itself with --help and prints JSON with --json. "
+    + "Exit codes: 0 done, 1 failed, 2 bad usage."
+)
 
 app = typer.Typer(
     help=HELP,

@@ -1,13 +1,17 @@
 """What there is: policies, clusters, GPU models, workloads, and how fast jobs run on GPUs. One line each."""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from adlro.cli.output import print_json, show_list, stdout
-from adlro.core.records import MEASURED, Cluster, Placing, Speed
+from adlro.core.records import MEASURED, Cluster, GpuModel, Placing, Speed
+
+if TYPE_CHECKING:  # it imports the compiler
+    from adlro.core.policy import Policy
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
 
@@ -21,9 +25,17 @@ def policies(as_json: Json = False) -> None:
         print_json([{key: getattr(policy, key) for key in keys} for policy in catalogue()])
         return
     show_list(
-        (("policy", "name"), ("stops jobs", "left"), ("needs", "left"), ("what it does", "text")),
-        [(p.name, "yes" if p.preemptive else "", ", ".join(p.needs), p.summary) for p in catalogue()],
+        (("policy", "name"), ("what it does", "text")),
+        [(policy.name, "; ".join([policy.summary, *remarks(policy)])) for policy in catalogue()],
     )
+
+
+def remarks(policy: "Policy") -> Iterator[str]:
+    """What an operator must know before using it."""
+    if policy.preemptive:
+        yield "stops jobs"
+    if policy.needs:
+        yield f"needs {', '.join(policy.needs)}"
 
 
 def clusters(as_json: Json = False) -> None:
@@ -64,27 +76,27 @@ def gpus(as_json: Json = False) -> None:
     if as_json:
         print_json([asdict(model) for model in models])
         return
+    figures = ("year", "GB", "GB/s", "FP64", "FP32", "FP16", "W")
     show_list(
-        (
-            ("GPU", "name"), ("year", "right"), ("GB", "right"), ("GB/s", "right"), ("FP64", "right"),
-            ("FP32", "right"), ("FP16", "right"), ("W", "right"), ("title", "text"),
-        ),  # fmt: skip
-        [
-            (
-                model.name, figure(model.launch_year, "d"), figure(model.memory_gb), figure(model.memory_bandwidth_gb_s),
-                figure(model.fp64_tflops), figure(model.fp32_tflops),
-                figure(model.fp16_tensor_tflops or model.fp16_vector_tflops), figure(model.tdp_w),
-                f"{model.vendor} {model.title}",
-            )  # fmt: skip
-            for model in models
-        ],
+        (("GPU", "name"), *((heading, "right") for heading in figures), ("title", "text")),
+        [(model.name, *figures_of(model), f"{model.vendor} {model.title}") for model in models],
     )
     stdout().print("[dim]FP64, FP32 and FP16 (tensor units where there are any, dense) in TFLOP/s; –: not known.[/dim]")
 
 
-def figure(value: float | None, form: str = ".4g") -> str:
-    """A figure of a datasheet, or a dash."""
-    return "–" if value is None else format(value, form)
+def figures_of(model: GpuModel) -> Iterator[str]:
+    """The figures of a datasheet as texts; a dash for what is not known."""
+    yield str(model.launch_year or "–")
+    fp16 = model.fp16_tensor_tflops or model.fp16_vector_tflops
+    for value in (
+        model.memory_gb,
+        model.memory_bandwidth_gb_s,
+        model.fp64_tflops,
+        model.fp32_tflops,
+        fp16,
+        model.tdp_w,
+    ):
+        yield "–" if value is None else f"{value:.4g}"
 
 
 def workloads(as_json: Json = False) -> None:

@@ -2,16 +2,23 @@
 
 import json
 import math
+import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from rich.console import Console
 from rich.table import Table
 
 PIPED_WIDTH: Final = 400
 """A pipe has no width; this one is wide enough for every line of ours."""
+
+LINE_EVERY_S: Final = 10.0
+"""How often progress is told where it cannot be drawn."""
+
+NUMBERS: Final = re.compile(r"\[\n[^\[\]{}\"]*\]")
 
 
 def stdout() -> Console:
@@ -30,8 +37,9 @@ def say(line: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print JSON and nothing else. What is not a number is null."""
-    print(json.dumps(without_nan(value), indent=2, ensure_ascii=False, allow_nan=False))
+    """Print JSON and nothing else. What is not a number is null; a list of numbers stands in one line."""
+    text = json.dumps(without_nan(value), indent=2, ensure_ascii=False, allow_nan=False)
+    print(NUMBERS.sub(lambda found: " ".join(found[0].split()).replace("[ ", "[").replace(" ]", "]"), text))
 
 
 def without_nan(value: Any) -> Any:
@@ -43,42 +51,37 @@ def without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def plain_table(title: str | None = None) -> Table:
+def plain_table(header: bool = True) -> Table:
     """A table without a frame, in which columns stand close together."""
-    return Table(
-        title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="bold",
-        padding=(0, 2, 0, 0),
-    )  # fmt: skip
+    return Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0), show_header=header)
 
 
 def show_list(columns: tuple[tuple[str, str], ...], rows: list[tuple[str, ...]]) -> None:
-    """Print a table with a line for each row; a column is its heading and whether it is left, right or the text.
+    """Print a table with a line for each row; a column is its heading and what it is: name, left, right or text.
 
     The text is what gives way on a narrow terminal.
     """
     table = plain_table()
     for heading, side in columns:
+        side_of_cell: Literal["left", "right"] = "right" if side == "right" else "left"
         table.add_column(
-            heading, justify="right" if side == "right" else "left", no_wrap=side != "text", style=styles.get(side)
+            heading, justify=side_of_cell, no_wrap=side != "text", style="cyan" if side == "name" else None
         )
     for row in rows:
         table.add_row(*row)
     stdout().print(table)
 
 
-styles: Final = {"name": "cyan"}
-
-
 @contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[Callable[[str, int], None]]:
     """Show that something is under way; gives a function to be told what is being done and how much is done.
 
-    On a terminal a line with a bar (or a spinner), gone in the end. Elsewhere one line at the start.
+    On a terminal a line with a bar (or a spinner), gone in the end. Elsewhere one line at the start, and now and then.
     """
     console = stderr()
     if not console.is_terminal:
         say(f"{what} …")
-        yield lambda _text, _done: None
+        yield in_lines(total)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -90,9 +93,22 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[str, int
         yield lambda text, done: display.update(task, description=text, completed=done)
 
 
+def in_lines(total: int | None) -> Callable[[str, int], None]:
+    """Progress as a line now and then, for logs."""
+    said_at = time.monotonic()
+
+    def tell(text: str, done: int) -> None:
+        nonlocal said_at
+        if time.monotonic() - said_at >= LINE_EVERY_S:
+            said_at = time.monotonic()
+            say(f"… {text}" + (f" ({done} of {total})" if total else ""))
+
+    return tell
+
+
 def say_if_it_compiles() -> None:
     """Tell the user why the first start takes a while."""
     from adlro.core.compiled import is_warm
 
     if not is_warm():
-        say("First start: compiling the simulator, about half a minute. Later starts use the result.")
+        say("First start: compiling the simulator and the policies, a minute or two. Later starts do without.")

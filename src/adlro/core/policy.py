@@ -85,7 +85,7 @@ FLOATS_2D = types.Array(types.float64, 2, "C")
 
 VIEW_TYPE = types.NamedTuple(
     [table_type(dtype) for dtype in (JOB, RUN, SITE, NODE, GPU, FORM, POOL, PART, USER, GROUP, CLOCK)]
-    + [INTS] * 6
+    + [INTS] * 9
     + [FLOATS_2D, INTS_2D, FLOATS, INTS_2D, FLOATS_2D],
     View,
 )

@@ -10,7 +10,7 @@ import numpy as np
 
 from adlro.core.compiled import compiled
 from adlro.core.records import WHOLE_GPU
-from adlro.core.tables import FOREVER, NOBODY, QUEUED, RUNNING, View
+from adlro.core.tables import FOREVER, NOBODY, QUEUED, RECENT, RUNNING, View
 
 BITS_PER_WORD = 31
 """Bits of View.idle used in each word: all of an int32 but its sign."""
@@ -140,12 +140,16 @@ def seen(view: View) -> int:
 
 @compiled
 def work_done(view: View, j: int) -> float:
-    """Work done until now, as far as can be known without knowing of wear."""
+    """Work done until now, as far as can be known without knowing of wear: by its rate since this stretch began."""
     run = view.runs[j]
-    now = view.clock[0].now
-    if run.state != RUNNING or now <= run.since:
+    if run.state != RUNNING:
         return run.done
-    return run.done + (now - run.since) * view.rate[view.jobs[j].kind, view.sites[run.site].form]
+    clock = view.clock[0]
+    resumed = run.started
+    if run.starts > 1:
+        resumed += clock.restart
+    worked = max(0.0, clock.now - resumed)
+    return run.saved + worked * view.rate[view.jobs[j].kind, view.sites[run.site].form]
 
 
 @compiled
@@ -360,7 +364,6 @@ def release(view: View, j: int) -> None:
     run.site = NOBODY
     run.parts = NOBODY
     run.mask = 0
-    view.clock[0].version += 1
 
 
 @compiled
@@ -384,7 +387,16 @@ def release_part(view: View, j: int, s: int, mask: int, cpus: int, memory: int) 
         site.free_gpus += freed
         site.free_share += freed * WHOLE_GPU
         view.pools[site.pool].free_gpus += freed
+    note_release(view, site.node)
     refresh(view, site.node)
+
+
+@compiled
+def note_release(view: View, n: int) -> None:
+    """Remember that the node has more to give than before: jobs that fitted nowhere need look only there."""
+    clock = view.clock[0]
+    clock.version += 1
+    view.released[clock.version % RECENT] = n
 
 
 @compiled
@@ -434,21 +446,29 @@ def refresh(view: View, n: int) -> None:
 
 @compiled
 def set_open(view: View, s: int, is_open: bool) -> None:
-    """Put the site on the list of open sites, or take it off."""
+    """Put the site on the list of open sites with what it offers, or take it off."""
     site = view.sites[s]
     clock = view.clock[0]
-    if is_open == (site.slot != NOBODY):
-        return
     if is_open:
-        site.slot = clock.open
-        view.open[clock.open] = s
-        clock.open += 1
-        return
-    clock.open -= 1
-    last = view.open[clock.open]
-    view.open[site.slot] = last
-    view.sites[last].slot = site.slot
-    site.slot = NOBODY
+        if site.slot == NOBODY:
+            site.slot = clock.open
+            view.open[clock.open] = s
+            clock.open += 1
+        view.offer[site.slot] = site.free_gpus * WHOLE_GPU + site.open_share
+    elif site.slot != NOBODY:
+        clock.open -= 1
+        last = view.open[clock.open]
+        view.open[site.slot] = last
+        view.offer[site.slot] = view.offer[clock.open]
+        view.sites[last].slot = site.slot
+        site.slot = NOBODY
+
+
+@compiled
+def needed_offer(view: View, j: int) -> int:
+    """The least offer of an open site that can be enough for the job: whole GPUs, or the share of one."""
+    job = view.jobs[j]
+    return job.gpus * job.share
 
 
 @compiled
@@ -527,7 +547,6 @@ def enqueue(view: View, j: int) -> None:
     view.queue[at] = j
     clock.queued += 1
     view.runs[j].state = QUEUED
-    view.runs[j].tried = NOBODY
 
 
 @compiled

@@ -19,6 +19,9 @@ NOBODY: Final = -1
 
 FOREVER: Final = np.inf
 
+RECENT: Final = 64
+"""How many releases of capacity are remembered."""
+
 MIX_ROWS: Final = 32
 MIX_COLUMNS: Final = 3
 
@@ -59,6 +62,7 @@ JOB = np.dtype(
         ("family", "i4"),
         ("allowed", "i4"),  # index into Jobs.allowed
         ("kind", "i4"),  # row of View.rate; set by pack
+        ("demand", "i4"),  # row of View.tried: jobs that need exactly the same; set by pack
         ("user", "i4"),
         ("group", "i4"),  # one number for the same user and name: past jobs alike
         ("priority", "f4"),
@@ -78,7 +82,6 @@ RUN = np.dtype(
         ("site", "i4"),
         ("parts", "i4"),  # first of the further parts of a gang over several nodes, in View.parts
         ("slot", "i4"),  # where the simulator keeps its end
-        ("tried", "i4"),  # capacity version at which no site could take it
         ("starts", "i4"),
         ("state", "i4"),
     ],
@@ -180,7 +183,7 @@ CLOCK = np.dtype(
         ("queued", "i4"),
         ("running", "i4"),
         ("open", "i4"),
-        ("version", "i4"),  # grows with every release of capacity
+        ("version", "i4"),  # grows with every release of capacity on a node
         ("window", "i4"),  # how many queued jobs a policy sees; 0: all
         ("free_part", "i4"),  # first unused row of View.parts
         ("learn", "i4"),  # finished jobs are remembered by group and user
@@ -207,6 +210,9 @@ class View(NamedTuple):
     queue: Ints  # waiting jobs in submit order, from clock.head on; read it with rules.in_queue
     running: Ints  # [J or fewer] running jobs in no order; the first clock.running count
     open: Ints  # [S] sites partly used; the first clock.open count
+    offer: Ints  # [S] beside open: what each has to give, to pass over most of them at a glance
+    released: Ints  # [RECENT] node of each of the latest releases, by clock.version
+    tried: Ints  # [demands] capacity version at which no site could take a job of that demand
     idle: Ints  # [words] bits of idle sites by form
     form_sites: Ints  # [S] sites by form
     pool_sites: Ints  # [S] sites by pool

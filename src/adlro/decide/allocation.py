@@ -23,7 +23,11 @@ NEWCOMER: Final = 1e9
 """Priority, for a whole share, of who has had nothing yet: above all others, and still in the order of the shares."""
 
 SLACK: Final = 1e-9
-"""How much of the least share the second program may give up, so that rounding does not make it infeasible."""
+"""Next to nothing: what the second program may give up of the least share, so that rounding does not make it
+infeasible; and by how much a job counts as longer than the one before it."""
+
+SPREAD_STEPS: Final = 20
+"""How often `spread` scales; without jobs bound to a model one step is exact."""
 
 
 def max_min(throughput: Floats, gpus: Floats, capacity: Floats, weight: Floats) -> Floats:
@@ -69,6 +73,21 @@ def agnostic(throughput: Floats) -> Floats:
     return (throughput > 0).astype(np.float64)
 
 
+def spread(shares: Floats, throughput: Floats, gpus: Floats, capacity: Floats) -> Floats:
+    """The same time for each job, given on all models where it runs by their number of GPUs, as far as they have room.
+
+    To who takes all models for alike, every way to place a job's time is as good; a solver takes any, and could leave a
+    job on the slowest model for good. Scaling models and jobs in turn finds the most even way (in the limit).
+    """
+    time = shares.sum(axis=1)
+    even = np.where(throughput > 0, capacity, 0.0)
+    for _ in range(SPREAD_STEPS):
+        even *= (time / np.maximum(even.sum(axis=1), np.finfo(np.float64).tiny))[:, None]
+        used = gpus @ even
+        even *= np.minimum(1.0, capacity / np.where(used > 0, used, 1.0))
+    return _feasible(even, gpus, capacity)
+
+
 def round_priorities(shares: Floats, received: Floats) -> Floats:
     """How far each job is behind its share on each model: share / part of the model's time received so far. [J, K]
 
@@ -77,7 +96,7 @@ def round_priorities(shares: Floats, received: Floats) -> Floats:
     """
     total = received.sum(axis=0)
     fraction = received / np.where(total > 0, total, 1.0)
-    return np.where(received > 0, shares / np.where(received > 0, fraction, 1.0), shares * NEWCOMER)
+    return shares / np.maximum(fraction, 1 / NEWCOMER)
 
 
 def by_priority(priority: Floats, throughput: Floats, *, fill: bool = True) -> tuple[Ints, Ints]:
@@ -122,7 +141,8 @@ def allox(duration: Floats, ready: Floats) -> Ints:
     jobs = np.flatnonzero(np.isfinite(duration).any(axis=1))
     if not len(jobs):
         return first
-    duration = duration[jobs]
+    # Of jobs alike the earlier counts as shorter by a hair, so that it goes first.
+    duration = duration[jobs] * (1.0 + SLACK * np.arange(len(jobs)))[:, None]
     count, machines = duration.shape
     # A place that nobody takes has price 0 in the matching, and later places only cost more. So if the last place of
     # every machine stays empty, more places would not help; else try twice as many.

@@ -121,7 +121,7 @@ def random(view: View) -> Choice:
                     chosen = j
                     site = s
         if count == before:
-            view.runs[j].tried = clock.version
+            view.tried[view.jobs[j].demand] = clock.version
     return start_or_wait(chosen, site)
 
 

@@ -12,8 +12,18 @@ import numpy as np
 from adlro.core.compiled import compiled, compiled_allocating
 from adlro.core.policy import NEVER
 from adlro.core.records import WHOLE_GPU
-from adlro.core.rules import best_runtime, first_idle, fits, fits_across, fits_on_node, in_queue, runtime, seen
-from adlro.core.tables import FOREVER, NOBODY, START, WAIT, Choice, Floats, Ints, View
+from adlro.core.rules import (
+    best_runtime,
+    first_idle,
+    fits,
+    fits_across,
+    fits_on_node,
+    in_queue,
+    needed_offer,
+    runtime,
+    seen,
+)
+from adlro.core.tables import FOREVER, NOBODY, RECENT, START, WAIT, Choice, Floats, Ints, View
 
 
 class Pair(NamedTuple):
@@ -36,6 +46,14 @@ class Spot(NamedTuple):
     score: float
 
 
+class Search(NamedTuple):
+    """How far the search for a site has come."""
+
+    legal: bool  # some site is legal, whatever its score
+    site: int
+    score: float
+
+
 @compiled
 def anywhere(view: View, j: int, s: int, pair: Pair) -> float:
     """Any site is as good as another: the first one is taken."""
@@ -52,57 +70,65 @@ def shortest(view: View, j: int, s: int, pair: Pair) -> float:
 def best_spot(view: View, j: int, score: Score) -> Spot:
     """The legal site with the best score for the job; NOBODY if there is none that the score accepts.
 
-    A job that fits nowhere is marked, so that it is not looked at again until capacity has been released.
+    When a job fits nowhere, its demand is marked with the version of the capacity at which that was so. Later it need be
+    tried only where something has been released since, and others that need the same need not be tried at all.
     """
-    job = view.jobs[j]
-    best = Spot(NOBODY, NEVER)
-    legal = False
+    demand = view.jobs[j].demand
+    tried = view.tried[demand]
+    version = view.clock[0].version
+    search = Search(False, NOBODY, NEVER)
     best_s = best_runtime(view, j)
-    if job.gpus == 0:
+    if tried != NOBODY and version - tried <= RECENT:
+        for v in range(tried + 1, version + 1):
+            node = view.nodes[view.released[v % RECENT]]
+            for s in range(node.first_site, node.first_site + node.sites):
+                search = look_at(view, j, s, best_s, score, search)
+    elif view.jobs[j].gpus == 0:
         for s in range(len(view.sites)):
-            if fits(view, j, s):
-                legal = True
-                best = better(view, j, s, best_s, score, best)
+            search = look_at(view, j, s, best_s, score, search)
     else:
+        need = needed_offer(view, j)
         for i in range(view.clock[0].open):
-            s = view.open[i]
-            if view.width[job.kind, view.sites[s].form] == 1 and fits_on_node(view, j, s):
-                legal = True
-                best = better(view, j, s, best_s, score, best)
+            if view.offer[i] >= need:
+                search = look_at(view, j, view.open[i], best_s, score, search)
         for h in range(len(view.forms)):
-            width = view.width[job.kind, h]
-            if width == 1:
-                s = first_idle(view, h)
-                if s != NOBODY and fits_on_node(view, j, s):
-                    legal = True
-                    best = better(view, j, s, best_s, score, best)
-            elif width > 1:
-                s = view.pools[view.forms[h].pool].anchor
-                if view.sites[s].form == h and fits_across(view, j, s, width):
-                    legal = True
-                    best = better(view, j, s, best_s, score, best)
-    if not legal:
-        view.runs[j].tried = view.clock[0].version
-    return best
+            s = first_idle(view, h)
+            if s != NOBODY:
+                search = look_at(view, j, s, best_s, score, search)
+    for p in range(len(view.pools)):
+        s = view.pools[p].anchor
+        width = view.width[view.jobs[j].kind, view.sites[s].form]
+        if width > 1 and fits_across(view, j, s, width):
+            search = better(view, j, s, best_s, score, search)
+    view.tried[demand] = NOBODY if search.legal else version
+    return Spot(search.site, search.score)
 
 
 @compiled
-def better(view: View, j: int, s: int, best_s: float, score: Score, best: Spot) -> Spot:
-    """The better of this site and the best one so far."""
+def look_at(view: View, j: int, s: int, best_s: float, score: Score, search: Search) -> Search:
+    """The search with this site looked at, for a job on one node."""
+    if view.width[view.jobs[j].kind, view.sites[s].form] == 1 and fits_on_node(view, j, s):
+        return better(view, j, s, best_s, score, search)
+    return search
+
+
+@compiled
+def better(view: View, j: int, s: int, best_s: float, score: Score, search: Search) -> Search:
+    """The search with a legal site added: it is the best one if its score is."""
     job = view.jobs[j]
     site = view.sites[s]
     leftover = (site.free_share - job.gpus * job.share) / WHOLE_GPU
     home = view.home[job.kind, site.form] != 0
     value = float(score(view, j, s, Pair(runtime(view, j, s), best_s, leftover, home)))
-    if value > best.score or (value == best.score and value > NEVER and s < best.site):
-        return Spot(np.int64(s), value)
-    return best
+    if value > search.score or (value == search.score and value > NEVER and s < search.site):
+        return Search(True, np.int64(s), value)
+    return Search(True, search.site, search.score)
 
 
 @compiled
 def hopeless(view: View, j: int) -> bool:
-    """Whether the job was found to fit nowhere, and nothing has been released since."""
-    return view.runs[j].tried == view.clock[0].version
+    """Whether what the job needs was found to fit nowhere, and nothing has been released since."""
+    return view.tried[view.jobs[j].demand] == view.clock[0].version
 
 
 @compiled

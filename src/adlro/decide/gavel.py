@@ -92,7 +92,12 @@ def solve_round(
     now = float(view.clock[0].now)
     if not aware:
         demand = demand._replace(throughput=allocation.agnostic(demand.throughput) * demand.gpus[:, None])
-    shares = last.shares if last is not None and _shares_hold(last, demand, objective) else allocate(objective, demand)
+    if last is not None and _shares_hold(last, demand, objective):
+        shares = last.shares
+    else:
+        shares = allocate(objective, demand)
+        if not aware:
+            shares = allocation.spread(shares, demand.throughput, demand.gpus, demand.capacity)
     received = _received(last, demand, now)
     priority = allocation.round_priorities(shares, received)
     pick = allocation.pick_round(priority, demand.gpus, demand.capacity, demand.throughput)

@@ -4,7 +4,7 @@ Axes: J jobs asked about, P pools, H forms. A call from Python into compiled cod
 more than what is computed for one job there; so everything here works on all jobs at once.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,10 @@ from adlro.core.compiled import compiled
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import fits, fits_across, fits_on_node, in_queue, release, restart_cost, seen, take, work_left
 from adlro.core.tables import NOBODY, Floats, Ints, View
+
+LONG: Final = ("jobs", "runs", "users", "groups", "queue", "running")
+FIXED: Final = ("form_sites", "pool_sites", "rate", "width", "fastest", "home", "mix")
+"""Together what rules.take and rules.release never change, or change only in the row of their job."""
 
 Indices = npt.NDArray[np.int64]
 
@@ -44,7 +48,7 @@ def demand_of(view: View, jobs: Indices) -> Demand:
     """What these jobs want of GPUs that are up."""
     sites, forms = view.sites, view.forms
     up = view.nodes.up[sites.node] != 0
-    capacity = np.bincount(sites.pool[up], weights=sites.gpus[up], minlength=len(view.pools))
+    capacity = np.bincount(sites.pool[up], sites.gpus[up], len(view.pools)).astype(np.float64)
     there = np.bincount(sites.form[up], minlength=len(forms)) > 0
     kind = view.jobs.kind[jobs]
     rate = np.where((view.width[kind] > 0) & there, view.rate[kind], 0.0)
@@ -80,11 +84,11 @@ def site_in_pool(view: View, j: int, p: int) -> int:
         return NOBODY
     anchor = view.sites[pool.anchor]
     width = view.width[job.kind, anchor.form]
+    best = NOBODY
     if width > 1:
         if fits_across(view, j, pool.anchor, width):
-            return np.int64(pool.anchor)
-        return NOBODY
-    best = NOBODY
+            best = pool.anchor
+        return best
     best_rate = 0.0
     best_left = 0
     for i in range(pool.first_site, pool.first_site + pool.sites):
@@ -95,22 +99,36 @@ def site_in_pool(view: View, j: int, p: int) -> int:
         if rate < best_rate or (rate == best_rate and best != NOBODY and left >= best_left):
             continue
         if view.width[job.kind, site.form] == 1 and fits_on_node(view, j, s):
-            best = np.int64(s)
+            best = s
             best_rate = rate
             best_left = left
     return best
 
 
 @compiled
+def fill_fitting(view: View, jobs: Indices, there: Ints) -> None:
+    """Write down 1 for each job and pool where it may start now. [J, P]"""
+    for i in range(len(jobs)):
+        for p in range(len(view.pools)):
+            there[i, p] = 1 if site_in_pool(view, jobs[i], p) != NOBODY else 0
+
+
+@compiled
 def first_without_gpus(view: View) -> Spot:
     """The first waiting job that needs no GPU and fits, at the first such site: nobody gains by its waiting."""
+    job = NOBODY
+    site = NOBODY
     for q in range(seen(view)):
         j = in_queue(view, q)
         if view.jobs[j].gpus == 0:
             for s in range(len(view.sites)):
                 if fits(view, j, s):
-                    return Spot(np.int64(j), np.int64(s))
-    return Spot(NOBODY, NOBODY)
+                    job = j
+                    site = s
+                    break
+            if site != NOBODY:
+                break
+    return Spot(job, site)
 
 
 @compiled
@@ -140,16 +158,5 @@ def seat(view: View, stays: Ints, jobs: Ints, pools: Ints, seats: Ints, order: I
 
 def copy_for(view: View, jobs: Indices) -> View:
     """A view to try seats on, in which job number i is `jobs[i]`; what taking and releasing changes is its own."""
-    return view._replace(
-        jobs=view.jobs[jobs],
-        runs=view.runs[jobs],
-        sites=view.sites.copy(),
-        nodes=view.nodes.copy(),
-        gpus=view.gpus.copy(),
-        forms=view.forms.copy(),
-        pools=view.pools.copy(),
-        parts=view.parts.copy(),
-        clock=view.clock.copy(),
-        open=view.open.copy(),
-        idle=view.idle.copy(),
-    )
+    own = {name: array.copy() for name, array in view._asdict().items() if name not in LONG + FIXED}
+    return view._replace(jobs=view.jobs[jobs].view(np.recarray), runs=view.runs[jobs].view(np.recarray), **own)

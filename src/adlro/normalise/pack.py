@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from adlro.core.compiled import compiled
 from adlro.core.errors import ConfigError
@@ -26,6 +27,7 @@ from adlro.core.tables import (
     NODE,
     PART,
     POOL,
+    RECENT,
     REFUSED,
     RUN,
     SITE,
@@ -41,6 +43,7 @@ from adlro.core.tables import (
 )
 
 MIB_PER_GB = 1024
+MOST_TO_TABULATE = 10_000_000
 MOST_GPUS_ON_A_SITE = 62  # a mask of GPUs is one 64-bit number
 
 
@@ -150,6 +153,10 @@ def check_job(job: Job) -> None:
         wrong = f"submit_s is {job.submit_s}; expected 0 or more seconds"
     elif not 0.0 <= job.priority <= 1.0:
         wrong = f"priority is {job.priority}; expected 0 to 1"
+    for name in ("cpus", "memory_gb", "gpu_memory_gb", "limit_s", "estimate", "checkpoint"):
+        amount = getattr(job, name)
+        if amount is not None and not 0.0 <= amount < FOREVER:
+            wrong = wrong or f"{name} is {amount}; expected 0 or more"
     if wrong:
         raise ConfigError(f"job {job.name!r} of user {job.user!r}: {wrong}.")
 
@@ -270,6 +277,9 @@ def pack(plan: Plan, jobs: Jobs, speed: SpeedOf) -> View:
         queue=np.zeros(2 * count + 2, np.int32),
         running=np.zeros(count + 1, np.int32),
         open=np.zeros(len(plan.sites) + 1, np.int32),
+        offer=np.zeros(len(plan.sites) + 1, np.int32),
+        released=np.zeros(RECENT, np.int32),
+        tried=np.full(number_demands(jobs.table), NOBODY, np.int32),
         idle=plan.idle.copy(),
         form_sites=plan.form_sites,
         pool_sites=plan.pool_sites,
@@ -291,7 +301,6 @@ def mark_refused(view: View) -> None:
         run.site = NOBODY
         run.parts = NOBODY
         run.slot = NOBODY
-        run.tried = NOBODY
         run.state = FUTURE if ever_fits(view, j) else REFUSED
 
 
@@ -303,9 +312,11 @@ def number_kinds(plan: Plan, jobs: Jobs, speed: SpeedOf) -> tuple[Floats, Ints]:
     columns = [table.family, table.gpus, table.share, table.allowed, level]
     key = np.zeros(len(table), np.int64)
     for column in columns:
-        key = key * (int(column.max(initial=0)) + 1) + column
-    _, firsts, kinds = np.unique(key, return_index=True, return_inverse=True)
-    table.kind = kinds
+        numbers, count = renumbered(column)
+        key = renumbered(key * count + numbers)[0]
+    table.kind = key
+    firsts = np.zeros(int(key.max(initial=-1)) + 1, np.int64)
+    firsts[key[::-1]] = np.arange(len(key))[::-1]
     rate = np.zeros((max(1, len(firsts)), len(plan.forms)))
     width = np.zeros(rate.shape, np.int32)
     for k, j in enumerate(firsts):
@@ -319,6 +330,28 @@ def number_kinds(plan: Plan, jobs: Jobs, speed: SpeedOf) -> tuple[Floats, Ints]:
             if name != CPU_ONLY and (not allowed or name in allowed):
                 fill_pool(plan, p, row, jobs.families[row.family], speed, rate[k], width[k])
     return rate, width
+
+
+def number_demands(table: Table) -> int:
+    """Give jobs that need exactly the same the same demand; how many demands there are."""
+    key = table.kind.astype(np.int64)
+    for column in (table.cpus, table.memory, table.gpu_memory):
+        # Numbered anew after each column, so that the products stay small.
+        numbers, count = renumbered(column)
+        key = renumbered(key * count + numbers)[0]
+    table.demand = key
+    return int(key.max(initial=0)) + 1
+
+
+def renumbered(values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], int]:
+    """The same values as 0, 1, 2 … in their order, and how many there are."""
+    largest = int(values.max(initial=0))
+    if largest > MOST_TO_TABULATE:
+        known, numbers = np.unique(values, return_inverse=True)
+        return numbers.astype(np.int64), len(known)
+    present = np.zeros(largest + 1, bool)
+    present[values] = True
+    return (np.cumsum(present) - 1)[values], max(1, int(np.count_nonzero(present)))
 
 
 def home_of(plan: Plan, jobs: Jobs, kinds: int) -> Ints:
@@ -375,24 +408,34 @@ def refusals(plan: Plan, jobs: Jobs, view: View) -> dict[int, str]:
 def why_refused(plan: Plan, jobs: Jobs, view: View, j: int) -> str:
     """The first thing that this cluster lacks for the job."""
     job = jobs.table[j]
-    allowed = jobs.allowed[job.allowed]
-    pools = [p for p, name in enumerate(plan.models) if not allowed or name in allowed]
-    if not pools:
-        return f"allows only {', '.join(sorted(allowed))}; this cluster has {', '.join(plan.models)}"
-    members = [h for h in range(len(plan.forms)) if plan.forms[h].pool in pools]
-    if job.gpus > max(plan.pools[p].gpus for p in pools):
-        most = max(plan.pools[p].gpus for p in pools)
-        return f"needs {job.gpus} GPUs of one model; this cluster has at most {most}"
-    if job.gpus and job.gpu_memory > (most := max(plan.forms[h].gpu_memory for h in members)):
-        return f"needs {job.gpu_memory} MiB on each GPU; this cluster has at most {most}"
-    if not view.width[job.kind].any():
-        return f"family {jobs.families[job.family]!r} has no speed on {', '.join(plan.models[p] for p in pools)}"
+    if job.gpus and (why := why_no_model(plan, job, jobs.allowed[job.allowed], jobs.families[job.family], view)):
+        return why
     cpus, memory = max(plan.nodes.cpus) / 1000, max(plan.nodes.memory)
     if job.cpus / 1000 > cpus and max(view.width[job.kind]) <= 1:
         return f"needs {job.cpus / 1000:g} CPU cores on one node; the largest has {cpus:g}"
     if job.memory > memory and max(view.width[job.kind]) <= 1:
         return f"needs {job.memory} MiB of memory on one node; the largest has {memory}"
-    return f"needs {job.gpus} GPUs, {job.cpus / 1000:g} cores and {job.memory} MiB together; no node has them all"
+    where = "no node has" if max(view.width[job.kind]) <= 1 else "the fewest nodes with so many GPUs do not have"
+    return f"needs {job.gpus} GPUs, {job.cpus / 1000:g} cores and {job.memory} MiB together; {where} them all"
+
+
+def why_no_model(plan: Plan, job: Any, allowed: frozenset[str], family: str, view: View) -> str:
+    """What the GPU models of this cluster lack for the job; nothing if one of them would do."""
+    pools = [p for p, name in enumerate(plan.models) if name != CPU_ONLY and (not allowed or name in allowed)]
+    if not pools:
+        only = f"allows only {', '.join(sorted(allowed))}" if allowed else f"needs {job.gpus} GPUs"
+        return f"{only}; this cluster has {', '.join(plan.models)}"
+    if job.gpus > (most := max(plan.pools[p].gpus for p in pools)):
+        return f"needs {job.gpus} GPUs of one model; this cluster has at most {most}"
+    memory = {p: max(form.gpu_memory for form in plan.forms if form.pool == p) for p in pools}
+    if job.gpu_memory > (most := max(memory.values())):
+        return f"needs {job.gpu_memory} MiB on each GPU; this cluster has at most {most}"
+    able = [plan.models[p] for p in pools if plan.pools[p].gpus >= job.gpus and memory[p] >= job.gpu_memory]
+    if not able:
+        return f"needs {job.gpus} GPUs of one model with {job.gpu_memory} MiB each; this cluster has no such model"
+    if not view.width[job.kind].any():
+        return f"family {family!r} has no speed on {', '.join(able)}"
+    return ""
 
 
 def pack_disturbances(plan: Plan, disturbances: Sequence[Disturbance]) -> list[tuple[float, int, int, int, float]]:
@@ -401,6 +444,8 @@ def pack_disturbances(plan: Plan, disturbances: Sequence[Disturbance]) -> list[t
     verbs = {"down": DOWN, "up": UP, "speed": SPEED}
     rows = []
     for item in disturbances:
+        if item.what not in verbs:
+            raise ConfigError(f"disturbance at {item.time_s} s: what is {item.what!r}; expected {', '.join(verbs)}.")
         if item.node not in numbers:
             raise ConfigError(
                 f"disturbance at {item.time_s} s: no node {item.node!r} in cluster {plan.cluster.name!r}."

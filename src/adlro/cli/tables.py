@@ -1,0 +1,301 @@
+"""Results as tables for people; the same numbers for programs are JSON."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from rich.console import Group
+from rich.text import Text
+
+from adlro.cli.output import plain_table, stdout
+from adlro.core.run import Run
+from adlro.experiment import Comparison, Mean, over_seeds
+from adlro.measure.bounds import Bounds
+from adlro.measure.metrics import Metrics
+
+MISSING: Final = "–"
+BEST: Final = "bold green"
+MOST_REASONS: Final = 10
+
+UNITS: Final = ((1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "d"))
+
+PAPERS_TABLE_1: Final = (
+    ("FCFS", "fcfs", 25.8, 6.2, 0.581),
+    ("Static affinity", "static-affinity", 22.1, 7.5, 0.654),
+    ("ADLRO (DQN)", None, 19.5, 9.1, 0.798),
+)
+"""Algorithm, our policy, and as printed: average job completion time, jobs per hour, GPU utilisation."""
+
+REMARK: Final = (
+    "The paper prints completion times in seconds, which cannot be: 16 GPUs at 58.1 % that finish 6.2 jobs an hour "
+    "spend 90 GPU-minutes on each, so one that ends after 25.8 s would hold 200 GPUs. Read in minutes it is a gang of "
+    "about four. The workload is calibrated on the FCFS row alone, to its utilisation. Jobs arrive at a fixed rate "
+    "here: whoever keeps up with them has that throughput, and nobody has more."
+)
+
+RUN_ROWS: Final = (
+    ("mean JCT", "jct_mean_s", "s"),
+    ("median JCT", "jct_p50_s", "s"),
+    ("JCT, 95th percentile", "jct_p95_s", "s"),
+    ("JCT, 99th percentile", "jct_p99_s", "s"),
+    ("mean wait", "wait_mean_s", "s"),
+    ("wait, 95th percentile", "wait_p95_s", "s"),
+    ("mean bounded slowdown", "bounded_slowdown_mean", ""),
+    ("makespan", "makespan_s", "s"),
+    ("throughput", "throughput_per_h", "jobs/h"),
+    ("utilisation", "utilisation", "%"),
+    ("effective utilisation", "effective_utilisation", "%"),
+    ("fragmentation", "fragmentation", "%"),
+    ("fairness over users (Jain)", "jain_users", ""),
+    ("finish-time fairness, mean", "finish_time_fairness_mean", ""),
+    ("finish-time fairness, worst", "finish_time_fairness_max", ""),
+    ("energy", "energy_kwh", "kWh"),
+    ("preemptions", "preemptions", ""),
+    ("failures", "failures", ""),
+    ("work lost", "work_lost", "GPU-s"),
+    ("illegal choices", "illegal", ""),
+)
+"""What `simulate` shows of a run: label, measure, unit."""
+
+
+# ---- compare -----------------------------------------------------------------------------------------------------
+
+
+def show_comparison(comparison: Comparison, is_the_papers: bool) -> None:
+    """Print the comparison, and the paper's Table 1 where it is the paper's experiment."""
+    scenario, count = comparison.scenario, len(comparison.seeds)
+    what = f"{scenario.workload.name} on {scenario.cluster.name}"
+    title = f"{what}, {scenario.jobs or scenario.workload.jobs:,} jobs, {count} seed{'s' if count > 1 else ''}"
+    console = stdout()
+    console.print(Text(title, "bold"))
+    console.print(comparison_table(comparison))
+    console.print(Text(legend(comparison), "dim"))
+    if is_the_papers:
+        console.print()
+        console.print(Text("Table 1, ours", "bold"))
+        console.print(table_1_as_table(comparison))
+        console.print(Text(REMARK, "dim"))
+
+
+def comparison_table(comparison: Comparison) -> Any:
+    """One row for each policy; the best value of each column stands out."""
+    means = {name: {key: mean(results, key) for key in COLUMN_KEYS} for name, results in comparison.metrics.items()}
+    first = next(iter(means))
+    seconds, unit = unit_for([row["jct_mean_s"].value for row in means.values()])
+    table = plain_table()
+    table.add_column("policy\n", style="cyan", overflow="fold")
+    for heading in (
+        f"mean JCT\n{unit}", f"against\n{shortened(first)}", f"p95\n{unit}", f"wait\n{unit}", "jobs\n/h", "util.\n%",
+        "eff.\n%", "unfin./\nrefused",
+    ):  # fmt: skip
+        table.add_column(heading, justify="right", no_wrap=True)
+    # Who leaves jobs over has good times for the others; that is nothing to be praised for.
+    worthy = [row for row in means.values() if not row["unfinished"].value]
+    best = {key: best_of([row[key].value for row in worthy], sign) for key, sign in COLUMN_KEYS.items()}
+    for name, row in means.items():
+        value = {key: row[key].value for key in COLUMN_KEYS}
+        shown = {
+            "jct_mean_s": with_reach(row["jct_mean_s"], seconds),
+            "jct_p95_s": number(value["jct_p95_s"], seconds),
+            "wait_mean_s": number(value["wait_mean_s"], seconds),
+            "throughput_per_h": number(value["throughput_per_h"]),
+            "utilisation": percent(value["utilisation"]),
+            "effective_utilisation": percent(value["effective_utilisation"]),
+        }
+        praised = {key for key in shown if row in worthy and value[key] is not None and value[key] == best[key]}
+        cells = [Text(text, BEST if key in praised else "") for key, text in shown.items()]
+        cells.insert(1, Text(change(value["jct_mean_s"], means[first]["jct_mean_s"].value) if name != first else ""))
+        table.add_row(name, *cells, f"{counted(value['unfinished'])}/{counted(value['refused'])}")
+    return table
+
+
+COLUMN_KEYS: Final = {
+    "jct_mean_s": -1, "jct_p95_s": -1, "wait_mean_s": -1, "throughput_per_h": 1, "utilisation": 0,
+    "effective_utilisation": 1, "unfinished": 0, "refused": 0,
+}  # fmt: skip
+"""The measures in the table: -1 less is better, 1 more is better, 0 neither (a slow GPU is well utilised too)."""
+
+
+def legend(comparison: Comparison) -> str:
+    """What the columns mean, and who should not be trusted."""
+    reach = "± 95 % interval over seeds; " if len(comparison.seeds) > 1 else ""
+    text = (
+        f"JCT: submission to finish, of finished jobs; {reach}wait: until the first start; "
+        "eff.: utilisation counted in work done at the best speed."
+    )
+    illegal = [name for name, results in comparison.metrics.items() if any(metrics.illegal for metrics in results)]
+    if illegal:
+        text += f" Illegal choices were made by {', '.join(illegal)}."
+    return text
+
+
+def table_1(comparison: Comparison) -> list[dict[str, Any]]:
+    """The paper's Table 1 with our values beside the printed ones, and our best policy as a row of its own."""
+    by_jct = {name: mean(results, "jct_mean_s").value for name, results in comparison.metrics.items()}
+    finished = {name: jct for name, jct in by_jct.items() if jct is not None and not left_over(comparison, name)}
+    rows = [*PAPERS_TABLE_1]
+    if finished:
+        best = min(finished, key=finished.__getitem__)
+        rows.append((f"best here: {best}", best, None, None, None))  # type: ignore[arg-type]
+    return [
+        {
+            "algorithm": algorithm,
+            "policy": policy if policy in comparison.metrics else None,
+            "jct_min": minutes(mean_of(comparison, policy, "jct_mean_s")),
+            "throughput_per_h": mean_of(comparison, policy, "throughput_per_h"),
+            "utilisation": mean_of(comparison, policy, "utilisation"),
+            "paper_jct_min": jct_min,
+            "paper_throughput_per_h": per_h,
+            "paper_utilisation": utilisation,
+        }
+        for algorithm, policy, jct_min, per_h, utilisation in rows
+    ]
+
+
+def left_over(comparison: Comparison, name: str) -> bool:
+    """Whether the policy left jobs unfinished, so that its completion times count for little."""
+    return any(metrics.unfinished for metrics in comparison.metrics[name])
+
+
+def table_1_as_table(comparison: Comparison) -> Any:
+    """Table 1 for people."""
+    table = plain_table()
+    table.add_column("\n", no_wrap=True)
+    for heading in (
+        "JCT, min\nours", "\npaper", "jobs/h\nours", "\npaper", "utilisation, %\nours", "\npaper",
+    ):  # fmt: skip
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in table_1(comparison):
+        table.add_row(
+            row["algorithm"],
+            number(row["jct_min"]), Text(number(row["paper_jct_min"]), "dim"),
+            number(row["throughput_per_h"]), Text(number(row["paper_throughput_per_h"]), "dim"),
+            percent(row["utilisation"]), Text(percent(row["paper_utilisation"]), "dim"),
+        )  # fmt: skip
+    return table
+
+
+# ---- simulate ----------------------------------------------------------------------------------------------------
+
+
+def show_run(run: Run, workload: str, metrics: Metrics, bounds: Bounds, reasons: list[dict[str, Any]]) -> None:
+    """Print all measures of one run, how far it is from the bound, and why jobs were refused."""
+    console = stdout()
+    console.print(Text(f"{run.policy}: {workload} on {run.cluster.name}, seed {run.seed}", "bold"))
+    counts = [f"{metrics.jobs:,} jobs", f"{metrics.finished:,} finished"]
+    for name in ("killed", "unfinished", "refused"):
+        if number_of := getattr(metrics, name):
+            counts.append(f"{number_of:,} {name}")
+    table = plain_table(header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for label, key, unit in RUN_ROWS:
+        table.add_row(label, measured(getattr(metrics, key), unit))
+    if bounds.best_s is not None:
+        table.add_row("no policy has a mean JCT below", measured(bounds.best_s, "s"))
+    console.print(Group(Text(", ".join(counts)), table))
+    if reasons:
+        console.print(Text(f"Refused, because such a job can never run on {run.cluster.name}:", "bold"))
+        for row in reasons[:MOST_REASONS]:
+            console.print(Text(f"  {row['jobs']:>6,}  {row['reason']}"))
+        if len(reasons) > MOST_REASONS:
+            rest = sum(row["jobs"] for row in reasons[MOST_REASONS:])
+            console.print(Text(f"  {rest:>6,}  for {len(reasons) - MOST_REASONS} other reasons; --json has them all"))
+
+
+def measured(value: float | None, unit: str) -> str:
+    """A measure with its unit; times in the unit that suits them."""
+    if value is None:
+        return MISSING
+    if unit == "%":
+        return f"{percent(value)} %"
+    if unit == "s":
+        seconds, name = unit_for([value])
+        return f"{number(value, seconds)} {name}"
+    return f"{value:,d} {unit}".strip() if isinstance(value, int) else f"{number(value)} {unit}".strip()
+
+
+# ---- bench -------------------------------------------------------------------------------------------------------
+
+
+def show_bench(found: dict[str, Any]) -> None:
+    """Print the machine and each measurement next to its floor."""
+    console = stdout()
+    console.print(Text(", ".join(f"{key} {value}" for key, value in found["machine"].items()), "dim"))
+    table = plain_table()
+    table.add_column("measurement", style="cyan", no_wrap=True)
+    for heading in ("value", "floor"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("unit", no_wrap=True)
+    for row in found["results"]:
+        table.add_row(row["name"], number(row["value"]), number(row.get("floor")), row["unit"])
+    console.print(table)
+
+
+# ---- numbers -----------------------------------------------------------------------------------------------------
+
+
+def mean(results: Sequence[Metrics], key: str) -> Mean:
+    """Mean of a measure over the seeds."""
+    return over_seeds([getattr(metrics, key) for metrics in results])
+
+
+def mean_of(comparison: Comparison, policy: str | None, key: str) -> float | None:
+    """Mean of a measure of a policy; None if it is not in the comparison."""
+    return mean(comparison.metrics[policy], key).value if policy in comparison.metrics else None
+
+
+def unit_for(values: Sequence[float | None]) -> tuple[float, str]:
+    """The unit of time, as seconds and by name, in which the least of these values has one to three digits."""
+    least = min((value for value in values if value), default=0.0)
+    fitting = [(seconds, name) for seconds, name in UNITS if least >= 2 * seconds]
+    return fitting[-1] if fitting else UNITS[0]
+
+
+def number(value: float | None, unit: float = 1.0) -> str:
+    """A number with three digits, or more if it is large."""
+    if value is None:
+        return MISSING
+    value /= unit
+    size = abs(value)
+    return f"{value:,.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
+
+
+def with_reach(of: Mean, unit: float) -> str:
+    """A mean ± half of its interval."""
+    if of.value is None or of.high is None:
+        return number(of.value, unit)
+    digits = 0 if of.value / unit >= 100 else 1 if of.value / unit >= 10 else 2
+    return f"{of.value / unit:,.{digits}f} ± {(of.high - of.value) / unit:,.{digits}f}"
+
+
+def percent(share: float | None) -> str:
+    """A share in percent, without the sign."""
+    return MISSING if share is None else f"{100 * share:.1f}"
+
+
+def change(value: float | None, base: float | None) -> str:
+    """Relative change in percent, with its sign."""
+    return MISSING if value is None or not base else f"{100 * (value / base - 1):+.1f} %".replace("-", "−")
+
+
+def minutes(seconds: float | None) -> float | None:
+    """Seconds as minutes."""
+    return None if seconds is None else seconds / 60
+
+
+def counted(value: float | None) -> str:
+    """A mean count."""
+    return MISSING if value is None else f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
+
+
+def shortened(name: str) -> str:
+    """A name that fits over a narrow column."""
+    return name if len(name) <= 9 else f"{name[:8]}…"
+
+
+def best_of(values: Sequence[float | None], sign: int) -> float | None:
+    """The best of a column, if one can be better than another."""
+    known = [value for value in values if value is not None]
+    if not sign or len(known) < 2:
+        return None
+    return max(known) if sign > 0 else min(known)
