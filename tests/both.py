@@ -83,7 +83,7 @@ def run_with_log_of(scenario: Scenario, policy: Policy, rows: int) -> Ran:
     assert policy.choose is not None
     while play(view, truth, policy.choose) == LOG_FULL:
         truth = with_one_more_row(truth)
-    events = truth.events[: truth.progress[0].events]
+    events: Table = truth.events[: truth.progress[0].events]  # type: ignore[assignment]
     return Ran(plan, jobs, view, Outcome(events, int(view.clock[0].queued), int(view.clock[0].illegal)))
 
 
@@ -156,7 +156,7 @@ def start(j: int, s: int) -> Choice:
     """Start the job there, or wait if there is nobody or nowhere."""
     if s == NOBODY:
         return Choice(WAIT, NOBODY, NOBODY, FOREVER)
-    return Choice(START, np.int64(j), np.int64(s), FOREVER)
+    return Choice(START, int(j), int(s), FOREVER)
 
 
 @compiled
@@ -223,7 +223,7 @@ PLAIN: dict[str, tuple[Policy, reference.Policy]] = {
 """The same policies for both simulators."""
 
 
-# ---- policies in Python that see either simulator ---------------------------------------------------------------------
+# ---- policies in Python that see either simulator --------------------------------------------------------------------
 
 
 @compiled

@@ -1,7 +1,8 @@
 """A second simulator in plain Python, written from docs/semantics.md alone: slow, plain, with its own arithmetic.
 
 The compiled simulator must agree with it on every event. It shares only the vocabulary (records, names of verbs) with
-the package. The state and its rules are in reference_world.py; here are the run, and small policies to drive both simulators.
+the package. The state and its rules are in reference_world.py; here are the run, and small policies to drive both
+simulators.
 """
 
 import math

@@ -8,16 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.both import PLAIN, Ran, Seen, looking, run_compiled
-from tests.reference import Answer, Event, Sight, random_choices
+from tests.reference import Event, random_choices
 from tests.strategies import Scenario, scenarios
 
 from adlro.core.policy import Policy
 from adlro.core.records import WHOLE_GPU
+from adlro.core.rules import BITS_PER_WORD
 from adlro.core.run import Run
 from adlro.core.tables import DONE, NOBODY, RUNNING, Choice, View
 from adlro.decide.catalogue import find_policy
 from adlro.measure.bounds import lower_bounds
-from adlro.normalise.pack import BITS_PER_WORD, pack, pack_jobs, plan_cluster, refusals
+from adlro.normalise.pack import pack, pack_jobs, plan_cluster, refusals
 
 SHIPPED = ("random", "best-fit", "sjf-picky", "fcfs-easy", "multifactor", "srtf", "las")
 POLICIES = [PLAIN["fcfs"][0], PLAIN["sjf"][0], *(find_policy(name) for name in SHIPPED)]
@@ -25,7 +26,7 @@ POLICIES = [PLAIN["fcfs"][0], PLAIN["sjf"][0], *(find_policy(name) for name in S
 policies = st.sampled_from(POLICIES) | st.integers(0, 2**16).map(lambda seed: looking(random_choices(seed), True))
 
 
-# ---- the log read again ------------------------------------------------------------------------------------------------
+# ---- the log read again ---------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)

@@ -21,6 +21,9 @@ def nodes(text: str) -> str:
     return f'{HEAD}[[nodes]]\nname = "n"\ncpus = 8\nmemory_gb = 64\n{text}\n'
 
 
+AFFINITY = nodes('gpu = "t4"\ngpus = 1') + "[affinity]\n"
+
+
 def refusal(text: str) -> str:
     with pytest.raises(ConfigError) as caught:
         parse_cluster(text, "mine.toml")
@@ -122,6 +125,16 @@ def test_a_link_bandwidth_that_is_given_counts() -> None:
     assert cluster.nodes[0].link == Link("nvlink", 50)
 
 
+def test_a_map_from_families_to_models_may_use_any_of_their_names() -> None:
+    text = nodes('gpus = [{ model = "t4", count = 1 }, { model = "v100", count = 1 }, { model = "x1", count = 1 }]')
+    text += OWN_GPU + 'fp32_tflops = 2\n[affinity]\nData = ["X1", "T4"]\n"gpt_pmp" = ["V100", "v100-sxm2-16gb"]\n'
+    assert parse_cluster(text, "x").affinity == {"data": ("x1", "t4"), "sia/gpt-pmp": ("v100-sxm2-16gb",)}
+
+
+def test_a_cluster_without_a_map_has_none() -> None:
+    assert parse_cluster(nodes('gpu = "t4"\ngpus = 1'), "x").affinity == {}
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -154,6 +167,15 @@ def test_a_link_bandwidth_that_is_given_counts() -> None:
             "the name 't4' of 'gpus.t4' belongs to the model 't4'",
         ),
         (nodes("").replace("gb_s = 6.25", "gb_s = -1"), "'network.gb_s' is -1; expected a number above 0."),
+        (AFFINITY + 'data = ["a10"]', "'affinity.data' names 'a10', which no node has; expected some of t4."),
+        (AFFINITY + "data = []", "'affinity.data' is empty; expected some of t4."),
+        (
+            AFFINITY + 'data = ["t44"]',
+            "'affinity.data': there is no GPU model 't44' in the catalogue. Did you mean 't4'?",
+        ),
+        (AFFINITY + 'date = ["t4"]', "'affinity.date': there is no family 'date'. Did you mean 'data'?"),
+        (AFFINITY + 'data = "t4"', "'affinity.data' is 't4'; expected a valid list."),
+        (AFFINITY + 'data = ["t4"]\nDATA = ["t4"]', "'affinity.DATA' is the family 'data', which stands in the table"),
         ('name = "x"\nnodes = []\n[network]\nkind = "x"\ngb_s = 1', "'nodes' is a list; expected at least 1 in it."),
     ],
 )

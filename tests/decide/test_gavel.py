@@ -34,6 +34,12 @@ def test_the_agnostic_twin_gives_each_of_two_jobs_both_models_in_turn() -> None:
     assert min(finishes(ran).values()) > 1000.0
 
 
+def test_an_agnostic_twin_leaves_no_job_on_one_model_for_good() -> None:
+    ran = run(BY_NAME["gavel-maxsum-agnostic"], cluster_of({ADA: 2}, {BELL: 2}), [Job("same", 500.0)] * 4)
+    assert starts(ran)[:4] == [(0.0, 0, 0), (0.0, 1, 0), (0.0, 2, 1), (0.0, 3, 1)]
+    assert sorted(starts(ran)[4:]) == [(ROUND_S, 0, 1), (ROUND_S, 1, 1), (ROUND_S, 2, 0), (ROUND_S, 3, 0)]
+
+
 def test_makespan_gives_the_fast_model_to_the_long_job_and_max_sum_to_the_one_that_loses_more() -> None:
     jobs = [Job("half", 7200.0), Job("less", 300.0)]
     assert starts(run(MAXSUM, ONE_OF_EACH, jobs))[:2] == [(0.0, 0, 1), (0.0, 1, 0)]
@@ -63,9 +69,10 @@ def test_the_first_job_after_an_idle_time_begins_a_round() -> None:
     assert starts(ran) == [(0.0, 0, 0), (1000.0, 1, 0)]
 
 
-def test_a_job_without_gpus_starts_in_the_middle_of_a_round_and_is_never_stopped() -> None:
-    ran = run(MAXMIN, cluster_of({ADA: 1}), [Job("same", 900.0), Job("same", 900.0, submit_s=50.0, gpus=0, cpus=8.0)])
-    assert starts(ran) == [(0.0, 0, 0), (50.0, 1, 0)]
+def test_a_job_without_gpus_starts_in_the_middle_of_a_round_and_is_never_moved() -> None:
+    idle = [Job("same", work, submit_s=50.0, gpus=0, cpus=8.0) for work in (100.0, 900.0)]
+    ran = run(MAXMIN, ONE_OF_EACH, [Job("ada", 900.0), *idle])
+    assert starts(ran) == [(0.0, 0, 0), (50.0, 1, 0), (50.0, 2, 1)]
     assert not stops(ran)
 
 

@@ -67,7 +67,8 @@ def test_jobs_are_numbered_by_submit_time_and_equal_times_keep_their_order() -> 
 
 
 def test_jobs_of_one_user_and_name_share_a_group() -> None:
-    table = pack_jobs([Job("a", 1.0, user=user, name=name) for user, name in ["xp", "xq", "yp", "xp"]])
+    who = [("ann", "x"), ("ann", "y"), ("bob", "x"), ("ann", "x")]
+    table = pack_jobs([Job("a", 1.0, user=user, name=name) for user, name in who])
     assert table.table.group.tolist() == [0, 1, 2, 0]
 
 

@@ -7,7 +7,7 @@ Python and for learning. What policies may not know (true work, ends, wear) is i
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 from numba import types
@@ -27,6 +27,7 @@ from adlro.core.tables import (
     FOREVER,
     ILLEGAL,
     KILLED,
+    MANY_STARTS,
     NOBODY,
     OVERRAN,
     QUEUED,
@@ -107,7 +108,7 @@ TRUTH_TYPE = types.NamedTuple(
 )
 
 
-# ---- the log ----------------------------------------------------------------------------------------------------
+# ---- the log -----------------------------------------------------------------------------------------------------
 
 
 @compiled
@@ -248,7 +249,8 @@ def begin(view: View, truth: Truth, j: int, s: int) -> None:
     run.since = clock.now
     if run.starts > 0:
         run.since += clock.restart
-    run.starts += 1
+    if run.starts < MANY_STARTS:
+        run.starts += 1
     run.saved = run.done
     slot = progress.free_slot
     if slot == NOBODY:
@@ -358,7 +360,7 @@ def lose(view: View, truth: Truth, j: int) -> None:
     note(view, truth, FAILED, j, s, mask, done - run.done)
 
 
-# ---- what befalls the hardware -------------------------------------------------------------------------------------
+# ---- what befalls the hardware -----------------------------------------------------------------------------------
 
 
 @compiled
@@ -610,7 +612,8 @@ def simulate(
             if going_on and view.clock[0].queued == 0 and not policy.preemptive:
                 truth.progress[0].deciding = 0
     clock, progress = view.clock[0], truth.progress[0]
-    return Outcome(truth.events[: progress.events], int(clock.queued + clock.running), int(clock.illegal))
+    events = cast(Table, truth.events[: progress.events])
+    return Outcome(events, int(clock.queued + clock.running), int(clock.illegal))
 
 
 def checked(answer: Choice, name: str) -> Choice:

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from adlro.catalogue.families import find_family
 from adlro.catalogue.gpus import OwnGpuTable, find_gpu, own_gpu_models
 from adlro.core.errors import CatalogueError, ConfigError
 from adlro.core.records import Cluster, GpuModel, Gpus, Link, Node
@@ -81,6 +82,7 @@ class ClusterFile(Schema):
     network: NetworkTable
     nodes: list[NodesTable] = Field(min_length=1)
     gpus: dict[str, OwnGpuTable] = Field({})
+    affinity: dict[str, list[str]] = Field({})
 
 
 def cluster_names() -> list[str]:
@@ -120,6 +122,7 @@ def parse_cluster(text: str, where: str) -> Cluster:
         nodes=nodes,
         network=Link(file.network.kind, file.network.gb_s),
         models={model.name: model for model in models.values()},
+        affinity=_affinity(file, own, {model.name for model in models.values()}, where),
     )
 
 
@@ -144,6 +147,27 @@ def _models_of(file: ClusterFile, own: Mapping[str, GpuModel], where: str) -> di
             except CatalogueError as error:
                 raise ConfigError(f"{where}: 'nodes[{index}].gpu': {error}") from None
     return models
+
+
+def _affinity(
+    file: ClusterFile, own: Mapping[str, GpuModel], present: set[str], where: str
+) -> dict[str, tuple[str, ...]]:
+    """The operator's map from families to models of this cluster, both by their names in the catalogue."""
+    homes: dict[str, tuple[str, ...]] = {}
+    for word, gpus in file.affinity.items():
+        key = f"{where}: 'affinity.{word}'"
+        try:
+            family = find_family(word).name
+            found = dict.fromkeys(find_gpu(gpu, own).name for gpu in gpus)
+        except CatalogueError as error:
+            raise ConfigError(f"{key}: {error}") from None
+        if not found or (absent := [model for model in found if model not in present]):
+            problem = f"names '{absent[0]}', which no node has" if found else "is empty"
+            raise ConfigError(f"{key} {problem}; expected some of {', '.join(sorted(present)) or 'its GPU models'}.")
+        if family in homes:
+            raise ConfigError(f"{key} is the family '{family}', which stands in the table already; leave one out.")
+        homes[family] = tuple(found)
+    return homes
 
 
 def _nodes(table: NodesTable, models: Mapping[str, GpuModel], where: str, index: int) -> Iterator[Node]:

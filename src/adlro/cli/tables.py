@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from rich.console import Group
+from rich.table import Table
 from rich.text import Text
 
 from adlro.cli.output import plain_table, stdout
@@ -18,7 +19,7 @@ MOST_REASONS: Final = 10
 
 UNITS: Final = ((1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "d"))
 
-PAPERS_TABLE_1: Final = (
+PAPERS_TABLE_1: Final[tuple[tuple[str, str | None, float | None, float | None, float | None], ...]] = (
     ("FCFS", "fcfs", 25.8, 6.2, 0.581),
     ("Static affinity", "static-affinity", 22.1, 7.5, 0.654),
     ("ADLRO (DQN)", None, 19.5, 9.1, 0.798),
@@ -76,7 +77,7 @@ def show_comparison(comparison: Comparison, is_the_papers: bool) -> None:
         console.print(Text(REMARK, "dim"))
 
 
-def comparison_table(comparison: Comparison) -> Any:
+def comparison_table(comparison: Comparison) -> Table:
     """One row for each policy; the best value of each column stands out."""
     means = {name: {key: mean(results, key) for key in COLUMN_KEYS} for name, results in comparison.metrics.items()}
     first = next(iter(means))
@@ -135,7 +136,7 @@ def table_1(comparison: Comparison) -> list[dict[str, Any]]:
     rows = [*PAPERS_TABLE_1]
     if finished:
         best = min(finished, key=finished.__getitem__)
-        rows.append((f"best here: {best}", best, None, None, None))  # type: ignore[arg-type]
+        rows.append((f"best here: {best}", best, None, None, None))
     return [
         {
             "algorithm": algorithm,
@@ -156,7 +157,7 @@ def left_over(comparison: Comparison, name: str) -> bool:
     return any(metrics.unfinished for metrics in comparison.metrics[name])
 
 
-def table_1_as_table(comparison: Comparison) -> Any:
+def table_1_as_table(comparison: Comparison) -> Table:
     """Table 1 for people."""
     table = plain_table()
     table.add_column("\n", no_wrap=True)

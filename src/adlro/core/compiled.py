@@ -1,7 +1,7 @@
 """Compilation stands at the edge: `@compiled` functions are plain Python that Numba compiles on first use.
 
-The result is cached in a folder named after a hash of the sources that compiled code shares, so that an edit (or an upgrade) is
-never shadowed by code that was compiled before it. Under NUMBA_DISABLE_JIT=1 everything runs uncompiled.
+The result is cached in a folder named after a hash of the sources that compiled code shares, so that an edit (or an
+upgrade) is never shadowed by code that was compiled before it. Under NUMBA_DISABLE_JIT=1 everything runs uncompiled.
 """
 
 import hashlib
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 import numba
+import numpy as np
 from numba.core import config as numba_config
 from numba.core.dispatcher import Dispatcher
 
@@ -24,8 +25,8 @@ CACHES_KEPT: Final = 4
 
 
 SHARED: Final = ("core/*.py", "act/simulator.py", "decide/choosing.py")
-"""Sources whose compiled functions are compiled into those of other files. Numba itself notices changes of the file that
-a function stands in, but not of what it calls elsewhere."""
+"""Sources whose compiled functions are compiled into those of other files. Numba itself notices changes of the file
+that a function stands in, but not of what it calls elsewhere."""
 
 
 def source_hash() -> str:
@@ -87,6 +88,12 @@ def compiled_allocating(function: Callable[P, R]) -> Callable[P, R]:
 def compiled_here(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function that closes over others; it cannot be cached, and is compiled anew at each start."""
     return cast(Callable[P, R], numba.njit(forceinline=True, nogil=True, error_model="numpy", _nrt=False)(function))
+
+
+@compiled
+def widened(index: int) -> int:
+    """An index as a 64-bit number: compiled code wants one type where the tables have another."""
+    return np.int64(index)  # type: ignore[return-value]
 
 
 def is_compiled(thing: object) -> bool:

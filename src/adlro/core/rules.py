@@ -1,4 +1,4 @@
-"""The rules: what may start where, how fast it runs, what it takes and gives back. docs/semantics.md says them in words.
+"""The rules: what may start where, how fast it runs, what it takes and gives back; docs/semantics.md in code.
 
 The simulator, live clusters, the policies and the action mask of a learned policy all call these functions.
 `view` is a tables.View, `j` a job, `s` a site. All of this is compiled, and runs uncompiled too.
@@ -135,7 +135,7 @@ def seen(view: View) -> int:
     return clock.queued
 
 
-# ---- how fast, and how long ----------------------------------------------------------------------------------------
+# ---- how fast, and how long --------------------------------------------------------------------------------------
 
 
 @compiled
@@ -216,7 +216,7 @@ def gpu_share(view: View, j: int) -> float:
     return job.gpus * job.share / WHOLE_GPU
 
 
-# ---- taking and giving back ---------------------------------------------------------------------------------------
+# ---- taking and giving back --------------------------------------------------------------------------------------
 
 
 @compiled
@@ -428,7 +428,7 @@ def count_bits(mask: int) -> int:
     return count
 
 
-# ---- which sites are worth a look ----------------------------------------------------------------------------------
+# ---- which sites are worth a look --------------------------------------------------------------------------------
 # A cluster of thousands of sites is mostly full ones and idle ones that are all alike. A policy looks at the open sites
 # (partly used) and at the first idle site of each form; the rest cannot be chosen or cannot be told from those.
 
@@ -509,7 +509,7 @@ def first_idle(view: View, h: int) -> int:
     return view.form_sites[form.first_site + (word - form.first_word) * BITS_PER_WORD + bit]
 
 
-# ---- the queue ----------------------------------------------------------------------------------------------------
+# ---- the queue ---------------------------------------------------------------------------------------------------
 
 
 @compiled
@@ -564,7 +564,7 @@ def dequeue(view: View, j: int) -> None:
             view.queue[at] = view.queue[at + 1]
 
 
-# ---- what has been used and learnt -----------------------------------------------------------------------------------
+# ---- what has been used and learnt -------------------------------------------------------------------------------
 
 
 @compiled

@@ -25,6 +25,8 @@ RECENT: Final = 64
 MIX_ROWS: Final = 32
 MIX_COLUMNS: Final = 3
 
+MANY_STARTS: Final = 30_000
+
 # What state a job is in.
 FUTURE: Final = 0
 QUEUED: Final = 1
@@ -82,8 +84,8 @@ RUN = np.dtype(
         ("site", "i4"),
         ("parts", "i4"),  # first of the further parts of a gang over several nodes, in View.parts
         ("slot", "i4"),  # where the simulator keeps its end
-        ("starts", "i4"),
-        ("state", "i4"),
+        ("starts", "i2"),  # how often it was started, counted up to MANY_STARTS
+        ("state", "i2"),
     ],
     align=True,
 )
@@ -184,6 +186,8 @@ CLOCK = np.dtype(
         ("running", "i4"),
         ("open", "i4"),
         ("version", "i4"),  # grows with every release of capacity on a node
+        ("clear", "i4"),  # that many jobs at the head of the queue fit nowhere …
+        ("clear_version", "i4"),  # … at this version of the capacity
         ("window", "i4"),  # how many queued jobs a policy sees; 0: all
         ("free_part", "i4"),  # first unused row of View.parts
         ("learn", "i4"),  # finished jobs are remembered by group and user

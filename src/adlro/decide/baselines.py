@@ -9,12 +9,13 @@ from adlro.core.compiled import compiled
 from adlro.core.policy import NEVER, Policy
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import best_runtime, fits, gpu_share, in_queue, seen
-from adlro.core.tables import MIX_ROWS, NOBODY, Choice, View
+from adlro.core.tables import MIX_ROWS, NOBODY, Choice, Floats, Ints, View
 from adlro.decide.choosing import (
     Pair,
     anywhere,
     best_pair,
     best_spot,
+    first_hopeful,
     first_that_fits,
     head_or_nobody,
     hopeless,
@@ -107,7 +108,7 @@ def random(view: View) -> Choice:
     chosen = NOBODY
     site = NOBODY
     count = 0
-    for q in range(seen(view)):
+    for q in range(first_hopeful(view), seen(view)):
         j = in_queue(view, q)
         if hopeless(view, j):
             continue
@@ -197,7 +198,7 @@ def best_fit(view: View) -> Choice:
     return first_that_fits(view, tightest)
 
 
-# ---- fgd ----------------------------------------------------------------------------------------------------------
+# ---- fgd ---------------------------------------------------------------------------------------------------------
 
 
 @compiled
@@ -261,7 +262,7 @@ def learn_mix(view: View) -> None:
     view.mix[: len(top), 2] = counts[top] / counts[top].sum()
 
 
-# ---- what a policy needs before the run ------------------------------------------------------------------------------
+# ---- what a policy needs before the run --------------------------------------------------------------------------
 
 
 def keep_history(view: View) -> None:
@@ -273,8 +274,8 @@ def map_families(view: View) -> None:
     """Give every family its models, if the operator's map does not name them: by comparative advantage.
 
     A family goes to the model on which it gains most against the average model; a model takes a share of the families
-    no larger than its share of the GPUs, and one that is left over goes to the family that loses least on it. A job that
-    could never run at home may run anywhere.
+    no larger than its share of the GPUs, and one that is left over goes to the family that loses least on it. A job
+    that could never run at home may run anywhere.
     """
     if (view.home == 0).any():
         forget_impossible_homes(view)
@@ -294,7 +295,7 @@ def map_families(view: View) -> None:
     forget_impossible_homes(view)
 
 
-def assign(speed: np.ndarray, gpus: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def assign(speed: Floats, gpus: Floats) -> Ints:
     """Which pools each family calls home, from its speed there and the size of the pools."""
     families, pools = speed.shape
     weight = gpus / max(gpus.sum(), 1.0)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adlro.core.compiled import compiled, compiled_allocating
+from adlro.core.compiled import compiled, compiled_allocating, widened
 from adlro.core.policy import NEVER
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import (
@@ -70,8 +70,8 @@ def shortest(view: View, j: int, s: int, pair: Pair) -> float:
 def best_spot(view: View, j: int, score: Score) -> Spot:
     """The legal site with the best score for the job; NOBODY if there is none that the score accepts.
 
-    When a job fits nowhere, its demand is marked with the version of the capacity at which that was so. Later it need be
-    tried only where something has been released since, and others that need the same need not be tried at all.
+    When a job fits nowhere, its demand is marked with the version of the capacity at which that was so. Later it need
+    be tried only where something has been released since, and others that need the same need not be tried at all.
     """
     demand = view.jobs[j].demand
     tried = view.tried[demand]
@@ -121,7 +121,7 @@ def better(view: View, j: int, s: int, best_s: float, score: Score, search: Sear
     home = view.home[job.kind, site.form] != 0
     value = float(score(view, j, s, Pair(runtime(view, j, s), best_s, leftover, home)))
     if value > search.score or (value == search.score and value > NEVER and s < search.site):
-        return Search(True, np.int64(s), value)
+        return Search(True, widened(s), value)
     return Search(True, search.site, search.score)
 
 
@@ -132,11 +132,23 @@ def hopeless(view: View, j: int) -> bool:
 
 
 @compiled
+def first_hopeful(view: View) -> int:
+    """The first position of the queue that may fit: those before it have been tried, and nothing was released since."""
+    clock = view.clock[0]
+    if clock.clear_version != clock.version or clock.clear > clock.queued:
+        clock.clear_version = clock.version
+        clock.clear = 0
+    while clock.clear < clock.queued and hopeless(view, in_queue(view, clock.clear)):
+        clock.clear += 1
+    return clock.clear
+
+
+@compiled
 def best_pair(view: View, score: Score) -> Choice:
     """Start the legal (job, site) pair with the best score."""
     chosen = NOBODY
     best = Spot(NOBODY, NEVER)
-    for q in range(seen(view)):
+    for q in range(first_hopeful(view), seen(view)):
         j = in_queue(view, q)
         if hopeless(view, j):
             continue
@@ -150,7 +162,7 @@ def best_pair(view: View, score: Score) -> Choice:
 @compiled
 def first_that_fits(view: View, score: Score) -> Choice:
     """Start the first job in the queue that fits anywhere, at its best site."""
-    for q in range(seen(view)):
+    for q in range(first_hopeful(view), seen(view)):
         j = in_queue(view, q)
         if hopeless(view, j):
             continue
@@ -166,7 +178,7 @@ def largest_key_first(view: View, key: Key, score: Score) -> Choice:
     chosen = NOBODY
     best = NEVER
     site = NOBODY
-    for q in range(seen(view)):
+    for q in range(first_hopeful(view), seen(view)):
         j = in_queue(view, q)
         if hopeless(view, j):
             continue
@@ -194,7 +206,7 @@ def start_or_wait(j: int, s: int) -> Choice:
     """Start the job at the site, or wait if there is no site."""
     if s == NOBODY:
         return Choice(WAIT, NOBODY, NOBODY, FOREVER)
-    return Choice(START, np.int64(j), np.int64(s), FOREVER)
+    return Choice(START, widened(j), widened(s), FOREVER)
 
 
 @compiled_allocating

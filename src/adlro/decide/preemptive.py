@@ -1,14 +1,13 @@
 """Rules that stop jobs: least remaining time, least attained service. docs/policies.md says each one exactly."""
 
-import math
 from typing import Final
 
 import numpy as np
 
-from adlro.core.compiled import compiled, compiled_allocating
+from adlro.core.compiled import compiled, compiled_allocating, widened
 from adlro.core.policy import Policy
 from adlro.core.records import WHOLE_GPU
-from adlro.core.rules import attained, count_bits, gpu_share, in_queue, runtime, seen, work_left
+from adlro.core.rules import attained, count_bits, gpu_share, in_queue, portion, runtime, seen, work_left
 from adlro.core.tables import FOREVER, NOBODY, STOP, WAIT, Choice, Ints, View
 from adlro.decide.choosing import Key, best_spot, hopeless, shortest, start_or_wait
 
@@ -19,7 +18,7 @@ DEMOTION: Final = 3600.0
 """GPU-seconds after which tiresias moves a job from its first queue to its second."""
 
 
-# ---- keys: the smallest first ------------------------------------------------------------------------------------------
+# ---- keys: the smallest first ------------------------------------------------------------------------------------
 
 
 @compiled
@@ -47,7 +46,7 @@ def tiresias_key(view: View, j: int) -> float:
     return place + (1.0 if attained(view, j) >= DEMOTION else 0.0)
 
 
-# ---- making room ------------------------------------------------------------------------------------------------------
+# ---- making room -------------------------------------------------------------------------------------------------
 
 
 @compiled
@@ -67,11 +66,13 @@ def count_room(view: View, j: int, key: Key, limit: float, room: Ints) -> int:
     p = run.parts
     while True:
         count = count_bits(mask)
-        part = count / max(job.gpus, 1) if job.gpus > 0 else 1.0
+        # A job without GPUs holds all its cores and memory at its one site.
+        part = count if job.gpus > 0 else 1
+        whole = max(job.gpus, 1)
         node = view.sites[s].node
         room[s] += count
-        room[sites + 2 * node] += int(math.ceil(job.cpus * part))
-        room[sites + 2 * node + 1] += int(math.ceil(job.memory * part))
+        room[sites + 2 * node] += portion(job.cpus, part, whole)
+        room[sites + 2 * node + 1] += portion(job.memory, part, whole)
         if p == NOBODY:
             return 1
         s = view.parts[p].site
@@ -104,8 +105,8 @@ def would_fit(view: View, j: int, s: int, room: Ints) -> bool:
             if free <= most or free > least or (free == least and t <= after):
                 continue
             count = min(free, needed)
-            cpus = int(math.ceil(job.cpus * count / job.gpus))
-            if enough_at(view, t, room, count, cpus, int(math.ceil(job.memory * count / job.gpus))):
+            cpus = portion(job.cpus, count, job.gpus)
+            if enough_at(view, t, room, count, cpus, portion(job.memory, count, job.gpus)):
                 best = t
                 most = free
         if best == NOBODY:
@@ -143,10 +144,10 @@ def victim_for(view: View, j: int, s: int, key: Key, limit: float) -> int:
         if view.jobs[other].share < WHOLE_GPU:
             continue
         value = key(view, other)
-        if value > worst_key or (value == worst_key and value > limit and other > worst):
-            if in_the_way(view, other, s, pool, wide):
-                worst = other
-                worst_key = value
+        worse = value > worst_key or (value == worst_key and value > limit and other > worst)
+        if worse and in_the_way(view, other, s, pool, wide):
+            worst = other
+            worst_key = value
     return worst
 
 
@@ -205,11 +206,11 @@ def preempting(view: View, key: Key, until: float) -> Choice:
             victim = victim_for(view, j, site, key, value)
             if victim != NOBODY:
                 best = value
-                choice = Choice(STOP, np.int64(victim), NOBODY, FOREVER)
+                choice = Choice(STOP, widened(victim), NOBODY, FOREVER)
     return choice
 
 
-# ---- the policies ------------------------------------------------------------------------------------------------------
+# ---- the policies ------------------------------------------------------------------------------------------------
 
 
 @compiled_allocating

@@ -4,7 +4,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from adlro.core.compiled import compiled, compiled_allocating
+from adlro.core.compiled import compiled, compiled_allocating, widened
 from adlro.core.policy import NEVER, Policy
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import (
@@ -39,7 +39,7 @@ class Reservation(NamedTuple):
     site: int
 
 
-# ---- the cluster as it will be --------------------------------------------------------------------------------------
+# ---- the cluster as it will be -----------------------------------------------------------------------------------
 
 
 @compiled_allocating
@@ -130,19 +130,19 @@ def reserve(view: View, world: View, head: int) -> Reservation:
             i += 1
         site = first_site_that_fits(world, head)
         if site != NOBODY:
-            return Reservation(time, np.int64(site))
+            return Reservation(time, widened(site))
     return Reservation(FOREVER, NOBODY)
 
 
-# ---- EASY ---------------------------------------------------------------------------------------------------------
+# ---- EASY --------------------------------------------------------------------------------------------------------
 
 
 @compiled
 def take_counts(view: View, world: View, j: int, s: int, sign: int) -> None:
     """Count a job's GPUs, cores and memory as taken (sign 1) or given back (-1) in the imagined cluster.
 
-    Only counts change: which GPUs they are is left open. A share counts as a whole GPU, unless the job would go to a GPU
-    that is shared already.
+    Only counts change: which GPUs they are is left open. A share counts as a whole GPU, unless the job would go to a
+    GPU that is shared already.
     """
     job = view.jobs[j]
     width = view.width[job.kind, view.sites[s].form]
@@ -255,7 +255,7 @@ def fcfs_easy(view: View) -> Choice:
     return easy(view, submit_order, anywhere)
 
 
-# ---- multifactor ----------------------------------------------------------------------------------------------------
+# ---- multifactor -------------------------------------------------------------------------------------------------
 
 
 @compiled
@@ -289,7 +289,7 @@ def keep_usage(view: View) -> None:
     view.clock[0].half_life = HALF_LIFE_S
 
 
-# ---- earliest finish -------------------------------------------------------------------------------------------------
+# ---- earliest finish ---------------------------------------------------------------------------------------------
 
 
 @compiled_allocating

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from scipy.special import log_ndtr, ndtr
 
 from adlro.core.errors import UsageError
+from adlro.core.memory import release_temporaries
 from adlro.core.records import WHOLE_GPU
 from adlro.core.tables import JOB, Floats, Ints, Jobs, Table, records
 from adlro.ingest.workload_file import Arrivals, Duration, Family, JobClass, Priorities, Surge, Users, Workload
@@ -90,7 +91,10 @@ def generate(workload: Workload, seed: int, jobs: int | None = None) -> Jobs:
     drawn = _draw(workload, mix.variants["weight"], submit, seed, BASE)
     if workload.surge is not None:
         drawn = _merged(drawn, _draw_surge(workload, workload.surge, mix, count, seed))
-    return _tabulate(workload, mix, drawn)
+    table = _tabulate(workload, mix, drawn)
+    del submit, drawn
+    release_temporaries(count)
+    return table
 
 
 def offered_load(workload: Workload, gpus: int) -> float:
@@ -175,7 +179,7 @@ def mix_of(workload: Workload) -> Mix:
                         number,
                     )
                 )
-    return Mix(np.array(rows, VARIANT), tuple(families), tuple(allowed))
+    return Mix(np.array(rows, VARIANT).view(np.recarray), tuple(families), tuple(allowed))
 
 
 def _classes(part: Family) -> list[JobClass]:

@@ -146,14 +146,14 @@ def _submissions(run: Run) -> Iterator[dict[str, Any]]:
     """The line of each job's submission, in submit order."""
     jobs = run.jobs
     for first in range(0, len(jobs), CHUNK):
-        rows = jobs.table[["submit", "user", "family", "gpus", "share"]][first : first + CHUNK].tolist()
+        rows = jobs.table[["submit", "user", "group", "family", "gpus", "share"]][first : first + CHUNK].tolist()
         work = jobs.work[first : first + CHUNK].tolist()
-        for job, (submit, user, family, gpus, share) in enumerate(rows, start=first):
+        for job, (submit, user, group, family, gpus, share) in enumerate(rows, start=first):
             yield {
                 "event": EVENT_NAMES[SUBMITTED],
                 "time_s": submit,
                 "job": job,
-                "name": jobs.names[job] if jobs.names else "",
+                "name": jobs.names[group] if jobs.names else "",
                 "user": jobs.users[user],
                 "family": jobs.families[family],
                 "gpus": gpus,

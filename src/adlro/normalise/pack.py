@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from adlro.core.compiled import compiled
 from adlro.core.errors import ConfigError
+from adlro.core.memory import release_temporaries
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Disturbance, Job, Link, Node, Placing, SpeedOf
 from adlro.core.rules import BITS_PER_WORD, ever_fits
 from adlro.core.tables import (
@@ -197,9 +198,9 @@ def plan_cluster(cluster: Cluster) -> Plan:
         nodes[n].sites += 1
     gpus = records(GPU, max(1, first_gpu))
     for site in sites:
-        mine = gpus[site.first_gpu : site.first_gpu + site.gpus]
-        mine.free_share = WHOLE_GPU
-        mine.free_memory = mine.memory = forms.things[site.form].gpu_memory
+        mine = slice(site.first_gpu, site.first_gpu + site.gpus)
+        gpus.free_share[mine] = WHOLE_GPU
+        gpus.free_memory[mine] = gpus.memory[mine] = forms.things[site.form].gpu_memory
     form_table, idle, form_sites = form_tables(sites, forms.things)
     pools, pool_sites = pool_tables(sites, len(models.things))
     return Plan(
@@ -289,6 +290,7 @@ def pack(plan: Plan, jobs: Jobs, speed: SpeedOf) -> View:
         home=home_of(plan, jobs, len(rate)),
         mix=np.zeros((MIX_ROWS, MIX_COLUMNS)),
     )
+    release_temporaries(count)
     mark_refused(view)
     return view
 
@@ -397,7 +399,7 @@ def fewest_nodes(sizes: Sequence[tuple[int, int]], gpus: int) -> int:
     return 0
 
 
-# ---- why a job is refused, and what befalls the cluster --------------------------------------------------------------
+# ---- why a job is refused, and what befalls the cluster ----------------------------------------------------------
 
 
 def refusals(plan: Plan, jobs: Jobs, view: View) -> dict[int, str]:

@@ -1,0 +1,283 @@
+"""Speed and memory, measured: every figure with its floor, on this machine, in this run."""
+
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numba
+import numpy as np
+
+import adlro
+from adlro.act.simulator import Settings, simulate
+from adlro.catalogue.speeds import speed_of
+from adlro.core.compiled import compiled
+from adlro.core.errors import UsageError
+from adlro.core.tables import Jobs, View
+from adlro.core.toml import nearest
+from adlro.decide.catalogue import find_policy
+from adlro.experiment import load_jobs, load_scenario, named_as_in
+from adlro.normalise.pack import Plan, pack, plan_cluster
+
+GAVEL_JOBS_PER_CPU_S: Final = 43.0
+"""What Gavel's own simulator did on two shared cores, FIFO on 108 GPUs at one job in 600 s."""
+
+CLUSTERS_SIDE_BY_SIDE: Final = 256
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One figure. `floor` is the least (or, when `less_is_better`, the most) that is good enough."""
+
+    name: str
+    value: float
+    unit: str
+    floor: float
+    less_is_better: bool
+    what: str
+
+    @property
+    def met(self) -> bool:
+        """Whether the figure is good enough."""
+        return self.value <= self.floor if self.less_is_better else self.value >= self.floor
+
+
+def run_bench(progress: Progress, only: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Measure everything, or only what is named."""
+    for name in only:
+        if name not in BENCHES:
+            raise UsageError(f"no measurement {name!r}.{nearest(name, BENCHES)} There are: {', '.join(BENCHES)}.")
+    results = []
+    for name, bench in BENCHES.items():
+        if not only or name in only:
+            progress(name)
+            value, unit, floor, less_is_better, what = bench()
+            results.append(Result(name, value, unit, floor, less_is_better, what))
+    return {"machine": machine(), "results": [{**asdict(result), "met": result.met} for result in results]}
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    return {
+        "processor": processor(),
+        "cores": cores(),
+        "load_average": os.getloadavg()[0],
+        "loop_ns": 1e9 * timed_loop(),
+        "python": platform.python_version(),
+        "numba": numba.__version__,
+        "numpy": np.__version__,
+        "adlro": adlro.__version__,
+    }
+
+
+def processor() -> str:
+    """The name of the processor."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@compiled
+def scalar_loop(count: int) -> float:
+    """A fixed piece of scalar work, to compare machines by."""
+    total = 0.0
+    for i in range(count):
+        total += 1.0 / (1.0 + total * total + i)
+    return total
+
+
+def timed_loop() -> float:
+    """Seconds of one step of the fixed work: how fast this core is just now."""
+    scalar_loop(1000)
+    begin = time.process_time()
+    scalar_loop(5_000_000)
+    return (time.process_time() - begin) / 5_000_000
+
+
+# ---- one core -----------------------------------------------------------------------------------------------------
+
+
+def drawn(cluster: str, workload: str, count: int, seed: int = 0) -> tuple[Plan, Jobs]:
+    """A cluster and jobs for it."""
+    scenario = load_scenario(cluster, workload, count)
+    return plan_cluster(scenario.cluster), named_as_in(scenario.cluster, load_jobs(workload, seed, count))
+
+
+def cpu_seconds(plan: Plan, jobs: Jobs, policy_name: str, repeats: int = 3) -> float:
+    """CPU seconds of a run, the least of a few: other load on the machine only ever adds."""
+    policy = find_policy(policy_name)
+    warm = jobs_first(jobs, 64)
+    simulate(pack(plan, warm, speed_of), warm.work, policy)
+    times = []
+    for _ in range(repeats):
+        view = pack(plan, jobs, speed_of)
+        begin = time.thread_time()
+        simulate(view, jobs.work, policy)
+        times.append(time.thread_time() - begin)
+    return min(times)
+
+
+def jobs_first(jobs: Jobs, count: int) -> Jobs:
+    """The first few jobs, in a table of their own."""
+    table = jobs.table[:count].copy().view(np.recarray)
+    return Jobs(table, jobs.work[:count], jobs.families, jobs.users, jobs.names, jobs.allowed)
+
+
+Measured = tuple[float, str, float, bool, str]
+
+
+def bench_paper16() -> Measured:
+    """One core, one cluster, a million jobs."""
+    plan, jobs = drawn("paper16", "paper", 1_000_000)
+    rate = len(jobs) / cpu_seconds(plan, jobs, "sjf")
+    return rate, "jobs/s", 1.0e6, False, "sjf, paper16, 1 M jobs, one core (CPU time)"
+
+
+def bench_all_cores() -> Measured:
+    """Many clusters side by side: the share of one core's speed that each core keeps."""
+    plan, jobs = drawn("paper16", "paper", 20_000)
+    policy = find_policy("sjf")
+    views: list[View] = [pack(plan, jobs, speed_of) for _ in range(CLUSTERS_SIDE_BY_SIDE)]
+    simulate(pack(plan, jobs, speed_of), jobs.work, policy)
+
+    def run(view: View) -> None:
+        simulate(view, jobs.work, policy)
+
+    few = [pack(plan, jobs, speed_of) for _ in range(32)]
+    begin = time.perf_counter()
+    for view in few:
+        run(view)
+    alone = (time.perf_counter() - begin) / len(few)
+    begin = time.perf_counter()
+    with ThreadPoolExecutor(cores()) as pool:
+        list(pool.map(run, views))
+    together = (time.perf_counter() - begin) / len(views)
+    return (
+        alone / together / cores(),
+        "of one core's speed, per core",
+        0.8,
+        False,
+        f"sjf, {CLUSTERS_SIDE_BY_SIDE} clusters of 20,000 jobs side by side on {cores()} cores: "
+        f"{len(jobs) / together:,.0f} jobs/s together",
+    )
+
+
+def bench_openb() -> Measured:
+    """A cluster of thousands of GPUs."""
+    plan, jobs = drawn("openb", "openb-like", 100_000)
+    rate = len(jobs) / cpu_seconds(plan, jobs, "best-fit")
+    return rate, "jobs/s", 50_000.0, False, "best-fit, openb (6,212 GPUs), 100,000 tasks, one core (CPU time)"
+
+
+def bench_growth() -> Measured:
+    """How the cost of a job grows from 16 to 6,212 GPUs, as a share of the growth in sites."""
+    small_plan, small = drawn("paper16", "paper", 100_000)
+    large_plan, large = drawn("openb", "openb-like", 100_000)
+    small_s = cpu_seconds(small_plan, small, "best-fit") / len(small)
+    large_s = cpu_seconds(large_plan, large, "best-fit") / len(large)
+    growth = large_s / small_s
+    sites = len(large_plan.sites) / len(small_plan.sites)
+    what = f"cost of a job x{growth:.1f} while the sites grow x{sites:.0f}, best-fit, 16 to 6,212 GPUs"
+    return growth / sites, "of the growth in sites", 1.0, True, what
+
+
+def bench_gavel108() -> Measured:
+    """Against Gavel's own simulator."""
+    plan, jobs = drawn("gavel108", "gavel", 100_000)
+    rate = len(jobs) / cpu_seconds(plan, jobs, "fcfs")
+    what = f"fcfs, gavel108, Gavel's distribution: {rate:,.0f} jobs per CPU second against {GAVEL_JOBS_PER_CPU_S:g}"
+    return rate / GAVEL_JOBS_PER_CPU_S, "x Gavel", 10_000.0, False, what
+
+
+# ---- the rest -------------------------------------------------------------------------------------------------------
+
+
+def bench_lp_round() -> Measured:
+    """One round of an LP policy on a full cluster with a queue."""
+    from adlro.decide.gavel import solve_round  # SciPy's solver takes a while to import
+
+    view = busy_view("sia64", "sia-philly", waiting=40)
+    times = []
+    for _ in range(20):
+        begin = time.perf_counter()
+        solve_round(view, "maxmin")
+        times.append(time.perf_counter() - begin)
+    value = 1000 * statistics.median(times[3:])
+    return value, "ms", 20.0, True, "gavel-maxmin, one round on sia64 (64 GPUs), full, with 40 jobs waiting"
+
+
+def busy_view(cluster: str, workload: str, waiting: int) -> View:
+    """A cluster in the middle of a run: all jobs submitted at once, as many as fit running, some waiting."""
+    from adlro.act.simulator import DECIDE, advance, apply, prepare
+
+    plan, jobs = drawn(cluster, workload, 100 + waiting)
+    jobs.table.submit = 0.0
+    view = pack(plan, jobs, speed_of)
+    policy = find_policy("fcfs-first-fit")
+    assert policy.choose is not None
+    truth = prepare(view, jobs.work, policy, Settings(), (), 0)
+    assert advance(view, truth) == DECIDE
+    while apply(view, truth, policy.choose(view)):
+        pass
+    return view
+
+
+def bench_second_start() -> Measured:
+    """From the command to its first result, when compiled code is in the cache."""
+    command = [sys.executable, "-m", "adlro", "compare", "--seeds", "1", "--json"]
+    subprocess.run(command, check=True, capture_output=True)
+    times = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
+        times.append(time.perf_counter() - begin)
+    return min(times), "s", 3.0, True, "adlro compare --seeds 1 (eight policies), a second start"
+
+
+def bench_memory() -> Measured:
+    """The most memory that a process holds while it runs a million jobs."""
+    script = (
+        "from adlro.bench import drawn, find_policy, pack, simulate, speed_of, peak_mb\n"
+        "plan, jobs = drawn('paper16', 'paper', 1_000_000)\n"
+        "simulate(pack(plan, jobs, speed_of), jobs.work, find_policy('sjf'))\n"
+        "print(peak_mb())\n"
+    )
+    with tempfile.TemporaryFile() as errors:
+        done = subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.PIPE, stderr=errors)
+    return float(done.stdout), "MB", 400.0, True, "most memory of a whole process: draw, pack and simulate 1 M jobs"
+
+
+def peak_mb() -> float:
+    """The most memory that this process has held, in MB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1e6 if sys.platform == "darwin" else 1e3) * (1.0 if sys.platform == "darwin" else 1.024)
+
+
+BENCHES: Final[dict[str, Callable[[], Measured]]] = {
+    "simulate-paper16": bench_paper16,
+    "simulate-paper16-all-cores": bench_all_cores,
+    "simulate-openb": bench_openb,
+    "growth-16-to-6212": bench_growth,
+    "simulate-gavel108": bench_gavel108,
+    "lp-round-64": bench_lp_round,
+    "compare-second-start": bench_second_start,
+    "memory-1m-jobs": bench_memory,
+}
