@@ -1,15 +1,14 @@
 """Mean JCT of Gavel's experiment in our simulator, beside the numbers that its own simulator prints: docs/gavel.md.
 
-    python scripts/gavel_check.py --seeds 1 --list gavel      # its own list of jobs for seed 0
-    python scripts/gavel_check.py --seeds 10 --list ours      # our generator, seeds 0 to 9
+    python scripts/gavel_check.py --list gavel --seeds 10     # the lists that its own generator draws, seeds 0 to 9
+    python scripts/gavel_check.py --list ours --seeds 10      # our generator
 
-Jobs 0 to 499 are measured; others go on arriving until they are done. Stopping costs nothing, estimates are exact.
+Jobs 0 to 499 are measured; others go on arriving until they are done. Estimates are exact, stopping costs nothing.
 """
 
 import argparse
 import math
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +19,7 @@ from adlro.catalogue.speeds import speed_of
 from adlro.catalogue.workloads import workload_text
 from adlro.core.policy import Choose, Policy, waiting
 from adlro.core.records import Job
-from adlro.core.tables import DONE, Choice, Floats, Jobs, View
+from adlro.core.tables import DONE, FINISHED, Choice, Jobs, View
 from adlro.decide import allox, baselines, gavel
 from adlro.ingest.synthetic import generate
 from adlro.ingest.workload_file import load_workload
@@ -72,34 +71,21 @@ def until_measured(policy: Policy) -> Policy:
         choose = make(view, seed)
 
         def ask(view: View) -> Choice:
-            return waiting() if (finishes(view) > 0).all() else choose(view)
+            return waiting() if (view.runs.state[:MEASURED] == FINISHED).all() else choose(view)
 
         return ask
 
     return replace(policy, make=made)
 
 
-def finishes(view: View) -> Floats:
-    """1 for each measured job that is done."""
-    done: Floats = (view.runs.state[:MEASURED] == 3).astype(np.float64)
-    return done
-
-
-def mean_jct(policy: Policy, jobs: Jobs) -> float:
+def mean_jct(policy: Policy, jobs: Jobs, restart_s: float) -> float:
     """Mean of finish − submit over the measured jobs, in seconds."""
     view = pack(plan_cluster(load_cluster("gavel108")), jobs, speed_of)
-    events = simulate(view, jobs.work, until_measured(policy), Settings(restart_s=0.0)).events
+    events = simulate(view, jobs.work, until_measured(policy), Settings(restart_s=restart_s)).events
     ends = events[(events.what == DONE) & (events.job < MEASURED)]
     assert len(ends) == MEASURED
     assert ends.time.max() < jobs.table.submit[-1], "arrivals ended before the measured jobs: draw more jobs"
     return float(ends.time.mean() - jobs.table.submit[:MEASURED].mean())
-
-
-def results(names: list[str], source: str, seeds: int, count: int) -> Iterator[tuple[str, list[float]]]:
-    """For each policy, its mean JCT with each seed."""
-    draw = gavels_jobs if source == "gavel" else our_jobs
-    for name in names:
-        yield name, [mean_jct(CATALOGUE[name], draw(seed, count)) for seed in range(seeds)]
 
 
 def main() -> None:
@@ -109,8 +95,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=12000, help="jobs drawn; 500 are measured")
     parser.add_argument("--policies", default="fcfs,gavel-maxmin")
+    parser.add_argument("--restart", type=float, default=0.0, help="seconds that a job loses when it starts again")
     options = parser.parse_args()
-    for name, means in results(options.policies.split(","), options.list, options.seeds, options.jobs):
+    draw = gavels_jobs if options.list == "gavel" else our_jobs
+    for name in options.policies.split(","):
+        drawn = (draw(seed, options.jobs) for seed in range(options.seeds))
+        means = [mean_jct(CATALOGUE[name], jobs, options.restart) for jobs in drawn]
         error = np.std(means, ddof=1) / math.sqrt(len(means)) if len(means) > 1 else math.nan
         print(f"{name:24} mean {np.mean(means):9,.0f} s ± {error:5,.0f}   " + " ".join(f"{m:,.0f}" for m in means))
 

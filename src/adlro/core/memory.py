@@ -21,7 +21,7 @@ def _trim() -> Any:
 def release_temporaries(rows: int) -> None:
     """Return what temporary arrays left behind after a table of this many rows was made.
 
-    The C library keeps freed blocks of a few megabytes for itself. For a million jobs that is 60 MB of the 400 we allow.
+    The C library keeps freed blocks of a few megabytes for itself: 60 MB of the 400 that we allow for a million jobs.
     """
     trim = _trim() if rows >= MANY_ROWS else None
     if trim is not None:

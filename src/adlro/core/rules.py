@@ -536,6 +536,8 @@ def queue_position(view: View, j: int) -> int:
 def enqueue(view: View, j: int) -> None:
     """Put the job in the queue, at the place of its index."""
     clock = view.clock[0]
+    if clock.queued == 0:
+        clock.head = 0
     if clock.head + clock.queued == len(view.queue):
         for at in range(clock.queued):
             view.queue[at] = view.queue[clock.head + at]
