@@ -1,6 +1,6 @@
 """Two policies of one's own: a compiled score, and a choice in plain Python.
 
-    adlro compare --policies fcfs,sjf,examples/own_policy.py:response_ratio,examples/own_policy.py:largest_gang
+adlro compare --policies fcfs,sjf,examples/own_policy.py:response_ratio,examples/own_policy.py:largest_gang
 """
 
 from typing import Any

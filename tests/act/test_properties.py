@@ -211,7 +211,7 @@ def check_lists(view: View) -> None:
     """Compare the lists of open and idle sites with what they stand for."""
     up, busy = view.nodes.up[view.sites.node] != 0, view.nodes.jobs[view.sites.node] > 0
     has_room = (view.sites.free_gpus > 0) | (view.sites.open_share > 0)
-    assert sorted(view.open[: view.clock[0].open].tolist()) == np.flatnonzero(up & busy & has_room).tolist()
+    assert sorted(view.open.site[: view.clock[0].open].tolist()) == np.flatnonzero(up & busy & has_room).tolist()
     idle = set()
     for form in view.forms:
         for rank in range(form.sites):

@@ -219,7 +219,7 @@ def test_the_first_idle_site_of_a_form_is_the_lowest_beyond_one_word_too() -> No
 def test_a_site_whose_neighbour_is_used_is_open_not_idle() -> None:
     view = view_of(Job("a", 1.0), groups=({FAST: 2, SLOW: 2}, {FAST: 2, SLOW: 2}))
     take(view, 0, 0)
-    assert sorted(view.open[: view.clock[0].open].tolist()) == [0, 1]
+    assert sorted(view.open.site[: view.clock[0].open].tolist()) == [0, 1]
     assert [first_idle(view, h) for h in range(2)] == [2, 3]
 
 

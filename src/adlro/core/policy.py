@@ -21,6 +21,7 @@ from adlro.core.tables import (
     JOB,
     NOBODY,
     NODE,
+    OFFER,
     PART,
     POOL,
     RUN,
@@ -84,8 +85,8 @@ INTS_2D = types.Array(types.int32, 2, "C")
 FLOATS_2D = types.Array(types.float64, 2, "C")
 
 VIEW_TYPE = types.NamedTuple(
-    [table_type(dtype) for dtype in (JOB, RUN, SITE, NODE, GPU, FORM, POOL, PART, USER, GROUP, CLOCK)]
-    + [INTS] * 9
+    [table_type(dtype) for dtype in (JOB, RUN, SITE, NODE, GPU, FORM, POOL, PART, USER, GROUP, OFFER, CLOCK)]
+    + [INTS] * 7
     + [FLOATS_2D, INTS_2D, FLOATS, INTS_2D, FLOATS_2D],
     View,
 )

@@ -452,23 +452,39 @@ def set_open(view: View, s: int, is_open: bool) -> None:
     if is_open:
         if site.slot == NOBODY:
             site.slot = clock.open
-            view.open[clock.open] = s
             clock.open += 1
-        view.offer[site.slot] = site.free_gpus * WHOLE_GPU + site.open_share
+        node = view.nodes[site.node]
+        offer = view.open[site.slot]
+        offer.site = s
+        offer.form = site.form
+        offer.most = site.free_gpus * WHOLE_GPU + site.open_share
+        offer.free_share = site.free_share
+        offer.cpus = node.free_cpus
+        offer.memory = node.free_memory
     elif site.slot != NOBODY:
         clock.open -= 1
         last = view.open[clock.open]
-        view.open[site.slot] = last
-        view.offer[site.slot] = view.offer[clock.open]
-        view.sites[last].slot = site.slot
+        offer = view.open[site.slot]
+        offer.site = last.site
+        offer.form = last.form
+        offer.most = last.most
+        offer.free_share = last.free_share
+        offer.cpus = last.cpus
+        offer.memory = last.memory
+        view.sites[last.site].slot = site.slot
         site.slot = NOBODY
 
 
 @compiled
-def needed_offer(view: View, j: int) -> int:
-    """The least offer of an open site that can be enough for the job: whole GPUs, or the share of one."""
+def open_to(view: View, j: int, i: int) -> bool:
+    """Whether the job may start at the i-th open site: as `fits_on_node`, from the offer where that is enough."""
     job = view.jobs[j]
-    return job.gpus * job.share
+    offer = view.open[i]
+    if offer.most < job.gpus * job.share or offer.cpus < job.cpus or offer.memory < job.memory:
+        return False
+    if view.width[job.kind, offer.form] != 1:
+        return False
+    return job.share == WHOLE_GPU or offer.most >= WHOLE_GPU or shared_gpu(view, j, offer.site) != NOBODY
 
 
 @compiled

@@ -169,6 +169,19 @@ USER = np.dtype(
 GROUP = np.dtype([("finished", "f8"), ("log_work", "f8")], align=True)
 """How long the finished jobs of one user and name were."""
 
+OFFER = np.dtype(
+    [
+        ("site", "i4"),
+        ("form", "i4"),
+        ("most", "i4"),  # thousandths of a GPU that one job could have: whole GPUs, and the largest open share
+        ("free_share", "i4"),
+        ("cpus", "i4"),
+        ("memory", "i4"),
+    ],
+    align=True,
+)
+"""What an open site has to give, side by side with the others: most jobs pass over most of them at a glance."""
+
 CLOCK = np.dtype(
     [
         ("now", "f8"),
@@ -210,11 +223,10 @@ class View(NamedTuple):
     parts: Table  # PART [G]
     users: Table  # USER [U]
     groups: Table  # GROUP
+    open: Table  # OFFER [S] sites partly used and what they have to give; the first clock.open count
     clock: Table  # CLOCK [1]
     queue: Ints  # waiting jobs in submit order, from clock.head on; read it with rules.in_queue
     running: Ints  # [J or fewer] running jobs in no order; the first clock.running count
-    open: Ints  # [S] sites partly used; the first clock.open count
-    offer: Ints  # [S] beside open: what each has to give, to pass over most of them at a glance
     released: Ints  # [RECENT] node of each of the latest releases, by clock.version
     tried: Ints  # [demands] capacity version at which no site could take a job of that demand
     idle: Ints  # [words] bits of idle sites by form

@@ -4,6 +4,7 @@ import math
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from adlro.core.compiled import compiled
 from adlro.core.policy import NEVER, Policy
@@ -139,6 +140,19 @@ def fcfs_first_fit(view: View) -> Choice:
 
 
 @compiled
+def has_home(view: View, j: int) -> bool:
+    """Whether a node at home is large enough for the job, if it were empty."""
+    job = view.jobs[j]
+    for h in range(len(view.forms)):
+        width = view.width[job.kind, h]
+        if view.home[job.kind, h] != 0 and width > 0:
+            form = view.forms[h]
+            if width > 1 or (form.cpus >= job.cpus and form.memory >= job.memory):
+                return True
+    return False
+
+
+@compiled
 def static_affinity(view: View) -> Choice:
     """In submit order, each job on the models that the map gives its family; it waits for them, and so do its kin."""
     waiting = 0
@@ -149,7 +163,7 @@ def static_affinity(view: View) -> Choice:
             continue
         site = NOBODY
         if not hopeless(view, j):
-            site = best_spot(view, j, at_home).site
+            site = best_spot(view, j, at_home).site if has_home(view, j) else best_spot(view, j, anywhere).site
         if site != NOBODY:
             return start_or_wait(j, site)
         waiting |= bit
@@ -271,36 +285,40 @@ def keep_history(view: View) -> None:
 
 
 def map_families(view: View) -> None:
-    """Give every family its models, if the operator's map does not name them: by comparative advantage.
+    """Give every family that the operator's map does not name its models: by comparative advantage.
 
     A family goes to the model on which it gains most against the average model; a model takes a share of the families
     no larger than its share of the GPUs, and one that is left over goes to the family that loses least on it. A job
-    that could never run at home may run anywhere.
+    that could never run at home may run anywhere, and one without GPUs needs no home.
     """
-    if (view.home == 0).any():
-        forget_impossible_homes(view)
-        return
-    kinds = np.unique(view.jobs.kind, return_index=True)[1]
-    families = view.jobs.family[kinds]
+    firsts = np.unique(view.jobs.kind, return_index=True)[1]
+    kinds = np.arange(len(firsts))
+    families, needs_gpus = view.jobs.family[firsts], view.jobs.gpus[firsts] > 0
+    named = np.isin(families, families[(view.home[kinds] == 0).any(axis=1)])
+    ours, row_of = np.unique(families[needs_gpus & ~named], return_inverse=True)
+    mine = kinds[needs_gpus & ~named]
     pool_of = np.asarray(view.forms.pool)
-    pools, count = len(view.pools), int(families.max(initial=-1)) + 1
-    speed = np.zeros((count, pools))
-    for k, j in enumerate(kinds):
-        per_gpu = view.rate[k] / max(1e-9, view.jobs[j].gpus * view.jobs[j].share / WHOLE_GPU)
-        np.maximum.at(speed[families[k]], pool_of, per_gpu)
-    gpus = np.asarray(view.pools.gpus, np.float64)
-    home = assign(speed, gpus)
-    for k in range(len(kinds)):
-        view.home[k] = home[families[k]][pool_of]
+    speed = np.zeros((len(ours), len(view.pools)))
+    for k, row in zip(mine, row_of, strict=True):
+        job = view.jobs[firsts[k]]
+        np.maximum.at(speed[row], pool_of, view.rate[k] / (job.gpus * job.share / WHOLE_GPU))
+    taken = np.zeros(len(view.pools), np.bool_)
+    taken[pool_of[(view.home[kinds[named]] != 0).any(axis=0)]] = True
+    home = assign(speed, np.asarray(view.pools.gpus, np.float64), taken)
+    view.home[mine] = home[row_of][:, pool_of]
+    view.home[kinds[~needs_gpus]] = 1
     forget_impossible_homes(view)
 
 
-def assign(speed: Floats, gpus: Floats) -> Ints:
-    """Which pools each family calls home, from its speed there and the size of the pools."""
+def assign(speed: Floats, gpus: Floats, taken: npt.NDArray[np.bool_]) -> Ints:
+    """Which pools each family calls home, from its speed there and the size of the pools.
+
+    The operator has `taken` some pools for other families: none of them is left over.
+    """
     families, pools = speed.shape
-    weight = gpus / max(gpus.sum(), 1.0)
-    advantage = speed / np.maximum(speed @ weight, 1e-9)[:, None]
-    room = np.ceil(weight * families).astype(int)
+    total = max(gpus.sum(), 1.0)
+    advantage = speed / np.maximum(speed @ gpus / total, 1e-9)[:, None]
+    room = np.ceil(gpus * families / total).astype(int)
     home = np.zeros((families, pools), np.int32)
     for flat in np.argsort(-advantage, axis=None, kind="stable"):
         f, p = divmod(int(flat), pools)
@@ -308,7 +326,7 @@ def assign(speed: Floats, gpus: Floats) -> Ints:
             home[f, p] = 1
             room[p] -= 1
     for p in range(pools):
-        if gpus[p] > 0 and not home[:, p].any() and families:
+        if gpus[p] > 0 and families and not taken[p] and not home[:, p].any():
             home[int(np.argmax(advantage[:, p])), p] = 1
     return home
 

@@ -19,7 +19,7 @@ from adlro.core.rules import (
     fits_across,
     fits_on_node,
     in_queue,
-    needed_offer,
+    open_to,
     runtime,
     seen,
 )
@@ -87,19 +87,20 @@ def best_spot(view: View, j: int, score: Score) -> Spot:
         for s in range(len(view.sites)):
             search = look_at(view, j, s, best_s, score, search)
     else:
-        need = needed_offer(view, j)
         for i in range(view.clock[0].open):
-            if view.offer[i] >= need:
-                search = look_at(view, j, view.open[i], best_s, score, search)
+            if open_to(view, j, i):
+                offer = view.open[i]
+                search = better(view, j, offer.site, offer.free_share, best_s, score, search)
         for h in range(len(view.forms)):
             s = first_idle(view, h)
             if s != NOBODY:
                 search = look_at(view, j, s, best_s, score, search)
-    for p in range(len(view.pools)):
-        s = view.pools[p].anchor
-        width = view.width[view.jobs[j].kind, view.sites[s].form]
-        if width > 1 and fits_across(view, j, s, width):
-            search = better(view, j, s, best_s, score, search)
+    if view.jobs[j].gpus > 1:
+        for p in range(len(view.pools)):
+            s = view.pools[p].anchor
+            width = view.width[view.jobs[j].kind, view.sites[s].form]
+            if width > 1 and fits_across(view, j, s, width):
+                search = better(view, j, s, view.sites[s].free_share, best_s, score, search)
     view.tried[demand] = NOBODY if search.legal else version
     return Spot(search.site, search.score)
 
@@ -108,16 +109,16 @@ def best_spot(view: View, j: int, score: Score) -> Spot:
 def look_at(view: View, j: int, s: int, best_s: float, score: Score, search: Search) -> Search:
     """The search with this site looked at, for a job on one node."""
     if view.width[view.jobs[j].kind, view.sites[s].form] == 1 and fits_on_node(view, j, s):
-        return better(view, j, s, best_s, score, search)
+        return better(view, j, s, view.sites[s].free_share, best_s, score, search)
     return search
 
 
 @compiled
-def better(view: View, j: int, s: int, best_s: float, score: Score, search: Search) -> Search:
+def better(view: View, j: int, s: int, free_share: int, best_s: float, score: Score, search: Search) -> Search:
     """The search with a legal site added: it is the best one if its score is."""
     job = view.jobs[j]
     site = view.sites[s]
-    leftover = (site.free_share - job.gpus * job.share) / WHOLE_GPU
+    leftover = (free_share - job.gpus * job.share) / WHOLE_GPU
     home = view.home[job.kind, site.form] != 0
     value = float(score(view, j, s, Pair(runtime(view, j, s), best_s, leftover, home)))
     if value > search.score or (value == search.score and value > NEVER and s < search.site):
@@ -162,6 +163,7 @@ def best_pair(view: View, score: Score) -> Choice:
 @compiled
 def first_that_fits(view: View, score: Score) -> Choice:
     """Start the first job in the queue that fits anywhere, at its best site."""
+    all_tried = True
     for q in range(first_hopeful(view), seen(view)):
         j = in_queue(view, q)
         if hopeless(view, j):
@@ -169,6 +171,9 @@ def first_that_fits(view: View, score: Score) -> Choice:
         spot = best_spot(view, j, score)
         if spot.site != NOBODY:
             return start_or_wait(j, spot.site)
+        all_tried = all_tried and hopeless(view, j)
+    if all_tried:
+        view.clock[0].clear = seen(view)
     return start_or_wait(NOBODY, NOBODY)
 
 

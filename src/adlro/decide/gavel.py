@@ -28,7 +28,7 @@ MEMORY_S: Final = 1920.0
 """Time received counts for 1/e of itself after so long.
 
 Gavel makes a new allocation after this time at the earliest, and forgets all time received when it does. We make one
-whenever a job has come or gone; forgetting everything then would starve whoever has a small share.
+whenever a job has come or gone; forgetting everything then could starve whoever has a small share.
 """
 
 

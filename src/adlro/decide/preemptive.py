@@ -192,9 +192,11 @@ def preempting(view: View, key: Key, until: float) -> Choice:
         victims = 0
         room[:] = 0
         for i in range(clock.running):
-            victims += count_room(view, view.running[i], key, value, room)
+            counted = count_room(view, view.running[i], key, value, room)
+            if view.running[i] < j:
+                victims += counted
         if clock.window > 0 and q + victims >= clock.window:
-            continue  # the stopped jobs could push this one out of sight
+            continue  # stopped jobs that were submitted earlier could push this one out of sight
         site = NOBODY
         soonest = FOREVER
         for s in range(len(view.sites)):

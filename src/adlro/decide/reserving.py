@@ -56,11 +56,10 @@ def imagined(view: View) -> View:
         view.parts,
         view.users,
         view.groups,
+        view.open.copy(),
         view.clock.copy(),
         view.queue,
         view.running,
-        view.open.copy(),
-        view.offer.copy(),
         view.released.copy(),
         view.tried,
         view.idle.copy(),
@@ -365,6 +364,9 @@ def earliest_finish_site(view: View, times: Floats, j: int) -> tuple[int, float]
                 continue
             start = pool_free_at(view, times, s, job.gpus, width)
         else:
+            node = view.nodes[view.sites[s].node]
+            if node.cpus < job.cpus or node.memory < job.memory:
+                continue  # to wait for it would be to wait for ever
             start = free_at(view, times, s, job.gpus)
         end = start + runtime(view, j, s)
         if end < finish:
