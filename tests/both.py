@@ -13,7 +13,7 @@ from tests.strategies import Scenario
 
 from adlro.act.simulator import LOG_FULL, Outcome, Settings, Truth, play, prepare
 from adlro.act.simulator import simulate as simulate_compiled
-from adlro.core.compiled import compiled
+from adlro.core.compiled import compiled, widened
 from adlro.core.policy import Policy
 from adlro.core.records import Disturbance
 from adlro.core.rules import best_runtime, fits, in_queue, runtime, seen
@@ -156,7 +156,7 @@ def start(j: int, s: int) -> Choice:
     """Start the job there, or wait if there is nobody or nowhere."""
     if s == NOBODY:
         return Choice(WAIT, NOBODY, NOBODY, FOREVER)
-    return Choice(START, int(j), int(s), FOREVER)
+    return Choice(START, widened(j), widened(s), FOREVER)
 
 
 @compiled

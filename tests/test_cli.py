@@ -269,3 +269,11 @@ def test_times_are_shown_in_a_unit_that_suits_them() -> None:
     assert [unit_for([value])[1] for value in (5.0, 150.0, 8000.0, 2e5)] == ["s", "min", "h", "d"]
     assert unit_for([8000.0, 150.0])[1] == "min"
     assert [number(value) for value in (None, 1.234, 12.34, 1234.5)] == ["–", "1.23", "12.3", "1,234"]
+
+
+def test_estimates_can_be_asked_for_and_nonsense_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = answer(capsys, *COMPARE, "--estimates", "lognormal:0.5")["settings"]
+    assert (settings["estimates"], settings["estimate_sigma"]) == ("lognormal", 0.5)
+    for wrong in ("nobody", "lognormal:much", "lognormal:-1", "oracle:0.5"):
+        assert run([*COMPARE, "--estimates", wrong]) == 2
+        assert "expected oracle, limit, or lognormal:SIGMA" in capsys.readouterr().err

@@ -24,7 +24,7 @@ from adlro.core.tables import Jobs, View
 from adlro.core.toml import nearest
 from adlro.decide.catalogue import find_policy
 from adlro.experiment import load_jobs, load_scenario, named_as_in
-from adlro.normalise.pack import Plan, pack, plan_cluster
+from adlro.normalise.pack import Plan, pack
 
 GAVEL_JOBS_PER_CPU_S: Final = 43.0
 """What Gavel's own simulator did on two shared cores, FIFO on 108 GPUs at one job in 600 s."""
@@ -117,7 +117,7 @@ def timed_loop() -> float:
 def drawn(cluster: str, workload: str, count: int, seed: int = 0) -> tuple[Plan, Jobs]:
     """A cluster and jobs for it."""
     scenario = load_scenario(cluster, workload, count)
-    return plan_cluster(scenario.cluster), named_as_in(scenario.cluster, load_jobs(workload, seed, count))
+    return scenario.plan, named_as_in(scenario.cluster, load_jobs(workload, seed, count))
 
 
 def cpu_seconds(plan: Plan, jobs: Jobs, policy_name: str, repeats: int = 3) -> float:

@@ -27,7 +27,7 @@ from adlro.core.tables import Ints, Jobs, View
 from adlro.core.toml import nearest
 from adlro.ingest.disturbances import DAY_S, failures, read_disturbances, wear
 from adlro.ingest.synthetic import generate
-from adlro.ingest.workload_file import Workload, load_workload
+from adlro.ingest.workload_file import Estimates, Workload, load_workload
 from adlro.measure.metrics import Metrics, measure
 from adlro.normalise.pack import Plan, pack, pack_disturbances, plan_cluster, refusals, with_model_names
 
@@ -111,13 +111,31 @@ def load_scenario(
     jobs: int | None = None,
     settings: Settings = Settings(),  # noqa: B008  (frozen)
     hazards: Hazards = Hazards(),  # noqa: B008  (frozen)
+    estimates: str | None = None,
 ) -> Scenario:
     """A scenario from the names of shipped ones or from TOML files; everything that can be wrong is found here."""
     check_numbers(restart_s=settings.restart_s, window=settings.window, wear_per_day=hazards.wear_per_day)
     check_numbers(above_0=True, mtbf_h=hazards.mtbf_h, repair_h=hazards.repair_h, jobs=jobs)
     plan = plan_cluster(load_cluster(cluster))
     pack_disturbances(plan, hazards.listed)
-    return Scenario(plan, find_workload(workload), jobs, settings, hazards)
+    return Scenario(plan, told(find_workload(workload), estimates), jobs, settings, hazards)
+
+
+def told(workload: Workload, estimates: str | None) -> Workload:
+    """The workload with other estimates: `oracle`, `limit`, or `lognormal:SIGMA` for an error of that size."""
+    if estimates is None:
+        return workload
+    source, _, sigma = estimates.partition(":")
+    try:
+        value = float(sigma) if sigma else 0.0
+    except ValueError:
+        value = -1.0
+    if source not in ("oracle", "limit", "lognormal") or not 0.0 <= value <= 5.0 or (sigma and source == "oracle"):
+        raise UsageError(
+            f"--estimates is {estimates!r}; expected oracle, limit, or lognormal:SIGMA with SIGMA from 0 to 5."
+        )
+    wanted = Estimates.model_validate({"source": source, "sigma": value})
+    return workload.model_copy(update={"estimates": wanted})
 
 
 def check_numbers(above_0: bool = False, **numbers: float | None) -> None:

@@ -35,6 +35,15 @@ JobCount = Annotated[
         "--jobs", metavar="N", min=1, max=100_000_000, help="How many jobs. Default: as many as the workload says."
     ),
 ]
+EstimatesName = Annotated[
+    str | None,
+    typer.Option(
+        "--estimates",
+        metavar="SOURCE",
+        help="What policies are told of the work: oracle, limit, or lognormal:SIGMA. Default: as the workload says.",
+        rich_help_panel=WORLD,
+    ),
+]
 RestartS = Annotated[
     float,
     typer.Option(
@@ -107,6 +116,7 @@ def compare(
         typer.Option("--threads", metavar="N", min=1, max=1024, help="Runs side by side. Default: one for each core."),
     ] = None,
     as_json: Json = False,
+    estimates: EstimatesName = None,
     restart_s: RestartS = 30.0,
     kill_at_limit: KillAtLimit = False,
     window: Window = 0,
@@ -123,8 +133,9 @@ def compare(
     from adlro.cli.tables import show_comparison
 
     scenario = load(
-        cluster, workload, jobs, restart_s, kill_at_limit, window, mtbf_h, repair_h, wear_per_day, disturbances
-    )
+        cluster, workload, jobs, estimates,
+        restart_s, kill_at_limit, window, mtbf_h, repair_h, wear_per_day, disturbances,
+    )  # fmt: skip
     chosen = find_policies(policies)
     which = range(first_seed, first_seed + seeds)
     say_if_it_compiles()
@@ -153,6 +164,7 @@ def simulate(
         ),
     ] = None,
     as_json: Json = False,
+    estimates: EstimatesName = None,
     restart_s: RestartS = 30.0,
     kill_at_limit: KillAtLimit = False,
     window: Window = 0,
@@ -172,8 +184,9 @@ def simulate(
     if events is not None and (events.is_dir() or not events.absolute().parent.is_dir()):
         raise UsageError(f"--events: cannot write '{events}'; expected a file in a folder that exists.")
     scenario = load(
-        cluster, workload, jobs, restart_s, kill_at_limit, window, mtbf_h, repair_h, wear_per_day, disturbances
-    )
+        cluster, workload, jobs, estimates,
+        restart_s, kill_at_limit, window, mtbf_h, repair_h, wear_per_day, disturbances,
+    )  # fmt: skip
     chosen = find_policy(policy)
     say_if_it_compiles()
     with progress(f"Simulating {chosen.name}") as tell:
@@ -217,8 +230,8 @@ def bench(
 
 
 def load(
-    cluster: str, workload: str, jobs: int | None, restart_s: float, kill_at_limit: bool, window: int,
-    mtbf_h: float | None, repair_h: float, wear_per_day: float, disturbances: str | None,
+    cluster: str, workload: str, jobs: int | None, estimates: str | None,
+    restart_s: float, kill_at_limit: bool, window: int, mtbf_h: float | None, repair_h: float, wear_per_day: float, disturbances: str | None,
 ) -> "Scenario":  # fmt: skip
     """The scenario that the options of a command ask for."""
     from adlro.act.simulator import Settings
@@ -226,7 +239,7 @@ def load(
 
     listed = find_disturbances(disturbances) if disturbances else ()
     settings = Settings(restart_s, kill_at_limit, window)
-    return load_scenario(cluster, workload, jobs, settings, Hazards(mtbf_h, repair_h, wear_per_day, listed))
+    return load_scenario(cluster, workload, jobs, settings, Hazards(mtbf_h, repair_h, wear_per_day, listed), estimates)
 
 
 def find_policies(names: str) -> "list[Policy]":
@@ -283,6 +296,7 @@ def provenance(scenario: "Scenario", disturbances: str | None) -> dict[str, Any]
     hazards = scenario.hazards
     return {
         "settings": {"jobs": scenario.jobs or scenario.workload.jobs}
+        | {"estimates": scenario.workload.estimates.source, "estimate_sigma": scenario.workload.estimates.sigma}
         | asdict(scenario.settings)
         | {"mtbf_h": hazards.mtbf_h, "repair_h": hazards.repair_h, "wear_per_day": hazards.wear_per_day}
         | {"disturbances": disturbances},

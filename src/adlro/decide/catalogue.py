@@ -3,15 +3,18 @@
 import importlib.util
 import inspect
 import math
+import traceback
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, Final, cast
+
+import numpy as np
 
 from adlro.core.compiled import compiled_here, is_compiled
 from adlro.core.errors import CatalogueError, PolicyError
-from adlro.core.policy import NEVER, Choose, Policy, starting, waiting
+from adlro.core.policy import NEVER, VIEW_TYPE, Choose, Policy, starting, waiting
 from adlro.core.tables import Choice, View
 from adlro.core.toml import nearest
 from adlro.decide import allox, baselines, gavel, preemptive, reserving
@@ -19,6 +22,8 @@ from adlro.decide.choosing import Pair, best_pair, legal_pairs
 
 MODULES = (baselines, reserving, preemptive, gavel, allox)
 """Adding a policy: its function and its Policy in a module, and the module here."""
+
+LONGEST_REASON: Final = 160
 
 
 @cache
@@ -44,32 +49,30 @@ def load_policy(where: str) -> Policy:
     """A policy from a user's file: a Policy, `choose(view)`, or `score(job, site, pair, now)`; compiled or plain."""
     path_text, _, name = where.partition(":")
     path = Path(path_text)
-    if not name:
-        raise PolicyError(f"{where}: which function? Write {where}:NAME.")
     if not path.is_file():
-        raise PolicyError(f"{path_text}: no such file; expected a Python file with a function {name!r}.")
+        raise CatalogueError(f"{path_text}: no such file; expected path.py:NAME, a function in a Python file.")
+    if not name:
+        raise CatalogueError(f"{where}: which function? Write {where}:NAME.")
     module = run_file(path)
     thing = getattr(module, name, None)
     if isinstance(thing, Policy):
         return thing
     if not callable(thing):
         names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise PolicyError(f"{path_text}: no function {name!r}.{nearest(name, names)}")
+        raise CatalogueError(f"{path_text}: no function {name!r}.{nearest(name, names)}")
     plain = getattr(thing, "py_func", thing)
     summary = (inspect.getdoc(plain) or "a policy of your own").splitlines()[0]
     parameters = len(inspect.signature(plain).parameters)
-    if parameters == 1:
-        if is_compiled(thing):
-            return Policy(name, summary, choose=cast(Choose, thing))
-        return Policy(name, summary, make=lambda view, seed: guarded(where, cast(Choose, thing)))
-    if parameters == 4:
-        if is_compiled(thing):
-            return Policy(name, summary, choose=compiled_score(thing))
-        return Policy(name, summary, make=lambda view, seed: guarded(where, plain_score(thing)))
-    raise PolicyError(
-        f"{where} takes {parameters} arguments; expected choose(view), or score(job, site, pair, now). "
-        "See CONTRIBUTING.md for an example of each."
-    )
+    if parameters not in (1, 4):
+        raise PolicyError(
+            f"{where} takes {parameters} arguments; expected choose(view), or score(job, site, pair, now). "
+            "See CONTRIBUTING.md for an example of each."
+        )
+    if is_compiled(thing):
+        choose = compiled_choose(thing) if parameters == 1 else compiled_score(thing)
+        return Policy(name, summary, choose=compiled_now(where, choose))
+    choose = thing if parameters == 1 else plain_score(where, thing)
+    return Policy(name, summary, make=lambda view, seed: guarded(where, choose))
 
 
 def run_file(path: Path) -> ModuleType:
@@ -80,9 +83,27 @@ def run_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise PolicyError(f"{path}: cannot be loaded: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise PolicyError(f"{path}: cannot be loaded: {in_one_line(error, path)}") from error
     return module
+
+
+def in_one_line(error: BaseException, path: Path) -> str:
+    """The kind of an error, what it says first, and the last line of the user's file that it came by."""
+    said = (str(error).strip().splitlines() or [""])[0]
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
+    return f"{type(error).__name__}: {said}" + (f" (line {lines[-1]})" if lines else "")
+
+
+def compiled_choose(choose: Callable[..., Any]) -> Choose:
+    """A user's compiled policy, with its answer in exactly the types that the simulator was compiled for."""
+
+    @compiled_here
+    def ask(view: View) -> Choice:
+        verb, job, site, until = choose(view)
+        return Choice(np.int64(verb), np.int64(job), np.int64(site), np.float64(until))
+
+    return ask
 
 
 def compiled_score(score: Callable[..., float]) -> Choose:
@@ -99,7 +120,22 @@ def compiled_score(score: Callable[..., float]) -> Choose:
     return choose
 
 
-def plain_score(score: Callable[..., float]) -> Choose:
+def compiled_now(where: str, choose: Choose) -> Choose:
+    """The same policy, compiled before the run, so that what cannot be compiled is told at once and in one line."""
+    try:
+        cast(Any, choose).compile((VIEW_TYPE,))
+    except Exception as error:
+        lines = str(error).splitlines() or [""]
+        # Numba's first line names the pass in which it failed, the second the reason, with all types in full.
+        said = lines[1 if len(lines) > 1 else 0]
+        said = said if len(said) <= LONGEST_REASON else f"{said[:LONGEST_REASON]} …"
+        raise PolicyError(
+            f"{where} cannot be compiled: {type(error).__name__}: {said} Without @compiled it runs as plain Python."
+        ) from error
+    return choose
+
+
+def plain_score(where: str, score: Callable[..., float]) -> Choose:
     """A policy that starts the legal pair with the best score, in plain Python."""
 
     def choose(view: View) -> Choice:
@@ -108,9 +144,9 @@ def plain_score(score: Callable[..., float]) -> Choose:
         now = float(view.clock[0].now)
         for (j, s), (runtime_s, best_s, leftover) in zip(pairs.tolist(), known.tolist(), strict=True):
             home = bool(view.home[view.jobs[j].kind, view.sites[s].form])
-            value = score(view.jobs[j], view.sites[s], Pair(runtime_s, best_s, leftover, home), now)
-            if not isinstance(value, int | float) and not hasattr(value, "__float__"):
-                raise TypeError(f"the score is {value!r}; expected a number")
+            value: Any = score(view.jobs[j], view.sites[s], Pair(runtime_s, best_s, leftover, home), now)
+            if not isinstance(value, int | float | np.number) or math.isnan(value):
+                raise PolicyError(f"{where} answered {value!r} as a score; expected a number, or NEVER to rather wait.")
             if value > best:
                 best, chosen = value, (j, s)
         return waiting() if chosen is None else starting(*chosen)
@@ -120,12 +156,15 @@ def plain_score(score: Callable[..., float]) -> Choose:
 
 def guarded(where: str, choose: Choose) -> Choose:
     """The same plain policy, whose mistakes are told as the user's mistakes."""
+    path = Path(where.partition(":")[0])
 
     def ask(view: View) -> Choice:
         try:
             answer: Any = choose(view)
+        except PolicyError:
+            raise
         except Exception as error:
-            raise PolicyError(f"{where} failed: {type(error).__name__}: {error}") from error
+            raise PolicyError(f"{where} failed: {in_one_line(error, path)}") from error
         if not isinstance(answer, Choice):
             raise PolicyError(f"{where} answered {answer!r}; expected starting(job, site), stopping(job) or waiting().")
         verb, job, site, until = answer
