@@ -231,7 +231,8 @@ def bench(
 
 def load(
     cluster: str, workload: str, jobs: int | None, estimates: str | None,
-    restart_s: float, kill_at_limit: bool, window: int, mtbf_h: float | None, repair_h: float, wear_per_day: float, disturbances: str | None,
+    restart_s: float, kill_at_limit: bool, window: int,
+    mtbf_h: float | None, repair_h: float, wear_per_day: float, disturbances: str | None,
 ) -> "Scenario":  # fmt: skip
     """The scenario that the options of a command ask for."""
     from adlro.act.simulator import Settings
