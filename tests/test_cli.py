@@ -127,7 +127,8 @@ def test_the_settings_reach_the_simulator(capsys: pytest.CaptureFixture[str]) ->
     rough = answer(capsys, *SIMULATE, "--mtbf-h", "3", "--repair-h", "1", "--wear-per-day", "0.1", "--window", "5")
     assert rough["failures"] > 0
     assert rough["settings"] == {
-        "jobs": 40, "estimates": "oracle", "estimate_sigma": 0.0, "restart_s": 30.0, "kill_at_limit": False, "window": 5,
+        "jobs": 40, "estimates": "oracle", "estimate_sigma": 0.0,
+        "restart_s": 30.0, "kill_at_limit": False, "window": 5,
         "mtbf_h": 3.0, "repair_h": 1.0,
         "wear_per_day": 0.1, "disturbances": None,
     }  # fmt: skip

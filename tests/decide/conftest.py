@@ -73,10 +73,10 @@ def scenario_of(case: Case) -> Scenario:
     """The case in the words of the simulators."""
     link = Link("pcie", 32.0)
     nodes = tuple(
-        Node(f"n{number}", *(more or (CORES,)), 256.0, (Gpus(model, gpus),) if gpus else (), link)
-        for number, (model, gpus, *more) in enumerate(case.nodes)
+        Node(f"n{number}", node[2] if len(node) == 3 else CORES, 256.0, (Gpus(node[0], node[1]),), link)
+        for number, node in enumerate(case.nodes)
     )
-    models = {model: gpu_model(model) for model, gpus, *_ in case.nodes if gpus}
+    models = {model: gpu_model(model) for model, *_ in case.nodes}
     cluster = Cluster("hand", "", nodes, link, models, dict(case.affinity))
     options = Options(restart_s=case.restart_s, window=case.window)
     jobs = [job_of(*job) for job in case.jobs]
@@ -100,7 +100,7 @@ MIXED = (("ada", 4, 16.0), ("ada", 4, 16.0), ("bell", 2, 16.0), ("bell", 4, 16.0
 MIXED_SPEEDS = {"fluids": {"ada": 1.0, "bell": 0.25}, "vision": {"ada": 1.0, "bell": 0.5}, "tables": {"ada": 0.5}}
 
 
-def mixed_case(seed: int, jobs: int = 30) -> Case:
+def mixed_case(seed: int, jobs: int = 24) -> Case:
     """A busy cluster of two models, with gangs, shares, jobs without GPUs, allowed models, outages and a window of 3.
 
     Estimates are wrong by up to a factor of two either way. One job in some twenty can never run and is refused.
@@ -109,7 +109,7 @@ def mixed_case(seed: int, jobs: int = 30) -> Case:
     submitted = []
     at = 0.0
     for number in range(jobs):
-        at += source.choice((0.0, source.expovariate(1 / 150)))
+        at += source.choice((0.0, source.expovariate(1 / 40)))
         gpus = source.choice((0, 1, 1, 1, 1, 2, 2, 3, 4, 6, 8, source.choice((1, 9))))
         work = source.uniform(50, 1500) * max(gpus, 1)
         more: dict[str, Any] = {
@@ -130,7 +130,7 @@ def mixed_case(seed: int, jobs: int = 30) -> Case:
         submitted.append((at, work, gpus, more))
     outages = []
     for node in range(3):
-        down = source.uniform(0.0, 3000.0)
+        down = source.uniform(0.0, 2000.0)
         outages += [Disturbance(down, "down", f"n{node}"), Disturbance(down + 500.0, "up", f"n{node}")]
     worn = Disturbance(source.uniform(0.0, 2000.0), "speed", "n1", source.randrange(4), 0.5)
     return Case(

@@ -183,8 +183,8 @@ def test_unicep_divides_by_the_logarithm_of_the_gpus() -> None:
 
 def test_qssf_learns_from_finished_jobs_of_the_same_name_then_user_then_all() -> None:
     # At 0 and 10 nothing tells the jobs apart: submit order. At 110 are known ann/a: 10, bob/b: 100.
-    # 110: ann/a and, by user, ann/c: 10 → job 3. 150: ann/c by user sqrt(10 · 40) = 20; eve by all (10 · 100 · 40)^(1/3)
-    # = 34; bob/b 100 → job 4. 152: eve by all (10 · 100 · 40 · 2)^(1/4) = 17, bob/b 100 → job 5, then job 2.
+    # 110: ann/a and, by user, ann/c: 10 → job 3. 150: ann/c by user √(10 · 40) = 20, eve by all ∛(10 · 100 · 40) = 34,
+    # bob/b 100 → job 4. 152: eve by all ∜(10 · 100 · 40 · 2) = 17, bob/b 100 → job 5, then job 2.
     ann, bob, eve = ({"user": user, "name": name} for user, name in (("ann", "a"), ("bob", "b"), ("eve", "e")))
     jobs = [(0, 10, 1, ann), (0, 100, 1, bob), (50, 1, 1, bob), (60, 40, 1, ann), (70, 2, 1, {**ann, "name": "c"})]
     case = Case([(V100, 1)], [*jobs, (80, 5, 1, eve)])
@@ -308,16 +308,13 @@ def test_multifactor_prefers_the_user_who_has_used_less() -> None:
     assert run(case, "fcfs-easy") == {0: Fate(0, 0, 100), 1: Fate(100, 0, 110), 2: Fate(110, 0, 120)}
 
 
-@pytest.mark.parametrize(("gpus", "first"), [(2, 2), (4, 1)])
-def test_multifactor_adds_size_and_priority_to_the_fair_share(gpus: int, first: int) -> None:
-    # At 100: 1000 · g/4 + 500 + 1000 · 1 for the first user against 1000 · 1/4 + 2000 + 0 for bob's, and less than 1
-    # for age: 2000 against 2250 with 2 GPUs, 2500 against 2250 with 4.
-    jobs = [(0, 400, 4), (1, 10 * gpus, gpus, {"priority": 1.0}), (2, 10, 1, {**BOB, "priority": 0.0})]
-    jobs.append((3, 30, 3, {"priority": 0.0}))  # so that not both fit beside each other: 1750 at most, it comes last
-    case = Case([(V100, 4)], jobs)
-    starts = {job: fate.start for job, fate in run(case, "multifactor").items()}
-    assert starts[first] == 100
-    assert starts[3] > 100
+@pytest.mark.parametrize(("priority", "starts"), [(0.0, (100, 110)), (0.5, (110, 100))])
+def test_multifactor_adds_size_and_priority_to_the_fair_share(priority: float, starts: tuple[float, float]) -> None:
+    # At 100, and less than 1 for age: the gang has 1000 · 4/4 + 500 + 1000 · 1 = 2500; bob's job 1000 · 1/4 + 2000 =
+    # 2250 without priority, 2750 with half of it.
+    jobs = [(0, 400, 4), (1, 40, 4, {"priority": 1.0}), (2, 10, 1, {**BOB, "priority": priority})]
+    fates = run(Case([(V100, 4)], jobs), "multifactor")
+    assert (fates[1].start, fates[2].start) == starts
 
 
 def test_multifactor_forgets_half_of_the_usage_in_a_week() -> None:

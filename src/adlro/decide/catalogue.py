@@ -1,8 +1,10 @@
 """Every policy by name, and policies from a user's own file."""
 
+import hashlib
 import importlib.util
 import inspect
 import math
+import sys
 import traceback
 from collections.abc import Callable
 from functools import cache
@@ -12,7 +14,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from adlro.core.compiled import compiled_here, is_compiled
+from adlro.core.compiled import compiled_here, is_compiled, widened
 from adlro.core.errors import CatalogueError, PolicyError
 from adlro.core.policy import NEVER, VIEW_TYPE, Choose, Policy, starting, waiting
 from adlro.core.tables import Choice, View
@@ -52,7 +54,7 @@ def load_policy(where: str) -> Policy:
     if not path.is_file():
         raise CatalogueError(f"{path_text}: no such file; expected path.py:NAME, a function in a Python file.")
     if not name:
-        raise CatalogueError(f"{where}: which function? Write {where}:NAME.")
+        raise CatalogueError(f"{path_text}: which function? Write {path_text}:NAME.")
     module = run_file(path)
     thing = getattr(module, name, None)
     if isinstance(thing, Policy):
@@ -77,13 +79,16 @@ def load_policy(where: str) -> Policy:
 
 def run_file(path: Path) -> ModuleType:
     """The module of a user's file."""
-    spec = importlib.util.spec_from_file_location(f"adlro_user_policy_{path.stem}", path)
+    # Compiled code from the cache looks for its module by name: one name for each file, the same at every start.
+    name = f"adlro_policy_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise PolicyError(f"{path}: not a Python file; expected a name that ends in .py.")
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
+        del sys.modules[name]
         raise PolicyError(f"{path}: cannot be loaded: {in_one_line(error, path)}") from error
     return module
 
@@ -101,7 +106,7 @@ def compiled_choose(choose: Callable[..., Any]) -> Choose:
     @compiled_here
     def ask(view: View) -> Choice:
         verb, job, site, until = choose(view)
-        return Choice(np.int64(verb), np.int64(job), np.int64(site), np.float64(until))
+        return Choice(widened(verb), widened(job), widened(site), float(until))
 
     return ask
 
@@ -125,13 +130,11 @@ def compiled_now(where: str, choose: Choose) -> Choose:
     try:
         cast(Any, choose).compile((VIEW_TYPE,))
     except Exception as error:
-        lines = str(error).splitlines() or [""]
-        # Numba's first line names the pass in which it failed, the second the reason, with all types in full.
-        said = lines[1 if len(lines) > 1 else 0]
-        said = said if len(said) <= LONGEST_REASON else f"{said[:LONGEST_REASON]} …"
-        raise PolicyError(
-            f"{where} cannot be compiled: {type(error).__name__}: {said} Without @compiled it runs as plain Python."
-        ) from error
+        # Numba first names the pass in which it failed, once for each function on the way; then the reason, with all
+        # types in full.
+        lines = [line for line in str(error).splitlines() if not line.startswith("Failed in nopython mode")]
+        said = f"{type(error).__name__}: {lines[0] if lines else ''}"[:LONGEST_REASON]
+        raise PolicyError(f"{where} cannot be compiled: {said}. Without @compiled it runs as plain Python.") from error
     return choose
 
 
@@ -148,7 +151,7 @@ def plain_score(where: str, score: Callable[..., float]) -> Choose:
             if not isinstance(value, int | float | np.number) or math.isnan(value):
                 raise PolicyError(f"{where} answered {value!r} as a score; expected a number, or NEVER to rather wait.")
             if value > best:
-                best, chosen = value, (j, s)
+                best, chosen = float(value), (j, s)
         return waiting() if chosen is None else starting(*chosen)
 
     return choose
