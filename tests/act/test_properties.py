@@ -211,7 +211,14 @@ def check_lists(view: View) -> None:
     """Compare the lists of open and idle sites with what they stand for."""
     up, busy = view.nodes.up[view.sites.node] != 0, view.nodes.jobs[view.sites.node] > 0
     has_room = (view.sites.free_gpus > 0) | (view.sites.open_share > 0)
-    assert sorted(view.open.site[: view.clock[0].open].tolist()) == np.flatnonzero(up & busy & has_room).tolist()
+    offers = view.open[: view.clock[0].open]
+    assert sorted(offers["site"].tolist()) == np.flatnonzero(up & busy & has_room).tolist()
+    for offer in offers:
+        site = view.sites[offer["site"]]
+        node = view.nodes[site.node]
+        assert (offer["form"], offer["free_share"]) == (site.form, site.free_share)
+        assert offer["most"] == site.free_gpus * WHOLE_GPU + site.open_share
+        assert (offer["cpus"], offer["memory"]) == (node.free_cpus, node.free_memory)
     idle = set()
     for form in view.forms:
         for rank in range(form.sites):

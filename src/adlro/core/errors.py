@@ -4,6 +4,7 @@ AdlroError
 ├── UsageError      the command line asks for something that does not exist
 ├── ConfigError     a TOML file says something impossible
 ├── CatalogueError  a GPU model, cluster, family or policy has no such name
+├── TraceError      a trace cannot be read, or too much of it is wrong
 └── PolicyError     a user's policy file cannot be loaded or does not answer
 """
 
@@ -22,6 +23,10 @@ class ConfigError(AdlroError):
 
 class CatalogueError(AdlroError):
     """No such GPU model, cluster, family or policy."""
+
+
+class TraceError(AdlroError):
+    """A trace cannot be read, or too much of it is wrong."""
 
 
 class PolicyError(AdlroError):

@@ -17,6 +17,10 @@ Ints: TypeAlias = npt.NDArray[np.int32]
 NOBODY: Final = -1
 """No job, no site, no part: the index of nothing."""
 
+ALWAYS: Final = -2
+"""In View.tried: jobs of this demand must always be tried. A gang over several nodes may come to fit because another
+job started, since that changes which nodes have the most free GPUs."""
+
 FOREVER: Final = np.inf
 
 RECENT: Final = 64

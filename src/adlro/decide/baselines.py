@@ -9,8 +9,8 @@ import numpy.typing as npt
 from adlro.core.compiled import compiled
 from adlro.core.policy import NEVER, Policy
 from adlro.core.records import WHOLE_GPU
-from adlro.core.rules import best_runtime, fits, gpu_share, in_queue, seen
-from adlro.core.tables import MIX_ROWS, NOBODY, Choice, Floats, Ints, View
+from adlro.core.rules import best_runtime, fits, gpu_share, in_queue, portion, seen
+from adlro.core.tables import ALWAYS, MIX_ROWS, NOBODY, Choice, Floats, Ints, View
 from adlro.decide.choosing import (
     Pair,
     anywhere,
@@ -122,7 +122,7 @@ def random(view: View) -> Choice:
                 if clock.random % count == 0:
                     chosen = j
                     site = s
-        if count == before:
+        if count == before and view.tried[view.jobs[j].demand] != ALWAYS:
             view.tried[view.jobs[j].demand] = clock.version
     return start_or_wait(chosen, site)
 
@@ -141,14 +141,22 @@ def fcfs_first_fit(view: View) -> Choice:
 
 @compiled
 def has_home(view: View, j: int) -> bool:
-    """Whether a node at home is large enough for the job, if it were empty."""
+    """Whether nodes at home are large enough for the job, and enough of them, if they were empty."""
     job = view.jobs[j]
-    for h in range(len(view.forms)):
-        width = view.width[job.kind, h]
-        if view.home[job.kind, h] != 0 and width > 0:
+    whole = max(job.gpus, 1)
+    for p in range(len(view.pools)):
+        able = 0
+        width = 1
+        for h in range(len(view.forms)):
             form = view.forms[h]
-            if width > 1 or (form.cpus >= job.cpus and form.memory >= job.memory):
-                return True
+            if form.pool != p or view.home[job.kind, h] == 0 or view.width[job.kind, h] == 0:
+                continue
+            width = view.width[job.kind, h]
+            part = max(min(form.gpus, job.gpus), 1)
+            if form.cpus >= portion(job.cpus, part, whole) and form.memory >= portion(job.memory, part, whole):
+                able += form.sites
+        if able >= width:
+            return True
     return False
 
 

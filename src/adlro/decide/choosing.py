@@ -23,7 +23,7 @@ from adlro.core.rules import (
     runtime,
     seen,
 )
-from adlro.core.tables import FOREVER, NOBODY, RECENT, START, WAIT, Choice, Floats, Ints, View
+from adlro.core.tables import ALWAYS, FOREVER, NOBODY, RECENT, START, WAIT, Choice, Floats, Ints, View
 
 
 class Pair(NamedTuple):
@@ -78,7 +78,7 @@ def best_spot(view: View, j: int, score: Score) -> Spot:
     version = view.clock[0].version
     search = Search(False, NOBODY, NEVER)
     best_s = best_runtime(view, j)
-    if tried != NOBODY and version - tried <= RECENT:
+    if tried >= 0 and version - tried <= RECENT:
         for v in range(tried + 1, version + 1):
             node = view.nodes[view.released[v % RECENT]]
             for s in range(node.first_site, node.first_site + node.sites):
@@ -101,7 +101,8 @@ def best_spot(view: View, j: int, score: Score) -> Spot:
             width = view.width[view.jobs[j].kind, view.sites[s].form]
             if width > 1 and fits_across(view, j, s, width):
                 search = better(view, j, s, view.sites[s].free_share, best_s, score, search)
-    view.tried[demand] = NOBODY if search.legal else version
+    if tried != ALWAYS:
+        view.tried[demand] = NOBODY if search.legal else version
     return Spot(search.site, search.score)
 
 

@@ -327,16 +327,29 @@ def free_at(view: View, times: Floats, s: int, gpus: int) -> float:
 
 
 @compiled
-def pool_free_at(view: View, times: Floats, s: int, gpus: int, width: int) -> float:
+def large_enough(view: View, j: int, s: int) -> bool:
+    """Whether the node could ever give the job its cores and memory (for a gang over several: its part of them)."""
+    job = view.jobs[j]
+    site = view.sites[s]
+    node = view.nodes[site.node]
+    whole = max(job.gpus, 1)
+    part = max(min(site.gpus, job.gpus), 1)
+    return node.cpus >= portion(job.cpus, part, whole) and node.memory >= portion(job.memory, part, whole)
+
+
+@compiled
+def pool_free_at(view: View, times: Floats, j: int, s: int, width: int) -> float:
     """When the pool is expected to have its part of a gang free on each of as many nodes as the gang takes."""
     pool = view.pools[view.sites[s].pool]
-    each = -(-gpus // width)
+    each = -(-view.jobs[j].gpus // width)
     last = -1.0
     for _ in range(width):
         soonest = FOREVER
         ready = 0
         for i in range(pool.first_site, pool.first_site + pool.sites):
             time = free_at(view, times, view.pool_sites[i], each)
+            if not large_enough(view, j, view.pool_sites[i]):
+                continue
             if time <= last:
                 ready += 1
             elif time < soonest:
@@ -362,11 +375,10 @@ def earliest_finish_site(view: View, times: Floats, j: int) -> tuple[int, float]
         elif width > 1:
             if s != view.pools[view.sites[s].pool].anchor:
                 continue
-            start = pool_free_at(view, times, s, job.gpus, width)
+            start = pool_free_at(view, times, j, s, width)
+        elif not large_enough(view, j, s):
+            continue  # to wait for it would be to wait for ever
         else:
-            node = view.nodes[view.sites[s].node]
-            if node.cpus < job.cpus or node.memory < job.memory:
-                continue  # to wait for it would be to wait for ever
             start = free_at(view, times, s, job.gpus)
         end = start + runtime(view, j, s)
         if end < finish:

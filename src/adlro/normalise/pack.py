@@ -14,6 +14,7 @@ from adlro.core.memory import release_temporaries
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Disturbance, Job, Link, Node, Placing, SpeedOf
 from adlro.core.rules import BITS_PER_WORD, ever_fits
 from adlro.core.tables import (
+    ALWAYS,
     CLOCK,
     DOWN,
     FOREVER,
@@ -280,7 +281,7 @@ def pack(plan: Plan, jobs: Jobs, speed: SpeedOf) -> View:
         queue=np.zeros(2 * count + 2, np.int32),
         running=np.zeros(count + 1, np.int32),
         released=np.zeros(RECENT, np.int32),
-        tried=np.full(number_demands(jobs.table), NOBODY, np.int32),
+        tried=untried(jobs.table, width),
         idle=plan.idle.copy(),
         form_sites=plan.form_sites,
         pool_sites=plan.pool_sites,
@@ -343,6 +344,13 @@ def number_demands(table: Table) -> int:
         key = renumbered(key * count + numbers)[0]
     table.demand = key
     return int(key.max(initial=0)) + 1
+
+
+def untried(table: Table, width: Ints) -> Ints:
+    """Nothing has been tried yet; what may take several nodes must always be tried."""
+    tried = np.full(number_demands(table), NOBODY, np.int32)
+    tried[table.demand[(width > 1).any(axis=1)[table.kind]]] = ALWAYS
+    return tried
 
 
 def renumbered(values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], int]:
