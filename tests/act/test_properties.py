@@ -203,7 +203,9 @@ def check_counts(view: View) -> None:
         assert site.free_mask == sum(1 << gpu for gpu in whole)
         assert site.open_share == max((share for share in free if share < WHOLE_GPU), default=0)
     for p, pool in enumerate(view.pools):
-        assert pool.free_gpus == view.sites.free_gpus[view.sites.pool == p].sum()
+        free_gpus = view.sites.free_gpus[view.sites.pool == p]
+        assert pool.free_gpus == free_gpus.sum()
+        assert view.spare[p].tolist() == np.bincount(free_gpus, minlength=view.spare.shape[1]).tolist()
     assert held_parts + len(free_parts(view)) == len(view.parts)
 
 

@@ -109,7 +109,7 @@ def mixed_case(seed: int, jobs: int = 24) -> Case:
     submitted = []
     at = 0.0
     for number in range(jobs):
-        at += source.choice((0.0, source.expovariate(1 / 40)))
+        at += source.choice((0.0, source.expovariate(1 / 20)))
         gpus = source.choice((0, 1, 1, 1, 1, 2, 2, 3, 4, 6, 8, source.choice((1, 9))))
         work = source.uniform(50, 1500) * max(gpus, 1)
         more: dict[str, Any] = {

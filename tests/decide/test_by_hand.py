@@ -380,6 +380,14 @@ def test_eft_does_not_wait_for_a_node_that_could_never_take_the_job() -> None:
     assert run(case, "eft") == {0: Fate(0, 1, 40)}
 
 
+@pytest.mark.parametrize("policy", ["eft", "static-affinity"])
+def test_nor_does_a_gang_wait_for_two_nodes_that_could_never_take_it(policy: str) -> None:
+    # On two V100 nodes it would need 12 cores each, and they have 8. On the T4s it takes 10 / (4 · 0.25) = 10 s.
+    nodes = [(V100, 2, 8.0), (V100, 2, 8.0), (T4, 4, 32.0)]
+    case = Case(nodes, [(0, 10, 4, {"cpus": 24.0})], SLOW_T4, affinity={"any": (V100,)})
+    assert run(case, policy) == {0: Fate(0, 2, 10)}
+
+
 # ---- preemptive --------------------------------------------------------------------------------------------------
 
 
@@ -400,9 +408,9 @@ def test_srtf_lets_a_stopped_job_run_elsewhere() -> None:
     # At 10: left on a V100 90, 150 − 5 = 145, 10. Job 2 is soonest on the V100: job 0 is stopped there, though job 1
     # has more left. Job 0 (90 < 145) stops job 1 in turn and takes the T4: 10 + 90/0.5 = 190. At 20 job 1 has the V100
     # to itself: 20 + 145.
-    case = Case([(V100, 1), (T4, 1)], [(0, 100), (0, 150), (10, 10)], HALF_T4)
+    case = Case([(T4, 1), (V100, 1)], [(0, 100), (0, 150), (10, 10)], HALF_T4)
     fates = run(case, "srtf")
-    assert fates == {0: Fate(0, 1, 190, stops=1), 1: Fate(0, 0, 165, stops=1), 2: Fate(10, 0, 20)}
+    assert fates == {0: Fate(0, 0, 190, stops=1), 1: Fate(0, 1, 165, stops=1), 2: Fate(10, 1, 20)}
 
 
 def test_srsf_counts_the_gpus_and_srtf_does_not() -> None:
@@ -426,9 +434,18 @@ def test_for_a_gang_over_two_nodes_no_more_are_stopped_than_it_needs() -> None:
     assert fates == {0: Fate(0, 0, 100), 1: Fate(0, 1, 210, stops=1), 2: Fate(10, 1, 20)}
 
 
-def test_a_job_on_a_share_of_a_gpu_is_not_stopped() -> None:
+def test_nobody_is_stopped_in_vain() -> None:
+    # At 10 jobs 0 and 1 have 10 and 100 left; the gang needs 10 s on both GPUs. It may not stop job 0, so it would not
+    # help to stop job 1. At 20 job 0 has ended: now job 1 is stopped, and does its last 90 from 30.
+    case = Case([(V100, 2)], [(0, 20), (0, 110), (10, 20, 2)])
+    assert run(case, "srtf") == {0: Fate(0, 0, 20), 1: Fate(0, 0, 120, stops=1), 2: Fate(20, 0, 30)}
+
+
+def test_a_job_on_a_share_of_a_gpu_is_not_stopped_nor_its_neighbour_in_vain() -> None:
     case = Case([(V100, 1)], [(0, 50, 1, share(500)), (10, 10)])
     assert run(case, "srtf") == {0: Fate(0, 0, 100), 1: Fate(100, 0, 110)}
+    case = Case([(V100, 2)], [(0, 50, 1, share(500)), (0, 100), (10, 20, 2)])
+    assert run(case, "srtf") == {0: Fate(0, 0, 100), 1: Fate(0, 0, 100), 2: Fate(100, 0, 110)}
 
 
 def test_with_a_window_of_one_an_earlier_job_is_not_stopped_and_a_later_one_is() -> None:

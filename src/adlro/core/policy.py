@@ -86,8 +86,8 @@ FLOATS_2D = types.Array(types.float64, 2, "C")
 
 VIEW_TYPE = types.NamedTuple(
     [table_type(dtype) for dtype in (JOB, RUN, SITE, NODE, GPU, FORM, POOL, PART, USER, GROUP, OFFER, CLOCK)]
-    + [INTS] * 7
-    + [FLOATS_2D, INTS_2D, FLOATS, INTS_2D, FLOATS_2D],
+    + [INTS] * 8
+    + [FLOATS_2D, INTS_2D, INTS_2D, FLOATS, INTS_2D, FLOATS_2D],
     View,
 )
 CHOICE_TYPE = types.NamedTuple([types.int64, types.int64, types.int64, types.float64], Choice)

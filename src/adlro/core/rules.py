@@ -67,7 +67,7 @@ def fits_across(view: View, j: int, s: int, width: int) -> bool:
     """Whether a gang can have its GPUs on the fewest nodes of this pool now."""
     job = view.jobs[j]
     pool = view.pools[view.sites[s].pool]
-    if s != pool.anchor or pool.free_gpus < job.gpus:
+    if s != pool.anchor or most_free_on(view, view.sites[s].pool, width) < job.gpus:
         return False
     needed = job.gpus
     last = NOBODY
@@ -77,6 +77,30 @@ def fits_across(view: View, j: int, s: int, width: int) -> bool:
             return False
         needed -= min(needed, view.sites[last].free_gpus)
     return needed == 0
+
+
+@compiled
+def most_free_on(view: View, p: int, width: int) -> int:
+    """The most wholly free GPUs that so many nodes of a pool could have, whatever else they lack."""
+    gpus = 0
+    nodes = width
+    for free in range(view.pools[p].largest, 0, -1):
+        taken = min(nodes, view.spare[p, free])
+        gpus += taken * free
+        nodes -= taken
+        if nodes == 0:
+            break
+    return gpus
+
+
+@compiled
+def add_free(view: View, s: int, count: int) -> None:
+    """So many more (or fewer) GPUs of the site are wholly free."""
+    site = view.sites[s]
+    view.spare[site.pool, site.free_gpus] -= 1
+    site.free_gpus += count
+    view.spare[site.pool, site.free_gpus] += 1
+    view.pools[site.pool].free_gpus += count
 
 
 @compiled
@@ -301,9 +325,8 @@ def take_part(view: View, j: int, s: int, gpus: int, cpus: int, memory: int) -> 
                 wanted -= 1
             g += 1
         site.free_mask &= ~mask
-        site.free_gpus -= gpus
         site.free_share -= gpus * WHOLE_GPU
-        view.pools[site.pool].free_gpus -= gpus
+        add_free(view, s, -gpus)
     refresh(view, site.node)
     return mask
 
@@ -319,8 +342,7 @@ def take_share(view: View, j: int, s: int) -> int:
         while not site.free_mask >> g & 1:
             g += 1
         site.free_mask &= ~(1 << g)
-        site.free_gpus -= 1
-        view.pools[site.pool].free_gpus -= 1
+        add_free(view, s, -1)
     gpu = view.gpus[site.first_gpu + g]
     gpu.free_share -= job.share
     gpu.free_memory -= job.gpu_memory
@@ -384,9 +406,8 @@ def release_part(view: View, j: int, s: int, mask: int, cpus: int, memory: int) 
                 view.gpus[site.first_gpu + g].free_share = WHOLE_GPU
                 freed += 1
         site.free_mask |= mask
-        site.free_gpus += freed
         site.free_share += freed * WHOLE_GPU
-        view.pools[site.pool].free_gpus += freed
+        add_free(view, s, freed)
     note_release(view, site.node)
     refresh(view, site.node)
 
@@ -413,8 +434,7 @@ def release_share(view: View, j: int, s: int, mask: int) -> None:
     site.free_share += job.share
     if gpu.free_share == WHOLE_GPU:
         site.free_mask |= mask
-        site.free_gpus += 1
-        view.pools[site.pool].free_gpus += 1
+        add_free(view, s, 1)
     site.open_share = largest_open_share(view, s)
 
 

@@ -17,10 +17,6 @@ Ints: TypeAlias = npt.NDArray[np.int32]
 NOBODY: Final = -1
 """No job, no site, no part: the index of nothing."""
 
-ALWAYS: Final = -2
-"""In View.tried: jobs of this demand must always be tried. A gang over several nodes may come to fit because another
-job started, since that changes which nodes have the most free GPUs."""
-
 FOREVER: Final = np.inf
 
 RECENT: Final = 64
@@ -154,6 +150,7 @@ POOL = np.dtype(
         ("model", "i4"),
         ("gpus", "i4"),
         ("free_gpus", "i4"),
+        ("largest", "i4"),  # GPUs of its largest site
         ("anchor", "i4"),  # its first site: stands for the pool when a gang is wider than one node
         ("first_site", "i4"),  # where its list of sites begins in View.pool_sites
         ("sites", "i4"),
@@ -233,11 +230,13 @@ class View(NamedTuple):
     running: Ints  # [J or fewer] running jobs in no order; the first clock.running count
     released: Ints  # [RECENT] node of each of the latest releases, by clock.version
     tried: Ints  # [demands] capacity version at which no site could take a job of that demand
+    spread: Ints  # [demands] 1 where a job of that demand may take several nodes
     idle: Ints  # [words] bits of idle sites by form
     form_sites: Ints  # [S] sites by form
     pool_sites: Ints  # [S] sites by pool
     rate: Floats  # [K, H] work done in a second
     width: Ints  # [K, H] nodes it takes: 0 never runs there, 1 one node, more: a gang over several
+    spare: Ints  # [P, GPUs + 1] how many sites of a pool have so many GPUs wholly free
     fastest: Floats  # [K] best rate anywhere on this cluster
     home: Ints  # [K, H] 1 where the site's fixed map sends the kind; all 1 unless a policy needs the map
     mix: Floats  # [MIX_ROWS, MIX_COLUMNS] the usual demand: thousandths of a GPU, cores, how often; for fgd

@@ -10,7 +10,7 @@ from adlro.core.compiled import compiled
 from adlro.core.policy import NEVER, Policy
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import best_runtime, fits, gpu_share, in_queue, portion, seen
-from adlro.core.tables import ALWAYS, MIX_ROWS, NOBODY, Choice, Floats, Ints, View
+from adlro.core.tables import MIX_ROWS, NOBODY, Choice, Floats, Ints, View
 from adlro.decide.choosing import (
     Pair,
     anywhere,
@@ -122,7 +122,7 @@ def random(view: View) -> Choice:
                 if clock.random % count == 0:
                     chosen = j
                     site = s
-        if count == before and view.tried[view.jobs[j].demand] != ALWAYS:
+        if count == before:
             view.tried[view.jobs[j].demand] = clock.version
     return start_or_wait(chosen, site)
 

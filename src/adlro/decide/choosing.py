@@ -19,11 +19,12 @@ from adlro.core.rules import (
     fits_across,
     fits_on_node,
     in_queue,
+    most_free_on,
     open_to,
     runtime,
     seen,
 )
-from adlro.core.tables import ALWAYS, FOREVER, NOBODY, RECENT, START, WAIT, Choice, Floats, Ints, View
+from adlro.core.tables import FOREVER, NOBODY, RECENT, START, WAIT, Choice, Floats, Ints, View
 
 
 class Pair(NamedTuple):
@@ -78,7 +79,7 @@ def best_spot(view: View, j: int, score: Score) -> Spot:
     version = view.clock[0].version
     search = Search(False, NOBODY, NEVER)
     best_s = best_runtime(view, j)
-    if tried >= 0 and version - tried <= RECENT:
+    if tried != NOBODY and version - tried <= RECENT:
         for v in range(tried + 1, version + 1):
             node = view.nodes[view.released[v % RECENT]]
             for s in range(node.first_site, node.first_site + node.sites):
@@ -101,8 +102,7 @@ def best_spot(view: View, j: int, score: Score) -> Spot:
             width = view.width[view.jobs[j].kind, view.sites[s].form]
             if width > 1 and fits_across(view, j, s, width):
                 search = better(view, j, s, view.sites[s].free_share, best_s, score, search)
-    if tried != ALWAYS:
-        view.tried[demand] = NOBODY if search.legal else version
+    view.tried[demand] = NOBODY if search.legal else version
     return Spot(search.site, search.score)
 
 
@@ -129,8 +129,34 @@ def better(view: View, j: int, s: int, free_share: int, best_s: float, score: Sc
 
 @compiled
 def hopeless(view: View, j: int) -> bool:
-    """Whether what the job needs was found to fit nowhere, and nothing has been released since."""
-    return view.tried[view.jobs[j].demand] == view.clock[0].version
+    """Whether the job fits nowhere, as far as can be told at a glance."""
+    demand = view.jobs[j].demand
+    if view.tried[demand] != view.clock[0].version:
+        return False
+    return view.spread[demand] == 0 or not room_across(view, j)
+
+
+@compiled
+def settled(view: View, j: int) -> bool:
+    """Whether the job fits nowhere, and will not until something is released.
+
+    A gang over several nodes is never settled: it may come to fit because another job started, since that changes which
+    nodes have the most free GPUs.
+    """
+    demand = view.jobs[j].demand
+    return view.tried[demand] == view.clock[0].version and view.spread[demand] == 0
+
+
+@compiled
+def room_across(view: View, j: int) -> bool:
+    """Whether some pool has enough free GPUs for a gang over several nodes, on as many nodes as it may take."""
+    job = view.jobs[j]
+    for p in range(len(view.pools)):
+        pool = view.pools[p]
+        width = view.width[job.kind, view.sites[pool.anchor].form]
+        if width > 1 and pool.free_gpus >= job.gpus and most_free_on(view, p, width) >= job.gpus:
+            return True
+    return False
 
 
 @compiled
@@ -140,7 +166,7 @@ def first_hopeful(view: View) -> int:
     if clock.clear_version != clock.version or clock.clear > clock.queued:
         clock.clear_version = clock.version
         clock.clear = 0
-    while clock.clear < clock.queued and hopeless(view, in_queue(view, clock.clear)):
+    while clock.clear < clock.queued and settled(view, in_queue(view, clock.clear)):
         clock.clear += 1
     return clock.clear
 
@@ -167,12 +193,11 @@ def first_that_fits(view: View, score: Score) -> Choice:
     all_tried = True
     for q in range(first_hopeful(view), seen(view)):
         j = in_queue(view, q)
-        if hopeless(view, j):
-            continue
-        spot = best_spot(view, j, score)
-        if spot.site != NOBODY:
-            return start_or_wait(j, spot.site)
-        all_tried = all_tried and hopeless(view, j)
+        if not hopeless(view, j):
+            spot = best_spot(view, j, score)
+            if spot.site != NOBODY:
+                return start_or_wait(j, spot.site)
+        all_tried = all_tried and settled(view, j)
     if all_tried:
         view.clock[0].clear = seen(view)
     return start_or_wait(NOBODY, NOBODY)

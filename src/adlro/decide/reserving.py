@@ -8,6 +8,7 @@ from adlro.core.compiled import compiled, compiled_allocating, widened
 from adlro.core.policy import NEVER, Policy
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import (
+    add_free,
     count_bits,
     expected_end,
     fits,
@@ -62,11 +63,13 @@ def imagined(view: View) -> View:
         view.running,
         view.released.copy(),
         view.tried,
+        view.spread,
         view.idle.copy(),
         view.form_sites,
         view.pool_sites,
         view.rate,
         view.width,
+        view.spare.copy(),
         view.fastest,
         view.home,
         view.mix,
@@ -164,10 +167,8 @@ def take_counts(view: View, world: View, j: int, s: int, sign: int) -> None:
 @compiled
 def take_counts_at(world: View, s: int, gpus: int, cpus: int, memory: int) -> None:
     """Count this much more as taken at one site of the imagined cluster."""
-    site = world.sites[s]
-    site.free_gpus -= gpus
-    world.pools[site.pool].free_gpus -= gpus
-    node = world.nodes[site.node]
+    add_free(world, s, -gpus)
+    node = world.nodes[world.sites[s].node]
     node.free_cpus -= cpus
     node.free_memory -= memory
 

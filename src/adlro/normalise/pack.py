@@ -14,7 +14,6 @@ from adlro.core.memory import release_temporaries
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Disturbance, Job, Link, Node, Placing, SpeedOf
 from adlro.core.rules import BITS_PER_WORD, ever_fits
 from adlro.core.tables import (
-    ALWAYS,
     CLOCK,
     DOWN,
     FOREVER,
@@ -246,6 +245,7 @@ def pool_tables(sites: Table, models: int) -> tuple[Table, Ints]:
         members = sites.pool == p
         row.model, row.sites, row.first_site = p, int(np.count_nonzero(members)), first
         row.gpus = row.free_gpus = int(sites.gpus[members].sum())
+        row.largest = int(sites.gpus[members].max())
         row.anchor = order[first]
         first += row.sites
     return table, order
@@ -260,6 +260,7 @@ def pack(plan: Plan, jobs: Jobs, speed: SpeedOf) -> View:
     `jobs.allowed` must name models as the cluster does. The kinds are written into the table of jobs.
     """
     rate, width = number_kinds(plan, jobs, speed)
+    demands = number_demands(jobs.table)
     parts = records(PART, max(1, len(plan.gpus)))
     parts.next = np.arange(1, len(parts) + 1)
     parts[-1].next = NOBODY
@@ -281,12 +282,14 @@ def pack(plan: Plan, jobs: Jobs, speed: SpeedOf) -> View:
         queue=np.zeros(2 * count + 2, np.int32),
         running=np.zeros(count + 1, np.int32),
         released=np.zeros(RECENT, np.int32),
-        tried=untried(jobs.table, width),
+        tried=np.full(demands, NOBODY, np.int32),
+        spread=spread_of(jobs.table, width, demands),
         idle=plan.idle.copy(),
         form_sites=plan.form_sites,
         pool_sites=plan.pool_sites,
         rate=rate,
         width=width,
+        spare=spare_of(plan),
         fastest=np.where(fastest > 0.0, fastest, 1.0),
         home=home_of(plan, jobs, len(rate)),
         mix=np.zeros((MIX_ROWS, MIX_COLUMNS)),
@@ -346,11 +349,18 @@ def number_demands(table: Table) -> int:
     return int(key.max(initial=0)) + 1
 
 
-def untried(table: Table, width: Ints) -> Ints:
-    """Nothing has been tried yet; what may take several nodes must always be tried."""
-    tried = np.full(number_demands(table), NOBODY, np.int32)
-    tried[table.demand[(width > 1).any(axis=1)[table.kind]]] = ALWAYS
-    return tried
+def spread_of(table: Table, width: Ints, demands: int) -> Ints:
+    """1 for each demand that may take several nodes somewhere."""
+    spread = np.zeros(demands, np.int32)
+    spread[table.demand[(width > 1).any(axis=1)[table.kind]]] = 1
+    return spread
+
+
+def spare_of(plan: Plan) -> Ints:
+    """For each pool, how many sites have so many GPUs free: all of theirs."""
+    spare = np.zeros((len(plan.pools), int(plan.sites.gpus.max(initial=0)) + 1), np.int32)
+    np.add.at(spare, (plan.sites.pool, plan.sites.gpus), 1)
+    return spare
 
 
 def renumbered(values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], int]:
