@@ -163,8 +163,8 @@ class World:
         return restart + self.work_left(job) / self.rates[job][site]
 
     def best_runtime(self, job: int) -> float:
-        """Least estimated runtime where its family, model, GPU memory and width let it run; cores are not looked at."""
-        return min(self.runtime(job, site) for site in range(len(self.sites)))
+        """Least estimated runtime at any site where it would fit on the empty cluster."""
+        return min(self.runtime(job, site) for site in self.possible[job])
 
     def time_left(self, job: int) -> float:
         """Estimated seconds that a running job still takes, without wear."""

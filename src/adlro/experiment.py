@@ -1,11 +1,13 @@
 """The stages put together: one policy on one seed, or several policies on the same seeds. Nothing is printed here."""
 
+import csv
 import math
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
+from importlib import resources
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Final
@@ -15,19 +17,23 @@ from scipy.special import stdtrit
 
 from adlro.act.simulator import Settings, simulate
 from adlro.catalogue.clusters import load_cluster
-from adlro.catalogue.families import find_family
-from adlro.catalogue.gpus import find_gpu
+from adlro.catalogue.families import REFERENCE, families, find_family
+from adlro.catalogue.gpus import find_gpu, gpu_models
 from adlro.catalogue.speeds import speed_of
 from adlro.catalogue.workloads import SUFFIX, workload_names, workload_text
-from adlro.core.errors import AdlroError, CatalogueError, ConfigError, PolicyError, UsageError
+from adlro.core.errors import AdlroError, CatalogueError, ConfigError, PolicyError, TraceError, UsageError
 from adlro.core.policy import Policy
-from adlro.core.records import Cluster, Disturbance
+from adlro.core.records import WHOLE_GPU, Cluster, Disturbance, Link, Placing
 from adlro.core.run import Run
 from adlro.core.tables import Ints, Jobs, View
 from adlro.core.toml import nearest
 from adlro.ingest.disturbances import DAY_S, failures, read_disturbances, wear
 from adlro.ingest.synthetic import generate
+from adlro.ingest.traces import catalogue as traces
+from adlro.ingest.traces.job_lists import Measured
+from adlro.ingest.traces.tabulate import FamilyRule, TraceOptions, TraceReport
 from adlro.ingest.workload_file import Estimates, Workload, load_workload
+from adlro.measure.hyperscore import EQUAL, Weights, read_weights
 from adlro.measure.metrics import Metrics, measure
 from adlro.normalise.pack import Plan, pack, pack_disturbances, plan_cluster, refusals, with_model_names
 
@@ -57,11 +63,26 @@ class Hazards:
 
 
 @dataclass(frozen=True, slots=True)
+class Recorded:
+    """A trace in place of a workload: the same jobs for every seed."""
+
+    name: str
+    all_jobs: Jobs
+    report: TraceReport
+    estimates: Estimates
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs there are."""
+        return len(self.all_jobs)
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """What policies are put to; a seed makes it definite."""
 
     plan: Plan
-    workload: Workload
+    workload: Workload | Recorded
     jobs: int | None = None  # None: as many as the workload says
     settings: Settings = field(default_factory=Settings)
     hazards: Hazards = field(default_factory=Hazards)
@@ -91,6 +112,15 @@ class Comparison:
     scenario: Scenario
     seeds: tuple[int, ...]
     metrics: dict[str, tuple[Metrics, ...]]  # by policy; in the order of the seeds
+    baseline: str  # the policy that the others are compared with
+    load: tuple[float, ...]  # offered on each seed: work at its fastest over what the GPUs could do meanwhile
+
+    def per_seed(self, measures: Sequence[str]) -> dict[str, dict[str, list[float | None]]]:
+        """By policy, by measure: its values in the order of the seeds."""
+        return {
+            name: {key: [getattr(each, key) for each in results] for key in measures}
+            for name, results in self.metrics.items()
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +143,14 @@ def load_scenario(
     hazards: Hazards = Hazards(),  # noqa: B008  (frozen)
     estimates: str | None = None,
 ) -> Scenario:
-    """A scenario from the names of shipped ones or from TOML files; everything that can be wrong is found here."""
+    """A scenario from the names of shipped ones or from files; everything that can be wrong is found here."""
     check_numbers(restart_s=settings.restart_s, window=settings.window, wear_per_day=hazards.wear_per_day)
     check_numbers(above_0=True, mtbf_h=hazards.mtbf_h, repair_h=hazards.repair_h, jobs=jobs)
     plan = plan_cluster(load_cluster(cluster))
     pack_disturbances(plan, hazards.listed)
+    if is_trace(workload):
+        recorded = record(workload, estimates)
+        return Scenario(plan, recorded, None if jobs is None else min(jobs, recorded.jobs), settings, hazards)
     return Scenario(plan, told(find_workload(workload), estimates), jobs, settings, hazards)
 
 
@@ -156,7 +189,7 @@ def find_workload(name_or_path: str) -> Workload:
         names = workload_names()
         raise CatalogueError(
             f"there is no workload '{name_or_path}'.{nearest(name_or_path, names)} Shipped are "
-            f"{', '.join(names)}; a workload of your own is a path that ends in {SUFFIX}."
+            f"{', '.join(names)}; a workload of your own is a path that ends in {SUFFIX}, or the file of a trace."
         )
     workload = load_workload(text, where)
     for number, part in enumerate(workload.families):
@@ -173,6 +206,13 @@ def find_disturbances(path: str) -> tuple[Disturbance, ...]:
     return tuple(read_disturbances(read_text(path, "list of disturbances"), path))
 
 
+def find_weights(name_or_path: str | None) -> Weights:
+    """What counts how much in the HyperScore, from a TOML file; all alike if there is none or it is called 'equal'."""
+    if name_or_path is None or name_or_path == "equal":
+        return EQUAL
+    return read_weights(read_text(name_or_path, "weights file"), name_or_path)
+
+
 def read_text(path: str, what: str) -> str:
     """The text of a user's file."""
     try:
@@ -180,6 +220,78 @@ def read_text(path: str, what: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise CatalogueError(f"cannot read the {what} '{path}': {reason}.") from None
+
+
+# ---- traces ------------------------------------------------------------------------------------------------------
+
+
+def is_trace(workload: str) -> bool:
+    """Whether this names a trace: a path that is no TOML file. A bare word that is no file is a misspelt name."""
+    if workload in workload_names() or workload.endswith(SUFFIX):
+        return False
+    path = Path(workload)
+    return bool(path.suffix) or len(path.parts) > 1 or path.exists()
+
+
+def record(path: str, estimates: str | None = None) -> Recorded:
+    """A trace as it is, with these estimates (`limit` or `oracle`), or its own."""
+    jobs, report = read_trace(path, TraceOptions(estimates=estimates))
+    source = "limit" if report.estimates.startswith("limit") else "oracle"
+    return Recorded(report.file, jobs, report, Estimates.model_validate({"source": source}))
+
+
+def read_trace(path: str, options: TraceOptions) -> tuple[Jobs, TraceReport]:
+    """The jobs of a trace in submit order, all of known families, and the report on it."""
+    rule = family_rule(options.families or "uniform")
+    jobs, report = traces.read_trace(path, options, rule, Measured(measured_family, reference_rate))
+    for name in jobs.families:
+        try:
+            find_family(name)
+        except CatalogueError as error:
+            raise TraceError(f"'{path}': {error}") from None
+    return jobs, report
+
+
+def family_rule(text: str) -> FamilyRule:
+    """The rule behind --families: one family for all jobs, or hash:sia or hash:gavel for one of the measured ones."""
+    how, _, group = text.partition(":")
+    if how != "hash":
+        return FamilyRule(text, (find_family(text).name,))
+    names = tuple(name for name in families() if name.startswith(f"{group}/") and runs_alone(name))
+    if not names or not group:
+        raise UsageError(f"--families is {text!r}; expected uniform, hash:sia, hash:gavel or the name of a family.")
+    return FamilyRule(text, names)
+
+
+def runs_alone(family: str) -> bool:
+    """Whether one GPU of the reference model can run it: a trace has jobs of every size."""
+    link = Link("nvlink", 300.0)
+    return speed_of(family, Placing(gpu_models()[REFERENCE], 1, 1, link, link)).value > 0
+
+
+def measured_family(original: str) -> str | None:
+    """Our name for a family of a job list, if it was measured."""
+    try:
+        return find_family(original).name
+    except CatalogueError:
+        return None
+
+
+def reference_rate(family: str) -> float | None:
+    """Steps per second on one GPU of the reference model, as measured by Gavel."""
+    text = resources.files("adlro.catalogue").joinpath("throughputs", "gavel.csv").read_text(encoding="utf-8")
+    for row in csv.DictReader(line for line in text.splitlines() if not line.startswith("#")):
+        if (row["family"], row["gpu"], row["gpus"], row["across"]) == (family, REFERENCE, "1", "0"):
+            return float(row["per_second"])
+    return None
+
+
+def first_jobs(recorded: Recorded, count: int | None) -> Jobs:
+    """The first jobs of a trace, in a table of their own: packing writes into it."""
+    jobs = recorded.all_jobs
+    some = slice(None, count)
+    table = jobs.table[some].copy().view(np.recarray)
+    return replace(jobs, table=table, work=jobs.work[some].copy())
 
 
 # ---- from a scenario to runs -------------------------------------------------------------------------------------
@@ -192,7 +304,12 @@ def load_jobs(workload: str, seed: int, count: int | None = None) -> Jobs:
 
 def draw(scenario: Scenario, seed: int) -> Instance:
     """Draw the jobs and disturbances of a seed, and pack them for the cluster."""
-    jobs = named_as_in(scenario.cluster, generate(scenario.workload, seed, scenario.jobs))
+    workload = scenario.workload
+    if isinstance(workload, Recorded):
+        jobs = first_jobs(workload, scenario.jobs)
+    else:
+        jobs = generate(workload, seed, scenario.jobs)
+    jobs = named_as_in(scenario.cluster, jobs)
     view = pack(scenario.plan, jobs, speed_of)
     disturbances = pack_disturbances(scenario.plan, disturbances_of(scenario, jobs, seed))
     return Instance(scenario, seed, jobs, view, disturbances, refusals(scenario.plan, jobs, view))
@@ -279,15 +396,30 @@ def compare(
     seeds: Sequence[int],
     threads: int | None = None,
     on_progress: OnProgress = lambda _what, _done, _total: None,
+    baseline: str | None = None,
 ) -> Comparison:
     """Measure every policy on the same seeds: on each of them all policies meet the same jobs and disturbances.
 
     Compiled policies run side by side on all cores, or on so many `threads`; the results do not depend on it.
+    The baseline is the first policy, or the one of that name.
     """
+    names = [policy.name for policy in policies]
+    baseline = names[0] if baseline is None else baseline
+    if baseline not in names:
+        raise UsageError(
+            f"the baseline '{baseline}' is not among the policies compared.{nearest(baseline, names)} "
+            f"Compared are {', '.join(names)}."
+        )
+    if isinstance(scenario.workload, Recorded) and len(seeds) > 1 and not by_chance(scenario.hazards):
+        raise UsageError(
+            f"{len(seeds)} seeds for the trace '{scenario.workload.name}', whose jobs are the same for every seed: "
+            f"nothing would differ between them. Say --seeds 1."
+        )
     threads = threads or os.cpu_count() or 1
     total = len(policies) * len(seeds)
     warm_up(scenario, policies, seeds[0], lambda name: on_progress(f"getting {name} ready", 0, total))
     found: dict[str, list[Metrics]] = {policy.name: [] for policy in policies}
+    load: list[float] = []
     done = 0
 
     def collect(runs: Sequence[Future[Metrics]]) -> None:
@@ -302,6 +434,7 @@ def compare(
     try:
         for seed in seeds:
             instance = draw(scenario, seed)
+            load.append(offered_load(instance))
             under_way.append([pool.submit(judge, instance, policy) for policy in policies])
             if len(under_way) > threads:  # so that many seeds of many jobs need not lie in memory at once
                 collect(under_way.popleft())
@@ -309,12 +442,28 @@ def compare(
             collect(under_way.popleft())
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-    return Comparison(scenario, tuple(seeds), {name: tuple(values) for name, values in found.items()})
+    metrics = {name: tuple(values) for name, values in found.items()}
+    return Comparison(scenario, tuple(seeds), metrics, baseline, tuple(load))
+
+
+def by_chance(hazards: Hazards) -> bool:
+    """Whether what befalls the hardware depends on the seed."""
+    return hazards.mtbf_h is not None or hazards.wear_per_day > 0
 
 
 def judge(instance: Instance, policy: Policy) -> Metrics:
     """The measures of one run."""
     return measure(play_out(instance, unused(instance.view), policy))
+
+
+def offered_load(instance: Instance) -> float:
+    """GPU-seconds of work at its fastest, over those of the cluster while jobs arrive; infinite if all come at once."""
+    table, fastest = instance.jobs.table, instance.view.fastest[instance.jobs.table["demand"]]
+    runs = fastest > 0
+    runtime = instance.jobs.work[runs] / fastest[runs]
+    needed = float(runtime @ (table["gpus"][runs] * table["share"][runs])) / WHOLE_GPU
+    there = instance.scenario.cluster.gpu_count * float(table["submit"][-1] - table["submit"][0])
+    return needed / there if there else math.inf
 
 
 def warm_up(scenario: Scenario, policies: Sequence[Policy], seed: int, on_policy: Callable[[str], None]) -> None:

@@ -75,7 +75,7 @@ class Witness:
         return answer
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(scenario=scenarios(), seed=st.integers(0, 2**16), preemptive=st.booleans())
 def test_random_choices_see_the_same_legal_pairs_and_have_the_same_effect(
     scenario: Scenario, seed: int, preemptive: bool

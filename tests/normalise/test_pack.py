@@ -206,7 +206,7 @@ def test_rates_and_widths_say_where_a_job_runs_and_how_fast() -> None:
         [1.0, 0.0, 1.0, 0.0, 1.0],
         [0.0] * 5,
     ]
-    assert view.fastest[rows][:4].tolist() == [4.0, 3.0, 0.25, 1.0]
+    assert view.fastest[view.jobs.demand][:4].tolist() == [4.0, 3.0, 0.25, 1.0]
 
 
 def test_jobs_that_run_alike_share_a_kind() -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 import typer
 
 from adlro import __version__
-from adlro.cli import lists, runs
+from adlro.cli import lists, runs, trace
 from adlro.cli.output import say
 from adlro.core.errors import AdlroError, CatalogueError, UsageError
 
@@ -59,6 +59,7 @@ app.command()(lists.clusters)
 app.command()(lists.gpus)
 app.command()(lists.workloads)
 app.command()(lists.speeds)
+app.add_typer(trace.app, name="trace")
 app.command()(runs.bench)
 
 

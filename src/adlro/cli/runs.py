@@ -3,7 +3,9 @@
 import sys
 from collections import Counter
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -17,6 +19,8 @@ if TYPE_CHECKING:  # these import the compiler, which commands that only list th
     from adlro.core.policy import Policy
     from adlro.core.run import Run
     from adlro.experiment import Comparison, Scenario
+    from adlro.measure.hyperscore import Weights
+    from adlro.measure.statistics import Against
 
 DEFAULT_POLICIES: Final = ("fcfs", "static-affinity", "fcfs-easy", "sjf", "sjf-picky", "eft", "srtf", "las")
 EVERY_POLICY: Final = "all"
@@ -108,6 +112,10 @@ def compare(
             "The first is what the others are compared with.",
         ),
     ] = ",".join(DEFAULT_POLICIES),
+    baseline: Annotated[
+        str | None,
+        typer.Option("--baseline", metavar="NAME", help="Compare with this policy. Default: the first of them."),
+    ] = None,
     seeds: Annotated[int, typer.Option("--seeds", metavar="N", min=1, max=100_000, help="On how many seeds.")] = 10,
     first_seed: Annotated[int, typer.Option("--first-seed", metavar="N", min=0, help="The first of them.")] = 0,
     jobs: JobCount = None,
@@ -115,6 +123,17 @@ def compare(
         int | None,
         typer.Option("--threads", metavar="N", min=1, max=1024, help="Runs side by side. Default: one for each core."),
     ] = None,
+    hyperscore: Annotated[
+        str | None,
+        typer.Option(
+            "--hyperscore", metavar="FILE",
+            help="Show the paper's HyperScore, with the weights of this TOML file, or 'equal': docs/statistics.md.",
+        ),
+    ] = None,
+    regression: Annotated[
+        bool,
+        typer.Option("--regression", help="Show the regression of completion time on utilisation, queue and load."),
+    ] = False,
     as_json: Json = False,
     estimates: EstimatesName = None,
     restart_s: RestartS = 30.0,
@@ -127,10 +146,17 @@ def compare(
 ) -> None:  # fmt: skip
     """Compare policies on the same jobs, over several seeds.
 
-    Means over the seeds, with 95 % intervals. On paper16 with the workload paper it also prints the paper's Table 1.
+    Means over the seeds, with 95 % intervals, and which differences are more than chance: docs/statistics.md.
+    On paper16 with the workload paper it also prints the paper's Table 1.
     """
     from adlro import experiment
-    from adlro.cli.tables import show_comparison
+    from adlro.cli.tables import show_comparison, show_regressions, show_scores
+    from adlro.measure.hyperscore import scores
+    from adlro.measure.statistics import FEWEST_OBSERVATIONS, regressions
+
+    if regression and seeds < FEWEST_OBSERVATIONS:
+        raise UsageError(f"--regression with {seeds} seeds; expected at least {FEWEST_OBSERVATIONS}: pass --seeds.")
+    weights = experiment.find_weights(hyperscore)
 
     scenario = load(
         cluster, workload, jobs, estimates,
@@ -141,12 +167,25 @@ def compare(
     say_if_it_compiles()
     runs = f"{len(chosen)} {'policies' if len(chosen) > 1 else 'policy'} on {seeds} seed{'s' if seeds > 1 else ''}"
     with progress(f"Comparing {runs}", len(chosen) * seeds) as tell:
-        comparison = experiment.compare(scenario, chosen, which, threads, lambda what, done, _total: tell(what, done))
+        if seeds > 1:  # loading it takes as long as the runs, which leave Python alone
+            Thread(target=import_module, args=["scipy.stats"]).start()
+        comparison = experiment.compare(
+            scenario, chosen, which, threads, lambda what, done, _total: tell(what, done), baseline
+        )
     is_the_papers = (cluster, workload) == ("paper16", "paper")
+    regressed = regressions(comparison.metrics, comparison.load) if regression else None
     if as_json:
-        print_json(comparison_as_dict(comparison, is_the_papers) | provenance(scenario, disturbances))
-    else:
-        show_comparison(comparison, is_the_papers)
+        print_json(
+            comparison_as_dict(comparison, is_the_papers, weights)
+            | ({"regression": {name: asdict(each) for name, each in regressed.items()}} if regressed else {})
+            | provenance(scenario, disturbances)
+        )
+        return
+    show_comparison(comparison, is_the_papers)
+    if hyperscore is not None:
+        show_scores(scores(comparison.metrics, weights), weights)
+    if regressed:
+        show_regressions(regressed)
 
 
 def simulate(
@@ -264,27 +303,59 @@ def refused_by_reason(run: "Run") -> list[dict[str, Any]]:
     return [{"reason": reason, "jobs": jobs} for reason, jobs in Counter(run.refusals.values()).most_common()]
 
 
-def comparison_as_dict(comparison: "Comparison", is_the_papers: bool) -> dict[str, Any]:
+def comparison_as_dict(
+    comparison: "Comparison", is_the_papers: bool, weights: "Weights | None" = None
+) -> dict[str, Any]:
     """A comparison for JSON: docs/json.md."""
     from adlro.cli.tables import table_1
     from adlro.experiment import metric_names, over_seeds
+    from adlro.measure.hyperscore import EQUAL, scores
+    from adlro.measure.statistics import against, mean_intervals
 
+    per_seed = comparison.per_seed(metric_names())
+    bootstrap = mean_intervals(per_seed)
+    differences = against(per_seed, comparison.baseline)
+    scored = scores(comparison.metrics, weights or EQUAL)
     policies: dict[str, Any] = {}
-    for name, results in comparison.metrics.items():
-        per_seed = {key: [getattr(metrics, key) for metrics in results] for key in metric_names()}
-        means = {key: over_seeds(values) for key, values in per_seed.items()}
+    for name, values in per_seed.items():
+        means = {key: over_seeds(each) for key, each in values.items()}
+        score = scored[name]
         policies[name] = {key: mean.value for key, mean in means.items()} | {
             "interval": {key: None if mean.low is None else [mean.low, mean.high] for key, mean in means.items()},
-            "per_seed": per_seed,
+            "bootstrap": bootstrap[name],
+            "against": against_as_dict(differences[name]) if name in differences else None,
+            "hyperscore": asdict(score) if score else None,
+            "per_seed": values,
         }
-    baseline = next(iter(policies))
     return {
         "cluster": comparison.scenario.cluster.name,
         "workload": comparison.scenario.workload.name,
         "seeds": list(comparison.seeds),
-        "baseline": baseline,
+        "load": list(comparison.load),
+        "baseline": comparison.baseline,
+        "hyperscore_weights": (weights or EQUAL).shares(),
         "policies": policies,
     } | ({"table_1": table_1(comparison)} if is_the_papers else {})
+
+
+def against_as_dict(differences: "dict[str, Against | None]") -> dict[str, Any]:
+    """The differences of a policy to the baseline, by measure, for JSON."""
+    return {
+        key: None
+        if each is None
+        else {
+            "difference": each.difference,
+            "interval": None if each.low is None else [each.low, each.high],
+            "relative": each.relative,
+            "wilcoxon_p": each.wilcoxon_p,
+            "wilcoxon_p_holm": each.wilcoxon_p_holm,
+            "t_p": each.t_p,
+            "cliffs_delta": each.cliffs_delta,
+            "significant": each.significant,
+            "verdict": each.verdict,
+        }
+        for key, each in differences.items()
+    }
 
 
 def provenance(scenario: "Scenario", disturbances: str | None) -> dict[str, Any]:

@@ -11,11 +11,15 @@ from adlro.cli.output import plain_table, stdout
 from adlro.core.run import Run
 from adlro.experiment import Comparison, Mean, over_seeds
 from adlro.measure.bounds import Bounds
+from adlro.measure.hyperscore import Score, Weights
 from adlro.measure.metrics import Metrics
+from adlro.measure.statistics import Regression, Verdict, against, fewest_seeds
 
 MISSING: Final = "–"
 BEST: Final = "bold green"
 MOST_REASONS: Final = 10
+
+MARKS: Final[dict[Verdict, str]] = {"different": "*", "no difference shown": "·", "too few seeds": "?"}
 
 UNITS: Final = ((1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "d"))
 
@@ -68,8 +72,11 @@ def show_comparison(comparison: Comparison, is_the_papers: bool) -> None:
     title = f"{what}, {scenario.jobs or scenario.workload.jobs:,} jobs, {count} seed{'s' if count > 1 else ''}"
     console = stdout()
     console.print(Text(title, "bold"))
-    console.print(comparison_table(comparison))
+    found = verdicts(comparison)
+    console.print(comparison_table(comparison, found))
     console.print(Text(legend(comparison), "dim"))
+    if found:
+        console.print(Text(legend_of_marks(comparison, found), "dim"))
     if is_the_papers:
         console.print()
         console.print(Text("Table 1, ours", "bold"))
@@ -77,10 +84,16 @@ def show_comparison(comparison: Comparison, is_the_papers: bool) -> None:
         console.print(Text(REMARK, "dim"))
 
 
-def comparison_table(comparison: Comparison) -> Table:
-    """One row for each policy; the best value of each column stands out."""
+def verdicts(comparison: Comparison) -> dict[str, Verdict]:
+    """By policy: whether its mean JCT is shown to differ from the baseline's; nothing for one without a mean JCT."""
+    found = against(comparison.per_seed(["jct_mean_s"]), comparison.baseline)
+    return {name: each.verdict for name, measures in found.items() if (each := measures["jct_mean_s"])}
+
+
+def comparison_table(comparison: Comparison, found: dict[str, Verdict]) -> Table:
+    """One row for each policy; the best value of each column stands out, and each change has its verdict's mark."""
     means = {name: {key: mean(results, key) for key in COLUMN_KEYS} for name, results in comparison.metrics.items()}
-    first = next(iter(means))
+    first = comparison.baseline
     seconds, unit = unit_for([row["jct_mean_s"].value for row in means.values()])
     table = plain_table()
     table.add_column("policy\n", style="cyan", overflow="fold")
@@ -104,7 +117,8 @@ def comparison_table(comparison: Comparison) -> Table:
         }
         praised = {key for key in shown if row in worthy and value[key] is not None and value[key] == best[key]}
         cells = [Text(text, BEST if key in praised else "") for key, text in shown.items()]
-        cells.insert(1, Text(change(value["jct_mean_s"], means[first]["jct_mean_s"].value) if name != first else ""))
+        by = change(value["jct_mean_s"], means[first]["jct_mean_s"].value) if name != first else ""
+        cells.insert(1, Text(f"{by} {MARKS[found[name]]}" if name in found else by))
         table.add_row(name, *cells, f"{counted(value['unfinished'])}/{counted(value['refused'])}")
     return table
 
@@ -127,6 +141,18 @@ def legend(comparison: Comparison) -> str:
     if illegal:
         text += f" Illegal choices were made by {', '.join(illegal)}."
     return text
+
+
+def legend_of_marks(comparison: Comparison, found: dict[str, Verdict]) -> str:
+    """What the marks beside the changes mean; those that occur."""
+    fewest = fewest_seeds(len(found))
+    needed = f"{len(found)} policies against {comparison.baseline} need" if len(found) > 1 else "a comparison needs"
+    meaning: dict[Verdict, str] = {
+        "different": f"mean JCT differs from that of {comparison.baseline} (Wilcoxon signed-rank, Holm, 5 %)",
+        "no difference shown": "no difference shown",
+        "too few seeds": f"too few seeds to tell: {needed} {fewest}",
+    }
+    return "; ".join(f"{MARKS[each]} {text}" for each, text in meaning.items() if each in found.values()) + "."
 
 
 def table_1(comparison: Comparison) -> list[dict[str, Any]]:
@@ -173,6 +199,59 @@ def table_1_as_table(comparison: Comparison) -> Table:
             percent(row["utilisation"]), Text(percent(row["paper_utilisation"]), "dim"),
         )  # fmt: skip
     return table
+
+
+def show_scores(scores: dict[str, Score | None], weights: Weights) -> None:
+    """Print the HyperScore of each policy, best first, and what it is made of."""
+    shares = {part: share for part, share in weights.shares().items() if share > 0}
+    table = plain_table()
+    table.add_column("policy\n", style="cyan", overflow="fold")
+    for heading in ("Hyper-\nScore", "V\n", *(f"{HEADINGS[part]}\n× {share:.2f}" for part, share in shares.items())):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, score in sorted(scores.items(), key=lambda item: -item[1].score if item[1] else 0.0):
+        if score is None:
+            table.add_row(name, *[MISSING] * (2 + len(shares)))
+        else:
+            parts = (f"{score.parts[part]:.3f}" for part in shares)
+            table.add_row(name, f"{score.score:.2f}", f"{score.value:.3f}", *parts)
+    console = stdout()
+    console.print()
+    console.print(Text("HyperScore", "bold"))
+    console.print(table)
+    text = "Each measure as a share of the best policy's on the same seeds; V is their weighted geometric mean."
+    if None in scores.values():
+        text += f" {MISSING}: left jobs unfinished, or lacks a measure."
+    console.print(Text(text, "dim"))
+
+
+HEADINGS: Final = {
+    "completion_time": "JCT", "throughput": "jobs/h", "utilisation": "eff.", "fairness": "fair", "energy": "energy",
+}  # fmt: skip
+"""The parts of the HyperScore, in a few letters."""
+
+
+def show_regressions(regressions: dict[str, Regression]) -> None:
+    """Print what completion time depends on, by policy."""
+    table = plain_table()
+    table.add_column("policy\n", style="cyan", overflow="fold")
+    for heading in ("R²\n", "utilisation\nmin per 1 %", "queue length\nmin per job", "load\nmin per 1 %"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, found in regressions.items():
+        cells = (slope(found, key, per) for key, per in (("utilisation", 0.01), ("queue_length", 1.0), ("load", 0.01)))
+        table.add_row(name, f"{found.r_squared:.3f}", *cells)
+    console = stdout()
+    console.print()
+    console.print(Text("Mean JCT by utilisation, queue length and load, over seeds", "bold"))
+    console.print(table)
+    console.print(Text(f"Least squares ± 95 % interval (HC3); {MISSING}: does not vary, or says the same.", "dim"))
+
+
+def slope(regression: Regression, key: str, per: float) -> str:
+    """What so much more of a regressor adds to the mean JCT, in minutes."""
+    if key not in regression.coefficients:
+        return MISSING
+    found = regression.coefficients[key]
+    return f"{number(found.value * per, 60)} ± {number((found.high - found.value) * per, 60)}".replace("-", "−")
 
 
 # ---- simulate ----------------------------------------------------------------------------------------------------

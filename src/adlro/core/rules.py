@@ -136,18 +136,18 @@ def portion(amount: int, taken: int, gpus: int) -> int:
 
 
 @compiled
-def ever_fits(view: View, j: int) -> bool:
-    """Whether an empty cluster could take the job; asked once for each job, before anything runs."""
+def best_rate(view: View, j: int) -> float:
+    """The best rate at which an empty cluster could run the job, 0 if it could not; asked before anything runs."""
+    kind = view.jobs[j].kind
+    best = 0.0
     for h in range(len(view.forms)):
         form = view.forms[h]
-        if form.sites == 0:
-            continue
         s = view.form_sites[form.first_site]
-        if view.width[view.jobs[j].kind, h] > 1:
+        if view.width[kind, h] > 1:
             s = view.pools[form.pool].anchor
-        if fits(view, j, s):
-            return True
-    return False
+        if view.rate[kind, h] > best and fits(view, j, s):
+            best = view.rate[kind, h]
+    return best
 
 
 @compiled
@@ -210,7 +210,7 @@ def runtime(view: View, j: int, s: int) -> float:
 @compiled
 def best_runtime(view: View, j: int) -> float:
     """Estimated seconds until the job ends, if it started now where it is fastest on this cluster."""
-    return restart_cost(view, j) + work_left(view, j) / view.fastest[view.jobs[j].kind]
+    return restart_cost(view, j) + work_left(view, j) / view.fastest[view.jobs[j].demand]
 
 
 @compiled

@@ -237,7 +237,7 @@ class View(NamedTuple):
     rate: Floats  # [K, H] work done in a second
     width: Ints  # [K, H] nodes it takes: 0 never runs there, 1 one node, more: a gang over several
     spare: Ints  # [P, GPUs + 1] how many sites of a pool have so many GPUs wholly free
-    fastest: Floats  # [K] best rate anywhere on this cluster
+    fastest: Floats  # [demands] best rate anywhere on this cluster when it is empty; 0: can never run
     home: Ints  # [K, H] 1 where the site's fixed map sends the kind; all 1 unless a policy needs the map
     mix: Floats  # [MIX_ROWS, MIX_COLUMNS] the usual demand: thousandths of a GPU, cores, how often; for fgd
 

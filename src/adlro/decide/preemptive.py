@@ -24,7 +24,7 @@ DEMOTION: Final = 3600.0
 @compiled
 def time_left(view: View, j: int) -> float:
     """Estimated seconds of work left on the job's fastest GPUs."""
-    return work_left(view, j) / view.fastest[view.jobs[j].kind]
+    return work_left(view, j) / view.fastest[view.jobs[j].demand]
 
 
 @compiled

@@ -12,7 +12,7 @@ from adlro.core.compiled import compiled
 from adlro.core.errors import ConfigError
 from adlro.core.memory import release_temporaries
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Disturbance, Job, Link, Node, Placing, SpeedOf
-from adlro.core.rules import BITS_PER_WORD, ever_fits
+from adlro.core.rules import BITS_PER_WORD, best_rate
 from adlro.core.tables import (
     CLOCK,
     DOWN,
@@ -45,6 +45,7 @@ from adlro.core.tables import (
 )
 
 MIB_PER_GB = 1024
+NOT_ASKED = -1.0
 MOST_TO_TABULATE = 10_000_000
 MOST_GPUS_ON_A_SITE = 62  # a mask of GPUs is one 64-bit number
 
@@ -265,7 +266,6 @@ def pack(plan: Plan, jobs: Jobs, speed: SpeedOf) -> View:
     parts.next = np.arange(1, len(parts) + 1)
     parts[-1].next = NOBODY
     count = len(jobs)
-    fastest = rate.max(axis=1, initial=0.0)
     view = View(
         jobs=jobs.table,
         runs=records(RUN, count),
@@ -290,7 +290,7 @@ def pack(plan: Plan, jobs: Jobs, speed: SpeedOf) -> View:
         rate=rate,
         width=width,
         spare=spare_of(plan),
-        fastest=np.where(fastest > 0.0, fastest, 1.0),
+        fastest=np.full(demands, NOT_ASKED),
         home=home_of(plan, jobs, len(rate)),
         mix=np.zeros((MIX_ROWS, MIX_COLUMNS)),
     )
@@ -301,13 +301,16 @@ def pack(plan: Plan, jobs: Jobs, speed: SpeedOf) -> View:
 
 @compiled
 def mark_refused(view: View) -> None:
-    """Mark the jobs that this cluster can never run, and set every job's rows to nothing."""
+    """Find how fast each demand can run here at best, mark the jobs that never can, and set all rows to nothing."""
     for j in range(len(view.jobs)):
+        demand = view.jobs[j].demand
+        if view.fastest[demand] == NOT_ASKED:
+            view.fastest[demand] = best_rate(view, j)
         run = view.runs[j]
         run.site = NOBODY
         run.parts = NOBODY
         run.slot = NOBODY
-        run.state = FUTURE if ever_fits(view, j) else REFUSED
+        run.state = FUTURE if view.fastest[demand] > 0.0 else REFUSED
 
 
 def number_kinds(plan: Plan, jobs: Jobs, speed: SpeedOf) -> tuple[Floats, Ints]:
@@ -352,7 +355,8 @@ def number_demands(table: Table) -> int:
 def spread_of(table: Table, width: Ints, demands: int) -> Ints:
     """1 for each demand that may take several nodes somewhere."""
     spread = np.zeros(demands, np.int32)
-    spread[table.demand[(width > 1).any(axis=1)[table.kind]]] = 1
+    wide = np.asarray((width > 1).any(axis=1))
+    spread[table.demand[wide[table.kind]]] = 1
     return spread
 
 

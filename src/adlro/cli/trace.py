@@ -1,0 +1,265 @@
+"""The commands that look at recorded traces: `adlro trace describe`, `convert`, `formats` (docs/traces.md)."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from adlro.cli.lists import Json
+from adlro.cli.output import plain_table, print_json, say, show_list, stdout
+from adlro.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from adlro.ingest.traces.tabulate import TraceOptions, TraceReport
+
+BAR: Final = 40
+HOUR_S: Final = 3600.0
+DAY_S: Final = 86_400.0
+MOST_MODELS: Final = 8
+SUFFIXES: Final = (".csv", ".parquet")
+
+app = typer.Typer(
+    help="Look at a recorded trace, or turn it into a table of ours. Any of them can be a --workload.",
+    no_args_is_help=True,
+)
+
+File = Annotated[str, typer.Argument(metavar="FILE", help="A trace, as it is or as .xz, .gz or .zst.")]
+FormatName = Annotated[
+    str | None,
+    typer.Option("--format", metavar="NAME", help="Its format (adlro trace formats). Default: recognised by content."),
+]
+FamiliesRule = Annotated[
+    str | None,
+    typer.Option(
+        "--families",
+        metavar="RULE",
+        help="uniform, hash:sia, hash:gavel, or the name of a family. Default: those of the trace, else uniform.",
+    ),
+]
+EstimatesRule = Annotated[
+    str | None,
+    typer.Option(
+        "--estimates", metavar="RULE", help="limit or oracle. Default: the time that was requested, where there is one."
+    ),
+]
+Unit = Annotated[
+    str | None,
+    typer.Option("--unit", metavar="WHAT=X", help="GPUs for one processor of a trace that counts processors."),
+]
+SkipBadRows = Annotated[bool, typer.Option("--skip-bad-rows", help="Go on when more than 5 % of the rows are wrong.")]
+ScaleLoad = Annotated[float, typer.Option("--scale-load", metavar="X", help="Jobs come so many times as fast.")]
+WindowOf = Annotated[
+    str | None,
+    typer.Option("--window", metavar="FROM:TO", help="Only these hours, or shares of the span as in 0.25:0.5."),
+]
+Sample = Annotated[float, typer.Option("--sample", metavar="SHARE", help="Only this share of the jobs, by chance.")]
+
+
+@app.command()
+def formats(as_json: Json = False) -> None:
+    """List the formats that are recognised."""
+    from adlro.ingest.traces.catalogue import FORMATS
+
+    if as_json:
+        print_json([{"name": format_.name, "summary": format_.summary} for format_ in FORMATS])
+    else:
+        show_list((("format", "name"), ("what it is", "text")), [(one.name, one.summary) for one in FORMATS])
+
+
+@app.command()
+def describe(
+    file: File,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Hold the load against this cluster.")
+    ] = None,
+    format_name: FormatName = None,
+    families: FamiliesRule = None,
+    estimates: EstimatesRule = None,
+    unit: Unit = None,
+    skip_bad_rows: SkipBadRows = False,
+    scale_load: ScaleLoad = 1.0,
+    window: WindowOf = None,
+    sample: Sample = 1.0,
+    as_json: Json = False,
+) -> None:
+    """Show what is in a trace: jobs, arrivals, sizes, durations, users, load, estimates, and what was left out."""
+    from adlro.catalogue.clusters import load_cluster
+    from adlro.experiment import named_as_in, read_trace
+    from adlro.ingest.traces.describe import describe as in_numbers
+
+    options = options_of(format_name, families, estimates, unit, skip_bad_rows, scale_load, window, sample)
+    where = load_cluster(cluster) if cluster else None
+    jobs, report = read_trace(file, options)
+    gpus: Counter[str] = Counter()
+    if where is not None:
+        jobs = named_as_in(where, jobs)
+        for node in where.nodes:
+            for group in node.gpus:
+                gpus[group.model] += group.count
+    found = in_numbers(jobs, report, gpus or None) | {"cluster": where.name if where else None}
+    if as_json:
+        print_json(found)
+    else:
+        show_trace(found, report)
+
+
+@app.command()
+def convert(
+    file: File,
+    out: Annotated[str, typer.Argument(metavar="OUT", help="A file to write that ends in .csv or .parquet.")],
+    format_name: FormatName = None,
+    families: FamiliesRule = None,
+    estimates: EstimatesRule = None,
+    unit: Unit = None,
+    skip_bad_rows: SkipBadRows = False,
+    scale_load: ScaleLoad = 1.0,
+    window: WindowOf = None,
+    sample: Sample = 1.0,
+    as_json: Json = False,
+) -> None:
+    """Write a trace as our own table, which is read faster and says which families and estimates its jobs have."""
+    from adlro.experiment import read_trace
+    from adlro.ingest.traces.own import write_own
+
+    where = Path(out)
+    if where.suffix not in SUFFIXES:
+        raise UsageError(f"cannot tell how to write '{out}'; expected a name that ends in .csv or .parquet.")
+    if where.is_dir() or not where.absolute().parent.is_dir():
+        raise UsageError(f"cannot write '{out}'; expected a file in a folder that exists.")
+    if where.exists() and Path(file).exists() and where.samefile(file):
+        raise UsageError(f"'{out}' is the trace itself; give the table another name.")
+    options = options_of(format_name, families, estimates, unit, skip_bad_rows, scale_load, window, sample)
+    jobs, report = read_trace(file, options)
+    write_own(jobs, out)
+    if as_json:
+        print_json(asdict(report) | {"written": out})
+    else:
+        for line in account(report):
+            stdout().print(line, markup=False)
+        say(f"Wrote {out}.")
+
+
+def options_of(
+    format_name: str | None, families: str | None, estimates: str | None, unit: str | None,
+    skip_bad_rows: bool, scale_load: float, window: str | None, sample: float,
+) -> "TraceOptions":  # fmt: skip
+    """The options of a command as one record."""
+    from adlro.ingest.traces.tabulate import TraceOptions
+
+    return TraceOptions(
+        format=format_name, families=families, estimates=estimates, gpus_per_unit=gpus_per_unit(unit),
+        skip_bad_rows=skip_bad_rows, scale_load=scale_load, window=window, sample=sample,
+    )  # fmt: skip
+
+
+def gpus_per_unit(text: str | None) -> float:
+    """The X of processors=X."""
+    if text is None:
+        return 1.0
+    what, _, number = text.partition("=")
+    try:
+        value = float(number)
+    except ValueError:
+        value = 0.0
+    if what not in ("processors", "nodes") or not value > 0:
+        raise UsageError(f"--unit is {text!r}; expected processors=X with X GPUs for each, as in processors=0.125.")
+    return value
+
+
+# ---- for people --------------------------------------------------------------------------------------------------
+
+
+def account(report: "TraceReport") -> list[str]:
+    """What was read, left out and assumed, in lines."""
+    lines = [f"{report.file}: {report.format}, {report.rows:,} rows, {report.kept:,} jobs kept"]
+    for reason, count in report.dropped.items():
+        lines.append(f"  {count:>9,}  dropped: {reason}")
+    for reason, count in report.set_aside.items():
+        lines.append(f"  {count:>9,}  set aside: {reason}")
+    if report.not_asked_for:
+        lines.append(f"  {report.not_asked_for:>9,}  outside the window or the sample")
+    if report.out_of_order:
+        lines.append(f"  {report.out_of_order:>9,}  out of order: sorted, and kept")
+    unit = "" if report.unit == "GPU" else f"; one {report.unit}"
+    lines.append(f"  families: {report.families}; estimates: {report.estimates}{unit}")
+    lines += [f"  {note}" for note in report.notes]
+    return lines
+
+
+def show_trace(found: dict[str, Any], report: "TraceReport") -> None:
+    """Print a trace in numbers and bars."""
+    console = stdout()
+    for line in account(report):
+        console.print(line, markup=False)
+    table = plain_table(header=False)
+    table.add_column()
+    table.add_column()
+    for label, text in facts(found):
+        table.add_row(label, text)
+    console.print(table)
+    arrivals = found["arrivals"]
+    console.print(f"\nJobs an hour by hour of the day ({arrivals['clock']})", style="bold")
+    bars([f"{hour:02d}" for hour in range(24)], arrivals["by_hour"])
+    days = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+    if arrivals["clock"] != "UTC":
+        days = tuple(f"day {number}" for number in range(1, 8))  # type: ignore[assignment]
+    console.print("\nJobs an hour by weekday", style="bold")
+    bars(days, arrivals["by_weekday"])
+    console.print("\nJobs by number of GPUs", style="bold")
+    bars([row["gpus"] for row in found["sizes"]], [row["jobs"] for row in found["sizes"]])
+    by_models = found["demand_by_models"]
+    if len(by_models) > 1 or by_models[0]["models"] != "any":
+        console.print("\nDemand by allowed GPU models", style="bold")
+        for row in by_models[:MOST_MODELS]:
+            load = "" if row["load_per_gpu"] is None else f"   load {row['load_per_gpu']:.2f}"
+            console.print(
+                f"  {row['jobs']:>8,} jobs {row['gpu_hours']:>12,.0f} GPU-h{load}   {row['models']}", markup=False
+            )
+
+
+def facts(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """The single numbers with their labels."""
+    duration, users, asked = found["duration_s"], found["users"], found["estimates"]
+    rows = [
+        ("jobs", f"{found['jobs']:,}, {found['gpu_jobs']:,} with GPUs; {found['jobs_per_hour']:,.1f} an hour"),
+        ("span", length(found["span_s"])),
+        ("duration p50, p90, p99", ", ".join(length(duration[key]) for key in ("p50", "p90", "p99"))),
+        ("GPU-hours", f"{found['gpu_hours']:,.0f}; {found['gpus_busy_on_average']:,.1f} GPUs busy on average"),
+    ]
+    if found["load_per_gpu"] is not None:
+        rows.append((f"load per GPU of {found['cluster']}", f"{found['load_per_gpu']:.2f}"))
+    if users["count"]:
+        most = ", ".join(f"{row['user']} ({row['gpu_hours']:,.0f} GPU-h)" for row in users["most"][:3])
+        rows.append(("users", f"{users['count']:,}; most by {most}"))
+    if len(found["families"]) > 1:
+        rows.append(("families", ", ".join(f"{name} {count:,}" for name, count in found["families"].items())))
+    if asked:
+        used = asked["used_of_requested"]
+        rows.append(
+            (
+                "used of requested time",
+                f"p10 {used['p10']:.0%}, p50 {used['p50']:.0%}, p90 {used['p90']:.0%}; "
+                f"{asked['over_the_request']:.1%} ran longer ({asked['jobs']:,} jobs)",
+            )
+        )
+    return rows
+
+
+def bars(labels: Sequence[str], values: Sequence[float]) -> None:
+    """Print a bar for each value."""
+    most = max(values, default=0.0) or 1.0
+    width = max(len(label) for label in labels)
+    for label, value in zip(labels, values, strict=True):
+        number = f"{value:,d}" if isinstance(value, int) else f"{value:,.1f}"
+        stdout().print(f"  {label:>{width}}  {'█' * round(BAR * value / most):<{BAR}} {number}", markup=False)
+
+
+def length(seconds: float) -> str:
+    """A length of time in the unit that suits it."""
+    for unit, name in ((DAY_S, "d"), (HOUR_S, "h"), (60.0, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:,.1f} {name}"
+    return f"{seconds:,.0f} s"

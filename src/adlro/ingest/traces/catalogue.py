@@ -1,0 +1,134 @@
+"""The formats of traces, how they are told apart, and the one way in: `read_trace`."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from adlro.core.errors import TraceError, UsageError
+from adlro.core.tables import Jobs
+from adlro.core.toml import nearest
+from adlro.ingest.traces.cells import Cells, header_of, read_cells
+from adlro.ingest.traces.clouds import read_dlrm, read_helios, read_openb, read_philly, read_philly_sizes
+from adlro.ingest.traces.job_lists import Measured, is_gavel, read_gavel, read_sia
+from adlro.ingest.traces.own import NEEDED, read_own, read_own_parquet
+from adlro.ingest.traces.rows import Rows
+from adlro.ingest.traces.slurm import is_sacct_json, read_mit, read_nrel, read_sacct, read_sacct_json
+from adlro.ingest.traces.source import PARQUET, Source, open_source
+from adlro.ingest.traces.swf import is_swf, read_swf
+from adlro.ingest.traces.tabulate import FamilyRule, Trace, TraceOptions, TraceReport, check_options, tabulate
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format: what it is called, how it is recognised by its beginning, and how a file of it is read."""
+
+    name: str
+    summary: str
+    recognise: Callable[[bytes], bool]
+    read: Callable[[Source, Measured], Trace]
+
+
+def _table(
+    name: str,
+    summary: str,
+    read: Callable[[Cells, Measured], Rows],
+    needs: tuple[str, ...],
+    separator: str = ",",
+    clock: float | None = None,
+) -> Format:
+    """A format whose first line names its columns; `clock` is the Unix time of its 0."""
+
+    def recognise(head: bytes) -> bool:
+        return set(needs) <= set(header_of(head, separator))
+
+    def read_all(source: Source, measured: Measured) -> Trace:
+        names = header_of(source.head, separator)
+        missing = [column for column in needs if column not in names]
+        if missing:
+            raise TraceError(
+                f"'{source.path}' is no {name} trace: its first line has no column {missing[0]!r}; "
+                f"expected {', '.join(needs)}."
+            )
+        if len(set(names)) < len(names):
+            raise TraceError(f"'{source.path}': two columns in its first line have the same name. Rename one.")
+        broken: list[int] = []
+        return Trace(parts(source, measured, broken), broken, clock=lambda: clock)
+
+    def parts(source: Source, measured: Measured, broken: list[int]) -> Iterator[Rows]:
+        for cells in read_cells(source, separator):
+            broken.extend(cells.broken)
+            if len(cells):
+                yield read(cells, measured)
+
+    return Format(name, summary, recognise, read_all)
+
+
+def _alone(read: Callable[[Cells], Rows]) -> Callable[[Cells, Measured], Rows]:
+    """A reader that needs to know nothing of measured families."""
+    return lambda cells, _measured: read(cells)
+
+
+PHILLY_0: Final = 1_502_753_220.0  # 2017-08-14 23:27:00, in the README of the form with all sizes
+
+FORMATS: Final = (
+    Format("parquet", "our own table as Parquet", lambda head: head.startswith(PARQUET),
+           lambda source, _measured: read_own_parquet(source)),
+    _table("csv", "our own table as CSV", _alone(read_own), NEEDED),
+    Format("swf", "Standard Workload Format (Parallel Workloads Archive)", is_swf,
+           lambda source, _measured: read_swf(source)),
+    _table("sacct", "Slurm: sacct --parsable2", _alone(read_sacct), ("JobID", "Submit"), "|", 0.0),
+    Format("sacct-json", "Slurm: sacct --json", is_sacct_json,
+           lambda source, _measured: read_sacct_json(source)),
+    _table("supercloud", "Slurm columns of MIT SuperCloud", _alone(read_mit),
+           ("id_user", "time_submit", "time_start", "time_end", "timelimit", "cpus_req"), clock=0.0),
+    _table("nrel", "Slurm columns of NREL Eagle", _alone(read_nrel),
+           ("job_id", "wallclock_req", "gpus_req", "submit_time", "start_time", "run_time"), clock=0.0),
+    _table("philly", "Microsoft Philly, as prepared for Pollux and Sia", _alone(read_philly),
+           ("timestamp", "duration", "num_gpus", "cluster"), clock=0.0),
+    _table("philly-sizes", "Microsoft Philly, all job sizes", _alone(read_philly_sizes),
+           ("#job id", "arrival time (sec)", "size", "duration (sec)"), clock=PHILLY_0),
+    _table("openb", "Alibaba openb v2023: the list of pods", _alone(read_openb),
+           ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec", "qos", "creation_time",
+            "deletion_time", "scheduled_time")),
+    _table("dlrm", "Alibaba DLRM v2025: instances of recommendation services", _alone(read_dlrm),
+           ("instance_sn", "app_name", "cpu_request", "gpu_request", "memory_request", "creation_time",
+            "deletion_time")),
+    _table("helios", "SenseTime Helios job log", _alone(read_helios),
+           ("job_id", "gpu_num", "cpu_num", "state", "submit_time", "duration"), clock=0.0),
+    _table("sia", "Sia's job lists, tied to its measured speeds", read_sia,
+           ("name", "time", "application", "num_replicas", "batch_size")),
+    Format("gavel", "Gavel's job lists, tied to its measured speeds", is_gavel, read_gavel),
+)  # fmt: skip
+
+
+def read_trace(path: str, options: TraceOptions, rule: FamilyRule, measured: Measured) -> tuple[Jobs, TraceReport]:
+    """The jobs of a trace in submit order, and what was read, left out and assumed."""
+    check_options(options)
+    source = open_source(path)
+    format_ = find_format(options.format) if options.format else recognised(source)
+    with np.errstate(all="ignore"):  # what comes to no number is found when the rows are judged
+        return tabulate(source, format_.name, format_.read(source, measured), options, rule)
+
+
+def find_format(name: str) -> Format:
+    """The format of that name."""
+    for format_ in FORMATS:
+        if format_.name == name:
+            return format_
+    names = [format_.name for format_ in FORMATS]
+    raise UsageError(f"there is no format '{name}'.{nearest(name, names)} Formats are {', '.join(names)}.")
+
+
+def recognised(source: Source) -> Format:
+    """The format that a file is in, by how it begins."""
+    for format_ in FORMATS:
+        if format_.recognise(source.head):
+            return format_
+    first = next((line for line in source.head.decode("utf-8", "replace").splitlines() if line.strip()), "")
+    shown = "".join(letter if letter.isprintable() else "·" for letter in first.strip())[:80]
+    raise TraceError(
+        f"'{source.path}' is in no format that we know; it begins with {shown!r}. "
+        f"`adlro trace formats` lists them, --format says which it is."
+    )

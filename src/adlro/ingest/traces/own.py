@@ -1,0 +1,153 @@
+"""Our own table, CSV or Parquet: the fields of a job as columns. What `adlro trace convert` writes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from adlro.core.errors import TraceError
+from adlro.core.records import WHOLE_GPU
+from adlro.core.tables import FOREVER, Floats, Jobs
+from adlro.ingest.traces.cells import Cells, as_floats
+from adlro.ingest.traces.rows import Labels, Rows, nothing
+from adlro.ingest.traces.source import Source, available_memory, check_memory
+from adlro.ingest.traces.tabulate import Trace
+
+MIB_PER_GB: Final = 1024
+
+NEEDED: Final = ("submit_s", "work", "gpus")
+NUMBERS: Final = (
+    "submit_s", "work", "gpus", "share", "cpus", "memory_gb", "gpu_memory_gb", "priority", "limit_s", "estimate",
+    "checkpoint",
+)  # fmt: skip
+TEXTS: Final = ("family", "user", "name", "models")
+COLUMNS: Final = (*NUMBERS, *TEXTS)
+
+PARQUET_BATCH: Final = 1 << 18
+
+
+def read_own(cells: Cells) -> Rows:
+    """A table of jobs: `submit_s`, `work` and `gpus` must be there, the rest may be."""
+    numbers = {name: cells.number(name) for name in NUMBERS if cells.has(name)}
+    texts = {name: cells.labels(name) for name in TEXTS}
+    return _rows(cells.line, numbers, texts, cells.columns.get("id"))
+
+
+def read_own_parquet(source: Source) -> Trace:
+    """The same table as Parquet."""
+    if source.packing:
+        raise TraceError(f"'{source.path}' is Parquet inside .{source.packing}; expected Parquet as it is. Unpack it.")
+    return Trace(_parquet_parts(source), [], clock=lambda: None)
+
+
+def _parquet_parts(source: Source) -> Iterator[Rows]:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(source.path) as file:
+            names = set(file.schema_arrow.names)
+            if missing := [name for name in NEEDED if name not in names]:
+                raise TraceError(
+                    f"'{source.path}' has no column {missing[0]!r}; our own table needs {', '.join(NEEDED)}."
+                )
+            check_memory(source, file.metadata.num_rows, available_memory())
+            wanted = [name for name in (*COLUMNS, "id") if name in names]
+            before = 0
+            for batch in file.iter_batches(PARQUET_BATCH, columns=wanted):
+                yield _batch_rows(batch, before)
+                before += len(batch)
+    except (pyarrow.ArrowException, OSError, ValueError, TypeError) as error:
+        said = (str(error).splitlines() or [""])[0].rstrip(".")
+        raise TraceError(f"'{source.path}' is damaged Parquet, or not our own table: {said}.") from None
+
+
+def _batch_rows(batch: Any, before: int) -> Rows:
+    import pyarrow
+
+    names = batch.schema.names
+    line = before + 1 + np.arange(len(batch), dtype=np.int64)
+    numbers = {name: as_floats(batch.column(name)) for name in NUMBERS if name in names}
+    texts = {name: _labels(batch.column(name)) if name in names else None for name in TEXTS}
+    ids = pyarrow.compute.cast(batch.column("id"), "string") if "id" in names else None
+    return _rows(line, numbers, texts, ids)
+
+
+def _labels(column: Any) -> Labels:
+    """A column of texts of a Parquet file, numbered."""
+    import pyarrow
+    import pyarrow.compute as pc
+
+    # Numbered when all batches are joined; here every row is a text of its own.
+    return Labels(np.arange(len(column), dtype=np.int64), pc.fill_null(pc.cast(column, pyarrow.string()), ""))
+
+
+def _rows(line: Any, numbers: dict[str, Floats], texts: dict[str, Labels | None], ids: Any) -> Rows:
+    """Columns as rows; work becomes a duration, which is what every reader gives."""
+    count = len(line)
+    gpus, share = numbers.get("gpus", nothing(count)), numbers.get("share")
+    part = np.ones(count) if share is None else np.where(np.isnan(share), 1.0, share / WHOLE_GPU)
+    units = np.where(gpus > 0, gpus * part, 1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        duration = numbers.get("work", nothing(count)) / units
+    limit, estimate = numbers.get("limit_s"), numbers.get("estimate")
+    return Rows(
+        line=line, submit=numbers.get("submit_s", nothing(count)), duration=duration, gpus=gpus,
+        share=None if share is None else np.where(np.isnan(share), WHOLE_GPU, share), cpus=numbers.get("cpus"),
+        memory_gb=numbers.get("memory_gb"), gpu_memory_gb=numbers.get("gpu_memory_gb"), limit=limit,
+        estimate=estimate, checkpoint=numbers.get("checkpoint"), priority=numbers.get("priority"),
+        user=texts["user"], name=texts["name"], models=texts["models"], family=texts["family"], id=ids,
+    )  # fmt: skip
+
+
+def write_own(jobs: Jobs, path: str) -> None:
+    """Write jobs as our own table; the end of the name says which: .csv or .parquet."""
+    import pyarrow
+    from pyarrow import csv, parquet
+
+    where = Path(path)
+    table = pyarrow.table(_columns(jobs))
+    try:
+        if where.suffix == ".parquet":
+            parquet.write_table(table, where, compression="zstd")
+        else:
+            csv.write_csv(table, where, csv.WriteOptions(quoting_style="needed"))
+    except OSError as error:
+        raise TraceError(f"cannot write '{path}': {error.strerror or error}.") from None
+
+
+def _columns(jobs: Jobs) -> dict[str, Any]:
+    """The columns of our own table as pyarrow arrays; empty for what a job does not have."""
+    import pyarrow
+
+    table = jobs.table
+
+    def number(values: Any) -> Any:
+        values = np.ascontiguousarray(values, np.float64)
+        return pyarrow.array(values, mask=values == FOREVER)
+
+    def text(codes: Any, texts: Any) -> Any:
+        return pyarrow.DictionaryArray.from_arrays(np.ascontiguousarray(codes), pyarrow.array(texts, "string")).cast(
+            "string"
+        )
+
+    models = ["|".join(sorted(models)) for models in jobs.allowed]
+    names = jobs.names or ("",) * (int(table["group"].max(initial=0)) + 1)
+    return {
+        "submit_s": number(table["submit"]),
+        "work": number(jobs.work),
+        "gpus": pyarrow.array(np.ascontiguousarray(table["gpus"])),
+        "share": pyarrow.array(np.ascontiguousarray(table["share"])),
+        "cpus": number(table["cpus"] / 1000),
+        "memory_gb": number(table["memory"] / MIB_PER_GB),
+        "gpu_memory_gb": number(table["gpu_memory"] / MIB_PER_GB),
+        "priority": number(table["priority"]),
+        "limit_s": number(table["limit"]),
+        "estimate": number(table["estimate"]),
+        "checkpoint": number(table["checkpoint"]),
+        "family": text(table["family"], jobs.families),
+        "user": text(table["user"], jobs.users),
+        "name": text(table["group"], names),
+        "models": text(table["allowed"], models),
+    }

@@ -1,0 +1,63 @@
+"""What every reader gives: the rows of a piece of a trace, in our units, with those that cannot be jobs told apart."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from adlro.core.records import WHOLE_GPU
+from adlro.core.tables import Floats
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+Codes: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """A column of texts: the texts, and which of them each row has."""
+
+    codes: Codes  # [R]
+    texts: Any  # a sequence of str, or a pyarrow array of them where there may be as many as rows
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of one piece. A number that the trace does not give is nan; a column that it does not have is None.
+
+    `bad` rows are wrong; rows set `aside` are right but no jobs of their own (a step, a job that never ran).
+    """
+
+    line: Codes  # [R] number among the lines that are not blank, from 1
+    submit: Floats  # [R] s, on the trace's own clock
+    duration: Floats  # [R] s for the whole gang on the reference model
+    gpus: Floats  # [R]
+    share: Floats | None = None  # thousandths of each GPU
+    cpus: Floats | None = None
+    memory_gb: Floats | None = None
+    gpu_memory_gb: Floats | None = None
+    limit: Floats | None = None  # s that the user asked for
+    estimate: Floats | None = None  # GPU-seconds, where a trace says so itself
+    checkpoint: Floats | None = None  # GPU-seconds between checkpoints; nan: never
+    priority: Floats | None = None  # 0 to 1
+    user: Labels | None = None
+    name: Labels | None = None
+    models: Labels | None = None  # allowed models with | between them
+    family: Labels | None = None
+    id: Any = None  # pyarrow array; duplicates are dropped where there is one
+    bad: Mapping[str, Mask] = field(default_factory=dict)
+    aside: Mapping[str, Mask] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.line)
+
+
+def whole_or_share(gpus: Floats, milli: Floats) -> Floats:
+    """The share of each GPU: a part only of a single one."""
+    return np.where((gpus == 1) & np.isfinite(milli), milli, WHOLE_GPU)
+
+
+def nothing(count: int) -> Floats:
+    """A column of which nothing is known."""
+    return np.full(count, np.nan)

@@ -1,0 +1,404 @@
+"""Rows of a trace become a table of jobs: checked, counted by reason, put in order, and cut to what was asked for."""
+
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from adlro.core.errors import TraceError, UsageError
+from adlro.core.memory import release_temporaries
+from adlro.core.records import WHOLE_GPU
+from adlro.core.tables import FOREVER, JOB, Floats, Jobs, records
+from adlro.ingest.traces.rows import Codes, Labels, Mask, Rows
+from adlro.ingest.traces.source import Source, quoted
+
+MOST_GPUS: Final = 1_000_000
+LONGEST_S: Final = 1e10
+LATEST_S: Final = 1e11
+MOST_INT: Final = 2**31 - 1
+MIB_PER_GB: Final = 1024
+HOUR_S: Final = 3600.0
+BAD_SHARE: Final = 0.05
+QUOTED: Final = 3
+SAMPLE_SEED: Final = 0
+
+WRONG_CELLS: Final = "wrong number of cells"
+
+NUMBERS: Final = (
+    "line", "submit", "duration", "gpus", "share", "cpus", "memory_gb", "gpu_memory_gb", "limit", "estimate",
+    "checkpoint", "priority",
+)  # fmt: skip
+TEXTS: Final = ("user", "name", "models", "family")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceOptions:
+    """How a trace is to be read; what is None is left to the trace."""
+
+    format: str | None = None
+    families: str | None = None  # uniform, hash:sia, hash:gavel or the name of a family
+    estimates: str | None = None  # limit or oracle
+    gpus_per_unit: float = 1.0  # GPUs that stand for one processor or node, in traces that count those
+    skip_bad_rows: bool = False
+    scale_load: float = 1.0
+    window: str | None = None  # FROM:TO in hours, or as shares of the span
+    sample: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class TraceReport:
+    """What was read, what was left out and why, and by which rules the rest became jobs."""
+
+    file: str
+    format: str
+    sha256: str
+    rows: int
+    kept: int
+    dropped: dict[str, int]  # rows that are wrong, by reason
+    set_aside: dict[str, int]  # rows that are no jobs of their own, by reason
+    out_of_order: int  # rows that came before an earlier one; they were sorted
+    not_asked_for: int  # jobs outside the window or the sample
+    unit: str  # what one GPU of a job is in the trace
+    families: str
+    estimates: str
+    span_s: float
+    start_unix: float | None  # when the first job was submitted, if the trace tells
+    scale_load: float = 1.0
+    window: str | None = None
+    sample: float = 1.0
+    notes: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Everything that a reader found in a file."""
+
+    parts: Iterable[Rows]
+    broken: list[int]  # lines that are no rows; filled while the parts are read
+    unit: str = "GPU"
+    clock: Callable[[], float | None] = lambda: 0.0  # Unix time of the trace's 0; None: not known
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyRule:
+    """Which families a trace without any gets: all jobs the only one, or jobs alike one of several by a hash."""
+
+    text: str
+    names: tuple[str, ...]
+
+
+def tabulate(
+    source: Source, format_name: str, trace: Trace, options: TraceOptions, rule: FamilyRule
+) -> tuple[Jobs, TraceReport]:
+    """The jobs of a trace in submit order, from time 0, and the report on them."""
+    rows, id_column = _joined(list(trace.parts))
+    total = len(rows) + len(trace.broken)
+    if total == 0:
+        raise TraceError(f"'{source.path}' has no jobs in it; expected at least one row of {format_name}.")
+    bad, aside = _judge(rows, id_column)
+    good = np.ones(len(rows), bool)
+    dropped, set_aside = dict[str, int](), dict[str, int]()
+    culprits: list[tuple[int, str]] = [(line, WRONG_CELLS) for line in trace.broken]
+    if trace.broken:
+        dropped[WRONG_CELLS] = len(trace.broken)
+    for counts, masks in ((set_aside, aside), (dropped, bad)):
+        for reason, mask in masks.items():
+            hit = mask & good
+            if found := int(np.count_nonzero(hit)):
+                counts[reason] = found
+                good &= ~hit
+                if counts is dropped:
+                    culprits += [(int(line), reason) for line in rows.line[np.flatnonzero(hit)[:QUOTED]]]
+    _check_share(source, total, dropped, culprits, options)
+    if not good.any():
+        raise TraceError(
+            f"'{source.path}': none of its {total:,} rows is a job that ran ({_told(dropped, set_aside)})."
+        )
+    kept = np.flatnonzero(good)
+    submit = rows.submit[kept]
+    out_of_order = int(np.count_nonzero(np.diff(submit) < 0))
+    if out_of_order:
+        kept = kept[np.argsort(submit, kind="stable")]
+    kept, start = _asked_for(source, rows.submit, kept, options)
+    jobs = _table(rows, kept, trace, options, rule)
+    clock = trace.clock()
+    own = rows.family is not None and options.families is None
+    release_temporaries(len(kept))
+    return jobs, TraceReport(
+        file=source.name, format=format_name, sha256=source.sha256, rows=total, kept=len(kept), dropped=dropped,
+        set_aside=set_aside, out_of_order=out_of_order, not_asked_for=int(np.count_nonzero(good)) - len(kept),
+        unit=trace.unit if trace.unit == "GPU" else f"{trace.unit} = {options.gpus_per_unit:g} GPU",
+        families="as in the trace" if own else rule.text, estimates=_estimates_of(rows, kept, options),
+        span_s=float(jobs.table["submit"][-1]), start_unix=None if clock is None else clock + start,
+        scale_load=options.scale_load, window=options.window, sample=options.sample, notes=trace.notes,
+    )  # fmt: skip
+
+
+# ---- checking ----------------------------------------------------------------------------------------------------
+
+
+def _judge(rows: Rows, ids: Any) -> tuple[dict[str, Mask], dict[str, Mask]]:
+    """Which rows are wrong, and which are no jobs, by reason."""
+    bad = dict(rows.bad)
+    with np.errstate(invalid="ignore"):
+        bad["submit time missing or no number"] = ~np.isfinite(rows.submit)
+        bad["negative submit time"] = rows.submit < 0
+        bad["impossible submit time"] = rows.submit > LATEST_S
+        bad["duration missing or no number"] = ~np.isfinite(rows.duration)
+        bad["negative duration"] = rows.duration < 0
+        bad["impossible duration"] = rows.duration > LONGEST_S
+        bad["number of GPUs missing or no number"] = ~np.isfinite(rows.gpus)
+        bad["impossible size"] = (rows.gpus < 0) | (rows.gpus > MOST_GPUS) | (rows.gpus != np.floor(rows.gpus))
+        if rows.share is not None:
+            bad["impossible size"] |= ~((rows.share >= 1) & (rows.share <= WHOLE_GPU))
+            bad["impossible size"] |= (rows.share < WHOLE_GPU) & (rows.gpus != 1)
+        for column, unit in ((rows.cpus, 1000), (rows.memory_gb, MIB_PER_GB), (rows.gpu_memory_gb, MIB_PER_GB)):
+            if column is not None:
+                bad["impossible size"] |= (column < 0) | (column * unit > MOST_INT)
+        for column, name in (
+            (rows.limit, "requested time"),
+            (rows.estimate, "estimate"),
+            (rows.checkpoint, "checkpoint"),
+        ):
+            if column is not None:
+                bad[f"negative {name}"] = column < 0
+                bad[f"impossible {name}"] = (column > LONGEST_S * MOST_GPUS) & (
+                    (column < FOREVER) | (name == "estimate")
+                )
+        if rows.priority is not None:
+            bad["priority not from 0 to 1"] = (rows.priority < 0) | (rows.priority > 1)
+    if ids is not None:
+        bad["id seen before"] = _repeated(ids)
+    return bad, dict(rows.aside)
+
+
+def _repeated(ids: Any) -> Mask:
+    """Which ids were seen in an earlier row; a missing id is nobody's."""
+    import pyarrow.compute as pc
+
+    again = np.zeros(len(ids), bool)
+    if pc.count_distinct(ids, mode="only_valid").as_py() < len(ids) - ids.null_count:
+        codes = pc.fill_null(ids.dictionary_encode().combine_chunks().indices, -1).to_numpy(zero_copy_only=False)
+        again[:] = True
+        again[np.unique(codes, return_index=True)[1]] = False
+        again[codes < 0] = False
+    return again
+
+
+def _check_share(
+    source: Source, total: int, dropped: dict[str, int], culprits: list[tuple[int, str]], options: TraceOptions
+) -> None:
+    """Stop when too many rows are wrong, with the first of the most frequent kinds quoted."""
+    wrong = sum(dropped.values())
+    if wrong <= BAD_SHARE * total or options.skip_bad_rows:
+        return
+    worst = sorted(culprits, key=lambda culprit: (-dropped[culprit[1]], culprit[0]))[:QUOTED]
+    texts = quoted(source, [line for line, _reason in worst])
+    lines = "; ".join(f"row {line} ({reason}): {texts.get(line, '')!r}" for line, reason in worst)
+    raise TraceError(
+        f"'{source.path}': {wrong:,} of {total:,} rows are wrong ({_told(dropped)}), more than {BAD_SHARE:.0%}. "
+        f"{lines}. Fix them, or leave them out with --skip-bad-rows."
+    )
+
+
+def _told(*counts: dict[str, int]) -> str:
+    """Reasons with their counts, the most frequent first."""
+    pairs = [pair for some in counts for pair in some.items()]
+    return ", ".join(f"{reason}: {count:,}" for reason, count in sorted(pairs, key=lambda pair: -pair[1]))
+
+
+# ---- putting together --------------------------------------------------------------------------------------------
+
+
+def _joined(parts: Sequence[Rows]) -> tuple[Rows, Any]:
+    """All parts as one, with labels numbered over all of them; the ids apart."""
+    import pyarrow
+
+    if not parts:
+        empty = np.zeros(0)
+        return Rows(np.zeros(0, np.int64), empty, empty, empty), None
+    first, columns = parts[0], dict[str, Any]()
+    for name in NUMBERS:
+        if getattr(first, name) is not None:
+            columns[name] = np.concatenate([getattr(part, name) for part in parts])
+    for name in TEXTS:
+        if getattr(first, name) is not None:
+            columns[name] = _joined_labels([getattr(part, name) for part in parts])
+    for name in ("bad", "aside"):
+        reasons = dict.fromkeys(reason for part in parts for reason in getattr(part, name))
+        columns[name] = {
+            reason: np.concatenate([getattr(part, name).get(reason, np.zeros(len(part), bool)) for part in parts])
+            for reason in reasons
+        }
+    ids = None if first.id is None else pyarrow.chunked_array([part.id for part in parts])
+    return Rows(**columns), ids
+
+
+def _joined_labels(parts: Sequence[Labels]) -> Labels:
+    """Columns of labels one after another, each text once. There may be as many texts as rows, so pyarrow does it."""
+    import pyarrow
+
+    texts = [pyarrow.array(part.texts, pyarrow.string()) for part in parts]
+    encoded = pyarrow.concat_arrays(texts).dictionary_encode()
+    number = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    begin = np.cumsum([0, *(len(some) for some in texts)])
+    codes = [number[begin[place] + part.codes] for place, part in enumerate(parts)]
+    return Labels(np.concatenate(codes), encoded.dictionary)
+
+
+def _asked_for(source: Source, submit: Floats, kept: Codes, options: TraceOptions) -> tuple[Codes, float]:
+    """The rows in the window and the sample, and when the first of them was submitted."""
+    if options.window is not None:
+        first, last = float(submit[kept[0]]), float(submit[kept[-1]])
+        low, high = window_of(options.window, last - first)
+        times = submit[kept] - first
+        kept = kept[(times >= low) & ((times < high) | ((high >= last - first) & (times <= high)))]
+    if options.sample < 1.0:
+        rng = np.random.Generator(np.random.PCG64(SAMPLE_SEED))
+        kept = kept[rng.random(len(kept)) < options.sample]
+    if not len(kept):
+        raise TraceError(f"'{source.path}' has no jobs in the window and sample asked for. Ask for more of it.")
+    return kept, float(submit[kept[0]])
+
+
+def window_of(text: str, span_s: float) -> tuple[float, float]:
+    """Seconds from the first submission: FROM:TO are shares of the span if neither is above 1, else hours."""
+    low, _, high = text.partition(":")
+    try:
+        start, end = float(low or 0), float(high)
+    except ValueError:
+        start, end = 0.0, -1.0
+    if not 0 <= start < end < FOREVER:
+        raise UsageError(f"--window is {text!r}; expected FROM:TO in hours, or shares of the span as in 0.25:0.5.")
+    unit = span_s if end <= 1 else HOUR_S
+    return start * unit, end * unit
+
+
+def check_options(options: TraceOptions) -> None:
+    """Refuse what no trace could be asked for."""
+    if not 0 < options.scale_load < FOREVER:
+        raise UsageError(f"--scale-load is {options.scale_load:g}; expected a number above 0, as in 1.2.")
+    if not 0 < options.sample <= 1:
+        raise UsageError(f"--sample is {options.sample:g}; expected a share above 0 and up to 1.")
+    if options.estimates not in (None, "limit", "oracle"):
+        raise UsageError(f"--estimates is {options.estimates!r}; a trace has limit or oracle.")
+    if not 0 < options.gpus_per_unit <= MOST_GPUS:
+        raise UsageError(f"--unit is {options.gpus_per_unit:g} GPUs; expected a number above 0, as in processors=1.")
+    if options.window is not None:
+        window_of(options.window, 1.0)
+
+
+def _estimates_of(rows: Rows, kept: Codes, options: TraceOptions) -> str:
+    """Where the estimates come from."""
+    if options.estimates != "oracle":
+        if rows.estimate is not None and options.estimates is None:
+            return "as in the trace"
+        if rows.limit is not None and (asked := int(np.count_nonzero(np.isfinite(rows.limit[kept])))):
+            return "limit" if asked == len(kept) else f"limit for {asked:,} of {len(kept):,} jobs, oracle for the rest"
+    return "oracle"
+
+
+def _table(rows: Rows, kept: Codes, trace: Trace, options: TraceOptions, rule: FamilyRule) -> Jobs:
+    """The kept rows as jobs, in this order."""
+    count = len(kept)
+    table = records(JOB, count)
+    gpus = rows.gpus[kept]
+    if trace.unit != "GPU":
+        gpus = np.where(gpus > 0, np.maximum(1, np.ceil(gpus * options.gpus_per_unit - 1e-9)), 0)
+    share = np.full(count, float(WHOLE_GPU)) if rows.share is None else rows.share[kept]
+    units = np.where(gpus > 0, gpus * share / WHOLE_GPU, 1.0)
+    work = rows.duration[kept] * units
+    table["submit"] = (rows.submit[kept] - rows.submit[kept[0]]) / options.scale_load
+    table["gpus"], table["share"] = gpus, share
+    limit = np.full(count, FOREVER) if rows.limit is None else _or(rows.limit[kept], FOREVER)
+    limit = np.where(limit > LONGEST_S, FOREVER, limit)  # three centuries are how some systems write: no limit
+    table["limit"] = limit
+    told = work if rows.estimate is None or options.estimates else _or(rows.estimate[kept], work)
+    has_limit = np.isfinite(limit)
+    if options.estimates == "limit" or (options.estimates is None and rows.estimate is None):
+        told = np.where(has_limit, np.where(has_limit, limit, 0.0) * units, work)
+    table["estimate"] = told
+    table["checkpoint"] = FOREVER if rows.checkpoint is None else _or(rows.checkpoint[kept], FOREVER)
+    for name, column, unit in (
+        ("cpus", rows.cpus, 1000),
+        ("memory", rows.memory_gb, MIB_PER_GB),
+        ("gpu_memory", rows.gpu_memory_gb, MIB_PER_GB),
+    ):
+        if column is not None:
+            table[name] = np.rint(_or(column[kept], 0.0) * unit)
+    table["priority"] = 0.5 if rows.priority is None else _or(rows.priority[kept], 0.5)
+    table["user"], users = _numbered(rows.user, kept, "")
+    name_codes, names = _numbered(rows.name, kept, "")
+    table["group"], group_names = _groups(table["user"], name_codes, names)
+    table["allowed"], allowed = _models(rows.models, kept)
+    table["family"], families = _families(rows, kept, table, users, group_names, rule, options)
+    return Jobs(table, work, families, users, group_names, allowed)
+
+
+def _or(column: Floats, other: Any) -> Floats:
+    """The column with another value where it has none."""
+    return np.where(np.isnan(column), other, column)
+
+
+def _numbered(labels: Labels | None, kept: Codes, first: str) -> tuple[Any, tuple[str, ...]]:
+    """Codes and texts of the kept rows, with `first` as number 0."""
+    if labels is None:
+        return np.zeros(len(kept), np.int64), (first,)
+    import pyarrow
+    import pyarrow.compute as pc
+
+    codes = labels.codes[kept]
+    used = np.zeros(len(labels.texts), bool)
+    used[codes] = True
+    used &= ~pc.equal(labels.texts, first).to_numpy(zero_copy_only=False)
+    number = np.where(used, np.cumsum(used), 0)
+    return number[codes], (first, *labels.texts.filter(pyarrow.array(used)).to_pylist())
+
+
+def _groups(users: Any, name_codes: Codes, names: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
+    """One number for each user and name, and the name behind it."""
+    key = users.astype(np.int64) * len(names) + name_codes
+    known, numbers = _distinct(key)
+    return numbers, tuple(map(names.__getitem__, (known % len(names)).tolist()))
+
+
+def _distinct(key: Codes) -> tuple[Codes, Codes]:
+    """The distinct numbers in order, and which each row has; by counting where that is less than sorting."""
+    if int(key.max(initial=0)) > 16 * len(key) + 1_000_000:
+        known, numbers = np.unique(key, return_inverse=True)
+        return known, numbers
+    present = np.zeros(int(key.max(initial=0)) + 1, bool)
+    present[key] = True
+    return np.flatnonzero(present), (np.cumsum(present) - 1)[key]
+
+
+def _models(labels: Labels | None, kept: Codes) -> tuple[Any, tuple[frozenset[str], ...]]:
+    """The sets of allowed models; number 0 is any."""
+    codes, texts = _numbered(labels, kept, "")
+    sets = [frozenset(word.strip() for word in text.split("|") if word.strip()) for text in texts]
+    distinct = list(dict.fromkeys(sets))
+    return np.array([distinct.index(one) for one in sets], np.int64)[codes], tuple(distinct)
+
+
+def _families(
+    rows: Rows, kept: Codes, table: Any, users: tuple[str, ...], names: tuple[str, ...],
+    rule: FamilyRule, options: TraceOptions,
+) -> tuple[Any, tuple[str, ...]]:  # fmt: skip
+    """The family of each job: its own, or by the rule; a hash gives jobs of one user and name the same family."""
+    if rows.family is not None and options.families is None:
+        codes, texts = _numbered(rows.family, kept, rule.names[0])
+        used = np.unique(codes)  # the rule's family stands first, and may not be needed
+        return np.searchsorted(used, codes), tuple(texts[code] for code in used)
+    if len(rule.names) == 1:
+        return np.zeros(len(kept), np.int64), rule.names
+    if len(names) > 1:
+        user_of = np.zeros(len(names), np.int64)
+        user_of[table["group"]] = table["user"]
+        keys = [f"{users[user]}\0{name}" for user, name in zip(user_of, names, strict=True)]
+        chosen = np.array([zlib.crc32(key.encode()) % len(rule.names) for key in keys])[table["group"]]
+    else:  # nothing tells jobs apart but their place in the file
+        chosen = np.array([zlib.crc32(b"%d" % line) for line in rows.line[kept]]) % len(rule.names)
+    return chosen, rule.names
