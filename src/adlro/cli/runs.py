@@ -31,7 +31,13 @@ ClusterName = Annotated[
     str, typer.Option("--cluster", "-c", help="A shipped cluster (adlro clusters), or a TOML file.", metavar="NAME")
 ]
 WorkloadName = Annotated[
-    str, typer.Option("--workload", "-w", help="A shipped workload (adlro workloads), or a TOML file.", metavar="NAME")
+    str,
+    typer.Option(
+        "--workload",
+        "-w",
+        help="A shipped workload (adlro workloads), a TOML file, or a trace (adlro trace).",
+        metavar="NAME",
+    ),
 ]
 JobCount = Annotated[
     int | None,
@@ -365,8 +371,11 @@ def provenance(scenario: "Scenario", disturbances: str | None) -> dict[str, Any]
     import numba
     import numpy
 
-    hazards = scenario.hazards
+    from adlro.experiment import Recorded
+
+    hazards, workload = scenario.hazards, scenario.workload
     return {
+        "trace": asdict(workload.report) if isinstance(workload, Recorded) else None,
         "settings": {"jobs": scenario.jobs or scenario.workload.jobs}
         | {"estimates": scenario.workload.estimates.source, "estimate_sigma": scenario.workload.estimates.sigma}
         | asdict(scenario.settings)
