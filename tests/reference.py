@@ -242,7 +242,7 @@ def with_counted(world: World, room: Room, job: int, site: int) -> Room:
 
 def srtf(world: World) -> Answer:
     """Least estimated work left at the fastest rate first, stopping jobs with more for it (docs/policies.md)."""
-    left = {job: world.work_left(job) / max(world.rates[job]) for job in [*world.queue, *world.running]}
+    left = {job: world.work_left(job) / world.best_rate(job) for job in [*world.queue, *world.running]}
     legal = world.legal()
     for job in sorted(world.queue, key=lambda job: (left[job], job)):
         pairs = [pair for pair in legal if pair[0] == job]

@@ -166,10 +166,9 @@ class World:
         """Least estimated runtime at any site where it would fit on the empty cluster."""
         return min(self.runtime(job, site) for site in self.possible[job])
 
-    def time_left(self, job: int) -> float:
-        """Estimated seconds that a running job still takes, without wear."""
-        run = self.runs[job]
-        return max(0.0, run.resumes - self.now) + self.work_left(job) / run.rate
+    def best_rate(self, job: int) -> float:
+        """The best rate at any site where it would fit on the empty cluster."""
+        return max(self.rates[job][site] for site in self.possible[job])
 
     def expected_end(self, job: int) -> float:
         """When a running job should end by its estimate, without wear."""
