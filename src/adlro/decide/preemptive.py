@@ -7,7 +7,7 @@ import numpy as np
 from adlro.core.compiled import compiled, compiled_allocating, widened
 from adlro.core.policy import Policy
 from adlro.core.records import WHOLE_GPU
-from adlro.core.rules import attained, count_bits, gpu_share, in_queue, portion, runtime, seen, work_left
+from adlro.core.rules import attained, count_bits, gpu_share, in_queue, portion, runtime, seen, shared_gpu, work_left
 from adlro.core.tables import FOREVER, NOBODY, STOP, WAIT, Choice, Ints, View
 from adlro.decide.choosing import Key, best_spot, hopeless, shortest, start_or_wait
 
@@ -88,7 +88,9 @@ def would_fit(view: View, j: int, s: int, room: Ints) -> bool:
     site = view.sites[s]
     width = view.width[job.kind, site.form]
     if width == 1:
-        return enough_at(view, s, room, job.gpus, job.cpus, job.memory)
+        # A share may go to a GPU that is shared already, once there are cores and memory for it.
+        gpus = 0 if job.share < WHOLE_GPU and shared_gpu(view, j, s) != NOBODY else job.gpus
+        return enough_at(view, s, room, gpus, job.cpus, job.memory)
     if width == 0 or s != view.pools[site.pool].anchor:
         return False
     # The most GPUs that `width` sites could give, each with its part of cores and memory.
@@ -135,8 +137,7 @@ def enough_at(view: View, s: int, room: Ints, gpus: int, cpus: int, memory: int)
 def victim_for(view: View, j: int, s: int, key: Key, limit: float) -> int:
     """The running job with the worst key, above the limit, among those in the job's way at the site; or NOBODY."""
     job = view.jobs[j]
-    pool = view.sites[s].pool
-    wide = view.width[job.kind, view.sites[s].form] > 1
+    pool = view.sites[s].pool if view.width[job.kind, view.sites[s].form] > 1 else NOBODY
     worst = NOBODY
     worst_key = limit
     for i in range(view.clock[0].running):
@@ -145,25 +146,35 @@ def victim_for(view: View, j: int, s: int, key: Key, limit: float) -> int:
             continue
         value = key(view, other)
         worse = value > worst_key or (value == worst_key and value > limit and other > worst)
-        if worse and in_the_way(view, other, s, pool, wide):
+        if worse and in_the_way(view, other, s, pool):
             worst = other
             worst_key = value
     return worst
 
 
 @compiled
-def in_the_way(view: View, j: int, s: int, pool: int, wide: bool) -> bool:
-    """Whether a running job holds anything on the site's node (or, for a wide gang, in its pool)."""
+def in_the_way(view: View, j: int, s: int, pool: int) -> bool:
+    """Whether a running job holds anything on the site's node (or, for a gang over several, on a node of its pool)."""
     run = view.runs[j]
     at = run.site
     p = run.parts
     while True:
-        if view.sites[at].node == view.sites[s].node or (wide and view.sites[at].pool == pool):
+        if view.sites[at].node == view.sites[s].node or (pool != NOBODY and node_has(view, view.sites[at].node, pool)):
             return True
         if p == NOBODY:
             return False
         at = view.parts[p].site
         p = view.parts[p].next
+
+
+@compiled
+def node_has(view: View, n: int, pool: int) -> bool:
+    """Whether one of the node's sites is in the pool."""
+    node = view.nodes[n]
+    for s in range(node.first_site, node.first_site + node.sites):
+        if view.sites[s].pool == pool:
+            return True
+    return False
 
 
 @compiled_allocating
