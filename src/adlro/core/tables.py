@@ -245,7 +245,7 @@ class View(NamedTuple):
 EVENT = np.dtype(
     [("time", "f8"), ("mask", "i8"), ("job", "i4"), ("site", "i4"), ("value", "f4"), ("what", "i4")], align=True
 )
-"""Something that happened. `site` is the node for DOWN and UP."""
+"""Something that happened. `site` is the node for DOWN and UP; SPEED has the GPU of its site in `mask`."""
 
 SUBMITTED: Final = 0
 STARTED: Final = 1
