@@ -25,6 +25,7 @@ demo: .venv/.demo
 
 # One run first, alone: it compiles the simulator into the cache, which the parallel tests then share.
 test: .venv/.dev
+	scripts/test_parts.sh
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

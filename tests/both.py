@@ -11,9 +11,10 @@ from tests import reference
 from tests.reference import Answer, Event, Sight
 from tests.strategies import Scenario
 
-from adlro.act.simulator import LOG_FULL, Outcome, Settings, Truth, play, prepare
+from adlro.act.simulator import Outcome, Settings, prepare
 from adlro.act.simulator import simulate as simulate_compiled
 from adlro.core.compiled import compiled, widened
+from adlro.core.engine import LOG_FULL, Truth, play
 from adlro.core.policy import Policy
 from adlro.core.records import Disturbance
 from adlro.core.rules import best_runtime, fits, in_queue, runtime, seen

@@ -16,8 +16,8 @@ import adlro.catalogue.clusters
 from adlro.cli.app import run
 from adlro.cli.output import print_json
 from adlro.cli.runs import DEFAULT_POLICIES
-from adlro.cli.tables import number, unit_for
 from adlro.decide.catalogue import policies as catalogue
+from adlro.measure.numbers import number, unit_for
 
 JSON_PAGE = (Path(__file__).parent.parent / "docs" / "json.md").read_text()
 FEW = ["--jobs", "40"]
@@ -124,13 +124,14 @@ def test_simulate_groups_refused_jobs_by_reason(capsys: pytest.CaptureFixture[st
 
 
 def test_the_settings_reach_the_simulator(capsys: pytest.CaptureFixture[str]) -> None:
-    rough = answer(capsys, *SIMULATE, "--mtbf-h", "3", "--repair-h", "1", "--wear-per-day", "0.1", "--window", "5")
+    rougher = ["--mtbf-h", "3", "--repair-h", "1", "--wear-per-day", "0.1", "--queue-window", "5"]
+    rough = answer(capsys, *SIMULATE, *rougher)
     assert rough["failures"] > 0
     assert rough["settings"] == {
         "jobs": 40, "estimates": "oracle", "estimate_sigma": 0.0,
         "restart_s": 30.0, "kill_at_limit": False, "window": 5,
         "mtbf_h": 3.0, "repair_h": 1.0,
-        "wear_per_day": 0.1, "disturbances": None,
+        "wear_per_day": 0.1, "disturbances": None, "load": None,
     }  # fmt: skip
 
 
@@ -161,13 +162,16 @@ def test_bench_prints_what_was_measured_next_to_its_floor(
         asked.append(only)
         progress("running")
         row = {"name": "simulate-paper16", "value": 2.5e6, "unit": "jobs/s", "floor": 1e6}
-        return {"machine": {"cpu": "x", "cores": 2}, "results": [row, row | {"name": "lp-round-64", "floor": None}]}
+        rows = [row, row | {"name": "lp-round-64", "floor": None}]
+        return {"machine": {"cpu": "x"}, "results": rows, "skipped": [{"name": "read-lcg", "why": "it is not there"}]}
 
     module = ModuleType("adlro.bench")
     module.run_bench = run_bench  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "adlro.bench", module)
     assert run(["bench", "--only", "simulate-paper16", "--only", "lp-round-64"]) == 0
-    assert re.search(r"^simulate-paper16 +2,500,000 +1,000,000 +jobs/s", capsys.readouterr().out, re.MULTILINE)
+    shown = capsys.readouterr().out
+    assert re.search(r"^simulate-paper16 +2,500,000 +1,000,000 +jobs/s", shown, re.MULTILINE)
+    assert "read-lcg was left out: it is not there." in shown
     assert asked == [("simulate-paper16", "lp-round-64")]
     assert answer(capsys, "bench")["results"][0]["floor"] == 1e6
 
@@ -274,8 +278,9 @@ def test_times_are_shown_in_a_unit_that_suits_them() -> None:
 
 
 def test_estimates_can_be_asked_for_and_nonsense_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    settings = answer(capsys, *COMPARE, "--estimates", "lognormal:0.5")["settings"]
-    assert (settings["estimates"], settings["estimate_sigma"]) == ("lognormal", 0.5)
-    for wrong in ("nobody", "lognormal:much", "lognormal:-1", "oracle:0.5"):
+    for asked in ("lognormal:0.5", "noisy:0.5"):
+        settings = answer(capsys, *COMPARE, "--estimates", asked)["settings"]
+        assert (settings["estimates"], settings["estimate_sigma"]) == ("lognormal", 0.5)
+    for wrong in ("nobody", "predicted", "noisy", "lognormal:much", "lognormal:-1", "oracle:0.5"):
         assert run([*COMPARE, "--estimates", wrong]) == 2
-        assert "expected oracle, limit, or lognormal:SIGMA" in capsys.readouterr().err
+        assert "expected oracle, user (the limit), or noisy:SIGMA" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Speed and memory, measured: every figure with its floor, on this machine, in this run."""
 
+import json
 import os
 import platform
 import resource
@@ -10,6 +11,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numba
@@ -20,6 +23,7 @@ from adlro.act.simulator import Settings, simulate
 from adlro.catalogue.speeds import speed_of
 from adlro.core.compiled import compiled
 from adlro.core.errors import UsageError
+from adlro.core.rules import dequeue, in_queue, release
 from adlro.core.tables import Jobs, View
 from adlro.core.toml import nearest
 from adlro.decide.catalogue import find_policy
@@ -30,6 +34,11 @@ GAVEL_JOBS_PER_CPU_S: Final = 43.0
 """What Gavel's own simulator did on two shared cores, FIFO on 108 GPUs at one job in 600 s."""
 
 CLUSTERS_SIDE_BY_SIDE: Final = 256
+
+QUEUE: Final = 40
+LONG_QUEUE: Final = 1000
+
+LCG: Final = Path(__file__).resolve().parents[3] / "shared" / "traces" / "lcg_2005" / "LCG.swf.xz"
 
 Progress = Callable[[str], None]
 
@@ -56,13 +65,18 @@ def run_bench(progress: Progress, only: tuple[str, ...] = ()) -> dict[str, Any]:
     for name in only:
         if name not in BENCHES:
             raise UsageError(f"no measurement {name!r}.{nearest(name, BENCHES)} There are: {', '.join(BENCHES)}.")
-    results = []
+    results: list[Result] = []
+    skipped: list[dict[str, str]] = []
     for name, bench in BENCHES.items():
         if not only or name in only:
             progress(name)
-            value, unit, floor, less_is_better, what = bench()
-            results.append(Result(name, value, unit, floor, less_is_better, what))
-    return {"machine": machine(), "results": [{**asdict(result), "met": result.met} for result in results]}
+            found = bench()
+            if isinstance(found, str):
+                skipped.append({"name": name, "why": found})
+            else:
+                results.append(Result(name, *found))
+    rows = [{**asdict(result), "met": result.met} for result in results]
+    return {"machine": machine(), "results": rows, "skipped": skipped}
 
 
 def machine() -> dict[str, Any]:
@@ -141,6 +155,7 @@ def jobs_first(jobs: Jobs, count: int) -> Jobs:
 
 
 Measured = tuple[float, str, float, bool, str]
+"""Value, unit, floor, whether less is better, and what it is; a text in its place says why it was not measured."""
 
 
 def bench_paper16() -> Measured:
@@ -225,7 +240,8 @@ def bench_lp_round() -> Measured:
 
 def busy_view(cluster: str, workload: str, waiting: int) -> View:
     """A cluster in the middle of a run: all jobs submitted at once, as many as fit running, some waiting."""
-    from adlro.act.simulator import DECIDE, advance, apply, prepare
+    from adlro.act.simulator import prepare
+    from adlro.core.engine import DECIDE, advance, apply
 
     plan, jobs = drawn(cluster, workload, 100 + waiting)
     jobs.table.submit = 0.0
@@ -266,6 +282,142 @@ def bench_memory() -> Measured:
     return many - few, "MB", 400.0, True, what
 
 
+def bench_read_lcg() -> Measured | str:
+    """A large log of the Parallel Workloads Archive, where it lies beside the repository."""
+    if not LCG.is_file():
+        return f"{LCG.name} is not in {'/'.join(LCG.parts[-4:-1])} beside the repository"
+    return read_and_packed_s(LCG, 188_041), "s", 1.0, True, "188,041 rows of LCG (SWF, .xz) read and packed"
+
+
+def bench_read_parquet() -> Measured:
+    """A million jobs as our own Parquet."""
+    from adlro.ingest.traces.own import write_own
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "jobs.parquet"
+        write_own(load_jobs("paper", 0, 1_000_000), str(path))
+        return read_and_packed_s(path, 1_000_000), "s", 1.0, True, "1 M rows of our own Parquet read and packed"
+
+
+def read_and_packed_s(path: Path, rows: int) -> float:
+    """Seconds from a file to a table that the simulator can play, the least of a few."""
+    from adlro.experiment import read_trace
+    from adlro.ingest.traces.tabulate import TraceOptions
+
+    plan = load_scenario("paper16", "paper", 1).plan
+    times = []
+    for _ in range(4):  # the first one may have to compile, and to load pyarrow
+        begin = time.perf_counter()
+        jobs, _report = read_trace(str(path), TraceOptions())
+        pack(plan, jobs, speed_of)
+        times.append(time.perf_counter() - begin)
+        assert len(jobs) == rows
+    return min(times)
+
+
+def bench_env_steps() -> Measured:
+    """The batched environment with actions by chance, what is seen included."""
+    from adlro.learn.batch import BY_CHANCE, Draw, make_batch, step
+    from adlro.learn.worlds import make_world, stack
+
+    worlds = stack([make_world(*drawn("paper16", "paper", 2000))])
+    how = Draw(0.9, 0.9, backlog=0, burst=0.0, sigma=0.0, jitter=0.0, failures=0.0, shaped=False)
+    count, calls = 1024 * cores(), 5
+    batch = make_batch(worlds, count, 64, 16, worlds.pools.shape[1], how, 0, cores())
+    actions = np.empty(count, np.int32)
+    times = []
+    for _ in range(50):
+        begin = time.perf_counter()
+        for _ in range(calls):
+            actions[:] = BY_CHANCE
+            step(batch, actions)
+        times.append(time.perf_counter() - begin)
+    rate = count * calls / min(times)
+    what = (
+        f"{count} environments side by side on {cores()} cores, paper16, legal actions by chance, observations included"
+    )
+    return rate, "steps/s", 1.0e6, False, what
+
+
+def bench_decide_16() -> Measured:
+    """One answer of the network on the paper's cluster."""
+    value = decision_ms("adlro", busy_view("paper16", "paper", waiting=QUEUE), QUEUE)
+    return value, "ms", 1.0, True, f"adlro, one decision on paper16 with {QUEUE} jobs waiting, one core"
+
+
+def bench_decide_6212() -> Measured:
+    """One answer of the network on a large cluster with a long queue."""
+    view = busy_view("openb", "openb-like", waiting=20_000)
+    value = decision_ms("adlro", view, LONG_QUEUE)
+    what = f"adlro, one decision on openb (6,212 GPUs) with {int(view.clock[0].queued):,} jobs waiting, one core"
+    return value, "ms", 10.0, True, what
+
+
+def bench_lookahead_16() -> Measured:
+    """One answer of look-ahead on the paper's cluster."""
+    value = decision_ms("adlro-lookahead", busy_view("paper16", "paper", waiting=QUEUE), QUEUE)
+    return value, "ms", 5.0, True, f"adlro-lookahead, one decision on paper16 with {QUEUE} jobs waiting, one core"
+
+
+def decision_ms(policy_name: str, view: View, waiting: int) -> float:
+    """Milliseconds of CPU time that a policy takes to answer, the median over many times.
+
+    The queue is cut to so many jobs, and two running jobs are taken off their GPUs: there is something to decide.
+    """
+    while view.clock[0].queued > waiting:
+        dequeue(view, int(in_queue(view, waiting)))
+    policy = find_policy(policy_name)
+    assert policy.make is not None
+    for j in np.sort(view.running[: view.clock[0].running])[:2].tolist():
+        release(view, j)
+        view.clock[0].running -= 1
+        view.running[: view.clock[0].running] = [
+            other for other in view.running[: view.clock[0].running + 1].tolist() if other != j
+        ]
+    choose = policy.make(view, 0)
+    times = []
+    for _ in range(60):
+        begin = time.process_time()
+        choose(view)
+        times.append(time.process_time() - begin)
+    return 1000 * statistics.median(times[10:])
+
+
+def bench_train_paper() -> Measured | str:
+    """The paper's protocol on a GPU."""
+    found = trained_on_gpu("paper", episodes=200_000)
+    if isinstance(found, str):
+        return found
+    episodes_per_s, _ = found
+    return 1e6 / episodes_per_s / 60, "min", 10.0, True, "1,000,000 episodes of the preset paper, from 200,000 of them"
+
+
+def bench_train_adlro() -> Measured | str:
+    """Steps of the default preset on a GPU, with one sample learnt for each."""
+    found = trained_on_gpu("adlro", steps=20_000_000)
+    if isinstance(found, str):
+        return found
+    _, steps_per_s = found
+    return steps_per_s, "steps/s", 200e3, False, "preset adlro, a sample learnt for each step, 20 M steps"
+
+
+def trained_on_gpu(preset: str, **limit: int) -> tuple[float, float] | str:
+    """Episodes and steps in a second of a training on this machine's GPU, or why there is none."""
+    try:
+        import torch
+    except ImportError:
+        return "PyTorch is not installed: pip install 'adlro[learn]'"
+    if not torch.cuda.is_available():
+        return "needs a GPU that PyTorch can use (CUDA or ROCm)"
+    with TemporaryDirectory() as folder:
+        words = [f"--{name}={value}" for name, value in limit.items()]
+        words += ["--set", "evaluate_every=0", "--set", "checkpoint_every=0"]
+        command = [sys.executable, "-m", "adlro", "train", "--preset", preset, *words, "--out", folder, "--json"]
+        ended = subprocess.run(command, check=True, capture_output=True, text=True)
+    (training,) = json.loads(ended.stdout)["trainings"]
+    return training["episodes"] / training["seconds"], training["steps"] / training["seconds"]
+
+
 def peak_mb() -> float:
     """The most memory that this process has held, in MB."""
     try:
@@ -277,7 +429,7 @@ def peak_mb() -> float:
         return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
 
 
-BENCHES: Final[dict[str, Callable[[], Measured]]] = {
+BENCHES: Final[dict[str, Callable[[], Measured | str]]] = {
     "simulate-paper16": bench_paper16,
     "simulate-paper16-all-cores": bench_all_cores,
     "simulate-openb": bench_openb,
@@ -286,4 +438,12 @@ BENCHES: Final[dict[str, Callable[[], Measured]]] = {
     "lp-round-64": bench_lp_round,
     "compare-second-start": bench_second_start,
     "memory-1m-jobs": bench_memory,
+    "read-lcg": bench_read_lcg,
+    "read-parquet-1m": bench_read_parquet,
+    "env-steps": bench_env_steps,
+    "decide-16": bench_decide_16,
+    "decide-6212": bench_decide_6212,
+    "lookahead-16": bench_lookahead_16,
+    "train-paper-episodes": bench_train_paper,
+    "train-adlro-steps": bench_train_adlro,
 }

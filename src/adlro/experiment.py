@@ -25,13 +25,15 @@ from adlro.core.errors import AdlroError, CatalogueError, ConfigError, PolicyErr
 from adlro.core.policy import Policy
 from adlro.core.records import WHOLE_GPU, Cluster, Disturbance, Link, Placing
 from adlro.core.run import Run
-from adlro.core.tables import Ints, Jobs, View
+from adlro.core.tables import Floats, Ints, Jobs, View
 from adlro.core.toml import nearest
 from adlro.ingest.disturbances import DAY_S, failures, read_disturbances, wear
-from adlro.ingest.synthetic import generate
+from adlro.ingest.synthetic import generate, one_of_each
 from adlro.ingest.traces import catalogue as traces
+from adlro.ingest.traces.family_map import read_family_map
 from adlro.ingest.traces.job_lists import Measured
 from adlro.ingest.traces.tabulate import FamilyRule, TraceOptions, TraceReport
+from adlro.ingest.traces.windows import Window, cut, misjudged, slowed, windows_of
 from adlro.ingest.workload_file import Estimates, Workload, load_workload
 from adlro.measure.hyperscore import EQUAL, Weights, read_weights
 from adlro.measure.metrics import Metrics, measure
@@ -51,6 +53,9 @@ WARM_UP_JOBS: Final = 16
 OnProgress = Callable[[str, int, int], None]
 """Told what is being done, how many runs are done, and of how many."""
 
+OnRun = Callable[[Run], None]
+"""Shown every run, from several threads."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hazards:
@@ -63,18 +68,27 @@ class Hazards:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """What policies are told of the work of recorded jobs: `oracle`, `limit`, `lognormal`, or as the `trace` says."""
+
+    source: str
+    sigma: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Recorded:
-    """A trace in place of a workload: the same jobs for every seed."""
+    """A trace in place of a workload: the same jobs for every seed, or for each seed a window of it."""
 
     name: str
     all_jobs: Jobs
     report: TraceReport
-    estimates: Estimates
+    estimates: Told
+    windows: tuple[Window, ...] = ()  # none: the whole trace
 
     @property
     def jobs(self) -> int:
-        """How many jobs there are."""
-        return len(self.all_jobs)
+        """How many jobs there are, in the largest window if it is cut."""
+        return max((window.jobs for window in self.windows), default=len(self.all_jobs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +100,20 @@ class Scenario:
     jobs: int | None = None  # None: as many as the workload says
     settings: Settings = field(default_factory=Settings)
     hazards: Hazards = field(default_factory=Hazards)
+    load: float | None = None  # the offered load that was asked for; None: as the workload says
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """The windows of a trace that stand in for seeds; none if there are none."""
+        return self.workload.windows if isinstance(self.workload, Recorded) else ()
+
+    @property
+    def varies(self) -> bool:
+        """Whether anything differs between two seeds."""
+        workload, hazards = self.workload, self.hazards
+        if isinstance(workload, Recorded) and not workload.windows and workload.estimates.source != "lognormal":
+            return hazards.mtbf_h is not None or hazards.wear_per_day > 0
+        return True
 
     @property
     def cluster(self) -> Cluster:
@@ -115,6 +143,11 @@ class Comparison:
     baseline: str  # the policy that the others are compared with
     load: tuple[float, ...]  # offered on each seed: work at its fastest over what the GPUs could do meanwhile
 
+    @property
+    def over(self) -> str:
+        """What stands for one repetition, in a word: a seed, or a window of a trace."""
+        return "window" if self.scenario.windows else "seed"
+
     def per_seed(self, measures: Sequence[str]) -> dict[str, dict[str, list[float | None]]]:
         """By policy, by measure: its values in the order of the seeds."""
         return {
@@ -142,33 +175,76 @@ def load_scenario(
     settings: Settings = Settings(),  # noqa: B008  (frozen)
     hazards: Hazards = Hazards(),  # noqa: B008  (frozen)
     estimates: str | None = None,
+    trace: TraceOptions = TraceOptions(),  # noqa: B008  (frozen)
+    windows: int | None = None,
+    load: float | None = None,
 ) -> Scenario:
-    """A scenario from the names of shipped ones or from files; everything that can be wrong is found here."""
+    """A scenario from the names of shipped ones or from files; everything that can be wrong is found here.
+
+    `trace` says how a trace is read, `windows` into how many it is cut; a synthetic workload has neither.
+    """
     check_numbers(restart_s=settings.restart_s, window=settings.window, wear_per_day=hazards.wear_per_day)
-    check_numbers(above_0=True, mtbf_h=hazards.mtbf_h, repair_h=hazards.repair_h, jobs=jobs)
+    check_numbers(above_0=True, mtbf_h=hazards.mtbf_h, repair_h=hazards.repair_h, jobs=jobs, load=load)
     plan = plan_cluster(load_cluster(cluster))
     pack_disturbances(plan, hazards.listed)
-    if is_trace(workload):
-        recorded = record(workload, estimates)
-        return Scenario(plan, recorded, None if jobs is None else min(jobs, recorded.jobs), settings, hazards)
-    return Scenario(plan, told(find_workload(workload), estimates), jobs, settings, hazards)
+    if not is_trace(workload):
+        found = told(find_workload(workload), estimates)
+        refuse_trace_options(found.name, trace, windows)
+        return Scenario(plan, found if load is None else paced(plan, found, load), jobs, settings, hazards, load)
+    recorded = record(workload, estimates, trace)
+    if load is not None:
+        recorded = paced_trace(plan, recorded, load, trace)
+    if windows is not None:
+        recorded = replace(recorded, windows=windows_of(recorded.all_jobs, windows, jobs))
+    return Scenario(plan, recorded, None if jobs is None else min(jobs, recorded.jobs), settings, hazards, load)
 
 
 def told(workload: Workload, estimates: str | None) -> Workload:
-    """The workload with other estimates: `oracle`, `limit`, or `lognormal:SIGMA` for an error of that size."""
+    """The workload with other estimates."""
     if estimates is None:
         return workload
-    source, _, sigma = estimates.partition(":")
+    wanted = estimates_of(estimates)
+    if wanted.source == "limit":
+        for part in (part for part in workload.families if part.limit_factor is None):
+            raise UsageError(
+                f"--estimates {estimates}: in the workload '{workload.name}' users of {part.family[0]} give no limit. "
+                f"Add a limit_factor to a copy of its file, or say oracle or noisy:0.5."
+            )
+    return workload.model_copy(update={"estimates": wanted})
+
+
+SOURCES: Final = {"oracle": "oracle", "user": "limit", "limit": "limit", "noisy": "lognormal", "lognormal": "lognormal"}
+"""How estimates are asked for, and what workload files call them. Predicted ones will have their line here."""
+
+
+def estimates_of(text: str) -> Estimates:
+    """The estimates that a text asks for: `oracle`, `user` (or `limit`), `noisy:SIGMA` (or `lognormal:SIGMA`)."""
+    word, _, sigma = text.partition(":")
+    source = SOURCES.get(word)
     try:
         value = float(sigma) if sigma else 0.0
     except ValueError:
         value = -1.0
-    if source not in ("oracle", "limit", "lognormal") or not 0.0 <= value <= 5.0 or (sigma and source == "oracle"):
+    unfit = {"oracle": bool(sigma), "lognormal": not sigma}.get(source or "", False)
+    if source is None or unfit or not 0.0 <= value <= 5.0:
         raise UsageError(
-            f"--estimates is {estimates!r}; expected oracle, limit, or lognormal:SIGMA with SIGMA from 0 to 5."
+            f"--estimates is {text!r}; expected oracle, user (the limit), or noisy:SIGMA with SIGMA from 0 to 5."
         )
-    wanted = Estimates.model_validate({"source": source, "sigma": value})
-    return workload.model_copy(update={"estimates": wanted})
+    return Estimates.model_validate({"source": source, "sigma": value})
+
+
+def refuse_trace_options(name: str, trace: TraceOptions, windows: int | None) -> None:
+    """Refuse what only a trace can be asked for."""
+    plain = TraceOptions()
+    given = [each.name for each in fields(TraceOptions) if getattr(trace, each.name) != getattr(plain, each.name)]
+    flags = {"gpus_per_unit": "unit"}
+    if windows is not None:
+        raise UsageError(f"--windows cuts a trace, and '{name}' is drawn anew for every seed. Say --seeds {windows}.")
+    if given:
+        flag = flags.get(given[0], given[0]).replace("_", "-")
+        hints = {"scale-load": " --load sets the load of any workload.", "window": " For the queue say --queue-window."}
+        hint = hints.get(flag, "")
+        raise UsageError(f"--{flag} is for traces, and the workload '{name}' is none. Leave it out.{hint}")
 
 
 def check_numbers(above_0: bool = False, **numbers: float | None) -> None:
@@ -233,11 +309,19 @@ def is_trace(workload: str) -> bool:
     return bool(path.suffix) or len(path.parts) > 1 or path.exists()
 
 
-def record(path: str, estimates: str | None = None) -> Recorded:
-    """A trace as it is, with these estimates (`limit` or `oracle`), or its own."""
-    jobs, report = read_trace(path, TraceOptions(estimates=estimates))
-    source = "limit" if report.estimates.startswith("limit") else "oracle"
-    return Recorded(report.file, jobs, report, Estimates.model_validate({"source": source}))
+def record(path: str, estimates: str | None = None, options: TraceOptions = TraceOptions()) -> Recorded:  # noqa: B008
+    """A trace as these options ask for it, with these estimates or its own."""
+    wanted = estimates_of(estimates) if estimates is not None else None
+    if wanted is not None and wanted.source == "limit" and wanted.sigma:
+        raise UsageError(f"--estimates is {estimates!r}; a trace has the limits that it has: expected user.")
+    # An error in the estimates is drawn with the seed, on top of the true work.
+    reading = None if wanted is None else "limit" if wanted.source == "limit" else "oracle"
+    jobs, report = read_trace(path, replace(options, estimates=reading))
+    if wanted is not None and wanted.source == "lognormal":
+        report = replace(report, estimates=f"true work with a log-normal error, sigma {wanted.sigma:g}, by seed")
+        return Recorded(report.file, jobs, report, Told("lognormal", wanted.sigma))
+    source = "limit" if report.estimates.startswith("limit") else "oracle" if report.estimates == "oracle" else "trace"
+    return Recorded(report.file, jobs, report, Told(source))
 
 
 def read_trace(path: str, options: TraceOptions) -> tuple[Jobs, TraceReport]:
@@ -253,14 +337,36 @@ def read_trace(path: str, options: TraceOptions) -> tuple[Jobs, TraceReport]:
 
 
 def family_rule(text: str) -> FamilyRule:
-    """The rule behind --families: one family for all jobs, or hash:sia or hash:gavel for one of the measured ones."""
-    how, _, group = text.partition(":")
-    if how != "hash":
+    """The rule behind --families: a family for all jobs, hash:GROUP for measured ones, or what a column says."""
+    how, colon, rest = text.partition(":")
+    if text.endswith(SUFFIX):
+        return mapped_families(text)
+    if how == "column" and rest:
+        hint = f"Say which families they are in a map: --families FILE{SUFFIX}."
+        return FamilyRule(f"as in column '{rest}'", ("uniform",), rest, measured_family, hint)
+    if how != "hash" and not colon:
         return FamilyRule(text, (find_family(text).name,))
-    names = tuple(name for name in families() if name.startswith(f"{group}/") and runs_alone(name))
-    if not names or not group:
-        raise UsageError(f"--families is {text!r}; expected uniform, hash:sia, hash:gavel or the name of a family.")
+    names = tuple(name for name in families() if name.startswith(f"{rest}/") and runs_alone(name))
+    if how != "hash" or not names or not rest:
+        raise UsageError(
+            f"--families is {text!r}; expected uniform, hash:sia, hash:gavel, the name of a family, column:NAME, "
+            f"or a map that ends in {SUFFIX}."
+        )
     return FamilyRule(text, names)
+
+
+def mapped_families(path: str) -> FamilyRule:
+    """The rule of a file that maps the values of a column to families."""
+
+    def known(key: str, name: str) -> str:
+        try:
+            return find_family(name).name
+        except CatalogueError as error:
+            raise ConfigError(f"{path}: '{key}': {error}") from None
+
+    found = read_family_map(read_text(path, "map of families"), path, known)
+    hint = f"Add what is missing to [map] in {path}, or a default."
+    return FamilyRule(found.told(), ("uniform",), found.column, found.family_of, hint)
 
 
 def runs_alone(family: str) -> bool:
@@ -286,12 +392,60 @@ def reference_rate(family: str) -> float | None:
     return None
 
 
-def first_jobs(recorded: Recorded, count: int | None) -> Jobs:
-    """The first jobs of a trace, in a table of their own: packing writes into it."""
-    jobs = recorded.all_jobs
-    some = slice(None, count)
-    table = jobs.table[some].copy().view(np.recarray)
-    return replace(jobs, table=table, work=jobs.work[some].copy())
+def jobs_of(recorded: Recorded, seed: int, most: int | None) -> Jobs:
+    """The jobs of a trace, or of the window that stands in for the seed, in a table of their own."""
+    first, count = 0, recorded.jobs
+    if recorded.windows:
+        if not 0 <= seed < len(recorded.windows):
+            raise UsageError(
+                f"there is no window {seed}: '{recorded.name}' is cut into {len(recorded.windows)}, counted from 0."
+            )
+        first, count = recorded.windows[seed].first_job, recorded.windows[seed].jobs
+    jobs = cut(recorded.all_jobs, first, count if most is None else min(most, count))
+    told = recorded.estimates
+    return misjudged(jobs, told.sigma, seed) if told.source == "lognormal" else jobs
+
+
+# ---- the load asked for ------------------------------------------------------------------------------------------
+
+
+def paced(plan: Plan, workload: Workload, load: float) -> Workload:
+    """The workload with the mean time between arrivals at which the load is expected to be this; a surge comes on top.
+
+    The mean work of a job is computed from the distributions, so the factor is the same for every seed.
+    """
+    if workload.arrivals.process == "all-at-once":
+        raise UsageError(f"--load {load:g}: the jobs of '{workload.name}' come all at once, and have no load.")
+    kinds, chance = one_of_each(workload)
+    kinds = named_as_in(plan.cluster, kinds)
+    needed = float(chance @ gpu_seconds(kinds, pack(plan, kinds, speed_of)))
+    if not needed:
+        raise UsageError(f"--load {load:g}: no job of '{workload.name}' uses a GPU of {plan.cluster.name}.")
+    interval_s = needed / (load * plan.cluster.gpu_count)
+    arrivals = workload.arrivals.model_copy(update={"mean_interarrival_s": interval_s})
+    return workload.model_copy(update={"arrivals": arrivals})
+
+
+def paced_trace(plan: Plan, recorded: Recorded, load: float, options: TraceOptions) -> Recorded:
+    """The trace with all times between submissions stretched by the factor that gives the whole of it this load."""
+    if options.scale_load != 1.0:
+        raise UsageError(f"--load {load:g} and --scale-load {options.scale_load:g} exclude each other. Leave one out.")
+    jobs = named_as_in(plan.cluster, cut(recorded.all_jobs, 0, len(recorded.all_jobs)))
+    needed = float(gpu_seconds(jobs, pack(plan, jobs, speed_of)).sum())
+    span_s = recorded.report.span_s
+    if not needed or not span_s:
+        why = "its jobs come all at once" if needed else f"no job of it uses a GPU of {plan.cluster.name}"
+        raise UsageError(f"--load {load:g}: '{recorded.name}' has no load: {why}.")
+    factor = needed / (plan.cluster.gpu_count * span_s) / load
+    report = replace(recorded.report, scale_load=1 / factor, span_s=span_s * factor)
+    return replace(recorded, all_jobs=slowed(recorded.all_jobs, factor), report=report)
+
+
+def gpu_seconds(jobs: Jobs, view: View) -> Floats:
+    """What each job needs of the cluster where it runs fastest; 0 if it runs nowhere."""
+    table, fastest = jobs.table, view.fastest[jobs.table["demand"]]
+    runtime = np.divide(jobs.work, fastest, out=np.zeros(len(jobs)), where=fastest > 0)
+    return runtime * (table["gpus"] * (table["share"] / WHOLE_GPU))
 
 
 # ---- from a scenario to runs -------------------------------------------------------------------------------------
@@ -306,7 +460,7 @@ def draw(scenario: Scenario, seed: int) -> Instance:
     """Draw the jobs and disturbances of a seed, and pack them for the cluster."""
     workload = scenario.workload
     if isinstance(workload, Recorded):
-        jobs = first_jobs(workload, scenario.jobs)
+        jobs = jobs_of(workload, seed, scenario.jobs)
     else:
         jobs = generate(workload, seed, scenario.jobs)
     jobs = named_as_in(scenario.cluster, jobs)
@@ -397,11 +551,12 @@ def compare(
     threads: int | None = None,
     on_progress: OnProgress = lambda _what, _done, _total: None,
     baseline: str | None = None,
+    on_run: OnRun = lambda _run: None,
 ) -> Comparison:
     """Measure every policy on the same seeds: on each of them all policies meet the same jobs and disturbances.
 
     Compiled policies run side by side on all cores, or on so many `threads`; the results do not depend on it.
-    The baseline is the first policy, or the one of that name.
+    The baseline is the first policy, or the one of that name. `on_run` may look at every run before it is forgotten.
     """
     names = [policy.name for policy in policies]
     baseline = names[0] if baseline is None else baseline
@@ -410,10 +565,10 @@ def compare(
             f"the baseline '{baseline}' is not among the policies compared.{nearest(baseline, names)} "
             f"Compared are {', '.join(names)}."
         )
-    if isinstance(scenario.workload, Recorded) and len(seeds) > 1 and not by_chance(scenario.hazards):
+    if len(seeds) > 1 and not scenario.varies:
         raise UsageError(
             f"{len(seeds)} seeds for the trace '{scenario.workload.name}', whose jobs are the same for every seed: "
-            f"nothing would differ between them. Say --seeds 1."
+            f"nothing would differ between them. Say --windows {len(seeds)} to cut it into windows, or --seeds 1."
         )
     threads = threads or os.cpu_count() or 1
     total = len(policies) * len(seeds)
@@ -435,7 +590,7 @@ def compare(
         for seed in seeds:
             instance = draw(scenario, seed)
             load.append(offered_load(instance))
-            under_way.append([pool.submit(judge, instance, policy) for policy in policies])
+            under_way.append([pool.submit(judge, instance, policy, on_run) for policy in policies])
             if len(under_way) > threads:  # so that many seeds of many jobs need not lie in memory at once
                 collect(under_way.popleft())
         while under_way:
@@ -446,23 +601,17 @@ def compare(
     return Comparison(scenario, tuple(seeds), metrics, baseline, tuple(load))
 
 
-def by_chance(hazards: Hazards) -> bool:
-    """Whether what befalls the hardware depends on the seed."""
-    return hazards.mtbf_h is not None or hazards.wear_per_day > 0
-
-
-def judge(instance: Instance, policy: Policy) -> Metrics:
+def judge(instance: Instance, policy: Policy, on_run: OnRun = lambda _run: None) -> Metrics:
     """The measures of one run."""
-    return measure(play_out(instance, unused(instance.view), policy))
+    run = play_out(instance, unused(instance.view), policy)
+    on_run(run)
+    return measure(run)
 
 
 def offered_load(instance: Instance) -> float:
     """GPU-seconds of work at its fastest, over those of the cluster while jobs arrive; infinite if all come at once."""
-    table, fastest = instance.jobs.table, instance.view.fastest[instance.jobs.table["demand"]]
-    runs = fastest > 0
-    runtime = instance.jobs.work[runs] / fastest[runs]
-    needed = float(runtime @ (table["gpus"][runs] * table["share"][runs])) / WHOLE_GPU
-    there = instance.scenario.cluster.gpu_count * float(table["submit"][-1] - table["submit"][0])
+    needed, submit = float(gpu_seconds(instance.jobs, instance.view).sum()), instance.jobs.table["submit"]
+    there = instance.scenario.cluster.gpu_count * float(submit[-1] - submit[0])
     return needed / there if there else math.inf
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 import typer
 
 from adlro import __version__
-from adlro.cli import lists, runs, trace
+from adlro.cli import lists, report, runs, trace, train
 from adlro.cli.output import say
 from adlro.core.errors import AdlroError, CatalogueError, UsageError
 
@@ -34,6 +34,7 @@ HELP: Final = (
 EXAMPLES: Final = (
     "adlro compare",
     "adlro compare -c gavel108 -w gavel -p fcfs,sjf,srtf --json > out.json",
+    "adlro compare -c gavel108 -w jobs.swf.gz --windows 10 --families hash:gavel",
     "adlro simulate -c my.toml -p sjf-picky --mtbf-h 500 --events run.jsonl",
 )
 
@@ -54,12 +55,15 @@ app = typer.Typer(
 )
 app.command()(runs.compare)
 app.command()(runs.simulate)
+app.command()(report.report)
 app.command()(lists.policies)
 app.command()(lists.clusters)
 app.command()(lists.gpus)
 app.command()(lists.workloads)
 app.command()(lists.speeds)
 app.add_typer(trace.app, name="trace")
+app.command()(train.train)
+app.command()(train.export)
 app.command()(runs.bench)
 
 

@@ -37,9 +37,14 @@ def say(line: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print JSON and nothing else. What is not a number is null; a list of numbers stands in one line."""
+    """Print JSON and nothing else."""
+    print(json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """A value as JSON. What is not a number is null; a list of numbers stands in one line."""
     text = json.dumps(without_nan(value), indent=2, ensure_ascii=False, allow_nan=False)
-    print(NUMBERS.sub(lambda found: " ".join(found[0].split()).replace("[ ", "[").replace(" ]", "]"), text))
+    return NUMBERS.sub(lambda found: " ".join(found[0].split()).replace("[ ", "[").replace(" ]", "]"), text)
 
 
 def without_nan(value: Any) -> Any:

@@ -12,7 +12,9 @@ import typer
 
 from adlro import __version__
 from adlro.cli.lists import Json
+from adlro.cli.options import Reading, Windows, World, spread
 from adlro.cli.output import print_json, progress, say, say_if_it_compiles
+from adlro.cli.report import Reporting, Times, keep_times, write_report
 from adlro.core.errors import UsageError
 
 if TYPE_CHECKING:  # these import the compiler, which commands that only list things need not wait for
@@ -24,8 +26,7 @@ if TYPE_CHECKING:  # these import the compiler, which commands that only list th
 
 DEFAULT_POLICIES: Final = ("fcfs", "static-affinity", "fcfs-easy", "sjf", "sjf-picky", "eft", "srtf", "las")
 EVERY_POLICY: Final = "all"
-
-WORLD: Final = "The world"
+DEFAULT_SEEDS: Final = 10
 
 ClusterName = Annotated[
     str, typer.Option("--cluster", "-c", help="A shipped cluster (adlro clusters), or a TOML file.", metavar="NAME")
@@ -42,71 +43,16 @@ WorkloadName = Annotated[
 JobCount = Annotated[
     int | None,
     typer.Option(
-        "--jobs", metavar="N", min=1, max=100_000_000, help="How many jobs. Default: as many as the workload says."
-    ),
-]
-EstimatesName = Annotated[
-    str | None,
-    typer.Option(
-        "--estimates",
-        metavar="SOURCE",
-        help="What policies are told of the work: oracle, limit, or lognormal:SIGMA. Default: as the workload says.",
-        rich_help_panel=WORLD,
-    ),
-]
-RestartS = Annotated[
-    float,
-    typer.Option(
-        "--restart-s",
-        metavar="S",
-        help="Seconds that a job loses each time it is started again.",
-        rich_help_panel=WORLD,
-    ),
-]
-KillAtLimit = Annotated[
-    bool, typer.Option("--kill-at-limit", help="End jobs that reach their walltime limit.", rich_help_panel=WORLD)
-]
-Window = Annotated[
-    int,
-    typer.Option(
-        "--window", metavar="N", min=0, help="Policies see so many jobs of the queue; 0: all.", rich_help_panel=WORLD
-    ),
-]
-MtbfH = Annotated[
-    float | None,
-    typer.Option(
-        "--mtbf-h",
-        metavar="H",
-        help="Nodes fail, after so many hours on average. Default: never.",
-        rich_help_panel=WORLD,
-    ),
-]
-RepairH = Annotated[
-    float,
-    typer.Option(
-        "--repair-h", metavar="H", help="A failed node is back after so many hours on average.", rich_help_panel=WORLD
-    ),
-]
-WearPerDay = Annotated[
-    float,
-    typer.Option(
-        "--wear-per-day",
-        metavar="X",
-        help="GPUs lose this share of their speed in a day, on average.",
-        rich_help_panel=WORLD,
-    ),
-]
-DisturbanceFile = Annotated[
-    str | None,
-    typer.Option(
-        "--disturbances",
-        help="A list of failures and changes of speed: docs/workloads.md.",
-        metavar="FILE",
-        rich_help_panel=WORLD,
+        "--jobs",
+        metavar="N",
+        min=1,
+        max=100_000_000,
+        help="How many jobs (in each window). Default: as many as the workload says.",
     ),
 ]
 
 
+@spread
 def compare(
     cluster: ClusterName = "paper16",
     workload: WorkloadName = "paper",
@@ -122,8 +68,16 @@ def compare(
         str | None,
         typer.Option("--baseline", metavar="NAME", help="Compare with this policy. Default: the first of them."),
     ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", metavar="N", min=1, max=100_000, help="On how many seeds.")] = 10,
-    first_seed: Annotated[int, typer.Option("--first-seed", metavar="N", min=0, help="The first of them.")] = 0,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            "--seeds", metavar="N", min=1, max=100_000,
+            help="On how many seeds. Default: 10, but 1 for a trace, which is the same for every seed.",
+        ),
+    ] = None,
+    first_seed: Annotated[
+        int | None, typer.Option("--first-seed", metavar="N", min=0, help="The first of them. Default: 0.")
+    ] = None,
     jobs: JobCount = None,
     threads: Annotated[
         int | None,
@@ -141,14 +95,11 @@ def compare(
         typer.Option("--regression", help="Show the regression of completion time on utilisation, queue and load."),
     ] = False,
     as_json: Json = False,
-    estimates: EstimatesName = None,
-    restart_s: RestartS = 30.0,
-    kill_at_limit: KillAtLimit = False,
-    window: Window = 0,
-    mtbf_h: MtbfH = None,
-    repair_h: RepairH = 4.0,
-    wear_per_day: WearPerDay = 0.0,
-    disturbances: DisturbanceFile = None,
+    windows: Windows = None,
+    *,
+    reporting: Reporting,
+    reading: Reading,
+    world: World,
 ) -> None:  # fmt: skip
     """Compare policies on the same jobs, over several seeds.
 
@@ -160,33 +111,40 @@ def compare(
     from adlro.measure.hyperscore import scores
     from adlro.measure.statistics import FEWEST_OBSERVATIONS, regressions
 
-    if regression and seeds < FEWEST_OBSERVATIONS:
-        raise UsageError(f"--regression with {seeds} seeds; expected at least {FEWEST_OBSERVATIONS}: pass --seeds.")
     weights = experiment.find_weights(hyperscore)
 
-    scenario = load(
-        cluster, workload, jobs, estimates,
-        restart_s, kill_at_limit, window, mtbf_h, repair_h, wear_per_day, disturbances,
-    )  # fmt: skip
+    scenario = load(cluster, workload, jobs, windows, reading, world)
     chosen = find_policies(policies)
-    which = range(first_seed, first_seed + seeds)
+    which = seeds_of(scenario, seeds, first_seed)
+    kind = "window" if windows else "seed"
+    if regression and len(which) < FEWEST_OBSERVATIONS:
+        raise UsageError(
+            f"--regression with {len(which)} {kind}s; expected at least {FEWEST_OBSERVATIONS}: pass --{kind}s."
+        )
+    reporting.check([policy.name for policy in chosen])
+    times: Times = {}
     say_if_it_compiles()
-    runs = f"{len(chosen)} {'policies' if len(chosen) > 1 else 'policy'} on {seeds} seed{'s' if seeds > 1 else ''}"
-    with progress(f"Comparing {runs}", len(chosen) * seeds) as tell:
-        if seeds > 1:  # loading it takes as long as the runs, which leave Python alone
+    runs = f"{counted(len(chosen), 'policy', 'policies')} on {counted(len(which), kind)}"
+    with progress(f"Comparing {runs}", len(chosen) * len(which)) as tell:
+        if len(which) > 1:  # loading it takes as long as the runs, which leave Python alone
             Thread(target=import_module, args=["scipy.stats"]).start()
         comparison = experiment.compare(
-            scenario, chosen, which, threads, lambda what, done, _total: tell(what, done), baseline
-        )
-    is_the_papers = (cluster, workload) == ("paper16", "paper")
+            scenario, chosen, which, threads, lambda what, done, _total: tell(what, done), baseline,
+            keep_times(times) if reporting.report else lambda _run: None,
+        )  # fmt: skip
+    is_the_papers = (cluster, workload, world.load) == ("paper16", "paper", None)
     regressed = regressions(comparison.metrics, comparison.load) if regression else None
-    if as_json:
-        print_json(
+    if as_json or reporting.report:
+        result = (
             comparison_as_dict(comparison, is_the_papers, weights)
             | ({"regression": {name: asdict(each) for name, each in regressed.items()}} if regressed else {})
-            | provenance(scenario, disturbances)
+            | provenance(scenario, world.disturbances)
         )
-        return
+        if reporting.report:
+            write_report(reporting, comparison, chosen, times, result)
+        if as_json:
+            print_json(result)
+            return
     show_comparison(comparison, is_the_papers)
     if hyperscore is not None:
         show_scores(scores(comparison.metrics, weights), weights)
@@ -194,13 +152,19 @@ def compare(
         show_regressions(regressed)
 
 
+@spread
 def simulate(
     cluster: ClusterName = "paper16",
     workload: WorkloadName = "paper",
     policy: Annotated[
         str, typer.Option("--policy", "-p", metavar="NAME", help="A policy (adlro policies), or path.py:function.")
     ] = "sjf-picky",
-    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="What the jobs are drawn with.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(
+            "--seed", metavar="N", min=0, help="What the jobs are drawn with; with --windows which of them, from 0."
+        ),
+    ] = 0,
     jobs: JobCount = None,
     events: Annotated[
         Path | None,
@@ -209,14 +173,10 @@ def simulate(
         ),
     ] = None,
     as_json: Json = False,
-    estimates: EstimatesName = None,
-    restart_s: RestartS = 30.0,
-    kill_at_limit: KillAtLimit = False,
-    window: Window = 0,
-    mtbf_h: MtbfH = None,
-    repair_h: RepairH = 4.0,
-    wear_per_day: WearPerDay = 0.0,
-    disturbances: DisturbanceFile = None,
+    windows: Windows = None,
+    *,
+    reading: Reading,
+    world: World,
 ) -> None:
     """Run one policy on one seed, and look closely: every measure, which jobs were refused and why, the event log."""
     from adlro import experiment
@@ -228,10 +188,7 @@ def simulate(
 
     if events is not None and (events.is_dir() or not events.absolute().parent.is_dir()):
         raise UsageError(f"--events: cannot write '{events}'; expected a file in a folder that exists.")
-    scenario = load(
-        cluster, workload, jobs, estimates,
-        restart_s, kill_at_limit, window, mtbf_h, repair_h, wear_per_day, disturbances,
-    )  # fmt: skip
+    scenario = load(cluster, workload, jobs, windows, reading, world)
     chosen = find_policy(policy)
     say_if_it_compiles()
     with progress(f"Simulating {chosen.name}") as tell:
@@ -247,10 +204,11 @@ def simulate(
             {"cluster": scenario.cluster.name, "workload": scenario.workload.name, "policy": chosen.name, "seed": seed}
             | metrics.as_dict()
             | {"lower_bounds": asdict(bounds), "refusals": reasons, "events": str(events) if events else None}
-            | provenance(scenario, disturbances)
+            | provenance(scenario, world.disturbances)
         )
     else:
-        show_run(run, scenario.workload.name, metrics, bounds, reasons)
+        part = f", window {seed} of {len(scenario.windows)}" if scenario.windows else ""
+        show_run(run, f"{scenario.workload.name}{part}", metrics, bounds, reasons)
     if events is not None:
         say(f"Wrote {events}.")
 
@@ -275,17 +233,33 @@ def bench(
 
 
 def load(
-    cluster: str, workload: str, jobs: int | None, estimates: str | None,
-    restart_s: float, kill_at_limit: bool, window: int,
-    mtbf_h: float | None, repair_h: float, wear_per_day: float, disturbances: str | None,
-) -> "Scenario":  # fmt: skip
+    cluster: str, workload: str, jobs: int | None, windows: int | None, reading: Reading, world: World
+) -> "Scenario":
     """The scenario that the options of a command ask for."""
     from adlro.act.simulator import Settings
     from adlro.experiment import Hazards, find_disturbances, load_scenario
 
-    listed = find_disturbances(disturbances) if disturbances else ()
-    settings = Settings(restart_s, kill_at_limit, window)
-    return load_scenario(cluster, workload, jobs, settings, Hazards(mtbf_h, repair_h, wear_per_day, listed), estimates)
+    listed = find_disturbances(world.disturbances) if world.disturbances else ()
+    settings = Settings(world.restart_s, world.kill_at_limit, world.queue_window)
+    hazards = Hazards(world.mtbf_h, world.repair_h, world.wear_per_day, listed)
+    return load_scenario(
+        cluster, workload, jobs, settings, hazards, world.estimates, reading.options(), windows, world.load
+    )
+
+
+def seeds_of(scenario: "Scenario", seeds: int | None, first_seed: int | None) -> range:
+    """The seeds of a comparison: those asked for, the windows of a trace, or as many as make sense."""
+    if scenario.windows:
+        if seeds is not None or first_seed is not None:
+            raise UsageError("--windows take the place of seeds: leave out --seeds and --first-seed.")
+        return range(len(scenario.windows))
+    count = seeds if seeds is not None else DEFAULT_SEEDS if scenario.varies else 1
+    return range(first_seed or 0, (first_seed or 0) + count)
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """A number with its word in the right form."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def find_policies(names: str) -> "list[Policy]":
@@ -376,11 +350,12 @@ def provenance(scenario: "Scenario", disturbances: str | None) -> dict[str, Any]
     hazards, workload = scenario.hazards, scenario.workload
     return {
         "trace": asdict(workload.report) if isinstance(workload, Recorded) else None,
+        "windows": [asdict(window) for window in scenario.windows] or None,
         "settings": {"jobs": scenario.jobs or scenario.workload.jobs}
         | {"estimates": scenario.workload.estimates.source, "estimate_sigma": scenario.workload.estimates.sigma}
         | asdict(scenario.settings)
         | {"mtbf_h": hazards.mtbf_h, "repair_h": hazards.repair_h, "wear_per_day": hazards.wear_per_day}
-        | {"disturbances": disturbances},
+        | {"disturbances": disturbances, "load": scenario.load},
         "version": __version__,
         "versions": {"python": platform.python_version(), "numpy": numpy.__version__, "numba": numba.__version__},
         "command": command(),

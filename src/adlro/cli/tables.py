@@ -1,6 +1,7 @@
 """Results as tables for people; the same numbers for programs are JSON."""
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any, Final
 
 from rich.console import Group
@@ -9,19 +10,17 @@ from rich.text import Text
 
 from adlro.cli.output import plain_table, stdout
 from adlro.core.run import Run
-from adlro.experiment import Comparison, Mean, over_seeds
+from adlro.experiment import Comparison, Mean, Recorded, over_seeds
 from adlro.measure.bounds import Bounds
 from adlro.measure.hyperscore import Score, Weights
 from adlro.measure.metrics import Metrics
+from adlro.measure.numbers import MISSING, change, counted, number, percent, unit_for
 from adlro.measure.statistics import Regression, Verdict, against, fewest_seeds
 
-MISSING: Final = "–"
 BEST: Final = "bold green"
 MOST_REASONS: Final = 10
 
 MARKS: Final[dict[Verdict, str]] = {"different": "*", "no difference shown": "·", "too few seeds": "?"}
-
-UNITS: Final = ((1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "d"))
 
 PAPERS_TABLE_1: Final[tuple[tuple[str, str | None, float | None, float | None, float | None], ...]] = (
     ("FCFS", "fcfs", 25.8, 6.2, 0.581),
@@ -69,12 +68,16 @@ def show_comparison(comparison: Comparison, is_the_papers: bool) -> None:
     """Print the comparison, and the paper's Table 1 where it is the paper's experiment."""
     scenario, count = comparison.scenario, len(comparison.seeds)
     what = f"{scenario.workload.name} on {scenario.cluster.name}"
-    title = f"{what}, {scenario.jobs or scenario.workload.jobs:,} jobs, {count} seed{'s' if count > 1 else ''}"
+    repeated = f"{count} {comparison.over}{'s' if count > 1 else ''}"
+    each = " each" if scenario.windows else ""
+    title = f"{what}, {scenario.jobs or scenario.workload.jobs:,} jobs{each}, {repeated}"
     console = stdout()
     console.print(Text(title, "bold"))
     found = verdicts(comparison)
     console.print(comparison_table(comparison, found))
     console.print(Text(legend(comparison), "dim"))
+    if isinstance(scenario.workload, Recorded):
+        console.print(Text(legend_of_trace(comparison, scenario.workload), "dim"))
     if found:
         console.print(Text(legend_of_marks(comparison, found), "dim"))
     if is_the_papers:
@@ -132,7 +135,7 @@ COLUMN_KEYS: Final = {
 
 def legend(comparison: Comparison) -> str:
     """What the columns mean, and who should not be trusted."""
-    reach = "± 95 % interval over seeds; " if len(comparison.seeds) > 1 else ""
+    reach = f"± 95 % interval over {comparison.over}s; " if len(comparison.seeds) > 1 else ""
     text = (
         f"JCT: submission to finish, of finished jobs; {reach}wait: until the first start; "
         "eff.: utilisation counted in work done at the best speed."
@@ -143,6 +146,23 @@ def legend(comparison: Comparison) -> str:
     return text
 
 
+def legend_of_trace(comparison: Comparison, trace: Recorded) -> str:
+    """How hard the trace is on the cluster, and what was assumed where it does not say."""
+    load = comparison.load
+    of_each = " on average by window" if trace.windows else ""
+    spread = f"{of_each} ({min(load):.2f} to {max(load):.2f})" if max(load) > min(load) else ""
+    report = trace.report
+    asked = comparison.scenario.load
+    # A mean over windows is not the load of the whole: a busy window is short.
+    whole = f"{asked:.2f} over the whole trace, " if asked and trace.windows else ""
+    text = f"Offered load {whole}{fmean(load):.2f}{spread}; families: {report.families}; estimates: {report.estimates}"
+    if left_out := report.rows - report.kept - report.not_asked_for:
+        text += f"; {left_out:,} rows left out"
+    if len(load) > 1 and not trace.windows:
+        text += ". The jobs are the same on every seed: intervals and marks say nothing about other jobs"
+    return f"{text}."
+
+
 def legend_of_marks(comparison: Comparison, found: dict[str, Verdict]) -> str:
     """What the marks beside the changes mean; those that occur."""
     fewest = fewest_seeds(len(found))
@@ -150,7 +170,8 @@ def legend_of_marks(comparison: Comparison, found: dict[str, Verdict]) -> str:
     meaning: dict[Verdict, str] = {
         "different": f"mean JCT differs from that of {comparison.baseline} (Wilcoxon signed-rank, Holm, 5 %)",
         "no difference shown": "no difference shown",
-        "too few seeds": f"too few seeds to tell: {needed} {fewest}",
+        "too few seeds": f"too few {comparison.over}s to tell: {needed} {fewest}"
+        + (f" (--windows {max(10, fewest)} cuts the trace)" if not comparison.scenario.varies else ""),
     }
     return "; ".join(f"{MARKS[each]} {text}" for each, text in meaning.items() if each in found.values()) + "."
 
@@ -309,6 +330,8 @@ def show_bench(found: dict[str, Any]) -> None:
     for row in found["results"]:
         table.add_row(row["name"], number(row["value"]), number(row.get("floor")), row["unit"])
     console.print(table)
+    for row in found.get("skipped", ()):
+        console.print(Text(f"{row['name']} was left out: {row['why']}.", "dim"))
 
 
 # ---- numbers -----------------------------------------------------------------------------------------------------
@@ -324,22 +347,6 @@ def mean_of(comparison: Comparison, policy: str | None, key: str) -> float | Non
     return mean(comparison.metrics[policy], key).value if policy in comparison.metrics else None
 
 
-def unit_for(values: Sequence[float | None]) -> tuple[float, str]:
-    """The unit of time, as seconds and by name, in which the least of these values has one to three digits."""
-    least = min((value for value in values if value), default=0.0)
-    fitting = [(seconds, name) for seconds, name in UNITS if least >= 2 * seconds]
-    return fitting[-1] if fitting else UNITS[0]
-
-
-def number(value: float | None, unit: float = 1.0) -> str:
-    """A number with three digits, or more if it is large."""
-    if value is None:
-        return MISSING
-    value /= unit
-    size = abs(value)
-    return f"{value:,.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
-
-
 def with_reach(of: Mean, unit: float) -> str:
     """A mean ± half of its interval."""
     if of.value is None or of.high is None:
@@ -348,24 +355,9 @@ def with_reach(of: Mean, unit: float) -> str:
     return f"{of.value / unit:,.{digits}f} ± {(of.high - of.value) / unit:,.{digits}f}"
 
 
-def percent(share: float | None) -> str:
-    """A share in percent, without the sign."""
-    return MISSING if share is None else f"{100 * share:.1f}"
-
-
-def change(value: float | None, base: float | None) -> str:
-    """Relative change in percent, with its sign."""
-    return MISSING if value is None or not base else f"{100 * (value / base - 1):+.1f} %".replace("-", "−")
-
-
 def minutes(seconds: float | None) -> float | None:
     """Seconds as minutes."""
     return None if seconds is None else seconds / 60
-
-
-def counted(value: float | None) -> str:
-    """A mean count."""
-    return MISSING if value is None else f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
 
 
 def shortened(name: str) -> str:

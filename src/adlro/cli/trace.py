@@ -9,17 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from adlro.cli.lists import Json
+from adlro.cli.options import Reading, spread
 from adlro.cli.output import plain_table, print_json, say, show_list, stdout
 from adlro.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from adlro.ingest.traces.tabulate import TraceOptions, TraceReport
+    from adlro.core.tables import Jobs
+    from adlro.ingest.traces.tabulate import TraceReport
 
 BAR: Final = 40
 HOUR_S: Final = 3600.0
 DAY_S: Final = 86_400.0
 MOST_MODELS: Final = 8
 SUFFIXES: Final = (".csv", ".parquet")
+PICTURES: Final = (".svg", ".png")
 
 app = typer.Typer(
     help="Look at a recorded trace, or turn it into a table of ours. Any of them can be a --workload.",
@@ -27,35 +30,14 @@ app = typer.Typer(
 )
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A trace, as it is or as .xz, .gz or .zst.")]
-FormatName = Annotated[
-    str | None,
-    typer.Option("--format", metavar="NAME", help="Its format (adlro trace formats). Default: recognised by content."),
-]
-FamiliesRule = Annotated[
-    str | None,
-    typer.Option(
-        "--families",
-        metavar="RULE",
-        help="uniform, hash:sia, hash:gavel, or the name of a family. Default: those of the trace, else uniform.",
-    ),
-]
 EstimatesRule = Annotated[
     str | None,
     typer.Option(
-        "--estimates", metavar="RULE", help="limit or oracle. Default: the time that was requested, where there is one."
+        "--estimates",
+        metavar="RULE",
+        help="user (the time that was requested) or oracle. Default: user, where there is such a time.",
     ),
 ]
-Unit = Annotated[
-    str | None,
-    typer.Option("--unit", metavar="WHAT=X", help="GPUs for one processor of a trace that counts processors."),
-]
-SkipBadRows = Annotated[bool, typer.Option("--skip-bad-rows", help="Go on when more than 5 % of the rows are wrong.")]
-ScaleLoad = Annotated[float, typer.Option("--scale-load", metavar="X", help="Jobs come so many times as fast.")]
-WindowOf = Annotated[
-    str | None,
-    typer.Option("--window", metavar="FROM:TO", help="Only these hours, or shares of the span as in 0.25:0.5."),
-]
-Sample = Annotated[float, typer.Option("--sample", metavar="SHARE", help="Only this share of the jobs, by chance.")]
 
 
 @app.command()
@@ -70,27 +52,28 @@ def formats(as_json: Json = False) -> None:
 
 
 @app.command()
+@spread
 def describe(
     file: File,
     cluster: Annotated[
         str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Hold the load against this cluster.")
     ] = None,
-    format_name: FormatName = None,
-    families: FamiliesRule = None,
     estimates: EstimatesRule = None,
-    unit: Unit = None,
-    skip_bad_rows: SkipBadRows = False,
-    scale_load: ScaleLoad = 1.0,
-    window: WindowOf = None,
-    sample: Sample = 1.0,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw it too, to a file that ends in .svg or .png.")
+    ] = None,
     as_json: Json = False,
+    *,
+    reading: Reading,
 ) -> None:
     """Show what is in a trace: jobs, arrivals, sizes, durations, users, load, estimates, and what was left out."""
     from adlro.catalogue.clusters import load_cluster
     from adlro.experiment import named_as_in, read_trace
     from adlro.ingest.traces.describe import describe as in_numbers
 
-    options = options_of(format_name, families, estimates, unit, skip_bad_rows, scale_load, window, sample)
+    options = reading.options(source_of(estimates))
+    if plot is not None:
+        check_picture(plot)
     where = load_cluster(cluster) if cluster else None
     jobs, report = read_trace(file, options)
     gpus: Counter[str] = Counter()
@@ -104,21 +87,20 @@ def describe(
         print_json(found)
     else:
         show_trace(found, report)
+    if plot is not None:
+        draw_trace(found, jobs, plot)
+        say(f"Wrote {plot}.")
 
 
 @app.command()
+@spread
 def convert(
     file: File,
     out: Annotated[str, typer.Argument(metavar="OUT", help="A file to write that ends in .csv or .parquet.")],
-    format_name: FormatName = None,
-    families: FamiliesRule = None,
     estimates: EstimatesRule = None,
-    unit: Unit = None,
-    skip_bad_rows: SkipBadRows = False,
-    scale_load: ScaleLoad = 1.0,
-    window: WindowOf = None,
-    sample: Sample = 1.0,
     as_json: Json = False,
+    *,
+    reading: Reading,
 ) -> None:
     """Write a trace as our own table, which is read faster and says which families and estimates its jobs have."""
     from adlro.experiment import read_trace
@@ -131,7 +113,7 @@ def convert(
         raise UsageError(f"cannot write '{out}'; expected a file in a folder that exists.")
     if where.exists() and Path(file).exists() and where.samefile(file):
         raise UsageError(f"'{out}' is the trace itself; give the table another name.")
-    options = options_of(format_name, families, estimates, unit, skip_bad_rows, scale_load, window, sample)
+    options = reading.options(source_of(estimates))
     jobs, report = read_trace(file, options)
     write_own(jobs, out)
     if as_json:
@@ -142,31 +124,27 @@ def convert(
         say(f"Wrote {out}.")
 
 
-def options_of(
-    format_name: str | None, families: str | None, estimates: str | None, unit: str | None,
-    skip_bad_rows: bool, scale_load: float, window: str | None, sample: float,
-) -> "TraceOptions":  # fmt: skip
-    """The options of a command as one record."""
-    from adlro.ingest.traces.tabulate import TraceOptions
-
-    return TraceOptions(
-        format=format_name, families=families, estimates=estimates, gpus_per_unit=gpus_per_unit(unit),
-        skip_bad_rows=skip_bad_rows, scale_load=scale_load, window=window, sample=sample,
-    )  # fmt: skip
+def source_of(estimates: str | None) -> str | None:
+    """What a trace calls these estimates; noisy ones are drawn with a seed, and so belong to a run."""
+    return {"user": "limit"}.get(estimates or "", estimates)
 
 
-def gpus_per_unit(text: str | None) -> float:
-    """The X of processors=X."""
-    if text is None:
-        return 1.0
-    what, _, number = text.partition("=")
-    try:
-        value = float(number)
-    except ValueError:
-        value = 0.0
-    if what not in ("processors", "nodes") or not value > 0:
-        raise UsageError(f"--unit is {text!r}; expected processors=X with X GPUs for each, as in processors=0.125.")
-    return value
+def check_picture(path: Path) -> None:
+    """Refuse a picture that could not be written, before the work is done."""
+    if path.suffix not in PICTURES:
+        raise UsageError(f"--plot: cannot tell how to draw '{path}'; expected a name that ends in .svg or .png.")
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise UsageError(f"--plot: cannot write '{path}'; expected a file in a folder that exists.")
+
+
+def draw_trace(found: dict[str, Any], jobs: "Jobs", path: Path) -> None:
+    """Draw a trace in numbers to a file."""
+    from adlro.ingest.traces.describe import durations_s, used_of_requested
+    from adlro.measure.drawing import png, svg
+    from adlro.measure.plots_trace import WIDTH, trace_figure
+
+    figure = trace_figure(found, durations_s(jobs), used_of_requested(jobs))
+    path.write_bytes(png(figure, WIDTH) if path.suffix == ".png" else svg(figure, WIDTH).encode())
 
 
 # ---- for people --------------------------------------------------------------------------------------------------

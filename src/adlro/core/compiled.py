@@ -24,7 +24,14 @@ R = TypeVar("R")
 CACHES_KEPT: Final = 4
 
 
-SHARED: Final = ("core/*.py", "act/simulator.py", "decide/choosing.py")
+SHARED: Final = (
+    "core/*.py",
+    "decide/choosing.py",
+    "decide/outlook.py",
+    "decide/paper_q.py",
+    "decide/planes.py",
+    "learn/batch.py",
+)
 """Sources whose compiled functions are compiled into those of other files. Numba itself notices changes of the file
 that a function stands in, but not of what it calls elsewhere."""
 
@@ -78,6 +85,11 @@ FAST: Final = {"cache": True, "nogil": True, "error_model": "numpy", "_nrt": Fal
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function on first use and cache the result. It may read and write arrays, not create them."""
     return cast(Callable[P, R], numba.njit(forceinline=True, **FAST)(function))
+
+
+def compiled_alone(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a function that only Python calls: it is not made to be compiled into others."""
+    return cast(Callable[P, R], numba.njit(**FAST)(function))
 
 
 def compiled_allocating(function: Callable[P, R]) -> Callable[P, R]:

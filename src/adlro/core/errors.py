@@ -5,7 +5,8 @@ AdlroError
 ├── ConfigError     a TOML file says something impossible
 ├── CatalogueError  a GPU model, cluster, family or policy has no such name
 ├── TraceError      a trace cannot be read, or too much of it is wrong
-└── PolicyError     a user's policy file cannot be loaded or does not answer
+├── PolicyError     a user's policy file cannot be loaded or does not answer
+└── CheckpointError a checkpoint of a network, or the state of a training, cannot be read
 """
 
 
@@ -31,3 +32,7 @@ class TraceError(AdlroError):
 
 class PolicyError(AdlroError):
     """A user's policy cannot be loaded, or does not answer as a policy must."""
+
+
+class CheckpointError(AdlroError):
+    """A checkpoint of a network, or the state of a training, cannot be read."""

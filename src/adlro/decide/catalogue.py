@@ -19,13 +19,16 @@ from adlro.core.errors import CatalogueError, PolicyError
 from adlro.core.policy import NEVER, VIEW_TYPE, Choose, Policy, starting, waiting
 from adlro.core.tables import Choice, View
 from adlro.core.toml import nearest
-from adlro.decide import allox, baselines, gavel, preemptive, reserving
+from adlro.decide import allox, baselines, gavel, greedy_q, lookahead, outlook, preemptive, reserving
 from adlro.decide.choosing import Pair, best_pair, legal_pairs
 
-MODULES = (baselines, reserving, preemptive, gavel, allox)
+MODULES = (baselines, reserving, outlook, preemptive, gavel, allox, lookahead, greedy_q)
 """Adding a policy: its function and its Policy in a module, and the module here."""
 
 LONGEST_REASON: Final = 160
+
+CHECKPOINT: Final = ".safetensors"
+"""How the name of a checkpoint ends."""
 
 
 @cache
@@ -36,9 +39,11 @@ def policies() -> tuple[Policy, ...]:
 
 def find_policy(name: str) -> Policy:
     """The policy of this name, or the function in a user's file: `path.py:function`."""
+    if name.endswith(CHECKPOINT):
+        return greedy_q.policy_from(Path(name))
     if ":" in name or name.endswith(".py"):
         return load_policy(name)
-    for policy in policies():
+    for policy in (*policies(), lookahead.CLAIRVOYANT):
         if policy.name == name:
             return policy
     names = [policy.name for policy in policies()]

@@ -108,6 +108,19 @@ def offered_load(workload: Workload, gpus: int) -> float:
     return work / workload.arrivals.mean_interarrival_s / gpus
 
 
+def one_of_each(workload: Workload) -> tuple[Jobs, Floats]:
+    """A job of each kind that the workload can draw, of the kind's mean duration, and the chance of each kind."""
+    mix = mix_of(workload)
+    variants = mix.variants
+    table = records(JOB, len(variants))
+    for field in ("memory", "gpu_memory", "cpus", "gpus", "share", "family", "allowed"):
+        table[field] = variants[field]
+    means = np.array([mean_duration(part.duration) for part in workload.families])
+    work = means[variants["part"]] * variants["units"]
+    table["estimate"] = work
+    return Jobs(table, work, mix.families, ("",), (), mix.allowed), np.array(variants["weight"])
+
+
 def mean_duration(duration: Duration) -> float:
     """Mean in seconds, bounds included, as the mean of the distribution's quantiles."""
     normal = np.linspace(-9.0, 9.0, 20_001)

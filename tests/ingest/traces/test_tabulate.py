@@ -220,11 +220,11 @@ def test_a_trace_is_a_workload_whose_jobs_are_the_same_for_every_seed(tmp_path: 
     (tmp_path / "log.swf").write_text(SWF)
     scenario = load_scenario("paper16", str(tmp_path / "log.swf"))
     assert scenario.workload.jobs == 3
-    with pytest.raises(UsageError, match="--seeds 1"):
+    with pytest.raises(UsageError, match=r"--windows 2 .*--seeds 1"):
         compare_policies(scenario, [find_policy("fcfs")], [0, 1])
     assert np.array_equal(draw(scenario, 0).jobs.table, draw(scenario, 7).jobs.table)
-    with pytest.raises(UsageError, match="limit or oracle"):
-        load_scenario("paper16", str(tmp_path / "log.swf"), estimates="lognormal:1")
+    with pytest.raises(UsageError, match="expected user"):
+        load_scenario("paper16", str(tmp_path / "log.swf"), estimates="limit:1")
     assert load_scenario("paper16", str(tmp_path / "log.swf"), jobs=1000).jobs == 3
 
 

@@ -65,7 +65,7 @@ def test_what_is_asked_wrongly_ends_with_2_and_a_bad_file_with_1(
     assert run(["trace", "describe", log, "--unit", "potatoes=1"]) == 2
     assert run(["trace", "describe", log, "--families", "hash:nothing"]) == 2
     assert run(["trace", "describe", log, "--format", "nothing"]) == 2
-    assert run(["compare", "-w", log, "-p", "fcfs"]) == 2
+    assert run(["compare", "-w", log, "-p", "fcfs", "--seeds", "2"]) == 2
     (tmp_path / "itself.csv").write_text(PHILLY)
     assert run(["trace", "convert", str(tmp_path / "itself.csv"), str(tmp_path / "itself.csv")]) == 2
     assert (tmp_path / "itself.csv").read_text() == PHILLY
@@ -74,6 +74,34 @@ def test_what_is_asked_wrongly_ends_with_2_and_a_bad_file_with_1(
     said = capsys.readouterr().err
     assert "Traceback" not in said
     assert said.count("adlro: ") == 9
+
+
+@pytest.mark.parametrize(("name", "begins"), [("trace.svg", b"<?xml"), ("trace.png", b"\x89PNG")])
+def test_describe_draws_what_it_prints(
+    name: str, begins: bytes, log: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = tmp_path / name
+    assert run(["trace", "describe", log, "--plot", str(picture), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["jobs"] == 3
+    assert picture.read_bytes().startswith(begins)
+    if name.endswith(".svg"):
+        assert "log.swf: 3 jobs in 0.0 days" in picture.read_text()
+        assert "Jobs by number of GPUs" in picture.read_text()
+
+
+def test_a_trace_of_one_job_without_a_limit_can_be_drawn(tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text("submit_s,work,gpus\n0,0,1\n")
+    picture = tmp_path / "one.svg"
+    assert run(["trace", "describe", str(tmp_path / "one.csv"), "-c", "paper16", "--plot", str(picture)]) == 0
+    assert "no requested times" in picture.read_text()
+
+
+def test_a_picture_that_cannot_be_written_is_refused_before_the_trace_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for wrong in ("trace.pdf", "no/trace.svg"):
+        assert run(["trace", "describe", "nothing.swf", "--plot", str(tmp_path / wrong)]) == 2
+        assert "--plot: cannot" in capsys.readouterr().err
 
 
 def test_formats_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

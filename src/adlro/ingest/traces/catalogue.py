@@ -1,7 +1,7 @@
 """The formats of traces, how they are told apart, and the one way in: `read_trace`."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -27,7 +27,7 @@ class Format:
     name: str
     summary: str
     recognise: Callable[[bytes], bool]
-    read: Callable[[Source, Measured], Trace]
+    read: Callable[[Source, Measured, str | None], Trace]  # with the column that is asked for by name, if one is
 
 
 def _table(
@@ -43,7 +43,7 @@ def _table(
     def recognise(head: bytes) -> bool:
         return set(needs) <= set(header_of(head, separator))
 
-    def read_all(source: Source, measured: Measured) -> Trace:
+    def read_all(source: Source, measured: Measured, column: str | None) -> Trace:
         names = header_of(source.head, separator)
         missing = [column for column in needs if column not in names]
         if missing:
@@ -54,13 +54,14 @@ def _table(
         if len(set(names)) < len(names):
             raise TraceError(f"'{source.path}': two columns in its first line have the same name. Rename one.")
         broken: list[int] = []
-        return Trace(parts(source, measured, broken), broken, clock=lambda: clock)
+        found = parts(source, measured, column, broken)
+        return Trace(found, broken, clock=lambda: clock, columns=tuple(names))
 
-    def parts(source: Source, measured: Measured, broken: list[int]) -> Iterator[Rows]:
+    def parts(source: Source, measured: Measured, column: str | None, broken: list[int]) -> Iterator[Rows]:
         for cells in read_cells(source, separator):
             broken.extend(cells.broken)
             if len(cells):
-                yield read(cells, measured)
+                yield replace(read(cells, measured), column=cells.labels(column))
 
     return Format(name, summary, recognise, read_all)
 
@@ -74,13 +75,13 @@ PHILLY_0: Final = 1_502_753_220.0  # 2017-08-14 23:27:00, in the README of the f
 
 FORMATS: Final = (
     Format("parquet", "our own table as Parquet", lambda head: head.startswith(PARQUET),
-           lambda source, _measured: read_own_parquet(source)),
+           lambda source, _measured, column: read_own_parquet(source, column)),
     _table("csv", "our own table as CSV", _alone(read_own), NEEDED),
     Format("swf", "Standard Workload Format (Parallel Workloads Archive)", is_swf,
-           lambda source, _measured: read_swf(source)),
+           lambda source, _measured, _column: read_swf(source)),
     _table("sacct", "Slurm: sacct --parsable2", _alone(read_sacct), ("JobID", "Submit"), "|", 0.0),
     Format("sacct-json", "Slurm: sacct --json", is_sacct_json,
-           lambda source, _measured: read_sacct_json(source)),
+           lambda source, _measured, _column: read_sacct_json(source)),
     _table("supercloud", "Slurm columns of MIT SuperCloud", _alone(read_mit),
            ("id_user", "time_submit", "time_start", "time_end", "timelimit", "cpus_req"), clock=0.0),
     _table("nrel", "Slurm columns of NREL Eagle", _alone(read_nrel),
@@ -99,7 +100,8 @@ FORMATS: Final = (
            ("job_id", "gpu_num", "cpu_num", "state", "submit_time", "duration"), clock=0.0),
     _table("sia", "Sia's job lists, tied to its measured speeds", read_sia,
            ("name", "time", "application", "num_replicas", "batch_size")),
-    Format("gavel", "Gavel's job lists, tied to its measured speeds", is_gavel, read_gavel),
+    Format("gavel", "Gavel's job lists, tied to its measured speeds", is_gavel,
+           lambda source, measured, _column: read_gavel(source, measured)),
 )  # fmt: skip
 
 
@@ -109,7 +111,7 @@ def read_trace(path: str, options: TraceOptions, rule: FamilyRule, measured: Mea
     source = open_source(path)
     format_ = find_format(options.format) if options.format else recognised(source)
     with np.errstate(all="ignore"):  # what comes to no number is found when the rows are judged
-        return tabulate(source, format_.name, format_.read(source, measured), options, rule)
+        return tabulate(source, format_.name, format_.read(source, measured, rule.column), options, rule)
 
 
 def find_format(name: str) -> Format:

@@ -23,8 +23,7 @@ QUANTILES: Final = (50, 90, 99)
 def describe(jobs: Jobs, report: TraceReport, gpus: Mapping[str, int] | None = None) -> dict[str, Any]:
     """A trace in numbers; `gpus` is how many of each model a cluster has, to hold the load against."""
     table = jobs.table
-    units = np.where(table["gpus"] > 0, table["gpus"] * (table["share"] / WHOLE_GPU), 1.0)
-    duration = jobs.work / units
+    duration = durations_s(jobs)
     on_gpus = table["gpus"] > 0
     gpu_hours = np.where(on_gpus, jobs.work, 0.0) / HOUR_S
     span_s = max(report.span_s, 1.0)
@@ -43,8 +42,21 @@ def describe(jobs: Jobs, report: TraceReport, gpus: Mapping[str, int] | None = N
         "gpus_busy_on_average": float(gpu_hours.sum() * HOUR_S / span_s),
         "load_per_gpu": float(gpu_hours.sum() * HOUR_S / span_s / sum(gpus.values())) if gpus else None,
         "families": _families(jobs),
-        "estimates": _estimates(duration, table["limit"]),
+        "estimates": _estimates(used_of_requested(jobs)),
     }
+
+
+def durations_s(jobs: Jobs) -> Floats:
+    """How long each job ran."""
+    table = jobs.table
+    return jobs.work / np.where(table["gpus"] > 0, table["gpus"] * (table["share"] / WHOLE_GPU), 1.0)
+
+
+def used_of_requested(jobs: Jobs) -> Floats:
+    """The share of its requested time that each job used, of those that requested any."""
+    limit = jobs.table["limit"]
+    asked = (limit >= SHORTEST_S) & (limit < FOREVER)
+    return durations_s(jobs)[asked] / limit[asked]
 
 
 def _arrivals(submit: Floats, report: TraceReport) -> dict[str, Any]:
@@ -119,15 +131,13 @@ def _families(jobs: Jobs) -> dict[str, int]:
     return {name: int(count) for name, count in zip(jobs.families, counts, strict=True) if count}
 
 
-def _estimates(duration: Floats, limit: Floats) -> dict[str, Any] | None:
+def _estimates(used: Floats) -> dict[str, Any] | None:
     """How the time that was used compares with the time that was asked for; None if nobody asked for a time."""
-    asked = (limit >= SHORTEST_S) & (limit < FOREVER)
-    if not asked.any():
+    if not len(used):
         return None
-    used = duration[asked] / limit[asked]
     p10, p50, p90 = np.percentile(used, (10, 50, 90))
     return {
-        "jobs": int(np.count_nonzero(asked)),
+        "jobs": len(used),
         "used_of_requested": {"p10": float(p10), "p50": float(p50), "p90": float(p90)},
         "over_the_request": float(np.mean(used > 1)),
     }

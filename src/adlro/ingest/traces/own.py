@@ -1,14 +1,16 @@
 """Our own table, CSV or Parquet: the fields of a job as columns. What `adlro trace convert` writes."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from adlro.core.errors import TraceError
+from adlro.core.errors import TraceError, UsageError
 from adlro.core.records import WHOLE_GPU
 from adlro.core.tables import FOREVER, Floats, Jobs
+from adlro.core.toml import nearest
 from adlro.ingest.traces.cells import Cells, as_floats
 from adlro.ingest.traces.rows import Labels, Rows, nothing
 from adlro.ingest.traces.source import Source, available_memory, check_memory
@@ -34,14 +36,14 @@ def read_own(cells: Cells) -> Rows:
     return _rows(cells.line, numbers, texts, cells.columns.get("id"))
 
 
-def read_own_parquet(source: Source) -> Trace:
-    """The same table as Parquet."""
+def read_own_parquet(source: Source, column: str | None = None) -> Trace:
+    """The same table as Parquet; `column` is one that is asked for by name, and may be any."""
     if source.packing:
         raise TraceError(f"'{source.path}' is Parquet inside .{source.packing}; expected Parquet as it is. Unpack it.")
-    return Trace(_parquet_parts(source), [], clock=lambda: None)
+    return Trace(_parquet_parts(source, column), [], clock=lambda: None)
 
 
-def _parquet_parts(source: Source) -> Iterator[Rows]:
+def _parquet_parts(source: Source, column: str | None) -> Iterator[Rows]:
     import pyarrow
     from pyarrow import parquet
 
@@ -52,11 +54,17 @@ def _parquet_parts(source: Source) -> Iterator[Rows]:
                 raise TraceError(
                     f"'{source.path}' has no column {missing[0]!r}; our own table needs {', '.join(NEEDED)}."
                 )
+            if column not in (None, "user", "name", *names):
+                raise UsageError(
+                    f"--families: '{source.path}' has no column '{column}'.{nearest(str(column), names)} "
+                    f"Its columns are {', '.join(file.schema_arrow.names)}."
+                )
             check_memory(source, file.metadata.num_rows, available_memory())
-            wanted = [name for name in (*COLUMNS, "id") if name in names]
+            wanted = [name for name in dict.fromkeys((*COLUMNS, "id", column)) if name in names]
             before = 0
             for batch in file.iter_batches(PARQUET_BATCH, columns=wanted):
-                yield _batch_rows(batch, before)
+                rows = _batch_rows(batch, before)
+                yield replace(rows, column=_labels(batch.column(column))) if column in names else rows
                 before += len(batch)
     except (pyarrow.ArrowException, OSError, ValueError, TypeError) as error:
         said = (str(error).splitlines() or [""])[0].rstrip(".")

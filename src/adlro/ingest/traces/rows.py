@@ -45,6 +45,7 @@ class Rows:
     name: Labels | None = None
     models: Labels | None = None  # allowed models with | between them
     family: Labels | None = None
+    column: Labels | None = None  # the column that was asked for by name
     id: Any = None  # pyarrow array; duplicates are dropped where there is one
     bad: Mapping[str, Mask] = field(default_factory=dict)
     aside: Mapping[str, Mask] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -11,6 +11,7 @@ from adlro.core.errors import TraceError, UsageError
 from adlro.core.memory import release_temporaries
 from adlro.core.records import WHOLE_GPU
 from adlro.core.tables import FOREVER, JOB, Floats, Jobs, records
+from adlro.core.toml import nearest
 from adlro.ingest.traces.rows import Codes, Labels, Mask, Rows
 from adlro.ingest.traces.source import Source, quoted
 
@@ -30,7 +31,7 @@ NUMBERS: Final = (
     "line", "submit", "duration", "gpus", "share", "cpus", "memory_gb", "gpu_memory_gb", "limit", "estimate",
     "checkpoint", "priority",
 )  # fmt: skip
-TEXTS: Final = ("user", "name", "models", "family")
+TEXTS: Final = ("user", "name", "models", "family", "column")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class TraceOptions:
     """How a trace is to be read; what is None is left to the trace."""
 
     format: str | None = None
-    families: str | None = None  # uniform, hash:sia, hash:gavel or the name of a family
+    families: str | None = None  # a family, hash:sia, hash:gavel, column:NAME or the path of a map
     estimates: str | None = None  # limit or oracle
     gpus_per_unit: float = 1.0  # GPUs that stand for one processor or node, in traces that count those
     skip_bad_rows: bool = False
@@ -80,14 +81,18 @@ class Trace:
     unit: str = "GPU"
     clock: Callable[[], float | None] = lambda: 0.0  # Unix time of the trace's 0; None: not known
     notes: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()  # by which names columns may be asked for; user and name are always known
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyRule:
-    """Which families a trace without any gets: all jobs the only one, or jobs alike one of several by a hash."""
+    """Which families jobs get: all the only one, jobs alike one of several by a hash, or by what a column says."""
 
     text: str
-    names: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    column: str | None = None
+    family_of: Callable[[str], str | None] = lambda _value: None  # by a value of the column; None: not known
+    hint: str = ""  # what to do about a value that is not known
 
 
 def tabulate(
@@ -123,7 +128,9 @@ def tabulate(
     if out_of_order:
         kept = kept[np.argsort(submit, kind="stable")]
     kept, start = _asked_for(source, rows.submit, kept, options)
-    jobs = _table(rows, kept, trace, options, rule)
+    _check_estimates(source, rows, kept, options)
+    rows = _with_column(source, format_name, trace, rows, rule)
+    jobs = _table(source, rows, kept, trace, options, rule)
     clock = trace.clock()
     own = rows.family is not None and options.families is None
     release_temporaries(len(kept))
@@ -284,11 +291,31 @@ def check_options(options: TraceOptions) -> None:
     if not 0 < options.sample <= 1:
         raise UsageError(f"--sample is {options.sample:g}; expected a share above 0 and up to 1.")
     if options.estimates not in (None, "limit", "oracle"):
-        raise UsageError(f"--estimates is {options.estimates!r}; a trace has limit or oracle.")
+        raise UsageError(f"--estimates is {options.estimates!r}; expected user or oracle.")
     if not 0 < options.gpus_per_unit <= MOST_GPUS:
         raise UsageError(f"--unit is {options.gpus_per_unit:g} GPUs; expected a number above 0, as in processors=1.")
     if options.window is not None:
         window_of(options.window, 1.0)
+
+
+def _check_estimates(source: Source, rows: Rows, kept: Codes, options: TraceOptions) -> None:
+    """Refuse the requested time as an estimate where nobody requested any."""
+    if options.estimates == "limit" and (rows.limit is None or not np.isfinite(rows.limit[kept]).any()):
+        raise UsageError(f"'{source.path}' has no requested times, so there are no estimates of users. Say oracle.")
+
+
+def _with_column(source: Source, format_name: str, trace: Trace, rows: Rows, rule: FamilyRule) -> Rows:
+    """The rows with the column that the rule asks for; every trace has what we read as user and name."""
+    if rule.column is None or rows.column is not None:
+        return rows
+    column = {"user": rows.user, "name": rows.name}.get(rule.column)
+    if column is not None:
+        return replace(rows, column=column)
+    known = [*trace.columns, *(name for name in ("user", "name") if getattr(rows, name) and name not in trace.columns)]
+    raise UsageError(
+        f"--families: '{source.path}' has no column '{rule.column}'.{nearest(rule.column, known)} "
+        f"Columns of this {format_name} trace are {', '.join(known) or 'without names'}."
+    )
 
 
 def _estimates_of(rows: Rows, kept: Codes, options: TraceOptions) -> str:
@@ -301,7 +328,7 @@ def _estimates_of(rows: Rows, kept: Codes, options: TraceOptions) -> str:
     return "oracle"
 
 
-def _table(rows: Rows, kept: Codes, trace: Trace, options: TraceOptions, rule: FamilyRule) -> Jobs:
+def _table(source: Source, rows: Rows, kept: Codes, trace: Trace, options: TraceOptions, rule: FamilyRule) -> Jobs:
     """The kept rows as jobs, in this order."""
     count = len(kept)
     table = records(JOB, count)
@@ -334,7 +361,7 @@ def _table(rows: Rows, kept: Codes, trace: Trace, options: TraceOptions, rule: F
     name_codes, names = _numbered(rows.name, kept, "")
     table["group"], group_names = _groups(table["user"], name_codes, names)
     table["allowed"], allowed = _models(rows.models, kept)
-    table["family"], families = _families(rows, kept, table, users, group_names, rule, options)
+    table["family"], families = _families(source, rows, kept, table, users, group_names, rule, options)
     return Jobs(table, work, families, users, group_names, allowed)
 
 
@@ -384,10 +411,12 @@ def _models(labels: Labels | None, kept: Codes) -> tuple[Any, tuple[frozenset[st
 
 
 def _families(
-    rows: Rows, kept: Codes, table: Any, users: tuple[str, ...], names: tuple[str, ...],
+    source: Source, rows: Rows, kept: Codes, table: Any, users: tuple[str, ...], names: tuple[str, ...],
     rule: FamilyRule, options: TraceOptions,
 ) -> tuple[Any, tuple[str, ...]]:  # fmt: skip
     """The family of each job: its own, or by the rule; a hash gives jobs of one user and name the same family."""
+    if rule.column is not None and rows.column is not None:
+        return _by_column(source, rows.column, kept, rule)
     if rows.family is not None and options.families is None:
         codes, texts = _numbered(rows.family, kept, rule.names[0])
         used = np.unique(codes)  # the rule's family stands first, and may not be needed
@@ -402,3 +431,19 @@ def _families(
     else:  # nothing tells jobs apart but their place in the file
         chosen = np.array([zlib.crc32(b"%d" % line) for line in rows.line[kept]]) % len(rule.names)
     return chosen, rule.names
+
+
+def _by_column(source: Source, column: Labels, kept: Codes, rule: FamilyRule) -> tuple[Any, tuple[str, ...]]:
+    """The family of each job by what stands in the column."""
+    codes, values = _numbered(column, kept, "")
+    counts = np.bincount(codes, minlength=len(values))
+    families = [rule.family_of(value) if count else "" for value, count in zip(values, counts, strict=True)]
+    unknown = sorted((place for place, family in enumerate(families) if family is None), key=lambda i: -counts[i])
+    if unknown:
+        shown = ", ".join(f"{values[place][:60]!r} ({counts[place]:,} jobs)" for place in unknown[:QUOTED])
+        more = f" and {len(unknown) - QUOTED:,} other values" if len(unknown) > QUOTED else ""
+        raise TraceError(
+            f"'{source.path}': column '{rule.column}' holds {shown}{more}, for which there is no family. {rule.hint}"
+        )
+    names = tuple(dict.fromkeys(family for family in families if family))
+    return np.array([names.index(family) if family else 0 for family in families], np.int64)[codes], names

@@ -1,0 +1,194 @@
+"""Options that several commands share, each written once: records whose fields are flags."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+
+import typer
+
+from adlro.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from adlro.ingest.traces.tabulate import TraceOptions
+
+WORLD: Final = "The world"
+TRACE: Final = "Traces (docs/traces.md)"
+
+
+def spread(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with each parameter that is such a record spread into one flag for each of its fields."""
+    hints = get_type_hints(command, include_extras=True)
+    shown: list[inspect.Parameter] = []
+    taken: dict[str, tuple[type, list[str]]] = {}
+    for name, parameter in inspect.signature(command).parameters.items():
+        if not is_dataclass(hints[name]):
+            shown.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        record = hints[name]
+        kinds = get_type_hints(record, include_extras=True)
+        for each in fields(record):
+            default = inspect.Parameter.empty if each.default is MISSING else each.default
+            shown.append(
+                inspect.Parameter(
+                    each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kinds[each.name]
+                )
+            )
+        taken[name] = (record, [each.name for each in fields(record)])
+
+    @wraps(command)
+    def gathered(**given: Any) -> None:
+        for name, (record, flags) in taken.items():
+            given[name] = record(**{flag: given.pop(flag) for flag in flags})
+        command(**given)
+
+    # Typer reads both.
+    gathered.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    gathered.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    return gathered
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What policies are put to, besides the jobs."""
+
+    load: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Jobs come so fast that the GPUs could do them in X of the time. Default: as the workload says.",
+            rich_help_panel=WORLD,
+        ),
+    ] = None
+    estimates: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SOURCE",
+            help="What policies are told of the work: oracle (the truth), user (the limit that was requested), or "
+            "noisy:SIGMA (the truth with a log-normal error). Default: as the workload says.",
+            rich_help_panel=WORLD,
+        ),
+    ] = None
+    restart_s: Annotated[
+        float,
+        typer.Option(
+            metavar="S", help="Seconds that a job loses each time it is started again.", rich_help_panel=WORLD
+        ),
+    ] = 30.0
+    kill_at_limit: Annotated[
+        bool, typer.Option("--kill-at-limit", help="End jobs that reach their walltime limit.", rich_help_panel=WORLD)
+    ] = False
+    queue_window: Annotated[
+        int,
+        typer.Option(metavar="N", min=0, help="Policies see so many jobs of the queue; 0: all.", rich_help_panel=WORLD),
+    ] = 0
+    mtbf_h: Annotated[
+        float | None,
+        typer.Option(
+            metavar="H", help="Nodes fail, after so many hours on average. Default: never.", rich_help_panel=WORLD
+        ),
+    ] = None
+    repair_h: Annotated[
+        float,
+        typer.Option(metavar="H", help="A failed node is back after so many hours on average.", rich_help_panel=WORLD),
+    ] = 4.0
+    wear_per_day: Annotated[
+        float,
+        typer.Option(
+            metavar="X", help="GPUs lose this share of their speed in a day, on average.", rich_help_panel=WORLD
+        ),
+    ] = 0.0
+    disturbances: Annotated[
+        str | None,
+        typer.Option(
+            help="A list of failures and changes of speed: docs/workloads.md.", metavar="FILE", rich_help_panel=WORLD
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a trace is read, but for its estimates."""
+
+    format_name: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            help="Its format (adlro trace formats). Default: recognised by content.",
+            rich_help_panel=TRACE,
+        ),
+    ] = None
+    families: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RULE",
+            help="uniform, hash:sia, hash:gavel, the name of a family, column:NAME, or a map of a column's values "
+            "that ends in .toml. Default: those of the trace, else uniform.",
+            rich_help_panel=TRACE,
+        ),
+    ] = None
+    unit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHAT=X",
+            help="GPUs for one processor of a trace that counts processors, as in processors=0.125.",
+            rich_help_panel=TRACE,
+        ),
+    ] = None
+    skip_bad_rows: Annotated[
+        bool,
+        typer.Option("--skip-bad-rows", help="Go on when more than 5 % of the rows are wrong.", rich_help_panel=TRACE),
+    ] = False
+    scale_load: Annotated[
+        float, typer.Option(metavar="X", help="Jobs come so many times as fast.", rich_help_panel=TRACE)
+    ] = 1.0
+    window: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FROM:TO",
+            help="Only jobs submitted in these hours, or shares of the span as in 0.25:0.5.",
+            rich_help_panel=TRACE,
+        ),
+    ] = None
+    sample: Annotated[
+        float, typer.Option(metavar="SHARE", help="Only this share of the jobs, by chance.", rich_help_panel=TRACE)
+    ] = 1.0
+
+    def options(self, estimates: str | None = None) -> "TraceOptions":
+        """The same as the readers want it."""
+        from adlro.ingest.traces.tabulate import TraceOptions
+
+        return TraceOptions(
+            format=self.format_name, families=self.families, estimates=estimates,
+            gpus_per_unit=gpus_per_unit(self.unit), skip_bad_rows=self.skip_bad_rows, scale_load=self.scale_load,
+            window=self.window, sample=self.sample,
+        )  # fmt: skip
+
+
+Windows = Annotated[
+    int | None,
+    typer.Option(
+        "--windows",
+        metavar="N",
+        min=1,
+        max=100_000,
+        help="Cut it into so many windows of as many jobs each, which take the place of seeds.",
+        rich_help_panel=TRACE,
+    ),
+]
+
+
+def gpus_per_unit(text: str | None) -> float:
+    """The X of processors=X."""
+    if text is None:
+        return 1.0
+    what, _, number = text.partition("=")
+    try:
+        value = float(number)
+    except ValueError:
+        value = 0.0
+    if what not in ("processors", "nodes") or not value > 0:
+        raise UsageError(f"--unit is {text!r}; expected processors=X with X GPUs for each, as in processors=0.125.")
+    return value

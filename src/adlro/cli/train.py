@@ -1,0 +1,249 @@
+"""The commands that make networks: train, export."""
+
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from adlro.cli.lists import Json
+from adlro.cli.output import print_json, progress, say, say_if_it_compiles, stderr
+from adlro.core.errors import UsageError
+
+if TYPE_CHECKING:  # these import PyTorch
+    from adlro.learn.batch import Worlds
+    from adlro.learn.config import Config
+    from adlro.learn.train import Listener, Progress, Setup
+
+LIMITS = "How long"
+MACHINE = "The machine"
+
+
+def train(
+    preset: Annotated[
+        str, typer.Option("--preset", metavar="NAME", help="Which agent: adlro, or the paper's (paper).")
+    ] = "adlro",
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", metavar="N", min=1, help="Steps of environments in all.", rich_help_panel=LIMITS),
+    ] = None,
+    episodes: Annotated[
+        int | None, typer.Option("--episodes", metavar="N", min=1, help="Episodes in all.", rich_help_panel=LIMITS)
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option("--minutes", metavar="M", help="Minutes in all.", rich_help_panel=LIMITS)
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A small network in a few minutes, on a CPU.", rich_help_panel=LIMITS)
+    ] = False,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Where checkpoints, state and log are written.")
+    ] = Path("training"),
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="What everything is drawn with.")] = 0,
+    seeds: Annotated[
+        int, typer.Option("--seeds", metavar="K", min=1, help="Train K times, on this seed and the next ones.")
+    ] = 1,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="A TOML file with options of docs/training.md.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="One such option; may be given several times."),
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", metavar="DIR", help="Go on where the training in this folder was.")
+    ] = None,
+    worlds: Annotated[
+        Path | None, typer.Option("--worlds", metavar="FILE", help="Learn in the worlds of an .npz file.")
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Learn on this cluster only.")
+    ] = None,
+    workload: Annotated[
+        str, typer.Option("--workload", "-w", metavar="NAME", help="The workload or trace on it.")
+    ] = "paper",
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device", metavar="NAME", help="cpu, cuda (ROCm too), or auto: a GPU if there is one.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = "auto",
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            "--threads", metavar="N", min=1, max=1024, help="Threads for environments. Default: one for each core.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write the curves for TensorBoard too, into the folder.")
+    ] = False,
+    onnx: Annotated[
+        Path | None, typer.Option("--onnx", metavar="FILE", help="Write the best network as ONNX in the end.")
+    ] = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Train a network; what it is and what is written: docs/training.md.
+
+    Progress is told against sjf-picky and eft-reserving on a fixed evaluation set. `adlro compare --policies
+    DIR/best.safetensors` then compares the network with policies.
+    """
+    need_pytorch()
+    from adlro.learn.train import config_of, find_device, read_setup
+
+    if resume is not None:
+        given: dict[str, object] = {
+            "--seeds": seeds > 1, "--config": config, "--set": settings, "--worlds": worlds, "--cluster": cluster,
+            "--quick": quick, "--steps": steps, "--episodes": episodes, "--minutes": minutes,
+        }  # fmt: skip
+        for flag in (flag for flag, value in given.items() if value):
+            raise UsageError(f"{flag} with --resume: a training goes on as it began. Leave it out.")
+    if seeds > 1 and onnx is not None:
+        raise UsageError(
+            "--onnx with --seeds: which of them? Train, then: adlro export DIR/best.safetensors --onnx FILE."
+        )
+    if worlds is not None and cluster is not None:
+        raise UsageError("--worlds and --cluster: expected one of them.")
+    where, count = find_device(device), threads or os.cpu_count() or 1
+    say_if_it_compiles()
+    results = []
+    if resume is not None:
+        results.append(one_training(read_setup(resume), resume, where, count, tensorboard, True))
+    else:
+        chosen = config_of(preset, config, settings or (), quick, steps, episodes, minutes)
+        for each in range(seed, seed + seeds):
+            folder = out if seeds == 1 else out / f"seed-{each}"
+            setup = setup_for(preset, chosen, each, worlds, cluster, workload)
+            results.append(one_training(setup, folder, where, count, tensorboard, False))
+    if onnx is not None:
+        from adlro.learn.onnx import export_onnx
+
+        export_onnx(Path(results[0]["best"]), onnx)
+        say(f"Wrote {onnx}.")
+    if as_json:
+        print_json({"trainings": results})
+
+
+def export(
+    checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="A checkpoint of adlro train.")],
+    onnx: Annotated[Path, typer.Option("--onnx", metavar="FILE", help="Where to write it.")],
+) -> None:
+    """Write a trained network as ONNX: docs/training.md."""
+    need_pytorch()
+    from adlro.learn.onnx import export_onnx
+
+    if onnx.is_dir() or not onnx.absolute().parent.is_dir():
+        raise UsageError(f"--onnx: cannot write '{onnx}'; expected a file in a folder that exists.")
+    export_onnx(checkpoint, onnx)
+    say(f"Wrote {onnx}.")
+
+
+def need_pytorch() -> None:
+    """Tell who has no PyTorch how to get it."""
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise UsageError("training needs PyTorch; install adlro with its extra: pip install 'adlro[learn]'.") from None
+
+
+def setup_for(
+    preset: str, config: "Config", seed: int, worlds: Path | None, cluster: str | None, workload: str
+) -> "Setup":
+    """What a training begins with: worlds from a file, of one cluster, or drawn; and those of the evaluation."""
+    from adlro.learn.presets import find_preset
+    from adlro.learn.train import Setup
+    from adlro.learn.world_file import load_worlds
+    from adlro.learn.worlds import random_worlds, stack, worlds_of
+
+    any_cluster = find_preset(preset).any_cluster
+    exam_on = (cluster, workload) if cluster else ("paper16", "paper")
+    exam_count = min(8, config.exam_environments)
+    fixed = stack(worlds_of(*exam_on, exam_count, EXAM_SEEDS))
+    drawn: Worlds | None = None
+    if any_cluster and not cluster:
+        drawn = stack(random_worlds(min(48, config.exam_environments), EXAM_SEEDS))
+    if worlds is not None:
+        learnt = load_worlds(worlds)
+    elif cluster is not None or not any_cluster:
+        learnt = stack(worlds_of(*exam_on, min(config.worlds, 8), seed))
+    else:
+        say(f"Drawing {config.worlds} worlds …")
+        of_paper = round(config.paper_share * config.worlds)
+        learnt = stack(worlds_of("paper16", "paper", of_paper, seed) + random_worlds(config.worlds - of_paper, seed))
+    return Setup(preset, config, seed, learnt, fixed, drawn)
+
+
+EXAM_SEEDS = 5_000
+"""Worlds of the evaluation are drawn with seeds from here on; those of a training with the seed that was given."""
+
+
+def one_training(
+    setup: "Setup", folder: Path, device: Any, threads: int, tensorboard: bool, resume: bool
+) -> dict[str, Any]:
+    """Train once, tell how it goes, and return what came of it for JSON."""
+    from adlro.learn.checkpoint import BEST, LAST
+    from adlro.learn.train import run
+
+    curves = Curves(folder) if tensorboard else nullcontext()
+    with progress(f"Training {setup.preset}, seed {setup.seed}, on {device}", 1000) as tell, curves as draw:
+        training = run(setup, folder, device, threads, listener_of(tell, draw), resume)
+    say(f"The best network is {folder / BEST}.")
+    return {
+        "preset": setup.preset,
+        "seed": setup.seed,
+        "folder": str(folder),
+        "best": str(folder / BEST),
+        "last": str(folder / LAST),
+        "steps": training.steps,
+        "episodes": training.episodes,
+        "seconds": training.seconds,
+        "best_jct_against_rule": training.best,
+        "evaluation": asdict(training.last_marks) if training.last_marks else None,
+        "config": setup.config.as_dict(),
+    }
+
+
+def listener_of(tell: Any, draw: Any) -> "Listener":
+    """Who watches: a line for each evaluation, the bar on a terminal, TensorBoard."""
+    from adlro.learn.train import in_words
+
+    on_terminal = stderr().is_terminal
+
+    def listen(record: "Progress", written: Sequence[str]) -> None:
+        line = in_words(record)
+        if on_terminal:
+            tell(line, int(1000 * record.done))
+        if record.marks is not None or not on_terminal:
+            say(line + (f"; wrote {', '.join(written)}" if written else ""))
+        if draw is not None:
+            draw(record)
+
+    return listen
+
+
+class Curves(AbstractContextManager["Curves"]):
+    """The curves of a training for TensorBoard. An open file, with one owner: the command."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise UsageError("TensorBoard is not installed; install adlro with its extra 'learn'.") from None
+        self.writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def __call__(self, record: "Progress") -> None:
+        """Add a record."""
+        values = asdict(record)
+        marks = values.pop("marks")
+        if marks is not None:
+            values |= {"jct_against_rule": marks["against_rule"], "jct_against_picky": marks["against_picky"]}
+        for name, value in values.items():
+            if isinstance(value, float):
+                self.writer.add_scalar(name, value, record.steps)
+
+    def __exit__(self, *_: object) -> None:
+        self.writer.close()

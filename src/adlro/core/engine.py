@@ -1,0 +1,564 @@
+"""The clock of a simulated cluster: ends and starts jobs by the rules, and writes down everything that happens.
+
+It stands beside the rules because two stages move it: the simulator plays whole runs, and a policy that looks ahead
+plays a copy of the cluster forward inside a decision. What policies may not know (true work, ends, wear) is in `Truth`;
+a policy that looks ahead makes a truth of its own from estimates.
+"""
+
+import math
+from typing import Final, NamedTuple
+
+import numpy as np
+from numba import types
+
+from adlro.core.compiled import compiled, compiled_with
+from adlro.core.policy import CHOOSE_TYPE, FLOATS, INTS, VIEW_TYPE, Choose, table_type
+from adlro.core.records import WHOLE_GPU
+from adlro.core.rules import dequeue, enqueue, fits, learn, note_release, refresh, release, settle_usage, take
+from adlro.core.tables import (
+    DISTURBANCE,
+    DONE,
+    DOWN,
+    EVENT,
+    FAILED,
+    FINISHED,
+    FOREVER,
+    ILLEGAL,
+    KILLED,
+    MANY_STARTS,
+    NOBODY,
+    OVERRAN,
+    QUEUED,
+    REFUSED,
+    RUNNING,
+    SPEED,
+    SPREAD,
+    START,
+    STARTED,
+    STOP,
+    STOPPED,
+    TURNED_AWAY,
+    UP,
+    WAIT,
+    Choice,
+    Floats,
+    Ints,
+    Table,
+    View,
+)
+
+# What a step came to.
+DECIDE: Final = 0
+OVER: Final = 1
+LOG_FULL: Final = 2
+
+IDLE_WAKES: Final = 100
+"""A policy that waits while nothing runs and nothing will come is asked this often again, then the run ends."""
+
+LIVE = np.dtype(
+    [
+        ("end", "f8"),
+        ("pace", "f8"),  # work per second now, wear included
+        ("job", "i4"),
+        ("heap", "i4"),  # where it stands in Truth.heap
+        ("place", "i4"),  # where it stands in View.running
+        ("kills", "i4"),  # it ends by its limit
+        ("next", "i4"),  # next unused row, when this one is unused
+    ],
+    align=True,
+)
+"""A running job, as only the simulator knows it."""
+
+PROGRESS = np.dtype(
+    [
+        ("events", "i8"),
+        ("disturbances", "i4"),
+        ("ending", "i4"),  # jobs in the heap
+        ("slots", "i4"),  # rows of Truth.live ever used
+        ("free_slot", "i4"),  # a row used before and free again
+        ("choices", "i4"),  # at this moment
+        ("deciding", "i4"),
+        ("halfway", "i4"),  # the log was full in the middle of this moment: it goes on
+        ("idle_wakes", "i4"),
+        ("kill", "i4"),
+        ("worn", "i4"),  # some GPU's factor is not 1
+        ("asked_when_none_waits", "i4"),
+    ],
+    align=True,
+)
+
+
+class Truth(NamedTuple):
+    """What policies may not see."""
+
+    work: Floats  # [J]
+    live: Table  # LIVE, a row for each running job
+    heap: Ints  # rows of live, the soonest end first
+    factor: Floats  # [G] speed factor of each GPU
+    disturbances: Table  # DISTURBANCE [D], in time order
+    events: Table  # EVENT, the log
+    progress: Table  # PROGRESS [1]
+
+
+TRUTH_TYPE = types.NamedTuple(
+    [FLOATS, table_type(LIVE), INTS, FLOATS, table_type(DISTURBANCE), table_type(EVENT), table_type(PROGRESS)], Truth
+)
+
+
+# ---- the log -----------------------------------------------------------------------------------------------------
+
+
+@compiled
+def note(view: View, truth: Truth, what: int, j: int, s: int, mask: int, value: float) -> None:
+    """Write down that something happened now."""
+    progress = truth.progress[0]
+    event = truth.events[progress.events]
+    event.time = view.clock[0].now
+    event.what = what
+    event.job = j
+    event.site = s
+    event.mask = mask
+    event.value = value
+    progress.events += 1
+
+
+@compiled
+def log_is_full(view: View, truth: Truth) -> bool:
+    """Whether one more moment, or one more choice, might not fit in the log."""
+    margin = view.clock[0].running + 2 * len(view.sites) + 16
+    return truth.progress[0].events + margin > len(truth.events)
+
+
+# ---- the heap of ends: the soonest first, equal times by job index -----------------------------------------------
+
+
+@compiled
+def sooner(truth: Truth, a: int, b: int) -> bool:
+    """Whether row a ends before row b."""
+    first, second = truth.live[a], truth.live[b]
+    return first.end < second.end or (first.end == second.end and first.job < second.job)
+
+
+@compiled
+def put(truth: Truth, at: int, row: int) -> None:
+    """Place a row in the heap."""
+    truth.heap[at] = row
+    truth.live[row].heap = at
+
+
+@compiled
+def rise(truth: Truth, at: int) -> None:
+    """Move a row up to where it belongs."""
+    row = truth.heap[at]
+    while at > 0:
+        parent = (at - 1) // 2
+        if not sooner(truth, row, truth.heap[parent]):
+            break
+        put(truth, at, truth.heap[parent])
+        at = parent
+    put(truth, at, row)
+
+
+@compiled
+def sink(truth: Truth, at: int) -> None:
+    """Move a row down to where it belongs."""
+    row = truth.heap[at]
+    size = truth.progress[0].ending
+    while True:
+        child = 2 * at + 1
+        if child >= size:
+            break
+        if child + 1 < size and sooner(truth, truth.heap[child + 1], truth.heap[child]):
+            child += 1
+        if not sooner(truth, truth.heap[child], row):
+            break
+        put(truth, at, truth.heap[child])
+        at = child
+    put(truth, at, row)
+
+
+@compiled
+def drop_end(truth: Truth, at: int) -> None:
+    """Take a row out of the heap."""
+    progress = truth.progress[0]
+    progress.ending -= 1
+    last = truth.heap[progress.ending]
+    if at < progress.ending:
+        put(truth, at, last)
+        rise(truth, at)
+        sink(truth, truth.live[last].heap)
+
+
+# ---- a job begins and ends ---------------------------------------------------------------------------------------
+
+
+@compiled
+def slowest_factor(view: View, truth: Truth, s: int, mask: int) -> float:
+    """The least speed factor of these GPUs."""
+    least = FOREVER
+    site = view.sites[s]
+    for g in range(site.gpus):
+        if mask >> g & 1:
+            least = min(least, truth.factor[site.first_gpu + g])
+    return least if least < FOREVER else 1.0
+
+
+@compiled
+def pace_of(view: View, truth: Truth, j: int) -> float:
+    """Work that the job does in a second where it stands, wear included."""
+    run = view.runs[j]
+    rate = view.rate[view.jobs[j].kind, view.sites[run.site].form]
+    if truth.progress[0].worn == 0:
+        return rate
+    factor = slowest_factor(view, truth, run.site, run.mask)
+    p = run.parts
+    while p != NOBODY:
+        factor = min(factor, slowest_factor(view, truth, view.parts[p].site, view.parts[p].mask))
+        p = view.parts[p].next
+    return rate * factor
+
+
+@compiled
+def set_end(view: View, truth: Truth, j: int) -> None:
+    """Compute when the job will end, from the work done up to `since` and its pace from there."""
+    run = view.runs[j]
+    live = truth.live[run.slot]
+    live.pace = pace_of(view, truth, j)
+    live.end = run.since + (truth.work[j] - run.done) / live.pace
+    live.kills = 0
+    if truth.progress[0].kill != 0:
+        limit = run.started + view.jobs[j].limit - run.held
+        if limit < live.end:
+            live.end = max(limit, view.clock[0].now)
+            live.kills = 1
+
+
+@compiled
+def begin(view: View, truth: Truth, j: int, s: int) -> None:
+    """Start the job at the site: take what it needs, and know when it will end."""
+    clock = view.clock[0]
+    progress = truth.progress[0]
+    run = view.runs[j]
+    dequeue(view, j)
+    take(view, j, s)
+    run.state = RUNNING
+    run.started = clock.now
+    run.since = clock.now
+    if run.starts > 0:
+        run.since += clock.restart
+    if run.starts < MANY_STARTS:
+        run.starts += 1
+    run.saved = run.done
+    slot = progress.free_slot
+    if slot == NOBODY:
+        slot = progress.slots
+        progress.slots += 1
+    else:
+        progress.free_slot = truth.live[slot].next
+    run.slot = slot
+    live = truth.live[slot]
+    live.job = j
+    live.place = clock.running
+    view.running[clock.running] = j
+    clock.running += 1
+    set_end(view, truth, j)
+    truth.heap[progress.ending] = slot
+    live.heap = progress.ending
+    progress.ending += 1
+    rise(truth, live.heap)
+    settle_usage(view, view.jobs[j].user, view.jobs[j].gpus * view.jobs[j].share / WHOLE_GPU)
+    note(view, truth, STARTED, j, run.site, run.mask, 0.0)
+    p = run.parts
+    while p != NOBODY:
+        note(view, truth, SPREAD, j, view.parts[p].site, view.parts[p].mask, 0.0)
+        p = view.parts[p].next
+    progress.idle_wakes = 0
+
+
+@compiled
+def settle(view: View, truth: Truth, j: int) -> None:
+    """Count the work done up to now."""
+    run = view.runs[j]
+    now = view.clock[0].now
+    if now > run.since:
+        run.done = min(truth.work[j], run.done + (now - run.since) * truth.live[run.slot].pace)
+        run.since = now
+
+
+@compiled
+def leave(view: View, truth: Truth, j: int) -> None:
+    """Take the job off its GPUs; it neither runs nor waits until the caller says which."""
+    clock = view.clock[0]
+    progress = truth.progress[0]
+    run = view.runs[j]
+    settle(view, truth, j)
+    run.held += clock.now - run.started
+    live = truth.live[run.slot]
+    drop_end(truth, live.heap)
+    clock.running -= 1
+    last = view.running[clock.running]
+    view.running[live.place] = last
+    truth.live[view.runs[last].slot].place = live.place
+    live.next = progress.free_slot
+    progress.free_slot = run.slot
+    run.slot = NOBODY
+    settle_usage(view, view.jobs[j].user, -(view.jobs[j].gpus * view.jobs[j].share / WHOLE_GPU))
+    release(view, j)
+
+
+@compiled
+def end_first(view: View, truth: Truth) -> None:
+    """End the job whose end has come."""
+    live = truth.live[truth.heap[0]]
+    j = live.job
+    killed = live.kills != 0
+    run = view.runs[j]
+    s = run.site
+    mask = run.mask
+    leave(view, truth, j)
+    if killed:
+        run.state = KILLED
+        note(view, truth, OVERRAN, j, s, mask, 0.0)
+        return
+    run.state = FINISHED
+    run.done = truth.work[j]
+    if view.clock[0].learn != 0:
+        learn(view, j, truth.work[j])
+    note(view, truth, DONE, j, s, mask, 0.0)
+
+
+@compiled
+def halt(view: View, truth: Truth, j: int) -> None:
+    """Stop the job for the policy: it keeps its work and waits again."""
+    run = view.runs[j]
+    s = run.site
+    mask = run.mask
+    leave(view, truth, j)
+    enqueue(view, j)
+    note(view, truth, STOPPED, j, s, mask, 0.0)
+
+
+@compiled
+def lose(view: View, truth: Truth, j: int) -> None:
+    """The job's node is gone: it falls back to its last checkpoint and waits again."""
+    run = view.runs[j]
+    s = run.site
+    mask = run.mask
+    leave(view, truth, j)
+    done = run.done
+    step = view.jobs[j].checkpoint
+    kept = done
+    if step == FOREVER:
+        kept = 0.0
+    elif step > 0.0:
+        kept = math.floor(done / step) * step
+    run.done = max(run.saved, kept)
+    enqueue(view, j)
+    note(view, truth, FAILED, j, s, mask, done - run.done)
+
+
+# ---- what befalls the hardware -----------------------------------------------------------------------------------
+
+
+@compiled
+def stands_on(view: View, j: int, n: int) -> bool:
+    """Whether a running job holds anything on the node."""
+    run = view.runs[j]
+    if view.sites[run.site].node == n:
+        return True
+    p = run.parts
+    while p != NOBODY:
+        if view.sites[view.parts[p].site].node == n:
+            return True
+        p = view.parts[p].next
+    return False
+
+
+@compiled
+def node_down(view: View, truth: Truth, n: int) -> None:
+    """Take a node away; its jobs go back to the queue, in job order."""
+    node = view.nodes[n]
+    if node.up == 0:
+        return
+    node.up = 0
+    note(view, truth, DOWN, NOBODY, n, 0, 0.0)
+    while True:
+        j = NOBODY
+        for i in range(view.clock[0].running):
+            other = view.running[i]
+            if (j == NOBODY or other < j) and stands_on(view, other, n):
+                j = other
+        if j == NOBODY:
+            break
+        lose(view, truth, j)
+    refresh(view, n)
+
+
+@compiled
+def node_up(view: View, truth: Truth, n: int) -> None:
+    """Give a node back."""
+    if view.nodes[n].up != 0:
+        return
+    view.nodes[n].up = 1
+    note_release(view, n)
+    refresh(view, n)
+    note(view, truth, UP, NOBODY, n, 0, 0.0)
+
+
+@compiled
+def change_speed(view: View, truth: Truth, n: int, gpu: int, factor: float) -> None:
+    """A GPU gets a new speed factor; the jobs on it go on at their new pace."""
+    truth.factor[gpu] = factor
+    truth.progress[0].worn = 1
+    s = view.nodes[n].first_site
+    while gpu >= view.sites[s].first_gpu + view.sites[s].gpus:
+        s += 1
+    note(view, truth, SPEED, NOBODY, s, 1 << (gpu - view.sites[s].first_gpu), factor)
+    for i in range(view.clock[0].running):
+        j = view.running[i]
+        if stands_on(view, j, n):
+            settle(view, truth, j)
+            set_end(view, truth, j)
+            at = truth.live[view.runs[j].slot].heap
+            rise(truth, at)
+            sink(truth, truth.live[view.runs[j].slot].heap)
+
+
+@compiled
+def disturb(view: View, truth: Truth) -> None:
+    """Let the next disturbance happen."""
+    progress = truth.progress[0]
+    disturbance = truth.disturbances[progress.disturbances]
+    progress.disturbances += 1
+    if disturbance.what == DOWN:
+        node_down(view, truth, disturbance.node)
+    elif disturbance.what == UP:
+        node_up(view, truth, disturbance.node)
+    else:
+        change_speed(view, truth, disturbance.node, disturbance.gpu, disturbance.factor)
+
+
+# ---- the clock ---------------------------------------------------------------------------------------------------
+
+
+@compiled
+def next_moment(view: View, truth: Truth) -> float:
+    """When something happens next; FOREVER if the run is over."""
+    clock = view.clock[0]
+    progress = truth.progress[0]
+    moment = FOREVER
+    if clock.arrived < len(view.jobs):
+        moment = view.jobs[clock.arrived].submit
+    elif clock.queued == 0 and clock.running == 0:
+        return FOREVER
+    if progress.ending > 0:
+        moment = min(moment, truth.live[truth.heap[0]].end)
+    if progress.disturbances < len(truth.disturbances):
+        moment = min(moment, truth.disturbances[progress.disturbances].time)
+    if clock.wake < moment:
+        if moment == FOREVER:
+            progress.idle_wakes += 1
+            if progress.idle_wakes > IDLE_WAKES:
+                return FOREVER
+        moment = clock.wake
+    return max(moment, clock.now)
+
+
+@compiled
+def arrive(view: View, truth: Truth) -> None:
+    """Take the next job of the table into the queue, or turn it away."""
+    clock = view.clock[0]
+    j = clock.arrived
+    clock.arrived += 1
+    if view.runs[j].state == REFUSED:
+        note(view, truth, TURNED_AWAY, j, NOBODY, 0, 0.0)
+    else:
+        enqueue(view, j)
+
+
+@compiled
+def advance(view: View, truth: Truth) -> int:
+    """Move the clock until the policy must be asked, the run is over, or the log is full."""
+    clock = view.clock[0]
+    progress = truth.progress[0]
+    if progress.deciding != 0:
+        return DECIDE
+    while True:
+        if log_is_full(view, truth):
+            return LOG_FULL
+        moment = clock.now if progress.halfway != 0 else next_moment(view, truth)
+        if moment == FOREVER:
+            return OVER
+        clock.now = moment
+        while progress.ending > 0 and truth.live[truth.heap[0]].end <= moment and not log_is_full(view, truth):
+            end_first(view, truth)
+        while (
+            progress.disturbances < len(truth.disturbances)
+            and truth.disturbances[progress.disturbances].time <= moment
+            and not log_is_full(view, truth)
+        ):
+            disturb(view, truth)
+        while (
+            clock.arrived < len(view.jobs)
+            and view.jobs[clock.arrived].submit <= moment
+            and not log_is_full(view, truth)
+        ):
+            arrive(view, truth)
+        progress.halfway = log_is_full(view, truth)
+        if progress.halfway != 0:
+            return LOG_FULL  # the same moment goes on when there is room again
+        if clock.wake <= moment:
+            clock.wake = FOREVER
+        if clock.queued > 0 or (progress.asked_when_none_waits != 0 and clock.running > 0):
+            clock.wake = FOREVER
+            progress.deciding = 1
+            progress.choices = 0
+            return DECIDE
+
+
+@compiled
+def apply(view: View, truth: Truth, choice: Choice) -> bool:
+    """Do what the policy chose. False when it waits, or must: the clock moves on."""
+    clock = view.clock[0]
+    progress = truth.progress[0]
+    j = choice.job
+    progress.choices += 1
+    too_many = progress.choices > 4 * (clock.queued + clock.running) + 16
+    if choice.verb != WAIT and not too_many:
+        known = 0 <= j < len(view.jobs)
+        if choice.verb == START and known and 0 <= choice.site < len(view.sites):
+            if view.runs[j].state == QUEUED and fits(view, j, choice.site):
+                begin(view, truth, j, choice.site)
+                return True
+        elif choice.verb == STOP and known and view.runs[j].state == RUNNING:
+            halt(view, truth, j)
+            return True
+    progress.deciding = 0
+    clock.wake = FOREVER
+    if too_many:
+        return False
+    if choice.verb != WAIT:
+        clock.illegal += 1
+        note(view, truth, ILLEGAL, j, choice.site, choice.verb, 0.0)
+    elif choice.until > clock.now:
+        clock.wake = choice.until
+    return False
+
+
+@compiled_with(types.int64(VIEW_TYPE, TRUTH_TYPE, CHOOSE_TYPE))
+def play(view: View, truth: Truth, choose: Choose) -> int:
+    """Run a compiled policy until the run is over or the log is full."""
+    clock = view.clock[0]
+    progress = truth.progress[0]
+    while True:
+        status = advance(view, truth)
+        if status != DECIDE:
+            return status
+        while not log_is_full(view, truth):
+            if not apply(view, truth, choose(view)):
+                break
+            if clock.queued == 0 and progress.asked_when_none_waits == 0:
+                progress.deciding = 0
+                break
+        if progress.deciding != 0:
+            return LOG_FULL

@@ -1,0 +1,94 @@
+"""Reading a checkpoint: the weights of a network and where they come from, without the library that trained it.
+
+A checkpoint is a safetensors file: arrays by name and a text of JSON, nothing that could run. `learn/checkpoint.py`
+writes it.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+
+from adlro.core.errors import CheckpointError
+from adlro.decide.network import Weights
+from adlro.decide.planes import PAIR_PLANES, POOL_PLANES, ROW_PLANES, WHOLE_PLANES
+
+FORMAT: Final = 1
+"""Raised when what the network sees, or its arithmetic, changes."""
+
+KEY: Final = "adlro"
+"""Where the provenance stands in the file's metadata."""
+
+LARGEST: Final = 2_000_000
+"""Bytes of a checkpoint."""
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+def read_arrays(path: Path) -> tuple[Arrays, dict[str, Any]]:
+    """The arrays of a checkpoint by name, and its provenance."""
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such file; expected a checkpoint, as `adlro train` writes it.")
+    if path.stat().st_size > LARGEST:
+        raise CheckpointError(f"{path}: {path.stat().st_size:,} bytes; a checkpoint has at most {LARGEST:,}.")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            provenance = json.loads((file.metadata() or {}).get(KEY, "null"))
+            arrays = {name: np.ascontiguousarray(file.get_tensor(name)) for name in sorted(file.keys())}
+    except (SafetensorError, ValueError, TypeError) as error:
+        raise CheckpointError(
+            f"{path}: not a checkpoint, or cut short ({str(error).splitlines()[0]}). Train again, or copy it again."
+        ) from None
+    if not isinstance(provenance, dict) or not isinstance(provenance.get("format"), int):
+        raise CheckpointError(f"{path}: a file of arrays, but no checkpoint of adlro: it does not say its format.")
+    if provenance["format"] != FORMAT:
+        age = "newer" if provenance["format"] > FORMAT else "older"
+        raise CheckpointError(
+            f"{path}: format {provenance['format']}, {age} than ours, {FORMAT}. "
+            f"{'Upgrade adlro.' if age == 'newer' else 'Train again.'}"
+        )
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise CheckpointError(f"{path}: '{name}' has numbers that are none (NaN or infinite). Train again.")
+    return arrays, provenance
+
+
+def read_weights(path: Path) -> tuple[Weights, dict[str, Any]]:
+    """The weights of a network over (job, pool) pairs, and their provenance."""
+    arrays, provenance = read_arrays(path)
+    if provenance.get("preset") != "adlro":
+        raise CheckpointError(
+            f"{path}: of the preset {provenance.get('preset')!r}; expected one of 'adlro', which suits any cluster."
+        )
+    channels, layers = arrays["first"].size if "first" in arrays else 0, len(arrays.get("bias", ()))
+    for name, shape in shapes(channels, layers).items():
+        if name not in arrays:
+            raise CheckpointError(f"{path}: '{name}' is missing; this is no checkpoint of the preset 'adlro'.")
+        if arrays[name].shape != shape:
+            raise CheckpointError(f"{path}: '{name}' has the shape {arrays[name].shape}; expected {shape}.")
+    return Weights(*(arrays[name].astype(np.float32) for name in Weights._fields)), provenance
+
+
+def shapes(channels: int, layers: int) -> dict[str, tuple[int, ...]]:
+    """The shape of every array of a network."""
+    return {
+        "row": (len(ROW_PLANES), channels),
+        "pool": (len(POOL_PLANES), channels),
+        "pair": (len(PAIR_PLANES), channels),
+        "whole": (len(WHOLE_PLANES), channels),
+        "first": (channels,),
+        "own": (layers, channels, channels),
+        "along": (layers, channels, channels),
+        "across": (layers, channels, channels),
+        "common": (layers, 2 * channels, channels),
+        "bias": (layers, channels),
+        "advantage": (channels,),
+        "hidden": (2 * channels, channels),
+        "hidden_bias": (channels,),
+        "waiting": (channels + 1,),
+        "value": (channels + 1,),
+        "trust": (1,),
+    }

@@ -1,0 +1,477 @@
+"""What can be foreseen at a decision: when GPUs come free, when each job could start where, and whom that would delay.
+
+Everything here follows from estimates and the rules. The rule `eft-reserving` decides by it alone; the network sees it
+as planes over (job, pool) pairs, and starts from the same judgement (`prior`). A pool is all GPUs of one model; within
+it a job goes to the site where it fits most tightly, so the pair (job, pool) names a site.
+"""
+
+import math
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from adlro.core.compiled import compiled, compiled_allocating, widened
+from adlro.core.policy import Policy
+from adlro.core.records import WHOLE_GPU
+from adlro.core.rules import (
+    best_runtime,
+    expected_end,
+    fits_across,
+    fits_on_node,
+    in_queue,
+    restart_cost,
+    seen,
+    work_left,
+)
+from adlro.core.tables import FOREVER, NOBODY, START, WAIT, Choice, Floats, Ints, View
+
+ROWS: Final = 16
+"""How many queued jobs are looked at. Of jobs that need exactly the same only the shortest counts as one."""
+
+PATIENCE: Final = 1.0
+"""A start may last this much longer than to wait for the place where the job would end first: once more as long."""
+
+UNWISE: Final = -4.0
+"""The prior of a legal pair that lasts too long or delays a job that would end before it."""
+
+IDLE: Final = -3.0
+"""The prior of waiting: below every wise start, above every unwise one."""
+
+LONGEST: Final = 2.5
+"""Priors of wise starts lie within this of 0."""
+
+
+class Outlook(NamedTuple):
+    """What is foreseen, in arrays that are filled anew at each decision. W rows (jobs), P pools, G GPUs."""
+
+    gpu_free: Floats  # [G] when each GPU is expected to be free; on each site the soonest first
+    ready: Floats  # [P, GPUs of the largest site + 1] when a node of the pool first has so many free; 0: next release
+    rows: Ints  # [W] the jobs, by runtime at their fastest
+    alike: Ints  # [W] queued jobs with the same demand, this one included
+    brief: Floats  # [W] s to run at its fastest
+    finish: Floats  # [W] s until it would end, where it would end first, the wait for GPUs included
+    goal: Ints  # [W] the pool where that is
+    spot: Ints  # [W, P] where it may start now; NOBODY: nowhere in the pool
+    run: Floats  # [W, P] s to run there
+    wait: Floats  # [W, P] s until it is expected to fit; 0 if it fits now
+    delay: Floats  # [W, P] s by which a start there would put off the head
+    prior: Floats  # [W, P] the rule's judgement: the larger the sooner
+    counts: Ints  # [3] rows in use; legal pairs; the row of the head
+    unit: Floats  # [1] typical runtime of the rows in s: what the network measures time in
+
+
+HEAD: Final = 2
+"""Where Outlook.counts names the head: of the jobs that must wait for their goal, the one that would end first."""
+
+
+def make_outlook(view: View, rows: int = ROWS) -> Outlook:
+    """Arrays of the right size for a view."""
+    return new_outlook(view, rows)
+
+
+@compiled_allocating
+def new_outlook(view: View, rows: int) -> Outlook:
+    """Arrays of the right size for a view, for compiled code."""
+    pools = len(view.pools)
+    return Outlook(
+        np.empty(len(view.gpus), np.float64),
+        np.empty((pools, view.spare.shape[1]), np.float64),
+        np.empty(rows, np.int32),
+        np.empty(rows, np.int32),
+        np.empty(rows, np.float64),
+        np.empty(rows, np.float64),
+        np.empty(rows, np.int32),
+        np.empty((rows, pools), np.int32),
+        np.empty((rows, pools), np.float64),
+        np.empty((rows, pools), np.float64),
+        np.empty((rows, pools), np.float64),
+        np.empty((rows, pools), np.float64),
+        np.empty(3, np.int32),
+        np.empty(1, np.float64),
+    )
+
+
+@compiled
+def look(view: View, outlook: Outlook) -> int:
+    """Fill the outlook; how many legal pairs there are. Without any, only the rows and their places are filled."""
+    admit_rows(view, outlook)
+    find_spots(view, outlook)
+    if outlook.counts[1] > 0:
+        foresee_gpus(view, outlook)
+        foresee_rows(view, outlook)
+        judge(view, outlook)
+    return outlook.counts[1]
+
+
+# ---- the rows ----------------------------------------------------------------------------------------------------
+
+
+@compiled
+def admit_rows(view: View, outlook: Outlook) -> None:
+    """The shortest jobs of the queue, one for each demand: of two that need the same, the longer gains nothing."""
+    most = len(outlook.rows)
+    count = 0
+    for q in range(seen(view)):
+        j = in_queue(view, q)
+        if view.jobs[j].gpus == 0:
+            continue  # it needs no GPU: whoever asked starts it at once where it fits
+        brief = best_runtime(view, j)
+        demand = view.jobs[j].demand
+        twin = NOBODY
+        for w in range(count):
+            if view.jobs[outlook.rows[w]].demand == demand:
+                twin = w
+                break
+        waiting = 1
+        if twin != NOBODY:
+            if brief >= outlook.brief[twin]:
+                outlook.alike[twin] += 1
+                continue
+            waiting = outlook.alike[twin] + 1
+            w = twin  # the place falls free; the shorter job moves up from here
+        elif count < most:
+            w = count
+            count += 1
+        elif brief < outlook.brief[most - 1]:
+            w = most - 1
+        else:
+            continue
+        while w > 0 and outlook.brief[w - 1] > brief:
+            outlook.rows[w] = outlook.rows[w - 1]
+            outlook.brief[w] = outlook.brief[w - 1]
+            outlook.alike[w] = outlook.alike[w - 1]
+            w -= 1
+        outlook.rows[w] = j
+        outlook.brief[w] = brief
+        outlook.alike[w] = waiting
+    outlook.counts[0] = count
+
+
+# ---- where they fit now ------------------------------------------------------------------------------------------
+
+
+@compiled
+def find_spots(view: View, outlook: Outlook) -> None:
+    """For each row and pool, where the job may start now and how long it runs there (or would, if it fitted)."""
+    legal = 0
+    for w in range(outlook.counts[0]):
+        j = outlook.rows[w]
+        job = view.jobs[j]
+        for p in range(len(view.pools)):
+            outlook.spot[w, p] = NOBODY
+            outlook.run[w, p] = FOREVER
+        lost = restart_cost(view, j)
+        left = work_left(view, j)
+        for h in range(len(view.forms)):
+            rate = view.rate[job.kind, h]
+            if view.width[job.kind, h] > 0 and rate > 0.0:
+                pool = view.forms[h].pool
+                outlook.run[w, pool] = min(outlook.run[w, pool], lost + left / rate)
+        for p in range(len(view.pools)):
+            if outlook.run[w, p] < FOREVER:
+                s = tightest_spot(view, j, p)
+                outlook.spot[w, p] = s
+                if s != NOBODY:
+                    outlook.run[w, p] = lost + left / view.rate[job.kind, view.sites[s].form]
+                    legal += 1
+    outlook.counts[1] = legal
+
+
+@compiled
+def tightest_spot(view: View, j: int, p: int) -> int:
+    """The site of the pool where the job may start now with the least left over; of equal ones the fastest, then first.
+
+    A gang over several nodes has one site: the anchor of the pool.
+    """
+    job = view.jobs[j]
+    pool = view.pools[p]
+    if job.share == WHOLE_GPU and pool.free_gpus < job.gpus:
+        return NOBODY
+    width = view.width[job.kind, view.sites[pool.anchor].form]
+    if width > 1:
+        return pool.anchor if fits_across(view, j, pool.anchor, width) else NOBODY
+    chosen = NOBODY
+    least = 0
+    fastest = 0.0
+    for i in range(pool.first_site, pool.first_site + pool.sites):
+        s = view.pool_sites[i]
+        site = view.sites[s]
+        if site.free_share < job.gpus * job.share or view.width[job.kind, site.form] != 1:
+            continue
+        rate = view.rate[job.kind, site.form]
+        if chosen != NOBODY and (
+            site.free_share > least
+            or (site.free_share == least and (rate < fastest or (rate == fastest and s > chosen)))
+        ):
+            continue
+        if fits_on_node(view, j, s):
+            chosen = s
+            least = site.free_share
+            fastest = rate
+    return chosen
+
+
+# ---- when they could start ---------------------------------------------------------------------------------------
+
+
+@compiled
+def foresee_gpus(view: View, outlook: Outlook) -> None:
+    """When each GPU is expected to be free, when each pool first has so many free on one node, and its next release.
+
+    The next release (when a GPU that is held comes free; FOREVER if none is) stands where 0 GPUs would.
+    """
+    now = view.clock[0].now
+    for s in range(len(view.sites)):
+        site = view.sites[s]
+        free = now if view.nodes[site.node].up != 0 else FOREVER
+        for g in range(site.first_gpu, site.first_gpu + site.gpus):
+            outlook.gpu_free[g] = free
+    for i in range(view.clock[0].running):
+        j = view.running[i]
+        run = view.runs[j]
+        end = expected_end(view, j)
+        hold(view, outlook, run.site, run.mask, end)
+        part = run.parts
+        while part != NOBODY:
+            hold(view, outlook, view.parts[part].site, view.parts[part].mask, end)
+            part = view.parts[part].next
+    for p in range(len(view.pools)):
+        for g in range(outlook.ready.shape[1]):
+            outlook.ready[p, g] = FOREVER
+    for s in range(len(view.sites)):
+        site = view.sites[s]
+        first = site.first_gpu
+        for g in range(first + 1, first + site.gpus):
+            time = outlook.gpu_free[g]
+            at = g
+            while at > first and outlook.gpu_free[at - 1] > time:
+                outlook.gpu_free[at] = outlook.gpu_free[at - 1]
+                at -= 1
+            outlook.gpu_free[at] = time
+        for g in range(site.gpus):
+            time = outlook.gpu_free[first + g]
+            if time < outlook.ready[site.pool, g + 1]:
+                outlook.ready[site.pool, g + 1] = time
+            if now < time < outlook.ready[site.pool, 0]:
+                outlook.ready[site.pool, 0] = time
+
+
+@compiled
+def hold(view: View, outlook: Outlook, s: int, mask: int, end: float) -> None:
+    """These GPUs of a site are held until then, or longer."""
+    g = view.sites[s].first_gpu
+    while mask:
+        if mask & 1 and outlook.gpu_free[g] < end:
+            outlook.gpu_free[g] = end
+        mask >>= 1
+        g += 1
+
+
+@compiled
+def foresee_rows(view: View, outlook: Outlook) -> None:
+    """For each row: the wait for each pool, where it would end first and when; and which row is the head."""
+    now = view.clock[0].now
+    outlook.counts[HEAD] = NOBODY
+    logs = 0.0
+    for w in range(outlook.counts[0]):
+        job = view.jobs[outlook.rows[w]]
+        outlook.finish[w] = FOREVER
+        outlook.goal[w] = NOBODY
+        logs += math.log(max(outlook.brief[w], 1.0))
+        for p in range(len(view.pools)):
+            outlook.delay[w, p] = 0.0
+            outlook.wait[w, p] = FOREVER
+            if outlook.run[w, p] == FOREVER:
+                continue
+            if outlook.spot[w, p] != NOBODY:
+                outlook.wait[w, p] = 0.0
+            else:
+                outlook.wait[w, p] = time_until_ready(view, outlook, job.gpus, width_in(view, job.kind, p), p) - now
+            finish = outlook.wait[w, p] + outlook.run[w, p]
+            if finish < outlook.finish[w]:
+                outlook.finish[w] = finish
+                outlook.goal[w] = p
+        goal = outlook.goal[w]
+        head = outlook.counts[HEAD]
+        if (
+            goal != NOBODY
+            and outlook.spot[w, goal] == NOBODY
+            and (head == NOBODY or outlook.finish[w] < outlook.finish[head])
+        ):
+            outlook.counts[HEAD] = w
+    outlook.unit[0] = math.exp(logs / max(outlook.counts[0], 1))
+
+
+@compiled
+def width_in(view: View, kind: int, p: int) -> int:
+    """Over how many nodes of the pool a job of this kind goes; 0 if it never runs there."""
+    widest = view.width[kind, view.sites[view.pools[p].anchor].form]
+    if widest > 0:
+        return widest
+    for h in range(len(view.forms)):
+        if view.forms[h].pool == p and view.width[kind, h] > 0:
+            return 1
+    return 0
+
+
+@compiled
+def time_until_ready(view: View, outlook: Outlook, gpus: int, width: int, p: int) -> float:
+    """When the pool is expected to have GPUs for a job that does not fit now: never sooner than its next release."""
+    now = view.clock[0].now
+    if width > 1:
+        return max(ready_across(view, outlook, gpus, width, p, NOBODY, 0, 0.0), outlook.ready[p, 0])
+    time = outlook.ready[p, gpus]
+    if time > now:
+        return time
+    return outlook.ready[p, 0]  # GPUs are free, but not the cores or the memory beside them
+
+
+@compiled
+def ready_across(
+    view: View, outlook: Outlook, gpus: int, width: int, p: int, taken_at: int, taken: int, until: float
+) -> float:
+    """When as many nodes as a gang takes each have its part free; with `taken` GPUs of one site held until then."""
+    pool = view.pools[p]
+    each = -(-gpus // width)
+    last = -1.0
+    for _ in range(width):
+        soonest = FOREVER
+        ready = 0
+        for i in range(pool.first_site, pool.first_site + pool.sites):
+            s = view.pool_sites[i]
+            if view.sites[s].gpus < each:
+                continue
+            if s == taken_at:
+                time = ready_after(view, outlook, s, each, taken, until)
+            else:
+                time = outlook.gpu_free[view.sites[s].first_gpu + each - 1]
+            if time <= last:
+                ready += 1
+            elif time < soonest:
+                soonest = time
+        if ready >= width:
+            return last
+        last = soonest
+    return last
+
+
+@compiled
+def ready_after(view: View, outlook: Outlook, s: int, gpus: int, taken: int, until: float) -> float:
+    """When the site has so many GPUs free, if the first `taken` of them are held until then."""
+    site = view.sites[s]
+    if gpus > site.gpus:
+        return FOREVER
+    sooner = 0  # of those not taken
+    for g in range(site.first_gpu + taken, site.first_gpu + site.gpus):
+        if outlook.gpu_free[g] >= until:
+            break
+        sooner += 1
+    if gpus <= sooner:
+        return outlook.gpu_free[site.first_gpu + taken + gpus - 1]
+    if gpus <= sooner + taken:
+        return until
+    return outlook.gpu_free[site.first_gpu + gpus - 1]
+
+
+# ---- whom a start would delay ------------------------------------------------------------------------------------
+
+
+@compiled
+def judge(view: View, outlook: Outlook) -> None:
+    """The rule's judgement of every legal pair, and how long it would put off the head."""
+    head = outlook.counts[HEAD]
+    for w in range(outlook.counts[0]):
+        for p in range(len(view.pools)):
+            outlook.prior[w, p] = UNWISE
+            if outlook.spot[w, p] == NOBODY:
+                continue
+            run = outlook.run[w, p]
+            if head != NOBODY and w != head and p == outlook.goal[head]:
+                outlook.delay[w, p] = delay_of_head(view, outlook, w, p)
+                if outlook.delay[w, p] > 0.0 and run > outlook.finish[head]:
+                    continue
+            if run <= (1.0 + PATIENCE) * outlook.finish[w]:
+                outlook.prior[w, p] = max(-LONGEST, min(LONGEST, -0.5 * math.log(max(run, 1e-3) / outlook.unit[0])))
+
+
+@compiled
+def delay_of_head(view: View, outlook: Outlook, w: int, p: int) -> float:
+    """Seconds by which the head would start later in its pool, if this row started there now."""
+    head = outlook.counts[HEAD]
+    first = view.jobs[outlook.rows[head]]
+    job = view.jobs[outlook.rows[w]]
+    now = view.clock[0].now
+    until = now + outlook.run[w, p]
+    expected = now + outlook.wait[head, p]
+    if until <= expected:
+        return 0.0
+    s = outlook.spot[w, p]
+    width = width_in(view, first.kind, p)
+    if view.width[job.kind, view.sites[s].form] > 1:
+        return until - expected if view.pools[p].free_gpus - job.gpus < first.gpus else 0.0
+    taken = job.gpus if view.sites[s].free_gpus >= job.gpus else 0  # a share of a GPU in use takes none that is free
+    if taken == 0:
+        return 0.0
+    if width > 1:
+        return max(0.0, ready_across(view, outlook, first.gpus, width, p, s, taken, until) - expected)
+    soonest = ready_after(view, outlook, s, first.gpus, taken, until)
+    pool = view.pools[p]
+    for i in range(pool.first_site, pool.first_site + pool.sites):
+        other = view.pool_sites[i]
+        if other != s and view.sites[other].gpus >= first.gpus:
+            soonest = min(soonest, outlook.gpu_free[view.sites[other].first_gpu + first.gpus - 1])
+    return max(0.0, soonest - expected)
+
+
+# ---- the rule ----------------------------------------------------------------------------------------------------
+
+
+@compiled
+def start_without_gpu(view: View) -> Choice:
+    """Start the first job that needs no GPU and fits somewhere: it takes nothing that the others wait for."""
+    for q in range(seen(view)):
+        j = in_queue(view, q)
+        if view.jobs[j].gpus == 0:
+            for s in range(len(view.sites)):
+                if fits_on_node(view, j, s):
+                    return Choice(START, widened(j), widened(s), FOREVER)
+    return Choice(WAIT, NOBODY, NOBODY, FOREVER)
+
+
+@compiled
+def wisest(view: View, outlook: Outlook) -> Choice:
+    """The legal pair with the largest prior, if it is better than to wait."""
+    chosen = NOBODY
+    site = NOBODY
+    best = IDLE
+    for w in range(outlook.counts[0]):
+        for p in range(len(view.pools)):
+            if outlook.spot[w, p] != NOBODY and outlook.prior[w, p] > best:
+                best = outlook.prior[w, p]
+                chosen = outlook.rows[w]
+                site = outlook.spot[w, p]
+    if chosen == NOBODY:
+        return Choice(WAIT, NOBODY, NOBODY, FOREVER)
+    return Choice(START, widened(chosen), widened(site), FOREVER)
+
+
+@compiled_allocating
+def eft_reserving(view: View) -> Choice:
+    """Shortest first, each where it ends about first; nobody delays the next to end once its GPUs come free."""
+    choice = start_without_gpu(view)
+    if choice.verb == START:
+        return choice
+    outlook = new_outlook(view, ROWS)
+    if look(view, outlook) == 0:
+        return choice
+    return wisest(view, outlook)
+
+
+POLICIES: Final = (
+    Policy(
+        "eft-reserving",
+        "shortest first, each where it ends about first; nobody delays the next to end once its GPUs come free",
+        choose=eft_reserving,
+        needs=("estimate",),
+    ),
+)

@@ -1,0 +1,286 @@
+"""What the network sees: numbers for each waiting job, each pool of GPUs, each pair of them, and the whole cluster.
+
+All follow from the outlook. Times are logarithms of a time in units of the typical runtime of the waiting jobs, counts
+are logarithms or shares, so that one network serves clusters of any size and jobs of any length. No plane names a GPU
+model or a family: what counts is how fast the job runs there.
+"""
+
+import math
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from adlro.core.compiled import compiled, compiled_allocating
+from adlro.core.records import WHOLE_GPU
+from adlro.core.rules import gpu_share
+from adlro.core.tables import FOREVER, NOBODY, View
+from adlro.decide.outlook import HEAD, IDLE, Outlook
+
+Singles = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
+
+ROW_PLANES: Final = (
+    "runtime at its fastest",
+    "GPUs",
+    "share of the cluster",
+    "share of a GPU",
+    "age",
+    "priority",
+    "jobs alike",
+    "time to its earliest end",
+    "fits somewhere now",
+    "over several nodes",
+    "is the head",
+)
+POOL_PLANES: Final = (
+    "free share",
+    "free GPUs",
+    "GPUs",
+    "share of the cluster",
+    "largest free part of a node",
+    "time to the next release",
+    "time until half is free",
+    "jobs that would end first here",
+    "nodes down",
+    "speed for the waiting jobs",
+)
+PAIR_PLANES: Final = (
+    "runtime here",
+    "slower than at its fastest",
+    "wait until it fits",
+    "end here against its earliest end",
+    "fits now",
+    "GPUs left over on the node",
+    "breaks an idle node",
+    "delay of the head",
+    "wise by the rule",
+    "ends first here",
+)
+WHOLE_PLANES: Final = (
+    "queue length",
+    "jobs running",
+    "free share",
+    "backlog",
+    "rows in use",
+    "wait and end of the head",
+    "legal pairs",
+    "pools",
+)
+
+FAR: Final = 4.0
+"""Logarithms are cut off here."""
+
+
+class Planes(NamedTuple):
+    """The observation. W rows, P pools."""
+
+    rows: Singles  # [W, ROW_PLANES]
+    pools: Singles  # [P, POOL_PLANES]
+    pairs: Singles  # [W, P, PAIR_PLANES]
+    whole: Singles  # [WHOLE_PLANES]
+    prior: Singles  # [W, P] the rule's judgement
+    present: Bytes  # [W, P] 1 where there is such a pair, legal or not
+    legal: Bytes  # [W, P] 1 where the pair may start now
+
+
+def make_planes(rows: int, pools: int) -> Planes:
+    """An observation of nothing."""
+    return new_planes(rows, pools)
+
+
+@compiled_allocating
+def new_planes(rows: int, pools: int) -> Planes:
+    """An observation of nothing, for compiled code."""
+    return Planes(
+        np.zeros((rows, len(ROW_PLANES)), np.float32),
+        np.zeros((pools, len(POOL_PLANES)), np.float32),
+        np.zeros((rows, pools, len(PAIR_PLANES)), np.float32),
+        np.zeros(len(WHOLE_PLANES), np.float32),
+        np.zeros((rows, pools), np.float32),
+        np.zeros((rows, pools), np.uint8),
+        np.zeros((rows, pools), np.uint8),
+    )
+
+
+LN_2: Final = math.log(2.0)
+LEAST: Final = math.log(0.0183)
+MOST: Final = math.log(54.6)
+"""Where differences of logarithms are cut off."""
+
+COUNT_LOGS: Final = 0.5 * np.log1p(np.arange(256.0))
+"""`log_of_more` of whole numbers: most of what is counted is small."""
+
+
+@compiled
+def quick_log(x: float) -> float:
+    """The natural logarithm of a positive number within 1e-9; a network is shown dozens at every step.
+
+    x = m · 2^e with m from √½ to √2, and log m = 2 artanh((m − 1) / (m + 1)) by its series.
+    """
+    bits = np.float64(x).view(np.int64)
+    e = (bits - 0x3FE6A09E00000000) >> 52
+    m = np.int64(bits - (e << 52)).view(np.float64)
+    s = (m - 1.0) / (m + 1.0)
+    z = s * s
+    return e * LN_2 + s * (2.0 + z * (2.0 / 3.0 + z * (2.0 / 5.0 + z * (2.0 / 7.0 + z * (2.0 / 9.0)))))
+
+
+@compiled
+def cut_off(difference: float) -> float:
+    """The logarithm of a ratio, as the difference of two logarithms, cut off at both ends."""
+    if difference <= LEAST:
+        return -FAR
+    if difference >= MOST:
+        return FAR
+    return difference
+
+
+@compiled
+def log_of_more(ratio: float) -> float:
+    """The logarithm of one more than a ratio, halved and cut off: 0 for nothing."""
+    if ratio == 0.0:
+        return 0.0
+    if ratio >= 2980.0:
+        return FAR
+    return 0.5 * quick_log(1.0 + ratio)
+
+
+@compiled
+def log_of_count(count: int) -> float:
+    """`log_of_more` of a whole number."""
+    if count < len(COUNT_LOGS):
+        return COUNT_LOGS[count]
+    return log_of_more(float(count))
+
+
+@compiled
+def observe(view: View, outlook: Outlook, planes: Planes) -> None:
+    """Write the observation. The outlook has been filled, and there is a legal pair."""
+    rows = outlook.counts[0]
+    pools = min(len(view.pools), planes.pools.shape[0])
+    unit = outlook.unit[0]
+    gpus = 0
+    free = 0
+    for p in range(len(view.pools)):
+        gpus += view.pools[p].gpus
+        free += view.pools[p].free_gpus
+    observe_pools(view, outlook, planes, pools, unit, gpus)
+    for w in range(planes.rows.shape[0]):
+        for p in range(planes.pools.shape[0]):
+            planes.present[w, p] = 0
+            planes.legal[w, p] = 0
+    work = 0.0
+    log_unit = quick_log(unit)
+    for w in range(rows):
+        observe_row(view, outlook, planes, w, pools, 1.0 / unit, log_unit, gpus)
+        work += outlook.brief[w] * gpu_share(view, outlook.rows[w]) * outlook.alike[w]
+    clock = view.clock[0]
+    head = outlook.counts[HEAD]
+    whole = planes.whole
+    whole[0] = log_of_count(clock.queued)
+    whole[1] = log_of_count(clock.running)
+    whole[2] = free / max(gpus, 1)
+    whole[3] = log_of_more(work / (unit * max(gpus, 1)))
+    whole[4] = rows / planes.rows.shape[0]
+    whole[5] = log_of_more(outlook.finish[head] / unit) if head != NOBODY else 0.0
+    whole[6] = log_of_count(outlook.counts[1])
+    whole[7] = pools / 8.0
+
+
+@compiled
+def observe_pools(view: View, outlook: Outlook, planes: Planes, pools: int, unit: float, gpus: int) -> None:
+    """Write the planes of the pools, and nothing where there are fewer pools than planes."""
+    now = view.clock[0].now
+    for p in range(planes.pools.shape[0]):
+        plane = planes.pools[p]
+        if p >= pools:
+            for i in range(len(plane)):
+                plane[i] = 0.0
+            continue
+        pool = view.pools[p]
+        largest = 0
+        down = 0
+        soonest = outlook.ready[p, 0]
+        halfway = 0.0
+        for i in range(pool.first_site, pool.first_site + pool.sites):
+            site = view.sites[view.pool_sites[i]]
+            largest = max(largest, site.free_gpus)
+            down += view.nodes[site.node].up == 0
+            first = site.first_gpu
+            if site.gpus > 0:
+                halfway += min(outlook.gpu_free[first + (site.gpus - 1) // 2] - now, 1e9)
+        goals = 0
+        speed = 0.0
+        able = 0
+        for w in range(outlook.counts[0]):
+            goals += outlook.goal[w] == p
+            if outlook.run[w, p] < FOREVER:
+                able += 1
+                speed += outlook.brief[w] / outlook.run[w, p]
+        plane[0] = pool.free_gpus / max(pool.gpus, 1)
+        plane[1] = log_of_count(pool.free_gpus)
+        plane[2] = log_of_count(pool.gpus)
+        plane[3] = pool.gpus / max(gpus, 1)
+        plane[4] = largest / max(pool.largest, 1)
+        plane[5] = log_of_more((soonest - now) / unit) if soonest < FOREVER else FAR
+        plane[6] = log_of_more(halfway / max(pool.sites, 1) / unit)
+        plane[7] = goals / max(outlook.counts[0], 1)
+        plane[8] = down / max(pool.sites, 1)
+        plane[9] = speed / max(able, 1)
+
+
+@compiled
+def observe_row(
+    view: View, outlook: Outlook, planes: Planes, w: int, pools: int, per_unit: float, log_unit: float, gpus: int
+) -> None:
+    """Write the planes of one job and of its pairs."""
+    j = outlook.rows[w]
+    job = view.jobs[j]
+    row = planes.rows[w]
+    log_brief = quick_log(outlook.brief[w])
+    log_finish = quick_log(outlook.finish[w])
+    fits_now = 0.0
+    wide = 0.0
+    for p in range(pools):
+        run = outlook.run[w, p]
+        if run == FOREVER:
+            continue
+        planes.present[w, p] = 1
+        planes.prior[w, p] = outlook.prior[w, p]
+        pair = planes.pairs[w, p]
+        s = outlook.spot[w, p]
+        for i in range(len(pair)):
+            pair[i] = 0.0
+        if s != NOBODY:
+            planes.legal[w, p] = 1
+            fits_now = 1.0
+            site = view.sites[s]
+            if view.width[job.kind, site.form] > 1:
+                wide = 1.0
+            else:
+                left = (site.free_share - job.gpus * job.share) / WHOLE_GPU
+                pair[5] = left / max(site.gpus, 1)
+                pair[6] = 1.0 if view.nodes[site.node].jobs == 0 and left > 0.0 else 0.0
+            pair[4] = 1.0
+            pair[7] = log_of_more(outlook.delay[w, p] * per_unit)
+            pair[8] = 1.0 if outlook.prior[w, p] > IDLE else 0.0
+        wait = outlook.wait[w, p]
+        log_run = quick_log(run)
+        pair[0] = cut_off(log_run - log_unit)
+        pair[1] = cut_off(log_run - log_brief)
+        pair[2] = log_of_more(wait * per_unit)
+        if outlook.finish[w] < FOREVER:
+            pair[3] = cut_off((log_run if wait == 0.0 else quick_log(wait + run)) - log_finish)
+        pair[9] = 1.0 if outlook.goal[w] == p else 0.0
+    row[0] = cut_off(log_brief - log_unit)
+    row[1] = log_of_count(job.gpus)
+    row[2] = gpu_share(view, j) / max(gpus, 1)
+    row[3] = job.share / WHOLE_GPU
+    row[4] = log_of_more((view.clock[0].now - job.submit) * per_unit)
+    row[5] = job.priority
+    row[6] = log_of_count(outlook.alike[w] - 1)
+    row[7] = cut_off(log_finish - log_unit)
+    row[8] = fits_now
+    row[9] = wide
+    row[10] = 1.0 if outlook.counts[HEAD] == w else 0.0

@@ -1,0 +1,1 @@
+"""Learning: many clusters stepped at once, the networks, and how they are trained."""

@@ -1,0 +1,68 @@
+"""Writing what a training leaves behind: checkpoints (weights and their provenance), and its state to resume from.
+
+Both are safetensors files, which hold arrays and text and nothing that could run. Each is written beside its final name
+and then put there at once, so that whoever is killed while writing leaves the one before.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from adlro.core.errors import CheckpointError
+from adlro.decide.checkpoint import FORMAT, KEY, LARGEST, Arrays
+
+STATE: Final = "state.safetensors"
+BEST: Final = "best.safetensors"
+LAST: Final = "last.safetensors"
+
+
+def write_checkpoint(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]], provenance: Mapping[str, Any]) -> None:
+    """Write the weights of a network and where they come from. Weights that are no numbers are refused."""
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise CheckpointError(f"{path}: not written, because '{name}' has numbers that are none (NaN or infinite).")
+    text = json.dumps({"format": FORMAT, **provenance}, allow_nan=False)
+    size = sum(array.nbytes for array in arrays.values()) + len(text) + 4096
+    if size > LARGEST:
+        raise CheckpointError(
+            f"{path}: would have {size:,} bytes; a checkpoint has at most {LARGEST:,}: fewer channels."
+        )
+    put(path, arrays, {KEY: text})
+
+
+def write_state(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]], told: Mapping[str, Any]) -> None:
+    """Write the whole state of a training."""
+    put(path, arrays, {KEY: json.dumps({"state": FORMAT, **told})})
+
+
+def read_state(path: Path) -> tuple[Arrays, dict[str, Any]]:
+    """The whole state of a training."""
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such file; expected the folder of a training that wrote its state.")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            told = json.loads((file.metadata() or {}).get(KEY, "null"))
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
+    except (SafetensorError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{path}: not the state of a training ({str(error).splitlines()[0]}).") from None
+    if not isinstance(told, dict) or told.get("state") != FORMAT:
+        raise CheckpointError(f"{path}: not the state of a training of this version. Train anew.")
+    return arrays, told
+
+
+def put(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]], metadata: dict[str, str]) -> None:
+    """Write a file whole or not at all."""
+    beside = path.with_name(path.name + ".new")
+    beside.touch()
+    mode = beside.stat().st_mode  # as the user's other files: the library's are closed to everybody else
+    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, beside, metadata)
+    beside.chmod(mode)
+    with beside.open("rb") as file:
+        os.fsync(file.fileno())
+    os.replace(beside, path)

@@ -1,0 +1,170 @@
+"""Every option of a training, in one record: the presets are this record with other values."""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+from adlro.core.errors import ConfigError, UsageError
+
+ENDLESS: Final = 0
+"""A limit that is not set."""
+
+
+def option(default: Any, help: str, low: float | None = None, high: float | None = None, open: bool = False) -> Any:
+    """A field with its sentence and its range; `open`: the ends of the range themselves are refused."""
+    return field(default=default, metadata={"help": help, "low": low, "high": high, "open": open})
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """How a network is trained. A round is one step of every environment."""
+
+    # How long. The learning rate falls until the first of these is reached.
+    steps: int = option(100_000_000, "Steps of environments in all; 0: no limit.", 0)
+    episodes: int = option(0, "Episodes in all; 0: no limit.", 0)
+    minutes: float = option(0.0, "Minutes of training in all; 0: no limit.", 0)
+    # Environments.
+    environments: int = option(8192, "Environments stepped side by side.", 1)
+    groups: int = option(2, "Groups of environments that take turns: one steps while the next is acted on.", 1, 8)
+    jobs: int = option(128, "Jobs in an episode.", 1)
+    rows: int = option(16, "Waiting jobs that the network sees.", 1, 256)
+    load_low: float = option(0.5, "Smallest load of an episode.", 0, None, True)
+    load_high: float = option(1.5, "Largest load of an episode.", 0, None, True)
+    backlog: int = option(32, "Jobs that wait at the start of an episode, at most.", 0)
+    burst: float = option(0.3, "Share of episodes whose jobs come in bursts.", 0, 1)
+    sigma: float = option(0.7, "Largest spread of the logarithm of estimates.", 0)
+    jitter: float = option(0.2, "Spread of the logarithm of a job's work around its menu's.", 0)
+    failures: float = option(0.1, "Share of episodes in which nodes fail.", 0, 1)
+    shaped: bool = option(True, "Reward the difference to the rule eft-reserving instead of minus the job time.")
+    idle_weight: float = option(0.5, "Weight of idle GPU time in the paper's reward.", 0, 1, True)
+    worlds: int = option(480, "Worlds that are drawn when no file of worlds is given.", 1)
+    paper_share: float = option(0.25, "Share of these worlds that are the cluster paper16.", 0, 1)
+    # The network.
+    channels: int = option(64, "Channels of a layer.", 1, 1024)
+    layers: int = option(2, "Layers in which pairs hear of each other.", 0, 16)
+    trust: float = option(1.0, "How much the rule's judgement counts in Q; 0: not at all.", 0)
+    dueling: bool = option(True, "The value of a state and the advantage of an action are apart.")
+    # Learning.
+    batch: int = option(4096, "Samples of an update.", 1)
+    updates: int = option(1, "Updates after each group's step.", 0)
+    memory: int = option(64, "Rounds that are kept to learn from.", 4)
+    warm_up: int = option(8, "Rounds before the first update, beyond the n steps of a sample.", 1)
+    horizon: int = option(8, "Steps of a sample before the network's own value counts (n-step).", 1)
+    gamma: float = option(0.97, "What the value of the next decision counts.", 0, 1)
+    double: bool = option(True, "The trained network chooses the action whose value the target network gives.")
+    rate: float = option(1e-3, "Learning rate at its highest.", 0, None, True)
+    rate_warm_up: int = option(50, "Updates in which the learning rate rises to it.", 0)
+    rate_end: float = option(0.02, "Share of it in the end, reached along a cosine; 1: it stays.", 0, 1)
+    clip: float = option(10.0, "Longest gradient; 0: any length.", 0)
+    limit: float = option(20.0, "Rewards are cut off here.", 0, None, True)
+    target_share: float = option(0.005, "Share of the trained weights that the target takes over each time.", 0, 1)
+    target_every: int = option(1, "Updates from one time to the next.", 1)
+    average: float = option(
+        0.002, "The same for the averaged weights, which are evaluated and kept; 1: no average.", 0, 1
+    )
+    # Exploration.
+    explore_low: float = option(0.02, "Share of explored actions in the environment that explores least.", 0, 1)
+    explore_high: float = option(0.4, "The same in the one that explores most; the others lie between.", 0, 1)
+    explore_until: float = option(0.0, "Part of the training in which these shares fall from 1.", 0, 1)
+    explore_prior: float = option(0.5, "Share of explored actions drawn by the rule's judgement, not evenly.", 0, 1)
+    # Looking at it.
+    report_every: int = option(50, "Rounds between two lines of progress.", 1)
+    evaluate_every: int = option(500, "Rounds between two evaluations; 0: none but the last.", 0)
+    checkpoint_every: int = option(2000, "Rounds between two states to resume from; 0: none.", 0)
+    exam_environments: int = option(64, "Episodes of each evaluation set.", 1)
+    exam_jobs: int = option(256, "Jobs in an episode of the evaluation.", 1)
+    worst: float = option(3.0, "Stop when JCT in the evaluation is so many times the rule's; 0: never.", 0)
+    loss_limit: float = option(1e4, "Stop when the loss is above.", 0, None, True)
+    # The machine.
+    learner_threads: int = option(2, "Threads of the network on the CPU; results depend on it.", 1, 256)
+    compile: bool = option(False, "Compile the network with torch.compile.")
+
+    def as_dict(self) -> dict[str, Any]:
+        """All values by name."""
+        return asdict(self)
+
+
+FIELDS: Final = {each.name: each for each in fields(Config)}
+
+
+def altered(config: Config, values: Mapping[str, Any], where: str) -> Config:
+    """The config with other values, each checked; `where` is told when one is wrong."""
+    for name, value in values.items():
+        if name not in FIELDS:
+            close = get_close_matches(name, FIELDS, n=1)
+            guess = f"Did you mean '{close[0]}'?" if close else "docs/training.md lists the options."
+            raise ConfigError(f"{where}: unknown option '{name}'. {guess}")
+        check(name, value, where)
+    as_declared: dict[str, Any] = {name: float(value) if is_real(name) else value for name, value in values.items()}
+    result = replace(config, **as_declared)
+    if result.load_low > result.load_high:
+        raise ConfigError(f"{where}: load_low is {result.load_low}, above load_high, {result.load_high}.")
+    if result.explore_low > result.explore_high:
+        raise ConfigError(f"{where}: explore_low is {result.explore_low}, above explore_high, {result.explore_high}.")
+    if result.environments % result.groups:
+        raise ConfigError(f"{where}: {result.environments} environments do not divide into {result.groups} groups.")
+    if result.memory < result.horizon + 3:
+        raise ConfigError(f"{where}: memory is {result.memory}; a horizon of {result.horizon} needs 3 rounds more.")
+    return result
+
+
+def is_real(name: str) -> bool:
+    """Whether an option is a number that need not be whole."""
+    return type(FIELDS[name].default) is float
+
+
+def check(name: str, value: Any, where: str) -> None:
+    """Refuse a value of the wrong kind, or out of range."""
+    each = FIELDS[name]
+    kind = type(each.default)
+    fits = type(value) is kind or (kind is float and type(value) is int)
+    low, high, is_open = (each.metadata[key] for key in ("low", "high", "open"))
+    if fits and kind is not bool:
+        fits = value == value and abs(value) != float("inf")
+        fits = fits and (low is None or (value > low if is_open else value >= low))
+        fits = fits and (high is None or (value < high if is_open else value <= high))
+    if not fits:
+        raise ConfigError(f"{where}: '{name}' is {shown(value)}; expected {expected(name)}.")
+
+
+def shown(value: Any) -> str:
+    """A value as its author wrote it."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def expected(name: str) -> str:
+    """What an option may be, in words."""
+    each = FIELDS[name]
+    words = {bool: "true or false", int: "a whole number", float: "a number"}[type(each.default)]
+    low, high, is_open = (each.metadata[key] for key in ("low", "high", "open"))
+    if low is not None:
+        words += f" above {low}" if is_open else f" from {low}"
+    if high is not None:
+        words += f" and below {high}" if is_open else f" to {high}"
+    return words
+
+
+def read_config(path: Path, config: Config) -> Config:
+    """The config with what a TOML file says."""
+    try:
+        values = tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: this is not TOML: {error}.") from None
+    return altered(config, values, str(path))
+
+
+def with_settings(config: Config, settings: Iterable[str]) -> Config:
+    """The config with values written as key=value, in the words of TOML."""
+    values: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise UsageError(f"--set {setting!r}; expected key=value, as in --set channels=32.")
+        try:
+            values[name.strip()] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            values[name.strip()] = text
+    return altered(config, values, "--set")

@@ -1,0 +1,266 @@
+"""Gymnasium environments over the batch: one cluster at a time, or many in one compiled call.
+
+`import adlro` registers both as "adlro/Cluster-v0" wherever Gymnasium is installed. The observation is one flat vector
+of what the network sees (`decide/planes.py`), so that any library that knows Gymnasium can learn on it. Legal actions
+are in `info["action_mask"]`; an action that may not be counts as waiting.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Final
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.spaces import Box, Discrete
+from gymnasium.utils import seeding
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from adlro.core.errors import UsageError
+from adlro.core.tables import Ints, Jobs
+from adlro.decide.planes import FAR, Singles
+from adlro.experiment import Recorded, load_scenario
+from adlro.experiment import draw as draw_instance
+from adlro.ingest.traces.windows import cut
+from adlro.learn.batch import Batch, Draw, Seen, Worlds, make_batch, start_all, step
+from adlro.learn.worlds import make_world, random_worlds, stack
+
+MENU: Final = 2000
+"""Jobs of a synthetic workload from which episodes are drawn."""
+
+RANDOM: Final = "random"
+"""As a cluster: a new one is drawn for every episode."""
+
+REWARDS: Final = ("time", "shaped")
+
+Load = float | tuple[float, float]
+Mask = npt.NDArray[np.int8]
+
+
+def cluster_batch(
+    count: int,
+    threads: int,
+    *,
+    cluster: str = "paper16",
+    workload: str = "paper",
+    jobs: int = 64,
+    load: Load = 0.9,
+    rows: int = 16,
+    reward: str = "time",
+    window: tuple[int, int] | None = None,
+    backlog: int = 0,
+    bursts: float = 0.0,
+    sigma: float = 0.0,
+    failures: float = 0.0,
+    worlds: int = 32,
+    worlds_seed: int = 0,
+) -> Batch:
+    """So many environments as the options say; the options are in docs/environment.md."""
+    low, high = load if isinstance(load, tuple) else (load, load)
+    if reward not in REWARDS:
+        raise UsageError(f"reward is {reward!r}; expected {' or '.join(REWARDS)}.")
+    for name, value in (("jobs", jobs), ("rows", rows), ("worlds", worlds)):
+        if value < 1:
+            raise UsageError(f"{name} is {value!r}; expected a whole number from 1.")
+    if not 0.0 < low <= high < np.inf:
+        raise UsageError(f"load is {load!r}; expected a number above 0, or two of them, the smaller first.")
+    for name, share in (("bursts", bursts), ("failures", failures)):
+        if not 0.0 <= share <= 1.0:
+            raise UsageError(f"{name} is {share!r}; expected the share of episodes that have them, from 0 to 1.")
+    if backlog < 0 or not 0.0 <= sigma <= 5.0:
+        raise UsageError(f"backlog is {backlog!r} and sigma {sigma!r}; expected 0 or more, and from 0 to 5.")
+    if cluster == RANDOM:
+        if window is not None:
+            raise UsageError("window is for a trace on a given cluster; leave it out, or name a cluster.")
+        found = drawn_worlds(worlds, worlds_seed)
+    else:
+        found = given_world(cluster, workload, window)
+    menu = int(found.info.menu.min())
+    if found.info.in_order.any() and menu < jobs:
+        raise UsageError(f"{workload}: {menu} jobs can run on {cluster}, but jobs is {jobs}. Ask for {menu} or fewer.")
+    how = Draw(low, high, backlog, bursts, sigma, 0.0, failures, reward == "shaped")
+    return make_batch(found, count, jobs, rows, found.pools.shape[1], how, 1, threads)
+
+
+@cache
+def drawn_worlds(count: int, seed: int) -> Worlds:
+    """Worlds drawn at random, made once: nothing writes into them."""
+    return stack(random_worlds(count, seed))
+
+
+@cache
+def given_world(cluster: str, workload: str, window: tuple[int, int] | None) -> Worlds:
+    """The world of a cluster and a workload or (a window of) a trace, made once: nothing writes into it."""
+    scenario = load_scenario(cluster, workload)
+    recorded = isinstance(scenario.workload, Recorded)
+    if window is not None and not recorded:
+        raise UsageError(f"window is for a trace, and {workload!r} is a workload; leave window out.")
+    if not recorded:
+        scenario = load_scenario(cluster, workload, MENU)
+    jobs = draw_instance(scenario, 0).jobs
+    if window is not None:
+        jobs = cut_out(jobs, workload, *window)
+    return stack([make_world(scenario.plan, jobs, in_order=recorded)])
+
+
+def cut_out(jobs: Jobs, trace: str, first: int, count: int) -> Jobs:
+    """The jobs of a window of a trace."""
+    if first < 0 or count < 1 or first + count > len(jobs):
+        raise UsageError(
+            f"window is ({first}, {count}); expected the first job and how many, of the {len(jobs)} jobs of {trace}."
+        )
+    return cut(jobs, first, count)
+
+
+# ---- what is seen ------------------------------------------------------------------------------------------------
+
+
+def length_of(seen: Seen) -> int:
+    """How many numbers the observation of one environment has."""
+    return sum(int(np.prod(array.shape[1:])) for array in seen)
+
+
+def flat(seen: Seen) -> Singles:
+    """The observations as vectors [B, …], in the order of `Seen`.
+
+    What is not there is 0: the batch leaves the planes of unused rows as they were.
+    """
+    count = len(seen.whole)
+    there = seen.present.astype(np.float32)
+    parts = (
+        seen.rows * there.max(axis=2)[..., None],
+        seen.pools,
+        seen.pairs * there[..., None],
+        seen.whole,
+        seen.prior * there,
+        there,
+        seen.legal.astype(np.float32),
+    )
+    return np.clip(np.concatenate([part.reshape(count, -1) for part in parts], axis=1), -FAR, FAR)
+
+
+def space_of(batch: Batch) -> Box:
+    """The space of one observation."""
+    return Box(-FAR, FAR, (length_of(batch.seen),), np.float32)
+
+
+def masks_of(batch: Batch) -> Mask:
+    """Which actions are legal [B, A], as Gymnasium's spaces take it."""
+    return batch.seen.legal.astype(np.int8)
+
+
+def state_from(random: np.random.Generator) -> int:
+    """A state for the generator of an environment."""
+    return int(random.integers(1, 2**63))
+
+
+# ---- one cluster -------------------------------------------------------------------------------------------------
+
+
+class ClusterEnv(gymnasium.Env[Any, np.int64]):
+    """One cluster: an action starts one of the first jobs in one of the pools of GPUs, or waits.
+
+    Action w · pools + p starts the job of row w in pool p; the last action waits. An episode ends with its last job.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (as Gymnasium declares it)
+
+    def __init__(self, render_mode: None = None, **options: Any) -> None:
+        self.render_mode = render_mode
+        self.batch = cluster_batch(1, 1, **options)
+        self.observation_space = space_of(self.batch)
+        self.action_space = Discrete(self.batch.actions)
+        self.seeded = False
+        self.fresh = False  # the batch has begun the next episode already
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Singles, dict[str, Any]]:
+        """Begin an episode; with a seed, it and all that follow are the same as with that seed before."""
+        super().reset(seed=seed)
+        if seed is not None or not self.seeded:
+            self.batch.envs.state["random"][0] = state_from(self.np_random)
+            self.seeded = True
+            self.fresh = False
+        if not self.fresh:
+            start_all(self.batch)
+        self.fresh = False
+        return flat(self.batch.seen)[0], {"action_mask": masks_of(self.batch)[0]}
+
+    def step(self, action: np.int64) -> tuple[Singles, float, bool, bool, dict[str, Any]]:
+        """Take an action and go on to the next decision. After the last job there is nothing to be seen: all 0."""
+        step(self.batch, np.array([action], np.int32))
+        came = self.batch.came
+        over = bool(came.done[0])
+        info: dict[str, Any] = {"action_mask": masks_of(self.batch)[0]}
+        seen = flat(self.batch.seen)[0]
+        if over:
+            self.fresh = True
+            seen[:] = 0.0
+            info["action_mask"][:-1] = 0
+            info["action_mask"][-1] = 1
+            info["mean_jct"] = float(came.score[0])
+        return seen, float(came.reward[0]), over, False, info
+
+    def close(self) -> None:
+        """Let the threads go."""
+        self.batch.threads.shutdown()
+
+
+# ---- many clusters -----------------------------------------------------------------------------------------------
+
+
+class ClusterVectorEnv(VectorEnv[Singles, Ints, Any]):
+    """Many clusters stepped in one compiled call; one that ends begins anew in the same step.
+
+    Environment i with seed s goes through the same episodes as `ClusterEnv` with seed s + i.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+
+    def __init__(self, num_envs: int = 1, threads: int | None = None, render_mode: None = None, **options: Any) -> None:
+        if num_envs < 1:
+            raise UsageError(f"num_envs is {num_envs!r}; expected a whole number from 1.")
+        self.num_envs = num_envs
+        self.render_mode = render_mode
+        self.batch = cluster_batch(num_envs, threads or 0, **options)
+        self.single_observation_space = space_of(self.batch)
+        self.single_action_space = Discrete(self.batch.actions)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Singles, dict[str, Any]]:
+        """Begin an episode in every environment."""
+        seeds: Sequence[int | None]
+        if seed is None or isinstance(seed, int):
+            seeds = [None if seed is None else seed + i for i in range(self.num_envs)]
+        else:
+            seeds = seed
+        for i, each in enumerate(seeds):
+            self.batch.envs.state["random"][i] = state_from(seeding.np_random(each)[0])
+        start_all(self.batch)
+        return flat(self.batch.seen), {"action_mask": masks_of(self.batch)}
+
+    def step(
+        self, actions: Ints
+    ) -> tuple[Singles, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]]:
+        """Take an action in every environment and go on to their next decisions."""
+        step(self.batch, np.ascontiguousarray(actions, np.int32))
+        came = self.batch.came
+        over = came.done.astype(np.bool_)
+        info: dict[str, Any] = {"action_mask": masks_of(self.batch), "_action_mask": np.ones(self.num_envs, np.bool_)}
+        if over.any():
+            last = np.full(self.num_envs, None, object)
+            for i in np.flatnonzero(over):
+                last[i] = np.zeros(self.single_observation_space.shape or (), np.float32)
+            info["final_obs"], info["_final_obs"] = last, over.copy()
+            info["final_info"] = {"mean_jct": came.score.astype(np.float64), "_mean_jct": over.copy()}
+            info["_final_info"] = over.copy()
+        return flat(self.batch.seen), came.reward.astype(np.float64), over, np.zeros(self.num_envs, np.bool_), info
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Let the threads go."""
+        self.batch.threads.shutdown()
