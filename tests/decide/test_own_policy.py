@@ -205,3 +205,19 @@ def test_what_cannot_be_compiled_is_told_before_the_run(body: str, expected: str
 def test_a_compiled_policy_that_fails_in_the_run_is_told_with_its_name() -> None:
     with pytest.raises(PolicyError, match=r"^the policy 'late_failure' failed: ValueError: out of ideas$"):
         run_one(load_scenario("paper16", "paper", 40), own("late_failure"), 0)
+
+
+def test_a_compiled_policy_that_creates_arrays_runs_too(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(
+        "import numpy as np\n"
+        "from adlro.core.compiled import compiled_allocating\n"
+        "from adlro.core.tables import Choice\n"
+        "@compiled_allocating\n"
+        "def never(view):\n"
+        '    """Waits."""\n'
+        "    row = np.full(3, -1)\n"
+        "    return Choice(0, row[0], row[1], np.inf)\n",
+        encoding="utf-8",
+    )
+    assert find_policy(f"{file}:never").choose is not None

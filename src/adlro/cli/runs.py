@@ -24,7 +24,9 @@ if TYPE_CHECKING:  # these import the compiler, which commands that only list th
     from adlro.measure.hyperscore import Weights
     from adlro.measure.statistics import Against
 
-DEFAULT_POLICIES: Final = ("fcfs", "static-affinity", "fcfs-easy", "sjf", "sjf-picky", "eft", "srtf", "las")
+DEFAULT_POLICIES: Final = (
+    "fcfs", "static-affinity", "fcfs-easy", "sjf", "sjf-picky", "srtf", "adlro", "adlro-lookahead",
+)  # fmt: skip
 EVERY_POLICY: Final = "all"
 DEFAULT_SEEDS: Final = 10
 
@@ -59,7 +61,7 @@ def compare(
     policies: Annotated[
         str,
         typer.Option(
-            "--policies", "-p", metavar="NAMES", show_default="fcfs, static-affinity, sjf, sjf-picky and others",
+            "--policies", "-p", metavar="NAMES", show_default="fcfs, static-affinity, sjf, adlro and others",
             help="Names with commas between them (adlro policies), 'all', or path.py:function. "
             "The first is what the others are compared with.",
         ),

@@ -25,7 +25,7 @@ MARKS: Final[dict[Verdict, str]] = {"different": "*", "no difference shown": "·
 PAPERS_TABLE_1: Final[tuple[tuple[str, str | None, float | None, float | None, float | None], ...]] = (
     ("FCFS", "fcfs", 25.8, 6.2, 0.581),
     ("Static affinity", "static-affinity", 22.1, 7.5, 0.654),
-    ("ADLRO (DQN)", None, 19.5, 9.1, 0.798),
+    ("ADLRO (DQN)", "adlro", 19.5, 9.1, 0.798),
 )
 """Algorithm, our policy, and as printed: average job completion time, jobs per hour, GPU utilisation."""
 

@@ -27,6 +27,7 @@ CACHES_KEPT: Final = 4
 SHARED: Final = (
     "core/*.py",
     "decide/choosing.py",
+    "decide/network.py",
     "decide/outlook.py",
     "decide/paper_q.py",
     "decide/planes.py",
@@ -97,9 +98,10 @@ def compiled_allocating(function: Callable[P, R]) -> Callable[P, R]:
     return cast(Callable[P, R], numba.njit(forceinline=True, cache=True, nogil=True, error_model="numpy")(function))
 
 
-def compiled_here(function: Callable[P, R]) -> Callable[P, R]:
+def compiled_here(function: Callable[P, R], allocating: bool = False) -> Callable[P, R]:
     """Compile a function that closes over others; it cannot be cached, and is compiled anew at each start."""
-    return cast(Callable[P, R], numba.njit(forceinline=True, nogil=True, error_model="numpy", _nrt=False)(function))
+    counting = {} if allocating else {"_nrt": False}
+    return cast(Callable[P, R], numba.njit(forceinline=True, nogil=True, error_model="numpy", **counting)(function))
 
 
 @compiled

@@ -20,7 +20,9 @@ from adlro.core.policy import NEVER, VIEW_TYPE, Choose, Policy, starting, waitin
 from adlro.core.tables import Choice, View
 from adlro.core.toml import nearest
 from adlro.decide import allox, baselines, gavel, greedy_q, lookahead, outlook, preemptive, reserving
+from adlro.decide.checkpoint import read_arrays
 from adlro.decide.choosing import Pair, best_pair, legal_pairs
+from adlro.decide.paper_q import paper_policy, paper_weights
 
 MODULES = (baselines, reserving, outlook, preemptive, gavel, allox, lookahead, greedy_q)
 """Adding a policy: its function and its Policy in a module, and the module here."""
@@ -40,7 +42,7 @@ def policies() -> tuple[Policy, ...]:
 def find_policy(name: str) -> Policy:
     """The policy of this name, or the function in a user's file: `path.py:function`."""
     if name.endswith(CHECKPOINT):
-        return greedy_q.policy_from(Path(name))
+        return policy_of_checkpoint(Path(name))
     if ":" in name or name.endswith(".py"):
         return load_policy(name)
     for policy in (*policies(), lookahead.CLAIRVOYANT):
@@ -50,6 +52,14 @@ def find_policy(name: str) -> Policy:
     raise CatalogueError(
         f"no policy {name!r}.{nearest(name, names)} `adlro policies` lists them; path.py:function loads your own."
     )
+
+
+def policy_of_checkpoint(path: Path) -> Policy:
+    """The policy of a network that a user has trained, of either preset, by the name of its file."""
+    arrays, provenance = read_arrays(path)
+    if provenance.get("preset") == "paper":
+        return paper_policy(paper_weights(arrays, str(path)), path.stem)
+    return greedy_q.policy_from(path)
 
 
 def load_policy(where: str) -> Policy:
@@ -76,8 +86,8 @@ def load_policy(where: str) -> Policy:
             "See CONTRIBUTING.md for an example of each."
         )
     if is_compiled(thing):
-        choose = compiled_choose(thing) if parameters == 1 else compiled_score(thing)
-        return Policy(name, summary, choose=compiled_now(where, choose))
+        build = compiled_choose if parameters == 1 else compiled_score
+        return Policy(name, summary, choose=compiled_now(where, lambda allocating: build(thing, allocating)))
     choose = thing if parameters == 1 else plain_score(where, thing)
     return Policy(name, summary, make=lambda view, seed: guarded(where, choose))
 
@@ -105,33 +115,41 @@ def in_one_line(error: BaseException, path: Path) -> str:
     return f"{type(error).__name__}: {said}" + (f" (line {lines[-1]})" if lines else "")
 
 
-def compiled_choose(choose: Callable[..., Any]) -> Choose:
+def compiled_choose(choose: Callable[..., Any], allocating: bool) -> Choose:
     """A user's compiled policy, with its answer in exactly the types that the simulator was compiled for."""
 
-    @compiled_here
     def ask(view: View) -> Choice:
         verb, job, site, until = choose(view)
         return Choice(widened(verb), widened(job), widened(site), float(until))
 
-    return ask
+    return compiled_here(ask, allocating)
 
 
-def compiled_score(score: Callable[..., float]) -> Choose:
+def compiled_score(score: Callable[..., float], allocating: bool) -> Choose:
     """A policy that starts the legal pair with the best score, compiled around a user's compiled score."""
 
-    @compiled_here
     def scored(view: View, j: int, s: int, pair: Pair) -> float:
         return score(view.jobs[j], view.sites[s], pair, view.clock[0].now)
 
-    @compiled_here
+    compiled_scored = compiled_here(scored, allocating)
+
     def choose(view: View) -> Choice:
-        return best_pair(view, scored)
+        return best_pair(view, compiled_scored)
 
-    return choose
+    return compiled_here(choose, allocating)
 
 
-def compiled_now(where: str, choose: Choose) -> Choose:
-    """The same policy, compiled before the run, so that what cannot be compiled is told at once and in one line."""
+def compiled_now(where: str, build: Callable[[bool], Choose]) -> Choose:
+    """A user's policy, compiled before the run, so that what cannot be compiled is told at once and in one line.
+
+    First as our own are compiled; a policy that creates arrays cannot be, and is then compiled as one that may.
+    """
+    choose = build(False)
+    try:
+        cast(Any, choose).compile((VIEW_TYPE,))
+        return choose
+    except Exception:
+        choose = build(True)
     try:
         cast(Any, choose).compile((VIEW_TYPE,))
     except Exception as error:

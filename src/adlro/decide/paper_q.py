@@ -10,13 +10,14 @@ GPUs. So the action means the site of its GPU, and for a gang over several nodes
 site are alike, so that nothing is lost. There is no action to wait; when nothing is legal, time goes on by itself.
 """
 
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from adlro.core.compiled import compiled, compiled_alone, widened
-from adlro.core.errors import PolicyError
+from adlro.core.errors import CheckpointError, PolicyError
 from adlro.core.policy import Choose, Policy
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import fits, in_queue, seen
@@ -267,6 +268,14 @@ def make_mind(weights: PaperWeights) -> PaperMind:
 def gpus_of(weights: PaperWeights) -> int:
     """For how many GPUs the network was made."""
     return len(weights.action_bias) // WINDOW
+
+
+def paper_weights(arrays: Mapping[str, npt.NDArray[Any]], where: str) -> PaperWeights:
+    """The weights of a checkpoint of preset paper."""
+    for name in PaperWeights._fields:
+        if name not in arrays:
+            raise CheckpointError(f"{where}: '{name}' is missing; this is no checkpoint of the preset 'paper'.")
+    return PaperWeights(*(np.ascontiguousarray(arrays[name], np.float32) for name in PaperWeights._fields))
 
 
 def check_weights(weights: PaperWeights, name: str) -> None:

@@ -538,8 +538,7 @@ def area(view: View, truth: Truth, before: float, jobs: int, arrived: int) -> fl
     return total
 
 
-# Called from three places and long: compiled into each of them it would take minutes more to compile, for a tenth of a
-# microsecond in a step.
+# Called from three places and long, so it is compiled once and not into each of them.
 @compiled_alone
 def to_next_decision(view: View, truth: Truth, outlook: Outlook) -> float:
     """Move on until there is a legal pair to decide on; the job time on the way, or minus one when the run is over."""
@@ -547,6 +546,7 @@ def to_next_decision(view: View, truth: Truth, outlook: Outlook) -> float:
     clock = view.clock[0]
     while True:
         if truth.progress[0].deciding != 0:
+            truth.progress[0].events = 0  # starts of this moment: no end is among them, and many might fill the log
             if clock.queued > 0 and look(view, outlook) > 0:
                 return total
             truth.progress[0].deciding = 0
