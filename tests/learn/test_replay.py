@@ -79,3 +79,23 @@ def test_a_ring_put_back_draws_the_same() -> None:
     assert torch.equal(one.discount, two.discount)
     assert torch.equal(one.before[0], two.before[0])
     assert torch.equal(one.after[0], two.after[0])
+
+
+def test_what_surprised_most_is_drawn_most_and_counts_least() -> None:
+    ring = filled(7)
+    everything = drawn(ring, 3)
+    ring.was_wrong_by(everything, (everything.action == 2).float() * 10.0)
+    found = ring.sample(500, 3, 0.5, torch.Generator().manual_seed(0), priority=1.0)
+    often = found.action == 2
+    assert often.float().mean() > 0.9
+    assert found.weight[often].max() < 0.02
+    assert torch.equal(found.weight[~often], torch.ones_like(found.weight[~often]))
+
+
+def test_a_new_round_is_as_likely_as_the_most_surprising_one() -> None:
+    ring = filled(7)
+    everything = drawn(ring, 3)
+    ring.was_wrong_by(everything, torch.full((500,), 10.0))
+    ring.see(0, seen(7.0))
+    ring.did(0, torch.full((SIZE,), 7), came(7.0, False), 100.0)
+    assert float(ring.surprise[7, :SIZE].min()) == float(ring.surprise.max())

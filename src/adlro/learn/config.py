@@ -51,6 +51,7 @@ class Config:
     batch: int = option(4096, "Samples of an update.", 1)
     updates: int = option(1, "Updates after each group's step.", 0)
     memory: int = option(64, "Rounds that are kept to learn from.", 4)
+    priority: float = option(0.0, "Power of a sample's last error by which it is drawn; 0: all alike.", 0, 1)
     warm_up: int = option(8, "Rounds before the first update, beyond the n steps of a sample.", 1)
     horizon: int = option(8, "Steps of a sample before the network's own value counts (n-step).", 1)
     gamma: float = option(0.97, "What the value of the next decision counts.", 0, 1)

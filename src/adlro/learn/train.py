@@ -358,8 +358,11 @@ def learn(training: Training, done: float) -> None:
         return
     for _ in range(config.updates):
         training.rate = rate_at(config, training.learner.updates, done)
-        samples = ring.sample(config.batch, config.horizon, config.gamma, training.generator)
-        training.loss += update(training.learner, samples, config, training.rate)
+        samples = ring.sample(config.batch, config.horizon, config.gamma, training.generator, config.priority)
+        loss, error = update(training.learner, samples, config, training.rate)
+        training.loss += loss
+        if config.priority > 0.0:
+            ring.was_wrong_by(samples, error)
         training.tally.losses += 1
 
 

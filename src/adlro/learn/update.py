@@ -59,8 +59,11 @@ def judging(mixed: bool, compiled: bool) -> Callable[[nn.Module, Sights], Tensor
     return judge
 
 
-def update(learner: Learner, samples: Samples, config: Config, rate: float) -> Tensor:
-    """Take one step down the gradient, move the slow copies, and return the loss without waiting for it."""
+def update(learner: Learner, samples: Samples, config: Config, rate: float) -> tuple[Tensor, Tensor]:
+    """Take one step down the gradient and move the slow copies; the loss, and how wrong each sample was.
+
+    Both are returned without waiting for them.
+    """
     judge, network = learner.judge, learner.network
     with torch.no_grad():
         after = judge(learner.target, samples.after)
@@ -71,7 +74,7 @@ def update(learner: Learner, samples: Samples, config: Config, rate: float) -> T
             value = after.amax(1)
         goal = samples.gain + samples.discount * value
     q = judge(network, samples.before).gather(1, samples.action[:, None]).squeeze(1)
-    loss = F.smooth_l1_loss(q, goal)
+    loss = (samples.weight * F.smooth_l1_loss(q, goal, reduction="none")).mean()
     for group in learner.optimiser.param_groups:
         group["lr"] = rate
     learner.optimiser.zero_grad(set_to_none=True)
@@ -83,7 +86,7 @@ def update(learner: Learner, samples: Samples, config: Config, rate: float) -> T
     if learner.updates % config.target_every == 0:
         approach(learner.target, network, config.target_share)
     approach(learner.average, network, config.average)
-    return loss.detach()
+    return loss.detach(), (q.detach() - goal).abs()
 
 
 def approach(slow: nn.Module, network: nn.Module, share: float) -> None:
