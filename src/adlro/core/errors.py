@@ -6,7 +6,8 @@ AdlroError
 ├── CatalogueError  a GPU model, cluster, family or policy has no such name
 ├── TraceError      a trace cannot be read, or too much of it is wrong
 ├── PolicyError     a user's policy file cannot be loaded or does not answer
-└── CheckpointError a checkpoint of a network, or the state of a training, cannot be read
+├── CheckpointError a checkpoint of a network, or the state of a training, cannot be read
+└── TelemetryError  a source of live figures does not answer, or not as it should
 """
 
 
@@ -36,3 +37,7 @@ class PolicyError(AdlroError):
 
 class CheckpointError(AdlroError):
     """A checkpoint of a network, or the state of a training, cannot be read."""
+
+
+class TelemetryError(AdlroError):
+    """A source of live figures does not answer, or not as it should."""

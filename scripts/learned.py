@@ -1,0 +1,156 @@
+"""What the learned policies reach, against every baseline: the tables of "The learned policies" in docs/results.md.
+
+    python scripts/learned.py paper16 --first-seed 7000 --seeds 12      # one set, on seeds to tune on
+    python scripts/learned.py all --keep out/                           # the final tables, on seeds from 1,000,000 on
+
+Each row is made from `adlro compare --json`; what is in the folder of --keep is not run again. The policy that a
+learned one has to beat is the best of the baselines on these very jobs, chosen by its mean: a harder measure than any
+rule chosen beforehand. Tests are paired, over seeds or windows, with Holm's correction over all policies compared.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
+
+from adlro.measure.statistics import against
+
+ROOT: Final = Path(__file__).parent.parent
+TRACES: Final = os.environ.get("ADLRO_TRACES", "../shared/traces")
+
+SUPERCLOUD: Final = "mit_supercloud_2021/slurm-log-queueing-clean_until_2021-03-04.csv.xz"
+
+KEEPING: Final = (
+    "random", "fcfs", "fcfs-first-fit", "static-affinity", "fcfs-easy", "sjf", "sjf-picky", "f1", "wfp3", "unicep",
+    "multifactor", "eft", "qssf", "best-fit", "fgd",
+)  # fmt: skip
+"""The baselines that never stop a job."""
+
+STOPPING: Final = ("srtf", "srsf", "las", "tiresias")
+"""The baselines that stop jobs and need no solver."""
+
+OURS: Final = ("eft-reserving", "lookahead-sjf-picky", "lookahead-eft-reserving", "adlro", "adlro-lookahead")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One set of jobs on one cluster."""
+
+    title: str
+    options: str
+    seeds: int = 30  # 0: windows of a trace
+    stopping: bool = False
+    clairvoyant: bool = False
+
+
+def paper16(load: float, estimates: str) -> Place:
+    """The paper's cluster at a load, with these estimates."""
+    return Place(
+        f"paper16, load {load:g}, {estimates}",
+        f"-c paper16 -w paper --load {load:g} --estimates {estimates}",
+        stopping=True,
+        clairvoyant=estimates == "oracle",
+    )
+
+
+def elsewhere(estimates: str) -> tuple[Place, ...]:
+    """Clusters and jobs that no network of ours was trained on."""
+    told = f"--estimates {estimates}"
+    trace = f"--families hash:gavel --windows 10 --jobs 800 --load 0.9 {told}"
+    return (
+        Place(f"gavel108, {estimates}", f"-c gavel108 -w gavel --load 0.9 {told}"),
+        Place(f"sia64, {estimates}", f"-c sia64 -w sia-philly {told}"),
+        Place(
+            f"Philly windows on gavel108, {estimates}",
+            f"-c gavel108 -w {TRACES}/philly/philly_until_2017-10-31.csv.xz --window 609:1382 {trace}",
+            0,
+        ),
+        Place(
+            f"MIT SuperCloud windows, {estimates}",
+            f"-c examples/supercloud.toml -w {TRACES}/{SUPERCLOUD} --window 0.5:1 {trace}",
+            0,
+        ),
+        Place(
+            f"512 GPUs of unseen models, {estimates}",
+            f"-c examples/unseen512.toml -w paper --jobs 3000 --load 0.9 {told}",
+            10,
+        ),
+    )
+
+
+SETS: Final[dict[str, tuple[Place, ...]]] = {
+    "paper16": tuple(paper16(load, "oracle") for load in (0.7, 0.9, 1.1)),
+    "paper16-noisy": tuple(paper16(load, "noisy:0.5") for load in (0.7, 0.9, 1.1)),
+    "elsewhere": elsewhere("oracle"),
+    "elsewhere-noisy": elsewhere("noisy:0.5"),
+}
+
+
+def compared(place: Place, given: argparse.Namespace) -> dict[str, Any]:
+    """The JSON of one comparison, from the folder of kept ones if it is there."""
+    names = [*KEEPING, *(STOPPING if place.stopping else ()), *OURS]
+    names += ["lookahead-clairvoyant"] if place.clairvoyant else []
+    words = ["compare", *shlex.split(place.options), "-p", ",".join(names), "--json"]
+    if place.seeds:
+        words += ["--first-seed", str(given.first_seed), "--seeds", str(min(place.seeds, given.seeds))]
+    kept = given.keep / f"{place.title.replace(' ', '-').replace(',', '').replace(':', '')}.json"
+    print(f"{place.title} …", file=sys.stderr, flush=True)
+    if not kept.exists():
+        ended = subprocess.run(
+            [sys.executable, "-m", "adlro", *words], stdout=subprocess.PIPE, cwd=ROOT, check=True, text=True
+        )
+        kept.write_text(ended.stdout, encoding="utf-8")
+    found: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
+    return found
+
+
+def mean_of(found: dict[str, Any], policy: str, measure: str = "jct_mean_s") -> float:
+    """The mean of a measure over seeds or windows."""
+    return fmean(found["policies"][policy]["per_seed"][measure])
+
+
+def show(place: Place, found: dict[str, Any]) -> None:
+    """Print the table of one place: every one of ours against the best baseline that keeps jobs running."""
+    best = min(KEEPING, key=lambda name: mean_of(found, name))
+    values = {name: {"jct_mean_s": each["per_seed"]["jct_mean_s"]} for name, each in found["policies"].items()}
+    differences = against(values, best)
+    rows = [name for name in found["policies"] if name in (*STOPPING, *OURS, "lookahead-clairvoyant", best, "fcfs")]
+    print(f"\n**{place.title}.** Best baseline that keeps jobs running: `{best}`. `{found['command'].strip()}`\n")
+    print("| policy | mean JCT, h | against it | 95 % interval | p (Holm) | jobs/h | utilisation |")
+    print("|---|---|---|---|---|---|---|")
+    for name in sorted(rows, key=lambda name: mean_of(found, name)):
+        jct, rate, use = (mean_of(found, name, key) for key in ("jct_mean_s", "throughput_per_h", "utilisation"))
+        difference = differences[name]["jct_mean_s"] if name != best else None
+        told = "– | – | –"
+        if difference is not None and difference.low is not None and difference.high is not None:
+            base = mean_of(found, best)
+            told = f"{100 * difference.difference / base:+.1f} % | {100 * difference.low / base:+.1f} … "
+            told += f"{100 * difference.high / base:+.1f} % | {difference.wilcoxon_p_holm:.2g}"
+        print(f"| `{name}` | {jct / 3600:.3g} | {told} | {rate:.2f} | {100 * use:.1f} % |")
+
+
+def main() -> None:
+    """Run sets of comparisons and print their tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sets", nargs="+", choices=[*SETS, "all"])
+    parser.add_argument("--first-seed", type=int, default=1_000_000)
+    parser.add_argument("--seeds", type=int, default=30)
+    parser.add_argument("--keep", type=Path, default=None)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        given.keep = given.keep or Path(folder)
+        given.keep.mkdir(parents=True, exist_ok=True)
+        for name in SETS if "all" in given.sets else given.sets:
+            for place in SETS[name]:
+                show(place, compared(place, given))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""What drivers call a GPU → the model in the catalogue."""
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from adlro.core.errors import CatalogueError
+from adlro.core.records import GpuModel
+
+Find = Callable[[str], GpuModel]
+"""The model of a name of the catalogue, or CatalogueError; who composes the stages passes it in."""
+
+_MAKERS: Final = re.compile(r"^(?:nvidia|amd|advanced micro devices|tesla|geforce|radeon(?= instinct)|\s|,|inc\.?)+\s+", re.I)
+_NOISE: Final = re.compile(r"\b(?:oam|hbm\d?e?|graphics|accelerator|gpu|ib)\b|[()\[\]/]", re.I)
+_SPELLINGS: Final = (("sxm5", "sxm"), ("sxm", "sxm5"), ("sxm3", "sxm2"))
+"""Other words for a form factor: drivers leave the number out, or say it where the catalogue does not."""
+
+_WITH_FORM: Final = {
+    "a100 80gb pcie": "a100-pcie-80gb",
+    "instinct mi250x mi250": "mi250x",
+    "h100 80gb": "h100-sxm5-80gb",
+    "h200": "h200-sxm-141gb",
+    "v100-dgxs-16gb": "v100-sxm2-16gb",
+    "v100-dgxs-32gb": "v100-sxm2-32gb",
+    "v100-sxm3-32gb": "v100-sxm2-32gb",
+    "rtx 6000 ada generation": "rtx-6000-ada",
+    "p100-sxm2-16gb": "p100-sxm2",
+    "k80": "k80",
+    "m40": "m40-12gb",
+}
+"""What drivers call models whose form factor or generation they say otherwise, without the maker."""
+
+
+def spellings(name: str) -> Iterator[str]:
+    """The words under which the catalogue may know what a driver calls `name`, the likeliest first."""
+    yield name
+    bare = " ".join(name.split())
+    while (shorter := _MAKERS.sub("", bare)) != bare:
+        bare = shorter
+    yield bare
+    plain = " ".join(_NOISE.sub(" ", bare).split())
+    for word in (bare, plain):
+        known = _WITH_FORM.get(word.lower())
+        if known:
+            yield known
+        for form in (word, word.replace(" ", "-"), word.replace("-", " ")):
+            yield form
+            yield f"instinct {form}"
+            for old, new in _SPELLINGS:
+                yield re.sub(rf"\b{old}\b", new, form, flags=re.I)
+
+
+def model_of(name: str, find: Find) -> GpuModel | None:
+    """The model that a driver calls `name`; None if the catalogue has none."""
+    for word in dict.fromkeys(spellings(name)):
+        if word.strip():
+            try:
+                return find(word)
+            except CatalogueError:
+                continue
+    return None
+
+
+def explain_unknown(name: str, known: Iterable[str]) -> str:
+    """One line about a name that the catalogue does not have: the nearest models, and how to add it."""
+    bare = list(spellings(name))[1].lower()
+    near = difflib.get_close_matches(bare, sorted(known), n=3, cutoff=0.4)
+    guess = f" Nearest: {', '.join(near)}." if near else ""
+    return (
+        f"the GPU '{name}' is not in the catalogue, so its figures have no ranges.{guess} "
+        "Add it: a [gpus.NAME] table with this name among its aliases, in the cluster file (--cluster)."
+    )
