@@ -380,6 +380,13 @@ def test_eft_does_not_wait_for_a_node_that_could_never_take_the_job() -> None:
     assert run(case, "eft") == {0: Fate(0, 1, 40)}
 
 
+def test_eft_does_not_wait_for_free_gpus_beside_cores_that_are_taken() -> None:
+    # Job 0 holds all cores of the fast node until 100; its other GPU is free, but of no use to job 1.
+    jobs = [(0, 100, 1, {"cpus": 8.0}), (1, 10, 1, {"cpus": 4.0})]
+    case = Case([(V100, 2, 8.0), (T4, 1, 8.0)], jobs, HALF_T4)
+    assert run(case, "eft") == {0: Fate(0, 0, 100), 1: Fate(1, 1, 21)}
+
+
 @pytest.mark.parametrize("policy", ["eft", "static-affinity"])
 def test_nor_does_a_gang_wait_for_two_nodes_that_could_never_take_it(policy: str) -> None:
     # On two V100 nodes it would need 12 cores each, and they have 8. On the T4s it takes 10 / (4 · 0.25) = 10 s.

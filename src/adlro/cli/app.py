@@ -13,7 +13,7 @@ from typing import Annotated, Final
 import typer
 
 from adlro import __version__
-from adlro.cli import lists, report, runs, trace, train
+from adlro.cli import ingest, lists, predict, report, runs, trace, train
 from adlro.cli.output import say
 from adlro.core.errors import AdlroError, CatalogueError, UsageError
 
@@ -62,6 +62,8 @@ app.command()(lists.gpus)
 app.command()(lists.workloads)
 app.command()(lists.speeds)
 app.add_typer(trace.app, name="trace")
+app.command()(ingest.ingest)
+app.command()(predict.predict)
 app.command()(train.train)
 app.command()(train.export)
 app.command()(runs.bench)

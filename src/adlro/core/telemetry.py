@@ -97,6 +97,4 @@ class Readings:
             self.gpu.tolist(), self.metric.tolist(), self.value.tolist(), self.time_s.tolist(), strict=True
         ):
             gpu, metric = self.gpus[g], METRICS[m]
-            yield Reading(
-                gpu.node, gpu.index, metric.name, value, metric.unit, time_s, self.source, gpu.uuid, gpu.name
-            )
+            yield Reading(gpu.node, gpu.index, metric.name, value, metric.unit, time_s, self.source, gpu.uuid, gpu.name)

@@ -361,9 +361,40 @@ def pool_free_at(view: View, times: Floats, j: int, s: int, width: int) -> float
     return last
 
 
+@compiled_allocating
+def next_ends(view: View) -> Floats:
+    """For each node, when the next of its jobs is expected to end; FOREVER where none runs."""
+    soonest = np.full(len(view.nodes), FOREVER)
+    for i in range(view.clock[0].running):
+        j = view.running[i]
+        end = expected_end(view, j)
+        run = view.runs[j]
+        n = view.sites[run.site].node
+        soonest[n] = min(soonest[n], end)
+        p = run.parts
+        while p != NOBODY:
+            n = view.sites[view.parts[p].site].node
+            soonest[n] = min(soonest[n], end)
+            p = view.parts[p].next
+    return soonest
+
+
 @compiled
-def earliest_finish_site(view: View, times: Floats, j: int) -> tuple[int, float]:
-    """Where the job is expected to finish first, waiting for a busy site included, and when."""
+def next_end_in(view: View, ends: Floats, s: int) -> float:
+    """When the next job in the pool of a site is expected to end."""
+    pool = view.pools[view.sites[s].pool]
+    soonest = FOREVER
+    for i in range(pool.first_site, pool.first_site + pool.sites):
+        soonest = min(soonest, ends[view.sites[view.pool_sites[i]].node])
+    return soonest
+
+
+@compiled
+def earliest_finish_site(view: View, times: Floats, ends: Floats, j: int) -> tuple[int, float]:
+    """Where the job is expected to finish first, waiting for a busy site included, and when.
+
+    Where GPUs are free and it still does not fit, cores or memory are short: at the soonest until a job there ends.
+    """
     job = view.jobs[j]
     best = NOBODY
     finish = FOREVER
@@ -377,10 +408,14 @@ def earliest_finish_site(view: View, times: Floats, j: int) -> tuple[int, float]
             if s != view.pools[view.sites[s].pool].anchor:
                 continue
             start = pool_free_at(view, times, j, s, width)
+            if start <= view.clock[0].now:
+                start = next_end_in(view, ends, s)
         elif not large_enough(view, j, s):
             continue  # to wait for it would be to wait for ever
         else:
             start = free_at(view, times, s, job.gpus)
+            if start <= view.clock[0].now:
+                start = ends[view.sites[s].node]
         end = start + runtime(view, j, s)
         if end < finish:
             finish = end
@@ -392,6 +427,7 @@ def earliest_finish_site(view: View, times: Floats, j: int) -> tuple[int, float]
 def eft(view: View) -> Choice:
     """Each job waits for the site where it finishes first; of those that need not wait, the first to finish."""
     times = release_times(view)
+    ends = next_ends(view)
     chosen = NOBODY
     site = NOBODY
     best = FOREVER
@@ -399,7 +435,7 @@ def eft(view: View) -> Choice:
         j = in_queue(view, q)
         if hopeless(view, j):
             continue
-        s, finish = earliest_finish_site(view, times, j)
+        s, finish = earliest_finish_site(view, times, ends, j)
         if s != NOBODY and finish < best and fits(view, j, s):
             best = finish
             chosen = j

@@ -10,7 +10,7 @@ All state is in arrays of fixed size: old keys make room for new ones, and compi
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +57,7 @@ class State(NamedTuple):
     """All that has been learnt. Axes: L levels, K keys, E guesses, A ages, U users."""
 
     tags: Codes  # [L, K] 0: free
-    count: Counts  # [L, K] runtimes learnt
+    times: Counts  # [L, K] runtimes learnt
     touched: Counts  # [L, K] when it last learnt, in jobs
     recent: Floats  # [L, K, RECENT] logarithms of seconds, or of the share of the limit
     average: Floats  # [L, K]
@@ -92,13 +92,13 @@ class Scratch(NamedTuple):
 
 
 @compiled
-def mixed(hash_: int, value: int) -> int:
+def mixed(hash_: Any, value: Any) -> Any:
     """The hash with one more value in it."""
     h = np.uint64(hash_) ^ (np.uint64(value) + (np.uint64(hash_) << np.uint64(6)) + np.uint64(0x9E3779B97F4A7C15))
     h ^= h >> np.uint64(33)
     h *= np.uint64(0xD6E8FEB86659FD93)
     h ^= h >> np.uint64(29)
-    return h  # type: ignore[return-value]
+    return h
 
 
 @compiled
@@ -186,7 +186,7 @@ def guess(state: State, told: Told, scratch: Scratch, j: int, job: Table) -> Non
         place = find(state.tags, level, scratch.key[level])
         if place == NOBODY or (level >= RELATIVE and not has_limit):
             continue
-        count = state.count[level, place]
+        count = state.times[level, place]
         age = age_of(count)
         told.age[j, level] = age
         many = min(count, RECENT)
@@ -255,12 +255,12 @@ def learn(state: State, told: Told, scratch: Scratch, j: int, job: Table, second
         if level >= RELATIVE and not has_limit:
             continue
         value = length - math.log(max(job.limit, SHORTEST_S)) if level >= RELATIVE else length
-        place = room_for(state.tags, state.count, state.touched, level, scratch.key[level])
-        count = state.count[level, place]
+        place = room_for(state.tags, state.times, state.touched, level, scratch.key[level])
+        count = state.times[level, place]
         state.recent[level, place, count % RECENT] = value
         before = value if count == 0 else state.average[level, place]
         state.average[level, place] = before + (value - before) * max(AVERAGE_RATE, 1.0 / (count + 1.0))
-        state.count[level, place] = count + 1
+        state.times[level, place] = count + 1
         state.touched[level, place] = state.learnt[0]
 
 
@@ -289,7 +289,7 @@ def empty(keys: int) -> State:
     """A state that has learnt nothing, with room for so many keys at each level."""
     return State(
         tags=np.zeros((LEVELS, keys), np.uint64),
-        count=np.zeros((LEVELS, keys), np.int64),
+        times=np.zeros((LEVELS, keys), np.int64),
         touched=np.zeros((LEVELS, keys), np.int64),
         recent=np.zeros((LEVELS, keys, RECENT)),
         average=np.zeros((LEVELS, keys)),

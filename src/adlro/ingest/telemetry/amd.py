@@ -61,23 +61,22 @@ def _scrape(amdsmi: Any) -> Readings:
 
 def _read(amdsmi: Any, device: Any, gpu: GpuSeen, collector: Collector) -> None:
     """Every figure of one GPU."""
-    kinds, now, crit = amdsmi.AmdSmiTemperatureType, amdsmi.AmdSmiTemperatureMetric.CURRENT, "CRITICAL"
-    clocks = amdsmi.AmdSmiClkType
+    sensors, figure_of, clocks = amdsmi.AmdSmiTemperatureType, amdsmi.AmdSmiTemperatureMetric, amdsmi.AmdSmiClkType
 
-    def temperature(kind: Any, what: Any = now) -> float:
-        return amdsmi.amdsmi_get_temp_metric(device, kind, what)
+    def temperature(sensor: Any, what: Any = figure_of.CURRENT) -> Any:
+        return amdsmi.amdsmi_get_temp_metric(device, sensor, what)
 
-    def power() -> float:
+    def power() -> Any:
         told = amdsmi.amdsmi_get_power_info(device)
-        both = (told.get("current_socket_power"), told.get("average_socket_power"))
-        return next(value for value in (*both, "N/A") if value not in (None, "N/A", 0) or value == "N/A")
+        current = told.get("current_socket_power")
+        return told["average_socket_power"] if current in (None, "N/A", 0) else current
 
     figures: dict[str, Callable[[], Any]] = {
         "utilisation": lambda: amdsmi.amdsmi_get_gpu_activity(device)["gfx_activity"] / 100,
         "memory_busy": lambda: amdsmi.amdsmi_get_gpu_activity(device)["umc_activity"] / 100,
-        "temperature": lambda: temperature(kinds.HOTSPOT),
-        "temperature_limit": lambda: temperature(kinds.HOTSPOT, getattr(amdsmi.AmdSmiTemperatureMetric, crit)),
-        "memory_temperature": lambda: temperature(kinds.VRAM),
+        "temperature": lambda: temperature(sensors.HOTSPOT),
+        "temperature_limit": lambda: temperature(sensors.HOTSPOT, figure_of.CRITICAL),
+        "memory_temperature": lambda: temperature(sensors.VRAM),
         "memory_used": lambda: amdsmi.amdsmi_get_gpu_vram_usage(device)["vram_used"],
         "memory_total": lambda: amdsmi.amdsmi_get_gpu_vram_usage(device)["vram_total"],
         "power": power,

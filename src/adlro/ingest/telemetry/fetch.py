@@ -1,7 +1,6 @@
 """One GET, with limits: a time-out, a largest body, no redirects, and no secrets in what it says."""
 
 import http.client
-import socket
 import time
 import urllib.error
 import urllib.request
@@ -21,6 +20,9 @@ class Limits:
 
     seconds: float = 10.0
     bytes: int = 64 << 20
+
+
+USUAL: Final = Limits()
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -71,13 +73,15 @@ def get(url: str, accept: str, limits: Limits, data: bytes | None = None) -> byt
     except urllib.error.HTTPError as error:
         with error:
             raise TelemetryError(_said(error.code, where, _start_of(error))) from None
-    except (TimeoutError, socket.timeout):
+    except TimeoutError:
         raise TelemetryError(_too_slow(where, limits)) from None
     except urllib.error.URLError as error:
         if isinstance(error.reason, TimeoutError):
             raise TelemetryError(_too_slow(where, limits)) from None
         reason = getattr(error.reason, "strerror", None) or error.reason
-        raise TelemetryError(f"{where}: no connection: {_one_line(reason)}. Is it running, and is the port right?") from None
+        raise TelemetryError(
+            f"{where}: no connection: {_one_line(reason)}. Is it running, and is the port right?"
+        ) from None
     except (http.client.HTTPException, OSError, ValueError) as error:
         kind = type(error).__name__
         raise TelemetryError(f"{where}: the answer broke off or is no HTTP ({kind}: {_one_line(error)}).") from None
@@ -122,7 +126,8 @@ def _too_slow(where: str, limits: Limits) -> str:
 
 
 def _too_large(where: str, limits: Limits) -> str:
-    return f"{where}: the answer is larger than {limits.bytes / (1 << 20):g} MiB, and was refused. Is this the right address?"
+    size = f"{limits.bytes / (1 << 20):g} MiB"
+    return f"{where}: the answer is larger than {size}, and was refused. Is this the right address?"
 
 
 def _one_line(text: object) -> str:

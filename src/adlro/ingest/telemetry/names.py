@@ -11,7 +11,9 @@ from adlro.core.records import GpuModel
 Find = Callable[[str], GpuModel]
 """The model of a name of the catalogue, or CatalogueError; who composes the stages passes it in."""
 
-_MAKERS: Final = re.compile(r"^(?:nvidia|amd|advanced micro devices|tesla|geforce|radeon(?= instinct)|\s|,|inc\.?)+\s+", re.I)
+_MAKERS: Final = re.compile(
+    r"^(?:nvidia|amd|advanced micro devices|tesla|geforce|radeon(?= instinct)|\s|,|inc\.?)+\s+", re.I
+)
 _NOISE: Final = re.compile(r"\b(?:oam|hbm\d?e?|graphics|accelerator|gpu|ib)\b|[()\[\]/]", re.I)
 _SPELLINGS: Final = (("sxm5", "sxm"), ("sxm", "sxm5"), ("sxm3", "sxm2"))
 """Other words for a form factor: drivers leave the number out, or say it where the catalogue does not."""

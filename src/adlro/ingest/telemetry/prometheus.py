@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from adlro.core.errors import TelemetryError
 from adlro.core.telemetry import Readings
-from adlro.ingest.telemetry.fetch import Limits, check_url, get, shown
+from adlro.ingest.telemetry.fetch import USUAL, Limits, check_url, get, shown
 from adlro.ingest.telemetry.series import Collector, series_of, wanted_names
 
 STRETCH_S: Final = 120.0
@@ -25,7 +25,7 @@ BAD_SERIES: Final = "a series that is not as the API says"
 BAD_SAMPLE: Final = "a sample that is no pair of a time and a number"
 
 
-def scrape_prometheus(url: str, limits: Limits = Limits(), stretch_s: float = STRETCH_S) -> Readings:
+def scrape_prometheus(url: str, limits: Limits = USUAL, stretch_s: float = STRETCH_S) -> Readings:
     """What a Prometheus server knows of GPUs: the last stretch of every series that we use."""
     base, collector = check_url(url), Collector(shown(url))
     found = ask(base, f'group by (__name__) ({{__name__=~"{wanted_names()}"}})', limits)
@@ -49,7 +49,9 @@ def server_time(base: str, limits: Limits) -> float:
     try:
         return float(answer["result"][1])
     except (KeyError, IndexError, TypeError, ValueError):
-        raise TelemetryError(f"{shown(base)}: it does not tell the time as Prometheus does. Is this its address?") from None
+        raise TelemetryError(
+            f"{shown(base)}: it does not tell the time as Prometheus does. Is this its address?"
+        ) from None
 
 
 def ask(base: str, query: str, limits: Limits) -> dict[str, Any]:
@@ -66,7 +68,9 @@ def parse_answer(body: bytes, where: str) -> dict[str, Any]:
         answer = json.loads(body)
     except (ValueError, RecursionError):
         looks = "a web page" if body.lstrip()[:1] == b"<" else f"{len(body):,} bytes of something else"
-        raise TelemetryError(f"{where}: expected JSON from Prometheus' API, found {looks}. Is this its address?") from None
+        raise TelemetryError(
+            f"{where}: expected JSON from Prometheus' API, found {looks}. Is this its address?"
+        ) from None
     if not isinstance(answer, dict) or answer.get("status") != "success" or not isinstance(answer.get("data"), dict):
         said = answer.get("error") if isinstance(answer, dict) else None
         what = f"the query failed: {' '.join(str(said).split())[:200]}" if said else "this is not an answer of its API"

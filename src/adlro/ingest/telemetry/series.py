@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from adlro.core.telemetry import METRIC, GpuSeen, Readings
+from adlro.core.telemetry import METRIC, METRICS, GpuSeen, Readings
 
 PERCENT: Final = 0.01
 AMD: Final = "(?:amd_)?"
@@ -16,6 +16,8 @@ AMD: Final = "(?:amd_)?"
 
 MOST_GPUS: Final = 1024
 """GPUs of one node; a larger number in a label is no index."""
+
+EARLIER: Final = "an earlier value of a series"
 
 CLOCKS: Final = {"system": "sm_clock", "memory": "memory_clock"}
 
@@ -145,7 +147,7 @@ class Collector:
     notes: list[str] = field(default_factory=list)
 
     def add(self, name: str, labels: Mapping[str, str], samples: list[tuple[float, float]]) -> None:
-        """Take the samples (time, value) of one series."""
+        """Take the samples (time, value) of one series, the oldest first; of a gauge only the last one is news."""
         series = series_of(name)
         if series is None:
             self.lost["not a series of ours"] += len(samples)
@@ -166,6 +168,9 @@ class Collector:
             self.lost["no node or GPU index in its labels"] += len(samples)
             return
         column, scale = METRIC[metric], series.scale
+        if not METRICS[column].counter and len(samples) > 1:
+            self.lost[EARLIER] += len(samples) - 1
+            samples = samples[-1:]
         for time_s, value in samples:
             self.rows.append((place, column, value * scale, time_s, rank))
 
@@ -204,5 +209,3 @@ class Collector:
             lost=dict(self.lost),
             notes=tuple(self.notes),
         )
-
-

@@ -1,0 +1,400 @@
+"""The command that looks at a live cluster: `adlro ingest` (docs/telemetry.md)."""
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from adlro import __version__
+from adlro.cli.lists import Json
+from adlro.cli.output import plain_table, print_json, say, stdout, without_nan
+from adlro.core.errors import TelemetryError, UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from rich.console import RenderableType
+    from rich.text import Text
+
+    from adlro.core.records import Cluster, GpuModel
+    from adlro.core.telemetry import GpuSeen, Readings
+    from adlro.normalise.telemetry import ModelOf, Telemetry
+
+Look = Callable[[], "Readings"]
+
+MOST_LINES: Final = 200
+"""Lines of a table; beyond that there is --json."""
+
+MISSING: Final = "–"
+HOT: Final = 0.9
+"""A level from which a temperature is worth a colour."""
+
+
+def ingest(
+    prometheus: Annotated[
+        str | None, typer.Option("--prometheus", metavar="URL", help="A Prometheus server, http://HOST:9090.")
+    ] = None,
+    metrics: Annotated[
+        str | None, typer.Option("--metrics", metavar="URL", help="An exporter's page, http://HOST:9400/metrics.")
+    ] = None,
+    nvml: Annotated[bool, typer.Option("--nvml", help="NVIDIA's GPUs in this machine.")] = False,
+    amdsmi: Annotated[bool, typer.Option("--amdsmi", help="AMD's GPUs in this machine.")] = False,
+    slurm: Annotated[
+        Path | None,
+        typer.Option("--slurm", metavar="FILE", help="Output of 'scontrol show node': print it as a cluster file."),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster", "-c", metavar="FILE", help="The GPUs to expect; whoever is silent is shown as a gap."
+        ),
+    ] = None,
+    each: Annotated[bool, typer.Option("--each", help="A line for each GPU, not for each node.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option("--every", metavar="S", min=0.1, help="Seconds between two looks.")] = 15.0,
+    looks: Annotated[int, typer.Option("--looks", metavar="N", min=0, help="End --watch after N; 0: never.")] = 0,
+    oldest: Annotated[
+        float, typer.Option("--max-age", metavar="S", min=1.0, help="A value that is older is missing.")
+    ] = 60.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="S", min=0.1, help="The longest that one request may take.")
+    ] = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Show the live cluster: what its GPUs report, as numbers from 0 to 1, and what is missing and why."""
+    given = [prometheus, metrics, nvml or None, amdsmi or None, slurm]
+    if sum(source is not None for source in given) != 1:
+        raise UsageError(
+            "name one source: --prometheus URL, --metrics URL, --nvml, --amdsmi or --slurm FILE. "
+            "'adlro ingest --help' says more."
+        )
+    if slurm is not None:
+        show_slurm(slurm, as_json)
+        return
+    look = looker(prometheus, metrics, nvml, timeout, oldest)
+    pictures = watched(look, cluster, oldest, every, looks if watch else 1)
+    if as_json:
+        for number, (picture, readings) in enumerate(pictures):
+            found = as_dict(picture, readings)
+            if watch:  # one line for each look, for programs that read line by line
+                print(json.dumps(without_nan(found), ensure_ascii=False, allow_nan=False), flush=True)
+            elif number == 0:
+                print_json(found | {"version": __version__, "command": " ".join(sys.argv)})
+    elif watch and sys.stdout.isatty():
+        from rich.live import Live
+
+        with Live(console=stdout(), screen=True, auto_refresh=False) as live:
+            for picture, readings in pictures:
+                live.update(shown(picture, readings, each), refresh=True)
+    else:
+        for picture, readings in pictures:
+            stdout().print(shown(picture, readings, each))
+
+
+def looker(prometheus: str | None, metrics: str | None, nvml: bool, timeout: float, oldest: float) -> Look:
+    """What to call for one look at the source."""
+    from adlro.ingest.telemetry.fetch import Limits, check_url
+
+    limits = Limits(seconds=timeout)
+    if prometheus is not None:
+        from adlro.ingest.telemetry.prometheus import scrape_prometheus
+
+        server = check_url(prometheus)
+        return lambda: scrape_prometheus(server, limits, stretch_s=2 * oldest)
+    if metrics is not None:
+        from adlro.ingest.telemetry.exposition import scrape_exporter
+
+        page = check_url(metrics)
+        return lambda: scrape_exporter(page, limits)
+    if nvml:
+        from adlro.ingest.telemetry.nvml import scrape_nvml
+
+        return scrape_nvml
+    from adlro.ingest.telemetry.amd import scrape_amdsmi
+
+    return scrape_amdsmi
+
+
+def watched(
+    look: Look, cluster_name: str | None, oldest: float, every: float, looks: int
+) -> Iterator[tuple["Telemetry", "Readings"]]:
+    """One picture for each look. A source that fails later than at the first look leaves gaps, and is asked again."""
+    from adlro.catalogue.clusters import load_cluster
+    from adlro.catalogue.gpus import find_gpu
+    from adlro.ingest.telemetry.names import model_of
+    from adlro.normalise.telemetry import Freshness, normalise
+
+    cluster = load_cluster(cluster_name) if cluster_name else None
+    expected = expected_gpus(cluster)
+    own = cluster.models if cluster else {}
+
+    def model(name: str) -> "GpuModel | None":
+        return model_of(name, lambda word: find_gpu(word, own))
+
+    previous: Telemetry | None = None
+    reported: set[str] = set()
+    done = 0
+    while True:
+        try:
+            readings = renamed(look(), expected)
+        except TelemetryError as error:
+            if previous is None:
+                raise
+            readings = nothing(str(error))
+        previous = normalise(readings, model, expected, previous, Freshness(oldest))
+        report_unknown(previous, own, reported)
+        yield previous, readings
+        done += 1
+        if done == looks:
+            return
+        time.sleep(every)
+
+
+def expected_gpus(cluster: "Cluster | None") -> tuple["GpuSeen", ...]:
+    """The GPUs of a cluster file, numbered on each node in the order of the file."""
+    from adlro.core.telemetry import GpuSeen
+
+    found: list[GpuSeen] = []
+    for node in cluster.nodes if cluster else ():
+        models = [gpus.model for gpus in node.gpus for _ in range(gpus.count)]
+        found += [GpuSeen(node.name, index, name=model) for index, model in enumerate(models)]
+    return tuple(found)
+
+
+def renamed(readings: "Readings", expected: Sequence["GpuSeen"]) -> "Readings":
+    """The readings with the cluster's names for its nodes, where a source adds the domain to them."""
+    known = {gpu.node for gpu in expected}
+    if all(gpu.node in known for gpu in readings.gpus):
+        return readings
+    gpus = tuple(
+        replace(gpu, node=short) if gpu.node not in known and (short := gpu.node.partition(".")[0]) in known else gpu
+        for gpu in readings.gpus
+    )
+    return replace(readings, gpus=gpus)
+
+
+def nothing(error: str) -> "Readings":
+    """What a source says that does not answer: nothing, now."""
+    from adlro.ingest.telemetry.series import Collector
+
+    empty = Collector("")
+    empty.notes.append(f"no answer at this look: {error}")
+    return empty.readings(time.time())
+
+
+def report_unknown(picture: "Telemetry", own: dict[str, "GpuModel"], reported: set[str]) -> None:
+    """Say once for each name that the catalogue does not have it."""
+    from adlro.catalogue.gpus import gpu_models
+    from adlro.ingest.telemetry.names import explain_unknown
+
+    for name in picture.unknown:
+        if name not in reported:
+            reported.add(name)
+            say(f"adlro: {explain_unknown(name, [*own, *gpu_models()])}")
+
+
+# ---- for programs ------------------------------------------------------------------------------------------------
+
+
+def as_dict(picture: "Telemetry", readings: "Readings") -> dict[str, Any]:
+    """The picture as JSON; a gap is null in `levels` and has its reason in `gaps`."""
+    from adlro.core.telemetry import METRICS
+    from adlro.normalise.telemetry import FEATURES, REASONS
+
+    gpus = []
+    for row, gpu in enumerate(picture.gpus):
+        model = picture.models[row]
+        raw, level, gap = picture.raw[row].tolist(), picture.level[row].tolist(), picture.gap[row].tolist()
+        gpus.append(
+            {
+                "node": gpu.node,
+                "index": gpu.index,
+                "uuid": gpu.uuid or None,
+                "name": gpu.name or None,
+                "model": model.name if model else None,
+                "age_s": float(picture.age_s[row]),
+                "values": {metric.name: value for metric, value in zip(METRICS, raw, strict=True) if value == value},
+                "levels": dict(zip(FEATURES, level, strict=True)),
+                "gaps": {name: REASONS[code] for name, code in zip(FEATURES, gap, strict=True) if code},
+            }
+        )
+    return {
+        "source": readings.source,
+        "time_unix": readings.now_s,
+        "gpus": gpus,
+        "units": {metric.name: metric.unit for metric in METRICS},
+        "gaps": picture.gaps(),
+        "gaps_by_feature": picture.gaps_by_feature(),
+        "readings": dict(picture.rows),
+        "lost": {reason: count for reason, count in readings.lost.items() if count},
+        "counter_resets": picture.resets,
+        "above_range": picture.clipped,
+        "unexpected_gpus": picture.unexpected,
+        "unknown_names": list(picture.unknown),
+        "notes": list(readings.notes),
+    }
+
+
+# ---- for people --------------------------------------------------------------------------------------------------
+
+
+def shown(picture: "Telemetry", readings: "Readings", each: bool) -> "RenderableType":
+    """The table, and below it what is missing."""
+    from rich.console import Group
+    from rich.text import Text
+
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(readings.now_s))
+    title = Text(f"{len(picture.gpus):,} GPUs, {readings.source or 'no answer'}, {when}", "bold")
+    return Group(title, table(picture, each), *map(dim, remarks(picture, readings)))
+
+
+def dim(line: str) -> "Text":
+    """A line of small print."""
+    from rich.text import Text
+
+    return Text(line, "dim")
+
+
+def table(picture: "Telemetry", each: bool) -> "RenderableType":
+    """A line for each node (means, the hottest temperature, sums of watts), or for each GPU."""
+    from rich.text import Text
+
+    groups: dict[tuple[str, str], list[int]] = {}
+    for row, gpu in enumerate(picture.gpus):
+        model = picture.models[row]
+        name = model.name if model else gpu.name or MISSING
+        groups.setdefault((f"{gpu.node}:{gpu.index}" if each else gpu.node, name), []).append(row)
+    lines = plain_table()
+    for heading in ("node", "model"):
+        lines.add_column(heading, no_wrap=True, style="cyan" if heading == "node" else None)
+    for heading in ("GPUs", "busy", "hottest", "memory", "bandwidth", "power", "SM MHz", "mem MHz", "slowed", "errors"):
+        lines.add_column(heading, justify="right", no_wrap=True)
+    for (node, model_name), rows in list(groups.items())[:MOST_LINES]:
+        lines.add_row(Text(printable(node)), Text(printable(model_name)), *cells(picture, rows))
+    if len(groups) > MOST_LINES:
+        lines.add_row(Text(f"… and {len(groups) - MOST_LINES:,} more lines: --json has them all"))
+    return lines
+
+
+def cells(picture: "Telemetry", rows: list[int]) -> list["RenderableType"]:
+    """The figures of some GPUs in one line."""
+    from rich.text import Text
+
+    from adlro.core.telemetry import METRIC
+    from adlro.normalise.telemetry import FEATURE, SILENT
+
+    def level(feature: str) -> "np.ndarray[Any, Any]":
+        return there(picture.level[rows, FEATURE[feature]])
+
+    def raw(metric: str) -> "np.ndarray[Any, Any]":
+        return there(picture.raw[rows, METRIC[metric]])
+
+    def percent(values: "np.ndarray[Any, Any]") -> str:
+        return f"{100 * values.mean():.0f} %" if len(values) else MISSING
+
+    def mean(values: "np.ndarray[Any, Any]") -> str:
+        return f"{values.mean():,.0f}" if len(values) else MISSING
+
+    silent = sum(bool((picture.gap[row] == SILENT).all()) for row in rows)
+    hottest, hot = raw("temperature"), level("temperature")
+    slowed, power = level("throttle"), raw("power")
+    return [
+        f"{len(rows) - silent}/{len(rows)}" if silent else str(len(rows)),
+        percent(level("utilisation")),
+        Text(f"{hottest.max():.0f} C" if len(hottest) else MISSING, "red" if len(hot) and hot.max() >= HOT else ""),
+        percent(level("memory")),
+        percent(level("bandwidth")),
+        f"{power.sum():,.0f} W" if len(power) else MISSING,
+        mean(raw("sm_clock")),
+        mean(raw("memory_clock")),
+        f"{int((slowed > 0).sum())}" if len(slowed) else MISSING,
+        errors(picture, rows),
+    ]
+
+
+def errors(picture: "Telemetry", rows: list[int]) -> "Text":
+    """XID codes and memory errors that were not corrected; 0 if there are none, a dash if nobody tells."""
+    from rich.text import Text
+
+    from adlro.core.telemetry import METRIC
+
+    xids = there(picture.raw[rows, METRIC["xid"]])
+    ecc = there(picture.raw[rows, METRIC["ecc_uncorrected"]])
+    words = [f"XID {int(code)}" for code in sorted(set(xids[xids > 0].tolist()))]
+    if len(ecc) and ecc.sum() > 0:
+        words.append(f"{int(ecc.sum())} ECC")
+    if not words:
+        return Text("0" if len(xids) or len(ecc) else MISSING)
+    return Text(", ".join(words), "red")
+
+
+def there(values: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
+    """The values that are numbers."""
+    return values[values == values]
+
+
+def remarks(picture: "Telemetry", readings: "Readings") -> Iterator[str]:
+    """What is missing, what was lost, and what is odd."""
+    cells_of_all = picture.level.size
+    gaps = picture.gaps()
+    if gaps:
+        total = sum(gaps.values())
+        yield f"missing: {total:,} of {cells_of_all:,} figures"
+        by_reason: dict[str, list[str]] = {}
+        for feature, reasons in picture.gaps_by_feature().items():
+            for reason, count in reasons.items():
+                by_reason.setdefault(reason, []).append(f"{feature} {count:,}")
+        for reason, features in by_reason.items():
+            yield f"  {reason}: {', '.join(features)}"
+    lost = Counter(readings.lost)
+    told = {reason: count for reason, count in {**picture.rows, **lost}.items() if count and reason != "used"}
+    if told:
+        yield "not used: " + ", ".join(f"{count:,} {reason}" for reason, count in told.items())
+    if picture.resets:
+        yield f"{picture.resets} counters began anew"
+    if picture.clipped:
+        yield f"{picture.clipped} figures lie above their range and count as 1"
+    if picture.unexpected:
+        yield f"{picture.unexpected} GPUs are not in the cluster file"
+    yield from readings.notes
+
+
+def printable(text: str) -> str:
+    """A foreign name without signs that would move the cursor."""
+    return "".join(sign if sign.isprintable() else "�" for sign in text)
+
+
+# ---- Slurm -------------------------------------------------------------------------------------------------------
+
+
+def show_slurm(path: Path, as_json: bool) -> None:
+    """Print the nodes that Slurm reports as a cluster file."""
+    from dataclasses import asdict
+
+    from adlro.catalogue.gpus import find_gpu
+    from adlro.ingest.slurm import cluster_toml, nodes_of, read_nodes
+    from adlro.ingest.telemetry.names import model_of
+
+    text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8", errors="replace")
+    found = read_nodes(text, str(path))
+    model: ModelOf = lambda name: model_of(name, find_gpu)  # noqa: E731
+    nodes, problems = nodes_of(found, model)
+    for problem in problems:
+        say(f"adlro: {problem}")
+    if as_json:
+        print_json(
+            {
+                "slurm_nodes": [asdict(node) for node in found],
+                "nodes": [asdict(node) for node in nodes],
+                "problems": problems,
+                "version": __version__,
+                "command": " ".join(sys.argv),
+            }
+        )
+    else:
+        print(cluster_toml(nodes), end="")
