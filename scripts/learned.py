@@ -86,6 +86,7 @@ def elsewhere(estimates: str) -> tuple[Place, ...]:
 
 
 SETS: Final[dict[str, tuple[Place, ...]]] = {
+    "saturated": (paper16(2.0, "oracle"),),
     "paper16": tuple(paper16(load, "oracle") for load in (0.7, 0.9, 1.1)),
     "paper16-noisy": tuple(paper16(load, "noisy:0.5") for load in (0.7, 0.9, 1.1)),
     "elsewhere": elsewhere("oracle"),

@@ -7,7 +7,7 @@
 set -euo pipefail
 
 # One word for each package. A test names the command it needs of it.
-PACKAGES="chromium"
+PACKAGES="chromium prometheus"
 
 is_there() {  # Debian knows its packages; elsewhere a command of the same name will do.
     dpkg-query --show --showformat='${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed || command -v "$1" >/dev/null
