@@ -299,6 +299,40 @@ def bench_read_parquet() -> Measured:
         return read_and_packed_s(path, 1_000_000), "s", 1.0, True, "1 M rows of our own Parquet read and packed"
 
 
+def bench_predict_1() -> Measured:
+    """One job's runtime."""
+    return 1e3 * predicted_s(1), "ms", 1.0, True, "runtime of one job, 100,000 jobs learnt, one core (CPU time)"
+
+
+def bench_predict_1000() -> Measured:
+    """The runtimes of many jobs at once."""
+    return 1e3 * predicted_s(1000), "ms", 50.0, True, "runtimes of 1,000 jobs, 100,000 jobs learnt, one core (CPU time)"
+
+
+def predicted_s(count: int) -> float:
+    """CPU seconds of predicting so many jobs from what a hundred thousand others taught, the least of a few."""
+    from adlro.decompose.following import seconds_of, text_hash, traits_of
+    from adlro.decompose.habits import Habits
+
+    learnt = 100_000
+    jobs = load_jobs("paper", 0, learnt + count)
+    traits, seconds = traits_of(jobs), seconds_of(jobs)
+    # As many users and names as a large site has, so that every place that is looked at is another.
+    rng = np.random.Generator(np.random.PCG64(0))
+    names = np.array([text_hash(str(number)) for number in range(8000)], np.uint64)
+    group = rng.integers(0, 8000, len(jobs))
+    traits["group"], traits["user"] = names[group], names[group // 4]
+    habits = Habits.new()
+    habits.follow(traits, seconds, ~np.arange(learnt))
+    asked, events = traits[learnt:].view(np.recarray), np.arange(count)
+    times = []
+    for _ in range(20):
+        begin = time.thread_time()
+        habits.follow(asked, seconds[learnt:], events)
+        times.append(time.thread_time() - begin)
+    return min(times)
+
+
 def read_and_packed_s(path: Path, rows: int) -> float:
     """Seconds from a file to a table that the simulator can play, the least of a few."""
     from adlro.experiment import read_trace
@@ -337,6 +371,72 @@ def bench_env_steps() -> Measured:
         f"{count} environments side by side on {cores()} cores, paper16, legal actions by chance, observations included"
     )
     return rate, "steps/s", 1.0e6, False, what
+
+
+def bench_normalise() -> Measured:
+    """One look at a large cluster as numbers from 0 to 1, the one before it known."""
+    from adlro.catalogue.gpus import find_gpu
+    from adlro.core.telemetry import METRIC, GpuSeen, Readings
+    from adlro.normalise.telemetry import normalise
+
+    metrics = (
+        "utilisation", "temperature", "memory_temperature", "memory_used", "memory_busy", "power", "sm_clock",
+        "memory_clock", "throttle_reasons", "xid", "ecc_corrected", "ecc_uncorrected",
+    )  # fmt: skip
+    count = 10_000
+    places = np.array([METRIC[metric] for metric in metrics], np.int16)
+
+    def look(second: float) -> Readings:
+        gpus = tuple(GpuSeen(f"node{g // 8}", g % 8, f"GPU-{g}", "a100" if g % 3 else "mi300x") for g in range(count))
+        size = count * len(metrics)
+        gpu = np.repeat(np.arange(count, dtype=np.int32), len(metrics))
+        return Readings(
+            "bench", second, gpus, gpu, np.tile(places, count), np.ones(size), np.full(size, second - 1.0),
+            np.zeros(size, np.int16),
+        )  # fmt: skip
+
+    times, previous = [], None
+    for number in range(12):
+        readings = look(1.8e9 + 15 * number)
+        begin = time.perf_counter()
+        previous = normalise(readings, find_gpu, previous=previous)
+        times.append(time.perf_counter() - begin)
+    what = f"{count:,} GPUs x {len(metrics)} metrics normalised, the median of {len(times) - 2} looks"
+    return 1000 * statistics.median(times[2:]), "ms", 50.0, True, what
+
+
+def bench_scrape() -> Measured:
+    """The answers of a Prometheus server for a large cluster: read and mapped to nodes and GPUs."""
+    from adlro.ingest.telemetry.prometheus import parse_answer, take
+    from adlro.ingest.telemetry.series import NVIDIA_SERIES, Collector
+
+    count, names = 2_000, list(NVIDIA_SERIES)[:14]
+    answers = []
+    for name in names:
+        result = [
+            {
+                "metric": {
+                    "__name__": name, "gpu": str(g % 8), "UUID": f"GPU-0b1c2d3e-4f50-6172-8394-{g:012d}",
+                    "device": f"nvidia{g % 8}", "modelName": "NVIDIA A100-SXM4-80GB", "Hostname": f"node{g // 8}",
+                    "DCGM_FI_DRIVER_VERSION": "535.104.12", "instance": f"node{g // 8}:9400", "job": "dcgm",
+                },
+                "values": [[1.8e9 + 15 * s, "42"] for s in range(8)],
+            }
+            for g in range(count)
+        ]  # fmt: skip
+        answers.append(json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}}).encode())
+    times = []
+    for _ in range(4):
+        begin = time.perf_counter()
+        collector = Collector("bench")
+        for answer in answers:
+            take(parse_answer(answer, "bench"), collector)
+        readings = collector.readings(1.8e9)
+        times.append(time.perf_counter() - begin)
+        assert (len(readings.gpus), len(readings)) == (count, count * len(names))
+    size = sum(map(len, answers)) / 1e6
+    what = f"Prometheus' answers for {count:,} GPUs x {len(names)} series ({size:.0f} MB, two minutes) read and mapped"
+    return statistics.median(times), "s", 1.0, True, what
 
 
 def bench_decide_16() -> Measured:
@@ -440,6 +540,10 @@ BENCHES: Final[dict[str, Callable[[], Measured | str]]] = {
     "memory-1m-jobs": bench_memory,
     "read-lcg": bench_read_lcg,
     "read-parquet-1m": bench_read_parquet,
+    "normalise-10000-gpus": bench_normalise,
+    "scrape-2000-gpus": bench_scrape,
+    "predict-1": bench_predict_1,
+    "predict-1000": bench_predict_1000,
     "env-steps": bench_env_steps,
     "decide-16": bench_decide_16,
     "decide-6212": bench_decide_6212,

@@ -24,6 +24,7 @@ from adlro.decompose.following import (
     as_they_came,
     seconds_of,
     text_hash,
+    tokens_of,
     traits_of,
 )
 from adlro.decompose.habits import Habits
@@ -181,6 +182,7 @@ def traits_of_one(job: AskedJob, submit_s: float) -> Table:
     row.limit = np.inf if job.limit_s is None else job.limit_s
     row.user, row.name, row.family = text_hash(job.user), text_hash(job.name), text_hash(job.family)
     row.group = text_hash(f"{job.user}\0{job.name}")
+    traits["tokens"] = tokens_of(job.name)
     row.models = text_hash("|".join(sorted(job.models)))
     row.gpus, row.cpus, row.memory = job.gpus, round(1000 * job.cpus), round(1024 * job.memory_gb)
     row.gpu_memory, row.priority = round(1024 * job.gpu_memory_gb), job.priority

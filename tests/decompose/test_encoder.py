@@ -16,7 +16,7 @@ from adlro.decompose.encoder import (
     levels,
     similarity,
 )
-from adlro.decompose.following import traits_of
+from adlro.decompose.following import tokens_of, traits_of
 
 MODELS = ("v100-sxm2-16gb", "a100-sxm4-80gb", "mi250x", "t4", "l40s")
 
@@ -78,6 +78,22 @@ def test_jobs_that_differ_only_in_the_hour_are_more_alike_than_jobs_of_two_users
     traits["user"][2] = 99
     bits = [np.unpackbits(row.view(np.uint8)) for row in encode_jobs(traits)]
     assert np.count_nonzero(bits[0] != bits[1]) < np.count_nonzero(bits[0] != bits[2])
+
+
+def test_jobs_whose_names_share_words_are_more_alike_than_jobs_whose_names_share_none() -> None:
+    traits = traits_of(jobs_of(3))
+    traits[:] = traits[0]
+    traits["name"] = (1, 2, 3)
+    for row, name in enumerate(("train-bert-1", "train_bert_2", "render")):
+        traits["tokens"][row] = tokens_of(name)
+    bits = [np.unpackbits(row.view(np.uint8)) for row in encode_jobs(traits)]
+    assert np.count_nonzero(bits[0] != bits[1]) < np.count_nonzero(bits[0] != bits[2])
+
+
+def test_the_words_of_a_name_are_found_whatever_stands_between_them() -> None:
+    assert tokens_of("Train-bert_2") == tokens_of("train bert 2")
+    assert len(set(tokens_of("train-bert-2")) - {0}) == 3
+    assert tokens_of("") == [0] * 4
 
 
 def test_the_vector_of_a_text_is_the_same_on_every_machine() -> None:

@@ -32,7 +32,7 @@ def test_eight_in_ten_jobs_lie_in_the_interval_whatever_the_noise(noise: float) 
 def test_a_program_that_changes_is_followed() -> None:
     jobs = jobs_of(400)
     traits, seconds = traits_of(jobs), seconds_of(jobs)
-    seconds[200:] *= 20
+    seconds[200:] /= 20
     out = Habits.new(1 << 10).follow(traits, seconds, as_they_came(traits["submit"], seconds))
     late = slice(320, None)
     assert np.median(np.abs(np.log(out[late, P50] / seconds[late]))) < 0.3

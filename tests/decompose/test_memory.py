@@ -7,6 +7,7 @@ import pytest
 from tests.decompose.past import jobs_of
 
 from adlro.core.errors import UsageError
+from adlro.decompose.encoder import encode_jobs
 from adlro.decompose.following import P10, P50, P90, as_they_came, seconds_of, traits_of
 from adlro.decompose.memory import Memory, ones
 
@@ -27,6 +28,14 @@ def test_the_same_job_has_similarity_1() -> None:
     memory = Memory.new(8)
     memory.remember(traits, seconds, np.arange(5))
     assert memory.like(traits)[0].similarity == 1.0
+
+
+def test_a_similarity_is_the_cosine_of_the_two_vectors() -> None:
+    traits, seconds = traits_of(jobs_of(2)), seconds_of(jobs_of(2))
+    memory = Memory.new(2)
+    memory.remember(traits, seconds, np.array([1]))
+    one, other = (2.0 * np.unpackbits(row.view(np.uint8)) - 1.0 for row in encode_jobs(traits))
+    assert memory.like(traits)[0].similarity == pytest.approx(one @ other / len(one))
 
 
 def test_it_remembers_as_many_jobs_as_it_may_and_the_newest_of_them() -> None:

@@ -84,7 +84,7 @@ def ingest(
             if watch:  # one line for each look, for programs that read line by line
                 print(json.dumps(without_nan(found), ensure_ascii=False, allow_nan=False), flush=True)
             elif number == 0:
-                print_json(found | {"version": __version__, "command": " ".join(sys.argv)})
+                print_json(found | {"version": __version__, "command": command()})
     elif watch and sys.stdout.isatty():
         from rich.live import Live
 
@@ -169,7 +169,7 @@ def expected_gpus(cluster: "Cluster | None") -> tuple["GpuSeen", ...]:
 def renamed(readings: "Readings", expected: Sequence["GpuSeen"]) -> "Readings":
     """The readings with the cluster's names for its nodes, where a source adds the domain to them."""
     known = {gpu.node for gpu in expected}
-    if all(gpu.node in known for gpu in readings.gpus):
+    if not known or all(gpu.node in known for gpu in readings.gpus):
         return readings
     gpus = tuple(
         replace(gpu, node=short) if gpu.node not in known and (short := gpu.node.partition(".")[0]) in known else gpu
@@ -195,7 +195,16 @@ def report_unknown(picture: "Telemetry", own: dict[str, "GpuModel"], reported: s
     for name in picture.unknown:
         if name not in reported:
             reported.add(name)
-            say(f"adlro: {explain_unknown(name, [*own, *gpu_models()])}")
+            say(f"adlro: {printable(explain_unknown(name, [*own, *gpu_models()]))}")
+
+
+def command() -> str:
+    """The command line as typed, but without the credentials in its addresses."""
+    import shlex
+
+    from adlro.ingest.telemetry.fetch import shown as without_secrets
+
+    return shlex.join(["adlro", *(without_secrets(word) if "://" in word else word for word in sys.argv[1:])])
 
 
 # ---- for programs ------------------------------------------------------------------------------------------------
@@ -270,9 +279,9 @@ def table(picture: "Telemetry", each: bool) -> "RenderableType":
         name = model.name if model else gpu.name or MISSING
         groups.setdefault((f"{gpu.node}:{gpu.index}" if each else gpu.node, name), []).append(row)
     lines = plain_table()
-    for heading in ("node", "model"):
-        lines.add_column(heading, no_wrap=True, style="cyan" if heading == "node" else None)
-    for heading in ("GPUs", "busy", "hottest", "memory", "bandwidth", "power", "SM MHz", "mem MHz", "slowed", "errors"):
+    lines.add_column("node", no_wrap=True, style="cyan")
+    lines.add_column("model", overflow="ellipsis")  # what gives way on a narrow terminal
+    for heading in ("GPUs", "busy", "temp", "mem", "bw", "power", "SM/mem MHz", "slow", "errors"):
         lines.add_column(heading, justify="right", no_wrap=True)
     for (node, model_name), rows in list(groups.items())[:MOST_LINES]:
         lines.add_row(Text(printable(node)), Text(printable(model_name)), *cells(picture, rows))
@@ -298,7 +307,7 @@ def cells(picture: "Telemetry", rows: list[int]) -> list["RenderableType"]:
         return f"{100 * values.mean():.0f} %" if len(values) else MISSING
 
     def mean(values: "np.ndarray[Any, Any]") -> str:
-        return f"{values.mean():,.0f}" if len(values) else MISSING
+        return f"{values.mean():.0f}" if len(values) else MISSING
 
     silent = sum(bool((picture.gap[row] == SILENT).all()) for row in rows)
     hottest, hot = raw("temperature"), level("temperature")
@@ -310,8 +319,7 @@ def cells(picture: "Telemetry", rows: list[int]) -> list["RenderableType"]:
         percent(level("memory")),
         percent(level("bandwidth")),
         f"{power.sum():,.0f} W" if len(power) else MISSING,
-        mean(raw("sm_clock")),
-        mean(raw("memory_clock")),
+        f"{mean(raw('sm_clock'))}/{mean(raw('memory_clock'))}",
         f"{int((slowed > 0).sum())}" if len(slowed) else MISSING,
         errors(picture, rows),
     ]
@@ -351,10 +359,10 @@ def remarks(picture: "Telemetry", readings: "Readings") -> Iterator[str]:
                 by_reason.setdefault(reason, []).append(f"{feature} {count:,}")
         for reason, features in by_reason.items():
             yield f"  {reason}: {', '.join(features)}"
-    lost = Counter(readings.lost)
-    told = {reason: count for reason, count in {**picture.rows, **lost}.items() if count and reason != "used"}
-    if told:
-        yield "not used: " + ", ".join(f"{count:,} {reason}" for reason, count in told.items())
+    aside = Counter(picture.rows) + Counter(readings.lost)
+    del aside["used"]
+    if aside:
+        yield "set aside: " + ", ".join(f"{count:,} × {reason}" for reason, count in aside.items())
     if picture.resets:
         yield f"{picture.resets} counters began anew"
     if picture.clipped:
@@ -393,7 +401,7 @@ def show_slurm(path: Path, as_json: bool) -> None:
                 "nodes": [asdict(node) for node in nodes],
                 "problems": problems,
                 "version": __version__,
-                "command": " ".join(sys.argv),
+                "command": command(),
             }
         )
     else:

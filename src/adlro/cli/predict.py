@@ -126,6 +126,9 @@ def show_prediction(found: "Prediction") -> None:
     if found.p10_s is not None and found.p90_s is not None:
         interval = f"; eight in ten such jobs run {length(found.p10_s)} to {length(found.p90_s)}"
     console.print(f"It will run about {length(found.p50_s)}{interval}.", markup=False)
+    if not found.like:
+        console.print("No job had ended by then: this is its limit, or a guess where it has none.", markup=False)
+        return
     console.print(f"Method {found.method}, from {found.learnt:,} finished jobs. Most like it are:", markup=False)
     show_list(
         (

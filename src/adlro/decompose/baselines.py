@@ -117,18 +117,20 @@ class LightGbm:
         """Trees for the logarithm of the runtime, or None while there are too few jobs."""
         if len(rows) < LEAST_JOBS:
             return None
-        data = lightgbm.Dataset(fields[rows], length[rows], categorical_feature=[0, 1], params={"verbose": -1})
+        data = lightgbm.Dataset(fields[rows], length[rows], categorical_feature=[0, 1, 2, 3], params={"verbose": -1})
         return lightgbm.train(dict(LIGHTGBM), data, ROUNDS)
 
 
 def columns(traits: Table) -> Floats:
-    """The fields as numbers [n, 10]; the first two, user and group, are names."""
+    """The fields as numbers [n, 12]; the first four, user, group, family and models, are names."""
     limit = np.where(np.isfinite(traits["limit"]), np.log(np.maximum(traits["limit"], SHORTEST_S)), np.nan)
     submit = traits["submit"]
     return np.column_stack(
         [
             np.unique(traits["user"], return_inverse=True)[1],
             np.unique(traits["group"], return_inverse=True)[1],
+            np.unique(traits["family"], return_inverse=True)[1],
+            np.unique(traits["models"], return_inverse=True)[1],
             np.log1p(traits["gpus"]),
             limit,
             traits["cpus"],

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adlro.core.tables import Floats, Table
-from adlro.decompose.following import text_hash
+from adlro.decompose.following import TOKENS, text_hash
 
 Vector = npt.NDArray[np.int8]
 """[D], or [n, D] for several; each entry is +1 or −1."""
@@ -30,7 +30,8 @@ CHUNK: Final = 4096
 
 PARTS: Final[Mapping[str, int]] = {
     "user": 5,
-    "name": 3,
+    "name": 2,
+    **{f"word {place}": 1 for place in range(TOKENS)},
     "family": 1,
     "models": 1,
     "gang": 1,
@@ -179,6 +180,11 @@ def _part(role: str, traits: Table, dimensions: int) -> tuple[Vector, npt.NDArra
         case "gang" | "time" | "cpus" | "memory" | "gpu_memory" | "priority":
             known = levels(role, LEVELS, dimensions)
             codes = _steps(role, traits)
+        case _ if role.startswith("word "):
+            # A word is the same wherever it stands in the name: all have one role. No word adds nothing.
+            numbers, codes = np.unique(traits["tokens"][:, int(role.removeprefix("word "))], return_inverse=True)
+            rows = [numbered_item(number, dimensions) * np.int8(number != 0) for number in numbers]
+            known, role = np.array(rows, np.int8).reshape(-1, dimensions), "word"
         case _:
             # The same size or limit says more than a near one: it has a vector of its own besides its level.
             field = {"same gang": "gpus", "same time": "limit"}.get(role, role)

@@ -5,6 +5,7 @@ What it sees of a job is a row of TRAIT, which holds neither the job's work nor 
 """
 
 import hashlib
+import re
 from typing import Final, Protocol
 
 import numpy as np
@@ -25,6 +26,11 @@ SHORTEST_S: Final = 1.0
 UNKNOWN_S: Final = 600.0
 """What a job without a limit is predicted to run while nothing has been learnt."""
 
+TOKENS: Final = 4
+"""Words of a name that are told apart, the first ones."""
+
+WORD: Final = re.compile(r"[a-z]+|[0-9]+")
+
 TRAIT = np.dtype(
     [
         ("submit", "f8"),  # s since the first job
@@ -39,6 +45,7 @@ TRAIT = np.dtype(
         ("memory", "i4"),  # MiB
         ("gpu_memory", "i4"),  # MiB
         ("priority", "f4"),
+        ("tokens", "u8", (TOKENS,)),  # hashes of the words in the name; 0: no more
     ],
     align=True,
 )
@@ -68,9 +75,16 @@ def traits_of(jobs: Jobs) -> Table:
     traits["user"] = _hashes(owners)[table["group"]]
     traits["group"] = _hashes(groups)[table["group"]]
     traits["name"] = _hashes(names)[table["group"]]
+    traits["tokens"] = np.array([tokens_of(name) for name in names], np.uint64)[table["group"]]
     traits["family"] = _hashes(jobs.families)[table["family"]]
     traits["models"] = _hashes(["|".join(sorted(some)) for some in jobs.allowed])[table["allowed"]]
     return traits
+
+
+def tokens_of(name: str) -> list[int]:
+    """The words and numbers in a name, as hashes: train-bert_2 has train, bert and 2."""
+    words = list(dict.fromkeys(WORD.findall(name.lower())))[:TOKENS]
+    return [text_hash(f"word {word}") for word in words] + [0] * (TOKENS - len(words))
 
 
 def text_hash(text: str) -> int:

@@ -25,7 +25,10 @@ RELATIVE: Final = 9
 """From this level on it is the share of the limit that is kept, not the runtime."""
 
 GUESSES: Final = 3
-EXPERTS: Final = LEVELS * GUESSES
+LIMIT: Final = LEVELS * GUESSES
+"""After the guesses of the levels there is one more: that a job runs as long as it may."""
+
+EXPERTS: Final = LIMIT + 1
 RECENT: Final = 16
 """Runtimes kept for a key."""
 
@@ -35,8 +38,8 @@ AGES: Final = 5
 PROBES: Final = 8
 USERS: Final = 4096
 
-TRUST: Final = 4.0
-"""A guess counts by its mean error to the power of minus this."""
+LEAST_ERROR: Final = 0.02
+"""A guess counts by its mean error, plus this, to the power of −4: one with half the error counts sixteen times."""
 
 USER_DECAY: Final = 0.98
 OVERALL_DECAY: Final = 0.999
@@ -46,6 +49,13 @@ PRIOR: Final = 10.0
 LARGEST_ERROR: Final = 3.0
 SPREAD_RATE: Final = 0.05
 QUANTILE_RATE: Final = 0.02
+BEYOND: Final = 0.09
+"""Share of the jobs beyond each edge of the interval. A tenth is promised; but jobs that run longer than expected are
+learnt later than others, so that what has been learnt always looks a little better than it is."""
+
+FIRST_STEPS: Final = 4.0
+"""The edges of the interval move faster at first: by this over the number of jobs learnt."""
+
 LEAST_SPREAD: Final = 0.05
 AVERAGE_RATE: Final = 0.1
 
@@ -77,7 +87,7 @@ class Told(NamedTuple):
     """What was guessed of each job when it was submitted, until it ends."""
 
     guess: Floats  # [J, E] NaN: none
-    age: Counts  # [J, L]
+    age: Counts  # [J, L + 1]
     middle: Floats  # [J] the prediction; NaN: none yet
     spread: Floats  # [J]
 
@@ -94,10 +104,10 @@ class Scratch(NamedTuple):
 @compiled
 def mixed(hash_: Any, value: Any) -> Any:
     """The hash with one more value in it."""
-    h = np.uint64(hash_) ^ (np.uint64(value) + (np.uint64(hash_) << np.uint64(6)) + np.uint64(0x9E3779B97F4A7C15))
-    h ^= h >> np.uint64(33)
-    h *= np.uint64(0xD6E8FEB86659FD93)
-    h ^= h >> np.uint64(29)
+    h = np.uint64(hash_) ^ np.uint64(value)
+    h ^= h << np.uint64(13)  # shifts only: uncompiled, a product that overflows would be a warning
+    h ^= h >> np.uint64(7)
+    h ^= h << np.uint64(17)
     return h
 
 
@@ -173,6 +183,24 @@ def median(values: Floats, count: int) -> float:
 
 
 @compiled
+def weigh(state: State, scratch: Scratch, user: int, expert: int, age: int, value: float, used: int) -> float:
+    """How much a guess counts, by its past errors; it takes its place among those that were weighed before."""
+    mean = state.error[expert, age] / state.weight[expert, age]
+    if user != NOBODY:
+        mean = (state.user_error[user, expert] + PRIOR * mean) / (state.user_weight[user, expert] + PRIOR)
+    squared = (mean + LEAST_ERROR) * (mean + LEAST_ERROR)
+    trust = 1.0 / (squared * squared)
+    i = used
+    while i > 0 and scratch.value[i - 1] > value:
+        scratch.value[i] = scratch.value[i - 1]
+        scratch.trust[i] = scratch.trust[i - 1]
+        i -= 1
+    scratch.value[i] = value
+    scratch.trust[i] = trust
+    return trust
+
+
+@compiled
 def guess(state: State, told: Told, scratch: Scratch, j: int, job: Table) -> None:
     """What each level says of a job, and the prediction from all of them."""
     set_keys(scratch.key, job)
@@ -198,20 +226,13 @@ def guess(state: State, told: Told, scratch: Scratch, j: int, job: Table) -> Non
         told.guess[j, first + 1] = base + median(scratch.sorted, many)
         told.guess[j, first + 2] = base + state.average[level, place]
         for expert in range(first, first + GUESSES):
-            mean = state.error[expert, age] / state.weight[expert, age]
-            if user != NOBODY:
-                mean = (state.user_error[user, expert] + PRIOR * mean) / (state.user_weight[user, expert] + PRIOR)
-            trust = (mean + 0.02) ** -TRUST
-            total += trust
-            # In order of the guesses, for the weighted median.
-            value, i = told.guess[j, expert], used
-            while i > 0 and scratch.value[i - 1] > value:
-                scratch.value[i] = scratch.value[i - 1]
-                scratch.trust[i] = scratch.trust[i - 1]
-                i -= 1
-            scratch.value[i] = value
-            scratch.trust[i] = trust
+            total += weigh(state, scratch, user, expert, age, told.guess[j, expert], used)
             used += 1
+    told.guess[j, LIMIT] = np.nan
+    if has_limit:
+        told.guess[j, LIMIT] = log_limit
+        total += weigh(state, scratch, user, LIMIT, 0, log_limit, used)
+        used += 1
     middle = log_limit if has_limit else math.log(UNKNOWN_S)
     below = 0.0
     for i in range(used):
@@ -246,9 +267,10 @@ def learn(state: State, told: Told, scratch: Scratch, j: int, job: Table, second
             state.user_error[user, expert] = state.user_error[user, expert] * USER_DECAY + error
             state.user_weight[user, expert] = state.user_weight[user, expert] * USER_DECAY + 1.0
     off = length - told.middle[j]
-    # Each edge moves so that in the long run one job in ten lies beyond it, whatever the errors look like.
-    state.edges[0] += QUANTILE_RATE * (0.1 - (1.0 if off / told.spread[j] < state.edges[0] else 0.0))
-    state.edges[1] += QUANTILE_RATE * (0.1 - (1.0 if off / told.spread[j] <= state.edges[1] else 0.0) + 0.8)
+    # Each edge moves so that in the long run this share of the jobs lies beyond it, whatever the errors look like.
+    rate = max(QUANTILE_RATE, FIRST_STEPS / (state.learnt[0] + 10.0))
+    state.edges[0] += rate * (BEYOND - (1.0 if off / told.spread[j] < state.edges[0] else 0.0))
+    state.edges[1] += rate * ((1.0 if off / told.spread[j] > state.edges[1] else 0.0) - BEYOND)
     state.spread[user] += SPREAD_RATE * (min(abs(off), LARGEST_ERROR + 1.0) - state.spread[user])
     has_limit = job.limit < 1e12
     for level in range(LEVELS):
@@ -322,7 +344,7 @@ class Habits:
         """Predict and learn in this order; p10, p50 and p90 in s, NaN for a job that was not predicted."""
         count = len(traits)
         told = Told(
-            np.empty((count, EXPERTS)), np.zeros((count, LEVELS), np.int64), np.full(count, np.nan), np.ones(count)
+            np.empty((count, EXPERTS)), np.zeros((count, LEVELS + 1), np.int64), np.full(count, np.nan), np.ones(count)
         )
         scratch = Scratch(np.zeros(LEVELS, np.uint64), np.zeros(RECENT), np.zeros(EXPERTS), np.zeros(EXPERTS))
         out = np.full((count, 3), np.nan)

@@ -20,7 +20,21 @@ SQUEUE_FORMAT: Final = "%i|%u|%j|%T|%P|%D|%C|%m|%b|%l|%V|%S|%N|%Q"
 """`squeue --noheader --format=…`: what `read_jobs` reads as text."""
 
 DOWN: Final = frozenset(
-    "DOWN DRAIN DRAINED DRAINING ERROR FAIL FAILING INVAL INVALID_REG MAINT NOT_RESPONDING POWERED_DOWN UNKNOWN".split()
+    [
+        "DOWN",
+        "DRAIN",
+        "DRAINED",
+        "DRAINING",
+        "ERROR",
+        "FAIL",
+        "FAILING",
+        "INVAL",
+        "INVALID_REG",
+        "MAINT",
+        "NOT_RESPONDING",
+        "POWERED_DOWN",
+        "UNKNOWN",
+    ]
 )
 """States in which a node takes no jobs."""
 

@@ -62,7 +62,7 @@ REASONS: Final = (
 
 THERE, ABSENT, SILENT, NAN, IMPLAUSIBLE, FUTURE, OLD, NO_RANGE, FIRST = range(len(REASONS))
 
-EARLIER: Final = "earlier values of a series"
+EARLIER: Final = "an earlier value of a series"
 DUPLICATE: Final = "told twice"
 OUTRANKED: Final = "told by a better source too"
 USED: Final = "used"
@@ -160,6 +160,10 @@ def normalise(
     gap[cell[good][best]] = THERE
     for code in range(NAN, OLD + 1):
         rows[REASONS[code]] = int(np.count_nonzero(fault == code))
+    # An old value beside a fresh one of the same figure is its past, and nothing is amiss.
+    past = int(np.count_nonzero(gap[cell[fault == OLD]] == THERE))
+    rows[REASONS[OLD]] -= past
+    rows[EARLIER] = rows.get(EARLIER, 0) + past
 
     newest = np.full(size, -np.inf)
     np.maximum.at(newest, row[good], readings.time_s[good])
@@ -191,7 +195,7 @@ def _roster(
     seen: tuple[GpuSeen, ...], expected: Sequence[GpuSeen], before: tuple[GpuSeen, ...]
 ) -> tuple[tuple[GpuSeen, ...], NDArray[np.int32], int]:
     """All GPUs that should be there or are, the row of each one seen, and how many were seen but not expected."""
-    if seen is before or (not expected and seen == before):
+    if not expected and seen == before:
         return seen, np.arange(len(seen), dtype=np.int32), 0
     rows: dict[tuple[str, int], int] = {}
     gpus: list[GpuSeen] = []

@@ -75,7 +75,7 @@ def says(body: bytes | str, code: int = 200, **headers: str) -> Answer:
 
     def answer(request: BaseHTTPRequestHandler) -> None:
         request.send_response(code)
-        for name, value in {"Content-Length": str(len(data)), **headers}.items():
+        for name, value in {"Content_Length": str(len(data)), **headers}.items():
             request.send_header(name.replace("_", "-"), value)
         request.end_headers()
         request.wfile.write(data)

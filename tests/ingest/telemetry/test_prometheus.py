@@ -86,38 +86,42 @@ def picture_of(readings: Readings, previous: Telemetry | None = None) -> Telemet
 
 def test_a_real_prometheus_is_read_and_mapped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program("prometheus")
-    with served(says(dcgm_page("a0"))) as nvidia, served(says(amd_page("m0", prefix="amd_"))) as amd:
-        with prometheus_of(tmp_path, [nvidia, amd]) as url:
-            found = until(url, gpus=4, rows=2 * (len(DCGM) - 1) + 2 * (len(AMD) + 2))
-            seen = {(gpu.node, gpu.index): gpu for gpu in found.gpus}
-            assert sorted(seen) == [("a0", 0), ("a0", 1), ("m0", 0), ("m0", 1)]
-            assert (seen["a0", 1].uuid, seen["a0", 1].name) == ("GPU-a0-1", "NVIDIA A100-SXM4-80GB")
-            assert (seen["m0", 0].uuid, seen["m0", 0].name) == ("ccff-m0-0", "AMD Instinct MI300X OAM")
-            assert abs(found.time_s - found.now_s).max() < PATIENCE_S
-            one = {r.metric: (r.value, r.unit) for r in found if (r.node, r.gpu) == ("m0", 1)}
-            assert one["utilisation"] == (pytest.approx(0.55), "ratio")
-            assert one["power"] == (375.0, "W")
-            assert (one["sm_clock"], one["memory_clock"]) == ((1533.0, "MHz"), (1292.0, "MHz"))
-            assert found.lost["another clock"] >= 2
-            assert set(found.lost) <= {"another clock", EARLIER}
+    with (
+        served(says(dcgm_page("a0"))) as nvidia,
+        served(says(amd_page("m0", prefix="amd_"))) as amd,
+        prometheus_of(tmp_path, [nvidia, amd]) as url,
+    ):
+        found = until(url, gpus=4, rows=2 * (len(DCGM) - 1) + 2 * (len(AMD) + 2))
+        seen = {(gpu.node, gpu.index): gpu for gpu in found.gpus}
+        assert sorted(seen) == [("a0", 0), ("a0", 1), ("m0", 0), ("m0", 1)]
+        assert (seen["a0", 1].uuid, seen["a0", 1].name) == ("GPU-a0-1", "NVIDIA A100-SXM4-80GB")
+        assert (seen["m0", 0].uuid, seen["m0", 0].name) == ("ccff-m0-0", "AMD Instinct MI300X OAM")
+        assert abs(found.time_s - found.now_s).max() < PATIENCE_S
+        one = {r.metric: (r.value, r.unit) for r in found if (r.node, r.gpu) == ("m0", 1)}
+        assert one["utilisation"][0] == pytest.approx(0.55)
+        assert one["utilisation"][1] == "ratio"
+        assert one["power"] == (375.0, "W")
+        assert (one["sm_clock"], one["memory_clock"]) == ((1533.0, "MHz"), (1292.0, "MHz"))
+        assert found.lost["another clock"] >= 2
+        assert set(found.lost) <= {"another clock", EARLIER}
 
-            picture = picture_of(found)
-            level = picture.level[[gpu.node == "a0" for gpu in picture.gpus]][0]
-            assert level[FEATURE["utilisation"]] == pytest.approx(0.8)
-            assert level[FEATURE["temperature"]] == pytest.approx(61 / 90)
-            assert level[FEATURE["bandwidth"]] == pytest.approx(0.25)  # the better of two series
-            assert level[FEATURE["power"]] == pytest.approx(300 / 400)
-            assert level[FEATURE["throttle"]] == 1.0
+        picture = picture_of(found)
+        level = picture.level[[gpu.node == "a0" for gpu in picture.gpus]][0]
+        assert level[FEATURE["utilisation"]] == pytest.approx(0.8)
+        assert level[FEATURE["temperature"]] == pytest.approx(61 / 90)
+        assert level[FEATURE["bandwidth"]] == pytest.approx(0.25)  # the better of two series
+        assert level[FEATURE["power"]] == pytest.approx(300 / 400)
+        assert level[FEATURE["throttle"]] == 1.0
 
-            assert run(["ingest", "--prometheus", url]) == 0
-            shown = capsys.readouterr().out
-            assert "a100-sxm4-80gb" in shown
-            assert "mi300x" in shown
-            assert "80 %" in shown
-            assert "missing:" in shown
-            assert run(["ingest", "--prometheus", url, "--json"]) == 0
-            told = json.loads(capsys.readouterr().out)
-            assert {gpu["model"] for gpu in told["gpus"]} == {"a100-sxm4-80gb", "mi300x"}
+        assert run(["ingest", "--prometheus", url]) == 0
+        shown = capsys.readouterr().out
+        assert "a100-sxm4-80gb" in shown
+        assert "mi300x" in shown
+        assert "80 %" in shown
+        assert "missing:" in shown
+        assert run(["ingest", "--prometheus", url, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert {gpu["model"] for gpu in told["gpus"]} == {"a100-sxm4-80gb", "mi300x"}
 
 
 def test_a_scrape_that_stops_becomes_a_gap_and_not_the_last_value(tmp_path: Path) -> None:
@@ -144,6 +148,16 @@ def test_a_scrape_that_stops_becomes_a_gap_and_not_the_last_value(tmp_path: Path
         assert len(after.gpus) == 2
         assert (after.level != after.level).all()
         assert after.gaps() == {"the expected GPU is silent": after.level.size}
+
+
+def test_a_value_has_the_time_at_which_it_was_true_and_not_that_of_asking(tmp_path: Path) -> None:
+    stamp = int(time.time()) - 90  # an exporter that stamps its values, and has stood still since
+    page = f'DCGM_FI_DEV_GPU_UTIL{{gpu="0",Hostname="a0"}} 80 {stamp}000\n'
+    with served(says(page)) as exporter, prometheus_of(tmp_path, [exporter]) as url:
+        found = until(url, gpus=1, rows=1)
+        assert float(urlvalue(url, "DCGM_FI_DEV_GPU_UTIL")) == 80.0  # an instant query still gives it as if it were new
+    assert found.time_s.tolist() == [stamp]
+    assert picture_of(found).gaps()["too old"] == 1
 
 
 def urlvalue(url: str, query: str) -> Any:

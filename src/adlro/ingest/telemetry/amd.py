@@ -1,10 +1,10 @@
 """AMD's GPUs in this machine, through its driver's library (AMD SMI)."""
 
 import socket
-import sys
 import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from io import StringIO
 from typing import Any
 
 from adlro.core.errors import TelemetryError
@@ -15,7 +15,7 @@ from adlro.ingest.telemetry.series import Collector
 def load_amdsmi() -> Any:
     """AMD's Python module, with the library started; one clear line where either is missing."""
     try:
-        with redirect_stdout(sys.stderr):  # it prints about a missing library, then raises whatever comes next
+        with redirect_stdout(StringIO()):  # it prints about a missing library, then raises whatever comes next
             import amdsmi
     except ImportError:
         raise TelemetryError(

@@ -12,7 +12,7 @@ Find = Callable[[str], GpuModel]
 """The model of a name of the catalogue, or CatalogueError; who composes the stages passes it in."""
 
 _MAKERS: Final = re.compile(
-    r"^(?:nvidia|amd|advanced micro devices|tesla|geforce|radeon(?= instinct)|\s|,|inc\.?)+\s+", re.I
+    r"^(?:nvidia|amd|intel|advanced micro devices|tesla|geforce|radeon(?= instinct)|\s|,|inc\.?)+\s+", re.I
 )
 _NOISE: Final = re.compile(r"\b(?:oam|hbm\d?e?|graphics|accelerator|gpu|ib)\b|[()\[\]/]", re.I)
 _SPELLINGS: Final = (("sxm5", "sxm"), ("sxm", "sxm5"), ("sxm3", "sxm2"))
@@ -67,9 +67,19 @@ def model_of(name: str, find: Find) -> GpuModel | None:
 def explain_unknown(name: str, known: Iterable[str]) -> str:
     """One line about a name that the catalogue does not have: the nearest models, and how to add it."""
     bare = list(spellings(name))[1].lower()
-    near = difflib.get_close_matches(bare, sorted(known), n=3, cutoff=0.4)
+    near = [model for score, model in sorted((-_likeness(bare, model), model) for model in known) if score < -0.5][:3]
     guess = f" Nearest: {', '.join(near)}." if near else ""
     return (
         f"the GPU '{name}' is not in the catalogue, so its figures have no ranges.{guess} "
         "Add it: a [gpus.NAME] table with this name among its aliases, in the cluster file (--cluster)."
     )
+
+
+def _likeness(bare: str, model: str) -> float:
+    """How alike two names are: the first words that are most alike decide, then the whole."""
+    first = max(_ratio(word, part) for word in bare.split()[:2] or [""] for part in model.split("-")[:2])
+    return first + 0.1 * _ratio(bare, model)
+
+
+def _ratio(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()
