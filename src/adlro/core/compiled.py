@@ -25,7 +25,12 @@ CACHES_KEPT: Final = 4
 
 
 SHARED: Final = (
-    "core/*.py",
+    "core/compiled.py",
+    "core/engine.py",
+    "core/policy.py",
+    "core/records.py",
+    "core/rules.py",
+    "core/tables.py",
     "decide/choosing.py",
     "decide/network.py",
     "decide/outlook.py",

@@ -7,7 +7,9 @@ AdlroError
 ├── TraceError      a trace cannot be read, or too much of it is wrong
 ├── PolicyError     a user's policy file cannot be loaded or does not answer
 ├── CheckpointError a checkpoint of a network, or the state of a training, cannot be read
-└── TelemetryError  a source of live figures does not answer, or not as it should
+├── TelemetryError  a source of live figures does not answer, or not as it should
+├── BackendError    a live cluster does not answer, or refuses what it was told
+└── StoreError      the daemon's own records cannot be opened, read or written
 """
 
 
@@ -41,3 +43,11 @@ class CheckpointError(AdlroError):
 
 class TelemetryError(AdlroError):
     """A source of live figures does not answer, or not as it should."""
+
+
+class BackendError(AdlroError):
+    """A live cluster does not answer, or refuses what it was told."""
+
+
+class StoreError(AdlroError):
+    """The daemon's own records cannot be opened, read or written."""

@@ -1,0 +1,136 @@
+"""A live cluster as the daemon meets it: a snapshot is a fact, an order is a wish, an answer is what was said to it.
+
+A back end reads snapshots and carries out orders; it never decides. Whatever it cannot read it raises as BackendError:
+an error is never an empty cluster.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from adlro.core.records import Cluster, Job
+
+
+class JobState(StrEnum):
+    """Where a job of a live cluster stands."""
+
+    WAITING = "waiting"  # it may be started; ours to place if `managed`
+    PLACED = "placed"  # let go to a place, and not seen running yet: it holds that place
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"  # ended with an error, or at its limit
+    CANCELLED = "cancelled"
+
+
+ENDED: frozenset[JobState] = frozenset([JobState.FINISHED, JobState.FAILED, JobState.CANCELLED])
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """GPUs of one model on one node that a job holds or shall hold. No `indices`: which of them is not known, or free.
+
+    A job without GPUs has one part with the model `records.CPU_ONLY` and a count of 0.
+    """
+
+    node: str
+    model: str
+    count: int
+    indices: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LiveJob:
+    """One job of a live cluster. Times are seconds since 1970.
+
+    `job.submit_s` is the moment of its first submission in that clock (a requeue does not change it if the back end can
+    help it). `job.work` and `job.estimate` are what the submitter says, in GPU-seconds on the reference model; 0 and
+    None where nothing is said: the daemon predicts. `starts` counts how often it began.
+    """
+
+    id: str
+    job: Job
+    state: JobState
+    parts: tuple[Part, ...] = ()
+    started_s: float | None = None
+    ended_s: float | None = None
+    starts: int = 0
+    managed: bool = True  # ours to place; else it only takes room
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""  # what the back end says of it, in its own words
+    decision: str = ""  # the decision that placed it, as the back end keeps it: "" if none of ours did
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a back end saw at one moment. `down` has the nodes that take no jobs, and why."""
+
+    time_s: float
+    cluster: Cluster
+    jobs: tuple[LiveJob, ...]
+    down: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # what could not be read as it should, in words
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Start a job at a place, or stop it so that it waits again (`parts` is empty then)."""
+
+    job: str
+    decision: str  # kept by the back end where it can, so that records agree after a crash
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def is_start(self) -> bool:
+        """Whether it starts a job."""
+        return bool(self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the back end said to an order. Not `done`: nothing happened, and `said` tells why."""
+
+    job: str
+    done: bool
+    said: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job that a user hands in: what it needs, and what it does. A simulated cluster needs no command."""
+
+    job: Job
+    command: tuple[str, ...] = ()
+    directory: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Backend(Protocol):
+    """A live cluster. One thread calls it at a time."""
+
+    @property
+    def name(self) -> str:
+        """What it is, in a word: simulated, local, slurm, shadow."""
+
+    @property
+    def can_stop(self) -> bool:
+        """Whether orders to stop a job so that it waits again are carried out."""
+
+    def read(self) -> Snapshot:
+        """The cluster now. Raises BackendError when it cannot be read whole."""
+
+    def act(self, orders: Sequence[Order]) -> list[Answer]:
+        """Carry out orders, in this order; an answer for each. Raises BackendError when the back end is gone.
+
+        Carrying out an order twice does no harm: a job that is placed or runs already is not started again.
+        """
+
+    def submit(self, submission: Submission) -> str:
+        """Hand a job in, held for us; its id."""
+
+    def cancel(self, job: str) -> None:
+        """End a job for good, whether it waits or runs."""
+
+    def close(self) -> None:
+        """Let go of what it holds. Jobs that run go on where the back end can keep them."""

@@ -1,0 +1,1 @@
+"""The live orchestrator: reads a cluster, decides, acts, remembers, and answers questions."""

@@ -1,0 +1,223 @@
+"""What the daemon knows and answers, as records: the API, the dashboard and the terminal show nothing else.
+
+JSON has the same names as these fields.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from adlro.core.ports import Answer, LiveJob, Part, Snapshot, Submission
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A place that was open for a job when it was decided, and how the policy judged it (the higher the better)."""
+
+    parts: tuple[Part, ...]
+    score: float | None  # Q of the network, or the policy's own score; None where the policy gives none
+    runtime_s: float  # expected there
+    chosen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """A past job that a job is like."""
+
+    job: str
+    name: str
+    user: str
+    runtime_s: float
+    similarity: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A choice that was made, with its reasons. `verb` is start or stop."""
+
+    id: str
+    time_s: float
+    tick: int
+    job: str
+    verb: str
+    parts: tuple[Part, ...]
+    policy: str  # who decided: the policy, or the fallback
+    reason: str  # in words
+    runtime_s: float | None = None  # predicted there: the middle …
+    low_s: float | None = None  # … and the interval (p10, p90)
+    high_s: float | None = None
+    alternatives: tuple[Alternative, ...] = ()
+    like: tuple[Like, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """Something that an operator should know. `kind` is one word of a fixed list (docs/live.md)."""
+
+    time_s: float
+    kind: str
+    text: str
+    job: str = ""
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A speed that is not what it was thought to be: factor 0.7 means that it runs at 70 % of the expected speed.
+
+    An empty `family` or `node`, and a `gpu` of None, mean all of them.
+    """
+
+    model: str
+    factor: float
+    jobs: int  # how many it was seen on
+    since_s: float
+    family: str = ""
+    node: str = ""
+    gpu: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """When a waiting job is predicted to start, seconds since 1970; None: not foreseen."""
+
+    job: str
+    low_s: float | None
+    middle_s: float | None
+    high_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """One turn of the daemon: read, decide, act, read back."""
+
+    number: int
+    time_s: float
+    policy: str  # who was asked
+    decided_by: str  # who decided: the fallback, when the guard stepped in
+    seconds: float  # how long the turn took
+    waiting: int
+    running: int
+    decisions: tuple[Decision, ...] = ()
+    answers: tuple[Answer, ...] = ()
+    alarms: tuple[Alarm, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What was measured, beside what the fallback is predicted to have come to over the same jobs."""
+
+    time_s: float
+    utilisation: float  # allocated share of the GPUs that are up
+    jct_s: float | None  # mean of the jobs that ended within the window
+    fallback_jct_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that is shown, at one moment."""
+
+    snapshot: Snapshot
+    tick: Tick | None
+    backend: str
+    policy: str
+    fallback: str
+    is_guarded: bool  # the fallback decides now
+    is_leader: bool
+    starts: Mapping[str, Start] = field(default_factory=dict)  # by job
+    alarms: tuple[Alarm, ...] = ()  # the latest last
+    drifts: tuple[Drift, ...] = ()
+    history: tuple[Compared, ...] = ()  # the oldest first
+    telemetry: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    """By "node/index": utilisation, temperature (0..1 of the throttle point), memory …; None: missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a job waits, or why it runs where it does."""
+
+    job: str
+    state: str
+    dominant: str  # one word of a fixed list (docs/live.md): resources, priority, reserved, policy, down, never, …
+    text: str  # one sentence for the user
+    rule: str  # the rule that says so, as docs/semantics.md names it
+    start: Start | None = None
+    places: tuple[Mapping[str, str], ...] = ()  # for each pool: {"model", "answer"} why not there now
+    ahead: int | None = None  # jobs that are expected to start before it
+    decision: Decision | None = None  # the one that placed it, if it runs or ran
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """A question: hand in these jobs now, add or take away these nodes, use that policy."""
+
+    jobs: tuple[Submission, ...] = ()
+    add_nodes: tuple[tuple[str, int, int], ...] = ()  # (model, GPUs on each, how many)
+    remove_nodes: tuple[str, ...] = ()
+    policy: str = ""  # "" is the one in use
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """The answer: means over the jobs that wait now, as things are and as they would be; and the new jobs' starts."""
+
+    jct_s: float | None
+    jct_if_s: float | None
+    makespan_s: float | None
+    makespan_if_s: float | None
+    starts: tuple[Start, ...]
+    changed: int  # jobs that would start at another time
+    seconds: float  # how long the answer took
+    text: str  # one sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened, for those who listen. Numbers grow by one; after a gap, read the state again."""
+
+    number: int
+    time_s: float
+    kind: str  # tick, submitted, decided, started, ended, cancelled, alarm, policy
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """Who asks: `role` is viewer, user or operator."""
+
+    name: str
+    role: str
+
+
+class Service(Protocol):
+    """What the API may ask of the daemon; all of it may be called from any thread."""
+
+    def state(self) -> State:
+        """The latest state; it does not wait for a tick."""
+
+    def job(self, id: str) -> LiveJob | None:
+        """One job, also one that ended a while ago."""
+
+    def submit(self, submission: Submission) -> str:
+        """Hand a job in; its id."""
+
+    def cancel(self, job: str) -> None:
+        """End a job."""
+
+    def why(self, job: str) -> Why | None:
+        """Why it waits, or runs where it does; None: there is no such job."""
+
+    def what_if(self, question: WhatIf) -> Foreseen:
+        """What would come of it, played forward from the latest snapshot."""
+
+    def decisions(self, job: str = "", before: str = "", limit: int = 100) -> Sequence[Decision]:
+        """Decisions, the latest first."""
+
+    def use_policy(self, name: str) -> None:
+        """Decide with this policy from the next tick on. Raises CatalogueError if there is none of that name."""
+
+    def events(self, after: int, wait_s: float) -> Sequence[Event]:
+        """Events with a number above `after`, at once if there are some, else after waiting for one so long."""
+
+    def is_ready(self) -> tuple[bool, str]:
+        """Whether the latest tick is recent and whole; else why not."""
