@@ -7,10 +7,20 @@
 set -euo pipefail
 
 # One word for each package. A test names the command it needs of it.
-PACKAGES="chromium prometheus"
+PACKAGES="chromium prometheus munge slurmctld slurmd slurm-client slurmrestd slurm-wlm-jwt-plugin"
 
-is_there() {  # Debian knows its packages; elsewhere a command of the same name will do.
-    dpkg-query --show --showformat='${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed || command -v "$1" >/dev/null
+command_of() {  # What a package is there for, where that is not a command of its own name.
+    case $1 in
+        munge) echo munged ;;
+        slurm-client) echo scontrol ;;
+        slurm-wlm-jwt-plugin) echo slurmrestd ;;  # a plugin has no command; who builds Slurm with the one has the other
+        *) echo "$1" ;;
+    esac
+}
+
+is_there() {  # Debian knows its packages; elsewhere a command of the package will do. Daemons stand in sbin.
+    dpkg-query --show --showformat='${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed \
+        || PATH=$PATH:/usr/sbin:/sbin command -v "$(command_of "$1")" >/dev/null
 }
 
 missing() {

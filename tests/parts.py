@@ -13,7 +13,7 @@ def required() -> bool:
 
 def program(name: str) -> str:
     """The path of an installed program; else the test is skipped, or fails where nothing may be missing."""
-    found = shutil.which(name)
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")  # where daemons stand
     if found is None:
         reason = f"{name} is not installed: scripts/test_parts.sh does it on Debian."
         if required():

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 import typer
 
 from adlro import __version__
-from adlro.cli import ingest, lists, predict, report, runs, trace, train
+from adlro.cli import ingest, lists, live, predict, report, runs, serve, shadow, slurm, trace, train
 from adlro.cli.output import say
 from adlro.core.errors import AdlroError, CatalogueError, UsageError
 
@@ -66,6 +66,15 @@ app.command()(ingest.ingest)
 app.command()(predict.predict)
 app.command()(train.train)
 app.command()(train.export)
+app.command()(serve.serve)
+app.command()(live.queue)
+app.command()(live.submit)
+app.command()(live.why)
+app.command()(live.cancel)
+app.command()(live.top)
+app.add_typer(live.app_of_tokens, name="token")
+app.add_typer(slurm.app, name="slurm")
+app.add_typer(shadow.app, name="shadow")
 app.command()(runs.bench)
 
 

@@ -45,7 +45,9 @@ MOST_PRIORITY: Final = 4_294_967_295.0
 
 _KEY: Final = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z_]*)=")
 _GPUS: Final = re.compile(r"(?:^|,)(?:gres[:/])?gpu(?::([^:,()=/]+))?[:=](\d+)(?:\([^)]*\))?(?=,|$)")
-_INDEX: Final = re.compile(r"_\d+$")
+_DEVICES: Final = re.compile(r"gpu(?::([^:,()=/]+))?:\d+\(IDX:([\d,-]*)\)")
+INDEX_TYPE: Final = re.compile(r"_\d+$")
+MOST_IN_A_LIST: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class SlurmNode:
     state: tuple[str, ...]
     features: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
+    reason: str = ""
 
     @property
     def is_up(self) -> bool:
@@ -84,6 +87,26 @@ class SlurmJob:
     start_unix: float | None
     node_list: str
     priority: float
+    states: tuple[str, ...] = ()  # the state and its flags, as newer versions tell them
+    reason: str = ""
+    comment: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    restarts: int = 0
+    end_unix: float | None = None
+    required_nodes: str = ""
+    excluded_nodes: str = ""
+    features: str = ""
+    dependency: str = ""
+    per_node: str = ""  # the generic resources asked for on each node, in Slurm's words
+    per_job: str = ""
+    detail: tuple[str, ...] = ()  # the devices on each of its nodes, while it runs
+    array: str = ""  # the array that it is a task of …
+    task: int | None = None
+    tasks: str = ""  # … or the tasks of an array that still wait together: 1,3,7-9%2
+    reservation: str = ""
+    is_het: bool = False  # a part of a heterogeneous job
+    may_requeue: bool = True
 
 
 # ---- nodes -------------------------------------------------------------------------------------------------------
@@ -93,27 +116,51 @@ def read_nodes(text: str, where: str) -> list[SlurmNode]:
     """The nodes in the output of `scontrol show node` (text or JSON), of `sinfo --json`, or of sinfo in our format."""
     start = text.lstrip()[:1]
     if start == "{":
-        nodes = list(_nodes_of_json(_answer(text, where), where))
+        return nodes_in(_parsed(text, where), where)
     elif "NodeName=" in text:
         nodes = [_node_of_block(block, where) for block in re.split(r"(?m)^(?=NodeName=)", text) if block.strip()]
     else:
         nodes = [_node_of_line(line, where, n) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
-    if not nodes:
+    return _unique(nodes, where)
+
+
+def nodes_in(answer: Any, where: str) -> list[SlurmNode]:
+    """The nodes in an answer of `sinfo --json` (22.05), `scontrol show nodes --json` or slurmrestd."""
+    return _unique(list(_nodes_of_json(_without_errors(answer, where), where)), where)
+
+
+def _unique(nodes: Iterable[SlurmNode], where: str) -> list[SlurmNode]:
+    """Each node once: sinfo has a line for each of its partitions."""
+    unique = {node.name: node for node in nodes}
+    if not unique:
         raise TelemetryError(f"{where}: there are no nodes in it; expected the output of 'scontrol show node'.")
-    unique = {node.name: node for node in nodes}  # sinfo has a line for each partition of a node
     return list(unique.values())
 
 
-def _answer(text: str, where: str) -> dict[str, Any]:
-    """Slurm's JSON, if it reports no errors: with its controller down it exits with 0 and an empty list."""
+def version_in(answer: Any) -> tuple[int, int] | None:
+    """The generation of the Slurm that gave this answer: (22, 5); None if it does not say."""
+    meta = answer.get("meta") if isinstance(answer, dict) else None
+    told = (meta.get("slurm") or meta.get("Slurm")) if isinstance(meta, dict) else None
+    found = re.match(r"(\d+)\.(\d+)", str(told.get("release"))) if isinstance(told, dict) else None
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _parsed(text: str, where: str) -> Any:
     try:
-        answer = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise TelemetryError(f"{where}: this is not JSON: {error}.") from None
+
+
+def _without_errors(answer: Any, where: str) -> dict[str, Any]:
+    """Slurm's JSON, if it reports no errors: with its controller down it exits with 0 and an empty list."""
+    if not isinstance(answer, dict):
+        raise TelemetryError(f"{where}: this JSON is no object; expected an answer of Slurm.")
     errors = answer.get("errors")
     if errors:
         first = errors[0] if isinstance(errors, list) else errors
-        said = first.get("error") or first.get("description") if isinstance(first, dict) else first
+        words = (first.get("error"), first.get("description")) if isinstance(first, dict) else (first,)
+        said = ": ".join(str(word) for word in words if word)
         raise TelemetryError(f"{where}: Slurm reports an error: {said}. Is slurmctld running?")
     return answer
 
@@ -131,12 +178,13 @@ def _nodes_of_json(answer: Mapping[str, Any], where: str) -> Iterator[SlurmNode]
             raise TelemetryError(f"{where}: a node without a name in this JSON; expected 'scontrol show nodes --json'.")
         yield SlurmNode(
             name=node["name"],
-            cpus=_number(node.get("cpus")) or 0.0,
-            memory_mib=_number(node.get("real_memory")) or 0.0,
+            cpus=_number(node.get("effective_cpus")) or _number(node.get("cpus")) or 0.0,
+            memory_mib=(_number(node.get("real_memory")) or 0.0) - (_number(node.get("specialized_memory")) or 0.0),
             gres=gpus_in(str(node.get("gres") or "")),
             state=tuple(word.upper() for word in [*_words(node.get("state")), *_words(node.get("state_flags"))]),
             features=tuple(_words(node.get("features"))),
             partitions=tuple(_words(node.get("partitions"))),
+            reason=str(node.get("reason") or ""),
         )
 
 
@@ -151,6 +199,7 @@ def _node_of_block(block: str, where: str) -> SlurmNode:
             state=tuple(values.get("State", "UNKNOWN").upper().split("+")),
             features=tuple(_words(_told(values.get("AvailableFeatures", "")))),
             partitions=tuple(_words(_told(values.get("Partitions", "")))),
+            reason=_told(values.get("Reason", "")),
         )
     except (KeyError, ValueError) as error:
         name = values.get("NodeName", "?")
@@ -185,7 +234,7 @@ def nodes_of(found: Iterable[SlurmNode], model_of: Callable[[str], GpuModel | No
     for node in found:
         counts: dict[str, int] = {}
         for word, count in node.gres:
-            model = next(filter(None, map(model_of, filter(None, (word, _INDEX.sub("", word), *node.features)))), None)
+            model = model_at(word, node.features, model_of)
             if model is None:
                 problems[word] = (
                     f"node '{node.name}': the GPU type '{word or '(none)'}' is not in the catalogue, and was left out. "
@@ -196,6 +245,12 @@ def nodes_of(found: Iterable[SlurmNode], model_of: Callable[[str], GpuModel | No
         gpus = tuple(Gpus(model, count) for model, count in counts.items())
         nodes.append(Node(node.name, node.cpus, node.memory_mib * 1024**2 / 1e9, gpus, PCIE))
     return nodes, list(problems.values())
+
+
+def model_at(word: str, features: Iterable[str], model_of: Callable[[str], GpuModel | None]) -> GpuModel | None:
+    """The model of a GPU type, by the type (with or without an index), else by a feature of its node."""
+    names = filter(None, (word, INDEX_TYPE.sub("", word), *features))
+    return next(filter(None, map(model_of, names)), None)
 
 
 def cluster_toml(nodes: Iterable[Node], name: str = "slurm") -> str:
@@ -222,40 +277,90 @@ def cluster_toml(nodes: Iterable[Node], name: str = "slurm") -> str:
 def read_jobs(text: str, where: str) -> list[SlurmJob]:
     """The jobs in the output of `squeue --json`, or of squeue in our format."""
     if text.lstrip()[:1] == "{":
-        jobs = _answer(text, where).get("jobs")
-        if not isinstance(jobs, list) or not all(isinstance(job, dict) for job in jobs):
-            raise TelemetryError(f"{where}: no 'jobs' in this JSON; expected 'squeue --json'.")
-        return [_job_of_json(job) for job in jobs]
+        return jobs_in(_parsed(text, where), where)
     return [_job_of_line(line, where, n) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+
+
+def jobs_in(answer: Any, where: str) -> list[SlurmJob]:
+    """The jobs in an answer of `squeue --json`, `scontrol show jobs --json` or slurmrestd."""
+    jobs = _without_errors(answer, where).get("jobs")
+    if _number(answer.get("last_update")) == 0:
+        raise TelemetryError(f"{where}: Slurm tells no jobs and no time at which it looked. Is slurmctld running?")
+    if not isinstance(jobs, list) or not all(isinstance(job, dict) for job in jobs):
+        raise TelemetryError(f"{where}: no 'jobs' in this JSON; expected 'squeue --json'.")
+    return [_job_of_json(job) for job in jobs]
 
 
 def _job_of_json(job: Mapping[str, Any]) -> SlurmJob:
     nodes = max(int(_number(job.get("node_count")) or 1), 1)
-    cpus = _number(job.get("cpus")) or 0.0
+    gres = _gres_of(job, nodes)
+    gpus = sum(count for _, count in gres)
+    each_cpu = sum(count for _, count in gpus_in(str(job.get("cpus_per_tres") or "")))
+    each_mib = sum(count for _, count in gpus_in(str(job.get("memory_per_tres") or "")))
+    cpus = max(_number(job.get("cpus")) or 0.0, float(each_cpu * gpus))  # of a waiting job Slurm tells one task's
     per_node, per_cpu = _number(job.get("memory_per_node")), _number(job.get("memory_per_cpu"))
     limit_min = _number(job.get("time_limit"))
+    states = tuple(word.upper() for word in _words(job.get("job_state"))) or ("UNKNOWN",)
+    code, signal = _exit(job.get("exit_code"))
+    task = _number(job.get("array_task_id"))
+    array = int(_number(job.get("array_job_id")) or 0)
     return SlurmJob(
         id=str(job.get("job_id", "")),
         user=str(job.get("user_name") or ""),
         name=str(job.get("name") or ""),
-        state=(_words(job.get("job_state")) or ["UNKNOWN"])[0].upper(),
+        state=states[0],
         partition=str(job.get("partition") or ""),
         nodes=nodes,
         cpus=cpus,
-        memory_mib=per_node * nodes if per_node else (per_cpu or 0.0) * cpus,
-        gres=_gres_of(job, nodes),
+        memory_mib=float(each_mib * gpus) or (per_node * nodes if per_node else (per_cpu or 0.0) * cpus),
+        gres=gres,
         limit_s=None if limit_min is None else limit_min * 60,
         submit_unix=_number(job.get("submit_time")) or None,
         start_unix=_number(job.get("start_time")) or None,
         node_list=str(job.get("nodes") or ""),
         priority=_number(job.get("priority")) or 0.0,
+        states=states,
+        reason=str(job.get("state_reason") or ""),
+        comment=str(job.get("comment") or ""),
+        exit_code=code,
+        signal=signal,
+        restarts=int(_number(job.get("restart_cnt")) or 0),
+        end_unix=_number(job.get("end_time")) or None,
+        required_nodes=",".join(_words(job.get("required_nodes"))),
+        excluded_nodes=",".join(_words(job.get("excluded_nodes"))),
+        features=str(job.get("features") or ""),
+        dependency=str(job.get("dependency") or ""),
+        per_node=str(job.get("tres_per_node") or ""),
+        per_job=str(job.get("tres_per_job") or ""),
+        detail=tuple(str(line) for line in job.get("gres_detail") or ()),
+        array=str(array) if array else "",
+        task=None if task is None or not array else int(task),
+        tasks=str(job.get("array_task_string") or "") if task is None else "",
+        reservation=str(job.get("resv_name") or ""),
+        is_het=bool(_number(job.get("het_job_id"))),
+        may_requeue=job.get("requeue") is not False,
     )
 
 
 def _gres_of(job: Mapping[str, Any], nodes: int) -> tuple[tuple[str, int], ...]:
-    """The GPUs of the whole job: asked for in all, or on each node."""
-    whole = gpus_in(str(job.get("tres_per_job") or ""))
-    return whole or tuple((word, count * nodes) for word, count in gpus_in(str(job.get("tres_per_node") or "")))
+    """The GPUs of the whole job: asked for in all, for each task, or on each node."""
+    tasks = max(int(_number(job.get("tasks")) or 1), 1)
+    for key, times in (("tres_per_job", 1), ("tres_per_task", tasks), ("tres_per_node", nodes)):
+        if found := gpus_in(str(job.get(key) or "")):
+            return tuple((word, count * times) for word, count in found)
+    return ()
+
+
+def _exit(value: Any) -> tuple[int | None, int | None]:
+    """The exit code and the signal: 22.05 tells the status of wait(2), 24.11 both in words."""
+    if isinstance(value, dict):
+        found = value.get("signal")
+        number = found.get("signal_id", found.get("id")) if isinstance(found, dict) else None
+        signal = _number(number)
+        code = _number(value.get("return_code"))
+        return None if code is None else int(code), int(signal) if signal else None
+    status = _number(value)
+    return (None, None) if status is None else (int(status) >> 8, (int(status) & 127) or None)
 
 
 def _job_of_line(line: str, where: str, number: int) -> SlurmJob:
@@ -289,7 +394,7 @@ def _job_of_line(line: str, where: str, number: int) -> SlurmJob:
 
 def job_of(job: SlurmJob, model_of: Callable[[str], GpuModel | None], family: str = "") -> Job:
     """Our record of a submission. Its work is not a number: of a live job nobody knows it."""
-    models = {model.name for word, _ in job.gres if word and (model := model_of(_INDEX.sub("", word))) is not None}
+    models = {model.name for word, _ in job.gres if word and (model := model_of(INDEX_TYPE.sub("", word))) is not None}
     return Job(
         family=family,
         work=math.nan,
@@ -306,6 +411,46 @@ def job_of(job: SlurmJob, model_of: Callable[[str], GpuModel | None], family: st
 
 
 # ---- words and numbers -------------------------------------------------------------------------------------------
+
+
+def devices_in(detail: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The devices that a job holds on a node: (("v100", (0, 1)),) for gpu:v100:2(IDX:0-1). No type without any."""
+    found = ((word or "", whole_numbers(numbers)) for word, numbers in _DEVICES.findall(detail))
+    return tuple((word, numbers) for word, numbers in found if numbers)
+
+
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """The numbers of a list with ranges and steps: (1, 3, 5, 8) for 1-5:2,8; nothing for what is no list."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        if found := re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part.strip()):
+            first, last, step = int(found[1]), int(found[2] or found[1]), max(int(found[3] or 1), 1)
+            if (last - first) // step > MOST_IN_A_LIST:
+                return ()
+            numbers += range(first, last + 1, step)
+    return tuple(numbers)
+
+
+def hosts_in(text: str) -> tuple[str, ...]:
+    """The nodes of a list as Slurm shortens it: ("a0", "a1", "b07") for a[0-1],b07. Zeros in front are kept."""
+    hosts: list[str] = []
+    for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
+        hosts += _spread(part)
+    return tuple(hosts)
+
+
+def _spread(part: str) -> list[str]:
+    """The names of one entry of a node list; several brackets multiply."""
+    found = re.match(r"([^\[]*)\[([^\]]*)\](.*)$", part)
+    if not found:
+        return [part]
+    names = []
+    for piece in found[2].split(","):
+        first, _, last = piece.partition("-")
+        if not first.isdigit() or (last and not last.isdigit()) or int(last or first) - int(first) > MOST_IN_A_LIST:
+            return [part]
+        names += [f"{found[1]}{number:0{len(first)}d}" for number in range(int(first), int(last or first) + 1)]
+    return [name + rest for name in names for rest in _spread(found[3])]
 
 
 def gpus_in(gres: str) -> tuple[tuple[str, int], ...]:

@@ -60,6 +60,8 @@ class Form(NamedTuple):
     gpu_memory: int
     link: Link
     neighbours: tuple[tuple[str, int], ...]
+    factors: tuple[float, ...] = ()
+    """Speed factors of its GPUs, the least first, where they are known to differ from 1; none: all are 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,12 +174,16 @@ def mib(gigabytes: float) -> int:
 # ---- the cluster -------------------------------------------------------------------------------------------------
 
 
-def plan_cluster(cluster: Cluster) -> Plan:
-    """Number the sites, forms and pools of a cluster, all empty and up."""
+def plan_cluster(cluster: Cluster, factors: Mapping[str, Sequence[float]] | None = None) -> Plan:
+    """Number the sites, forms and pools of a cluster, all empty and up.
+
+    `factors` has, by node, the measured speed factor of each of its GPUs in their order: sites that differ in them are
+    not alike, and have forms of their own.
+    """
     rows = [(n, node, model, count) for n, node in enumerate(cluster.nodes) for model, count in groups_of(node)]
     sites, nodes = records(SITE, len(rows)), records(NODE, len(cluster.nodes))
     forms, models = Numbers(), Numbers()
-    first_gpu = 0
+    first_gpu, first_on_node, factors = 0, 0, factors or {}
     for row, node in zip(nodes, cluster.nodes, strict=True):
         row.cpus = row.free_cpus = round(node.cpus * 1000)
         row.memory = row.free_memory = mib(node.memory_gb)
@@ -190,13 +196,15 @@ def plan_cluster(cluster: Cluster) -> Plan:
         site.free_mask, site.first_gpu, site.slot, site.up = (1 << count) - 1, first_gpu, NOBODY, 1
         site.model = site.pool = models.number(model)
         gpu_memory = mib(cluster.models[model].memory_gb) if count else 0
+        if nodes[n].first_site == NOBODY:
+            nodes[n].first_site, first_on_node = s, 0
         form = Form(
-            model, count, int(nodes[n].cpus), int(nodes[n].memory), gpu_memory, node.link, tuple(groups_of(node))
-        )
+            model, count, int(nodes[n].cpus), int(nodes[n].memory), gpu_memory, node.link, tuple(groups_of(node)),
+            known_factors(factors.get(node.name, ()), first_on_node, count),
+        )  # fmt: skip
         site.form = forms.number(form)
         first_gpu += count
-        if nodes[n].first_site == NOBODY:
-            nodes[n].first_site = s
+        first_on_node += count
         nodes[n].sites += 1
     gpus = records(GPU, max(1, first_gpu))
     for site in sites:
@@ -209,6 +217,13 @@ def plan_cluster(cluster: Cluster) -> Plan:
         cluster, sites, nodes, gpus, form_table, pools, idle, form_sites, pool_sites,
         tuple(forms.things), tuple(models.things),
     )  # fmt: skip
+
+
+def known_factors(factors: Sequence[float], first: int, count: int) -> tuple[float, ...]:
+    """The speed factors of a site's GPUs, the least first; none if all are 1."""
+    mine = [float(factor) for factor in factors[first : first + count]]
+    mine += [1.0] * (count - len(mine))
+    return () if all(factor == 1.0 for factor in mine) else tuple(sorted(mine))
 
 
 def groups_of(node: Node) -> list[tuple[str, int]]:
@@ -402,11 +417,31 @@ def fill_pool(plan: Plan, p: int, job: Any, family: str, speed: SpeedOf, rate: F
         if nodes > 1 or (nodes == 1 and form.gpus >= gpus):
             at = Placing(model, gpus, nodes, form.link, plan.cluster.network)
             rate[h] = amount * speed(family, at).value
+            if nodes == 1:
+                rate[h] *= expected_factor(form.factors, gpus)
             width[h] = nodes if rate[h] > 0.0 else 0
     if nodes > 1:
         slowest = min(rate[h] for h in members)
+        if any(plan.form_records[h].factors for h in members):
+            least = sorted(
+                min(plan.form_records[h].factors, default=1.0) for h in members for _ in range(plan.forms[h].sites)
+            )
+            slowest *= expected_factor(least, nodes)
         for h in members:
             rate[h], width[h] = slowest, nodes if slowest > 0.0 else 0
+
+
+def expected_factor(factors: Sequence[float], taken: int) -> float:
+    """The speed factor that a job may expect which takes some of these, any as likely as another, and the least counts.
+
+    `factors` are in order, the least first. It is the mean of the time that counts, not of the speed.
+    """
+    many = len(factors)
+    if not 0 < taken <= many:
+        return 1.0
+    ways = math.comb(many, taken)
+    time = sum(math.comb(many - i - 1, taken - 1) / factor for i, factor in enumerate(factors))
+    return ways / time
 
 
 def fewest_nodes(sizes: Sequence[tuple[int, int]], gpus: int) -> int:

@@ -221,3 +221,46 @@ class Service(Protocol):
 
     def is_ready(self) -> tuple[bool, str]:
         """Whether the latest tick is recent and whole; else why not."""
+
+
+class Memory(Protocol):
+    """What the daemon remembers beyond a crash. It owns no truth about the cluster: all of it can be lost and rebuilt.
+
+    One thread writes. Methods raise StoreError when they cannot; the daemon then goes on without, with an alarm.
+    """
+
+    def first_seen(self, jobs: Sequence[LiveJob]) -> Mapping[str, float]:
+        """Note jobs that are new; by id the submit time under which each was first noted."""
+
+    def intend(self, decisions: Sequence[Decision]) -> None:
+        """Write decisions down before they are acted on."""
+
+    def answered(self, decisions: Sequence[Decision], answers: Sequence[Answer]) -> None:
+        """Write down what was said to them."""
+
+    def unanswered(self) -> Sequence[Decision]:
+        """Decisions that were intended and have no answer: the daemon died in between. Ask the cluster what is true."""
+
+    def ended(self, jobs: Sequence[LiveJob]) -> None:
+        """Write down jobs that ended, once each: the history from which runtimes and speeds are learnt."""
+
+    def history(self, limit: int) -> Sequence[LiveJob]:
+        """The latest jobs that ended, the oldest first."""
+
+    def job(self, id: str) -> LiveJob | None:
+        """A job that ended, if it is remembered."""
+
+    def ticked(self, tick: Tick) -> None:
+        """Write down a turn with its alarms."""
+
+    def decisions(self, job: str = "", before: str = "", limit: int = 100) -> Sequence[Decision]:
+        """Decisions, the latest first; `before` is the id of a decision."""
+
+    def alarms(self, limit: int) -> Sequence[Alarm]:
+        """The latest alarms, the latest last."""
+
+    def get(self, key: str) -> str | None:
+        """A small value by its name."""
+
+    def put(self, key: str, value: str) -> None:
+        """Keep a small value."""

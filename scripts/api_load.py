@@ -1,0 +1,137 @@
+"""Ask a daemon's API at a steady rate, and print how long the answers took.
+
+    python scripts/api_load.py --url http://127.0.0.1:8321 --rate 500 --seconds 30
+
+Requests are sent at the times planned for them, whether the ones before are answered or not, and a latency counts from
+the planned time: a server that stops for a second is seen as slow by all that came in that second. A token is in
+ADLRO_TOKEN.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+MIX = {
+    "state, unchanged or new": 20,
+    "page of jobs": 25,
+    "one job": 25,
+    "why": 10,
+    "decisions": 10,
+    "cluster, unchanged or new": 5,
+    "health": 5,
+}
+"""What is asked, and how often in a hundred."""
+
+
+@dataclass
+class Asker:
+    """One connection that is kept open, with the tags of what it has seen."""
+
+    host: str
+    port: int
+    headers: str
+    tags: dict[str, str] = field(default_factory=dict)
+    reader: asyncio.StreamReader | None = None
+    writer: asyncio.StreamWriter | None = None
+
+    async def ask(self, path: str) -> tuple[int, bytes]:
+        """The status and the body of an answer."""
+        if self.writer is None or self.reader is None:
+            self.reader, self.writer = await asyncio.open_connection(self.host, self.port, limit=2**26)
+        tag = f"If-None-Match: {self.tags[path]}\r\n" if path in self.tags else ""
+        self.writer.write(f"GET {path} HTTP/1.1\r\n{self.headers}{tag}\r\n".encode())
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        fields = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
+        body = await self.reader.readexactly(int(fields.get("content-length", 0)))
+        if "etag" in fields:
+            self.tags[path] = fields["etag"]
+        return int(head[0].split()[1]), body
+
+
+async def main() -> int:
+    """Run the load and print the latencies."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--url", default="http://127.0.0.1:8321")
+    parser.add_argument("--rate", type=float, default=500.0, help="requests a second")
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--connections", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    place = urlsplit(given.url)
+    host, port = place.hostname or "127.0.0.1", place.port or 80
+    token = os.environ.get("ADLRO_TOKEN")
+    headers = f"Host: {host}:{port}\r\nAccept-Encoding: gzip\r\n" + (
+        f"Authorization: Bearer {token}\r\n" if token else ""
+    )
+    asker = Asker(host, port, headers.replace("gzip", "identity"))
+    status, body = await asker.ask("/api/v1/jobs?limit=1000")
+    if status != 200:
+        print(f"{given.url} answered {status}: {body.decode()}", file=sys.stderr)
+        return 1
+    page = json.loads(body)
+    jobs = [job["id"] for job in page["jobs"]]
+    print(f"{page['total']:,} jobs; {given.rate:g} requests/s for {given.seconds:g} s, {given.connections} connections")
+
+    pick = random.Random(given.seed)
+    paths: dict[str, Callable[[], str]] = {
+        "state, unchanged or new": lambda: "/api/v1/state",
+        "page of jobs": lambda: f"/api/v1/jobs?state=waiting&limit=50&offset={50 * pick.randrange(20)}",
+        "one job": lambda: f"/api/v1/jobs/{pick.choice(jobs)}",
+        "why": lambda: f"/api/v1/jobs/{pick.choice(jobs)}/why",
+        "decisions": lambda: "/api/v1/decisions?limit=20",
+        "cluster, unchanged or new": lambda: "/api/v1/cluster",
+        "health": lambda: "/healthz",
+    }
+    kinds = pick.choices(list(MIX), list(MIX.values()), k=int(given.rate * given.seconds))
+    plan: asyncio.Queue[tuple[float, str, str]] = asyncio.Queue()
+    took: dict[str, list[float]] = {kind: [] for kind in MIX}
+    statuses: Counter[int] = Counter()
+    errors: Counter[str] = Counter()
+
+    async def work() -> None:
+        """Take what is planned next, one after another."""
+        own = Asker(host, port, headers)
+        while True:
+            planned, kind, path = await plan.get()
+            try:
+                status, _ = await own.ask(path)
+                statuses[status] += 1
+                took[kind].append(time.perf_counter() - planned)
+            except (OSError, asyncio.IncompleteReadError) as error:
+                errors[type(error).__name__] += 1
+                own = Asker(host, port, headers)
+            plan.task_done()
+
+    workers = [asyncio.create_task(work()) for _ in range(given.connections)]
+    began = time.perf_counter()
+    for number, kind in enumerate(kinds):
+        planned = began + number / given.rate
+        if (ahead := planned - time.perf_counter()) > 0:
+            await asyncio.sleep(ahead)
+        plan.put_nowait((planned, kind, paths[kind]()))
+    await plan.join()
+    lasted = time.perf_counter() - began
+    for worker in workers:
+        worker.cancel()
+
+    everything = [seconds for kind in took.values() for seconds in kind]
+    print(f"{'':28}{'asked':>8}{'p50 ms':>9}{'p90 ms':>9}{'p99 ms':>9}{'max ms':>9}")
+    for name, values in (*took.items(), ("all", everything)):
+        if values:
+            ranked = sorted(values)
+            cells = [1000 * ranked[min(int(q * len(ranked)), len(ranked) - 1)] for q in (0.5, 0.9, 0.99, 1.0)]
+            print(f"{name:28}{len(values):>8,}" + "".join(f"{cell:>9.1f}" for cell in cells))
+    print(f"{len(everything) / lasted:.0f} answers/s; statuses {dict(sorted(statuses.items()))}; errors {dict(errors)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

@@ -1,0 +1,328 @@
+"""Shadow: a live cluster that schedules itself, seen as if its jobs were ours to place. Orders are only written down.
+
+Nothing is ever changed on the cluster behind it: only `read` and `close` of the wrapped back end are called. What we
+would have started keeps its place in what we see (state `placed`) until the cluster starts the job itself, another job
+takes the place, the job leaves, or the run that we had in mind would be over. So the next decision sees its
+consequences, and is still made from the real cluster: a wish that reality has overtaken is void.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, final
+
+from adlro.core.errors import BackendError
+from adlro.core.ports import ENDED, Answer, Backend, JobState, LiveJob, Order, Part, Snapshot, Submission
+from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster
+
+# What a note tells.
+CLUSTER: Final = "cluster"  # the cluster as it is from now on
+LOOKED: Final = "looked"  # it was read; so often that a gap shows that nobody watched
+SEEN: Final = "seen"  # a job was met for the first time
+WISHED: Final = "wished"  # we would have started it
+VOID: Final = "void"  # a wish came to nothing; `why` tells
+STARTED: Final = "started"  # the cluster started it itself
+ENDED_NOTE: Final = "ended"
+GONE: Final = "gone"  # it is no longer listed, and its end was not seen
+
+# Why a wish came to nothing.
+TAKEN: Final = "taken"  # another job has the place
+DOWN: Final = "down"  # the node takes no jobs any more
+LEFT: Final = "left"  # the job was cancelled, or is no longer listed
+OVER: Final = "over"  # the run that we had in mind would have ended
+
+FOR_ROOM: Final = frozenset(["", "none", "resources", "priority", "nodedown", "cleaning"])
+"""Reasons of a job that waits for room or for its turn. With any other, nobody could start it now."""
+
+ROUNDING: Final = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One line of the record of what we would have done and of what happened. Times are seconds since 1970."""
+
+    what: str
+    time_s: float
+    id: str = ""
+    job: LiveJob | None = None  # as the cluster tells it
+    decision: str = ""
+    parts: tuple[Part, ...] = ()
+    why: str = ""
+    cluster: Cluster | None = None
+    down: tuple[str, ...] = ()
+
+
+Write = Callable[[Sequence[Note]], str]
+"""Keeps notes; says in words what went wrong, or nothing."""
+
+RunsFor = Callable[[LiveJob, tuple[Part, ...]], float | None]
+"""How many seconds a job is expected to run at a place; None: nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A start that was written down and not carried out."""
+
+    decision: str
+    parts: tuple[Part, ...]
+    time_s: float
+    until_s: float | None  # when the run would be over
+
+
+def could_start(job: LiveJob) -> bool:
+    """Whether a waiting job is ours, or waits for nothing but room and its turn."""
+    return job.state is JobState.WAITING and (job.managed or job.reason.strip("()").lower() in FOR_ROOM)
+
+
+def for_its_limit(job: LiveJob, parts: tuple[Part, ...]) -> float | None:
+    """Its walltime limit."""
+    return job.job.limit_s
+
+
+@final
+class Shadow:
+    """A back end beside a cluster that schedules itself: reads pass through, orders are only written down."""
+
+    def __init__(
+        self,
+        real: Backend,
+        write: Write = lambda notes: "",
+        past: Iterable[Note] = (),
+        runs_for: RunsFor = for_its_limit,
+        is_ours: Callable[[LiveJob], bool] = could_start,
+        beat_s: float = 60.0,
+    ) -> None:
+        """`past` are the notes of earlier, so that a daemon that was restarted wishes nothing twice."""
+        self._real = real
+        self._write = write
+        self._runs_for = runs_for
+        self._is_ours = is_ours
+        self._beat_s = beat_s
+        self._cluster: Cluster | None = None
+        self._looked_s = float("-inf")
+        self._stage: dict[str, str] = {}  # by job: the latest of SEEN, STARTED, ENDED_NOTE
+        self._wishes: dict[str, Wish] = {}  # by job, the oldest first
+        self._fresh: dict[str, Wish] = {}  # of the latest orders, until they were read back once
+        self._over: set[str] = set()  # jobs whose imagined run is over, and that wait still
+        self._latest: Snapshot | None = None
+        self._trouble = ""
+        for note in past:
+            self._learn(note)
+
+    @property
+    def name(self) -> str:
+        """What it is, in a word."""
+        return "shadow"
+
+    @property
+    def can_stop(self) -> bool:
+        """Never: what a stop would lead to cannot be seen from the real cluster."""
+        return False
+
+    @property
+    def wishes(self) -> Mapping[str, Wish]:
+        """What we would have started and the cluster has not, by job."""
+        return dict(self._wishes)
+
+    def read(self) -> Snapshot:
+        """The real cluster now, with what we would have started in its place.
+
+        The first reading after orders shows all of them as placed: what reality made of them meanwhile is no refusal.
+        """
+        seen = self._real.read()
+        self._latest = seen
+        self._keep(self._news(seen))
+        notes = (*seen.notes, f"shadow record: {self._trouble}") if self._trouble else seen.notes
+        shown = tuple(self._shown(job) for job in seen.jobs)
+        self._fresh = {}
+        return replace(seen, jobs=shown, notes=notes)
+
+    def act(self, orders: Sequence[Order]) -> list[Answer]:
+        """Write the orders down. Nothing is carried out."""
+        if self._latest is None:
+            raise BackendError("shadow: orders came before the cluster was read; read it first.")
+        seen = self._latest
+        jobs = {job.id: job for job in seen.jobs}
+        room = Room(seen)
+        for id, wish in self._wishes.items():
+            if id in jobs:
+                room.take(jobs[id], wish.parts)
+        answers, notes = [], []
+        for order in orders:
+            job = jobs.get(order.job)
+            said = self._refusal(order, job, room)
+            answers.append(Answer(order.job, not said, said or "shadow: written down, not carried out"))
+            if not said and job is not None and order.job not in self._wishes:
+                room.take(job, order.parts)
+                notes.append(Note(WISHED, seen.time_s, job.id, job, order.decision, order.parts))
+                self._learn(notes[-1])
+                self._fresh[job.id] = self._wishes[job.id]
+        self._keep(notes)
+        return answers
+
+    def submit(self, submission: Submission) -> str:
+        """Refused: a shadow changes nothing."""
+        raise BackendError("shadow mode changes nothing: hand the job in to the cluster itself (sbatch).")
+
+    def cancel(self, job: str) -> None:
+        """Refused: a shadow changes nothing."""
+        raise BackendError(f"shadow mode changes nothing: cancel job {job} on the cluster itself (scancel).")
+
+    def close(self) -> None:
+        """Let go of the connection; the cluster goes on as it is."""
+        self._real.close()
+
+    # ---- what is seen ---------------------------------------------------------------------------------------------
+
+    def _shown(self, job: LiveJob) -> LiveJob:
+        """A job as the daemon shall see it: ours while it waits, the cluster's own once that has started it."""
+        wish = self._fresh.get(job.id) if job.state not in ENDED else None
+        if job.state is not JobState.WAITING and wish is None:
+            return replace(job, managed=False)
+        wish = wish or self._wishes.get(job.id)
+        if wish is not None:
+            return replace(
+                job, state=JobState.PLACED, parts=wish.parts, managed=True, decision=wish.decision, reason="shadow"
+            )
+        if job.id in self._over:
+            return replace(job, managed=False, reason=f"shadow: its run would be over; {job.reason}".rstrip("; "))
+        return replace(job, managed=self._is_ours(job))
+
+    def _refusal(self, order: Order, job: LiveJob | None, room: "Room") -> str:
+        """Why an order could not have been carried out; nothing if it could."""
+        if not order.is_start:
+            return "shadow: no job is stopped"
+        if job is None or job.state is not JobState.WAITING:
+            return "shadow: it does not wait any more"
+        if order.job in self._wishes:
+            return ""
+        return "" if room.has(job, order.parts) else "shadow: there is no room for it there"
+
+    # ---- what is written down -------------------------------------------------------------------------------------
+
+    def _news(self, seen: Snapshot) -> list[Note]:
+        """All that is new in a snapshot, and learnt from it."""
+        found: list[Note] = []
+
+        def tell(note: Note) -> None:
+            self._learn(note)
+            found.append(note)
+
+        now = seen.time_s
+        if seen.cluster != self._cluster:
+            tell(Note(CLUSTER, now, cluster=seen.cluster))
+        if now - self._looked_s >= self._beat_s:
+            tell(Note(LOOKED, now, down=tuple(sorted(seen.down))))
+        jobs = {job.id: job for job in seen.jobs}
+        for job in seen.jobs:
+            for note in self._news_of(job, now):
+                tell(note)
+        for id in [id for id in self._stage if id not in jobs]:
+            if self._stage[id] != ENDED_NOTE:
+                tell(Note(GONE, now, id))
+            del self._stage[id]
+        room = Room(seen)
+        for id, wish in list(self._wishes.items()):
+            if why := void_because(jobs.get(id), wish, seen, room):
+                tell(Note(VOID, now, id, decision=wish.decision, parts=wish.parts, why=why))
+            else:
+                room.take(jobs[id], wish.parts)
+        return found
+
+    def _news_of(self, job: LiveJob, now: float) -> Iterable[Note]:
+        """What is new of one job."""
+        stage = self._stage.get(job.id)
+        if stage is None:
+            yield Note(SEEN, now, job.id, job)
+        let_go = job.state in (JobState.RUNNING, JobState.PLACED)
+        ran = let_go or (job.state in ENDED and job.started_s is not None)
+        if ran and stage not in (STARTED, ENDED_NOTE):
+            wish = self._wishes.get(job.id)
+            yield Note(STARTED, now, job.id, job, wish.decision if wish else "", wish.parts if wish else ())
+        if job.state is JobState.WAITING and stage in (STARTED, ENDED_NOTE):
+            yield Note(SEEN, now, job.id, job, why="it waits again")
+        if job.state in ENDED and stage != ENDED_NOTE:
+            yield Note(ENDED_NOTE, now, job.id, job)
+
+    def _learn(self, note: Note) -> None:
+        """Take a note into account, whether it is new or was read back."""
+        match note.what:
+            case "cluster":
+                self._cluster = note.cluster
+            case "looked":
+                self._looked_s = note.time_s
+            case "wished":
+                length = self._runs_for(note.job, note.parts) if note.job is not None else None
+                until = None if length is None else note.time_s + length
+                self._wishes[note.id] = Wish(note.decision, note.parts, note.time_s, until)
+            case "void":
+                self._wishes.pop(note.id, None)
+                if note.why == OVER:
+                    self._over.add(note.id)
+            case "seen" | "started" | "ended" | "gone":
+                self._stage[note.id] = note.what
+                if note.what != SEEN:
+                    self._over.discard(note.id)
+                if note.what == STARTED:
+                    self._wishes.pop(note.id, None)
+
+    def _keep(self, notes: Sequence[Note]) -> None:
+        if notes:
+            self._trouble = self._write(notes)
+
+
+def void_because(job: LiveJob | None, wish: Wish, seen: Snapshot, room: "Room") -> str:
+    """Why a wish is void; nothing while it stands."""
+    if job is None or job.state is not JobState.WAITING:
+        return LEFT
+    if any(part.node in seen.down for part in wish.parts):
+        return DOWN
+    if wish.until_s is not None and seen.time_s >= wish.until_s:
+        return OVER
+    return "" if room.has(job, wish.parts) else TAKEN
+
+
+@final
+class Room:
+    """What is free on each node beside the jobs that the cluster runs or has let go to a place."""
+
+    def __init__(self, seen: Snapshot) -> None:
+        self._gpus: dict[tuple[str, str], int] = {}  # thousandths
+        self._cpus: dict[str, float] = {}
+        self._memory_gb: dict[str, float] = {}
+        for node in seen.cluster.nodes:
+            up = node.name not in seen.down
+            self._cpus[node.name] = node.cpus if up else 0.0
+            self._memory_gb[node.name] = node.memory_gb if up else 0.0
+            for gpus in node.gpus:
+                self._gpus[node.name, gpus.model] = gpus.count * WHOLE_GPU if up else 0
+        for job in seen.jobs:
+            if job.state in (JobState.RUNNING, JobState.PLACED):
+                self.take(job, job.parts)
+
+    def has(self, job: LiveJob, parts: tuple[Part, ...]) -> bool:
+        """Whether all that the job needs is free in this place."""
+        return bool(parts) and all(
+            (part.model == CPU_ONLY or self._gpus.get((part.node, part.model), 0) >= gpus)
+            and self._cpus.get(part.node, 0.0) + ROUNDING >= cpus
+            and self._memory_gb.get(part.node, 0.0) + ROUNDING >= memory_gb
+            for part, gpus, cpus, memory_gb in needs(job, parts)
+        )
+
+    def take(self, job: LiveJob, parts: tuple[Part, ...]) -> None:
+        """The job holds this place."""
+        for part, gpus, cpus, memory_gb in needs(job, parts):
+            if part.node in self._cpus:
+                self._cpus[part.node] -= cpus
+                self._memory_gb[part.node] -= memory_gb
+            if (part.node, part.model) in self._gpus:
+                self._gpus[part.node, part.model] -= gpus
+
+
+def needs(job: LiveJob, parts: tuple[Part, ...]) -> list[tuple[Part, int, float, float]]:
+    """For each part: thousandths of GPUs, cores and memory, which go with the GPUs."""
+    whole = sum(part.count for part in parts)
+    shares = [part.count / whole if whole else 1 / len(parts) for part in parts]
+    return [
+        (part, part.count * job.job.share, job.job.cpus * share, job.job.memory_gb * share)
+        for part, share in zip(parts, shares, strict=True)
+    ]

@@ -1,0 +1,671 @@
+"""Tell a running Slurm what was decided: place and let go, put back, hand in, cancel; and give the queue back to it.
+
+Over slurmrestd a placement is one call, so that no job is let go without its place. Slurm's commands need two, and in
+between the job is held: whoever dies there leaves it waiting, not lost.
+"""
+
+import re
+import secrets
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, final
+
+from adlro.core.errors import BackendError
+from adlro.core.ports import ENDED, Answer, JobState, LiveJob, Order, Part, Snapshot, Submission
+from adlro.core.records import CPU_ONLY, WHOLE_GPU, Job
+
+NEW_API: Final = 39
+"""From v0.0.39 on the nodes of a job are a list, and its GPUs have another key."""
+
+LONGEST_NAME: Final = 200
+PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+CONTROLLER_GONE: Final = re.compile(
+    r"contact slurm controller|Zero Bytes were transmitted|connect failure|Socket timed out|communication error"
+    r"|Unspecified error",  # what slurmrestd of 22.05 says of it
+    re.I,
+)
+SAYS_NOTHING: Final = "Unexpected message received"
+"""What Slurm says of an update when the controller is gone, and of some that it refuses."""
+
+ARRAY_UPDATE: Final = "job array update"
+"""22.05's slurmrestd says that this failed when it has been done."""
+
+
+class RefusedError(Exception):
+    """Slurm said no to an order; the text is what it said."""
+
+
+class Told(Protocol):
+    """What must be known of a job to give orders about it."""
+
+    @property
+    def live(self) -> LiveJob:
+        """The job as the snapshot has it."""
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it waits in Slurm's eyes."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it will not start before it is let go."""
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether it may start at named nodes only."""
+
+    @property
+    def is_task(self) -> bool:
+        """Whether it is a task of an array."""
+
+    @property
+    def is_per_job(self) -> bool:
+        """Whether its GPUs are asked for in all, however many nodes they are on."""
+
+    @property
+    def is_ours_to_give_back(self) -> bool:
+        """Whether it waits because of us."""
+
+    @property
+    def may_requeue(self) -> bool:
+        """Whether it may be put back once it has begun."""
+
+    @property
+    def restarts(self) -> int:
+        """How often it began and was put back."""
+
+    @property
+    def asked(self) -> str:
+        """The GPUs asked for on each node, in Slurm's words."""
+
+    @property
+    def words(self) -> Mapping[str, str]:
+        """Our words in its comment."""
+
+    @property
+    def together(self) -> str:
+        """It, or it with the tasks that wait in one record with it."""
+
+    def comment(self, **words: str) -> str:
+        """Its comment with these words of ours; an empty one is taken away."""
+
+
+class Reader(Protocol):
+    """What was last read of the cluster."""
+
+    def read(self) -> Snapshot:
+        """Read it now."""
+
+    def told(self, job: str) -> Told | None:
+        """A job as it was last read."""
+
+    def all_told(self) -> Sequence[Told]:
+        """All of them."""
+
+    def types(self, node: str, model: str) -> tuple[str, ...] | None:
+        """Slurm's type for each device of a model on a node, if each has one of its own."""
+
+    def type_of(self, node: str, model: str) -> str:
+        """Slurm's type for a model on a node that has others too."""
+
+
+class Rest(Protocol):
+    """A slurmrestd."""
+
+    @property
+    def api(self) -> int:
+        """The N of the v0.0.N that is spoken."""
+
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, again: bool = True) -> tuple[int, Any]:
+        """The status and the JSON of an answer. No answer is a BackendError."""
+
+    def close(self) -> None:
+        """Let the connection go."""
+
+
+class Ran(Protocol):
+    """What a command came to."""
+
+    @property
+    def code(self) -> int:
+        """Its exit code."""
+
+    @property
+    def out(self) -> str:
+        """What it printed."""
+
+    @property
+    def said(self) -> str:
+        """What it said of its failure."""
+
+
+class Commands(Protocol):
+    """Slurm's own commands."""
+
+    def run(self, command: Sequence[str], stdin: str = "") -> Ran:
+        """Run one to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An order in Slurm's words. `nodes` and `gres` are None where they stay as they are; no nodes: any will do."""
+
+    job: str
+    nodes: tuple[str, ...] | None
+    comment: str
+    gres: str | None = None
+    begin_s: float | None = (
+        None  # from when on it may start; None: as it is. A job that was put back would wait a while
+    )
+
+
+class Way(Protocol):
+    """A way to tell Slurm something. A refusal is RefusedError, silence a BackendError."""
+
+    def place(self, place: Place) -> None:
+        """Pin a job to nodes, or to none, and let it go."""
+
+    def cancel(self, job: str) -> None:
+        """End a job for good."""
+
+    def submit(self, script: str, job: Mapping[str, Any], name: str) -> str:
+        """Hand a script in, held; its id."""
+
+    def is_up(self) -> bool:
+        """Whether the controller answers."""
+
+
+# ---- slurmrestd --------------------------------------------------------------------------------------------------
+
+
+@final
+class RestWay:
+    """Over slurmrestd: place and let go are one call."""
+
+    def __init__(self, rest: Rest) -> None:
+        """Nothing is said yet."""
+        self._rest = rest
+
+    def place(self, place: Place) -> None:
+        """Pin a job to nodes and let it go, all or nothing."""
+        new = self._rest.api >= NEW_API
+        body: dict[str, Any] = {"hold": False, "comment": place.comment}
+        if place.nodes is not None:
+            body["required_nodes" if new else "nodelist"] = list(place.nodes) if new else ",".join(place.nodes)
+        if place.gres is not None:
+            body["tres_per_node" if new else "gres"] = _with_prefix(place.gres) if new else place.gres
+        if place.begin_s is not None:
+            body["begin_time"] = {"set": True, "number": int(place.begin_s)} if new else "now"
+        self._post(f"/job/{place.job}", body)
+
+    def cancel(self, job: str) -> None:
+        """End a job for good."""
+        status, answer = self._rest.ask("DELETE", f"/job/{job}")
+        _check(status, answer)
+
+    def submit(self, script: str, job: Mapping[str, Any], name: str) -> str:
+        """Hand a script in, held. It is said once: whether an answer that got lost was a yes, a look tells."""
+        new = self._rest.api >= NEW_API
+        wish: dict[str, Any] = {
+            "name": name,
+            "comment": job["comment"],
+            "hold": True,
+            "current_working_directory": job["directory"],
+            "environment": [f"PATH={PATH}"] if new else {"PATH": PATH},
+            "requeue": True,
+        }
+        if job["partition"]:
+            wish["partition"] = job["partition"]
+        if job["gpus"]:
+            key = ("tres_per_job" if new else "gpus") if job["spreads"] else ("tres_per_node" if new else "gres")
+            value = f"gpu:{job['gpus']}"
+            wish[key] = _with_prefix(value) if new else (str(job["gpus"]) if key == "gpus" else value)
+        if job["cpus"] and job["spreads"]:
+            each = -(-job["cpus"] // max(job["gpus"], 1))
+            wish["cpus_per_tres" if new else "cpus_per_gpu"] = f"gres/gpu:{each}" if new else str(each)
+        elif job["cpus"]:
+            wish["cpus_per_task"] = job["cpus"]
+        if job["memory_mib"] and not job["spreads"]:
+            wish["memory_per_node"] = {"set": True, "number": job["memory_mib"]} if new else job["memory_mib"]
+        if job["minutes"]:
+            wish["time_limit"] = {"set": True, "number": job["minutes"]} if new else job["minutes"]
+        status, answer = self._rest.ask("POST", "/job/submit", {"script": script, "job": wish}, again=False)
+        found = answer.get("job_id") if isinstance(answer, dict) else None
+        if not found:  # with an id, 22.05 tells the hold as an error (2042)
+            _check(status, answer)
+            raise BackendError("slurmrestd took a job and told no id for it.")
+        return str(found)
+
+    def is_up(self) -> bool:
+        """Whether the controller answers."""
+        status, answer = self._rest.ask("GET", "/ping")
+        pings = answer.get("pings") if isinstance(answer, dict) else None
+        ups = [
+            ping.get("ping") == "UP" or ping.get("responding") is True for ping in pings or () if isinstance(ping, dict)
+        ]
+        return status < 300 and any(ups)
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> None:
+        status, answer = self._rest.ask("POST", path, body)
+        _check(status, answer)
+
+
+def _check(status: int, answer: Any) -> None:
+    """Raise what an answer tells: Slurm is gone, or it said no."""
+    errors = answer.get("errors") if isinstance(answer, dict) else None
+    if not errors and status < 300:
+        return
+    found = errors[0] if isinstance(errors, list) and errors else None
+    first: Mapping[str, Any] = found if isinstance(found, dict) else {}
+    words = [str(first[key]) for key in ("error", "description") if first.get(key)]
+    if status < 500 and not first.get("error_number") and any(ARRAY_UPDATE in word for word in words):
+        return
+    said = ": ".join(words) or f"slurmrestd answers {status}"
+    raise BackendError(f"{said}.") if CONTROLLER_GONE.search(said) else RefusedError(said)
+
+
+def _with_prefix(gres: str) -> str:
+    """gres/gpu:2 for gpu:2, as newer versions want it."""
+    return ",".join(f"gres/{part}" for part in gres.split(",") if part)
+
+
+# ---- the command line --------------------------------------------------------------------------------------------
+
+
+@final
+class CommandWay:
+    """With Slurm's commands: what slurmrestd cannot do, and all of it where there is none."""
+
+    def __init__(self, commands: Commands) -> None:
+        """Nothing is said yet."""
+        self._commands = commands
+
+    def place(self, place: Place) -> None:
+        """Pin a job to nodes, then let it go. Between the two it is held as before."""
+        words = [f"Comment={place.comment}"]
+        if place.nodes is not None:
+            words.append(f"ReqNodeList={','.join(place.nodes)}")
+        if place.gres is not None:
+            words.append(f"Gres={place.gres}")
+        if place.begin_s is not None:
+            words.append("StartTime=now")
+        self._run(["scontrol", "update", f"JobId={place.job}", *words])
+        self._run(["scontrol", "release", place.job])
+
+    def clear_gpus(self, job: str, comment: str) -> None:
+        """Take away what GPUs a held job asks for, and note in its comment how many they were.
+
+        Slurm does not let a request without a type become one with types otherwise.
+        """
+        self._run(["scontrol", "update", f"JobId={job}", "TresPerNode=", f"Comment={comment}"])
+
+    def put_back(self, job: str) -> None:
+        """End a running job so that it waits, held."""
+        self._run(["scontrol", "requeuehold", job])
+
+    def hold(self, job: str) -> None:
+        """Hold a job that has not begun, as its owner would."""
+        self._run(["scontrol", "uhold", job])
+
+    def cancel(self, job: str) -> None:
+        """End a job for good."""
+        self._run(["scancel", job])
+
+    def submit(self, script: str, job: Mapping[str, Any], name: str) -> str:
+        """Hand a script in, held."""
+        command = [
+            "sbatch",
+            "--parsable",
+            "--hold",
+            "--requeue",
+            "--export=NIL",
+            f"--job-name={name}",
+            f"--comment={job['comment']}",
+            f"--chdir={job['directory']}",
+        ]
+        if job["uid"]:
+            command.append(f"--uid={job['uid']}")
+        if job["partition"]:
+            command.append(f"--partition={job['partition']}")
+        if job["gpus"]:
+            command.append(f"--gpus={job['gpus']}" if job["spreads"] else f"--gres=gpu:{job['gpus']}")
+        if job["cpus"] and job["spreads"]:
+            command.append(f"--cpus-per-gpu={-(-job['cpus'] // max(job['gpus'], 1))}")
+        elif job["cpus"]:
+            command.append(f"--cpus-per-task={job['cpus']}")
+        if job["memory_mib"] and not job["spreads"]:
+            command.append(f"--mem={job['memory_mib']}M")
+        if job["minutes"]:
+            command.append(f"--time={job['minutes']}")
+        said = self._run(command, script).strip().splitlines()
+        if not said:
+            raise BackendError("sbatch took a job and told no id for it.")
+        return said[-1].partition(";")[0]
+
+    def is_up(self) -> bool:
+        """Whether the controller answers."""
+        return "is UP" in self._commands.run(["scontrol", "ping"]).out
+
+    def _run(self, command: Sequence[str], stdin: str = "") -> str:
+        ran = self._commands.run(command, stdin)
+        if ran.code != 0:
+            said = ran.said
+            raise BackendError(f"{command[0]}: {said}.") if CONTROLLER_GONE.search(said) else RefusedError(said)
+        return ran.out
+
+
+# ---- the back end ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Handing:
+    """How jobs are handed in for others."""
+
+    as_whom: str = "nobody"
+    """nobody: they are not, users call sbatch; self: as whom the daemon runs as; user: as their owner (needs root)."""
+    partition: str = ""
+    directory: str = "/tmp"
+
+
+@final
+class Slurm:
+    """A Slurm cluster as a back end: the reader reads, the first way that answers carries out."""
+
+    name: Final = "slurm"
+
+    def __init__(
+        self,
+        reader: Reader,
+        rest: Rest | None = None,
+        commands: Commands | None = None,
+        handing: Handing = Handing(),  # noqa: B008  (frozen)
+        largest_node: Callable[[Snapshot], int] | None = None,
+    ) -> None:
+        """At least one of `rest` and `commands`."""
+        self._reader, self._rest, self._handing = reader, rest, handing
+        self._commands = None if commands is None else CommandWay(commands)
+        self._largest = largest_node or most_on_a_node
+        self._done: dict[str, str] = {}  # orders since the last reading
+        self._snapshot: Snapshot | None = None
+
+    @property
+    def can_stop(self) -> bool:
+        """Putting a job back needs the command line: slurmrestd has no word for it."""
+        return self._commands is not None
+
+    def read(self) -> Snapshot:
+        """The cluster now."""
+        self._snapshot = self._reader.read()
+        self._done.clear()
+        return self._snapshot
+
+    def act(self, orders: Sequence[Order]) -> list[Answer]:
+        """Carry out orders, each as far as Slurm lets us."""
+        return [self._carry_out(order) for order in orders]
+
+    def submit(self, submission: Submission) -> str:
+        """Hand a job in, held for us; its id."""
+        job = submission.job
+        if self._handing.as_whom == "nobody":
+            raise BackendError(
+                "this daemon hands no jobs in to Slurm: use sbatch, or set submit_as of [slurm] to 'self' or 'user'."
+            )
+        if self._handing.as_whom == "user" and job.user in ("", "root"):
+            raise BackendError(f"a job is handed in as its owner, and '{job.user}' is nobody who may own one.")
+        if not submission.command:
+            raise BackendError("a job for Slurm needs a command.")
+        if job.share != WHOLE_GPU:
+            raise BackendError("Slurm gives out whole GPUs only; ask for one.")
+        token = secrets.token_hex(8)
+        snapshot = self._snapshot or self.read()
+        wish = {
+            "comment": " ".join(_words_of(job, token, self._handing.as_whom)),
+            "directory": submission.directory or self._handing.directory,
+            "partition": self._handing.partition,
+            "gpus": job.gpus,
+            "spreads": job.gpus > self._largest(snapshot),
+            "cpus": -int(-job.cpus // 1),
+            "memory_mib": int(job.memory_gb * 1e9 / 1024**2),
+            "minutes": -int(-(job.limit_s or 0.0) // 60),
+            "uid": job.user if self._handing.as_whom == "user" else "",
+        }
+        name = "".join(sign for sign in job.name if sign.isprintable())[:LONGEST_NAME] or "adlro"
+        return self._hand_in(script_of(submission), wish, name, token)
+
+    def cancel(self, job: str) -> None:
+        """End a job for good."""
+        told = self._reader.told(job)
+        if told is None:  # it may have come since the last look
+            self.read()
+            told = self._reader.told(job)
+        if told is None:
+            raise BackendError(f"Slurm has no job {job}.")
+        if told.live.state not in ENDED:
+            try:
+                self._tell(lambda way: way.cancel(job), told.is_task)
+            except RefusedError as said:
+                raise BackendError(f"Slurm does not end job {job}: {said}.") from None
+
+    def close(self) -> None:
+        """Let the connection go; jobs go on."""
+        if self._rest is not None:
+            self._rest.close()
+
+    # ---- orders ------------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, order: Order) -> Answer:
+        told = self._reader.told(order.job)
+        if told is None:
+            return Answer(order.job, False, "Slurm does not know this job")
+        try:
+            said = self._start(told, order) if order.is_start else self._stop(told, order)
+        except RefusedError as no:
+            return Answer(order.job, False, f"Slurm says: {no}")
+        self._done[order.job] = order.decision
+        return Answer(order.job, True, said)
+
+    def _start(self, told: Told, order: Order) -> str:
+        """Place a job and let it go; one that was let go already is left alone."""
+        live = told.live
+        earlier = self._done.get(order.job)
+        if earlier == order.decision or (live.decision == order.decision and live.state is not JobState.WAITING):
+            return "it is there already"
+        if earlier is not None:
+            raise RefusedError("it was placed by another decision in this turn")
+        if live.state is not JobState.WAITING or not live.managed:
+            raise RefusedError(f"it is {live.state}" if live.managed else "it is not ours to place")
+        if sum(part.count for part in order.parts) != live.job.gpus:
+            raise RefusedError(f"it asks for {live.job.gpus} GPUs, and the order has others")
+        gres, words, said = self._request(told, order.parts)
+        words |= {"decision": order.decision, "held": "", "restarts": str(told.restarts)}
+        words |= {"submit": f"{live.job.submit_s:.0f}"}
+        nodes = tuple(dict.fromkeys(part.node for part in order.parts))
+        now_s = self._snapshot.time_s if self._snapshot else 0.0
+        words |= {"placed": f"{now_s:.0f}"}
+        place = Place(live.id, nodes, told.comment(**words), gres, now_s if told.restarts else None)
+        self._tell(lambda way: way.place(place), told.is_task)
+        return said
+
+    def _request(self, told: Told, parts: Sequence[Part]) -> tuple[str | None, dict[str, str], str]:
+        """The GPUs to ask for at this place (None: as it asks already), words for its comment, and a remark."""
+        first = parts[0]
+        if first.model == CPU_ONLY or not first.count:
+            return None, {}, ""
+        wanted = self._wanted(told, parts)
+        if wanted is None or wanted == told.asked:
+            return None, {}, ""
+        has_type = re.fullmatch(r"gpu:\d+", wanted) is None
+        words = {"gpus": str(told.live.job.gpus), **({"bound": first.model} if has_type else {})}
+        if told.asked:
+            if (commands := self._commands) is None:
+                return None, {}, "by node only: the command line is needed to ask for devices"
+            comment = told.comment(gpus=words["gpus"])
+            self._say(lambda _: commands.clear_gpus(told.live.id, comment), commands)
+        return wanted, words, ""
+
+    def _wanted(self, told: Told, parts: Sequence[Part]) -> str | None:
+        """What to ask for on each node, in Slurm's words; None: what it asks for fits."""
+        first, counts = parts[0], {part.count for part in parts}
+        if told.is_per_job:
+            return None
+        if len(parts) == 1:
+            types = self._reader.types(first.node, first.model)
+            if types and (first.indices or "bound" in told.words):
+                chosen = first.indices or range(first.count)
+                return ",".join(f"gpu:{types[index]}:1" for index in chosen)
+            if kind := self._reader.type_of(first.node, first.model):
+                return f"gpu:{kind}:{first.count}"
+        elif len(counts) > 1:
+            raise RefusedError("it asks for the same number of GPUs on each node, and the order has others")
+        asked_each = f"gpu:{first.count}"
+        return None if told.asked.rpartition(":")[2] == str(first.count) else asked_each
+
+    def _stop(self, told: Told, order: Order) -> str:
+        """Put a job back so that it waits again."""
+        commands = self._commands
+        if commands is None:
+            raise RefusedError("putting a job back needs the command line, which was not given")
+        if told.live.state is JobState.WAITING:
+            return "it waits already"
+        if told.live.state is JobState.PLACED:
+            self._say(lambda _: commands.hold(told.live.id), commands)
+            return ""
+        if told.live.state is not JobState.RUNNING or not told.live.managed:
+            raise RefusedError(f"it is {told.live.state}" if told.live.managed else "it is not ours to stop")
+        if not told.may_requeue:
+            raise RefusedError("it was handed in with --no-requeue")
+        self._say(lambda _: commands.put_back(told.live.id), commands)
+        return ""
+
+    def _tell(self, say: Callable[[Way], None], is_task: bool = False) -> None:
+        """Tell Slurm over the first way that answers. slurmrestd of 22.05 cannot tell how an update of a task went."""
+        ways = self._ways()
+        gone: BackendError | None = None
+        for way in reversed(ways) if is_task else ways:
+            try:
+                return self._say(say, way)
+            except BackendError as error:
+                gone = gone or error
+        raise gone or BackendError("there is no way to tell Slurm anything: neither slurmrestd nor its commands.")
+
+    def _say(self, say: Callable[[Way], None], way: Way) -> None:
+        """Say it over one way; a refusal that tells nothing may mean that there is nobody to refuse."""
+        try:
+            say(way)
+        except RefusedError as no:
+            if SAYS_NOTHING in str(no) and not way.is_up():
+                raise BackendError("the slurm controller does not answer: is slurmctld running?") from None
+            raise
+
+    def _ways(self) -> list[Way]:
+        rest: list[Way] = [] if self._rest is None else [RestWay(self._rest)]
+        return rest + ([] if self._commands is None else [self._commands])
+
+    def _hand_in(self, script: str, wish: Mapping[str, Any], name: str, token: str) -> str:
+        """Hand in once. If the answer got lost, look whether the job is there before anybody tries again."""
+        ways = [self._commands] if wish["uid"] and self._commands is not None else self._ways()
+        for way in ways:
+            try:
+                if isinstance(way, RestWay) and self._rest is not None:
+                    self._rest.ask("GET", "/ping")
+            except BackendError:
+                if way is not ways[-1]:
+                    continue
+                raise
+            try:
+                return way.submit(script, wish, name)
+            except RefusedError as said:
+                raise BackendError(f"Slurm does not take the job: {said}.") from None
+            except BackendError as error:
+                return self._found(token, error)
+        raise BackendError("there is no way to tell Slurm anything: neither slurmrestd nor its commands.")
+
+    def _found(self, token: str, error: BackendError) -> str:
+        """The job with this token, after an answer that got lost."""
+        self.read()
+        for told in self._reader.all_told():
+            if told.words.get("token") == token:
+                return told.live.id
+        raise BackendError(f"{error} The job is not in the queue: hand it in again.")
+
+
+def most_on_a_node(snapshot: Snapshot) -> int:
+    """The most GPUs of one model on one node."""
+    return max((gpus.count for node in snapshot.cluster.nodes for gpus in node.gpus), default=0)
+
+
+def script_of(submission: Submission) -> str:
+    """The script of a job: its words are quoted, so that each is what it was."""
+    names = [name for name in submission.environment if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)]
+    if odd := set(submission.environment) - set(names):
+        raise BackendError(f"'{sorted(odd)[0]}' is no name of a variable.")
+    if any("\0" in word for word in (*submission.command, *submission.environment.values())):
+        raise BackendError("a command cannot have a zero byte in it.")
+    exports = {"PATH": PATH, **submission.environment}
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in exports.items()]
+    return "\n".join(["#!/bin/sh", *lines, f"exec {shlex.join(submission.command)}", ""])
+
+
+def _words_of(job: Job, token: str, as_whom: str) -> Iterator[str]:
+    """What Slurm has no field for, as words of its comment."""
+    yield "adlro:held"
+    yield f"adlro:token={token}"
+    if job.family:
+        yield f"adlro:family={job.family}"
+    if job.estimate:
+        yield f"adlro:estimate={job.estimate:.6g}"
+    if job.priority != 0.5:
+        yield f"adlro:priority={job.priority:g}"
+    if job.gpu_memory_gb:
+        yield f"adlro:gpumemory={job.gpu_memory_gb:g}"
+    if job.models:
+        yield f"adlro:models={'+'.join(sorted(job.models))}"
+    if job.user and as_whom == "self":
+        yield f"adlro:user={''.join(sign for sign in job.user if sign.isalnum() or sign in '._-@')[:64]}"
+
+
+# ---- the watchdog ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GivenBack:
+    """A job, or tasks of an array that wait together, and whether Slurm has it again."""
+
+    job: str
+    done: bool
+    said: str = ""
+
+
+def release_all(reader: Reader, ways: Sequence[Way], now_s: float) -> list[GivenBack]:
+    """Give every job that waits because of us back to Slurm: no pins, not held. Doing it twice does no harm.
+
+    What runs goes on. A job without its GPUs (a turn was cut short there) gets its request back first.
+    """
+    reader.read()
+    given: dict[str, GivenBack] = {}
+    for told in reader.all_told():
+        name = told.together
+        if name in given or not told.is_ours_to_give_back:
+            continue
+        gpus = told.words.get("gpus", "0")
+        lacks = not told.asked and not told.is_per_job and gpus != "0"
+        gone = dict.fromkeys(("decision", "held", "restarts", "submit", "gpus", "placed"), "")
+        comment = told.comment(**gone, released=f"{now_s:.0f}")
+        nodes = () if told.is_pinned else None  # scontrol takes no empty list for tasks that wait together
+        gres = f"gpu:{gpus}" if lacks else None
+        place = Place(name, nodes, comment, gres, now_s if told.restarts else None)
+        given[name] = _give_back(place, ways)
+    return list(given.values())
+
+
+def _give_back(place: Place, ways: Sequence[Way]) -> GivenBack:
+    said = "there is no way to tell Slurm"
+    for way in ways:
+        try:
+            way.place(place)
+        except (RefusedError, BackendError) as error:
+            said = str(error)
+        else:
+            return GivenBack(place.job, True)
+    return GivenBack(place.job, False, said)

@@ -1,0 +1,389 @@
+"""What people ask a live daemon in a terminal: `adlro queue`, `submit`, `why`, `cancel`, `top`, and `adlro token`."""
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.text import Text
+
+from adlro.cli.asking import Daemon, Where, in_path, printable
+from adlro.cli.lists import Json
+from adlro.cli.options import spread
+from adlro.cli.output import plain_table, print_json, show_list, stdout
+from adlro.cli.trace import length
+from adlro.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from adlro.serve.tokens import TokenFile
+
+STATES: Final = ("waiting", "placed", "running", "finished", "failed", "cancelled")
+LIVE: Final = ("running", "placed", "waiting")
+UNITS: Final = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+PARTS_OF_TIME: Final = re.compile(r"(\d+(?:\.\d+)?)(min|s|m|h|d)")
+CLOCK: Final = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?")
+KEPT_WIDTH: Final = 80
+KEPT_HEIGHT: Final = 50
+"""A screen has so many columns and lines where there is no terminal."""
+
+app_of_tokens = typer.Typer(
+    help="Who may ask the daemon: tokens with a role. On the daemon's machine, as its user.", no_args_is_help=True
+)
+
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Its id, as `adlro queue` lists it.")]
+
+
+# ---- queue -----------------------------------------------------------------------------------------------------------
+
+
+@spread
+def queue(
+    state: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STATE", help=f"Only these: {', '.join(STATES)}, or all. Default: what has not ended."),
+    ] = None,
+    user: Annotated[str, typer.Option(metavar="NAME", help="Only jobs of this user.")] = "",
+    model: Annotated[str, typer.Option(metavar="GPU", help="Only jobs on this GPU model, or that allow it.")] = "",
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="So many at most.")] = 50,
+    offset: Annotated[int, typer.Option(metavar="N", min=0, help="Leave out so many before.")] = 0,
+    as_json: Json = False,
+    *,
+    where: Where,
+) -> None:
+    """List the jobs: those that run, and those that wait with the time at which each is predicted to start."""
+    states = list(LIVE) if not state else [] if "all" in state else state
+    for one in states:
+        if one not in STATES:
+            raise UsageError(f"--state is {one!r}; expected {', '.join(STATES)}, or all.")
+    asked = {"state": states, "user": user, "model": model, "limit": limit, "offset": offset}
+    with Daemon(where) as daemon:
+        reply = daemon.get("/jobs", asked)
+    if as_json:
+        print(reply.text)
+    else:
+        show_jobs(reply.value)
+
+
+def show_jobs(page: dict[str, Any]) -> None:
+    """A page of jobs for people."""
+    out = stdout()
+    if not page["jobs"]:
+        out.print("No job." if not page["total"] else f"No more than {page['total']:,} jobs.", markup=False)
+        return
+    table = plain_table()
+    table.add_column("job", style="cyan", no_wrap=True)
+    table.add_column("user", no_wrap=True, max_width=10)
+    table.add_column("name", no_wrap=True, min_width=8, max_width=32)
+    table.add_column("GPUs", justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("for", justify="right", no_wrap=True)
+    table.add_column("where, or predicted start", no_wrap=True)
+    for live in page["jobs"]:
+        table.add_row(*job_cells(live, page["starts"].get(live["id"]), page["time_s"]))
+    out.print(table)
+    first, shown = page["offset"] + 1, len(page["jobs"])
+    if page["total"] > shown:
+        rest = f"Jobs {first:,} to {first + shown - 1:,} of {page['total']:,}; --offset and --limit show others."
+        out.print(Text(rest, "dim"))
+
+
+def job_cells(live: dict[str, Any], start: dict[str, Any] | None, now: float) -> tuple[Text, ...]:
+    """A job's line: id, user, name, GPUs, state, since when, and where it is or when it starts."""
+    job = live["job"]
+    user, name = ("–", "–") if live["is_hidden"] else (job["user"], job["name"])
+    gpus = f"{job['gpus']}" if job["share"] >= 1000 else f"{job['share'] / 1000:g}"
+    since = job["submit_s"] if live["state"] == "waiting" else live["started_s"]
+    until = live["ended_s"] if live["ended_s"] is not None else now
+    lasted = "–" if since is None else short(until - since)
+    last = predicted(start, now) if live["state"] == "waiting" else place(live["parts"])
+    cells = (live["id"], user, name, gpus, live["state"], lasted, last)
+    return tuple(Text(printable(cell), overflow="ellipsis") for cell in cells)
+
+
+def predicted(start: dict[str, Any] | None, now: float) -> str:
+    """When a job is predicted to start, from now, with its interval."""
+    if start is None or start["middle_s"] is None:
+        return "not foreseen"
+    middle = start["middle_s"] - now
+    text = "now" if middle <= 0 else f"in {short(middle)}"
+    if start["low_s"] is None or start["high_s"] is None:
+        return text
+    return f"{text} ({short(start['low_s'] - now)}–{short(start['high_s'] - now)})"
+
+
+def place(parts: list[dict[str, Any]]) -> str:
+    """Where a job is."""
+    return ", ".join(
+        part["node"] + (f"[{','.join(map(str, part['indices']))}]" if part["indices"] else "") for part in parts
+    )
+
+
+def short(seconds: float) -> str:
+    """A length of time in a few letters."""
+    seconds = max(seconds, 0.0)
+    for unit, name in ((86_400.0, "d"), (3600.0, "h"), (60.0, "m")):
+        if seconds >= unit:
+            count = seconds / unit
+            return f"{count:.1f}{name}" if count < 9.95 else f"{count:.0f}{name}"
+    return f"{seconds:.0f}s"
+
+
+# ---- why -------------------------------------------------------------------------------------------------------------
+
+
+@spread
+def why(job: JobArgument, as_json: Json = False, *, where: Where) -> None:
+    """Say why a job waits and when it is predicted to start; or why it runs where it does."""
+    with Daemon(where) as daemon:
+        reply = daemon.get(f"/jobs/{in_path(job)}/why")
+        if as_json:
+            print(reply.text)
+            return
+        found = reply.value
+        now = daemon.get("/jobs", {"limit": 1}).value["time_s"] if found["start"] else 0.0
+    out = stdout()
+    for line in in_words(found, now):
+        out.print(Text(printable(line)))
+    if found["places"]:
+        show_list(
+            (("  on", "name"), ("why not there now", "text")),
+            [(f"  {printable(one['model'])}", printable(one["answer"])) for one in found["places"]],
+        )
+    if found["decision"]:
+        show_decision(found["decision"])
+
+
+def in_words(found: dict[str, Any], now: float) -> list[str]:
+    """The answer, as sentences."""
+    lines = [f"Job {found['job']}, {found['state']} ({found['dominant']}): {found['text']}"]
+    if found["rule"]:
+        lines.append(f"The rule: {found['rule']}.")
+    start = found["start"]
+    if found["state"] == "waiting":
+        if start is None or start["middle_s"] is None:
+            lines.append("When it will start cannot be foreseen yet.")
+        else:
+            line = f"It is predicted to start {from_now(start['middle_s'] - now)}"
+            if start["low_s"] is not None and start["high_s"] is not None:
+                line += f", most likely between {from_now(start['low_s'] - now)} and {from_now(start['high_s'] - now)}"
+            lines.append(f"{line}.")
+        if found["ahead"] is not None:
+            count = found["ahead"]
+            ahead = {0: "No job is", 1: "1 job is"}.get(count, f"{count:,} jobs are")
+            lines.append(f"{ahead} expected to start before it.")
+    return lines
+
+
+def from_now(seconds: float) -> str:
+    """A moment from now."""
+    return "now" if seconds < 1 else f"in {length(seconds)}"
+
+
+def show_decision(decision: dict[str, Any]) -> None:
+    """The decision that placed a job, with the other places and the past jobs it is like."""
+    out = stdout()
+    runs = ""
+    if decision["runtime_s"] is not None:
+        runs = f" Predicted to run {length(decision['runtime_s'])}"
+        if decision["low_s"] is not None and decision["high_s"] is not None:
+            runs += f" ({length(decision['low_s'])} to {length(decision['high_s'])})"
+        runs += "."
+    reason = decision["reason"].rstrip(".") + "." if decision["reason"] else ""
+    out.print(Text(printable(f"Decided by {decision['policy']} at tick {decision['tick']}: {reason}{runs}")))
+    if decision["alternatives"]:
+        show_list(
+            (("  place", "name"), ("GPU", "left"), ("score", "right"), ("would run", "right"), ("", "left")),
+            [
+                (
+                    f"  {printable(place(one['parts']))}",
+                    printable(one["parts"][0]["model"]) if one["parts"] else "–",
+                    "–" if one["score"] is None else f"{one['score']:.3f}",
+                    length(one["runtime_s"]),
+                    "chosen" if one["chosen"] else "",
+                )
+                for one in decision["alternatives"]
+            ],
+        )
+    if like := [one for one in decision["like"] if one["name"] or one["user"]]:
+        said = ", ".join(f"{one['name']} of {one['user']} (ran {length(one['runtime_s'])})" for one in like)
+        out.print(Text(printable(f"Past jobs like it: {said}.")))
+
+
+# ---- submit, cancel --------------------------------------------------------------------------------------------------
+
+
+@spread
+def submit(
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="-- COMMAND…", help="What it runs, word by word; no shell reads it.")
+    ] = None,
+    family: Annotated[
+        str, typer.Option(metavar="NAME", help="Its family, whose speeds are known: adlro speeds.")
+    ] = "uniform",
+    gpus: Annotated[int, typer.Option(metavar="N", min=0, help="How many GPUs, all of one model.")] = 1,
+    share: Annotated[
+        float, typer.Option(metavar="X", min=0.001, max=1, help="A part of one GPU, as in 0.5.", show_default=False)
+    ] = 1.0,
+    limit: Annotated[str, typer.Option(metavar="TIME", help="Its time limit: 2h, 90m, 1d12h or 1:30:00.")] = "",
+    name: Annotated[str, typer.Option(metavar="TEXT", help="What you call it.")] = "",
+    models: Annotated[str, typer.Option(metavar="A,B", help="GPU models that will do. Default: all.")] = "",
+    cpus: Annotated[float, typer.Option(metavar="N", min=0, help="CPU cores for the whole job.")] = 0.0,
+    memory_gb: Annotated[float, typer.Option(metavar="GB", min=0, help="Memory for the whole job.")] = 0.0,
+    gpu_memory_gb: Annotated[float, typer.Option(metavar="GB", min=0, help="Memory that each GPU must have.")] = 0.0,
+    priority: Annotated[float, typer.Option(metavar="X", min=0, max=1, help="From 0 to 1.")] = 0.5,
+    env: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="For its environment; may be given often.")
+    ] = None,
+    directory: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Where it runs. Default: here.", show_default=False)
+    ] = None,
+    user: Annotated[str, typer.Option(metavar="NAME", help="For another user, as an operator.")] = "",
+    as_json: Json = False,
+    *,
+    where: Where,
+) -> None:
+    """Hand a job in, as in: adlro submit --gpus 2 --family learning --limit 2h --name x -- python train.py."""
+    job: dict[str, Any] = {
+        "family": family, "gpus": gpus, "share": max(1, round(1000 * share)), "cpus": cpus, "memory_gb": memory_gb,
+        "gpu_memory_gb": gpu_memory_gb, "priority": priority, "name": name, "user": user,
+        "models": [one.strip() for one in models.split(",") if one.strip()],
+        "limit_s": seconds(limit) if limit else None,
+    }  # fmt: skip
+    sent = {
+        "job": job,
+        "command": command or [],
+        "directory": os.getcwd() if directory is None else str(Path(directory).absolute()),
+        "environment": dict(pair(one) for one in env or ()),
+    }
+    with Daemon(where) as daemon:
+        reply = daemon.ask("/jobs", method="POST", body=sent)
+    assert reply is not None
+    if as_json:
+        print(reply.text)
+    else:
+        id = printable(str(reply.value["id"]))
+        print(f"Job {id} is in the queue. `adlro why {id}` tells when it will start.")
+
+
+@spread
+def cancel(job: JobArgument, as_json: Json = False, *, where: Where) -> None:
+    """End a job of yours, whether it waits or runs; as an operator, any."""
+    with Daemon(where) as daemon:
+        reply = daemon.ask(f"/jobs/{in_path(job)}", method="DELETE")
+    assert reply is not None
+    print(reply.text if as_json else f"Job {printable(job)} is cancelled.")
+
+
+def seconds(text: str) -> float:
+    """A time limit in seconds: 2h, 90m, 1d12h, 1:30:00, 2-00:00:00, or a number of seconds."""
+    if clock := CLOCK.fullmatch(text.strip()):
+        days, hours, minutes, rest = (int(part or 0) for part in clock.groups())
+        found = 86_400.0 * days + 3600.0 * hours + 60.0 * minutes + rest
+    else:
+        parts = PARTS_OF_TIME.findall(text)
+        if "".join(number + unit for number, unit in parts) == text.strip() != "":
+            found = sum(float(number) * UNITS[unit] for number, unit in parts)
+        else:
+            try:
+                found = float(text)
+            except ValueError:
+                found = 0.0
+    if not 0 < found <= 1e9:
+        raise UsageError(f"--limit is {text!r}; expected a time, as in 2h, 90m, 1d12h or 1:30:00 (h:m:s).")
+    return found
+
+
+def pair(text: str) -> tuple[str, str]:
+    """KEY and VALUE of KEY=VALUE."""
+    key, equals, value = text.partition("=")
+    if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
+        raise UsageError(f"--env is {text!r}; expected KEY=VALUE.")
+    return key, value
+
+
+# ---- top -------------------------------------------------------------------------------------------------------------
+
+
+@spread
+def top(
+    once: Annotated[bool, typer.Option("--once", help="Show it once, and end.")] = False,
+    every: Annotated[float, typer.Option(metavar="S", min=0.2, max=3600, help="Seconds between two looks.")] = 1.0,
+    as_json: Json = False,
+    *,
+    where: Where,
+) -> None:
+    """Watch the cluster: its GPUs, what runs, what waits, alarms. q ends it; without a terminal it is shown once."""
+    from adlro.cli.top import frame, watch
+
+    out = stdout()
+    with Daemon(where) as daemon:
+        reply = daemon.get("/state", {"waiting": 200})
+        if as_json:
+            print(reply.text)
+        elif once or not out.is_terminal:
+            width, height = (out.width, out.height) if out.is_terminal else (KEPT_WIDTH, KEPT_HEIGHT)
+            out.print(frame(reply.value, width, height - 1), width=width)
+        else:
+            watch(daemon, reply, every, out)
+
+
+# ---- tokens ----------------------------------------------------------------------------------------------------------
+
+Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The daemon's config, if it has one.")]
+TokensFile = Annotated[
+    Path | None, typer.Option("--file", metavar="FILE", help="The file of tokens. Default: that of the daemon.")
+]
+
+
+@app_of_tokens.command("add")
+def add_token(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is: the login name, for a user.")],
+    role: Annotated[str, typer.Option(metavar="ROLE", help="viewer, user or operator.")] = "user",
+    config: Config = None,
+    file: TokensFile = None,
+    as_json: Json = False,
+) -> None:
+    """Make a token. It is shown this once: only its hash is kept."""
+    token = open_tokens(config, file).add(name, role)
+    if as_json:
+        print_json({"name": name, "role": role, "token": token})
+    else:
+        print(f"export ADLRO_TOKEN={token}")
+
+
+@app_of_tokens.command("list")
+def list_tokens(config: Config = None, file: TokensFile = None, as_json: Json = False) -> None:
+    """List whose tokens there are."""
+    kept = open_tokens(config, file).read()
+    if as_json:
+        print_json([{"name": one.name, "role": one.role, "made_s": one.made_s} for one in kept])
+    elif not kept:
+        print("No tokens. `adlro token add NAME --role operator` makes one.")
+    else:
+        show_list(
+            (("name", "name"), ("role", "left"), ("made", "left")),
+            [(one.name, one.role, time.strftime("%Y-%m-%d %H:%M", time.localtime(one.made_s))) for one in kept],
+        )
+
+
+@app_of_tokens.command("remove")
+def remove_token(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is.")],
+    config: Config = None,
+    file: TokensFile = None,
+) -> None:
+    """Let a token count no more, from the next second on."""
+    open_tokens(config, file).remove(name)
+    print(f"The token of {name} counts no more.")
+
+
+def open_tokens(config: Path | None, file: Path | None) -> "TokenFile":
+    """The file of tokens of the daemon with this config."""
+    from adlro.serve.config import load_config
+    from adlro.serve.tokens import TokenFile
+
+    path = file or load_config(config).api_settings().tokens
+    assert path is not None
+    return TokenFile(path)

@@ -1,0 +1,157 @@
+"""The command that runs the live orchestrator: `adlro serve` (docs/daemon.md)."""
+
+import logging
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from adlro.cli.lists import Json
+from adlro.cli.output import print_json, say_if_it_compiles, show_list, stdout
+from adlro.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from adlro.serve.config import Config
+    from adlro.serve.service import State, Tick
+
+KINDS: Final = ("simulated", "local", "slurm", "shadow")
+DEMO: Final = {
+    "backend.kind": "simulated",
+    "simulated.cluster": "",
+    "api.auth": "off",
+    "tick_s": 1.0,
+    "log.level": "warning",
+}
+"""What --demo sets: a busy cluster in this process, open to everyone on this machine."""
+
+
+def serve(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="The config: docs/daemon.md. Default: none is needed."),
+    ] = None,
+    demo: Annotated[bool, typer.Option("--demo", help="Show a busy simulated cluster in the browser.")] = False,
+    backend: Annotated[
+        str | None, typer.Option("--backend", metavar="KIND", help="simulated, local, slurm or shadow.")
+    ] = None,
+    policy: Annotated[
+        str | None, typer.Option("--policy", "-p", metavar="NAME", help="Who decides (adlro policies).")
+    ] = None,
+    fallback: Annotated[
+        str | None, typer.Option("--fallback", metavar="NAME", help="Who decides while the guard steps in.")
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", "-c", metavar="NAME", help="Simulated or local: the cluster, by name or file."),
+    ] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option("--workload", "-w", metavar="NAME", help="Simulated: the jobs that come by themselves."),
+    ] = None,
+    gpus: Annotated[
+        str | None, typer.Option("--gpus", metavar="MODELS", help="Local: stand-ins for GPUs, as in v100:4,t4:2.")
+    ] = None,
+    speed: Annotated[
+        float | None,
+        typer.Option("--speed", metavar="X", min=0.001, max=1e6, help="Simulated: times as fast as real time."),
+    ] = None,
+    tick: Annotated[
+        float | None, typer.Option("--tick", metavar="S", min=0.01, max=3600, help="Seconds between two turns.")
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option("--store", metavar="URL", help="Its memory: sqlite:PATH or postgresql://…")
+    ] = None,
+    host: Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Where the API answers.")] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", metavar="N", min=0, max=65535, help="Its port; 0 is any that is free.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="One turn, printed, without an API.")] = False,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print a config with every option and its default.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Schedule a live cluster: read it, decide, act, again and again; and answer questions about it.
+
+    Ends cleanly on SIGTERM, reads its config again on SIGHUP. Logs are JSON on stderr.
+    """
+    from adlro.serve.config import example, load_config
+
+    if print_config:
+        print(example(), end="")
+        return
+    if backend is not None and backend not in KINDS:
+        raise UsageError(f"--backend is {backend!r}; expected one of {', '.join(KINDS)}.")
+    flags: dict[str, Any] = dict(DEMO) if demo else {}
+    given = {
+        "backend.kind": backend, "policy.name": policy, "policy.fallback": fallback, "simulated.cluster": cluster,
+        "local.cluster": cluster, "simulated.workload": workload, "local.gpus": gpus, "simulated.speed": speed,
+        "tick_s": tick, "store.url": store, "api.host": host, "api.port": port,
+    }  # fmt: skip
+    flags |= {name: value for name, value in given.items() if value is not None}
+    loaded = load_config(config, flags)
+    if once:
+        turn_once(loaded, as_json)
+    else:
+        run(loaded, config, flags, demo)
+
+
+def turn_once(config: "Config", as_json: bool) -> None:
+    """One turn as the leader, printed."""
+    from adlro.core.errors import StoreError
+    from adlro.serve.daemon import Daemon
+    from adlro.serve.opening import leadership_for, open_parts
+
+    daemon = Daemon(config, open_parts, leadership_for(config))
+    try:
+        tick = daemon.tick()
+        if tick is None:
+            raise StoreError(daemon.is_ready()[1])
+        state = daemon.state()
+    finally:
+        daemon.close()
+    if as_json:
+        print_json({"tick": asdict(tick), "backend": state.backend, "down": dict(state.snapshot.down)})
+    else:
+        show(tick, state)
+
+
+def show(tick: "Tick", state: "State") -> None:
+    """A turn in words."""
+    cluster = state.snapshot.cluster
+    out = stdout()
+    out.print(
+        f"{state.backend} cluster {cluster.name}: {len(cluster.nodes)} nodes, {cluster.gpu_count} GPUs; {tick.waiting} "
+        f"jobs wait, {tick.running} run; {tick.decided_by} made {len(tick.decisions)} decisions in {tick.seconds:.2f}s",
+        markup=False,
+    )
+    said = {answer.job: answer for answer in tick.answers}
+    rows: list[tuple[str, ...]] = []
+    for decision in tick.decisions:
+        where = ", ".join(f"{part.count} {part.model} on {part.node}" for part in decision.parts)
+        answer = said.get(decision.job)
+        done = "–" if answer is None else "done" if answer.done else f"refused: {answer.said}"
+        rows.append((decision.job, decision.verb, where, done, decision.reason))
+    if rows:
+        show_list((("job", "name"), ("", "left"), ("where", "left"), ("answer", "left"), ("reason", "text")), rows)
+    for alarm in tick.alarms:
+        out.print(f"alarm ({alarm.kind}): {alarm.text}", markup=False)
+
+
+def run(config: "Config", path: Path | None, flags: dict[str, Any], is_demo: bool) -> None:
+    """The daemon with its API, until it is told to end."""
+    from adlro.serve.daemon import Daemon, obeying_signals
+    from adlro.serve.logs import LOGGER, set_up_logs
+    from adlro.serve.opening import answering, check, leadership_for, open_parts
+
+    check(config)
+    say_if_it_compiles()
+    set_up_logs(config.log.level, config.secrets())
+    if path is not None and config.secrets() and path.stat().st_mode & 0o077:
+        logging.getLogger(LOGGER).warning("others can read the config, which has a password", extra={"file": str(path)})
+    daemon = Daemon(config, open_parts, leadership_for(config), path, flags)
+    with obeying_signals(daemon), answering(daemon, config) as address:
+        if address:
+            print(f"The demo is at {address} (Ctrl-C ends it)" if is_demo else f"adlro serves at {address}", flush=True)
+        daemon.run()

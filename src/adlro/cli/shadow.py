@@ -1,0 +1,306 @@
+"""`adlro shadow report`: what ADLRO would have done beside a cluster that schedules itself (docs/shadow.md)."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from adlro.cli.lists import Json
+from adlro.cli.output import print_json, progress, say_if_it_compiles, show_list, stdout
+from adlro.cli.trace import length
+from adlro.core.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    from adlro.serve.shadow import Record
+    from adlro.serve.shadow_replay import Affected, Changed, Line, Report
+
+OTHERS: Final = "fcfs-first-fit,fcfs,fcfs-easy"
+MOST_USERS: Final = 5
+
+app = typer.Typer(
+    help="Look at what ADLRO would have done beside a cluster that schedules itself.", no_args_is_help=True
+)
+
+
+@app.callback()
+def shadow() -> None:
+    """Keep `report` a word of its own while it is the only one."""
+
+
+@app.command()
+def report(
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="The daemon's config: its record is reported.")
+    ] = None,
+    db: Annotated[
+        str | None,
+        typer.Option("--db", metavar="URL", help="The daemon's store: the record beside it, or what it remembers."),
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option("--record", metavar="FILE", help="The record itself: shadow.jsonl.")
+    ] = None,
+    sacct: Annotated[
+        str | None,
+        typer.Option("--sacct", metavar="FILE", help="Without a daemon: a site's history, as sacct prints it."),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", "-c", metavar="FILE", help="The cluster, with the names that its nodes have there."),
+    ] = None,
+    families: Annotated[
+        str,
+        typer.Option(metavar="RULE", help="Of --sacct: uniform, a family, hash:sia, column:NAME or a map (.toml)."),
+    ] = "uniform",
+    policy: Annotated[str, typer.Option("--policy", "-p", metavar="NAME", help="Who would have decided.")] = "adlro",
+    others: Annotated[
+        str, typer.Option(metavar="NAMES", help="Who else is replayed, with commas between them.")
+    ] = OTHERS,
+    estimates: Annotated[
+        str,
+        typer.Option(metavar="SOURCE", help="What policies are told: predicted (as the daemon does), limit or oracle."),
+    ] = "predicted",
+    as_json: Json = False,
+) -> None:
+    """Compare what ADLRO would have done with what happened, and say whether the comparison may be trusted."""
+    if sum(given is not None for given in (config, db, record, sacct)) > 1:
+        raise UsageError("--config, --db, --record and --sacct exclude each other. Name one.")
+    if sacct is not None and cluster is None:
+        raise UsageError(
+            "--sacct needs --cluster FILE. Make one: scontrol show node > nodes.txt, then "
+            "adlro ingest --slurm nodes.txt > cluster.toml."
+        )
+    found = found_record(config, db, record, sacct, cluster, families)
+    say_if_it_compiles()
+    from adlro.serve.shadow_replay import report as summed_up
+
+    names = [name.strip() for name in others.split(",") if name.strip()]
+    with progress("Replaying", len(names) + 3) as tell:
+        result = summed_up(found, policy, names, estimates, tell)
+    if as_json:
+        print_json(result.as_json())
+    else:
+        show(result)
+
+
+def found_record(
+    config: Path | None, db: str | None, record: Path | None, sacct: str | None, cluster: str | None, families: str
+) -> "Record":
+    """The record that is asked for; that of this user's daemon if nothing is said."""
+    from adlro.catalogue.clusters import load_cluster
+    from adlro.serve.shadow import FILE, read_record, read_sacct_record, record_of_memory
+
+    if sacct is not None:
+        assert cluster is not None
+        return read_sacct_record(sacct, load_cluster(cluster), families)
+    if record is not None:
+        return read_record(record)
+    if db is not None:
+        from adlro.serve.store import open_store, sqlite_path
+
+        file = None if db.startswith(("postgresql:", "postgres:")) else sqlite_path(db)
+        if file is not None and (beside := file.parent / FILE).exists():
+            return read_record(beside)
+        if file is not None and not file.exists():
+            raise StoreError(f"there is no store '{file}', and no '{FILE}' beside it.")
+        if cluster is None:
+            raise UsageError(f"there is no '{FILE}' beside {db}; say --record FILE, or --cluster FILE for the store.")
+        store = open_store(db)
+        try:
+            return record_of_memory(store, load_cluster(cluster), db)
+        finally:
+            store.close()
+    from adlro.serve.config import load_config
+
+    loaded = load_config(config, {} if config else {"backend.kind": "shadow"})
+    return read_record(loaded.beside_store(FILE, loaded.shadow.record))
+
+
+# ---- for people --------------------------------------------------------------------------------------------------
+
+
+def show(found: "Report") -> None:
+    """Print a report in words."""
+    for line in summary(found):
+        stdout().print(line, markup=False)
+    if found.lines:
+        stdout().print()
+        show_list(
+            (
+                ("", "name"),
+                ("time in the system", "right"),
+                ("against what happened", "right"),
+                ("95 % interval", "right"),
+                ("JCT of ended jobs", "right"),
+                ("p95", "right"),
+                ("wait", "right"),
+                ("late", "right"),
+            ),
+            [cells(line) for line in found.lines],
+        )
+        for text in legend(found):
+            stdout().print(text, markup=False)
+    for title, jobs in (("Jobs that would gain most", found.gain), ("Jobs that would lose most", found.lose)):
+        if jobs:
+            stdout().print(f"\n{title} under {found.policy}", style="bold")
+            show_list(JOB_COLUMNS, [job_cells(job) for job in jobs])
+    show_users(found)
+    stdout().print("\nNot modelled", style="bold")
+    for text in found.not_modelled:
+        stdout().print(f"  · {text}", markup=False)
+    stdout().print()
+    stdout().print(verdict(found), markup=False, style="bold")
+
+
+def summary(found: "Report") -> list[str]:
+    """What was watched, how well it can be told again, and how often choices agree."""
+    jobs, calibration, agreement = found.jobs, found.calibration, found.agreement
+    hours = (found.end_s - found.begin_s) / 3600
+    lines = [
+        f"{found.source}: {found.cluster} from {when(found.begin_s)} to {when(found.end_s)} ({hours:,.1f} h), "
+        f"{jobs.seen:,} jobs seen",
+        f"  {jobs.compared:,} started and ended within it; {jobs.running_at_begin:,} ran already; at the end "
+        f"{jobs.running_at_end:,} ran and {jobs.waiting_at_end:,} waited still",
+    ]
+    if jobs.failed or jobs.requeued:
+        lines.append(
+            f"  of those that ended, {jobs.failed:,} failed or were cancelled, {jobs.requeued:,} had restarted"
+        )
+    if jobs.reshaped:
+        lines.append(f"  {jobs.reshaped:,} ran although our rules would refuse them: their request was made smaller")
+    lines += [f"  {count:,} left out: {why}" for why, count in jobs.set_aside.items()]
+    if found.unwatched_s:
+        lines.append(f"  nobody watched for {length(found.unwatched_s)} of it")
+    if found.down_share > 0.001:
+        lines.append(f"  {found.down_share:.1%} of the GPU time was on nodes that took no jobs")
+    lines += [f"  {note}" for note in found.notes]
+    if jobs.compared:
+        lines.append(
+            f"Replayed as it happened, the mean JCT is {length(calibration.replayed_s)} against "
+            f"{length(calibration.happened_s)} ({percent(calibration.error)}); {calibration.off:,} jobs are off by more "
+            "than 10 % and a minute"
+        )
+    if found.speeds.pairs:
+        lines.append(
+            f"The speed table is off by {found.speeds.median_error:.0%} in the median of {found.speeds.pairs} cases in "
+            "which the same job ran on two GPU models"
+        )
+    else:
+        lines.append("The speed table could not be checked: no job of one name and size ran often on two GPU models")
+    if agreement.moments:
+        part = agreement.same_job / agreement.moments
+        lines.append(
+            f"At {agreement.moments:,} moments something started. {found.policy} would have started the same job next "
+            f"at {part:.0%} of them ({agreement.same_model:,} times on the same model), another one at "
+            f"{agreement.other_job / agreement.moments:.0%}, and waited at {agreement.waits / agreement.moments:.0%}"
+        )
+        if agreement.choice_moments:
+            lines.append(
+                f"  where more than one job waited: the same job at "
+                f"{agreement.choice_same_job / agreement.choice_moments:.0%} of {agreement.choice_moments:,} moments"
+            )
+    return lines + wish_lines(found)
+
+
+def wish_lines(found: "Report") -> list[str]:
+    """What became of what the daemon would have started."""
+    wishes = found.wishes
+    if wishes is None:
+        return []
+    lead = "" if wishes.lead_s is None else f", in the median {length(wishes.lead_s)} later"
+    return [
+        f"The daemon would have started {wishes.made:,} jobs: the cluster started {wishes.started:,} of them itself"
+        f"{lead} ({wishes.same_model:,} on the same model, {wishes.same_nodes:,} on the same nodes); "
+        f"{wishes.taken:,} places went to other jobs, {wishes.over:,} runs would be over, "
+        f"{wishes.left + wishes.down:,} were void, {wishes.standing:,} stand still"
+    ]
+
+
+def cells(line: "Line") -> tuple[str, ...]:
+    """One policy."""
+    sign = {"different": " *", "no difference shown": " ·"}.get(line.verdict, "")
+    against = "" if line.relative is None else f"{percent(line.relative)}{sign}"
+    interval = "" if line.low_s is None or line.high_s is None else f"{signed(line.low_s)} … {signed(line.high_s)}"
+    return (
+        line.policy, length(line.in_system_s), against, interval, length(line.jct_s), length(line.p95_s),
+        length(line.wait_s), f"{line.late:,}",
+    )  # fmt: skip
+
+
+def legend(found: "Report") -> list[str]:
+    """What the columns mean."""
+    lines = [
+        "time in the system: mean time that a job waited or ran up to the end of the record, ended or not.",
+        "JCT, p95, wait: only of jobs that had ended, which was the cluster's choice. late: of these, how many would",
+        "not have ended by then, so that their JCT is told too short. same models: all jobs on the model they ran on.",
+    ]
+    if found.blocks:
+        lines.append(
+            f"* differs from what happened (Wilcoxon signed-rank over {found.blocks} blocks of consecutive jobs, Holm, "
+            "5 %); · no difference shown"
+        )
+    return lines
+
+
+JOB_COLUMNS: Final = (
+    ("job", "name"),
+    ("user", "left"),
+    ("name", "text"),
+    ("GPUs", "right"),
+    ("JCT", "right"),
+    ("would be", "right"),
+    ("change", "right"),
+)
+
+
+def job_cells(job: "Changed") -> tuple[str, ...]:
+    """One job."""
+    more = " or more" if job.is_late else ""
+    return (
+        job.id, job.user, job.name, str(job.gpus), length(job.happened_s), f"{length(job.would_s)}{more}",
+        signed(job.difference_s),
+    )  # fmt: skip
+
+
+def show_users(found: "Report") -> None:
+    """Print who gains and who loses most in all."""
+    gain = [user for user in found.users if user.difference_s < 0]
+    lose = [user for user in found.users if user.difference_s > 0]
+    stdout().print(f"\nUsers: {len(gain):,} of {len(found.users):,} would gain, {len(lose):,} would lose", style="bold")
+    rows: list[Affected] = [*gain[:MOST_USERS], *lose[-MOST_USERS:]]
+    if rows:
+        show_list(
+            (
+                ("user", "name"),
+                ("jobs", "right"),
+                ("time in the system", "right"),
+                ("would be", "right"),
+                ("change", "right"),
+            ),
+            [
+                (one.user, f"{one.jobs:,}", length(one.happened_s), length(one.would_s), signed(one.difference_s))
+                for one in rows
+            ],
+        )
+
+
+def verdict(found: "Report") -> str:
+    """Whether the comparison may be trusted, in one line."""
+    if found.is_trusted:
+        return "The simulator tells again what happened: within what is not modelled, the comparison may be trusted."
+    return f"Do not trust this comparison: {'; '.join(found.doubts)}."
+
+
+def when(time_s: float) -> str:
+    """A moment, in UTC."""
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def percent(share: float) -> str:
+    """A change in per cent."""
+    return f"{'−' if share < 0 else '+'}{abs(share):.1%}".replace("%", " %")
+
+
+def signed(seconds: float) -> str:
+    """A change of a length of time."""
+    return f"{'−' if seconds < 0 else '+'}{length(abs(seconds))}"

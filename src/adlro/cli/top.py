@@ -1,0 +1,231 @@
+"""The screen of `adlro top`: GPUs by node, what runs, what waits, and what an operator should know."""
+
+import os
+import select
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from adlro.cli.asking import Daemon, Reply, printable
+from adlro.cli.live import job_cells, short
+from adlro.cli.output import plain_table
+from adlro.core.errors import AdlroError
+
+LEVELS: Final = "▁▂▃▄▅▆▇█"
+FREE, DOWN, UNKNOWN = "·", "×", "?"
+MOST_NODES: Final = 12
+"""Clusters with more nodes are shown by GPU model."""
+HOT: Final = 0.9
+LEAST_JOBS: Final = 4
+
+
+def frame(state: dict[str, Any], width: int, height: int, note: str = "") -> Group:
+    """One picture of the state that fits into so many columns and lines."""
+    head = [heading(state, width), *([Text(note, "bold red")] if note else []), Text("")]
+    middle = gpus(state, width)
+    tail = [*warnings(state, width)]
+    left = height - len(head) - len(middle) - len(tail) - 2
+    return Group(*head, *middle, Text(""), jobs(state, max(left - 2, LEAST_JOBS)), *tail)
+
+
+def heading(state: dict[str, Any], width: int) -> Text:
+    """The cluster, who decides, and how many run and wait."""
+    tick, counts = state["tick"], state["counts"]
+    text = Text(overflow="ellipsis", no_wrap=True)
+    text.append(printable(state["snapshot"]["cluster"]["name"]), "bold cyan")
+    text.append(f" ({state['backend']})  ")
+    if state["is_guarded"]:
+        text.append(f"{state['fallback']} decides, guarded", "bold yellow")
+    else:
+        text.append(printable(state["policy"]), "bold")
+    if tick:
+        text.append(f"  tick {tick['number']} took {tick['seconds']:.2f} s")
+    held = counts["running"] + counts["placed"]
+    text.append(f"  {held:,} run, {counts['waiting']:,} wait", "bold")
+    if not state["is_leader"]:
+        text.append("  standby", "yellow")
+    text.truncate(width, overflow="ellipsis")
+    return text
+
+
+def gpus(state: dict[str, Any], width: int) -> list[Text]:
+    """A line for each node with a sign for each GPU; for each model, where there are many nodes."""
+    nodes = state["snapshot"]["cluster"]["nodes"]
+    down, telemetry = state["snapshot"]["down"], state["telemetry"]
+    taken = taken_gpus(state)
+    lines: list[tuple[str, str, list[tuple[str, str]], int, int]] = []
+    by_model: dict[str, tuple[int, int]] = {}
+    for node in nodes:
+        index = 0
+        for group in node["gpus"]:
+            cells: list[tuple[str, str]] = []
+            busy = 0
+            for _ in range(group["count"]):
+                is_taken = (node["name"], index) in taken
+                busy += is_taken
+                cells.append(cell(telemetry.get(f"{node['name']}/{index}"), is_taken, node["name"] in down))
+                index += 1
+            lines.append((node["name"], group["model"], cells, busy, group["count"]))
+            had = by_model.get(group["model"], (0, 0))
+            by_model[group["model"]] = (had[0] + busy, had[1] + group["count"])
+    if len(nodes) > MOST_NODES:
+        return [bar(model, busy, count, width) for model, (busy, count) in by_model.items()]
+    wide = max((cell_len(name) for name, *_ in lines), default=0)
+    wide_model = max((cell_len(model) for _, model, *_ in lines), default=0)
+    shown = []
+    for name, model, cells, busy, count in lines:
+        text = Text(no_wrap=True, overflow="ellipsis")
+        text.append(printable(name).ljust(wide), "cyan")
+        text.append(f"  {printable(model).ljust(wide_model)}  {busy:>2}/{count:<2} ")
+        for sign, style in cells:
+            text.append(sign, style)
+        if name in down:
+            text.append(f"  down: {printable(down[name])}", "red")
+        text.truncate(width, overflow="ellipsis")
+        shown.append(text)
+    return shown
+
+
+def taken_gpus(state: dict[str, Any]) -> set[tuple[str, int]]:
+    """Which GPUs hold a job; where the cluster does not say which of a node's, the first of the model."""
+    first: dict[tuple[str, str], int] = {}
+    for node in state["snapshot"]["cluster"]["nodes"]:
+        index = 0
+        for group in node["gpus"]:
+            first[node["name"], group["model"]] = index
+            index += group["count"]
+    taken: set[tuple[str, int]] = set()
+    for live in state["snapshot"]["jobs"]:
+        if live["state"] not in ("running", "placed"):
+            continue
+        for part in live["parts"]:
+            at = first.get((part["node"], part["model"]), 0)
+            indices = part["indices"] or range(at, at + part["count"])
+            taken |= {(part["node"], index) for index in indices}
+    return taken
+
+
+def cell(figures: dict[str, float | None] | None, is_taken: bool, is_down: bool) -> tuple[str, str]:
+    """A GPU as a sign (how busy) and a colour (how warm)."""
+    if is_down:
+        return DOWN, "red"
+    busy = (figures or {}).get("utilisation")
+    heat = (figures or {}).get("temperature")
+    if busy is None:
+        return (UNKNOWN, "green") if is_taken else (FREE, "dim")
+    style = "red" if heat is not None and heat >= HOT else "green" if is_taken else "dim"
+    if not is_taken and busy < 0.01:
+        return FREE, "dim"
+    return LEVELS[min(int(busy * len(LEVELS)), len(LEVELS) - 1)], style
+
+
+def bar(model: str, busy: int, count: int, width: int) -> Text:
+    """How many GPUs of a model are taken, as a bar."""
+    room = max(min(width - 40, 40), 10)
+    full = round(room * busy / count) if count else 0
+    text = Text(no_wrap=True)
+    text.append(printable(model)[:20].ljust(20), "cyan")
+    text.append(" ")
+    text.append("█" * full, "green")
+    text.append("░" * (room - full), "dim")
+    text.append(f" {busy:,}/{count:,} taken")
+    return text
+
+
+def jobs(state: dict[str, Any], most: int) -> RenderableType:
+    """The jobs that run and those that wait, as many as fit: half of the lines for each, if both have so many."""
+    now = state["snapshot"]["time_s"]
+    listed = state["snapshot"]["jobs"]
+    running = [live for live in listed if live["state"] in ("running", "placed")]
+    waiting = [live for live in listed if live["state"] == "waiting"]
+    queue = min(len(waiting), max(most // 2, most - len(running)))
+    table: Table = plain_table()
+    for heading_text, side in (("job", "l"), ("user", "l"), ("name", "l"), ("GPUs", "r"), ("state", "l"), ("for", "r")):
+        table.add_column(
+            heading_text,
+            justify="right" if side == "r" else "left",
+            no_wrap=True,
+            style="cyan" if heading_text == "job" else None,
+            max_width=20 if heading_text == "name" else 10,
+        )
+    table.add_column("where, or predicted start", no_wrap=True)
+    for live in (*running[: most - queue], *waiting[:queue]):
+        table.add_row(*job_cells(live, state["starts"].get(live["id"]), now))
+    if not running and not waiting:
+        return Text("No job runs or waits.", "dim")
+    return table
+
+
+def warnings(state: dict[str, Any], width: int) -> Iterator[Text]:
+    """The latest alarms, and speeds that are not what they were thought to be."""
+    now = state["snapshot"]["time_s"]
+    lines = [
+        Text(f"! {short(now - alarm['time_s'])} ago, {alarm['kind']}: {printable(alarm['text'])}", "yellow")
+        for alarm in state["alarms"][-2:]
+    ]
+    for drift in state["drifts"][:2]:
+        where = drift["node"] + (f" GPU {drift['gpu']}" if drift["gpu"] is not None else "") or "everywhere"
+        family = f", {drift['family']}" if drift["family"] else ""
+        words = f"~ {drift['model']} {where}{family}: {drift['factor']:.0%} of its speed ({drift['jobs']} jobs)"
+        lines.append(Text(printable(words), "magenta"))
+    for line in lines:
+        line.no_wrap = True
+        line.truncate(width, overflow="ellipsis")
+        yield line
+
+
+# ---- live ------------------------------------------------------------------------------------------------------------
+
+
+def watch(daemon: Daemon, reply: Reply, every_s: float, out: Console) -> None:
+    """Show the state as it changes until q is pressed. A daemon that is gone is waited for."""
+    state, tag, note = reply.value, reply.tag, ""
+    with keys() as pressed, Live(console=out, screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(frame(state, out.width, out.height, note), refresh=True)
+            if pressed(every_s) in ("q", "Q", "\x03", "\x1b"):
+                return
+            try:
+                fresh = daemon.ask("/state", {"waiting": 200}, tag=tag)
+            except AdlroError as error:
+                note = str(error)[: max(out.width - 1, 1)]
+                continue
+            note = ""
+            if fresh is not None:
+                state, tag = fresh.value, fresh.tag
+
+
+@contextmanager
+def keys() -> Iterator[Any]:
+    """A function that waits so long for a key; "" if none was pressed. The terminal is as before in the end."""
+    import termios
+    import tty
+
+    if not sys.stdin.isatty():
+
+        def no_keys(wait_s: float) -> str:
+            time.sleep(wait_s)
+            return ""
+
+        yield no_keys
+        return
+    number = sys.stdin.fileno()
+    before = termios.tcgetattr(number)
+
+    def pressed(wait_s: float) -> str:
+        ready, _, _ = select.select([number], [], [], wait_s)
+        return os.read(number, 16).decode(errors="replace")[:1] if ready else ""
+
+    try:
+        tty.setcbreak(number)
+        yield pressed
+    finally:
+        termios.tcsetattr(number, termios.TCSADRAIN, before)

@@ -1,0 +1,532 @@
+"""Slurm's jobs and nodes → a snapshot: whose jobs they are, where they run, and what ADLRO noted in their comments.
+
+A job's comment is the one memory that lives as long as the job does. Ours are words that begin with `adlro:`; what
+else stands there is the user's and stays.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from adlro.core.ports import JobState, LiveJob, Part
+from adlro.core.records import CPU_ONLY, Cluster, GpuModel, Gpus, Job, Link, Node
+from adlro.ingest.slurm import (
+    INDEX_TYPE,
+    PCIE,
+    SlurmJob,
+    SlurmNode,
+    devices_in,
+    gpus_in,
+    hosts_in,
+    job_of,
+    model_at,
+    whole_numbers,
+)
+
+ModelOf = Callable[[str], GpuModel | None]
+
+HELD: Final = "held"
+"""The word of a job that waits for us: adlro:held. job_submit.lua writes it."""
+
+RELEASED: Final = "released"
+"""The word of a job that was given back to Slurm, with the moment: adlro:released=1794725489."""
+
+UNIFORM: Final = "uniform"
+MOST_TASKS: Final = 1000
+"""Tasks of one waiting array that are looked at; the others come when these have started."""
+
+ENDS: Final = {
+    "COMPLETED": JobState.FINISHED,
+    "CANCELLED": JobState.CANCELLED,
+    "FAILED": JobState.FAILED,
+    "TIMEOUT": JobState.FAILED,
+    "NODE_FAIL": JobState.FAILED,
+    "PREEMPTED": JobState.FAILED,
+    "BOOT_FAIL": JobState.FAILED,
+    "DEADLINE": JobState.FAILED,
+    "OUT_OF_MEMORY": JobState.FAILED,
+    "REVOKED": JobState.CANCELLED,
+}
+RUNS: Final = frozenset(["RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"])
+CLOSED: Final = frozenset(["JobHeldAdmin", "JobArrayTaskLimit", "SpecialExit"])
+"""Holds that are not ours to end: an administrator's, an array's own limit, one that a job asked for when it ended."""
+
+LOST_ITS_PLACE: Final = (
+    "BadConstraints",
+    "ReqNodeNotAvail",
+    "NodeDown",
+    "PartitionNodeLimit",
+    "PartitionDown",
+    "JobLaunchFailure",
+    "launch failed requeued held",
+    "QOS",
+    "Assoc",
+    "Licenses",
+    "Reservation",
+    "InvalidAccount",
+    "InvalidQOS",
+)
+"""Reasons for which a job that was let go to a place will not start there."""
+
+PATIENCE_S: Final = 120.0
+"""A job that has not begun in its place for so long, because others took it first, is placed anew."""
+
+DEFAULT_NETWORK: Final = Link("ethernet-10g", 2.5)
+_OURS: Final = re.compile(r"(?:^|(?<=\s))adlro:([a-z]+)(?:=(\S*))?(?=\s|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyRule:
+    """Jobs whose name, partition or comment fits a pattern are of a family."""
+
+    pattern: re.Pattern[str]
+    family: str
+    field: str = "name"
+
+    def fits(self, job: SlurmJob) -> bool:
+        """Whether this job is meant."""
+        return self.pattern.search(str(getattr(job, self.field))) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How Slurm's words become ours; who composes the stages passes it in."""
+
+    model_of: ModelOf
+    is_family: Callable[[str], bool] = lambda name: True
+    families: tuple[FamilyRule, ...] = ()
+    partitions: frozenset[str] = frozenset()  # only these, with their nodes; none: all
+    links: Mapping[str, Link] = field(default_factory=dict)  # inside a node, by its name
+    network: Link = DEFAULT_NETWORK
+    name: str = "slurm"
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """The GPUs of one model on one node: Slurm's type of each, and its number on the node, in order of our index."""
+
+    types: tuple[str, ...]
+    numbers: tuple[int, ...]
+
+    @property
+    def have_types_each(self) -> bool:
+        """Whether each device has a type of its own, so that it can be asked for by index."""
+        return len(set(self.types)) == len(self.types) and all(INDEX_TYPE.search(word) for word in self.types)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A node with its devices by our model names."""
+
+    node: SlurmNode
+    devices: Mapping[str, Devices]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A job as it was last told: what must be known to give orders about it."""
+
+    live: LiveJob
+    job: SlurmJob
+    words: Mapping[str, str]
+    is_task: bool = False  # a task of an array, which an order may have to split off first
+    together: str = ""  # the tasks that wait in one record with it, as one name: 12_[3,7]
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it waits in Slurm's eyes."""
+        return self.job.state == "PENDING"
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it will not start before it is let go."""
+        return self.is_pending and is_held(self.job)
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether it may start at named nodes only."""
+        return bool(self.job.required_nodes)
+
+    @property
+    def restarts(self) -> int:
+        """How often it began and was put back."""
+        return self.job.restarts
+
+    @property
+    def asked(self) -> str:
+        """The GPUs asked for on each node, in Slurm's words; "" if none are, or if they are asked for otherwise."""
+        return ",".join(f"gpu:{word}:{count}" if word else f"gpu:{count}" for word, count in gpus_in(self.job.per_node))
+
+    @property
+    def is_per_job(self) -> bool:
+        """Whether its GPUs are asked for in all, however many nodes they are on."""
+        return bool(gpus_in(self.job.per_job))
+
+    @property
+    def may_requeue(self) -> bool:
+        """Whether it may be put back once it has begun."""
+        return self.job.may_requeue
+
+    @property
+    def is_ours_to_give_back(self) -> bool:
+        """Whether it waits because of us: held for us, or let go to a place and not begun."""
+        if not self.is_pending or not self.words or RELEASED in self.words or self.job.reason == "JobHeldAdmin":
+            return False
+        return self.is_held or (self.is_pinned and "decision" in self.words)
+
+    def comment(self, **words: str) -> str:
+        """Its comment with these words of ours in place of those of the same name; an empty word is taken away."""
+        return comment_with(self.job.comment, {**self.words, **words})
+
+
+def words_in(comment: str) -> dict[str, str]:
+    """Our words in a comment: {"decision": "17", "held": ""}."""
+    return dict(_OURS.findall(comment))
+
+
+def comment_with(comment: str, words: Mapping[str, str]) -> str:
+    """A comment with exactly these words of ours, and the user's text before them. `held` has no value."""
+    text = " ".join(_OURS.sub(" ", comment).split())
+    ours = [f"adlro:{name}" if name == HELD else f"adlro:{name}={value}" for name, value in words.items() if value]
+    return " ".join([text, *ours] if text else ours)
+
+
+# ---- nodes -------------------------------------------------------------------------------------------------------
+
+
+def sites_of(nodes: Sequence[SlurmNode], naming: Naming) -> tuple[dict[str, Site], list[str]]:
+    """The nodes that are ours by name, and a line for each GPU type that the catalogue does not have."""
+    sites, problems = {}, {}
+    for node in nodes:
+        if naming.partitions and not naming.partitions & set(node.partitions):
+            continue
+        found: dict[str, list[tuple[str, int]]] = {}
+        number = 0
+        for word, count in node.gres:
+            model = model_at(word, node.features, naming.model_of)
+            if model is None:
+                problems[word] = (
+                    f"node {node.name}: the GPU type '{word or '(none)'}' is not in the catalogue; its {count} GPUs "
+                    "were left out. Name the type, or a feature of the node, as 'adlro gpus' does."
+                )
+            else:
+                found.setdefault(model.name, []).extend((word, number + each) for each in range(count))
+            number += count
+        sites[node.name] = Site(
+            node,
+            {
+                model: Devices(tuple(word for word, _ in pairs), tuple(number for _, number in pairs))
+                for model, pairs in found.items()
+            },
+        )
+    return sites, list(problems.values())
+
+
+def cluster_of(sites: Mapping[str, Site], naming: Naming) -> Cluster:
+    """Our record of the nodes. Slurm does not tell how GPUs and nodes are joined: a cluster file does, or a guess."""
+    nodes = tuple(
+        Node(
+            name,
+            site.node.cpus,
+            site.node.memory_mib * 1024**2 / 1e9,
+            tuple(Gpus(model, len(devices.types)) for model, devices in site.devices.items()),
+            naming.links.get(name, PCIE),
+        )
+        for name, site in sites.items()
+    )
+    models = {
+        model: found
+        for site in sites.values()
+        for model in site.devices
+        if (found := naming.model_of(model)) is not None
+    }
+    return Cluster(naming.name, "a live Slurm", nodes, naming.network, models)
+
+
+def down_of(sites: Mapping[str, Site]) -> dict[str, str]:
+    """Nodes that take no jobs, and why, in Slurm's words."""
+    return {
+        name: " ".join(filter(None, ["+".join(site.node.state).lower(), site.node.reason]))
+        for name, site in sites.items()
+        if not site.node.is_up
+    }
+
+
+# ---- jobs --------------------------------------------------------------------------------------------------------
+
+
+def is_held(job: SlurmJob) -> bool:
+    """Whether a waiting job will not start before somebody lets it go."""
+    return job.priority == 0 or job.reason.startswith("JobHeld")
+
+
+def told_of(
+    jobs: Sequence[SlurmJob], sites: Mapping[str, Site], naming: Naming, now_s: float, keeps_types: bool
+) -> tuple[list[Told], list[str]]:
+    """All jobs, and what is odd about some of them. `keeps_types`: this Slurm cannot change a GPU type that was set."""
+    down = frozenset(name for name, site in sites.items() if not site.node.is_up)
+    told: list[Told] = []
+    notes: list[str] = []
+    busy = _tasks_at_work(jobs)
+    for job in jobs:
+        if naming.partitions and not naming.partitions & set(job.partition.split(",")) and not job.node_list:
+            continue
+        for each, is_task in _tasks(job, busy, notes):
+            told.append(_told(each, is_task, sites, down, naming, now_s, keeps_types, notes))
+    return told, notes
+
+
+def _tasks_at_work(jobs: Sequence[SlurmJob]) -> dict[str, int]:
+    """For each array, how many of its tasks have been let go and have not ended."""
+    count: dict[str, int] = {}
+    for job in jobs:
+        if job.task is not None and job.state not in ENDS and not (job.state == "PENDING" and is_held(job)):
+            count[job.array] = count.get(job.array, 0) + 1
+    return count
+
+
+def _tasks(job: SlurmJob, busy: Mapping[str, int], notes: list[str]) -> Iterator[tuple[SlurmJob, bool]]:
+    """A job; or, of an array, each task that waits. Their names are those that scontrol takes: 12_3."""
+    if job.task is not None:
+        yield replace(job, id=f"{job.array}_{job.task}"), True
+        return
+    if not job.array or not job.tasks or job.state != "PENDING":
+        yield job, False
+        return
+    listed, _, limit = job.tasks.partition("%")
+    tasks = whole_numbers(listed)
+    if not tasks:
+        notes.append(f"array {job.array}: its tasks '{job.tasks[:40]}' cannot be read; it was left to Slurm")
+        yield replace(job, comment=""), False
+        return
+    if len(tasks) > MOST_TASKS:
+        notes.append(f"array {job.array}: {len(tasks)} tasks wait; {MOST_TASKS} are looked at")
+    room = max(int(limit) - busy.get(job.array, 0), 0) if limit.isdigit() else len(tasks)
+    for position, task in enumerate(tasks[:MOST_TASKS]):
+        reason = job.reason if position < room else "JobArrayTaskLimit"
+        yield replace(job, id=f"{job.array}_{task}", task=task, reason=reason), True
+
+
+def _told(
+    job: SlurmJob,
+    is_task: bool,
+    sites: Mapping[str, Site],
+    down: frozenset[str],
+    naming: Naming,
+    now_s: float,
+    keeps_types: bool,
+    notes: list[str],
+) -> Told:
+    words = words_in(job.comment)
+    state, managed, reason = _state(job, words, down, now_s)
+    models: frozenset[str] = frozenset()
+    if managed and state is JobState.WAITING:
+        allowed, problem = _models_for(job, words, sites, keeps_types)
+        if problem:
+            managed, reason = False, problem
+            notes.append(f"job {job.id} is held for us, but {problem}: 'scontrol release {job.id}' gives it to Slurm")
+        models = allowed
+    ran = state in (JobState.RUNNING, *ENDS.values()) and job.start_unix is not None
+    return Told(
+        LiveJob(
+            id=job.id,
+            job=_job(job, words, models, naming, notes),
+            state=state,
+            parts=_parts(job, state, words, sites),
+            started_s=job.start_unix if ran else None,
+            ended_s=job.end_unix if state in ENDS.values() else None,
+            starts=job.restarts + (1 if ran else 0),
+            managed=managed,
+            exit_code=job.exit_code if state in ENDS.values() else None,
+            signal=job.signal if state in ENDS.values() else None,
+            reason=reason,
+            decision=words.get("decision", ""),
+        ),
+        job,
+        words,
+        is_task,
+        f"{job.array}_[{job.tasks.partition('%')[0]}]" if is_task and job.tasks else job.id,
+    )
+
+
+def _state(job: SlurmJob, words: Mapping[str, str], down: frozenset[str], now_s: float) -> tuple[JobState, bool, str]:
+    """Where a job stands, whether it is ours to place, and Slurm's reason."""
+    ours = "decision" in words
+    if "COMPLETING" in job.states or job.state == "COMPLETING":
+        return JobState.RUNNING, ours, "Completing"  # its GPUs are not free yet
+    if job.state in ENDS:
+        return ENDS[job.state], ours, "" if job.reason == "None" else job.reason
+    if job.state in RUNS:
+        return JobState.RUNNING, ours, "" if job.reason == "None" else job.reason
+    if job.state == "CONFIGURING":
+        return JobState.PLACED, ours, job.reason
+    if job.state != "PENDING":
+        return JobState.WAITING, False, job.state
+    if is_held(job) or job.reason == "BadConstraints":
+        if (
+            not words
+            or RELEASED in words
+            or job.reason in CLOSED
+            or job.reason == "JobArrayTaskLimit"
+            or "SPECIAL_EXIT" in job.states
+        ):
+            return JobState.WAITING, False, job.reason
+        if job.dependency:
+            return JobState.WAITING, False, f"Dependency {job.dependency}"
+        if not job.restarts and job.start_unix is not None and job.start_unix > now_s:
+            return JobState.WAITING, False, "BeginTime"
+        return JobState.WAITING, True, job.reason
+    if not ours or not job.required_nodes:
+        return JobState.WAITING, False, job.reason  # Slurm will place it
+    if job.restarts > _whole(words.get("restarts", "0")):
+        return JobState.WAITING, True, f"{job.reason}: put back after it began"
+    if down & set(hosts_in(job.required_nodes)) or job.reason.startswith(LOST_ITS_PLACE):
+        return JobState.WAITING, True, job.reason
+    if now_s - _number(words.get("placed"), now_s) > PATIENCE_S:
+        return JobState.WAITING, True, f"{job.reason}: its place was taken by others"
+    return JobState.PLACED, True, job.reason
+
+
+def _job(job: SlurmJob, words: Mapping[str, str], models: frozenset[str], naming: Naming, notes: list[str]) -> Job:
+    """Our record of the submission, with what our words add to Slurm's."""
+    family = words.get("family", "")
+    if family and not naming.is_family(family):
+        notes.append(f"job {job.id}: there is no family '{family[:40]}'; it counts as {UNIFORM}")
+        family = UNIFORM
+    found = family or next((rule.family for rule in naming.families if rule.fits(job)), UNIFORM)
+    submit = job.submit_unix or 0.0
+    if job.restarts:  # a requeue overwrites the time; before one, nobody but Slurm is believed
+        submit = min(submit, _number(words.get("submit"), submit))
+    estimate = _number(words.get("estimate"), 0.0)
+    ours = job_of(job, naming.model_of, found)
+    asked = frozenset[str]() if "bound" in words else ours.models  # bound: the types are our choice, not its wish
+    named = frozenset(words["models"].split("+")) if words.get("models") else frozenset()
+    return replace(
+        ours,
+        work=0.0,
+        submit_s=submit,
+        gpus=ours.gpus or _whole(words.get("gpus", "0")),
+        gpu_memory_gb=_number(words.get("gpumemory"), 0.0),
+        models=(models & named if models else named) if named else models or asked,
+        priority=min(max(_number(words.get("priority"), 0.5), 0.0), 1.0),
+        user=words.get("user") or job.user,
+        estimate=estimate if estimate > 0 else None,
+    )
+
+
+def _models_for(
+    job: SlurmJob, words: Mapping[str, str], sites: Mapping[str, Site], keeps_types: bool
+) -> tuple[frozenset[str], str]:
+    """The models that a waiting job may get (none: all of them), and why it cannot be ours if it cannot.
+
+    We place by model; a job that may use some nodes of a model but not others has a wish for which we have no word.
+    """
+    if job.is_het:
+        return frozenset(), "it is part of a heterogeneous job"
+    if job.reservation:
+        return frozenset(), f"it asks for the reservation {job.reservation}"
+    if job.required_nodes and "decision" not in words:
+        return frozenset(), f"it names its nodes ({job.required_nodes})"
+    partitions = set(job.partition.split(","))
+    excluded = set(hosts_in(job.excluded_nodes))
+    types = {word for word, _ in gpus_in(job.per_node) + gpus_in(job.per_job) if word}
+    if "bound" in words:  # by us, and only to a model: its types are those of the devices it had
+        types = set()
+    able: set[str] = set()
+    for name, site in sites.items():
+        wanted = set(site.devices) if not types else {m for m, d in site.devices.items() if types <= set(d.types)}
+        fits = partitions & set(site.node.partitions) and name not in excluded
+        if fits and (has := _has_features(job.features, site.node.features)) is None:
+            return frozenset(), f"its constraint '{job.features}' is more than a choice of features"
+        elif fits and has:
+            able |= {f"{name}/{model}" for model in wanted or ({CPU_ONLY} if not job.gres else set())}
+    every = {f"{name}/{model}": model for name, site in sites.items() for model in site.devices}
+    if "bound" in words and keeps_types:
+        able = {place for place in able if every.get(place) == words["bound"]}
+    models = {every[place] for place in able if place in every}
+    if job.gres and not able:
+        return frozenset(), "no node can ever take it"
+    if job.gres and any(model in models and place not in able for place, model in every.items()):
+        return frozenset(), "it may use some nodes of a GPU model and not others"
+    if problem := _shape_problem(job, words, sites, models):
+        return frozenset(), problem
+    return frozenset() if models == set(every.values()) else frozenset(models), ""
+
+
+def _shape_problem(job: SlurmJob, words: Mapping[str, str], sites: Mapping[str, Site], models: set[str]) -> str:
+    """A job on several nodes with a count for each can only be ours if it takes whole nodes: we choose the fewest."""
+    each = sum(count for _, count in gpus_in(job.per_node))
+    if job.nodes == 1 or not each or "decision" in words:
+        return ""
+    sizes = {len(found.types) for site in sites.values() for model, found in site.devices.items() if model in models}
+    return "" if sizes == {each} else f"it asks for {job.nodes} nodes with {each} GPUs on each"
+
+
+def _has_features(constraint: str, features: Sequence[str]) -> bool | None:
+    """Whether a node with these features meets a constraint of words with & , or |; None: it is more than that."""
+    if not constraint:
+        return True
+    if re.search(r"[()\[\]*]", constraint):
+        return None
+    return any(all(word in features for word in re.split(r"[&,]", part)) for part in constraint.split("|"))
+
+
+# ---- places ------------------------------------------------------------------------------------------------------
+
+
+def _parts(job: SlurmJob, state: JobState, words: Mapping[str, str], sites: Mapping[str, Site]) -> tuple[Part, ...]:
+    """Where a job runs or ran, or was let go to."""
+    if state is JobState.WAITING:
+        return ()
+    nodes = hosts_in(job.node_list or (job.required_nodes if state is JobState.PLACED else ""))
+    if not nodes:
+        return ()
+    if len(job.detail) == len(nodes) and any(devices_in(line) for line in job.detail):
+        told = zip(nodes, job.detail, strict=True)
+        return tuple(part for node, line in told for part in _held_parts(node, line, sites.get(node)))
+    return tuple(_asked_parts(job, words, nodes, sites))
+
+
+def _held_parts(node: str, line: str, site: Site | None) -> Iterator[Part]:
+    """The devices that Slurm tells, by our models and our index among those of a model on the node."""
+    numbers = [number for _, found in devices_in(line) for number in found]
+    for model, devices in site.devices.items() if site else ():
+        ours = tuple(devices.numbers.index(number) for number in sorted(numbers) if number in devices.numbers)
+        if ours:
+            yield Part(node, model, len(ours), ours)
+
+
+def _asked_parts(
+    job: SlurmJob, words: Mapping[str, str], nodes: Sequence[str], sites: Mapping[str, Site]
+) -> Iterator[Part]:
+    """What it asked for, spread over its nodes: of a job that has not begun, or has ended, Slurm tells no devices."""
+    left = sum(count for _, count in job.gres) or _whole(words.get("gpus", "0"))
+    if not left:
+        yield from (Part(node, CPU_ONLY, 0) for node in nodes)
+        return
+    types = {word for word, _ in gpus_in(job.per_node) if word}
+    for position, node in enumerate(nodes):
+        site = sites.get(node)
+        if site is None or not site.devices:
+            continue
+        model, devices = next(
+            ((m, d) for m, d in site.devices.items() if types & set(d.types)), next(iter(site.devices.items()))
+        )
+        count = min(-(-left // (len(nodes) - position)), len(devices.types), left)
+        left -= count
+        if count:
+            asked = tuple(index for index, word in enumerate(devices.types) if word in types)
+            yield Part(node, model, count, asked if devices.have_types_each and len(asked) == count else ())
+
+
+def _whole(text: str) -> int:
+    return int(text) if text.isdigit() else 0
+
+
+def _number(text: str | None, otherwise: float) -> float:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return otherwise
+    return value if abs(value) < 1e15 else otherwise

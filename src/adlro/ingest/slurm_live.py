@@ -1,0 +1,483 @@
+"""Read a running Slurm: over slurmrestd or with its commands, behind one interface, and one reader for all of ADLRO.
+
+slurmrestd is asked with `update_time`, so that a cluster in which nothing happened costs a millisecond. Nothing here
+takes an error for an empty cluster: Slurm's commands exit with 0 and an empty list when slurmctld is down.
+"""
+
+import http.client
+import json
+import os
+import re
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Generic, Protocol, TypeVar, final
+from urllib.parse import urlsplit
+
+from adlro.core.errors import BackendError, TelemetryError
+from adlro.core.ports import ENDED, JobState, LiveJob, Part, Snapshot
+from adlro.ingest.slurm import SlurmJob, SlurmNode, jobs_in, nodes_in, read_jobs, read_nodes, version_in
+from adlro.ingest.slurm_jobs import Naming, Site, Told, cluster_of, down_of, sites_of, told_of
+
+TIMEOUT_S: Final = 30.0
+"""Slurm itself gives up on its controller after about 9 s; a large queue takes a second to be written down."""
+
+KNOWN_API: Final = 42
+"""The newest v0.0.N that was tried; a newer slurmrestd speaks this one too."""
+
+REREAD_S: Final = 60.0
+"""However often the answer is "not modified", after so long everything is read anew."""
+
+MARGIN_S: Final = 2
+"""Slurm's clock has whole seconds, and this machine's may be off by one."""
+
+KEPT_S: Final = 900.0
+"""How long a job that vanished from Slurm's answers is told as ended."""
+
+MOST_NOTES: Final = 50
+
+
+# ---- the two ways ------------------------------------------------------------------------------------------------
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a socket of this machine."""
+
+    def __init__(self, path: str, timeout: float) -> None:
+        """The socket at `path`."""
+        super().__init__("localhost", timeout=timeout)
+        self.path = path
+
+    def connect(self) -> None:
+        """Open the socket."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
+@final
+class Rest:
+    """A slurmrestd: at unix:/path, or at http(s)://host:port with a token. One connection, kept open."""
+
+    def __init__(
+        self, address: str, user: str = "", token: Callable[[], str] | None = None, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        """Nothing is asked yet. `token` is called at the start, and again when one has expired."""
+        self.address = address
+        self._user, self._token, self._timeout_s = user, token, timeout_s
+        self._secret = ""
+        self._connection: http.client.HTTPConnection | None = None
+        self._api = 0
+
+    @property
+    def api(self) -> int:
+        """The N of the v0.0.N that is spoken: the newest that both sides know."""
+        if not self._api:
+            _, answer = self._ask("GET", "/openapi/v3", None, True)
+            paths = answer.get("paths") if isinstance(answer, dict) else None
+            found = (re.fullmatch(r"/slurm/v0\.0\.(\d+)/jobs/?", str(path)) for path in paths or ())
+            numbers = sorted(int(match[1]) for match in found if match)
+            if not numbers:
+                raise BackendError(f"slurmrestd at {self.address} does not offer /slurm/v0.0.N/jobs; is it slurmrestd?")
+            self._api = max((number for number in numbers if number <= KNOWN_API), default=numbers[0])
+        return self._api
+
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, again: bool = True) -> tuple[int, Any]:
+        """The status and the JSON of an answer. `again`: asking twice does no harm. No answer is a BackendError."""
+        return self._ask(method, f"/slurm/v0.0.{self.api}{path}", body, again)
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None, again: bool) -> tuple[int, Any]:
+        if not again:
+            self.close()  # a connection that the other side has closed would fail after the request was sent
+        try:
+            status, text = self._exchange(method, path, body)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            if not again or isinstance(error, TimeoutError | ConnectionRefusedError | FileNotFoundError):
+                raise self._silent(error) from None
+            try:
+                status, text = self._exchange(method, path, body)
+            except (OSError, http.client.HTTPException) as second:
+                self.close()
+                raise self._silent(second) from None
+        if status == http.HTTPStatus.UNAUTHORIZED and self._token:
+            self._secret = ""  # it may have expired: ask for a new one, once
+            try:
+                status, text = self._exchange(method, path, body)
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                raise self._silent(error) from None
+        if status == http.HTTPStatus.UNAUTHORIZED:
+            raise BackendError(
+                f"slurmrestd at {self.address} does not let us in (401). Over a socket it must run as the same user; "
+                "over TCP it wants a token of 'scontrol token'."
+            )
+        if status == http.HTTPStatus.NOT_MODIFIED:
+            return status, None
+        try:
+            return status, json.loads(text)
+        except ValueError:
+            raise BackendError(
+                f"slurmrestd at {self.address} answers {status} to {path}, and not in JSON: {text[:80]!r}."
+            ) from None
+
+    def _silent(self, error: Exception) -> BackendError:
+        return BackendError(f"slurmrestd at {self.address} does not answer: {_said(error)}.")
+
+    def _exchange(self, method: str, path: str, body: Mapping[str, Any] | None) -> tuple[int, bytes]:
+        if self._connection is None:
+            self._connection = connection_to(self.address, self._timeout_s)
+        headers = {"Accept": "application/json"}
+        if self._token is not None:
+            self._secret = self._secret or self._token()
+            headers["X-SLURM-USER-TOKEN"] = self._secret
+            if self._user:
+                headers["X-SLURM-USER-NAME"] = self._user
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        self._connection.request(method, path, None if body is None else json.dumps(body).encode(), headers)
+        answer = self._connection.getresponse()
+        return answer.status, answer.read()
+
+    def close(self) -> None:
+        """Let the connection go."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+
+def connection_to(address: str, timeout_s: float) -> http.client.HTTPConnection:
+    """A connection to unix:/path, http://host:port or https://host:port."""
+    if address.startswith(("unix:", "/")):
+        return UnixConnection(address.removeprefix("unix:"), timeout_s)
+    parts = urlsplit(address)
+    if parts.scheme == "https" and parts.hostname:
+        return http.client.HTTPSConnection(
+            parts.hostname, parts.port, timeout=timeout_s, context=ssl.create_default_context()
+        )
+    if parts.scheme == "http" and parts.hostname:
+        return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)
+    raise BackendError(f"'{address}' is no address of slurmrestd; expected unix:/path, http://host:port or https://….")
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a command came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def said(self) -> str:
+        """The first line of what it said of its failure."""
+        return next((line.strip() for line in (self.err or self.out).splitlines() if line.strip()), f"exit {self.code}")
+
+
+@final
+class Commands:
+    """Slurm's own commands. Every word is an argument of its own: nothing goes through a shell."""
+
+    def __init__(self, conf: str = "", timeout_s: float = TIMEOUT_S) -> None:
+        """`conf` is the path of slurm.conf, if it is not where Slurm looks for it."""
+        self._timeout_s = timeout_s
+        # Not the whole environment: SQUEUE_FORMAT, SBATCH_… and the like would change what is said.
+        self._environment = {name: os.environ[name] for name in ("PATH", "HOME", "USER", "TZ") if name in os.environ}
+        self._environment |= {"LC_ALL": "C.UTF-8"}
+        if conf or os.environ.get("SLURM_CONF"):
+            self._environment["SLURM_CONF"] = conf or os.environ["SLURM_CONF"]
+        self._version: tuple[int, int] | None = None
+
+    def run(self, command: Sequence[str], stdin: str = "") -> Ran:
+        """Run a command to its end. One that is not there, or does not end, is a BackendError."""
+        try:
+            done = subprocess.run(
+                list(command),
+                input=stdin.encode(),
+                capture_output=True,
+                timeout=self._timeout_s,
+                env=self._environment,
+                check=False,
+            )
+        except FileNotFoundError:
+            raise BackendError(f"{command[0]} is not installed here; Debian's package is slurm-client.") from None
+        except subprocess.TimeoutExpired:
+            raise BackendError(f"{command[0]} has not answered for {self._timeout_s:g} s; is slurmctld up?") from None
+        except (OSError, ValueError) as error:
+            raise BackendError(f"{command[0]} cannot be run: {error}.") from None
+        return Ran(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """The generation of the installed Slurm: (22, 5)."""
+        if self._version is None:
+            ran = self.run(["scontrol", "--version"])
+            found = re.search(r"(\d+)\.(\d+)", ran.out)
+            if not found:
+                raise BackendError(f"'scontrol --version' says {ran.said!r}; expected a version of Slurm.")
+            self._version = int(found[1]), int(found[2])
+        return self._version
+
+
+class Source(Protocol):
+    """Where jobs and nodes come from."""
+
+    @property
+    def what(self) -> str:
+        """What it is, in a word or two."""
+
+    def jobs(self) -> list[SlurmJob]:
+        """All jobs that Slurm still knows. Raises BackendError."""
+
+    def nodes(self) -> list[SlurmNode]:
+        """All nodes. Raises BackendError."""
+
+    def version(self) -> tuple[int, int] | None:
+        """The generation of Slurm, if it is known yet."""
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered(Generic[T]):
+    """An answer, and what is needed to ask whether it is still true."""
+
+    value: T
+    update_time: int
+    read_at: float  # by the clock that never jumps
+    offset: float  # between that and the clock on the wall
+
+
+@final
+class RestSource:
+    """Jobs and nodes over slurmrestd; what has not changed is not read again."""
+
+    what: Final = "slurmrestd"
+
+    def __init__(
+        self, rest: Rest, clock: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Clocks are passed in by tests."""
+        self._rest, self._clock, self._monotonic = rest, clock, monotonic
+        self._jobs: Remembered[list[SlurmJob]] | None = None
+        self._nodes: Remembered[list[SlurmNode]] | None = None
+        self._version: tuple[int, int] | None = None
+        self._whole: set[str] = set()  # what can only be read whole
+
+    def jobs(self) -> list[SlurmJob]:
+        """All jobs that Slurm still knows."""
+        self._jobs = self._read("/jobs", self._jobs, jobs_in)
+        return self._jobs.value
+
+    def nodes(self) -> list[SlurmNode]:
+        """All nodes."""
+        self._nodes = self._read("/nodes", self._nodes, nodes_in)
+        return self._nodes.value
+
+    def version(self) -> tuple[int, int] | None:
+        """The generation of Slurm, once it has answered."""
+        return self._version
+
+    def _read(self, path: str, before: Remembered[T] | None, read: Callable[[Any, str], T]) -> Remembered[T]:
+        """The answer now; the one before if Slurm says that nothing has changed since."""
+        wall, at = self._clock(), self._monotonic()
+        if before is not None and (at - before.read_at > REREAD_S or abs(wall - at - before.offset) > 1):
+            before = None  # old, or a clock was set: its time cannot be trusted
+        if before is not None and path not in self._whole:
+            status, answer = self._rest.ask("GET", f"{path}?update_time={before.update_time}")
+            if status == http.HTTPStatus.NOT_MODIFIED or _says_unchanged(answer):
+                return before
+            if status != http.HTTPStatus.OK:
+                self._whole.add(path)  # both generations fail so at /nodes, where partitions have not changed
+                status, answer = self._rest.ask("GET", path)
+        else:
+            status, answer = self._rest.ask("GET", path)
+        where = f"slurmrestd at {self._rest.address}"
+        try:
+            found = read(answer, where)
+        except TelemetryError as error:
+            raise BackendError(str(error)) from None
+        if status != http.HTTPStatus.OK:
+            raise BackendError(f"{where} answers {status} to {path}.")
+        self._version = version_in(answer) or self._version
+        return Remembered(found, _told_at(answer) or int(wall) - MARGIN_S, at, wall - at)
+
+
+def _says_unchanged(answer: Any) -> bool:
+    """Whether 24.11 says that nothing has changed: with 200, an empty list, and a warning."""
+    warnings = answer.get("warnings") if isinstance(answer, dict) else None
+    texts = (str(each.get("description")) for each in warnings or () if isinstance(each, dict))
+    return any("changes since update_time" in text for text in texts)
+
+
+def _told_at(answer: Any) -> int:
+    """The moment of an answer by Slurm's own clock, where it tells it."""
+    told = answer.get("last_update")
+    return int(told.get("number") or 0) if isinstance(told, dict) and told.get("set") else 0
+
+
+@final
+class CommandSource:
+    """Jobs and nodes with Slurm's commands: every look reads everything."""
+
+    what: Final = "the command line"
+
+    def __init__(self, commands: Commands) -> None:
+        """Nothing is run yet."""
+        self._commands = commands
+
+    def jobs(self) -> list[SlurmJob]:
+        """All jobs that Slurm still knows; those that ended must be asked for. Not scontrol: without a controller, that
+        of 24.11 says without any error that there are no jobs.
+        """
+        return self._read(["squeue", "--states=all", "--json"], read_jobs)
+
+    def nodes(self) -> list[SlurmNode]:
+        """All nodes. Later than 22.05, sinfo groups them."""
+        new = self._commands.version >= (23, 2)
+        return self._read(["scontrol", "show", "nodes", "--json"] if new else ["sinfo", "--json"], read_nodes)
+
+    def version(self) -> tuple[int, int] | None:
+        """The generation of Slurm."""
+        return self._commands.version
+
+    def _read(self, command: Sequence[str], read: Callable[[str, str], T]) -> T:
+        ran = self._commands.run(command)
+        if ran.code != 0:
+            raise BackendError(f"'{' '.join(command)}' fails: {ran.said}")
+        try:
+            if not ran.out.lstrip().startswith("{"):
+                raise TelemetryError(f"'{' '.join(command)}' answers not in JSON, but with {ran.said[:60]!r}.")
+            return read(ran.out, f"'{' '.join(command)}'")
+        except TelemetryError as error:
+            raise BackendError(str(error)) from None
+
+
+# ---- one reader --------------------------------------------------------------------------------------------------
+
+
+@final
+class Reader:
+    """Snapshots of one Slurm, from the first of its sources that answers.
+
+    It keeps what Slurm forgets: the devices of a job that has ended, the first submission of one that was put back,
+    and that a job was there at all, should Slurm lose it or drop it before it was seen to end.
+    """
+
+    def __init__(self, sources: Sequence[Source], naming: Naming, clock: Callable[[], float] = time.time) -> None:
+        """At least one source, the preferred first."""
+        self._sources, self._naming, self._clock = tuple(sources), naming, clock
+        self._told: dict[str, Told] = {}
+        self._sites: dict[str, Site] = {}
+        self._parts: dict[str, tuple[Part, ...]] = {}
+        self._first: dict[str, tuple[SlurmJob, float]] = {}
+        self._gone: dict[str, LiveJob] = {}
+
+    def read(self) -> Snapshot:
+        """The cluster now. Raises BackendError when no source gives all of it."""
+        now = self._clock()
+        jobs, nodes, version, notes = self._ask()
+        sites, problems = sites_of(nodes, self._naming)
+        told, odd = told_of(jobs, sites, self._naming, now, keeps_types=version is None or version < (24, 11))
+        kept = {each.live.id: self._with_memory(each) for each in told}
+        notes += problems + odd + self._note_gone(kept, now)
+        self._told, self._sites = kept, sites
+        live = [each.live for each in kept.values()]
+        return Snapshot(
+            time_s=now,
+            cluster=cluster_of(sites, self._naming),
+            jobs=tuple(live + [job for job in self._gone.values() if job.id not in kept]),
+            down=down_of(sites),
+            notes=tuple(notes[:MOST_NOTES]),
+        )
+
+    def told(self, job: str) -> Told | None:
+        """A job as it was last read."""
+        return self._told.get(job)
+
+    def all_told(self) -> Sequence[Told]:
+        """All jobs as they were last read."""
+        return tuple(self._told.values())
+
+    @property
+    def sites(self) -> Mapping[str, Site]:
+        """The nodes with their devices, as they were last read."""
+        return self._sites
+
+    def types(self, node: str, model: str) -> tuple[str, ...] | None:
+        """Slurm's type for each device of a model on a node, if each has one of its own; None: only how many counts."""
+        site = self._sites.get(node)
+        devices = site.devices.get(model) if site else None
+        return devices.types if devices and devices.have_types_each else None
+
+    def type_of(self, node: str, model: str) -> str:
+        """Slurm's type for a model on a node that has others too; "" where the node says it all."""
+        site = self._sites.get(node)
+        if site is None or len(site.devices) < 2 or model not in site.devices:
+            return ""
+        return site.devices[model].types[0]
+
+    def _ask(self) -> tuple[list[SlurmJob], list[SlurmNode], tuple[int, int] | None, list[str]]:
+        """Jobs and nodes of the first source that gives both."""
+        notes: list[str] = []
+        for source in self._sources:
+            try:
+                return source.jobs(), source.nodes(), source.version(), notes
+            except BackendError as error:
+                notes.append(f"{source.what} was not used: {error}")
+        raise BackendError(" ".join(note.removeprefix(f"{self._sources[0].what} was not used: ") for note in notes[:2]))
+
+    def _with_memory(self, told: Told) -> Told:
+        """A job with what Slurm has forgotten of it."""
+        live = told.live
+        before = self._first.get(live.id)
+        if before is None or _is_another(before[0], told.job):
+            self._first[live.id] = before = told.job, live.job.submit_s
+            self._parts.pop(live.id, None)
+            self._gone.pop(live.id, None)
+        first = min(before[1], live.job.submit_s)
+        self._first[live.id] = told.job, first
+        if live.state is JobState.RUNNING and any(part.indices for part in live.parts):
+            self._parts[live.id] = live.parts
+        elif live.state not in ENDED:
+            self._parts.pop(live.id, None)
+        parts = self._parts.get(live.id, live.parts) if live.state in ENDED else live.parts
+        return replace(told, live=replace(live, parts=parts, job=replace(live.job, submit_s=first)))
+
+    def _note_gone(self, now: Mapping[str, Told], time_s: float) -> list[str]:
+        """Tell of jobs that are in the answers no longer though nobody saw them end."""
+        notes = []
+        for name, told in self._told.items():
+            if name in now:
+                continue
+            if told.live.state not in ENDED:
+                began = told.live.state is JobState.RUNNING
+                what = "ran" if began else "waited"
+                notes.append(f"job {name} {what} and is in Slurm's answers no longer; how it ended is not known")
+                self._gone[name] = replace(
+                    told.live,
+                    state=JobState.FAILED if began else JobState.CANCELLED,
+                    ended_s=time_s,
+                    exit_code=None,
+                    signal=None,
+                    reason="gone from Slurm's answers",
+                )
+            self._first.pop(name, None)
+            self._parts.pop(name, None)
+        self._gone = {name: job for name, job in self._gone.items() if time_s - (job.ended_s or 0.0) < KEPT_S}
+        return notes
+
+
+def _is_another(before: SlurmJob, now: SlurmJob) -> bool:
+    """Whether a number has been given to another job: slurmctld forgets what it had no time to save."""
+    moved = before.submit_unix != now.submit_unix and now.restarts <= before.restarts
+    return moved or before.user != now.user or before.name != now.name
+
+
+def _said(error: Exception) -> str:
+    """What went wrong, in few words."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

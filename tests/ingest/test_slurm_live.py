@@ -1,0 +1,595 @@
+"""A running Slurm as it is read: both generations' answers, what they leave out, and no error as an empty cluster."""
+
+import json
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adlro.catalogue.gpus import find_gpu
+from adlro.core.errors import BackendError, TelemetryError
+from adlro.core.ports import JobState, LiveJob, Part
+from adlro.core.records import GpuModel, Link
+from adlro.ingest.slurm import (
+    SlurmJob,
+    SlurmNode,
+    devices_in,
+    hosts_in,
+    jobs_in,
+    nodes_in,
+    version_in,
+    whole_numbers,
+)
+from adlro.ingest.slurm_jobs import FamilyRule, Naming, comment_with, words_in
+from adlro.ingest.slurm_live import Commands, CommandSource, Reader, Rest, RestSource
+from adlro.ingest.telemetry.names import model_of
+
+SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "slurm" / "samples"
+VOLTA = "v100-sxm2-16gb"
+NOW = 1_794_725_600.0
+
+
+def model(name: str) -> GpuModel | None:
+    return model_of(name, find_gpu)
+
+
+NAMING = Naming(model)
+
+
+def node(name: str = "volta0", gres: str = "v100", count: int = 4, **changed: Any) -> SlurmNode:
+    return replace(SlurmNode(name, 16.0, 64_000.0, ((gres, count),), ("IDLE",), (), ("gpu",)), **changed)
+
+
+def job(id: str = "7", **changed: Any) -> SlurmJob:
+    """A waiting job that is held for us and asks for one GPU."""
+    base = SlurmJob(
+        id=id,
+        user="ada",
+        name="train",
+        state="PENDING",
+        partition="gpu",
+        nodes=1,
+        cpus=1.0,
+        memory_mib=1000.0,
+        gres=(("", 1),),
+        limit_s=3600.0,
+        submit_unix=NOW - 100,
+        start_unix=None,
+        node_list="",
+        priority=0.0,
+        states=("PENDING",),
+        reason="JobHeldUser",
+        comment="adlro:held",
+        per_node="gres:gpu:1",
+    )
+    return replace(base, **changed)
+
+
+def runs(id: str = "7", **changed: Any) -> SlurmJob:
+    """The same job, placed by us and at work."""
+    running: dict[str, Any] = {
+        "state": "RUNNING",
+        "states": ("RUNNING",),
+        "reason": "None",
+        "comment": "adlro:decision=d1 adlro:restarts=0",
+        "node_list": "volta0",
+        "start_unix": NOW - 50,
+        "priority": 1.0,
+        "detail": ("gpu:v100:1(IDX:2)",),
+        "required_nodes": "volta0",
+    }
+    return job(id, **{**running, **changed})
+
+
+class Fixed:
+    """A source with answers of a test's choice."""
+
+    what = "a test"
+
+    def __init__(self, jobs: list[SlurmJob], nodes: list[SlurmNode] | None = None) -> None:
+        self.found, self.machines = jobs, nodes or [node(), node("volta1")]
+        self.error: str = ""
+        self.generation: tuple[int, int] | None = (22, 5)
+
+    def jobs(self) -> list[SlurmJob]:
+        if self.error:
+            raise BackendError(self.error)
+        return self.found
+
+    def nodes(self) -> list[SlurmNode]:
+        return self.machines
+
+    def version(self) -> tuple[int, int] | None:
+        return self.generation
+
+
+def read_one(found: SlurmJob, naming: Naming = NAMING, nodes: list[SlurmNode] | None = None) -> LiveJob:
+    """One job through a reader of its own."""
+    (live,) = Reader([Fixed([found], nodes)], naming, lambda: NOW).read().jobs
+    return live
+
+
+# ---- words -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("", ()),
+        ("volta0", ("volta0",)),
+        ("volta[0-1],radeon0", ("volta0", "volta1", "radeon0")),
+        ("n[08-10,12]", ("n08", "n09", "n10", "n12")),
+        ("r[1-2]n[0-1]", ("r1n0", "r1n1", "r2n0", "r2n1")),
+        ("n[x]", ("n[x]",)),
+    ],
+)
+def test_a_list_of_nodes_is_spread(text: str, hosts: tuple[str, ...]) -> None:
+    assert hosts_in(text) == hosts
+
+
+def test_numbers_and_devices_are_found() -> None:
+    assert whole_numbers("1-7:2,9") == (1, 3, 5, 7, 9)
+    assert whole_numbers("0-999999999") == ()
+    assert devices_in("gpu:v100:3(IDX:0-1,3)") == (("v100", (0, 1, 3)),)
+    assert devices_in("gpu:v100_0:0(IDX:),gpu:v100_1:1(IDX:1)") == (("v100_1", (1,)),)
+    assert devices_in("gpu:0(IDX:N/A)") == ()
+
+
+@given(st.text(alphabet="ab[]0123-,:%", max_size=40))
+def test_no_list_makes_it_crash(text: str) -> None:
+    assert all(isinstance(host, str) for host in hosts_in(text))
+    whole_numbers(text)
+    devices_in(text)
+
+
+@given(
+    st.text(max_size=30), st.dictionaries(st.sampled_from(["decision", "family", "held"]), st.from_regex(r"\A\w+\Z"))
+)
+def test_our_words_in_a_comment_are_read_back_and_the_users_text_stays(text: str, words: dict[str, str]) -> None:
+    text = text.replace("adlro:", "")
+    comment = comment_with(text, words)
+    assert set(words_in(comment)) == set(words)
+    assert all(value == words[name] for name, value in words_in(comment).items() if name != "held")
+    assert " ".join(text.split()) in comment
+    assert comment_with(comment, {}) == " ".join(text.split())
+
+
+def test_the_version_is_told_by_both_generations() -> None:
+    assert version_in({"meta": {"Slurm": {"release": "22.05.8"}}}) == (22, 5)
+    assert version_in({"meta": {"slurm": {"release": "24.11.5"}}}) == (24, 11)
+    assert version_in({"meta": {}}) is version_in([]) is None
+
+
+@pytest.mark.parametrize(
+    ("told", "code", "signal"),
+    [
+        (0, 0, None),
+        (3 << 8, 3, None),
+        (15, 0, 15),
+        ({"return_code": {"set": True, "number": 3}, "signal": {"id": {"set": False, "number": 0}}}, 3, None),
+        ({"return_code": {"set": True, "number": 0}, "signal": {"id": {"set": True, "number": 9}}}, 0, 9),
+        (None, None, None),
+    ],
+)
+def test_an_exit_code_is_read_as_both_generations_tell_it(told: Any, code: int | None, signal: int | None) -> None:
+    (found,) = jobs_in({"jobs": [{"job_id": 1, "exit_code": told}], "errors": []}, "test")
+    assert (found.exit_code, found.signal) == (code, signal)
+
+
+# ---- whose a job is, and where it stands ---------------------------------------------------------------------------
+
+
+def test_a_job_is_ours_only_if_it_is_held_and_marked_for_us() -> None:
+    assert read_one(job()).managed
+    assert read_one(job(comment="mine adlro:family=data")).managed
+    for change in (
+        {"comment": ""},
+        {"comment": "adlro:released=1"},
+        {"reason": "JobHeldAdmin"},
+        {"priority": 5.0, "reason": "Resources"},
+        {"dependency": "afterok:3(unfulfilled)"},
+        {"start_unix": NOW + 60},
+        {"reservation": "maintenance"},
+        {"is_het": True},
+        {"required_nodes": "volta0"},
+        {"excluded_nodes": "volta0"},
+        {"features": "[rack1|rack2]"},
+        {"nodes": 2, "per_node": "gres:gpu:2", "gres": (("", 4),)},
+    ):
+        live = read_one(job(**change))
+        assert (live.state, live.managed) == (JobState.WAITING, False), change
+
+
+def test_a_job_that_is_held_for_us_and_cannot_be_ours_is_told() -> None:
+    snapshot = Reader([Fixed([job(required_nodes="volta0")])], NAMING, lambda: NOW).read()
+    assert any("names its nodes" in note and "scontrol release 7" in note for note in snapshot.notes)
+
+
+def test_a_placed_job_holds_its_place_until_it_lost_it() -> None:
+    placed = runs(state="PENDING", states=("PENDING",), reason="Resources", node_list="", start_unix=None, detail=())
+    live = read_one(placed)
+    assert (live.state, live.managed, live.parts, live.decision) == (
+        JobState.PLACED, True, (Part("volta0", VOLTA, 1),), "d1",
+    )  # fmt: skip
+    for lost in (
+        replace(placed, restarts=1, reason="BeginTime"),  # put back after it began
+        replace(placed, reason="BadConstraints", priority=0.0),
+        replace(placed, reason="ReqNodeNotAvail, UnavailableNodes:volta0"),
+        replace(placed, reason="QOSMaxJobsPerUserLimit"),
+        replace(placed, comment=f"{placed.comment} adlro:placed={NOW - 600:.0f}"),  # others took it first
+    ):
+        assert (read_one(lost).state, read_one(lost).managed, read_one(lost).parts) == (JobState.WAITING, True, ())
+    down = [node(state=("DOWN", "NOT_RESPONDING"), reason="Not responding"), node("volta1")]
+    assert read_one(placed, nodes=down).state is JobState.WAITING
+
+
+@pytest.mark.parametrize(
+    ("states", "state"),
+    [
+        (("RUNNING",), JobState.RUNNING),
+        (("SUSPENDED",), JobState.RUNNING),
+        (("COMPLETING",), JobState.RUNNING),
+        (("COMPLETED", "COMPLETING"), JobState.RUNNING),
+        (("CONFIGURING",), JobState.PLACED),
+        (("COMPLETED",), JobState.FINISHED),
+        (("TIMEOUT",), JobState.FAILED),
+        (("NODE_FAIL",), JobState.FAILED),
+        (("OUT_OF_MEMORY",), JobState.FAILED),
+        (("CANCELLED",), JobState.CANCELLED),
+        (("SOMETHING_NEW",), JobState.WAITING),
+    ],
+)
+def test_every_state_of_slurm_is_one_of_ours(states: tuple[str, ...], state: JobState) -> None:
+    live = read_one(runs(state=states[0], states=states, end_unix=NOW - 1))
+    assert live.state is state
+    assert (live.ended_s == NOW - 1) is (state in (JobState.FINISHED, JobState.FAILED, JobState.CANCELLED))
+
+
+def test_devices_get_our_index_on_a_node_with_two_models() -> None:
+    mixed = SlurmNode("m0", 16.0, 64_000.0, (("t4", 2), ("v100", 2)), ("IDLE",), (), ("gpu",))
+    live = read_one(runs(node_list="m0", detail=("gpu:t4:1(IDX:1),gpu:v100:2(IDX:2-3)",)), nodes=[mixed])
+    assert set(live.parts) == {Part("m0", "t4", 1, (1,)), Part("m0", VOLTA, 2, (0, 1))}
+
+
+def test_families_come_from_the_comment_then_from_rules_and_else_are_uniform() -> None:
+    rules = (
+        FamilyRule(re.compile("^bert"), "learning"),
+        FamilyRule(re.compile("^cpu"), "data", "partition"),
+    )
+    naming = replace(NAMING, families=rules, is_family=lambda name: name != "nonsense")
+    assert read_one(job(name="bert-large"), naming).job.family == "learning"
+    assert read_one(job(name="bert", comment="adlro:held adlro:family=simulation"), naming).job.family == "simulation"
+    assert read_one(job(name="x", partition="cpu"), naming).job.family == "data"
+    assert read_one(job(name="x"), naming).job.family == "uniform"
+    source = Fixed([job(comment="adlro:held adlro:family=nonsense")])
+    snapshot = Reader([source], naming, lambda: NOW).read()
+    assert snapshot.jobs[0].job.family == "uniform"
+    assert any("no family 'nonsense'" in note for note in snapshot.notes)
+
+
+def test_partitions_that_are_not_ours_are_left_out_with_their_nodes() -> None:
+    naming = replace(NAMING, partitions=frozenset(["gpu"]), links={"volta0": Link("nvlink", 300.0)})
+    source = Fixed([job("1"), job("2", partition="cpu")], [node(), node("cpu0", partitions=("cpu",))])
+    snapshot = Reader([source], naming, lambda: NOW).read()
+    assert [each.id for each in snapshot.jobs] == ["1"]
+    assert [(each.name, each.link.kind) for each in snapshot.cluster.nodes] == [("volta0", "nvlink")]
+
+
+def test_of_an_array_as_many_tasks_are_ours_as_may_run_at_a_time() -> None:
+    waiting = job("12", array="12", tasks="1,3,7-9%3")
+    at_work = runs("13", array="12", task=0)
+    snapshot = Reader([Fixed([waiting, at_work])], NAMING, lambda: NOW).read()
+    managed = {each.id: each.managed for each in snapshot.jobs}
+    assert managed == {"12_1": True, "12_3": True, "12_7": False, "12_8": False, "12_9": False, "12_0": True}
+
+
+# ---- what Slurm forgets ----------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_has_ended_keeps_the_devices_that_it_had() -> None:
+    source = Fixed([runs()])
+    reader = Reader([source], NAMING, lambda: NOW)
+    assert reader.read().jobs[0].parts == (Part("volta0", VOLTA, 1, (2,)),)
+    source.found = [runs(state="COMPLETED", states=("COMPLETED",), detail=(), end_unix=NOW, exit_code=0)]
+    assert reader.read().jobs[0].parts == (Part("volta0", VOLTA, 1, (2,)),)
+    assert Reader([source], NAMING, lambda: NOW).read().jobs[0].parts == (Part("volta0", VOLTA, 1),)
+
+
+def test_the_first_submit_time_survives_a_requeue_and_a_new_daemon() -> None:
+    again = job(
+        restarts=1, submit_unix=NOW, comment=f"adlro:decision=d1 adlro:submit={NOW - 500:.0f}", start_unix=NOW + 10
+    )
+    assert read_one(again).job.submit_s == NOW - 500
+    assert read_one(again).managed
+    liar = job(comment="adlro:held adlro:submit=5")
+    assert read_one(liar).job.submit_s == NOW - 100  # of a job that never began, only Slurm is believed
+
+
+def test_a_running_job_that_vanished_is_told_as_ended_with_a_note() -> None:
+    source = Fixed([runs("7"), job("8")])
+    reader = Reader([source], NAMING, lambda: NOW)
+    reader.read()
+    source.found = []
+    snapshot = reader.read()
+    ended = {each.id: each for each in snapshot.jobs}
+    assert (ended["7"].state, ended["7"].exit_code, ended["7"].ended_s) == (JobState.FAILED, None, NOW)
+    assert ended["8"].state is JobState.CANCELLED
+    assert sum("how it ended is not known" in note for note in snapshot.notes) == 2
+    assert {each.id for each in reader.read().jobs} == {"7", "8"}  # still told, but noted once
+    assert not reader.read().notes
+
+
+def test_a_number_that_slurm_gives_to_another_job_is_another_job() -> None:
+    source = Fixed([job(submit_unix=NOW - 400)])
+    reader = Reader([source], NAMING, lambda: NOW)
+    assert reader.read().jobs[0].job.submit_s == NOW - 400
+    source.found = [job(submit_unix=NOW - 5)]
+    assert reader.read().jobs[0].job.submit_s == NOW - 5
+
+
+def test_a_source_that_fails_is_replaced_by_the_next_and_if_none_answers_that_is_an_error() -> None:
+    first, second = Fixed([]), Fixed([job()])
+    first.error = "slurmrestd is gone"
+    snapshot = Reader([first, second], NAMING, lambda: NOW).read()
+    assert len(snapshot.jobs) == 1
+    assert snapshot.notes == ("a test was not used: slurmrestd is gone",)
+    second.error = "and squeue too"
+    with pytest.raises(BackendError, match=r"slurmrestd is gone.*and squeue too"):
+        Reader([first, second], NAMING, lambda: NOW).read()
+
+
+# ---- over HTTP -------------------------------------------------------------------------------------------------------
+
+Reply = Callable[[str, dict[str, str]], tuple[int, Any]]
+
+
+@contextmanager
+def slurmrestd(reply: Reply) -> Iterator[str]:
+    """A server on this machine that answers like slurmrestd; its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            status, body = reply(self.path, dict(self.headers))
+            data = b"" if body is None else json.dumps(body).encode() if not isinstance(body, bytes) else body
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+OPENAPI: dict[str, Any] = {
+    "paths": {f"/slurm/v0.0.{n}/{what}": {} for n in (40, 41, 42, 43) for what in ("jobs", "job/submit")}
+}
+
+
+def test_what_has_not_changed_is_not_read_again_until_a_clock_is_set_or_a_minute_is_over() -> None:
+    asked: list[str] = []
+    clock = {"wall": NOW, "steady": 0.0}
+
+    def reply(path: str, _: dict[str, str]) -> tuple[int, Any]:
+        asked.append(path)
+        if path == "/openapi/v3":
+            return 200, OPENAPI
+        return (304, None) if "update_time" in path else (200, {"jobs": [{"job_id": 1}], "errors": []})
+
+    with slurmrestd(reply) as address:
+        rest = Rest(address)
+        source = RestSource(rest, lambda: clock["wall"], lambda: clock["steady"])
+        first = source.jobs()
+        clock["wall"] += 5
+        clock["steady"] += 5
+        assert source.jobs() is first
+        assert asked == [
+            "/openapi/v3", "/slurm/v0.0.42/jobs", f"/slurm/v0.0.42/jobs?update_time={NOW - 2:.0f}",
+        ]  # fmt: skip
+        clock["wall"] += 3600  # somebody set the clock: what it said before means nothing
+        source.jobs()
+        assert asked[-1] == "/slurm/v0.0.42/jobs"
+        clock["wall"] += 100
+        clock["steady"] += 100
+        source.jobs()
+        assert asked[-1] == "/slurm/v0.0.42/jobs"
+        rest.close()
+
+
+def test_a_newer_slurmrestd_that_says_unchanged_with_an_empty_list_is_not_an_empty_cluster() -> None:
+    """24.11 answers 200 with no jobs and a warning; and to /nodes 500, because partitions have not changed."""
+    asked: list[str] = []
+
+    def reply(path: str, _: dict[str, str]) -> tuple[int, Any]:
+        asked.append(path)
+        if path == "/openapi/v3":
+            return 200, OPENAPI
+        if path.endswith("/nodes"):
+            return 200, {"nodes": [{"name": "volta0"}], "errors": []}
+        if "update_time" not in path:
+            return 200, {"jobs": [{"job_id": 1}], "last_update": {"set": True, "number": 77}, "errors": []}
+        if "/nodes" in path:
+            return 500, {"errors": [{"error": "Unspecified error"}]}
+        warning = {"description": "No job changes since update_time[77]=1970-01-01T00:01:17"}
+        return 200, {"jobs": [], "last_update": {"set": True, "number": 0}, "errors": [], "warnings": [warning]}
+
+    with slurmrestd(reply) as address:
+        rest = Rest(address)
+        source = RestSource(rest)
+        assert [len(source.jobs()) for _ in range(3)] == [1, 1, 1]
+        assert asked[-1].endswith("update_time=77")  # by Slurm's own clock
+        assert [len(source.nodes()) for _ in range(3)] == [1, 1, 1]
+        assert sum("/nodes?" in path for path in asked) == 1
+        rest.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (500, {"jobs": [], "errors": [{"error": "Unable to contact slurm controller"}]}),
+        (200, {"jobs": [], "errors": [{"description": "Unable to contact slurm controller"}]}),
+        (200, {"errors": []}),
+        (200, {"jobs": [], "errors": [], "last_update": {"set": True, "number": 0}}),
+        (503, {"jobs": [], "errors": []}),
+        (200, b"<html>"),
+        (200, [1]),
+    ],
+)
+def test_an_answer_that_is_not_whole_is_an_error_and_not_an_empty_cluster(status: int, body: Any) -> None:
+    with slurmrestd(lambda path, _: (200, OPENAPI) if "openapi" in path else (status, body)) as address:
+        rest = Rest(address)
+        with pytest.raises(BackendError):
+            RestSource(rest).jobs()
+        rest.close()
+
+
+def test_a_token_that_has_expired_is_asked_for_again_once_and_is_never_told() -> None:
+    tokens = iter(["old", "new", "newer"])
+
+    def reply(path: str, headers: dict[str, str]) -> tuple[int, Any]:
+        assert headers["X-SLURM-USER-NAME"] == "ada"
+        good = headers["X-SLURM-USER-TOKEN"] == "new"
+        return (200, OPENAPI if "openapi" in path else {"jobs": [], "errors": []}) if good else (401, None)
+
+    with slurmrestd(reply) as address:
+        rest = Rest(address, "ada", lambda: next(tokens))
+        assert RestSource(rest).jobs() == []
+        rest.close()
+    with slurmrestd(lambda *_: (401, None)) as address:
+        rest = Rest(address, "ada", lambda: "s3cret")
+        with pytest.raises(BackendError, match="does not let us in") as told:
+            RestSource(rest).jobs()
+        assert "s3cret" not in str(told.value)
+        rest.close()
+
+
+def test_nobody_at_the_address_is_an_error_in_one_line() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for address in (f"http://127.0.0.1:{port}", "unix:/nowhere/rest.sock"):
+        with pytest.raises(BackendError, match="does not answer"):
+            RestSource(Rest(address)).jobs()
+    with pytest.raises(BackendError, match="no address of slurmrestd"):
+        RestSource(Rest("ftp://x")).jobs()
+
+
+# ---- with commands ---------------------------------------------------------------------------------------------------
+
+
+def with_commands(folder: Path, monkeypatch: pytest.MonkeyPatch, **scripts: str) -> Commands:
+    """Commands of these names that do what these scripts do."""
+    for name, script in scripts.items():
+        path = folder / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return Commands(timeout_s=5)
+
+
+def test_each_generation_is_asked_with_the_command_that_tells_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = json.dumps({"jobs": [{"job_id": 5}], "errors": []})
+    old = with_commands(tmp_path, monkeypatch, scontrol="echo slurm-wlm 22.05.8", squeue=f"echo '{answer}'")
+    assert [found.id for found in CommandSource(old).jobs()] == ["5"]
+    nodes = json.dumps({"nodes": [{"name": "volta0"}], "errors": []})
+    new = with_commands(
+        tmp_path, monkeypatch,
+        scontrol=f"[ $1 = --version ] && echo slurm 24.11.5 || echo '{nodes}'",
+        squeue=f"[ $1 = --states=all ] && echo '{answer}'",
+        sinfo="exit 9",
+    )  # fmt: skip
+    assert [found.id for found in CommandSource(new).jobs()] == [
+        "5"
+    ]  # without the states, those that ended are missing
+    assert [found.name for found in CommandSource(new).nodes()] == ["volta0"]
+
+
+@pytest.mark.parametrize(
+    "squeue",
+    [
+        'echo \'{"jobs": [], "errors": [{"error": "Unable to contact slurm controller"}]}\'',
+        'echo \'{"jobs": [], "errors": [], "last_update": {"set": true, "number": 0}}\'',  # 24.11
+        "echo gone >&2; exit 1",
+        "exit 0",
+        "echo '{'",
+        "echo JOBID PARTITION",
+    ],
+)
+def test_a_command_that_fails_or_says_nothing_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, squeue: str
+) -> None:
+    commands = with_commands(tmp_path, monkeypatch, scontrol="echo slurm-wlm 22.05.8", squeue=squeue)
+    with pytest.raises(BackendError):
+        CommandSource(commands).jobs()
+
+
+def test_a_command_that_is_not_there_or_does_not_end_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = with_commands(tmp_path, monkeypatch, slow="exec sleep 60")
+    with pytest.raises(BackendError, match="nowhere is not installed"):
+        commands.run(["nowhere"])
+    monkeypatch.setattr(commands, "_timeout_s", 0.1)
+    with pytest.raises(BackendError, match="has not answered"):
+        commands.run(["slow"])
+
+
+def test_the_environment_of_the_daemon_does_not_change_what_commands_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SQUEUE_FORMAT", "%i")
+    commands = with_commands(tmp_path, monkeypatch, show="echo $SQUEUE_FORMAT$SLURM_CONF")
+    assert commands.run(["show"]).out.strip() == ""
+
+
+# ---- real answers ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not SAMPLES.is_dir(), reason="the outputs of real Slurms are not beside the repository")
+def test_real_answers_of_both_generations_become_snapshots() -> None:
+    for jobs_file, nodes_file in (
+        ("22.05/squeue.json", "22.05/sinfo.json"),
+        ("22.05/squeue.json", "22.05/sinfo-index-types.json"),
+        ("24.11/squeue.json", "24.11/scontrol-show-nodes.json"),
+    ):
+        jobs = json.loads((SAMPLES / jobs_file).read_text())
+        nodes = json.loads((SAMPLES / nodes_file).read_text())
+        source = Fixed(jobs_in(jobs, jobs_file), nodes_in(nodes, nodes_file))
+        snapshot = Reader([source], NAMING, lambda: NOW).read()
+        assert snapshot.cluster.nodes
+        assert not snapshot.down
+        by_id = {each.id: each for each in snapshot.jobs}
+        assert (by_id["1"].state, by_id["1"].managed, by_id["1"].job.gpus) == (JobState.WAITING, True, 2)
+        running = [each for each in snapshot.jobs if each.state is JobState.RUNNING]
+        assert [each.parts for each in running] == [(Part("volta0", VOLTA, 2, (0, 1)),)] * len(running)
+        assert running
+
+
+def test_answers_that_are_no_objects_are_told(tmp_path: Path) -> None:
+    with pytest.raises(TelemetryError, match="no object"):
+        jobs_in([], "test")
+    with pytest.raises(TelemetryError, match="there are no nodes"):
+        nodes_in({"nodes": [], "errors": []}, "test")

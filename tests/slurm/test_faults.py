@@ -1,0 +1,114 @@
+"""What fails around the daemon: the controller, slurmrestd, a node. Nothing is lost, and nothing runs twice."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from tests.slurm.driving import VOLTA, Driven, options_of
+from tests.slurm.lab import Lab, running
+
+from adlro.core.errors import BackendError
+from adlro.core.ports import ENDED, JobState, Order, Part
+from adlro.serve.slurm import slurm_backend
+
+
+@pytest.fixture(scope="module")
+def frail() -> Iterator[Lab]:
+    """A Slurm of which parts are ended in these tests."""
+    with running(Lab()) as started:
+        yield started
+
+
+@pytest.fixture
+def on_frail(frail: Lab) -> Iterator[Driven]:
+    with Driven(frail, "socket") as backend:
+        yield backend
+
+
+def test_a_controller_that_is_down_is_an_error_over_every_way_and_all_is_there_afterwards(on_frail: Driven) -> None:
+    lab = on_frail.lab
+    runs, held = on_frail.submit("sleep 15"), on_frail.submit("sleep 0.5")
+    on_frail.place(runs, Part("volta0", VOLTA, 1))
+    on_frail.until(runs, JobState.RUNNING)
+    on_frail.read()
+    lab.wait_until_saved()
+    lab.kill("slurmctld")
+    try:
+        assert_is_an_error_everywhere(on_frail, held)
+    finally:
+        lab.start_controller()
+    lab.wait(lambda: len(lab.node_states()) == 4, "the controller")
+    on_frail.place(held, Part("volta1", VOLTA, 1))
+    assert on_frail.until(held, *ENDED).state is JobState.FINISHED
+    ended = on_frail.until(runs, *ENDED, seconds=40)
+    assert (ended.state, ended.starts, ended.decision) == (JobState.FINISHED, 1, "d1")
+
+
+def assert_is_an_error_everywhere(driven: Driven, held: str) -> None:
+    for way in ("socket-only", "commands"):
+        with (
+            closing(slurm_backend(options_of(driven.lab, way))) as backend,
+            pytest.raises(BackendError, match=r"Is slurmctld running|contact slurm controller"),
+        ):
+            backend.read()
+    with pytest.raises(BackendError, match="slurmctld"):
+        driven.backend.act([Order(held, "d9", (Part("volta1", VOLTA, 1),))])
+
+
+def test_without_slurmrestd_the_command_line_goes_on_and_a_note_says_so(on_frail: Driven) -> None:
+    lab = on_frail.lab
+    name = on_frail.submit("sleep 0.2")
+    lab.kill("slurmrestd")
+    try:
+        snapshot = on_frail.read()
+        assert any("slurmrestd was not used" in note for note in snapshot.notes)
+        on_frail.place(name, Part("volta0", VOLTA, 1))
+        assert on_frail.until(name, *ENDED).state is JobState.FINISHED
+        assert on_frail.until(on_frail.submit("sleep 1"), JobState.WAITING).managed
+        with pytest.raises(BackendError, match=r"slurmrestd at unix:.* does not answer"):
+            slurm_backend(options_of(lab, "socket-only")).read()
+    finally:
+        lab.start_rest()
+    assert not on_frail.read().notes
+
+
+def test_a_job_whose_node_crashed_is_placed_again_at_once(on_frail: Driven) -> None:
+    lab = on_frail.lab
+    marks = f"{lab.folder}/jobs/$SLURM_JOB_ID.marks"
+    name = on_frail.submit(f"echo began >> {marks}; sleep 4; echo ended >> {marks}")
+    first = on_frail.job(name).job.submit_s
+    on_frail.place(name, Part("volta0", VOLTA, 1))
+    on_frail.until(name, JobState.RUNNING)
+    written = lab.folder / "jobs" / f"{name}.marks"
+    lab.wait(written.exists, "the script's first line")
+    lab.crash("volta0")
+    waits = on_frail.when(name, lambda job: job.state is JobState.WAITING, "waiting again", seconds=40)
+    assert (waits.managed, waits.starts, waits.job.submit_s) == (True, 1, first)
+    assert "volta0" in on_frail.read().down
+    on_frail.place(name, Part("volta1", VOLTA, 1))
+    began = time.monotonic()
+    assert on_frail.until(name, JobState.RUNNING).parts[0].node == "volta1"
+    assert time.monotonic() - began < 8  # by itself Slurm would have waited for more than 10 s
+    ended = on_frail.until(name, *ENDED)
+    assert (ended.state, ended.starts, ended.job.submit_s) == (JobState.FINISHED, 2, first)
+    assert written.read_text().split() == ["began", "began", "ended"]
+    lab.start_node("volta0")
+    lab.wait(lambda: not on_frail.read().down, "the node is back")
+
+
+def test_a_submission_whose_answer_got_lost_is_found_and_not_handed_in_twice(
+    on_frail: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from adlro.act.slurm import RestWay
+
+    real = RestWay.submit
+
+    def loses_the_answer(way: RestWay, *rest: object) -> str:
+        real(way, *rest)  # type: ignore[arg-type]
+        raise BackendError("slurmrestd does not answer")
+
+    monkeypatch.setattr(RestWay, "submit", loses_the_answer)
+    name = on_frail.submit("sleep 1")
+    waiting = [job.id for job in on_frail.read().jobs if job.state is JobState.WAITING]
+    assert waiting == [name]
