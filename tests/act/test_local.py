@@ -208,7 +208,7 @@ def test_a_job_at_its_limit_is_asked_to_end_and_then_made_to(bench: Bench) -> No
 
 def test_a_job_that_holds_more_memory_than_it_may_is_ended_with_all_its_processes(bench: Bench) -> None:
     hold = f"{sys.executable} -c 'x = bytearray(60 << 20); import time; time.sleep(60)'"
-    job = bench.sh(f"{hold} & {hold} & wait", memory_gb=0.1)  # either alone would be within its limit
+    job = bench.sh(f"{hold} & setsid {hold} & wait", memory_gb=0.1)  # either alone would be within its limit
     ended = bench.run(job)
     assert (ended.state, ended.signal) == (JobState.FAILED, 9)
     assert "of memory; it may hold 102" in ended.reason

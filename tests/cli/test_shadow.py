@@ -58,6 +58,17 @@ def test_the_report_as_json_has_the_promised_keys(file: Path, capsys: pytest.Cap
     assert abs(found["calibration"]["error"]) < 0.001
 
 
+def test_without_a_word_the_record_of_this_users_daemon_is_reported(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("STATE_DIRECTORY", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(file.parent))
+    (file.parent / "adlro").mkdir()
+    file.rename(file.parent / "adlro" / "shadow.jsonl")
+    assert run(["shadow", "report", "--others", "", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["source"] == "shadow.jsonl"
+
+
 def test_a_history_of_sacct_is_reported_without_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from tests.serve.test_shadow import SACCT
 

@@ -27,6 +27,7 @@ class Site:
     def __init__(self, seed: int, sigma: float, says: bool = False) -> None:
         self.random, self.sigma, self.says, self.watch = Random(seed), sigma, says, Watch()
         self.time_s, self.found = EPOCH_S, list[Drift]()
+        self.longer, self.recurs, self.ended = dict[str, float](), True, 0
 
     def factor(self, family: str, node: str, gpu: int) -> float:
         """How fast a GPU is."""
@@ -38,16 +39,19 @@ class Site:
         node = node or random.choice(list(NODES))
         numbers = tuple(range(4)) if gpus == 4 else (gpu if gpu >= 0 else random.randrange(4),)
         family, user = random.choice(["simulation", "learning"]), f"u{random.randrange(3)}"
-        usual = {"simulation": 900.0, "learning": 2500.0}[family] * (1 + int(user[1]))
+        usual = {"simulation": 900.0, "learning": 2500.0}[family] * (1 + int(user[1])) * self.longer.get(user, 1.0)
         work = usual * math.exp(random.gauss(0.0, self.sigma))
-        job = Job(family, 0.0, user=user, name=f"{family}-run", gpus=gpus, estimate=usual if self.says else None)
+        self.ended += 1
+        name = f"{family}-run" if self.recurs else f"{family}-{self.ended}"
+        job = Job(family, 0.0, user=user, name=name, gpus=gpus, estimate=usual if self.says else None)
         parts = (Part(node, NODES[node], gpus, numbers),)
         true = pace(job, parts, CLUSTER, Corrections()) * min(self.factor(family, node, each) for each in numbers)
         seconds = work / true
         self.time_s += 100.0
         live = LiveJob("j", job, JobState.FINISHED, parts, started_s=self.time_s - seconds, ended_s=self.time_s)
         believed = pace(job, parts, CLUSTER, self.watch.corrections)
-        found = self.watch.observe(Measured(live, seconds, seconds * believed, parts))
+        expected = None if self.recurs else usual
+        found = self.watch.observe(Measured(live, seconds, seconds * believed, parts, expected))
         if found is not None:
             self.found.append(found)
 
@@ -141,6 +145,36 @@ def test_jobs_that_fail_early_now_and_then_are_no_drift() -> None:
         site.factor = (lambda family, node, gpu: 20.0) if odd else honest  # type: ignore[method-assign]
         site.end_one()
     assert len(site.found) <= 2
+
+
+def test_a_user_whose_jobs_get_longer_everywhere_is_no_drift() -> None:
+    for seed in range(5):
+        site = Site(seed, 0.1)
+        for _ in range(400):
+            site.end_one()
+        site.longer = {"u1": 1.8}
+        for _ in range(300):
+            site.end_one()
+        assert site.watch.drifts == ()
+        site.factor = lambda family, node, gpu: 0.6 if (node, gpu) == ("radeon", 1) else 1.0  # type: ignore[method-assign]
+        for _ in range(20):
+            site.end_one("radeon", 1)
+            site.end_one()
+        found = site.watch.corrections  # what is usual now was learnt
+        assert found.of_gpu("radeon", "mi50", 1) * found.of("learning", "mi50") == pytest.approx(0.6, rel=0.15)
+
+
+def test_where_names_never_recur_predictions_tell_of_a_worn_gpu() -> None:
+    site = Site(3, 0.15)
+    site.recurs = False
+    for _ in range(200):
+        site.end_one()
+    site.factor = lambda family, node, gpu: 0.65 if (node, gpu) == ("volta0", 3) else 1.0  # type: ignore[method-assign]
+    for _ in range(20):
+        site.end_one("volta0", 3)
+        for _ in range(4):
+            site.end_one()
+    assert [(drift.node, drift.gpu) for drift in site.watch.drifts] == [("volta0", 3)]
 
 
 def test_a_site_whose_gpus_are_not_known_is_corrected_as_a_whole() -> None:

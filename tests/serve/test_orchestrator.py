@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -330,6 +331,47 @@ def test_history_teaches_how_long_jobs_run() -> None:
     assert on_v100.runtime_s == pytest.approx(450.0, rel=0.05)
     assert [like.user for like in on_v100.like] == ["ann"] * 3
     assert on_v100.like[0].similarity > 0.9
+
+
+@pytest.mark.parametrize(("policy", "first"), [("qssf", "ann"), ("multifactor", "bob")])
+def test_policies_that_look_back_are_told_of_the_past(policy: str, first: str) -> None:
+    backend, memory = Obedient(load_cluster("paper16")), Notebook()
+    for number in range(20):  # ann's jobs are short, and she had much more of the cluster
+        for user, seconds, gpus in (("ann", 500.0, 8), ("bob", 2000.0, 1)):
+            job = Job("uniform", 0.0, EPOCH_S, user=user, name=f"{user}-{number % 2}", gpus=gpus)
+            job = replace(job, gpus=1) if policy == "qssf" else job
+            parts, at = (Part("volta0", V100, gpus, (0,)),), EPOCH_S - 3600.0 - number
+            memory.past[f"{user}{number}"] = LiveJob(
+                f"{user}{number}", job, JobState.FINISHED, parts, started_s=at - seconds, ended_s=at, starts=1
+            )
+    for user in ("bob", "ann") if policy == "qssf" else ("ann", "bob"):
+        backend.jobs[user] = waiting(
+            user, family="uniform", gpus=8, user=user, name=f"{user}-1", models=frozenset([V100])
+        )
+    tick = orchestrator(backend, memory, policy).tick()
+    assert [made.job for made in tick.decisions] == [first]
+
+
+def test_a_policy_of_a_users_own_file_decides(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(
+        "from adlro.core.policy import starting, waiting\n"
+        "def last(view):\n"
+        '    """Starts the last job at the last site."""\n'
+        "    from adlro.core.rules import fits, in_queue\n"
+        "    j = int(in_queue(view, view.clock[0].queued - 1))\n"
+        "    s = len(view.sites) - 1\n"
+        "    return starting(j, s) if fits(view, j, s) else waiting()\n"
+    )
+    backend = busy(0)
+    for name in ("a", "b"):
+        backend.jobs[name] = waiting(name, gpus=4)
+    ours = orchestrator(backend)
+    ours.use_policy(f"{path}:last")
+    made = ours.tick().decisions
+    assert [(each.job, each.parts[0].node) for each in made] == [("b", "radeon")]
+    with pytest.raises(CatalogueError, match="no function 'first'"):
+        ours.use_policy(f"{path}:first")
 
 
 def test_utilisation_and_completion_times_are_kept() -> None:

@@ -138,6 +138,14 @@ def test_a_shadow_goes_on_from_its_record_after_a_crash(tmp_path: Path) -> None:
     assert [note.what for note in read_notes(path)[0]].count("wished") == 1
 
 
+def test_of_a_long_record_only_the_end_is_recalled(tmp_path: Path) -> None:
+    path = tmp_path / "shadow.jsonl"
+    Journal(path).write([Note("looked", float(time)) for time in range(100)])
+    notes, broken = read_notes(path, last=100)
+    assert 1 <= len(notes) <= 4
+    assert (notes[-1].time_s, broken) == (99.0, 0)
+
+
 def test_an_empty_record_is_refused_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "shadow.jsonl").write_text("")
     with pytest.raises(StoreError, match="let the daemon run in shadow mode"):
@@ -186,6 +194,21 @@ def test_a_job_that_was_missed_while_it_ran_is_taken_to_have_ended_then() -> Non
     record = record_of(notes, "x")
     assert (record.jobs[0].state, record.jobs[0].ended_s) == (JobState.FINISHED, BEGIN_S + 50)
     assert "the ends of 1 jobs were not seen" in record.notes[0]
+
+
+def test_a_number_that_a_later_job_got_again_is_another_job() -> None:
+    first = replace(runs(waits(), ON_TURING, BEGIN_S + 5), state=JobState.FINISHED, ended_s=BEGIN_S + 30)
+    later = waits(submit_s=BEGIN_S + 500)
+    notes = [
+        Note("cluster", BEGIN_S, cluster=PAPER16),
+        Note("looked", BEGIN_S),
+        Note("ended", BEGIN_S + 30, "1", first),
+    ]
+    record = record_of([*notes, Note("seen", BEGIN_S + 501, "1", later)], "x")
+    assert [(job.state, job.job.submit_s) for job in record.jobs] == [
+        (JobState.FINISHED, BEGIN_S),
+        (JobState.WAITING, BEGIN_S + 500),
+    ]
 
 
 # ---- the replay ----------------------------------------------------------------------------------------------------

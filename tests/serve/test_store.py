@@ -162,16 +162,6 @@ def test_small_values_are_kept(store: Store) -> None:
     assert store.get("policy") == "fcfs"
 
 
-def test_tokens_are_kept_by_name_and_can_be_dropped(store: Store) -> None:
-    store.put_token("ops", "operator", "hash1")
-    store.put_token("ada", "user", "hash2")
-    store.put_token("ops", "viewer", "hash3")
-    assert [(t.name, t.role, t.hash) for t in store.tokens()] == [("ada", "user", "hash2"), ("ops", "viewer", "hash3")]
-    assert store.drop_token("ops")
-    assert not store.drop_token("ops")
-    assert [t.name for t in store.tokens()] == ["ada"]
-
-
 def test_it_is_all_there_after_opening_it_again(lasting: str) -> None:
     first = open_store(lasting)
     first.first_seen([job("1", submit_s=100.0)])
@@ -389,7 +379,7 @@ def test_a_server_that_is_not_there_is_told_without_its_password() -> None:
 
 def test_only_its_owner_can_read_the_file(file: Path) -> None:
     store = open_store(f"sqlite:{file}")
-    store.put_token("a", "user", "h")
+    store.put("a", "b")
     for part in file.parent.glob("adlro.db*"):
         assert stat.S_IMODE(part.stat().st_mode) == 0o600
     store.close()

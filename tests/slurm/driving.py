@@ -1,5 +1,6 @@
 """A back end on a lab, and the few things that tests do with it again and again."""
 
+import getpass
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +20,7 @@ def options_of(lab: Lab, way: str) -> SlurmOptions:
     """The options of one way into a lab: socket, token, commands, or socket-only (without the command line)."""
     common = SlurmOptions(conf=lab.environment["SLURM_CONF"], submit_as="self", timeout_s=15)
     if way == "token":
-        return replace(common, rest=f"http://127.0.0.1:{lab.rest_port}", user="root")
+        return replace(common, rest=f"http://127.0.0.1:{lab.rest_port}", user=getpass.getuser())
     if way.startswith("socket"):
         return replace(common, rest=f"unix:{lab.socket}", command_line=way == "socket")
     return common

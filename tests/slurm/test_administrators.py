@@ -15,14 +15,14 @@ from adlro.cli.slurm import app
 from adlro.core.ports import ENDED, JobState, Part
 from adlro.serve.slurm import SlurmOptions, check, features_of, setup, slurm_parts
 
-A_USER = "nobody" if os.geteuid() == 0 else None
-"""Somebody who is not the daemon, where the tests may be somebody else."""
+A_USER = "nobody"
+"""Somebody who is not the daemon."""
 
 
 @pytest.fixture(scope="module")
 def set_up() -> Iterator[Lab]:
     """A Slurm with the plugin that we ship, and a type for each GPU."""
-    files = setup(SlurmOptions(partitions=("gpu",)), {}, user="slurm", uid=None, ready="x")
+    files = setup(SlurmOptions(partitions=("gpu",)), {}, user="slurm", uid=os.geteuid(), ready="x")
     lua = files[0].text.replace("local TYPES = {}", 'local TYPES = { ["v100"] = "volta", ["mi50"] = "radeon" }')
     conf = ("PartitionName=other Nodes=ALL MaxTime=INFINITE State=UP",)
     with running(Lab(MACHINES, index_types=True, lua=lua, conf=conf)) as started:
@@ -43,19 +43,39 @@ def command(lab: Lab, *words: str) -> tuple[int, str]:
 
 def test_the_plugin_holds_and_marks_jobs_of_our_partition_only(on_set_up: Driven) -> None:
     lab = on_set_up.lab
-    ours = lab.sbatch("sleep 1", "--gres=gpu:1", "--comment=mine adlro:decision=7 adlro:family=data", user=A_USER)
+    ours = lab.sbatch("sleep 1", "--gres=gpu:1", "--comment=mine adlro:family=data")
     other = lab.sbatch("sleep 1", "--gres=gpu:1", "--partition=other")
     shape = lab.sbatch("sleep 1", "--gres=gpu:1", "--nodes=2")
     job = on_set_up.job(ours)
-    assert (job.state, job.managed, job.decision, job.job.family) == (JobState.WAITING, True, "", "data")
+    assert (job.state, job.managed, job.job.family) == (JobState.WAITING, True, "data")
     assert not on_set_up.job(other).managed
     assert on_set_up.until(shape, *ENDED).state is JobState.FINISHED  # left to Slurm, not held for ever
+    on_set_up.place(ours, Part("radeon0", RADEON, 1, (2,)))
+    assert on_set_up.until(ours, *ENDED).parts == (Part("radeon0", RADEON, 1, (2,)),)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can hand a job in as somebody else")
+def test_the_plugin_keeps_users_from_placing_their_jobs_themselves(on_set_up: Driven) -> None:
+    lab = on_set_up.lab
+    ours = lab.sbatch("sleep 1", "--gres=gpu:1", "--comment=mine adlro:decision=7 adlro:family=data", user=A_USER)
+    job = on_set_up.job(ours)
+    assert (job.state, job.managed, job.decision, job.job.family) == (JobState.WAITING, True, "", "data")
     for wish in ("ReqNodeList=volta0", "Comment=adlro:decision=1", "Priority=1000"):
         with pytest.raises(AssertionError, match="scontrol"):  # the owner may not choose where and when it starts
             lab.run("scontrol", "update", f"JobId={ours}", wish, user=A_USER)
     lab.run("scontrol", "update", f"JobId={ours}", "TimeLimit=5", user=A_USER)
-    on_set_up.place(ours, Part("radeon0", RADEON, 1, (2,)))
-    assert on_set_up.until(ours, *ENDED).parts == (Part("radeon0", RADEON, 1, (2,)),)
+
+
+def test_the_plugin_goes_by_slurms_default_where_a_job_names_no_partition() -> None:
+    """Ours is a small partition beside the default: jobs that name none must not wait for us."""
+    files = setup(SlurmOptions(partitions=("canary",)), {}, user="slurm", uid=1234, ready="x")
+    assert "[0] = true, [1234] = true }" in files[0].text
+    conf = ("PartitionName=canary Nodes=volta0 MaxTime=INFINITE State=UP",)
+    with running(Lab(lua=files[0].text, conf=conf)) as small, Driven(small, "socket") as backend:
+        theirs, ours = small.sbatch("sleep 0.1", "--gres=gpu:1"), small.sbatch("sleep 0.1", "--partition=canary")
+        assert backend.until(theirs, *ENDED).state is JobState.FINISHED
+        assert (backend.job(ours).state, "adlro:held" in small.run("squeue", "--format=%k")) == (JobState.WAITING, True)
+        small.run("scancel", ours)
 
 
 def test_the_plugin_makes_a_type_a_feature_where_each_device_has_its_own(on_set_up: Driven) -> None:

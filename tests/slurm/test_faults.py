@@ -1,16 +1,20 @@
 """What fails around the daemon: the controller, slurmrestd, a node. Nothing is lost, and nothing runs twice."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
+from typing import cast
 
 import pytest
 from tests.slurm.driving import VOLTA, Driven, options_of
 from tests.slurm.lab import Lab, running
 
 from adlro.core.errors import BackendError
-from adlro.core.ports import ENDED, JobState, Order, Part
+from adlro.core.ports import ENDED, Answer, Backend, JobState, Order, Part
+from adlro.serve.orchestrator import Orchestrator
 from adlro.serve.slurm import slurm_backend
+from adlro.serve.store import open_store
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +116,52 @@ def test_a_submission_whose_answer_got_lost_is_found_and_not_handed_in_twice(
     name = on_frail.submit("sleep 1")
     waiting = [job.id for job in on_frail.read().jobs if job.state is JobState.WAITING]
     assert waiting == [name]
+
+
+class DiedError(BaseException):
+    """The daemon was killed here."""
+
+
+class Mortal:
+    """A back end whose daemon is killed in the middle of a turn: before it acts, or after it acted."""
+
+    def __init__(self, backend: Backend, after: bool) -> None:
+        self.backend, self.after = backend, after
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.backend, name)
+
+    def act(self, orders: Sequence[Order]) -> list[Answer]:
+        if self.after:
+            self.backend.act(orders)
+        raise DiedError
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_daemon_that_is_killed_around_its_orders_loses_no_job_and_starts_none_twice(
+    on_frail: Driven, tmp_path: Path, after: bool
+) -> None:
+    marks = on_frail.lab.folder / "jobs" / f"marks-{after}"
+    names = [on_frail.submit(f"echo {number} >> {marks}; sleep 0.5") for number in range(8)]
+    store = open_store(f"sqlite:{tmp_path}/adlro.db")
+    with pytest.raises(DiedError):
+        Orchestrator(cast(Backend, Mortal(on_frail.backend, after)), store, policy="fcfs-first-fit").tick()
+    store.close()
+    store = open_store(f"sqlite:{tmp_path}/adlro.db")
+    assert len(store.unanswered()) == len(names)
+    reborn = Orchestrator(on_frail.backend, store, policy="fcfs-first-fit")
+    first = reborn.tick()
+    assert any(alarm.kind == "settled" for alarm in first.alarms)
+    end = time.monotonic() + 30
+    while not all(on_frail.job(name).state in ENDED for name in names):
+        assert time.monotonic() < end
+        reborn.tick()
+        time.sleep(0.1)
+    assert sorted(marks.read_text().split()) == sorted(str(number) for number in range(8))
+    for name in names:
+        (*_, made) = store.decisions(job=name)
+        job = on_frail.job(name)
+        assert (job.state, job.starts) == (JobState.FINISHED, 1)
+        assert job.decision in {decision.id for decision in store.decisions(job=name)}
+        assert made.verb == "start"
+    store.close()

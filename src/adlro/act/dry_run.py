@@ -177,7 +177,7 @@ class Shadow:
         """A job as the daemon shall see it: ours while it waits, the cluster's own once that has started it."""
         wish = self._fresh.get(job.id) if job.state not in ENDED else None
         if job.state is not JobState.WAITING and wish is None:
-            return replace(job, managed=False)
+            return replace(job, managed=False) if job.managed else job
         wish = wish or self._wishes.get(job.id)
         if wish is not None:
             return replace(

@@ -49,7 +49,7 @@ class _Entry:
 
     __slots__ = (
         "begun", "cancelled", "counted", "decision", "end_reads", "ended", "exit_code", "holds", "id", "is_open", "job",
-        "lost", "parts", "reason", "run", "signal", "started", "state", "stopping", "submission",
+        "live", "lost", "parts", "reason", "run", "signal", "started", "state", "stopping", "submission",
     )  # fmt: skip
 
     def __init__(self, id: str, job: Job, submission: Submission) -> None:
@@ -66,6 +66,7 @@ class _Entry:
         self.reason = self.decision = ""
         self.stopping = self.cancelled = False
         self.end_reads = 0
+        self.live: LiveJob | None = None  # as it was last shown
 
 
 class Local:
@@ -389,7 +390,8 @@ class Local:
         return end
 
     def _record(self, entry: _Entry) -> LiveJob:
-        return LiveJob(
+        """The job as it is shown; the same record as before if nothing changed."""
+        live = LiveJob(
             entry.id,
             entry.job,
             entry.state,
@@ -403,6 +405,9 @@ class Local:
             entry.reason,
             entry.decision,
         )
+        if entry.live is None or entry.live != live:
+            entry.live = live
+        return entry.live
 
     # ---- orders ------------------------------------------------------------------------------------------------
 

@@ -130,7 +130,7 @@ def run(order: dict[str, Any], told: dict[str, bool], wake: int) -> None:
     for pipe in (out, err):
         os.set_blocking(pipe, False)
     status, why, text = watch(pid, order, told, wake, outputs)
-    clear_away(pid)
+    clear_away()
     drain(outputs)
     for output in outputs:
         if output.file >= 0:
@@ -200,14 +200,14 @@ def watch(
                     os.read(wake, CHUNK)
             elif not open_pipes[pipe].copy():
                 del open_pipes[pipe]
-        found, status = os.waitpid(pid, os.WNOHANG)
-        if found == pid:
-            return status, why, text
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            send(pid, signal.SIGTERM)  # to those it leaves behind, while its number is still its own
+            return os.waitpid(pid, 0)[1], why, text
         now = time.monotonic()
         if not why:
             why, text = wants_end(order, told, now - began)
             if not why and order["memory"] is not None and now - weighed >= WEIGH_EVERY_S:
-                weighed, held = now, weight_of(pid)
+                weighed, held = now, weight()
                 if held > order["memory"]:
                     why = "memory"
                     text = f"held {held >> 20} MiB of memory; it may hold {order['memory'] >> 20}"
@@ -236,27 +236,30 @@ def send(group: int, number: int) -> None:
         os.killpg(group, number)
 
 
-def weight_of(session: int) -> int:
-    """Bytes of memory that the processes of the job's session hold."""
-    pages = 0
+def weight() -> int:
+    """Bytes of memory that the processes of the job hold: all that descend from us, whatever group they are in."""
+    children: dict[int, list[int]] = {}
+    pages: dict[int, int] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):
                 fields = stat_of(int(name))
-                if int(fields[3]) == session:
-                    pages += int(fields[21])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+                children.setdefault(int(fields[1]), []).append(int(name))
+                pages[int(name)] = int(fields[21])
+    total, ours = 0, list(children.get(os.getpid(), ()))
+    while ours:
+        pid = ours.pop()
+        total += pages[pid]
+        ours += children.get(pid, ())
+    return total * os.sysconf("SC_PAGE_SIZE")
 
 
-def clear_away(pid: int) -> None:
-    """End what the job has left behind: its group, and whoever it made that has come to us since."""
-    send(pid, signal.SIGTERM)
+def clear_away() -> None:
+    """End what the job has left behind: whoever loses its parent comes to us, so that nobody is missed."""
     asked: set[int] = set()
     until = time.monotonic() + LEFTOVERS_S
     while left := reaped_children():
         is_late = time.monotonic() >= until
-        if is_late:
-            send(pid, signal.SIGKILL)
         for child in left:
             if is_late or child not in asked:
                 asked.add(child)

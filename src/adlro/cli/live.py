@@ -152,12 +152,13 @@ def why(job: JobArgument, as_json: Json = False, *, where: Where) -> None:
             [(f"  {printable(one['model'])}", printable(one["answer"])) for one in found["places"]],
         )
     if found["decision"]:
-        show_decision(found["decision"])
+        show_decision(found["decision"], found["text"])
 
 
 def in_words(found: dict[str, Any], now: float) -> list[str]:
     """The answer, as sentences."""
-    lines = [f"Job {found['job']}, {found['state']} ({found['dominant']}): {found['text']}"]
+    dominant = f" ({found['dominant']})" if found["dominant"] not in ("", found["state"]) else ""
+    lines = [f"Job {found['job']}, {found['state']}{dominant}: {found['text']}"]
     if found["rule"]:
         lines.append(f"The rule: {found['rule']}.")
     start = found["start"]
@@ -167,7 +168,8 @@ def in_words(found: dict[str, Any], now: float) -> list[str]:
         else:
             line = f"It is predicted to start {from_now(start['middle_s'] - now)}"
             if start["low_s"] is not None and start["high_s"] is not None:
-                line += f", most likely between {from_now(start['low_s'] - now)} and {from_now(start['high_s'] - now)}"
+                low, high = (length(max(start[key] - now, 0.0)) for key in ("low_s", "high_s"))
+                line += f", most likely {low} to {high} from now"
             lines.append(f"{line}.")
         if found["ahead"] is not None:
             count = found["ahead"]
@@ -181,8 +183,8 @@ def from_now(seconds: float) -> str:
     return "now" if seconds < 1 else f"in {length(seconds)}"
 
 
-def show_decision(decision: dict[str, Any]) -> None:
-    """The decision that placed a job, with the other places and the past jobs it is like."""
+def show_decision(decision: dict[str, Any], said: str) -> None:
+    """The decision that placed a job, with the other places and the past jobs it is like; not what was said already."""
     out = stdout()
     runs = ""
     if decision["runtime_s"] is not None:
@@ -190,8 +192,9 @@ def show_decision(decision: dict[str, Any]) -> None:
         if decision["low_s"] is not None and decision["high_s"] is not None:
             runs += f" ({length(decision['low_s'])} to {length(decision['high_s'])})"
         runs += "."
-    reason = decision["reason"].rstrip(".") + "." if decision["reason"] else ""
-    out.print(Text(printable(f"Decided by {decision['policy']} at tick {decision['tick']}: {reason}{runs}")))
+    reason = decision["reason"].rstrip(".")
+    reason = f": {reason}." if reason and reason not in said else "."
+    out.print(Text(printable(f"Decided by {decision['policy']} at tick {decision['tick']}{reason}{runs}")))
     if decision["alternatives"]:
         show_list(
             (("  place", "name"), ("GPU", "left"), ("score", "right"), ("would run", "right"), ("", "left")),
@@ -207,8 +210,8 @@ def show_decision(decision: dict[str, Any]) -> None:
             ],
         )
     if like := [one for one in decision["like"] if one["name"] or one["user"]]:
-        said = ", ".join(f"{one['name']} of {one['user']} (ran {length(one['runtime_s'])})" for one in like)
-        out.print(Text(printable(f"Past jobs like it: {said}.")))
+        past = ", ".join(f"{one['name']} of {one['user']} (ran {length(one['runtime_s'])})" for one in like)
+        out.print(Text(printable(f"Past jobs like it: {past}.")))
 
 
 # ---- submit, cancel --------------------------------------------------------------------------------------------------

@@ -177,8 +177,8 @@ def summary(found: "Report") -> list[str]:
     if jobs.compared:
         lines.append(
             f"Replayed as it happened, the mean JCT is {length(calibration.replayed_s)} against "
-            f"{length(calibration.happened_s)} ({percent(calibration.error)}); {calibration.off:,} jobs are off by more "
-            "than 10 % and a minute"
+            f"{length(calibration.happened_s)} ({percent(calibration.error)}); {calibration.off:,} jobs are off by "
+            "more than 10 % and a minute"
         )
     if found.speeds.pairs:
         lines.append(

@@ -438,10 +438,6 @@ class Daemon:
         """The page for Prometheus, in its text format (metrics.CONTENT_TYPE)."""
         return self.metrics_page.page()
 
-    def tokens(self) -> Store:
-        """The tokens of the API (put_token, tokens, drop_token). Raises BackendError as a standby."""
-        return self._leading().memory
-
     def _leading(self) -> "_Running":
         running = self._running
         if running is None:

@@ -40,7 +40,7 @@ LEAST_PAST: Final = 12
 """Jobs that must be known of a kind before one is held against them."""
 
 FEW: Final = 3
-"""Jobs on one GPU, and beside it, that must be there to tell whose change it is."""
+"""Jobs that must be there to tell whose change it is."""
 
 PAST: Final = 128
 DELAY: Final = 24
@@ -124,7 +124,7 @@ class Kind:
 
     def renew(self) -> None:
         """What is usual is what was lately."""
-        lately = list(self.recent) or list(self.past)[-DELAY:]
+        lately = [*self.past, *self.recent][-DELAY:]
         self.past.clear()
         self.past.extend(lately)
         self.recent.clear()
@@ -260,10 +260,14 @@ class Watch:
             for seen in self._lately
             if seen.number >= made_of[0].number and seen.kind in kinds and key not in seen.keys
         ]
-        if len(elsewhere) < FEW:
-            return len({kind[1] for kind in kinds if kind[0] != PREDICTED}) > 1
         here = mean_z(made_of)
-        return mean_z(elsewhere) / here < 0.5
+        if len(elsewhere) >= FEW:
+            return mean_z(elsewhere) / here < 0.5
+        by_user: dict[str, list[Seen]] = {}
+        for seen in made_of:
+            if seen.kind[0] != PREDICTED:
+                by_user.setdefault(seen.kind[1], []).append(seen)
+        return sum(mean_z(mine) / here >= 0.5 for mine in by_user.values()) > 1
 
     def _follow(self, keys: list[Key], left: float, spread: float) -> None:
         """Move corrections that are in use by what is left of each job."""
@@ -311,7 +315,12 @@ def narrowed(key: Key, made_of: list[Seen]) -> tuple[Key, list[Seen]]:
         return key, made_of
     part, mine = max(by_part.items(), key=lambda item: abs(sum(seen.z for seen in item[1])))
     others = [seen for seen in made_of if part not in seen.keys]
-    if len(mine) < FEW or len(others) < FEW:
+    if not others:
+        # Nothing else was seen: no word about others, unless several parts were always seen together.
+        as_often = [each for each, seen in by_part.items() if len(seen) == len(mine)]
+        alone = sum((each.gpu is None) == (part.gpu is None) for each in as_often) == 1
+        return narrowed(part, mine) if alone else (key, made_of)
+    if len(mine) < FEW:
         return key, made_of
     rest = abs(mean_z(others))
     return narrowed(part, mine) if rest < ALLOWANCE and rest < abs(mean_z(mine)) / 2 else (key, made_of)

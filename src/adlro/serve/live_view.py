@@ -113,6 +113,11 @@ Predict = Callable[[Table, Table, Floats], Floats]
 model. `scale` is how much faster than the reference model one GPU may be for the job, at least 1."""
 
 
+Remind = Callable[[View, Sequence[str], Sequence[tuple[str, str]], float], None]
+"""`remind(view, users, groups, time_s)`: write down in the view what users had and how long past jobs of a user and
+name were, for policies that look at it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scene:
     """One snapshot as tables. The view is never changed: who decides or plays forward takes a copy."""
@@ -393,13 +398,17 @@ class Scenes:
         corrections: Corrections = Corrections(),  # noqa: B008  (frozen)
         carried: Mapping[str, Carried] | None = None,
         coming: bool = False,
+        remind: Remind | None = None,
     ) -> Scene:
         """The tables of a snapshot. `submitted` has first submissions where they are known better than the back end.
 
         With `coming`, jobs that are submitted after the snapshot come then; else they count as submitted now.
         """
         with self._lock:
-            return self._scene(snapshot, predict, submitted or {}, corrections, carried or {}, coming)
+            scene = self._scene(snapshot, predict, submitted or {}, corrections, carried or {}, coming)
+            if remind is not None:
+                remind(scene.view, self._users.things, self._groups.things, snapshot.time_s)
+            return scene
 
     def _scene(
         self,

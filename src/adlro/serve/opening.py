@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from adlro.core.errors import BackendError, ConfigError
 from adlro.core.ports import Backend, Snapshot
@@ -23,6 +23,9 @@ from adlro.serve.service import Memory
 from adlro.serve.store import Keep, Store, open_store
 from adlro.serve.store_sqlite import FullError
 from adlro.serve.telemetry import Levels, Watcher, look_of
+
+if TYPE_CHECKING:
+    from adlro.act.local import Local
 
 IN_MEMORY: Final = "sqlite::memory:"
 
@@ -72,7 +75,8 @@ def open_backend(config: Config) -> tuple[Backend, Callable[[], float]]:
         case "simulated":
             return _simulated(config)
         case "local":
-            return _local(config), time.time
+            local = _local(config)
+            return local, lambda: local.now_s
         case "slurm":
             return _slurm(config), time.time
     return _shadow(config), time.time
@@ -131,7 +135,7 @@ def _simulated(config: Config) -> tuple[Backend, Callable[[], float]]:
     return backend, lambda: backend.now_s
 
 
-def _local(config: Config) -> Backend:
+def _local(config: Config) -> "Local":
     from adlro.act.local import Local
     from adlro.catalogue.clusters import load_cluster
     from adlro.catalogue.gpus import find_gpu, gpu_models

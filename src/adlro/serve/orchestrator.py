@@ -16,7 +16,7 @@ import numpy as np
 from adlro.core.errors import AdlroError, BackendError, CatalogueError, StoreError
 from adlro.core.policy import Policy
 from adlro.core.ports import ENDED, Answer, Backend, JobState, LiveJob, Order, Snapshot
-from adlro.core.tables import START
+from adlro.core.tables import QUEUED, START
 from adlro.decide.catalogue import find_policy
 from adlro.serve.compared import Window
 from adlro.serve.drift import Watch, in_words
@@ -31,6 +31,7 @@ from adlro.serve.service import (
     Decision,
     Foreseen,
     Memory,
+    Start,
     State,
     Tick,
     WhatIf,
@@ -45,6 +46,10 @@ T = TypeVar("T")
 BACK_OFF_S: Final = 30.0
 LONGEST_BACK_OFF_S: Final = 3600.0
 """A job whose order was refused is not asked for so long, twice as long each time, up to an hour."""
+
+LONG_QUEUE: Final = 1000
+SELDOM: Final = 9.0
+"""Starts of a queue longer than this take at most a tenth of the time: so many times as long they stay as they are."""
 
 WARM: Final[dict[int, Policy]] = {}
 """Policies that have been asked once in this process; each is kept, so that its number stays its own."""
@@ -171,6 +176,7 @@ class Orchestrator:
         self._state: State | None = None
         self._standing: Standing | None = None
         self._by_job: dict[str, Decision] = {}
+        self._foreseen_until = -np.inf
 
     # ---- what others ask -------------------------------------------------------------------------------------------
 
@@ -246,7 +252,10 @@ class Orchestrator:
         self._settle(snapshot, now_s, heard)
         self._check_placed(snapshot, heard)
         self._carry(snapshot)
-        scene = self._scenes.scene(snapshot, self._runtimes.predict, submitted, self._watch.corrections, self._carried)
+        remind = self._runtimes.past.remind if self._looks_back() else None
+        scene = self._scenes.scene(
+            snapshot, self._runtimes.predict, submitted, self._watch.corrections, self._carried, remind=remind
+        )
         for text in scene.notes[len(snapshot.notes) :][:MOST_NAMED]:
             self._tell_once(heard, now_s, "left-out", text)
         decided = self._decide(scene, unfit, heard)
@@ -508,6 +517,11 @@ class Orchestrator:
                 self._tell(heard, time_s, "kept", f"job {id} has waited long: {nodes} is kept for it.", id)
         return decided
 
+    def _looks_back(self) -> bool:
+        """Whether anybody who may decide looks at users and their past."""
+        needs = {*self._guarded.policy.needs, *self._guarded.fallback.needs}
+        return bool(needs & {"history", "user"})
+
     def _warm_up(self, policy: Policy) -> None:
         """Let a policy be compiled before its time is taken."""
         which = id(policy.choose or policy.make)
@@ -618,7 +632,7 @@ class Orchestrator:
     def _publish(self, scene: Scene, decided: Decided, snapshot: Snapshot, heard: Heard) -> None:
         """Make the latest state, for other threads to read."""
         settings = self._settings
-        starts = self._foresight.starts(scene, decided.view, self._playing(), settings.starts_s)
+        starts = self._starts(scene, decided)
         now = self._monotonic()
         held = {
             id: f"The cluster refused to start it ({refused.said}); it is tried again in {refused.until - now:.0f} s."
@@ -646,6 +660,22 @@ class Orchestrator:
             history=tuple(self._history),
             telemetry=figures or {},
         )
+
+    def _starts(self, scene: Scene, decided: Decided) -> Mapping[str, Start]:
+        """The predicted starts; those of a long queue are not foreseen anew every turn."""
+        before, began = self._standing, time.perf_counter()
+        is_long = decided.view.clock[0].queued > LONG_QUEUE
+        if is_long and before is not None and before.starts and began < self._foreseen_until:
+            states = decided.view.runs["state"]
+            return {
+                id: start
+                for id, start in before.starts.items()
+                if (j := scene.index.get(id)) is not None and states[j] == QUEUED
+            }
+        starts = self._foresight.starts(scene, decided.view, self._playing(), self._settings.starts_s)
+        now = time.perf_counter()
+        self._foreseen_until = now + SELDOM * (now - began)
+        return starts
 
     def _playing(self) -> Policy:
         """Who decides as things are."""

@@ -4,14 +4,15 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 import numpy as np
 
 from adlro.catalogue.speeds import speed_of
 from adlro.core.ports import JobState, LiveJob, Part
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Job, Link, Placing, SpeedOf
-from adlro.core.tables import Floats, Table
+from adlro.core.tables import Floats, Table, View
+from adlro.decide.reserving import HALF_LIFE_S
 from adlro.decompose.following import TRAIT
 from adlro.decompose.habits import Habits
 from adlro.decompose.memory import Memory
@@ -32,6 +33,9 @@ FEW: Final = 3
 
 DOUBT: Final = 0.5
 """Spread (of the logarithm) of a word that has not been weighed yet."""
+
+GROUPS: Final = 65_536
+"""Users and names of which the past is kept."""
 
 LEAST_SPREAD: Final = 0.05
 TENTH: Final = 1.2816
@@ -134,6 +138,68 @@ def centre(values: Sequence[float] | deque[float]) -> tuple[float, float]:
     return middle, 1.4826 * float(np.median(np.abs(all_of_them - middle)))
 
 
+K = TypeVar("K")
+Lengths = OrderedDict[K, tuple[float, float]]
+"""By whose they are: how many jobs, and the sum of the logarithms of their work."""
+
+
+def one_more(known: Lengths[K], key: K, length: float) -> None:
+    """Take in one job; whoever has ended none for the longest is forgotten."""
+    jobs, total = known.pop(key, (0.0, 0.0))
+    known[key] = (jobs + 1.0, total + length)
+    if len(known) > GROUPS:
+        known.popitem(last=False)
+
+
+@final
+class Past:
+    """What users had, and how long their jobs were: for policies that look at it."""
+
+    def __init__(self) -> None:
+        self._groups: Lengths[tuple[str, str]] = OrderedDict()
+        self._users: Lengths[str] = OrderedDict()
+        self._usage: OrderedDict[str, tuple[float, float]] = OrderedDict()  # GPU-seconds, and when that was so
+        self._all = (0.0, 0.0)
+
+    def learn(self, job: Measured) -> None:
+        """Take in a job that ended."""
+        record = job.job.job
+        length = math.log(max(job.work, 1.0))
+        group = (record.user, record.name)
+        one_more(self._groups, group, length)
+        one_more(self._users, record.user, length)
+        self._all = (self._all[0] + 1.0, self._all[1] + length)
+        end_s = job.job.ended_s or 0.0
+        self._usage[record.user] = (self.usage(record.user, end_s) + job.runtime_s * gpu_units(record), end_s)
+        if len(self._usage) > GROUPS:
+            self._usage.popitem(last=False)
+
+    def usage(self, user: str, time_s: float) -> float:
+        """GPU-seconds that a user had of jobs that ended, older ones counting less."""
+        had, when_s = self._usage.get(user, (0.0, time_s))
+        return had * 0.5 ** (max(0.0, time_s - when_s) / HALF_LIFE_S)
+
+    def remind(self, view: View, users: Sequence[str], groups: Sequence[tuple[str, str]], time_s: float) -> None:
+        """Write it down in a view, with what running jobs have had."""
+        now = float(view.clock[0].now)
+        running = view.running[: view.clock[0].running]
+        owners = view.jobs["user"][running]
+        jobs = view.jobs
+        units = np.where(jobs["gpus"] > 0, jobs["gpus"] * (jobs["share"] / WHOLE_GPU), 1.0)[running]
+        held = np.bincount(owners, units * (now - view.runs["started"][running]), len(view.users))
+        table = view.users.view(np.ndarray)
+        table["gpus"] = np.bincount(owners, units, len(view.users))
+        table["settled"] = now
+        for u, user in enumerate(users):
+            table["usage"][u] = self.usage(user, time_s) + held[u]
+            table["finished"][u], table["log_work"][u] = self._users.get(user, (0.0, 0.0))
+        known = view.groups.view(np.ndarray)
+        for g, group in enumerate(groups):
+            if g < len(known) and group in self._groups:
+                known["finished"][g], known["log_work"][g] = self._groups[group]
+        view.clock[0].finished, view.clock[0].log_work = self._all
+
+
 @final
 class Runtimes:
     """Learns from jobs that ended and predicts those that have not."""
@@ -143,6 +209,7 @@ class Runtimes:
         self._memory = Memory.new()
         self._past: dict[int, tuple[str, str, str, float]] = {}  # number -> id, name, user, runtime
         self._words: OrderedDict[int, Word] = OrderedDict()
+        self.past = Past()
         self.learnt = 0
 
     def learn(self, jobs: Sequence[Measured]) -> None:
@@ -153,6 +220,8 @@ class Runtimes:
         seconds = np.array([each.work / gpu_units(each.job.job) for each in jobs])
         rows = np.arange(len(jobs))
         told = self._habits.follow(traits, seconds, np.stack([rows, ~rows], axis=1).ravel())
+        for each in jobs:
+            self.past.learn(each)
         for each, (_, middle, _), ran in zip(jobs, told.tolist(), seconds.tolist(), strict=True):
             said = said_of(each.job.job)
             if said > 0.0:
@@ -220,17 +289,3 @@ class Runtimes:
 def said_of(job: Job) -> float:
     """What the submitter says of the work; 0: nothing."""
     return job.estimate if job.estimate is not None else job.work
-
-
-def runtime_of(predicted: Floats, pace: float) -> tuple[float, float, float]:
-    """p10, p50 and p90 of a runtime, from those of the work."""
-    low, middle, high = (float(value) / max(pace, 1e-9) for value in predicted)
-    return low, middle, high
-
-
-def usage_by_user(jobs: Sequence[Measured]) -> Mapping[str, float]:
-    """GPU-seconds that each user had of these jobs."""
-    found: dict[str, float] = {}
-    for each in jobs:
-        found[each.job.job.user] = found.get(each.job.job.user, 0.0) + each.runtime_s * gpu_units(each.job.job)
-    return found

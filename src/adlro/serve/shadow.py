@@ -35,6 +35,9 @@ FILE: Final = "shadow.jsonl"
 GAP_S: Final = 300.0
 """When nobody looked for longer than this, nobody watched."""
 
+RECALLED: Final = 32_000_000
+"""Bytes of the record from which a shadow that starts again learns what it knew. What is told twice does no harm."""
+
 MOST_HISTORY: Final = 1_000_000
 
 
@@ -43,7 +46,7 @@ MOST_HISTORY: Final = 1_000_000
 
 def shadowed(real: Backend, path: Path, runs_for: RunsFor = for_its_limit) -> Shadow:
     """A shadow of this back end that keeps its record in this file, and goes on where an earlier one stopped."""
-    past, _broken = read_notes(path) if path.exists() else ([], 0)
+    past, _broken = read_notes(path, RECALLED) if path.exists() else ([], 0)
     return Shadow(real, Journal(path).write, past, runs_for)
 
 
@@ -70,7 +73,7 @@ class Journal:
         return ""
 
     def _append(self, text: bytes) -> None:
-        file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o640)
+        file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             size = os.fstat(file).st_size
             if text and size and os.pread(file, 1, size - 1) != b"\n":
@@ -94,11 +97,14 @@ def tidy(note: Note) -> Note:
     return replace(note, job=replace(note.job, job=replace(note.job.job, work=0.0)))
 
 
-def read_notes(path: Path) -> tuple[list[Note], int]:
-    """The notes in a file in time order, and how many lines are none (cut off by a crash, or damaged)."""
+def read_notes(path: Path, last: int | None = None) -> tuple[list[Note], int]:
+    """The notes in a file (or in its last bytes), and how many lines are none: cut off by a crash, or damaged."""
     notes, broken = [], 0
     try:
         with path.open("rb") as file:
+            if last is not None and path.stat().st_size > last:
+                file.seek(-last, os.SEEK_END)
+                file.readline()
             for line in file:
                 if line.strip():
                     try:
@@ -183,6 +189,7 @@ def _nodes_of(cluster: Cluster) -> tuple[tuple[str, Any], ...]:
 def _courses(notes: Sequence[Note]) -> tuple[tuple[LiveJob, ...], int]:
     """How each job went, in the order in which they were met; and how many ends were not seen."""
     found: dict[str, LiveJob] = {}
+    before: list[LiveJob] = []  # jobs whose number another one got later
     unseen = 0
     for note in notes:
         known = found.get(note.id)
@@ -191,8 +198,17 @@ def _courses(notes: Sequence[Note]) -> tuple[tuple[LiveJob, ...], int]:
             state = JobState.FINISHED if known.started_s is not None else JobState.CANCELLED
             found[note.id] = replace(known, state=state, ended_s=note.time_s)
         elif note.what in ("seen", "started", "ended") and note.job is not None:
+            if known is not None and _is_another(known, note.job):
+                before.append(known)
+                known = None
             found[note.id] = _joined(known, note.job)
-    return tuple(found.values()), unseen
+    return (*before, *found.values()), unseen
+
+
+def _is_another(known: LiveJob, now: LiveJob) -> bool:
+    """Whether a job only has the number of one that had ended: clusters begin again at 1 some day."""
+    ended_s = known.ended_s if known.state in ENDED and known.ended_s is not None else math.inf
+    return now.job.submit_s > ended_s and now.starts <= 1
 
 
 def _joined(known: LiveJob | None, now: LiveJob) -> LiveJob:
@@ -203,7 +219,12 @@ def _joined(known: LiveJob | None, now: LiveJob) -> LiveJob:
     is_same_run = now.state is not JobState.WAITING
     return replace(
         now,
-        job=replace(now.job, submit_s=submit_s, family=now.job.family or known.job.family),
+        job=replace(
+            now.job,
+            submit_s=submit_s,
+            family=now.job.family or known.job.family,
+            models=now.job.models or known.job.models,
+        ),
         parts=now.parts or (known.parts if is_same_run else ()),
         started_s=now.started_s if now.started_s is not None or not is_same_run else known.started_s,
     )

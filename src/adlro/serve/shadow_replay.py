@@ -588,8 +588,8 @@ def report(
         times[each.name] = under(made, each)
     on_step("on the same models", len(wanted) + 1)
     alike = prepared(record, estimates, same_models=True)
-    place = {job.id: j for j, job in enumerate(alike.live)}
-    order = [place.get(job.id, NOBODY) for job in made.live]
+    place = {(job.id, job.job.submit_s): j for j, job in enumerate(alike.live)}
+    order = [place.get((job.id, job.job.submit_s), NOBODY) for job in made.live]
     if NOBODY not in order:
         found = under(alike, asked)
         times[f"{policy}, same models"] = Times(found.start[order], found.finish[order])

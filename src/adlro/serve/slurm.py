@@ -290,8 +290,9 @@ def _config_findings(commands: Commands | None) -> Iterator[Finding]:
     except BackendError as error:
         yield Finding("slurm.conf", "missing", str(error))
         return
-    me, owner = getpass.getuser(), config.get("SlurmUser", "").partition("(")[0]
-    if os.geteuid() == 0 or me == owner or _admin_level(commands, me) in ("Operator", "Administrator"):
+    me, (owner, _, number) = getpass.getuser(), config.get("SlurmUser", "").partition("(")
+    is_owner = me == owner or number.rstrip(")") == str(os.geteuid())
+    if os.geteuid() == 0 or is_owner or _admin_level(commands, me) in ("Operator", "Administrator"):
         yield Finding("rights", "good", f"{me} may place the jobs of others")
     else:
         yield Finding(
@@ -377,8 +378,7 @@ def setup(
     partitions = options.partitions or tuple(sorted({p for site in sites.values() for p in site.node.partitions}))
     values = {
         "PARTITIONS": ", ".join(f'["{_plain(name)}"] = true' for name in partitions or ("gpu",)),
-        "DEFAULT": _plain(next(iter(partitions), "gpu")),
-        "PLACERS": "" if uid in (None, 0) else f"[{uid}] = true",
+        "PLACERS": "" if uid in (None, 0) else f", [{uid}] = true",
         "TYPES": ", ".join(f'["{_plain(kind)}"] = "{_plain(word)}"' for kind, word in features_of(sites).items()),
         "USER": _plain(user),
         "ADLRO": adlro or shutil.which("adlro") or f"{sys.executable} -m adlro",
@@ -456,7 +456,7 @@ def _flags(options: SlurmOptions) -> str:
 
 def _filled(name: str, values: Mapping[str, str]) -> str:
     text = resources.files("adlro.serve").joinpath("slurm_files", name).read_text(encoding="utf-8")
-    return re.sub(r"@([A-Z]+)@", lambda found: values[found[1]], text).replace("{  }", "{}").replace(", }", " }")
+    return re.sub(r"@([A-Z]+)@", lambda found: values[found[1]], text).replace("{  }", "{}")
 
 
 def _plain(name: str) -> str:

@@ -50,16 +50,6 @@ class Keep:
     alarms: int = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
-    """Who may ask the API: a name, a role, and the hash of the token. The token itself is kept nowhere."""
-
-    name: str
-    role: str
-    hash: str
-    made_s: float
-
-
 class Connection(Protocol):
     """What a database does for the store; a `?` stands for a value. It raises StoreError and nothing else."""
 
@@ -122,7 +112,7 @@ def sqlite_path(url: str) -> Path | None:
 
 @final
 class Store:
-    """The memory (service.Memory), and the tokens of the API. One thread writes; reading is for all of them.
+    """The memory (service.Memory). One thread writes; reading is for all of them.
 
     `notes` tells what happened to the file, each once: the daemon makes alarms of them.
     """
@@ -361,26 +351,6 @@ class Store:
                 "INSERT INTO kept (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
                 [key, readable(value)],
             )
-
-    def put_token(self, name: str, role: str, hash: str) -> None:
-        """Keep the hash of a token under a name, in place of the one before."""
-        with self._writing() as writer:
-            writer.rows(
-                "INSERT INTO tokens (name, role, hash, made_s) VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET "
-                "role = excluded.role, hash = excluded.hash, made_s = excluded.made_s",
-                [name, role, hash, self._clock()],
-            )
-
-    def tokens(self) -> Sequence[Token]:
-        """All of them, by name."""
-        return [Token(*row) for row in self._read("SELECT name, role, hash, made_s FROM tokens ORDER BY name")]
-
-    def drop_token(self, name: str) -> bool:
-        """Forget one; whether there was one."""
-        with self._writing() as writer:
-            found = writer.rows("SELECT name FROM tokens WHERE name = ?", [name])
-            writer.rows("DELETE FROM tokens WHERE name = ?", [name])
-        return bool(found)
 
     # ---- within ------------------------------------------------------------------------------------------------------
 

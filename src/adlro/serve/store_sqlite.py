@@ -14,7 +14,7 @@ from adlro.core.errors import StoreError
 IN_MEMORY: Final = ":memory:"
 
 BUSY_S: Final = 5.0
-"""How long to wait for another writer (a person who adds a token), before giving up."""
+"""How long to wait for another writer (a person who looks into it), before giving up."""
 
 LONGEST_WAL: Final = 64 * 1024 * 1024
 """Bytes at which the write-ahead log is cut back."""
@@ -126,7 +126,7 @@ class SqliteConnection:
 
 
 def prepare_file(path: Path) -> None:
-    """Make the folder and an empty file that only we can read: it holds hashes of tokens."""
+    """Make the folder and an empty file that only we can read: it tells who ran what."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))

@@ -139,7 +139,7 @@ class TokenFile:
             raise StoreError(
                 f"{self.path}: this is no file of tokens. Move it away, and make new ones with `adlro token add`."
             ) from None
-        if False:
+        if mode & 0o077:
             raise StoreError(f"{self.path}: others may read it (mode {mode & 0o777:o}). Run `chmod 600` on it.")
         return found
 

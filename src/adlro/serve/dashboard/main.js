@@ -12,7 +12,8 @@ import { makeQueue } from "./queue.js";
 import { brief, duration, many, moment, percent } from "./words.js";
 import { arrange } from "./world.js";
 
-const LEAST_MS = 500; // between two readings of the state; more if a reading takes long
+const LEAST_MS = 500; // between two readings of the state; more if a reading takes long …
+const MOST_MS = 5000; // … but not for ever: a machine that slept seems slow
 const POLL_MS = 5000; // how often to ask while there is no stream
 const SILENT_MS = 30_000; // a stream without a tick for so long: ask whether the daemon is well
 const SHOWN = { waiting: 200, ended: 500 }; // jobs of the state; the table asks for its own
@@ -58,7 +59,7 @@ function refresh() {
   isAgain = false;
   const began = performance.now();
   reading = readAll().finally(() => {
-    const rest = Math.max(LEAST_MS, 3 * (performance.now() - began));
+    const rest = Math.min(MOST_MS, Math.max(LEAST_MS, 3 * (performance.now() - began)));
     setTimeout(() => {
       reading = null;
       if (isAgain) refresh();

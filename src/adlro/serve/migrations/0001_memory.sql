@@ -16,8 +16,6 @@ CREATE TABLE decisions (
     said TEXT,
     body TEXT NOT NULL
 );
-CREATE INDEX decisions_by_job ON decisions (job, number);
-CREATE INDEX decisions_open ON decisions (number) WHERE done IS NULL;
 
 CREATE TABLE ended (
     number BIGINT PRIMARY KEY,
@@ -26,7 +24,6 @@ CREATE TABLE ended (
     noted_s DOUBLE PRECISION NOT NULL,
     body TEXT NOT NULL
 );
-CREATE INDEX ended_by_time ON ended (ended_s, number);
 
 CREATE TABLE ticks (
     number BIGINT PRIMARY KEY,

@@ -3,17 +3,22 @@
 
 -- The partitions whose jobs ADLRO places.
 local PARTITIONS = { @PARTITIONS@ }
--- The partition of a job that names none.
-local DEFAULT = "@DEFAULT@"
 -- Who may change the placement of a job besides root: the account of the daemon, by its number.
-local PLACERS = { [0] = true, @PLACERS@ }
+local PLACERS = { [0] = true@PLACERS@ }
 -- Only for sites on which each GPU has a type of its own: what users ask for, and the node feature that means it.
 local TYPES = { @TYPES@ }
 -- What a user may say to ADLRO in a comment. All other words that begin with adlro: are ours.
 local FOR_USERS = { family = true, estimate = true, models = true, gpumemory = true }
 
-local function is_ours(partition)
-   for name in string.gmatch(partition or DEFAULT, "[^,]+") do
+-- Whether a job goes to our partitions only; one that names none goes to Slurm's default.
+local function is_ours(asked, partitions)
+   if asked == nil or asked == "" then
+      for name, partition in pairs(partitions) do
+         if partition.flag_default == 1 then return PARTITIONS[name] == true end
+      end
+      return false
+   end
+   for name in string.gmatch(asked, "[^,]+") do
       if not PARTITIONS[name] then return false end
    end
    return true
@@ -58,7 +63,7 @@ local function untyped(job, field)
 end
 
 function slurm_job_submit(job, partitions, uid)
-   if not is_ours(job.partition) or not is_placeable(job) then
+   if not is_ours(job.partition, partitions) or not is_placeable(job) then
       return slurm.SUCCESS
    end
    untyped(job, "tres_per_node")
