@@ -328,6 +328,22 @@ def test_a_running_job_that_vanished_is_told_as_ended_with_a_note() -> None:
     assert not reader.read().notes
 
 
+def test_an_answer_that_is_the_same_is_not_translated_again_but_time_goes_on() -> None:
+    clock = {"now": NOW}
+    placed = job(
+        priority=1.0, reason="Resources", required_nodes="volta0", comment=f"adlro:decision=d1 adlro:placed={NOW:.0f}"
+    )
+    source = Fixed([placed])
+    reader = Reader([source], NAMING, lambda: clock["now"])
+    first = reader.read()
+    clock["now"] += 5
+    second = reader.read()
+    assert second.jobs is first.jobs
+    assert second.time_s == NOW + 5
+    clock["now"] += 300  # the answer is still the same, but it has waited too long in its place
+    assert [each.state for each in (*second.jobs, *reader.read().jobs)] == [JobState.PLACED, JobState.WAITING]
+
+
 def test_a_number_that_slurm_gives_to_another_job_is_another_job() -> None:
     source = Fixed([job(submit_unix=NOW - 400)])
     reader = Reader([source], NAMING, lambda: NOW)
@@ -405,7 +421,7 @@ def test_what_has_not_changed_is_not_read_again_until_a_clock_is_set_or_a_minute
         clock["steady"] += 5
         assert source.jobs() is first
         assert asked == [
-            "/openapi/v3", "/slurm/v0.0.42/jobs", f"/slurm/v0.0.42/jobs?update_time={NOW - 2:.0f}",
+            "/openapi/v3", "/slurm/v0.0.42/jobs", f"/slurm/v0.0.42/jobs?update_time={NOW - 10:.0f}",
         ]  # fmt: skip
         clock["wall"] += 3600  # somebody set the clock: what it said before means nothing
         source.jobs()

@@ -149,9 +149,9 @@ class Deadly:
 
 def test_a_hundred_deaths_lose_nothing_and_run_nothing_twice() -> None:
     random, deaths = Random(7), 0
-    for round_ in range(10):
+    for round_ in range(5):
         backend, memory = busy(25, seed=round_), Notebook()
-        while deaths < 10 * (round_ + 1):
+        while deaths < 20 * (round_ + 1):
             left = [random.randint(1, 30)]
             try:
                 ours = Orchestrator(

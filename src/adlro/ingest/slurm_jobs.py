@@ -261,20 +261,47 @@ def is_held(job: SlurmJob) -> bool:
     return job.priority == 0 or job.reason.startswith("JobHeld")
 
 
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a job asks of nodes. Many jobs have the same, so it is looked up once for each."""
+
+    partition: str
+    excluded: str
+    features: str
+    types: frozenset[str]
+    bound: str  # the model that it cannot leave
+    has_gpus: bool
+    nodes: int
+    each: int  # GPUs on each of its nodes, if it must have so many
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at the cluster, as far as all its jobs share it."""
+
+    sites: Mapping[str, Site]
+    down: frozenset[str]
+    naming: Naming
+    now_s: float
+    keeps_types: bool
+    notes: list[str] = field(default_factory=list)
+    answers: dict[Wish, tuple[frozenset[str], str]] = field(default_factory=dict)
+
+
 def told_of(
     jobs: Sequence[SlurmJob], sites: Mapping[str, Site], naming: Naming, now_s: float, keeps_types: bool
 ) -> tuple[list[Told], list[str]]:
     """All jobs, and what is odd about some of them. `keeps_types`: this Slurm cannot change a GPU type that was set."""
     down = frozenset(name for name, site in sites.items() if not site.node.is_up)
+    look = Look(sites, down, naming, now_s, keeps_types)
     told: list[Told] = []
-    notes: list[str] = []
     busy = _tasks_at_work(jobs)
     for job in jobs:
         if naming.partitions and not naming.partitions & set(job.partition.split(",")) and not job.node_list:
             continue
-        for each, is_task in _tasks(job, busy, notes):
-            told.append(_told(each, is_task, sites, down, naming, now_s, keeps_types, notes))
-    return told, notes
+        for each, is_task in _tasks(job, busy, look.notes):
+            told.append(_told(each, is_task, look))
+    return told, look.notes
 
 
 def _tasks_at_work(jobs: Sequence[SlurmJob]) -> dict[str, int]:
@@ -308,32 +335,23 @@ def _tasks(job: SlurmJob, busy: Mapping[str, int], notes: list[str]) -> Iterator
         yield replace(job, id=f"{job.array}_{task}", task=task, reason=reason), True
 
 
-def _told(
-    job: SlurmJob,
-    is_task: bool,
-    sites: Mapping[str, Site],
-    down: frozenset[str],
-    naming: Naming,
-    now_s: float,
-    keeps_types: bool,
-    notes: list[str],
-) -> Told:
+def _told(job: SlurmJob, is_task: bool, look: Look) -> Told:
     words = words_in(job.comment)
-    state, managed, reason = _state(job, words, down, now_s)
+    state, managed, reason = _state(job, words, look.down, look.now_s)
     models: frozenset[str] = frozenset()
     if managed and state is JobState.WAITING:
-        allowed, problem = _models_for(job, words, sites, keeps_types)
+        models, problem = _models_for(job, words, look)
         if problem:
             managed, reason = False, problem
-            notes.append(f"job {job.id} is held for us, but {problem}: 'scontrol release {job.id}' gives it to Slurm")
-        models = allowed
+            text = f"job {job.id} is held for us, but {problem}: 'scontrol release {job.id}' gives it to Slurm"
+            look.notes.append(text)
     ran = state in (JobState.RUNNING, *ENDS.values()) and job.start_unix is not None
     return Told(
         LiveJob(
             id=job.id,
-            job=_job(job, words, models, naming, notes),
+            job=_job(job, words, models, look),
             state=state,
-            parts=_parts(job, state, words, sites),
+            parts=_parts(job, state, words, look.sites),
             started_s=job.start_unix if ran else None,
             ended_s=job.end_unix if state in ENDS.values() else None,
             starts=job.restarts + (1 if ran else 0),
@@ -388,11 +406,11 @@ def _state(job: SlurmJob, words: Mapping[str, str], down: frozenset[str], now_s:
     return JobState.PLACED, True, job.reason
 
 
-def _job(job: SlurmJob, words: Mapping[str, str], models: frozenset[str], naming: Naming, notes: list[str]) -> Job:
+def _job(job: SlurmJob, words: Mapping[str, str], models: frozenset[str], look: Look) -> Job:
     """Our record of the submission, with what our words add to Slurm's."""
-    family = words.get("family", "")
+    naming, family = look.naming, words.get("family", "")
     if family and not naming.is_family(family):
-        notes.append(f"job {job.id}: there is no family '{family[:40]}'; it counts as {UNIFORM}")
+        look.notes.append(f"job {job.id}: there is no family '{family[:40]}'; it counts as {UNIFORM}")
         family = UNIFORM
     found = family or next((rule.family for rule in naming.families if rule.fits(job)), UNIFORM)
     submit = job.submit_unix or 0.0
@@ -415,52 +433,56 @@ def _job(job: SlurmJob, words: Mapping[str, str], models: frozenset[str], naming
     )
 
 
-def _models_for(
-    job: SlurmJob, words: Mapping[str, str], sites: Mapping[str, Site], keeps_types: bool
-) -> tuple[frozenset[str], str]:
-    """The models that a waiting job may get (none: all of them), and why it cannot be ours if it cannot.
-
-    We place by model; a job that may use some nodes of a model but not others has a wish for which we have no word.
-    """
+def _models_for(job: SlurmJob, words: Mapping[str, str], look: Look) -> tuple[frozenset[str], str]:
+    """The models that a waiting job may get (none: all of them), and why it cannot be ours if it cannot."""
     if job.is_het:
         return frozenset(), "it is part of a heterogeneous job"
     if job.reservation:
         return frozenset(), f"it asks for the reservation {job.reservation}"
     if job.required_nodes and "decision" not in words:
         return frozenset(), f"it names its nodes ({job.required_nodes})"
-    partitions = set(job.partition.split(","))
-    excluded = set(hosts_in(job.excluded_nodes))
-    types = {word for word, _ in gpus_in(job.per_node) + gpus_in(job.per_job) if word}
-    if "bound" in words:  # by us, and only to a model: its types are those of the devices it had
-        types = set()
-    able: set[str] = set()
-    for name, site in sites.items():
-        wanted = set(site.devices) if not types else {m for m, d in site.devices.items() if types <= set(d.types)}
-        fits = partitions & set(site.node.partitions) and name not in excluded
-        if fits and (has := _has_features(job.features, site.node.features)) is None:
-            return frozenset(), f"its constraint '{job.features}' is more than a choice of features"
-        elif fits and has:
-            able |= {f"{name}/{model}" for model in wanted or ({CPU_ONLY} if not job.gres else set())}
-    every = {f"{name}/{model}": model for name, site in sites.items() for model in site.devices}
-    if "bound" in words and keeps_types:
-        able = {place for place in able if every.get(place) == words["bound"]}
-    models = {every[place] for place in able if place in every}
-    if job.gres and not able:
-        return frozenset(), "no node can ever take it"
-    if job.gres and any(model in models and place not in able for place, model in every.items()):
-        return frozenset(), "it may use some nodes of a GPU model and not others"
-    if problem := _shape_problem(job, words, sites, models):
-        return frozenset(), problem
-    return frozenset() if models == set(every.values()) else frozenset(models), ""
-
-
-def _shape_problem(job: SlurmJob, words: Mapping[str, str], sites: Mapping[str, Site], models: set[str]) -> str:
-    """A job on several nodes with a count for each can only be ours if it takes whole nodes: we choose the fewest."""
     each = sum(count for _, count in gpus_in(job.per_node))
-    if job.nodes == 1 or not each or "decision" in words:
-        return ""
-    sizes = {len(found.types) for site in sites.values() for model, found in site.devices.items() if model in models}
-    return "" if sizes == {each} else f"it asks for {job.nodes} nodes with {each} GPUs on each"
+    is_bound = "bound" in words  # its types are then those of the devices that we chose, and no wish of its own
+    wish = Wish(
+        job.partition,
+        job.excluded_nodes,
+        job.features,
+        frozenset() if is_bound else frozenset(word for word, _ in gpus_in(f"{job.per_node},{job.per_job}") if word),
+        words["bound"] if is_bound and look.keeps_types else "",
+        bool(job.gres) or _whole(words.get("gpus", "0")) > 0,
+        job.nodes,
+        each if job.nodes > 1 and "decision" not in words else 0,
+    )
+    if wish not in look.answers:
+        look.answers[wish] = _models_of(wish, look.sites)
+    return look.answers[wish]
+
+
+def _models_of(wish: Wish, sites: Mapping[str, Site]) -> tuple[frozenset[str], str]:
+    """The models that meet a wish (none: all of them), or what is wrong with it.
+
+    We place by model; a job that may use some nodes of a model but not others has a wish for which we have no word.
+    """
+    partitions, excluded = set(wish.partition.split(",")), set(hosts_in(wish.excluded))
+    able: dict[str, set[str]] = {}  # for each model, the nodes that it may use …
+    every: dict[str, set[str]] = {}  # … and all that have it
+    for name, site in sites.items():
+        if (has := _has_features(wish.features, site.node.features)) is None:
+            return frozenset(), f"its constraint '{wish.features}' is more than a choice of features"
+        fits = bool(has and partitions & set(site.node.partitions) and name not in excluded)
+        for model, devices in site.devices.items() if wish.has_gpus else [(CPU_ONLY, None)]:
+            every.setdefault(model, set()).add(name)
+            if fits and wish.bound in ("", model) and (devices is None or wish.types <= set(devices.types)):
+                able.setdefault(model, set()).add(name)
+    if not able:
+        return frozenset(), "no node can ever take it"
+    if any(nodes != every[model] for model, nodes in able.items()):
+        return frozenset(), "it may use some nodes and not others that are like them"
+    if wish.each:  # of several nodes we choose the fewest: it must want whole ones
+        found = (site.devices.get(model) for site in sites.values() for model in able)
+        if {len(devices.types) for devices in found if devices is not None} != {wish.each}:
+            return frozenset(), f"it asks for {wish.nodes} nodes with {wish.each} GPUs on each"
+    return frozenset() if len(able) == len(every) else frozenset(able), ""
 
 
 def _has_features(constraint: str, features: Sequence[str]) -> bool | None:

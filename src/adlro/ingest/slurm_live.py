@@ -31,8 +31,11 @@ KNOWN_API: Final = 42
 REREAD_S: Final = 60.0
 """However often the answer is "not modified", after so long everything is read anew."""
 
-MARGIN_S: Final = 2
-"""Slurm's clock has whole seconds, and this machine's may be off by one."""
+MARGIN_S: Final = 10
+"""How far this machine's clock may be ahead of that of a slurmctld which does not tell its own (22.05)."""
+
+SAME_S: Final = 10.0
+"""For so long an unchanged answer means an unchanged snapshot; later, a job may have waited too long in its place."""
 
 KEPT_S: Final = 900.0
 """How long a job that vanished from Slurm's answers is told as ended."""
@@ -360,6 +363,17 @@ class CommandSource:
 # ---- one reader --------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Before:
+    """The last reading, for the case that nothing has happened since."""
+
+    jobs: list[SlurmJob]
+    nodes: list[SlurmNode]
+    snapshot: Snapshot
+    odd: tuple[str, ...]
+    at_s: float
+
+
 @final
 class Reader:
     """Snapshots of one Slurm, from the first of its sources that answers.
@@ -376,24 +390,30 @@ class Reader:
         self._parts: dict[str, tuple[Part, ...]] = {}
         self._first: dict[str, tuple[SlurmJob, float]] = {}
         self._gone: dict[str, LiveJob] = {}
+        self._before: Before | None = None
 
     def read(self) -> Snapshot:
         """The cluster now. Raises BackendError when no source gives all of it."""
         now = self._clock()
         jobs, nodes, version, notes = self._ask()
+        before = self._before
+        if before is not None and jobs is before.jobs and nodes == before.nodes and 0 <= now - before.at_s < SAME_S:
+            return replace(before.snapshot, time_s=now, notes=tuple([*notes, *before.odd][:MOST_NOTES]))
         sites, problems = sites_of(nodes, self._naming)
         told, odd = told_of(jobs, sites, self._naming, now, keeps_types=version is None or version < (24, 11))
         kept = {each.live.id: self._with_memory(each) for each in told}
-        notes += problems + odd + self._note_gone(kept, now)
+        lost = self._note_gone(kept, now)
         self._told, self._sites = kept, sites
         live = [each.live for each in kept.values()]
-        return Snapshot(
+        snapshot = Snapshot(
             time_s=now,
             cluster=cluster_of(sites, self._naming),
             jobs=tuple(live + [job for job in self._gone.values() if job.id not in kept]),
             down=down_of(sites),
-            notes=tuple(notes[:MOST_NOTES]),
+            notes=tuple([*notes, *lost, *problems, *odd][:MOST_NOTES]),
         )
+        self._before = Before(jobs, nodes, snapshot, (*problems, *odd), now)
+        return snapshot
 
     def told(self, job: str) -> Told | None:
         """A job as it was last read."""
