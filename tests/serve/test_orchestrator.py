@@ -1,5 +1,6 @@
 """The turns of the daemon: nothing is lost, nothing runs twice, and every trouble is told."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -77,6 +78,15 @@ def test_decisions_have_ids_that_sort_as_they_were_made_even_if_the_clock_stands
     assert len(ids) > 10
 
 
+@pytest.mark.parametrize("last", ["999999999999999-000001-99998", "zz"])
+def test_ids_go_on_where_an_earlier_life_ended(last: str) -> None:
+    backend, memory = busy(3), Notebook()
+    memory.made[last] = Decision(last, EPOCH_S, 1, "x", "start", (), "sjf", "")
+    ids = [last, *(decision.id for decision in orchestrator(backend, memory).tick().decisions)]
+    assert len(ids) == 4
+    assert ids == sorted(set(ids))
+
+
 def test_a_decision_has_its_prediction_and_what_else_was_open() -> None:
     backend = busy(0)
     backend.submit(Submission(Job("simulation", 0.0, gpus=1, estimate=1000.0)))
@@ -100,8 +110,10 @@ def test_a_start_that_was_decided_and_not_acted_on_is_decided_again() -> None:
     assert kinds(tick) == ["backend"]
     assert len(memory.unanswered()) == 3
     backend.dies_in_act = False
+    before = memory.unanswered()
     tick = orchestrator(backend, memory).tick()
     assert "settled" in kinds(tick)
+    assert not any(memory.said[decision.id].done for decision in before)
     assert memory.unanswered() == []
     assert len(tick.decisions) == 3
     assert all(times == 1 for times in backend.starts.values())
@@ -397,3 +409,30 @@ def test_questions_are_answered_from_the_latest_state() -> None:
     assert foreseen.starts[0].middle_s is not None
     assert ours.what_if(WhatIf(add_nodes=((V100, 4, 8),))).jct_if_s < foreseen.jct_s  # type: ignore[operator]
     assert len(ours.state().snapshot.jobs) == 40
+
+
+def test_others_may_ask_while_a_turn_goes_on() -> None:
+    backend, troubles, is_over = busy(60), list[Exception](), threading.Event()
+    ours = orchestrator(backend, policy="adlro")
+    ours.tick()
+    job = Submission(Job("learning", 0.0, gpus=2, estimate=100.0))
+
+    def ask() -> None:
+        try:
+            while not is_over.is_set():
+                for each in ours.state().snapshot.jobs[::7]:
+                    assert ours.why(each.id) is not None
+                ours.what_if(WhatIf(jobs=(job,)))
+        except Exception as error:
+            troubles.append(error)
+
+    askers = [threading.Thread(target=ask) for _ in range(3)]
+    for asker in askers:
+        asker.start()
+    for _ in range(15):
+        backend.wait(30.0)
+        ours.tick()
+    is_over.set()
+    for asker in askers:
+        asker.join()
+    assert troubles == []

@@ -366,6 +366,9 @@ class Orchestrator:
             past = self._write(heard, snapshot.time_s, lambda: self._memory.history(self._settings.history), none)
             self._take_in(measured(past, snapshot.cluster, self._watch.corrections), None)
             self._learnt.update((job.id, job.ended_s) for job in past)
+            made: Sequence[Decision] = []
+            made = self._write(heard, snapshot.time_s, lambda: self._memory.decisions(limit=1), made)
+            self._last_id = max(self._last_id, made[0].id if made else "")  # ids go on where an earlier life ended
         ended, there = [], set()
         for job in snapshot.jobs:
             if job.state in ENDED:
@@ -599,7 +602,8 @@ class Orchestrator:
         found = f"{max(0, round(time_s * 1000)):015d}-{self._number % 1_000_000:06d}-{number:05d}"
         if found <= self._last_id:  # the clock stood still or went back
             stem, _, tail = self._last_id.rpartition("-")
-            found = f"{stem}-{int(tail) + 1:05d}"
+            can_count = tail.isascii() and tail.isdigit() and len(tail) == 5 and tail != "99999"
+            found = f"{stem}-{int(tail) + 1:05d}" if can_count else f"{self._last_id}-00001"
         self._last_id = found
         return found
 
