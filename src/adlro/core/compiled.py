@@ -35,6 +35,7 @@ SHARED: Final = (
     "decide/network.py",
     "decide/outlook.py",
     "decide/paper_q.py",
+    "decide/past.py",
     "decide/planes.py",
     "learn/batch.py",
 )

@@ -117,9 +117,12 @@ def random_workload(random: Random, plan: Plan, within: Range) -> Workload:
     sizes = [size for size in within.gangs if size <= largest]
     middle = float(np.exp(random.uniform(np.log(60.0), np.log(7200.0))))
     parts: list[dict[str, Any]] = []
+    mostly_one = random.random() < 0.3  # as in most logs of real clusters
     for name in random.choice(names, min(len(names), int(random.integers(1, 6))), replace=False):
         weights = random.dirichlet(np.full(len(sizes), 0.7)) + 1e-3
-        if random.random() < 0.35:
+        if mostly_one:
+            weights = 0.15 * weights + 0.85 * np.eye(len(sizes))[0]
+        elif random.random() < 0.35:
             weights = np.eye(len(sizes))[0] + 1e-9
         parts.append(
             {
