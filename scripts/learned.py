@@ -2,6 +2,7 @@
 
     python scripts/learned.py paper16 --first-seed 7000 --seeds 12      # one set, on seeds to tune on
     python scripts/learned.py all --keep out/                           # the final tables, on seeds from 1,000,000 on
+    python scripts/learned.py all --keep out/ --at-once 8               # the same where there are cores for it
 
 Each row is made from `adlro compare --json`; what is in the folder of --keep is not run again. The policy that a
 learned one has to beat is the best of the baselines on these very jobs, chosen by its mean: a harder measure than any
@@ -15,6 +16,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -98,7 +100,8 @@ def compared(place: Place, given: argparse.Namespace) -> dict[str, Any]:
     """The JSON of one comparison, from the folder of kept ones if it is there."""
     names = [*KEEPING, *(STOPPING if place.stopping else ()), *OURS]
     names += ["lookahead-clairvoyant"] if place.clairvoyant else []
-    words = ["compare", *shlex.split(place.options), "-p", ",".join(names), "--json"]
+    threads = max(1, (os.cpu_count() or 1) // given.at_once)
+    words = ["compare", *shlex.split(place.options), "-p", ",".join(names), "--threads", str(threads), "--json"]
     if place.seeds:
         words += ["--first-seed", str(given.first_seed), "--seeds", str(min(place.seeds, given.seeds))]
     kept = given.keep / f"{place.title.replace(' ', '-').replace(',', '').replace(':', '')}.json"
@@ -143,14 +146,16 @@ def main() -> None:
     parser.add_argument("sets", nargs="+", choices=[*SETS, "all"])
     parser.add_argument("--first-seed", type=int, default=1_000_000)
     parser.add_argument("--seeds", type=int, default=30)
+    parser.add_argument("--at-once", type=int, default=1, help="comparisons that run side by side")
     parser.add_argument("--keep", type=Path, default=None)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         given.keep = given.keep or Path(folder)
         given.keep.mkdir(parents=True, exist_ok=True)
-        for name in SETS if "all" in given.sets else given.sets:
-            for place in SETS[name]:
-                show(place, compared(place, given))
+        places = [place for name in (SETS if "all" in given.sets else given.sets) for place in SETS[name]]
+        with ThreadPoolExecutor(given.at_once) as pool:
+            for place, found in zip(places, pool.map(lambda place: compared(place, given), places), strict=True):
+                show(place, found)
 
 
 if __name__ == "__main__":

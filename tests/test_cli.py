@@ -281,6 +281,7 @@ def test_estimates_can_be_asked_for_and_nonsense_is_refused(capsys: pytest.Captu
     for asked in ("lognormal:0.5", "noisy:0.5"):
         settings = answer(capsys, *COMPARE, "--estimates", asked)["settings"]
         assert (settings["estimates"], settings["estimate_sigma"]) == ("lognormal", 0.5)
-    for wrong in ("nobody", "predicted", "noisy", "lognormal:much", "lognormal:-1", "oracle:0.5"):
+    assert answer(capsys, *COMPARE, "--estimates", "predicted")["settings"]["estimates"] == "predicted"
+    for wrong in ("nobody", "predicted:1", "noisy", "lognormal:much", "lognormal:-1", "oracle:0.5"):
         assert run([*COMPARE, "--estimates", wrong]) == 2
-        assert "expected oracle, user (the limit), or noisy:SIGMA" in capsys.readouterr().err
+        assert "expected oracle, user (the limit), predicted, or noisy:SIGMA" in capsys.readouterr().err

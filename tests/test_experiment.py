@@ -7,6 +7,7 @@ import pytest
 
 from adlro.act.simulator import Settings
 from adlro.catalogue.clusters import load_cluster
+from adlro.catalogue.workloads import workload_text
 from adlro.core.errors import CatalogueError, ConfigError, PolicyError, UsageError
 from adlro.core.policy import Choose, Policy
 from adlro.core.records import Disturbance, Job
@@ -146,3 +147,55 @@ def test_one_seed_has_no_interval_and_a_missing_value_no_mean() -> None:
 
 def test_metric_names_are_those_of_a_measured_run(scenario: Scenario) -> None:
     assert tuple(measure(run_one(scenario, find_policy("sjf"), 0)).as_dict()) == metric_names()
+
+
+# ---- predicted estimates -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def predicted() -> Scenario:
+    return load_scenario("paper16", "paper", JOBS, estimates="predicted", load=1.2)
+
+
+def test_with_predictions_each_policy_gets_alone_what_it_gets_beside_others_on_any_number_of_threads(
+    predicted: Scenario,
+) -> None:
+    policies = [find_policy(name) for name in ("sjf", "srtf", "gavel-maxsum", "eft-reserving")]
+    together = compare(predicted, policies, (5, 6), threads=4)
+    assert together.metrics == compare(predicted, policies[::-1], (5, 6), threads=1).metrics
+    for policy in policies:
+        assert together.metrics[policy.name] == tuple(measure(run_one(predicted, policy, seed)) for seed in (5, 6))
+
+
+def test_what_is_predicted_does_not_depend_on_what_the_workload_would_have_told(predicted: Scenario) -> None:
+    wrong = load_scenario("paper16", "paper", JOBS, estimates="noisy:2", load=1.2)
+    told = replace(wrong, workload=predicted.workload)
+    one, other = (run_one(each, find_policy("sjf"), 3) for each in (predicted, told))
+    assert one.events.tobytes() == other.events.tobytes()
+    assert one.jobs.table["estimate"].tolist() != load_jobs("paper", 3, JOBS).work.tolist()
+
+
+def test_predictions_go_with_failures_wear_and_kills(predicted: Scenario) -> None:
+    harsh = replace(
+        predicted,
+        hazards=Hazards(mtbf_h=20.0, repair_h=1.0, wear_per_day=0.05),
+        settings=Settings(kill_at_limit=True),
+    )
+    for name in ("sjf", "srtf", "fcfs-easy"):
+        first, again = (run_one(harsh, find_policy(name), 2) for _ in range(2))
+        assert first.events.tobytes() == again.events.tobytes()
+        assert first.unfinished == 0
+
+
+def test_predictions_leave_the_limits_of_a_workload_as_they_are(tmp_path: Path) -> None:
+    text = workload_text("paper")[0].replace("[estimates]", "[ignored]")
+    mine = tmp_path / "mine.toml"
+    mine.write_text(text.split("[ignored]")[0] + '[estimates]\nsource = "lognormal"\nsigma = 0.5\n', encoding="utf-8")
+    asked = load_scenario("paper16", str(mine), JOBS, estimates="predicted").workload.estimates
+    assert (asked.source, asked.sigma) == ("predicted", 0.5)
+
+
+@pytest.mark.parametrize("text", ["predicted:0.5", "predict", "prediction"])
+def test_nonsense_about_predictions_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="expected oracle, user"):
+        load_scenario("paper16", "paper", JOBS, estimates=text)

@@ -309,10 +309,20 @@ def bench_predict_1000() -> Measured:
     return 1e3 * predicted_s(1000), "ms", 50.0, True, "runtimes of 1,000 jobs, 100,000 jobs learnt, one core (CPU time)"
 
 
-def predicted_s(count: int) -> float:
+def bench_recall_1() -> Measured:
+    """One job's runtime, from the hypervector memory."""
+    return 1e3 * predicted_s(1, "memory"), "ms", 1.0, True, "the same by the memory of hypervectors, all 100,000 in it"
+
+
+def bench_recall_1000() -> Measured:
+    """The runtimes of many jobs at once, from the hypervector memory."""
+    return 1e3 * predicted_s(1000, "memory"), "ms", 50.0, True, "1,000 jobs by the memory, all 100,000 in it"
+
+
+def predicted_s(count: int, method: str = "habits") -> float:
     """CPU seconds of predicting so many jobs from what a hundred thousand others taught, the least of a few."""
     from adlro.decompose.following import seconds_of, text_hash, traits_of
-    from adlro.decompose.habits import Habits
+    from adlro.prediction import find_method
 
     learnt = 100_000
     jobs = load_jobs("paper", 0, learnt + count)
@@ -322,13 +332,13 @@ def predicted_s(count: int) -> float:
     names = np.array([text_hash(str(number)) for number in range(8000)], np.uint64)
     group = rng.integers(0, 8000, len(jobs))
     traits["group"], traits["user"] = names[group], names[group // 4]
-    habits = Habits.new()
-    habits.follow(traits, seconds, ~np.arange(learnt))
+    predictor = find_method(method).make()
+    predictor.follow(traits, seconds, ~np.arange(learnt))
     asked, events = traits[learnt:].view(np.recarray), np.arange(count)
     times = []
     for _ in range(20):
         begin = time.thread_time()
-        habits.follow(asked, seconds[learnt:], events)
+        predictor.follow(asked, seconds[learnt:], events)
         times.append(time.thread_time() - begin)
     return min(times)
 
@@ -544,6 +554,8 @@ BENCHES: Final[dict[str, Callable[[], Measured | str]]] = {
     "scrape-2000-gpus": bench_scrape,
     "predict-1": bench_predict_1,
     "predict-1000": bench_predict_1000,
+    "recall-1": bench_recall_1,
+    "recall-1000": bench_recall_1000,
     "env-steps": bench_env_steps,
     "decide-16": bench_decide_16,
     "decide-6212": bench_decide_6212,

@@ -25,8 +25,10 @@ from adlro.core.errors import AdlroError, CatalogueError, ConfigError, PolicyErr
 from adlro.core.policy import Policy
 from adlro.core.records import WHOLE_GPU, Cluster, Disturbance, Link, Placing
 from adlro.core.run import Run
-from adlro.core.tables import Floats, Ints, Jobs, View
+from adlro.core.tables import Floats, Ints, Jobs, Table, View
 from adlro.core.toml import nearest
+from adlro.decompose.following import traits_of, untold
+from adlro.decompose.online import Predicting
 from adlro.ingest.disturbances import DAY_S, failures, read_disturbances, wear
 from adlro.ingest.synthetic import generate, one_of_each
 from adlro.ingest.traces import catalogue as traces
@@ -69,7 +71,10 @@ class Hazards:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What policies are told of the work of recorded jobs: `oracle`, `limit`, `lognormal`, or as the `trace` says."""
+    """What policies are told of the work of recorded jobs: `oracle`, `limit`, `lognormal`, `predicted`, or `trace`.
+
+    The last is what a column of the trace says.
+    """
 
     source: str
     sigma: float = 0.0
@@ -131,6 +136,7 @@ class Instance:
     view: View
     disturbances: list[tuple[float, int, int, int, float]]
     refusals: dict[int, str]
+    traits: "Table | None" = None  # what a predictor sees of the jobs, where policies are told what is predicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +210,8 @@ def told(workload: Workload, estimates: str | None) -> Workload:
     if estimates is None:
         return workload
     wanted = estimates_of(estimates)
+    if wanted.source == "predicted":  # limits stay what they are: a predictor sees them
+        wanted = wanted.model_copy(update={"sigma": workload.estimates.sigma})
     if wanted.source == "limit":
         for part in (part for part in workload.families if part.limit_factor is None):
             raise UsageError(
@@ -213,22 +221,30 @@ def told(workload: Workload, estimates: str | None) -> Workload:
     return workload.model_copy(update={"estimates": wanted})
 
 
-SOURCES: Final = {"oracle": "oracle", "user": "limit", "limit": "limit", "noisy": "lognormal", "lognormal": "lognormal"}
-"""How estimates are asked for, and what workload files call them. Predicted ones will have their line here."""
+SOURCES: Final = {
+    "oracle": "oracle",
+    "user": "limit",
+    "limit": "limit",
+    "noisy": "lognormal",
+    "lognormal": "lognormal",
+    "predicted": "predicted",
+}
+"""How estimates are asked for, and what workload files call them."""
 
 
 def estimates_of(text: str) -> Estimates:
-    """The estimates that a text asks for: `oracle`, `user` (or `limit`), `noisy:SIGMA` (or `lognormal:SIGMA`)."""
+    """The estimates that a text asks for: oracle, user (or limit), noisy:SIGMA (or lognormal:SIGMA), predicted."""
     word, _, sigma = text.partition(":")
     source = SOURCES.get(word)
     try:
         value = float(sigma) if sigma else 0.0
     except ValueError:
         value = -1.0
-    unfit = {"oracle": bool(sigma), "lognormal": not sigma}.get(source or "", False)
+    unfit = {"oracle": bool(sigma), "lognormal": not sigma, "predicted": bool(sigma)}.get(source or "", False)
     if source is None or unfit or not 0.0 <= value <= 5.0:
         raise UsageError(
-            f"--estimates is {text!r}; expected oracle, user (the limit), or noisy:SIGMA with SIGMA from 0 to 5."
+            f"--estimates is {text!r}; "
+            "expected oracle, user (the limit), predicted, or noisy:SIGMA with SIGMA from 0 to 5."
         )
     return Estimates.model_validate({"source": source, "sigma": value})
 
@@ -320,6 +336,9 @@ def record(path: str, estimates: str | None = None, options: TraceOptions = Trac
     if wanted is not None and wanted.source == "lognormal":
         report = replace(report, estimates=f"true work with a log-normal error, sigma {wanted.sigma:g}, by seed")
         return Recorded(report.file, jobs, report, Told("lognormal", wanted.sigma))
+    if wanted is not None and wanted.source == "predicted":
+        report = replace(report, estimates="predicted, from what has ended in the run")
+        return Recorded(report.file, jobs, report, Told("predicted"))
     source = "limit" if report.estimates.startswith("limit") else "oracle" if report.estimates == "oracle" else "trace"
     return Recorded(report.file, jobs, report, Told(source))
 
@@ -464,9 +483,12 @@ def draw(scenario: Scenario, seed: int) -> Instance:
     else:
         jobs = generate(workload, seed, scenario.jobs)
     jobs = named_as_in(scenario.cluster, jobs)
+    traits = None
+    if workload.estimates.source == "predicted":
+        jobs, traits = untold(jobs), traits_of(jobs)
     view = pack(scenario.plan, jobs, speed_of)
     disturbances = pack_disturbances(scenario.plan, disturbances_of(scenario, jobs, seed))
-    return Instance(scenario, seed, jobs, view, disturbances, refusals(scenario.plan, jobs, view))
+    return Instance(scenario, seed, jobs, view, disturbances, refusals(scenario.plan, jobs, view), traits)
 
 
 def named_as_in(cluster: Cluster, jobs: Jobs) -> Jobs:
@@ -506,8 +528,14 @@ def run_one(scenario: Scenario, policy: Policy, seed: int) -> Run:
 def play_out(instance: Instance, view: View, policy: Policy) -> Run:
     """Let the policy run on a view of the instance that nobody has used yet."""
     scenario, plan = instance.scenario, instance.scenario.plan
+    player = None
+    if instance.traits is not None:
+        player = Predicting.new(instance.traits)
+        view = view._replace(jobs=view.jobs.copy())  # what is told of them changes in each run
     try:
-        outcome = simulate(view, instance.jobs.work, policy, scenario.settings, instance.disturbances, instance.seed)
+        outcome = simulate(
+            view, instance.jobs.work, policy, scenario.settings, instance.disturbances, instance.seed, player
+        )
     except (AdlroError, MemoryError):
         raise
     except Exception as error:  # a policy may be anybody's code

@@ -56,7 +56,7 @@ class Method:
 
 METHODS: Final = (
     Method("habits", "what like jobs ran lately, by user, name, size and limit, weighted by past errors", Habits.new),
-    Method("memory", "the most similar of the last 4,096 finished jobs, as hypervectors", Memory.new),
+    Method("memory", "the most similar of the last 100,000 finished jobs, as hypervectors", Memory.new),
     Method("limit", "what the user requested (600 s where nothing was)", Limit),
     Method("last-two", "mean of the user's last two jobs", LastTwo),
     Method("running-median", "median of all the user's jobs", RunningMedian),

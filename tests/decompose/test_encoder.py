@@ -18,6 +18,7 @@ from adlro.decompose.encoder import (
 )
 from adlro.decompose.following import tokens_of, traits_of
 
+FIRST_OF_ANN = [1, 1, -1, -1, -1, 1, 1, 1, 1, 1, 1, 1]
 MODELS = ("v100-sxm2-16gb", "a100-sxm4-80gb", "mi250x", "t4", "l40s")
 
 
@@ -97,13 +98,50 @@ def test_the_words_of_a_name_are_found_whatever_stands_between_them() -> None:
 
 
 def test_the_vector_of_a_text_is_the_same_on_every_machine() -> None:
-    assert item("ann")[:12].tolist() == [1, 1, -1, 1, -1, 1, 1, -1, -1, -1, 1, -1]
+    assert item("ann")[:12].tolist() == FIRST_OF_ANN
 
 
 def test_our_operations_are_those_of_torch_hd() -> None:
-    torchhd = pytest.importorskip("torchhd", reason="torch-hd is not installed")
+    torchhd = pytest.importorskip("torchhd")
     torch = pytest.importorskip("torch")
     ours = [item(word) for word in "abc"]
-    theirs = [torch.tensor(np.array(one)).float().as_subclass(torchhd.MAPTensor) for one in ours]
+    theirs = [encoder.as_torch_hd(one) for one in ours]
     assert (torchhd.bind(theirs[0], theirs[1]).numpy() == bind(ours[0], ours[1])).all()
     assert (np.sign(torchhd.multibundle(torch.stack(theirs)).numpy()) == bundle(np.array(ours))).all()
+    alike = torchhd.cosine_similarity(theirs[0], torch.stack(theirs)).numpy()
+    np.testing.assert_allclose(alike, similarity(ours[0], np.array(ours)), atol=1e-6)
+
+
+def test_a_job_is_the_bundle_that_torch_hd_makes_of_its_bound_pairs() -> None:
+    torchhd = pytest.importorskip("torchhd")
+    torch = pytest.importorskip("torch")
+    traits = traits_of(jobs_of(5))
+    traits["tokens"][1] = tokens_of("train")
+    book = encoder.codebook()
+    for row, words in zip(traits, encode_jobs(traits), strict=True):
+        pairs = []
+        for place, (role, weight) in enumerate(encoder.WEIGHTS.items()):
+            key = encoder.as_torch_hd(item(f"role {role}"))
+            if role == "word":
+                fillers = [encoder.numbered_item(token) for token in row.tokens if token]
+            elif place < encoder.ITEMS:
+                fillers = [encoder.numbered_item(encoder.filler(row, place))]
+            else:
+                scale = place - encoder.ITEMS
+                fillers = [encoder.unpacked(book.scales[scale, encoder.step_on(row, scale)])]
+            pairs += [torchhd.bind(key, encoder.as_torch_hd(one)) for one in fillers for _ in range(weight)]
+        total = torchhd.multibundle(torch.stack(pairs)).numpy()
+        expected = np.where(total == 0, item("coin"), np.sign(total))
+        assert (encoder.unpacked(words) == expected).all()
+
+
+def test_items_of_near_numbers_have_nothing_in_common() -> None:
+    items = np.array([encoder.numbered_item(number) for number in (0, 1, 2, 3, 3600, 7200, 2**63, 2**64 - 1)])
+    alike = np.array([similarity(one, items) for one in items]) - np.eye(len(items))
+    assert abs(alike).max() < 0.15
+    assert abs(items.mean(axis=1)).max() < 0.1
+
+
+def test_packed_vectors_come_back() -> None:
+    vectors = np.array([item("a"), item("b")])
+    assert (encoder.unpacked(encoder.packed(vectors)) == vectors).all()

@@ -9,7 +9,7 @@ from tests.decompose.past import jobs_of
 from adlro.core.errors import UsageError
 from adlro.decompose.encoder import encode_jobs
 from adlro.decompose.following import P10, P50, P90, as_they_came, seconds_of, traits_of
-from adlro.decompose.memory import Memory, ones
+from adlro.decompose.memory import CHAINS, SEARCHED, Memory, ones
 
 
 def test_the_most_similar_jobs_are_of_the_same_user_and_program_and_nearest_first() -> None:
@@ -45,6 +45,48 @@ def test_it_remembers_as_many_jobs_as_it_may_and_the_newest_of_them() -> None:
     assert len(memory) == 10
     assert sorted(memory.state.number.tolist()) == list(range(90, 100))
     assert {one.number for one in memory.like(traits, 20)} == set(range(90, 100))
+
+
+def test_a_large_memory_recalls_as_well_as_if_it_were_searched_whole() -> None:
+    count = 2 * (CHAINS + 1) * SEARCHED
+    jobs = jobs_of(count)
+    traits, seconds = traits_of(jobs), seconds_of(jobs)
+    memory = Memory.new(count)
+    memory.remember(traits, seconds, np.arange(count - 50))
+    vectors = 2.0 * np.unpackbits(encode_jobs(traits).view(np.uint8), axis=1) - 1.0
+    found = memory.like_each(traits[-50:].view(np.recarray))
+    for j, like in zip(range(count - 50, count), found, strict=True):
+        alike = vectors[:-50] @ vectors[j] / vectors.shape[1]
+        assert len(like) == 5
+        for one in like:
+            assert one.similarity == pytest.approx(alike[one.number])
+        assert [one.similarity for one in like] == sorted((one.similarity for one in like), reverse=True)
+        assert len({one.number for one in like}) == 5
+        assert like[0].similarity > np.sort(alike)[-5] - 0.05
+
+
+def test_a_job_forgotten_is_not_found_by_its_chain() -> None:
+    count = 4 * (CHAINS + 1) * SEARCHED
+    traits, seconds = traits_of(jobs_of(count)), seconds_of(jobs_of(count))
+    traits["user"][: count // 2] = traits["group"][: count // 2] = 1
+    memory = Memory.new(count // 2)
+    memory.remember(traits, seconds, np.arange(count // 2))
+    memory.remember(traits, seconds, np.arange(count // 2, count))
+    # The chain of that user ends at a row that the newest job has taken: it is not the user's, nor another job.
+    asked = traits[-1:].copy().view(np.recarray)
+    asked["user"] = asked["group"] = 1
+    like = memory.like(asked, 20)
+    assert all(one.number >= count // 2 for one in like)
+    assert len({one.number for one in like}) == 20
+    assert count - 1 in {one.number for one in like}
+
+
+def test_several_jobs_at_once_recall_what_each_does_alone() -> None:
+    traits, seconds = traits_of(jobs_of(60)), seconds_of(jobs_of(60))
+    memory = Memory.new(64)
+    memory.remember(traits, seconds, np.arange(50))
+    alone = [memory.like(traits[j : j + 1].view(np.recarray)) for j in range(50, 60)]
+    assert memory.like_each(traits[50:].view(np.recarray)) == alone
 
 
 def test_a_memory_of_nothing_recalls_nothing() -> None:

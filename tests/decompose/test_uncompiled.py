@@ -9,18 +9,30 @@ from pathlib import Path
 import pytest
 from tests.decompose.past import METHODS, jobs_of
 
-from adlro.decompose.following import as_they_came, seconds_of, traits_of
+from adlro.act.simulator import simulate
+from adlro.catalogue.clusters import load_cluster
+from adlro.catalogue.speeds import speed_of
+from adlro.decide.catalogue import find_policy
+from adlro.decompose.following import as_they_came, seconds_of, traits_of, untold
+from adlro.decompose.online import Predicting
+from adlro.ingest.traces.windows import cut
+from adlro.normalise.pack import pack, plan_cluster
 
+PLAN = plan_cluster(load_cluster("paper16"))
 ROOT = Path(__file__).parent.parent.parent
 SCRIPT = "import json; from tests.decompose.test_uncompiled import predicted; print(json.dumps(predicted()))"
 
 
 def predicted() -> dict[str, list[list[float]]]:
-    """What both predictors say of a few jobs."""
+    """What both predictors say of a few jobs, and what becomes of some of them in a run with predictions."""
     jobs = jobs_of(60)
     traits, seconds = traits_of(jobs), seconds_of(jobs)
     events = as_they_came(traits["submit"], seconds)
-    return {name: METHODS[name]().follow(traits, seconds, events).tolist() for name in ("habits", "memory")}
+    said = {name: METHODS[name]().follow(traits, seconds, events).tolist() for name in ("habits", "memory")}
+    few = cut(untold(jobs), 0, 25)
+    few.table["submit"] /= 8
+    outcome = simulate(pack(PLAN, few, speed_of), few.work, find_policy("sjf"), player=Predicting.new(traits_of(few)))
+    return said | {"run": [[float(event.time), float(event.job)] for event in outcome.events]}
 
 
 def test_both_predictors_say_the_same_uncompiled() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from adlro.core.errors import ConfigError
+from adlro.ingest.synthetic import generate
 from adlro.ingest.workload_file import (
     Arrivals,
     Duration,
@@ -161,3 +162,11 @@ def test_every_key_is_in_the_documentation() -> None:
     sections = (Workload, Arrivals, Family, Duration, Piece, Priorities, Users, Estimates, Surge)
     missing = [key for section in sections for key in section.model_fields if not re.search(rf"`.*\b{key}\b.*`", page)]
     assert missing == []
+
+
+def test_of_predicted_estimates_nothing_is_told_beforehand_and_limits_are_those_of_guesses() -> None:
+    predicted = workload('estimates = { source = "predicted", sigma = 0.5 }', "limit_factor = 2.0")
+    guessed = workload('estimates = { source = "lognormal", sigma = 0.5 }', "limit_factor = 2.0")
+    asked, other = (generate(each, 0, 20).table for each in (predicted, guessed))
+    assert asked["estimate"].tolist() == [0.0] * 20
+    assert asked["limit"].tolist() == other["limit"].tolist()

@@ -1,17 +1,18 @@
 """The simulator: a policy on a cluster from the first job to the last.
 
 Compiled policies are played by `engine.play`; those in plain Python are asked step by step, by the same engine.
+Whoever must see what happens before policies decide, as a predictor does, plays the run in the engine's place.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 import numpy as np
 
 from adlro.core.engine import LIVE, LOG_FULL, OVER, PROGRESS, Truth, advance, apply, log_is_full, play
 from adlro.core.errors import PolicyError
-from adlro.core.policy import Policy
+from adlro.core.policy import Choose, Policy
 from adlro.core.tables import (
     DISTURBANCE,
     EVENT,
@@ -43,6 +44,16 @@ class Outcome:
     illegal: int
 
 
+class Player(Protocol):
+    """Plays one run, and sees what has happened before the first choice at each moment."""
+
+    def play(self, view: View, truth: Truth, choose: Choose) -> int:
+        """As engine.play, with a look before the first choice at each moment."""
+
+    def look(self, view: View, truth: Truth) -> None:
+        """See what has happened; it may change what policies are told of the jobs, and nothing else."""
+
+
 def simulate(
     view: View,
     work: Floats,
@@ -50,11 +61,13 @@ def simulate(
     settings: Settings = Settings(),  # noqa: B008  (frozen)
     disturbances: Sequence[tuple[float, int, int, int, float]] = (),
     seed: int = 0,
+    player: Player | None = None,
 ) -> Outcome:
     """Run a policy on a freshly packed view to the end, and return everything that happened."""
     truth = prepare(view, work, policy, settings, disturbances, seed)
     if policy.choose is not None:
-        while play(view, truth, policy.choose) == LOG_FULL:
+        playing = play if player is None else player.play
+        while playing(view, truth, policy.choose) == LOG_FULL:
             truth = with_longer_log(truth)
     else:
         assert policy.make is not None
@@ -63,6 +76,8 @@ def simulate(
             if status == LOG_FULL or log_is_full(view, truth):
                 truth = with_longer_log(truth)
                 continue
+            if player is not None and truth.progress[0].choices == 0:
+                player.look(view, truth)
             going_on = apply(view, truth, checked(choose(view), policy.name))
             if going_on and view.clock[0].queued == 0 and not policy.preemptive:
                 truth.progress[0].deciding = 0

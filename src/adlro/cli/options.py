@@ -65,8 +65,9 @@ class World:
         str | None,
         typer.Option(
             metavar="SOURCE",
-            help="What policies are told of the work: oracle (the truth), user (the limit that was requested), or "
-            "noisy:SIGMA (the truth with a log-normal error). Default: as the workload says.",
+            help="What policies are told of the work: oracle (the truth), user (the limit that was requested), "
+            "noisy:SIGMA (the truth with a log-normal error), or predicted (from jobs that have ended in the run). "
+            "Default: as the workload says.",
             rich_help_panel=WORLD,
         ),
     ] = None

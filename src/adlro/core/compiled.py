@@ -35,7 +35,10 @@ SHARED: Final = (
     "decide/network.py",
     "decide/outlook.py",
     "decide/paper_q.py",
+    "decide/past.py",
     "decide/planes.py",
+    "decompose/expected.py",
+    "decompose/habits.py",
     "learn/batch.py",
 )
 """Sources whose compiled functions are compiled into those of other files. Numba itself notices changes of the file

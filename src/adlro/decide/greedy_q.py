@@ -17,7 +17,8 @@ from adlro.decide.lookahead import Advice, Advise, lookahead
 from adlro.decide.network import Scratch, Weights, forward, new_scratch
 from adlro.decide.outlook import POLICIES as RULES
 from adlro.decide.outlook import Outlook, look, new_outlook, start_without_gpu
-from adlro.decide.planes import Planes, new_planes, observe
+from adlro.decide.past import Past, new_past, notice_ends, observe_past
+from adlro.decide.planes import LIKENESS, Planes, new_planes, observe
 
 ROWS: Final = 32
 """Jobs that the network is shown: twice as many as in training, since its weights do not depend on the number."""
@@ -30,6 +31,7 @@ class Mind(NamedTuple):
     planes: Planes
     weights: Weights
     scratch: Scratch
+    past: Past
     q: Floats  # [rows * pools + 1] by pair, and waiting last
 
 
@@ -42,16 +44,32 @@ def new_mind(view: View, weights: Weights, rows: int) -> Mind:
         new_planes(rows, pools),
         weights,
         new_scratch(rows, pools, len(weights.first)),
+        new_past(view),
         np.zeros(rows * pools + 1),
     )
+
+
+@compiled
+def uses_past(weights: Weights) -> bool:
+    """Whether the network was trained with the memory of good placements: else its weights for that plane are 0."""
+    row = weights.pair[LIKENESS]
+    for o in range(len(row)):
+        if row[o] != 0.0:
+            return True
+    return False
 
 
 @compiled
 def consider(view: View, mind: Mind) -> int:
     """Fill in Q of every pair that may start now and of waiting; how many such pairs there are."""
     legal = look(view, mind.outlook)
+    remembers = uses_past(mind.weights)
+    if remembers:
+        notice_ends(view, mind.past)
     if legal > 0:
         observe(view, mind.outlook, mind.planes)
+        if remembers:
+            observe_past(view, mind.outlook, mind.past, mind.planes)
         forward(mind.planes, mind.outlook.counts[0], mind.weights, mind.scratch, mind.q)
     return legal
 

@@ -56,7 +56,11 @@ PAIR_PLANES: Final = (
     "delay of the head",
     "wise by the rule",
     "ends first here",
+    "like good ones of the past",
 )
+LIKENESS: Final = 10
+"""The pair plane that `past.py` writes, for networks that were trained with it; 0 for the others."""
+
 WHOLE_PLANES: Final = (
     "queue length",
     "jobs running",

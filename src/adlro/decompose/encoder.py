@@ -6,18 +6,23 @@ Texts have random vectors that depend on nothing but the text. Numbers have leve
 Hours and weekdays have circular ones: 23 h is as near to 0 h as 1 h is.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from adlro.core.compiled import compiled, compiled_alone
 from adlro.core.tables import Floats, Table
-from adlro.decompose.following import TOKENS, text_hash
+from adlro.decompose.following import text_hash
 
 Vector = npt.NDArray[np.int8]
 """[D], or [n, D] for several; each entry is +1 or −1."""
+
+Words = npt.NDArray[np.uint64]
+"""The same with 64 entries to a number, [D/64] or [n, D/64]; bit 1 is +1."""
 
 DIMENSIONS: Final = 1024
 LEVELS: Final = 32
@@ -26,18 +31,17 @@ LEVELS: Final = 32
 HOURS: Final = 24
 WEEKDAYS: Final = 7
 DAY_S: Final = 86_400.0
-CHUNK: Final = 4096
 
-PARTS: Final[Mapping[str, int]] = {
+WEIGHTS: Final[Mapping[str, int]] = {
     "user": 5,
     "name": 2,
-    **{f"word {place}": 1 for place in range(TOKENS)},
+    "word": 1,
     "family": 1,
     "models": 1,
-    "gang": 1,
     "same gang": 2,
-    "time": 2,
     "same time": 2,
+    "gang": 1,
+    "time": 2,
     "cpus": 1,
     "memory": 1,
     "gpu_memory": 1,
@@ -45,7 +49,46 @@ PARTS: Final[Mapping[str, int]] = {
     "hour": 1,
     "weekday": 1,
 }
-"""Roles of a job and how often each is added: who and what tells more of a runtime than when."""
+"""Roles of a job and how often each is added: who and what tells more of a runtime than when.
+
+The first seven have items for fillers, the next six levels and the last two circles. A name has several words, each of
+which is added: all have one role, because a word is the same wherever it stands. The same size or limit says more than
+a near one: it has an item of its own besides its level."""
+
+ITEMS: Final = 7
+SCALES: Final = len(WEIGHTS) - ITEMS
+WORD: Final = list(WEIGHTS).index("word")
+PLANES: Final = 5
+"""Bits of a count of entries: all weights together are below 32."""
+
+LONGEST_S: Final = 864_000.0
+SHORTEST_S: Final = 60.0
+MOST_GPUS: Final = 1e4
+MOST: Final = 1e7
+"""Ends of the scales: a minute and ten days, thousandths of a core, MiB."""
+
+
+@compiled
+def mixed_word(number: Any, place: int) -> Any:
+    """So many-th 64 entries of the item of a number: bits that follow from both and from nothing else.
+
+    No products and no sums: uncompiled, one that overflows would be a warning.
+    """
+    h = np.uint64(number) ^ (np.uint64(place + 1) << np.uint64(40)) ^ np.uint64(0x9E3779B97F4A7C15)
+    for _ in range(6):
+        h ^= h << np.uint64(13)
+        h ^= h >> np.uint64(7)
+        h ^= h << np.uint64(17)
+        turned = (h << np.uint64(9)) | (h >> np.uint64(55))
+        h ^= ~turned & ((h << np.uint64(30)) | (h >> np.uint64(34)))
+    return h
+
+
+@compiled_alone
+def fill_item(number: Any, words: Words) -> None:
+    """Write down the item of a number."""
+    for place in range(len(words)):
+        words[place] = mixed_word(number, place)
 
 
 @cache
@@ -56,8 +99,20 @@ def item(text: str, dimensions: int = DIMENSIONS) -> Vector:
 
 def numbered_item(number: int, dimensions: int = DIMENSIONS) -> Vector:
     """The vector of a text of which only the hash is known."""
-    bits = np.random.Generator(np.random.PCG64(int(number))).integers(0, 2, dimensions, dtype=np.int8)
-    return _fixed(2 * bits - 1)
+    words = np.zeros(dimensions // 64, np.uint64)
+    fill_item(np.uint64(number), words)
+    return _fixed(unpacked(words))
+
+
+def packed(vectors: Vector) -> Words:
+    """Vectors [.., D] with 64 entries to a number [.., D/64]."""
+    return np.packbits(vectors > 0, axis=-1, bitorder="little").view(np.uint64)
+
+
+def unpacked(words: Words) -> Vector:
+    """The reverse of packed."""
+    bits = np.unpackbits(words.view(np.uint8), axis=-1, bitorder="little")
+    return (2 * bits.astype(np.int8) - 1).astype(np.int8)
 
 
 @cache
@@ -77,6 +132,14 @@ def circle(role: str, count: int, dimensions: int = DIMENSIONS) -> Vector:
     angle = np.arange(count)[:, None] / count
     # An entry is `other` on half of the circle that begins at its own angle.
     return _fixed(np.where((angle - turn_at[None, :]) % 1.0 < 0.5, other, base))
+
+
+def as_torch_hd(vector: Vector) -> Any:
+    """The same vector as a tensor of torch-hd (multiply, add, permute), where torch-hd is installed (extra `hd`)."""
+    import torch
+    import torchhd
+
+    return torch.tensor(np.array(vector)).float().as_subclass(torchhd.MAPTensor)
 
 
 def _fixed(vector: npt.NDArray[np.integer]) -> Vector:
@@ -152,57 +215,138 @@ def unbinding_accuracy(bundled: int, dimensions: int, fillers: int = 64, trials:
 # ---- jobs ----------------------------------------------------------------------------------------------------------
 
 
-def encode_jobs(traits: Table, dimensions: int = DIMENSIONS) -> npt.NDArray[np.uint64]:
+class Codebook(NamedTuple):
+    """The vectors that jobs are made of. Axes: R roles, W words of 64 entries."""
+
+    roles: Words  # [R, W]
+    weights: npt.NDArray[np.int64]  # [R]
+    scales: Words  # [SCALES, LEVELS, W] vectors of the steps, for the roles from ITEMS on
+    coin: Words  # [W] which way an entry falls where there is no majority
+
+
+@cache
+def codebook(dimensions: int = DIMENSIONS) -> Codebook:
+    """The vectors that jobs of so many entries are made of."""
+    scales = np.zeros((SCALES, LEVELS, dimensions // 64), np.uint64)
+    for place, role in enumerate(list(WEIGHTS)[ITEMS:]):
+        match role:
+            case "hour":
+                steps = circle(role, HOURS, dimensions)
+            case "weekday":
+                steps = circle(role, WEEKDAYS, dimensions)
+            case _:
+                steps = levels(role, LEVELS, dimensions)
+        scales[place, : len(steps)] = packed(steps)
+    return Codebook(
+        packed(np.array([item(f"role {role}", dimensions) for role in WEIGHTS])),
+        np.array(list(WEIGHTS.values()), np.int64),
+        scales,
+        packed(item("coin", dimensions)),
+    )
+
+
+def encode_jobs(traits: Table, dimensions: int = DIMENSIONS) -> Words:
     """Jobs as hypervectors, 64 entries to a number [n, D/64]: bit 1 is +1."""
-    count = len(traits)
-    parts = [_part(role, traits, dimensions) for role in PARTS]
-    out = np.zeros((count, dimensions // 64), np.uint64)
-    coin = item("coin", dimensions)
-    for begin in range(0, count, CHUNK):
-        rows = slice(begin, begin + CHUNK)
-        total = np.zeros((len(traits[rows]), dimensions), np.int8)
-        for (bound, codes), weight in zip(parts, PARTS.values(), strict=True):
-            total += np.int8(weight) * bound[codes[rows]]
-        bits = np.where(total == 0, coin, total) > 0
-        out[rows] = np.packbits(bits, axis=1, bitorder="little").view(np.uint64)
+    out = np.zeros((len(traits), dimensions // 64), np.uint64)
+    fill_jobs(traits, codebook(dimensions), np.zeros((PLANES, out.shape[1]), np.uint64), out)
     return out
 
 
-def _part(role: str, traits: Table, dimensions: int) -> tuple[Vector, npt.NDArray[np.intp]]:
-    """The bound vectors of a role [k, D], and which of them each job has."""
-    match role:
-        case "hour":
-            known = circle(role, HOURS, dimensions)
-            codes = (traits["submit"] % DAY_S / DAY_S * HOURS).astype(np.intp) % HOURS
-        case "weekday":
-            known = circle(role, WEEKDAYS, dimensions)
-            codes = (traits["submit"] // DAY_S).astype(np.intp) % WEEKDAYS
-        case "gang" | "time" | "cpus" | "memory" | "gpu_memory" | "priority":
-            known = levels(role, LEVELS, dimensions)
-            codes = _steps(role, traits)
-        case _ if role.startswith("word "):
-            # A word is the same wherever it stands in the name: all have one role. No word adds nothing.
-            numbers, codes = np.unique(traits["tokens"][:, int(role.removeprefix("word "))], return_inverse=True)
-            rows = [numbered_item(number, dimensions) * np.int8(number != 0) for number in numbers]
-            known, role = np.array(rows, np.int8).reshape(-1, dimensions), "word"
-        case _:
-            # The same size or limit says more than a near one: it has a vector of its own besides its level.
-            field = {"same gang": "gpus", "same time": "limit"}.get(role, role)
-            values = traits[field] if field != "limit" else np.minimum(traits[field], 1e15)
-            numbers, codes = np.unique(values.astype(np.uint64), return_inverse=True)
-            known = np.array([numbered_item(number, dimensions) for number in numbers], np.int8)
-            known = known.reshape(-1, dimensions)
-    return known * item(f"role {role}", dimensions), codes
+@compiled_alone
+def fill_jobs(traits: Table, book: Codebook, planes: Words, out: Words) -> None:
+    """Write down the vectors of these jobs."""
+    for j in range(len(traits)):
+        job = traits[j]
+        planes[:, :] = np.uint64(0)
+        total = 0
+        for role in range(ITEMS):
+            if role == WORD:
+                for token in job.tokens:
+                    if token != 0:  # no word adds nothing
+                        add_item(planes, book, role, token)
+                        total += book.weights[role]
+            else:
+                add_item(planes, book, role, filler(job, role))
+                total += book.weights[role]
+        for scale in range(SCALES):
+            step = step_on(job, scale)
+            for w in range(out.shape[1]):
+                bound = ~(book.scales[scale, step, w] ^ book.roles[ITEMS + scale, w])
+                add(planes, w, bound, book.weights[ITEMS + scale])
+            total += book.weights[ITEMS + scale]
+        for w in range(out.shape[1]):
+            out[j, w] = majority(planes, w, total, book.coin[w])
 
 
-def _steps(role: str, traits: Table) -> npt.NDArray[np.intp]:
-    """The step of each job on the scale of a role; sizes and times are on scales of their logarithm."""
-    if role == "priority":
-        share = traits["priority"].astype(np.float64)
-    elif role == "time":  # a minute to ten days; no limit is the far end
-        seconds = np.minimum(np.maximum(traits["limit"], 60.0), 864_000.0)
-        share = np.log(seconds / 60.0) / np.log(14_400.0)
+@compiled
+def filler(job: Table, role: int) -> Any:
+    """The number of what fills a role of a job."""
+    if role == 0:
+        return job.user
+    if role == 1:
+        return job.name
+    if role == 3:
+        return job.family
+    if role == 4:
+        return job.models
+    if role == 5:
+        return np.uint64(job.gpus)
+    return np.uint64(min(job.limit, 1e15))
+
+
+@compiled
+def step_on(job: Table, scale: int) -> int:
+    """The step of a job on a scale; sizes and times are on scales of their logarithm."""
+    if scale == 6:
+        return int(job.submit % DAY_S / DAY_S * HOURS) % HOURS
+    if scale == 7:
+        return int(job.submit // DAY_S) % WEEKDAYS
+    if scale == 0:
+        share = math.log1p(float(job.gpus)) / math.log1p(MOST_GPUS)
+    elif scale == 1:  # no limit is the far end
+        seconds = min(max(job.limit, SHORTEST_S), LONGEST_S)
+        share = math.log(seconds / SHORTEST_S) / math.log(LONGEST_S / SHORTEST_S)
+    elif scale == 2:
+        share = math.log1p(float(job.cpus)) / math.log1p(MOST)
+    elif scale == 3:
+        share = math.log1p(float(job.memory)) / math.log1p(MOST)
+    elif scale == 4:
+        share = math.log1p(float(job.gpu_memory)) / math.log1p(MOST)
     else:
-        field, most = {"gang": ("gpus", 1e4), "cpus": ("cpus", 1e7)}.get(role, (role, 1e7))
-        share = np.log1p(traits[field].astype(np.float64)) / np.log1p(most)
-    return np.asarray(np.clip(share, 0.0, 1.0) * (LEVELS - 1) + 0.5).astype(np.intp)
+        share = float(job.priority)
+    return int(min(max(share, 0.0), 1.0) * (LEVELS - 1) + 0.5)
+
+
+@compiled
+def add_item(planes: Words, book: Codebook, role: int, number: Any) -> None:
+    """Add the item of a number, bound to its role."""
+    for w in range(planes.shape[1]):
+        add(planes, w, ~(mixed_word(number, w) ^ book.roles[role, w]), book.weights[role])
+
+
+@compiled
+def add(planes: Words, w: int, bits: Any, times: int) -> None:
+    """Count 64 entries so many times: plane k holds bit k of each of the 64 counts."""
+    for _ in range(times):
+        carry = bits
+        for k in range(PLANES):
+            both = planes[k, w] & carry
+            planes[k, w] ^= carry
+            carry = both
+
+
+@compiled
+def majority(planes: Words, w: int, total: int, coin: Any) -> Any:
+    """Bits whose count is more than half of the total; where it is exactly half, those of the coin."""
+    half = total // 2
+    above = np.uint64(0)
+    equal = ~np.uint64(0)
+    for back in range(PLANES):
+        k = PLANES - 1 - back
+        if half >> k & 1:
+            equal &= planes[k, w]
+        else:
+            above |= equal & planes[k, w]
+            equal &= ~planes[k, w]
+    # With an odd total half is rounded down: who has exactly so many has fewer than the half.
+    return above | (equal & coin) if total % 2 == 0 else above

@@ -6,6 +6,7 @@ What it sees of a job is a row of TRAIT, which holds neither the job's work nor 
 
 import hashlib
 import re
+from dataclasses import replace
 from typing import Final, Protocol
 
 import numpy as np
@@ -25,6 +26,9 @@ SHORTEST_S: Final = 1.0
 
 UNKNOWN_S: Final = 600.0
 """What a job without a limit is predicted to run while nothing has been learnt."""
+
+NO_LIMIT: Final = 1e12
+"""A limit from here on is none; infinite ones are."""
 
 TOKENS: Final = 4
 """Words of a name that are told apart, the first ones."""
@@ -99,9 +103,20 @@ def _hashes(texts: tuple[str, ...] | list[str]) -> npt.NDArray[np.uint64]:
 
 def seconds_of(jobs: Jobs) -> Floats:
     """The true runtime of each job on the reference model."""
-    table = jobs.table
-    units = np.where(table["gpus"] > 0, table["gpus"] * (table["share"] / 1000.0), 1.0)
-    return np.asarray(jobs.work / units, np.float64)
+    return np.asarray(jobs.work / units_of(jobs.table), np.float64)
+
+
+def untold(jobs: Jobs) -> Jobs:
+    """The same jobs with nothing told of their work: the limit, or the same for all that have none, in its place."""
+    table = jobs.table.copy().view(np.recarray)
+    limit = np.where(np.isfinite(table["limit"]), table["limit"], UNKNOWN_S)
+    table["estimate"] = limit * units_of(table)
+    return replace(jobs, table=table)
+
+
+def units_of(table: Table) -> Floats:
+    """GPUs of each job, with fractions; 1 for a job without."""
+    return np.where(table["gpus"] > 0, table["gpus"] * (table["share"] / 1000.0), 1.0)
 
 
 def as_they_came(submit: Floats, seconds: Floats, wait: Floats | float = 0.0) -> Events:

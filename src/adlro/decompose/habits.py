@@ -18,7 +18,7 @@ import numpy.typing as npt
 from adlro.core.compiled import compiled, compiled_alone
 from adlro.core.errors import UsageError
 from adlro.core.tables import NOBODY, Floats, Table
-from adlro.decompose.following import P10, P50, P90, SHORTEST_S, UNKNOWN_S, Events
+from adlro.decompose.following import NO_LIMIT, P10, P50, P90, SHORTEST_S, UNKNOWN_S, Events
 
 LEVELS: Final = 12
 RELATIVE: Final = 9
@@ -70,6 +70,7 @@ class State(NamedTuple):
     times: Counts  # [L, K] runtimes learnt
     touched: Counts  # [L, K] when it last learnt, in jobs
     recent: Floats  # [L, K, RECENT] logarithms of seconds, or of the share of the limit
+    ordered: Floats  # [L, K, RECENT] the same, the shortest first
     average: Floats  # [L, K]
     people: Codes  # [1, U]
     met: Counts  # [1, U]
@@ -96,7 +97,6 @@ class Scratch(NamedTuple):
     """Room to work in."""
 
     key: Codes  # [L]
-    sorted: Floats  # [RECENT]
     value: Floats  # [E]
     trust: Floats  # [E]
 
@@ -115,7 +115,7 @@ def mixed(hash_: Any, value: Any) -> Any:
 def set_keys(key: Codes, job: Table) -> None:
     """The key of a job at each level."""
     user, group, gpus = np.uint64(job.user), np.uint64(job.group), np.uint64(job.gpus + 1)
-    limit = np.uint64(job.limit + 1.0) if job.limit < 1e12 else np.uint64(0)
+    limit = np.uint64(job.limit + 1.0) if job.limit < NO_LIMIT else np.uint64(0)
     cpus, memory = np.uint64(job.cpus), np.uint64(job.memory)
     one = np.uint64(1)
     key[0] = mixed(mixed(mixed(mixed(group, gpus), limit), cpus), memory)
@@ -171,33 +171,63 @@ def age_of(count: int) -> int:
 
 @compiled
 def median(values: Floats, count: int) -> float:
-    """The median of the first values, which are put in order."""
-    for i in range(1, count):
-        value, j = values[i], i - 1
-        while j >= 0 and values[j] > value:
-            values[j + 1] = values[j]
-            j -= 1
-        values[j + 1] = value
+    """The median of the first values, which are in order."""
     half = count // 2
     return values[half] if count % 2 else 0.5 * (values[half - 1] + values[half])
 
 
 @compiled
+def replaced(values: Floats, count: int, old: float, new: float) -> None:
+    """Put a value among so many that are in order; if there is no room, in the place of an old one."""
+    at = count
+    if count == RECENT:
+        at = 0
+        while values[at] != old:
+            at += 1
+        while at + 1 < RECENT and values[at + 1] < new:
+            values[at] = values[at + 1]
+            at += 1
+    while at > 0 and values[at - 1] > new:
+        values[at] = values[at - 1]
+        at -= 1
+    values[at] = new
+
+
+@compiled
 def weigh(state: State, scratch: Scratch, user: int, expert: int, age: int, value: float, used: int) -> float:
-    """How much a guess counts, by its past errors; it takes its place among those that were weighed before."""
+    """How much a guess counts, by its past errors; it is noted behind those that were weighed before."""
     mean = state.error[expert, age] / state.weight[expert, age]
     if user != NOBODY:
         mean = (state.user_error[user, expert] + PRIOR * mean) / (state.user_weight[user, expert] + PRIOR)
     squared = (mean + LEAST_ERROR) * (mean + LEAST_ERROR)
     trust = 1.0 / (squared * squared)
-    i = used
-    while i > 0 and scratch.value[i - 1] > value:
-        scratch.value[i] = scratch.value[i - 1]
-        scratch.trust[i] = scratch.trust[i - 1]
-        i -= 1
-    scratch.value[i] = value
-    scratch.trust[i] = trust
+    scratch.value[used] = value
+    scratch.trust[used] = trust
     return trust
+
+
+@compiled
+def weighted_median(scratch: Scratch, used: int, total: float) -> float:
+    """The least value up to which half of the trust lies. A few passes over the values cost less than to sort them."""
+    low, high = -math.inf, math.inf
+    middle = math.nan
+    for i in range(used):
+        pivot = scratch.value[i]
+        if not low < pivot < high:
+            continue
+        below, there = 0.0, 0.0
+        for k in range(used):
+            trust = scratch.trust[k]
+            below += trust if scratch.value[k] < pivot else 0.0
+            there += trust if scratch.value[k] == pivot else 0.0
+        middle = pivot
+        if below >= total / 2.0:
+            high = pivot
+        elif below + there < total / 2.0:
+            low = pivot
+        else:
+            break
+    return middle
 
 
 @compiled
@@ -205,7 +235,7 @@ def guess(state: State, told: Told, scratch: Scratch, j: int, job: Table) -> Non
     """What each level says of a job, and the prediction from all of them."""
     set_keys(scratch.key, job)
     user = find(state.people, 0, scratch.key[6])
-    has_limit = job.limit < 1e12
+    has_limit = job.limit < NO_LIMIT
     log_limit = math.log(max(job.limit, SHORTEST_S)) if has_limit else 0.0
     total, used = 0.0, 0
     for level in range(LEVELS):
@@ -217,13 +247,10 @@ def guess(state: State, told: Told, scratch: Scratch, j: int, job: Table) -> Non
         count = state.times[level, place]
         age = age_of(count)
         told.age[j, level] = age
-        many = min(count, RECENT)
-        for i in range(many):
-            scratch.sorted[i] = state.recent[level, place, i]
         base = log_limit if level >= RELATIVE else 0.0
         first = level * GUESSES
         told.guess[j, first] = base + state.recent[level, place, (count - 1) % RECENT]
-        told.guess[j, first + 1] = base + median(scratch.sorted, many)
+        told.guess[j, first + 1] = base + median(state.ordered[level, place], min(count, RECENT))
         told.guess[j, first + 2] = base + state.average[level, place]
         for expert in range(first, first + GUESSES):
             total += weigh(state, scratch, user, expert, age, told.guess[j, expert], used)
@@ -233,13 +260,7 @@ def guess(state: State, told: Told, scratch: Scratch, j: int, job: Table) -> Non
         told.guess[j, LIMIT] = log_limit
         total += weigh(state, scratch, user, LIMIT, 0, log_limit, used)
         used += 1
-    middle = log_limit if has_limit else math.log(UNKNOWN_S)
-    below = 0.0
-    for i in range(used):
-        below += scratch.trust[i]
-        if below >= total / 2.0:
-            middle = scratch.value[i]
-            break
+    middle = weighted_median(scratch, used, total) if used > 0 else math.log(UNKNOWN_S)
     told.middle[j] = min(middle, log_limit) if has_limit else middle
     told.spread[j] = max(state.spread[user], LEAST_SPREAD) if user != NOBODY else 1.0
 
@@ -272,13 +293,14 @@ def learn(state: State, told: Told, scratch: Scratch, j: int, job: Table, second
     state.edges[0] += rate * (BEYOND - (1.0 if off / told.spread[j] < state.edges[0] else 0.0))
     state.edges[1] += rate * ((1.0 if off / told.spread[j] > state.edges[1] else 0.0) - BEYOND)
     state.spread[user] += SPREAD_RATE * (min(abs(off), LARGEST_ERROR + 1.0) - state.spread[user])
-    has_limit = job.limit < 1e12
+    has_limit = job.limit < NO_LIMIT
     for level in range(LEVELS):
         if level >= RELATIVE and not has_limit:
             continue
         value = length - math.log(max(job.limit, SHORTEST_S)) if level >= RELATIVE else length
         place = room_for(state.tags, state.times, state.touched, level, scratch.key[level])
         count = state.times[level, place]
+        replaced(state.ordered[level, place], min(count, RECENT), state.recent[level, place, count % RECENT], value)
         state.recent[level, place, count % RECENT] = value
         before = value if count == 0 else state.average[level, place]
         state.average[level, place] = before + (value - before) * max(AVERAGE_RATE, 1.0 / (count + 1.0))
@@ -314,6 +336,7 @@ def empty(keys: int) -> State:
         times=np.zeros((LEVELS, keys), np.int64),
         touched=np.zeros((LEVELS, keys), np.int64),
         recent=np.zeros((LEVELS, keys, RECENT)),
+        ordered=np.zeros((LEVELS, keys, RECENT)),
         average=np.zeros((LEVELS, keys)),
         people=np.zeros((1, USERS), np.uint64),
         met=np.zeros((1, USERS), np.int64),
@@ -326,6 +349,18 @@ def empty(keys: int) -> State:
         edges=np.array([-1.0, 1.0]),
         learnt=np.zeros(1, np.int64),
     )
+
+
+def nothing_told(count: int) -> Told:
+    """Room for what is guessed of so many jobs."""
+    return Told(
+        np.empty((count, EXPERTS)), np.zeros((count, LEVELS + 1), np.int64), np.full(count, np.nan), np.ones(count)
+    )
+
+
+def room_to_work() -> Scratch:
+    """Room for one guess at a time."""
+    return Scratch(np.zeros(LEVELS, np.uint64), np.zeros(EXPERTS), np.zeros(EXPERTS))
 
 
 @final
@@ -343,12 +378,8 @@ class Habits:
     def follow(self, traits: Table, seconds: Floats, events: Events) -> Floats:
         """Predict and learn in this order; p10, p50 and p90 in s, NaN for a job that was not predicted."""
         count = len(traits)
-        told = Told(
-            np.empty((count, EXPERTS)), np.zeros((count, LEVELS + 1), np.int64), np.full(count, np.nan), np.ones(count)
-        )
-        scratch = Scratch(np.zeros(LEVELS, np.uint64), np.zeros(RECENT), np.zeros(EXPERTS), np.zeros(EXPERTS))
         out = np.full((count, 3), np.nan)
-        follow(self.state, told, scratch, traits, seconds, events, out)
+        follow(self.state, nothing_told(count), room_to_work(), traits, seconds, events, out)
         return out
 
     def save(self, path: Path) -> None:

@@ -286,6 +286,8 @@ def _tabulate(workload: Workload, mix: Mix, drawn: Drawn) -> Jobs:
             table["estimate"] = guess_s * units
         case "limit":
             table["estimate"] = table["limit"] * units
+        case "predicted":
+            table["estimate"] = 0.0  # nothing is told before a run
     work: Floats = np.multiply(duration_s, units, out=duration_s)
     users = tuple(f"user{number}" for number in range(workload.users.count))
     return Jobs(table, work, mix.families, users, _names(drawn.user), mix.allowed)

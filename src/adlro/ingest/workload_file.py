@@ -214,7 +214,7 @@ class Users(Schema):
 class Estimates(Schema):
     """What policies are told about the work."""
 
-    source: Literal["oracle", "lognormal", "limit"] = "oracle"
+    source: Literal["oracle", "lognormal", "limit", "predicted"] = "oracle"
     sigma: float = Field(default=0.0, ge=0, le=5)
 
     @model_validator(mode="after")

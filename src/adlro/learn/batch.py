@@ -56,6 +56,7 @@ from adlro.core.tables import (
     View,
 )
 from adlro.decide.outlook import Outlook, look, wisest
+from adlro.decide.past import GANGS, LENGTHS, Past, forget, notice_ends, observe_past
 from adlro.decide.planes import (
     PAIR_PLANES,
     POOL_PLANES,
@@ -157,6 +158,11 @@ class Envs(NamedTuple):
     disturbances: Tables
     events: Tables
     progress: Tables
+    good: Floats  # [B, cells, P] and what follows: the memory of good placements
+    weight: Floats
+    watched: Ints
+    watched_pools: Ints
+    past: Floats
 
 
 class Foreseen(NamedTuple):
@@ -205,13 +211,17 @@ class Draw(NamedTuple):
 
     load_low: float
     load_high: float
-    backlog: int  # at most so many jobs are there from the start
+    backlog: int  # at most so many jobs are there from the start on SMALL GPUs, on more GPUs more, up to half of all
     burst: float  # share of episodes whose jobs come in bursts
     sigma: float  # largest spread of the logarithm of estimates
     jitter: float  # spread of the logarithm of a job's work around its menu's
     failures: float  # share of episodes in which nodes fail
     shaped: bool
+    similar: bool = False  # the memory of good placements is shown
 
+
+SMALL: Final = 16
+"""GPUs of a small cluster."""
 
 BY_CHANCE: Final = -2
 """In place of an action: any legal one. The step writes down which it took."""
@@ -296,6 +306,12 @@ def truth_of(envs: Envs, b: int, row: int) -> Truth:
 
 
 @compiled
+def past_of(envs: Envs, b: int) -> Past:
+    """What an environment remembers of good placements."""
+    return Past(envs.good[b], envs.weight[b], envs.watched[b], envs.watched_pools[b], envs.past[b])
+
+
+@compiled
 def outlook_of(foreseen: Foreseen, row: int) -> Outlook:
     """The outlook kept on a row."""
     return Outlook(
@@ -322,14 +338,20 @@ def copy_state(worlds: Worlds, envs: Envs, source: int, target: int) -> None:
     info = worlds.info[envs.state[source].world]
     for i in range(envs.state[source].jobs):
         envs.runs[target, i] = envs.runs[source, i]
-    copy_cluster(envs.sites, envs.nodes, envs.gpus, envs.forms, envs.pools, source, envs, target, info)
-    for i in range(envs.parts.shape[1]):
-        envs.parts[target, i] = envs.parts[source, i]
-    for i in range(envs.spare.shape[1]):
-        for k in range(envs.spare.shape[2]):
-            envs.spare[target, i, k] = envs.spare[source, i, k]
-    for i in range(envs.idle.shape[1]):
-        envs.idle[target, i] = envs.idle[source, i]
+    copy_cluster(
+        envs.sites,
+        envs.nodes,
+        envs.gpus,
+        envs.forms,
+        envs.pools,
+        envs.parts,
+        envs.spare,
+        envs.idle,
+        source,
+        envs,
+        target,
+        info,
+    )
     clock = envs.clock[source, 0]
     envs.clock[target, 0] = clock
     for i in range(clock.open):
@@ -360,6 +382,9 @@ def copy_cluster(
     gpus: Tables,
     forms: Tables,
     pools: Tables,
+    parts: Tables,
+    spare: Ints,
+    idle: Ints,
     source: int,
     envs: Envs,
     target: int,
@@ -376,6 +401,13 @@ def copy_cluster(
         envs.forms[target, i] = forms[source, i]
     for i in range(info.pools):
         envs.pools[target, i] = pools[source, i]
+    for i in range(envs.parts.shape[1]):
+        envs.parts[target, i] = parts[source, i]
+    for i in range(envs.spare.shape[1]):
+        for k in range(envs.spare.shape[2]):
+            envs.spare[target, i, k] = spare[source, i, k]
+    for i in range(envs.idle.shape[1]):
+        envs.idle[target, i] = idle[source, i]
 
 
 # ---- a new episode -----------------------------------------------------------------------------------------------
@@ -408,14 +440,20 @@ def begin_episode(worlds: Worlds, envs: Envs, b: int, draw: Draw) -> None:
         run.slot = NOBODY
         run.starts = 0
         run.state = FUTURE
-    copy_cluster(worlds.sites, worlds.nodes, worlds.gpus, worlds.forms, worlds.pools, n, envs, b, info)
-    for i in range(envs.parts.shape[1]):
-        envs.parts[b, i] = worlds.parts[n, i]
-    for i in range(envs.spare.shape[1]):
-        for k in range(envs.spare.shape[2]):
-            envs.spare[b, i, k] = worlds.spare[n, i, k]
-    for i in range(envs.idle.shape[1]):
-        envs.idle[b, i] = worlds.idle[n, i]
+    copy_cluster(
+        worlds.sites,
+        worlds.nodes,
+        worlds.gpus,
+        worlds.forms,
+        worlds.pools,
+        worlds.parts,
+        worlds.spare,
+        worlds.idle,
+        n,
+        envs,
+        b,
+        info,
+    )
     for i in range(RECENT):
         envs.released[b, i] = 0
     for i in range(envs.tried.shape[1]):
@@ -463,7 +501,8 @@ def draw_jobs(worlds: Worlds, envs: Envs, b: int, draw: Draw) -> None:
     load = draw.load_low + (draw.load_high - draw.load_low) * chance(state)
     sigma = draw.sigma * chance(state) if chance(state) < 0.5 else 0.0
     bursts = chance(state) < draw.burst
-    waiting = int(chance(state) * (draw.backlog + 1)) if chance(state) < 0.5 else 0
+    most = min(max(draw.backlog, draw.backlog * info.gpus // SMALL), max(draw.backlog, state.jobs // 2))
+    waiting = int(chance(state) * (most + 1)) if chance(state) < 0.5 else 0
     first = int(chance(state) * max(1, info.menu - state.jobs)) if info.in_order != 0 else 0
     now = 0.0
     together = 0
@@ -634,6 +673,9 @@ def step_one(
         start_over(worlds, envs, foreseen, b, draw)
         view = view_of(worlds, envs, b, b)
     observe(view, outlook, planes)
+    if draw.similar:
+        notice_ends(view, past_of(envs, b))
+        observe_past(view, outlook, past_of(envs, b), planes)
     mark_legal(view, planes, legal)
 
 
@@ -642,6 +684,8 @@ def start_over(worlds: Worlds, envs: Envs, foreseen: Foreseen, b: int, draw: Dra
     """Begin an episode that has a decision, and go to it."""
     while True:
         begin_episode(worlds, envs, b, draw)
+        if draw.similar:
+            forget(past_of(envs, b))
         passed = to_next_decision(view_of(worlds, envs, b, b), truth_of(envs, b, b), outlook_of(foreseen, b))
         if passed >= 0.0:
             envs.state[b].episode_cost += passed
@@ -759,7 +803,7 @@ def make_batch(
     """So many environments of so many jobs each, at their first decision."""
     workers = workers or os.cpu_count() or 1
     total = count + workers
-    envs = envs_for(worlds, count, total, jobs, seed)
+    envs = envs_for(worlds, count, total, jobs, seed, draw.similar)
     batch = Batch(
         worlds,
         envs,
@@ -781,9 +825,10 @@ def make_batch(
     return batch
 
 
-def envs_for(worlds: Worlds, count: int, total: int, jobs: int, seed: int) -> Envs:
+def envs_for(worlds: Worlds, count: int, total: int, jobs: int, seed: int, similar: bool = False) -> Envs:
     """So many environments of so many jobs each, with `total` rows for what changes in a run, and nothing begun."""
-    sites, nodes, gpus = worlds.sites.shape[1], worlds.nodes.shape[1], worlds.gpus.shape[1]
+    sites, nodes, gpus, pools = (each.shape[1] for each in (worlds.sites, worlds.nodes, worlds.gpus, worlds.pools))
+    cells = (int(worlds.jobs["family"].max(initial=0)) + 1) * GANGS * LENGTHS if similar else 0
     envs = Envs(
         state=table(STATE, count),
         jobs=table(JOB, count, jobs),
@@ -812,6 +857,11 @@ def envs_for(worlds: Worlds, count: int, total: int, jobs: int, seed: int) -> En
         disturbances=table(DISTURBANCE, count, 8),
         events=table(EVENT, total, 4 * (gpus + 2 * sites + 16)),
         progress=table(PROGRESS, total, 1),
+        good=np.zeros((count, cells, pools)),
+        weight=np.zeros((count, cells, pools)),
+        watched=np.zeros((count, jobs + 1), np.int32),
+        watched_pools=np.zeros((count, jobs + 1), np.int32),
+        past=np.zeros((count, 3)),
     )
     envs.state["random"] = np.random.default_rng(seed).integers(1, 2**63, count, np.uint64)
     return envs

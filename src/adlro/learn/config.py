@@ -33,12 +33,13 @@ class Config:
     rows: int = option(16, "Waiting jobs that the network sees.", 1, 256)
     load_low: float = option(0.5, "Smallest load of an episode.", 0, None, True)
     load_high: float = option(1.5, "Largest load of an episode.", 0, None, True)
-    backlog: int = option(32, "Jobs that wait at the start of an episode, at most.", 0)
+    backlog: int = option(32, "Jobs that wait at the start of an episode on 16 GPUs, at most; on more GPUs more.", 0)
     burst: float = option(0.3, "Share of episodes whose jobs come in bursts.", 0, 1)
     sigma: float = option(0.7, "Largest spread of the logarithm of estimates.", 0)
     jitter: float = option(0.2, "Spread of the logarithm of a job's work around its menu's.", 0)
     failures: float = option(0.1, "Share of episodes in which nodes fail.", 0, 1)
     shaped: bool = option(True, "Reward the difference to the rule eft-reserving instead of minus the job time.")
+    similar: bool = option(False, "Show how like each pair is to placements that turned out well.")
     idle_weight: float = option(0.5, "Weight of idle GPU time in the paper's reward.", 0, 1, True)
     worlds: int = option(480, "Worlds that are drawn when no file of worlds is given.", 1)
     paper_share: float = option(0.25, "Share of these worlds that are the cluster paper16.", 0, 1)
@@ -81,6 +82,7 @@ class Config:
     loss_limit: float = option(1e4, "Stop when the loss is above.", 0, None, True)
     # The machine.
     learner_threads: int = option(2, "Threads of the network on the CPU; results depend on it.", 1, 256)
+    graphs: bool = option(True, "On a GPU, record an update once and replay it as one CUDA graph.")
     compile: bool = option(False, "Compile the network with torch.compile.")
 
     def as_dict(self) -> dict[str, Any]:

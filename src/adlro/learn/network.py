@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from adlro.decide.network import Weights
 from adlro.decide.outlook import IDLE
-from adlro.decide.planes import PAIR_PLANES, POOL_PLANES, ROW_PLANES, WHOLE_PLANES, Singles
+from adlro.decide.planes import LIKENESS, PAIR_PLANES, POOL_PLANES, ROW_PLANES, WHOLE_PLANES, Singles
 
 NEVER = -1e9
 
@@ -45,6 +45,8 @@ class PairNetwork(nn.Module):
         self.value = nn.Linear(channels, 1)
         self.trust: Tensor
         self.register_buffer("trust", torch.tensor([trust]))
+        with torch.no_grad():
+            self.pair.weight[:, LIKENESS] = 0.0  # stays so unless the plane is shown
         for last in (self.advantage, self.waiting, self.value):  # it begins as the prior alone
             nn.init.zeros_(last.weight)
             if last.bias is not None:

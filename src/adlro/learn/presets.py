@@ -46,6 +46,7 @@ def draw_of(config: Config) -> Draw:
         jitter=config.jitter,
         failures=config.failures,
         shaped=config.shaped,
+        similar=config.similar,
     )
 
 

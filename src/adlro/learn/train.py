@@ -34,7 +34,7 @@ from adlro.learn.config import Config, altered, read_config, with_settings
 from adlro.learn.evaluate import Marks, Sheet, evaluate, make_exam
 from adlro.learn.presets import NAMES, QUICK, Preset, find_preset
 from adlro.learn.replay import Ring, Sights, as_bytes
-from adlro.learn.update import DivergedError, Learner, check_weights, make_learner, rate_at, update
+from adlro.learn.update import DivergedError, Learner, check_weights, make_learner, rate_at, recorded, update
 from adlro.learn.world_file import load_worlds, save_worlds
 
 NEVER: Final = -1e9
@@ -61,6 +61,7 @@ class Progress:
     done: float  # which part of the training, 0 to 1
     steps_per_s: float
     episodes_per_s: float
+    waited: float  # share of the time in which the network waited for environments
     episode_return: float | None  # mean sum of rewards of the episodes that ended
     jct: float | None  # their mean completion time, in units of their worlds
     agreed: float  # share of actions that were the rule's own
@@ -83,6 +84,7 @@ class Tally:
     scores: float = 0.0
     agreed: int = 0
     losses: int = 0
+    waited_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -216,7 +218,9 @@ def rounds(training: Training) -> Iterator[Progress]:
     with ThreadPoolExecutor(config.groups) as pool:
         while done < 1.0:
             for group in range(config.groups):
+                began = time.monotonic()
                 wait_for(pending, group)
+                training.tally.waited_s += time.monotonic() - began
                 turn(training, group, done)
                 pending[group] = pool.submit(
                     training.preset.step, training.batches[group], training.host_actions[group].numpy()
@@ -307,12 +311,22 @@ def turn(training: Training, group: int, done: float) -> None:
         count(training, group)
     sights = ring.see(group, batch.seen)
     with torch.no_grad():
-        q = training.learner.judge(training.learner.network, sights)
+        q = judged(training, sights)
         action = explored(training, group, sights, q.argmax(1), done)
     training.actions[group] = action
     training.host_actions[group].copy_(action.int(), non_blocking=True)  # across as it is: else the copy waits
     if training.device.type == "cuda":
         torch.cuda.current_stream().synchronize()
+
+
+def judged(training: Training, sights: Sights) -> Tensor:
+    """Q of what is seen now."""
+    learner = training.learner
+    if not (training.config.graphs and training.device.type == "cuda"):
+        return learner.judge(learner.network, sights)
+    if learner.act is None:
+        learner.act = recorded(lambda seen: learner.judge(learner.network, seen), sights)
+    return learner.act(sights)
 
 
 def explored(training: Training, group: int, sights: Sights, greedy: Tensor, done: float) -> Tensor:
@@ -420,6 +434,7 @@ def told(
         done=done,
         steps_per_s=tally.steps / passed,
         episodes_per_s=tally.episodes / passed,
+        waited=min(1.0, tally.waited_s / passed),
         episode_return=tally.returns / tally.episodes if tally.episodes else None,
         jct=tally.scores / tally.episodes if tally.episodes else None,
         agreed=tally.agreed / max(1, tally.steps),
@@ -511,7 +526,8 @@ def networks(learner: Learner) -> dict[str, torch.nn.Module]:
 def changing(thing: Any, path: str = "batch") -> Iterator[tuple[str, Any]]:
     """Every array of a batch that changes, with its name."""
     if isinstance(thing, np.ndarray):
-        yield path, thing
+        if thing.size:
+            yield path, thing
         return
     names = getattr(thing, "_fields", None) or [each.name for each in fields(thing)] if is_record(thing) else []
     for name in names:
@@ -649,6 +665,7 @@ def in_words(progress: Progress) -> str:
         f"{progress.done:4.0%}",
         f"{progress.steps:,} steps ({progress.steps_per_s:,.0f}/s)",
         f"{progress.episodes:,} episodes ({progress.episodes_per_s:,.1f}/s)",
+        f"waited {100 * progress.waited:.0f} %",
         f"ε {progress.epsilon:.3f}",
         f"rate {progress.rate:.2g}",
     ]

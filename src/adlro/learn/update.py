@@ -29,13 +29,19 @@ class Learner:
     optimiser: torch.optim.Optimizer
     judge: Callable[[nn.Module, Sights], Tensor]
     updates: int = 0
+    descend: "Callable[[Samples], tuple[Tensor, Tensor]] | None" = None  # on a GPU, once it has been recorded
+    act: Callable[[Sights], Tensor] | None = None  # the same for Q of what is seen now
 
 
 def make_learner(network: nn.Module, config: Config, device: torch.device) -> Learner:
     """A learner at its beginning."""
     network = network.to(device)
     cuda = device.type == "cuda"
-    optimiser = torch.optim.Adam(network.parameters(), lr=config.rate, eps=1e-5, fused=cuda)
+    if cuda and config.graphs:  # a recorded step reads its rate from the device
+        rate = torch.tensor(config.rate, device=device)
+        optimiser = torch.optim.Adam(network.parameters(), lr=rate, eps=1e-5, fused=True, capturable=True)
+    else:
+        optimiser = torch.optim.Adam(network.parameters(), lr=config.rate, eps=1e-5, fused=cuda)
     return Learner(network, frozen_copy(network), frozen_copy(network), optimiser, judging(cuda, config.compile))
 
 
@@ -53,7 +59,8 @@ def judging(mixed: bool, compiled: bool) -> Callable[[nn.Module, Sights], Tensor
     run: Any = torch.compile(call, dynamic=False) if compiled else call
 
     def judge(network: nn.Module, sights: Sights) -> Tensor:
-        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=mixed):
+        # Without a cache: casts of weights must be part of a recorded step.
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=mixed, cache_enabled=False):
             return run(network, sights)
 
     return judge
@@ -64,6 +71,22 @@ def update(learner: Learner, samples: Samples, config: Config, rate: float) -> t
 
     Both are returned without waiting for them.
     """
+    set_rate(learner.optimiser, rate)
+    if config.graphs and samples.gain.is_cuda:
+        if learner.descend is None:
+            learner.descend = recorded(lambda kept: descend(learner, kept, config), samples)
+        loss, error = learner.descend(samples)
+    else:
+        loss, error = descend(learner, samples, config)
+    learner.updates += 1
+    if learner.updates % config.target_every == 0:
+        approach(learner.target, learner.network, config.target_share)
+    approach(learner.average, learner.network, config.average)
+    return loss, error
+
+
+def descend(learner: Learner, samples: Samples, config: Config) -> tuple[Tensor, Tensor]:
+    """Take one step down the gradient; the loss, and how wrong each sample was."""
     judge, network = learner.judge, learner.network
     with torch.no_grad():
         after = judge(learner.target, samples.after)
@@ -75,18 +98,59 @@ def update(learner: Learner, samples: Samples, config: Config, rate: float) -> t
         goal = samples.gain + samples.discount * value
     q = judge(network, samples.before).gather(1, samples.action[:, None]).squeeze(1)
     loss = (samples.weight * F.smooth_l1_loss(q, goal, reduction="none")).mean()
-    for group in learner.optimiser.param_groups:
-        group["lr"] = rate
     learner.optimiser.zero_grad(set_to_none=True)
     loss.backward()  # type: ignore[no-untyped-call]
     if config.clip > 0:
         nn.utils.clip_grad_norm_(network.parameters(), config.clip)
     learner.optimiser.step()
-    learner.updates += 1
-    if learner.updates % config.target_every == 0:
-        approach(learner.target, network, config.target_share)
-    approach(learner.average, network, config.average)
     return loss.detach(), (q.detach() - goal).abs()
+
+
+def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate, in place where a recorded step reads it."""
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def recorded(function: Callable[[Any], Any], given: Any) -> Callable[[Any], Any]:
+    """The function as one CUDA graph: its hundreds of small kernels start at once, which from Python takes longer than
+    they run. What is given later must have the same shapes; the function runs three times before it is recorded.
+    """
+    kept = mapped(given, torch.clone)
+    aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(3):
+            function(kept)
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    # Other threads copy to the GPU meanwhile; only this one is recorded.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        result = function(kept)
+
+    def replay(given: Any) -> Any:
+        for old, new in zip(leaves(kept), leaves(given), strict=True):
+            old.copy_(new)
+        graph.replay()
+        return mapped(result, torch.clone)
+
+    return replay
+
+
+def leaves(tensors: Any) -> list[Tensor]:
+    """The tensors in tuples of tuples."""
+    return [tensors] if isinstance(tensors, Tensor) else [leaf for each in tensors for leaf in leaves(each)]
+
+
+def mapped(tensors: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """The same tuples of tuples with a function of each tensor."""
+    if isinstance(tensors, Tensor):
+        return function(tensors)
+    found = [mapped(each, function) for each in tensors]
+    return type(tensors)(*found) if hasattr(tensors, "_fields") else tuple(found)
 
 
 def approach(slow: nn.Module, network: nn.Module, share: float) -> None:

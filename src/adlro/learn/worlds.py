@@ -47,7 +47,7 @@ class Range:
 
     gpus: tuple[int, int] = (8, 256)
     models: tuple[int, int] = (1, 6)
-    gangs: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
+    gangs: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 32)
     speed_error: float = 0.35  # spread of the logarithm by which a speed differs from the catalogue's
 
 
@@ -117,9 +117,17 @@ def random_workload(random: Random, plan: Plan, within: Range) -> Workload:
     sizes = [size for size in within.gangs if size <= largest]
     middle = float(np.exp(random.uniform(np.log(60.0), np.log(7200.0))))
     parts: list[dict[str, Any]] = []
+    mostly_one = random.random() < 0.3  # as in most logs of real clusters
+    wide = not mostly_one and random.random() < 0.2  # large gangs alone, as in lists of training jobs
+    even = random.random() < 0.25  # jobs of a family are all about as long
+    apart = float(random.uniform(0.3, 1.6))  # how far the families' lengths are
     for name in random.choice(names, min(len(names), int(random.integers(1, 6))), replace=False):
         weights = random.dirichlet(np.full(len(sizes), 0.7)) + 1e-3
-        if random.random() < 0.35:
+        if mostly_one:
+            weights = 0.15 * weights + 0.85 * np.eye(len(sizes))[0]
+        elif wide:
+            weights = np.where(np.array(sizes) >= min(4, largest), weights, 1e-9)
+        elif random.random() < 0.35:
             weights = np.eye(len(sizes))[0] + 1e-9
         parts.append(
             {
@@ -128,8 +136,8 @@ def random_workload(random: Random, plan: Plan, within: Range) -> Workload:
                 "gpus": {str(size): float(weight) for size, weight in zip(sizes, weights, strict=True)},
                 "duration": {
                     "distribution": "lognormal",
-                    "median_s": middle * float(np.exp(random.normal(0.0, 0.7))),
-                    "sigma": float(random.uniform(0.4, 2.4)),
+                    "median_s": middle * float(np.exp(random.normal(0.0, apart))),
+                    "sigma": float(random.uniform(0.05, 0.3) if even else random.uniform(0.4, 2.4)),
                     "max_s": 7.0 * 86400.0,
                 },
                 "cpus_per_gpu": float(random.choice((1.0, 4.0, 8.0))),
