@@ -528,6 +528,58 @@ def trained_on_gpu(preset: str, **limit: int) -> tuple[float, float] | str:
     return training["episodes"] / training["seconds"], training["steps"] / training["seconds"]
 
 
+TURNS: Final = 40
+NODES: Final = 1000
+JOBS_WAITING: Final = 10_000
+
+
+def bench_serve_tick() -> Measured:
+    """Turns of the live orchestrator on a large simulated cluster."""
+    seconds = sorted(turns_of("adlro"))
+    slow = seconds[int(0.99 * (len(seconds) - 1) + 0.5)]
+    return slow, "s", 1.0, True, f"p99 of {TURNS} turns, adlro, 10,000 jobs waiting on 1,000 nodes, store in a file"
+
+
+def turns_of(policy: str) -> list[float]:
+    """How long the turns took, with as many jobs waiting at each; the first ones, in which all is new, left out."""
+    from adlro.act.simulated import ByHand, Simulated
+    from adlro.catalogue.clusters import load_cluster
+    from adlro.core.ports import JobState, Submission
+    from adlro.core.records import Cluster, Gpus, Job, Link, Node
+    from adlro.serve.orchestrator import Orchestrator
+    from adlro.serve.store import open_store
+
+    small = load_cluster("paper16")
+    models = [group.model for node in small.nodes for group in node.gpus]
+    nodes = tuple(
+        Node(f"n{n}", 64.0, 512.0, (Gpus(models[n % len(models)], 8),), Link("nvlink", 300.0)) for n in range(NODES)
+    )
+    clock, random = ByHand(), np.random.default_rng(3)
+    backend = Simulated(Cluster("large", "", nodes, Link("infiniband-hdr", 50.0), small.models), speed_of, clock=clock)
+
+    def submit(count: int) -> None:
+        for _ in range(count):
+            gpus, work = int(random.choice([1, 1, 1, 2, 4, 8])), float(random.lognormal(8.0, 1.0))
+            family = str(random.choice(["simulation", "learning", "data"]))
+            who, name = f"u{random.integers(40)}", f"n{random.integers(50)}"
+            backend.submit(Submission(Job(family, work * gpus, gpus=gpus, user=who, name=name, limit_s=20 * work)))
+
+    found: list[float] = []
+    with TemporaryDirectory() as folder:
+        memory = open_store(f"sqlite:{folder}/adlro.db")
+        orchestrator = Orchestrator(backend, memory, policy)
+        submit(JOBS_WAITING)
+        for _ in range(TURNS + 3):
+            tick = orchestrator.tick()
+            found.append(tick.seconds)
+            clock.move(60.0)
+            waiting = sum(job.state is JobState.WAITING for job in backend.read().jobs)
+            submit(max(0, JOBS_WAITING - waiting))
+        memory.close()
+    backend.close()
+    return found[3:]
+
+
 def peak_mb() -> float:
     """The most memory that this process has held, in MB."""
     try:
@@ -557,6 +609,7 @@ BENCHES: Final[dict[str, Callable[[], Measured | str]]] = {
     "recall-1": bench_recall_1,
     "recall-1000": bench_recall_1000,
     "env-steps": bench_env_steps,
+    "serve-tick": bench_serve_tick,
     "decide-16": bench_decide_16,
     "decide-6212": bench_decide_6212,
     "lookahead-16": bench_lookahead_16,

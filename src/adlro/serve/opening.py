@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 IN_MEMORY: Final = "sqlite::memory:"
 
+SELDOM_S: Final = 60.0
+SOON_S: Final = 10.0
+"""How often policies are held against each other, and where a minute of ours is an hour of the cluster's."""
+
 
 def open_parts(config: Config) -> Parts:
     """Open the store, then the back end: who finds one of them closed leaves the other alone."""
@@ -96,6 +100,7 @@ def open_orchestrator(
         guarded_s=guard.guarded_s,
         window_s=guard.window_s,
         worse_by=guard.worse_by,
+        compare_s=SOON_S if config.backend.kind == "simulated" else SELDOM_S,
     )
     levels, watcher = _telemetry(config, backend)
     orchestrator = Orchestrator(

@@ -95,7 +95,7 @@ class Settings:
     kept_alarms: int = 200
     kept_history: int = 1440
     history_s: float = 60.0
-    """How often a point of the history is kept."""
+    """How often a point of the history is kept, by the cluster's clock."""
 
 
 @dataclass(slots=True)
@@ -646,8 +646,8 @@ class Orchestrator:
         self._standing = Standing(
             scene, decided.view, self._named, decided.by, starts, decided.kept.nodes, held, decided.is_cut
         )
-        if now - self._kept_at >= settings.history_s:
-            self._kept_at = now
+        if not 0.0 <= snapshot.time_s - self._kept_at < settings.history_s:  # a clock that was set back counts too
+            self._kept_at = snapshot.time_s
             self._history.append(self._point(scene, snapshot))
         figures = self._telemetry() if self._telemetry is not None else None
         self._state = State(

@@ -52,7 +52,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Something that an operator should know. `kind` is one word of a fixed list (docs/live.md)."""
+    """Something that an operator should know. `kind` is one word of a fixed list (docs/live-decisions.md)."""
 
     time_s: float
     kind: str
@@ -138,7 +138,7 @@ class Why:
 
     job: str
     state: str
-    dominant: str  # one word of a fixed list (docs/live.md): resources, priority, reserved, policy, down, never, …
+    dominant: str  # one word of a fixed list (docs/live-decisions.md): resources, priority, reserved, policy, down, never, …
     text: str  # one sentence for the user
     rule: str  # the rule that says so, as docs/semantics.md names it
     start: Start | None = None
