@@ -490,7 +490,7 @@ async def kept(kit: Kit, request: Request, make: Callable[[Picture], object]) ->
     address = address_of(request.scope, kit_eyes(kit, request))
 
     def build() -> Body:
-        now = kit.views.picture()
+        now = kit.views.ready() or kit.views.picture()
         body = Body(json_bytes(make(now)))
         if is_worth_packing(body, request.scope["headers"]):
             _ = body.packed  # here, so that the event loop has not to wait for it

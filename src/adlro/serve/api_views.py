@@ -6,6 +6,7 @@ nor their names, reasons or past, unless the site shows them (`others = "shown"`
 
 import gzip
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -32,6 +33,9 @@ OF_NO_JOB: Final = frozenset({
     "kind", "text", "node",
 })  # fmt: skip
 """What everyone is told of an event that is about no job."""
+
+LONG_S: Final = 0.005
+"""A picture that takes longer to make is made aside."""
 
 WORTH_PACKING: Final = 4096
 """Bytes from which an answer is compressed for those who take it so."""
@@ -152,24 +156,45 @@ def is_same(one: State, other: State) -> bool:
 
 @final
 class Views:
-    """The latest picture. Any thread may ask; one makes it, the others wait for it."""
+    """The latest picture. Any thread may ask; one makes it.
+
+    Where that takes long the picture before it is shown meanwhile, for a moment: else all who ask after a turn would
+    wait together, and then be answered one after the other.
+    """
 
     def __init__(self, latest: Callable[[], State]) -> None:
         self._latest = latest
         self._picture: Picture | None = None
+        self._took_s = 0.0
         self._lock = threading.Lock()
+        self._making = threading.Lock()
 
     def ready(self) -> Picture | None:
-        """The picture of the latest state, if it is made already."""
+        """The picture of the latest state if it is made already, or the one before it while a large one is made."""
         picture = self._picture
-        return picture if picture is not None and is_same(picture.state, self._latest()) else None
+        if picture is None or is_same(picture.state, self._latest()):
+            return picture
+        if self._took_s < LONG_S:
+            return None
+        if self._making.acquire(blocking=False):
+            threading.Thread(target=self._make, name="picture", daemon=True).start()
+        return picture
+
+    def _make(self) -> None:
+        """Make the picture aside."""
+        try:
+            self.picture()
+        finally:
+            self._making.release()
 
     def picture(self) -> Picture:
         """The picture of the latest state."""
         with self._lock:
             state = self._latest()
             if self._picture is None or not is_same(self._picture.state, state):
+                began = time.thread_time()
                 self._picture = picture_of(state)
+                self._took_s = time.thread_time() - began
             return self._picture
 
 

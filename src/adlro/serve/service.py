@@ -138,7 +138,7 @@ class Why:
 
     job: str
     state: str
-    dominant: str  # one word of a fixed list (docs/live-decisions.md): resources, priority, reserved, policy, down, never, …
+    dominant: str  # one word of a fixed list (docs/live-decisions.md): resources, priority, reserved, policy, down, …
     text: str  # one sentence for the user
     rule: str  # the rule that says so, as docs/semantics.md names it
     start: Start | None = None
