@@ -7,11 +7,12 @@
 set -euo pipefail
 
 # One word for each package. A test names the command it needs of it.
-PACKAGES="chromium prometheus munge slurmctld slurmd slurm-client slurmrestd slurm-wlm-jwt-plugin"
+PACKAGES="chromium prometheus munge slurmctld slurmd slurm-client slurmrestd slurm-wlm-jwt-plugin postgresql"
 
 command_of() {  # What a package is there for, where that is not a command of its own name.
     case $1 in
         munge) echo munged ;;
+        postgresql) echo postgres ;;
         slurm-client) echo scontrol ;;
         slurm-wlm-jwt-plugin) echo slurmrestd ;;  # a plugin has no command; who builds Slurm with the one has the other
         *) echo "$1" ;;

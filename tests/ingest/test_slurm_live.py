@@ -214,6 +214,15 @@ def test_a_job_that_is_held_for_us_and_cannot_be_ours_is_told() -> None:
     assert any("names its nodes" in note and "scontrol release 7" in note for note in snapshot.notes)
 
 
+def test_of_jobs_that_slurm_places_itself_it_is_told_where_they_could_not_go() -> None:
+    waiting: dict[str, Any] = {"priority": 5.0, "reason": "Priority", "comment": ""}
+    assert read_one(job(**waiting)).reason == "Priority"
+    bound = read_one(job(**waiting, reservation="maintenance"))
+    assert (bound.managed, bound.reason) == (False, "it asks for the reservation maintenance")
+    snapshot = Reader([Fixed([job(**waiting, reservation="maintenance")])], NAMING, lambda: NOW).read()
+    assert not snapshot.notes  # it is no concern of ours
+
+
 def test_a_placed_job_holds_its_place_until_it_lost_it() -> None:
     placed = runs(state="PENDING", states=("PENDING",), reason="Resources", node_list="", start_unix=None, detail=())
     live = read_one(placed)

@@ -339,9 +339,11 @@ def _told(job: SlurmJob, is_task: bool, look: Look) -> Told:
     words = words_in(job.comment)
     state, managed, reason = _state(job, words, look.down, look.now_s)
     models: frozenset[str] = frozenset()
-    if managed and state is JobState.WAITING:
+    if state is JobState.WAITING:  # also of jobs that are not ours: who looks on wants to know where they could go
         models, problem = _models_for(job, words, look)
-        if problem:
+        if problem and not managed:
+            reason = problem
+        elif problem:
             managed, reason = False, problem
             text = f"job {job.id} is held for us, but {problem}: 'scontrol release {job.id}' gives it to Slurm"
             look.notes.append(text)
