@@ -26,7 +26,9 @@ MOST_HISTORY: Final = 500
 MOST_KEPT: Final = 4096
 LARGEST_KEPT: Final = 64 * 1024 * 1024
 MOST_LISTS: Final = 64
-"""Answers that are kept until the state changes, their bytes, and lists of which pages are cut."""
+MOST_COSTLY: Final = 16
+"""Answers that are kept until the state changes, their bytes, lists of which pages are cut, and answers that are made
+anew with every picture because they take long."""
 
 OF_NO_JOB: Final = frozenset({
     "tick", "number", "policy", "decided_by", "fallback", "seconds", "waiting", "running", "decisions", "alarms",
@@ -52,10 +54,16 @@ class Body:
 
     plain: bytes
     tag: str = ""
+    uses: int = 0  # how often it went out
     _packed: bytes | None = None
 
     def __post_init__(self) -> None:
         self.tag = f'"{blake2b(self.plain, digest_size=12).hexdigest()}"'
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether it has been compressed."""
+        return self._packed is not None
 
     @property
     def packed(self) -> bytes:
@@ -108,6 +116,9 @@ class Picture:
     ended: list[LiveJob]
     lists: dict[tuple[Eyes, Filter], list[LiveJob]] = field(default_factory=dict)
     bodies: dict[Address, Body] = field(default_factory=dict)
+    costly: dict[Address, Callable[["Picture"], object]] = field(
+        default_factory=dict
+    )  # what took long to make, and how
     size: int = 0  # of the bodies
     touched: set[str] = field(default_factory=set)  # jobs that were handed in or cancelled since
 
@@ -118,6 +129,17 @@ class Picture:
             self.size = 0
         self.bodies[address] = body
         self.size += len(body.plain)
+
+    def make(self, address: Address, how: Callable[["Picture"], object], packs: bool) -> Body:
+        """Make an answer, compressed too if it is worth it and `packs`, and keep it."""
+        began = time.thread_time()
+        body = Body(json_bytes(how(self)))
+        if packs and len(body.plain) >= WORTH_PACKING:
+            _ = body.packed  # here, so that the event loop has not to wait for it
+        self.keep(address, body)
+        if time.thread_time() - began > LONG_S and len(self.costly) < MOST_COSTLY:
+            self.costly[address] = how
+        return body
 
     def touch(self, job: str) -> None:
         """A job is no more as this picture shows it: answers about it are made anew."""
@@ -181,9 +203,20 @@ class Views:
         return picture
 
     def _make(self) -> None:
-        """Make the picture aside."""
+        """Make the picture aside, and in it what took long to make in the one before and was asked for."""
         try:
-            self.picture()
+            old, state = self._picture, self._latest()
+            began = time.thread_time()
+            new = picture_of(state)
+            took_s = time.thread_time() - began
+            for eyes, asked in list(old.lists) if old else ():
+                listed(new, eyes, asked)
+            for address, how in list(old.costly.items()) if old else ():
+                was = old.bodies.get(address) if old else None
+                if was is not None and was.uses:
+                    new.make(address, how, was.is_packed)
+            with self._lock:
+                self._picture, self._took_s = new, took_s
         finally:
             self._making.release()
 
@@ -293,17 +326,22 @@ def state_shown(picture: Picture, eyes: Eyes, waiting: int, ended: int) -> dict[
 
 def jobs_shown(picture: Picture, eyes: Eyes, asked: Filter, offset: int, limit: int) -> dict[str, Any]:
     """A page of jobs."""
-    key = (eyes, asked)
-    if key not in picture.lists:
-        if len(picture.lists) >= MOST_LISTS:
-            picture.lists.clear()
-        picture.lists[key] = [live for live in in_order(picture, asked) if is_asked_for(live, asked, eyes)]
-    found = picture.lists[key]
+    found = listed(picture, eyes, asked)
     page = found[offset : offset + limit]
     return {
         "jobs": [job_shown(live, eyes) for live in page], "starts": starts_of(picture.state, page),
         "total": len(found), "offset": offset, "limit": limit, "time_s": picture.state.snapshot.time_s,
     }  # fmt: skip
+
+
+def listed(picture: Picture, eyes: Eyes, asked: Filter) -> list[LiveJob]:
+    """The jobs that are asked for; pages are cut from the same list."""
+    key = (eyes, asked)
+    if key not in picture.lists:
+        if len(picture.lists) >= MOST_LISTS:
+            picture.lists.clear()
+        picture.lists[key] = [live for live in in_order(picture, asked) if is_asked_for(live, asked, eyes)]
+    return picture.lists[key]
 
 
 def in_order(picture: Picture, asked: Filter) -> Iterable[LiveJob]:
