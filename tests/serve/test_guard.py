@@ -231,7 +231,7 @@ def test_a_policy_that_would_have_been_worse_than_the_fallback_is_replaced(monke
         time_.time += 100.0
     assert "worse" in [alarm.kind for alarm in alarms]
     worse = next(alarm for alarm in alarms if alarm.kind == "worse")
-    assert "bad would come to" in worse.text
+    assert "in the system with bad" in worse.text
     assert orchestrator.state().is_guarded
     compared = [point.fallback_jct_s for point in orchestrator.state().history if point.fallback_jct_s is not None]
     assert compared

@@ -2,6 +2,10 @@
 
 Both decide over the same jobs, at the times at which they came, from the same beginning; the measured figure stands
 beside. What ended is played with its measured work, what runs or waits still with its estimate.
+
+What counts is the time that jobs spent in the system within the window, of all of them, whether they have ended or not.
+Completion times of the jobs that ended would flatter whoever decided: those are the jobs that the policy let go first,
+and the ones that it keeps waiting would not count against it.
 """
 
 import time
@@ -13,6 +17,7 @@ import numpy as np
 
 from adlro.core.policy import Policy
 from adlro.core.ports import ENDED, JobState, LiveJob, Snapshot
+from adlro.core.tables import Floats
 from adlro.serve.forward import play_forward, usual_work
 from adlro.serve.live_view import Corrections, Predict, Scenes
 from adlro.serve.predicting import Measured
@@ -26,7 +31,7 @@ MOST_JOBS: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Mean completion times of the jobs that ended within the window: measured, and as either would have done."""
+    """Mean time in the system within the window, over all its jobs: measured, and as either would have done."""
 
     measured_s: float
     policy_s: float | None
@@ -42,7 +47,12 @@ class Beginning:
     submitted: Mapping[str, float]
     came: dict[str, LiveJob] = field(default_factory=dict)
     work: dict[str, float] = field(default_factory=dict)  # of jobs that ended
-    took_s: dict[str, float] = field(default_factory=dict)  # from submission to end
+    ended_s: dict[str, float] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)  # ended without having run, as by their users: nobody's merit
+
+    def first(self, job: LiveJob) -> float:
+        """When a job was first submitted."""
+        return self.submitted.get(job.id, job.job.submit_s)
 
 
 @final
@@ -53,6 +63,7 @@ class Window:
         self._window_s = window_s
         self._monotonic = monotonic
         self._begun: list[Beginning] = []
+        self._latest_s = 0.0
 
     def clear(self) -> None:
         """Begin anew."""
@@ -60,7 +71,7 @@ class Window:
 
     def note(self, snapshot: Snapshot, submitted: Mapping[str, float], ended: Sequence[Measured]) -> None:
         """Take a snapshot in, and jobs that ended since the last one."""
-        begun = self._begun
+        begun, self._latest_s = self._begun, snapshot.time_s
         if begun and (
             snapshot.time_s < begun[-1].snapshot.time_s or snapshot.cluster.nodes != begun[-1].snapshot.cluster.nodes
         ):
@@ -78,8 +89,8 @@ class Window:
             for done in ended:
                 if done.job.ended_s is not None and (done.job.id in known or done.job.id in each.came):
                     each.work[done.job.id] = done.work
-                    first = submitted.get(done.job.id, done.job.job.submit_s)
-                    each.took_s[done.job.id] = done.job.ended_s - first
+                    each.ended_s[done.job.id] = done.job.ended_s
+            each.gone.update(job.id for job in snapshot.jobs if job.state in ENDED and job.id not in each.ended_s)
 
     def compare(
         self,
@@ -91,31 +102,46 @@ class Window:
         seconds: float,
     ) -> Outcome | None:
         """Play the window again with both; None while too little ended. At most so many seconds."""
-        if not self._begun or len(self._begun[0].took_s) < LEAST_ENDED:
+        if not self._begun or len(self._begun[0].ended_s) < LEAST_ENDED:
             return None
         begun = self._begun[0]
-        measured_s = float(np.mean(list(begun.took_s.values())))
-        nothing = Outcome(measured_s, None, None, len(begun.took_s))
+        begin_s, passed_s = begun.snapshot.time_s, self._latest_s - begun.snapshot.time_s
+        there = [
+            job for job in (*begun.snapshot.jobs, *begun.came.values()) if job.managed and job.id not in begun.gone
+        ]
+        came_s = np.array([max(begun.first(job), begin_s) - begin_s for job in there])
+        ended_s = np.array([begun.ended_s.get(job.id, np.inf) - begin_s for job in there])
+        measured_s = mean_within(came_s, ended_s, passed_s)
+        nothing = Outcome(measured_s, None, None, len(there))
         if len(begun.snapshot.jobs) + len(begun.came) > MOST_JOBS:
             return nothing
         came = tuple(
-            replace(job, state=JobState.WAITING, parts=(), started_s=None, starts=0) for job in begun.came.values()
+            replace(job, state=JobState.WAITING, parts=(), started_s=None, starts=0)
+            for job in begun.came.values()
+            if job.id not in begun.gone
         )
         snapshot = replace(begun.snapshot, jobs=begun.snapshot.jobs + came)
         scene = scenes.scene(snapshot, predict, begun.submitted, corrections, coming=True)
         work, done = usual_work(scene.view)
-        rows, submit = [], []
-        for id in begun.took_s:
-            j = scene.index.get(id)
-            if j is not None:
-                work[j] = max(begun.work[id], done[j] + 1e-3)
-                rows.append(j)
-                submit.append(float(scene.view.jobs[j].submit))
-        if not rows:
-            return nothing
+        rows = [scene.index.get(job.id, -1) for job in there]
+        if min(rows) < 0:
+            return nothing  # a job that the tables leave out: the sets would differ
+        for job, j in zip(there, rows, strict=True):
+            if job.id in begun.work:
+                work[j] = max(begun.work[job.id], done[j] + 1e-3)
+        now = float(scene.view.clock[0].now)
         found: list[float | None] = []
         for who in (fallback, policy):
             played = play_forward(scene.view, work, who, seconds / 2, monotonic=self._monotonic)
-            ends = played.end[rows]
-            found.append(None if np.isnan(ends).any() else float(np.mean(ends - submit)))
+            seen = np.concatenate([played.start, played.end])
+            if not played.is_whole and not np.nanmax(seen, initial=-np.inf) >= now + passed_s:
+                found.append(None)  # time ran out before the window's end
+                continue
+            ends = np.where(np.isnan(played.end[rows]), np.inf, played.end[rows]) - now
+            found.append(mean_within(came_s, ends, passed_s))
         return Outcome(measured_s, found[1], found[0], len(rows))
+
+
+def mean_within(came_s: Floats, ended_s: Floats, passed_s: float) -> float:
+    """The mean time that jobs spent in the system within the window, which began at 0."""
+    return float(np.mean(np.minimum(ended_s, passed_s) - np.minimum(came_s, passed_s)))

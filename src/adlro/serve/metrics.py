@@ -57,7 +57,7 @@ class Metrics:
         )
         self._jct = Gauge(
             "adlro_jct_seconds",
-            "Mean completion time over the window: measured, and as the fallback is predicted.",
+            "Mean time in the system within the window: measured, and as the fallback is predicted.",
             ["of"],
             registry=registry,
         )

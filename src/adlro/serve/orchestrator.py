@@ -18,7 +18,7 @@ from adlro.core.policy import Policy
 from adlro.core.ports import ENDED, Answer, Backend, JobState, LiveJob, Order, Snapshot
 from adlro.core.tables import QUEUED, START
 from adlro.decide.catalogue import find_policy
-from adlro.serve.compared import Window
+from adlro.serve.compared import Outcome, Window
 from adlro.serve.drift import Watch, in_words
 from adlro.serve.foresight import Foresight, changed_snapshot
 from adlro.serve.guard import Chosen, Decided, Guarded, Limits
@@ -167,9 +167,8 @@ class Orchestrator:
         self._refused: dict[str, Refused] = {}
         self._unchecked: dict[str, Decision] = {}
         self._moved: tuple[float, float] | None = None  # the snapshot's time, and when it last moved
-        self._ended: deque[tuple[float, float]] = deque(maxlen=100_000)  # when, and how long it had taken
         self._compared_at = self._kept_at = -np.inf
-        self._fallback_jct: float | None = None
+        self._outcome: Outcome | None = None
         latest: Sequence[Alarm] = self._try_memory(self._latest_alarms, [])
         self._alarms: deque[Alarm] = deque(latest, maxlen=settings.kept_alarms)
         self._history: deque[Compared] = deque(maxlen=settings.kept_history)
@@ -248,7 +247,7 @@ class Orchestrator:
         now_s = snapshot.time_s
         unfit = self._unfit(snapshot, heard)
         submitted = self._noted(snapshot, heard)
-        ended = self._learn(snapshot, submitted, heard)
+        ended = self._learn(snapshot, heard)
         self._settle(snapshot, now_s, heard)
         self._check_placed(snapshot, heard)
         self._carry(snapshot)
@@ -358,7 +357,7 @@ class Orchestrator:
                 self._submitted = {id: at for id, at in self._submitted.items() if id in there}
         return self._submitted
 
-    def _learn(self, snapshot: Snapshot, submitted: Mapping[str, float], heard: Heard) -> list[Measured]:
+    def _learn(self, snapshot: Snapshot, heard: Heard) -> list[Measured]:
         """Learn from the jobs that ended since the last turn, and from history at the first; those that are new."""
         if not self._has_history:
             self._has_history = True
@@ -385,8 +384,6 @@ class Orchestrator:
         found = measured(ended, snapshot.cluster, self._watch.corrections, self._expected)
         self._take_in(found, heard)
         for job in ended:
-            if job.ended_s is not None and job.state is JobState.FINISHED:
-                self._ended.append((job.ended_s, job.ended_s - submitted.get(job.id, job.job.submit_s)))
             self._refused.pop(job.id, None)
             self._carried.pop(job.id, None)
             self._expected.pop(job.id, None)
@@ -622,13 +619,13 @@ class Orchestrator:
         found = self._window.compare(
             self._scenes, self._runtimes.predict, policy, fallback, self._watch.corrections, self._settings.decide_s / 2
         )
-        self._fallback_jct = found.fallback_s if found is not None else None
+        self._outcome = found
         if found is None or found.policy_s is None or found.fallback_s is None:
             return
         if found.policy_s > (1.0 + self._settings.worse_by) * found.fallback_s and self._guarded.reason is None:
             words = (
-                f"over the last {found.jobs} jobs {self._named} would come to {found.policy_s:.0f} s, "
-                f"{self._fallback} to {found.fallback_s:.0f} s."
+                f"the last {found.jobs} jobs would spend {found.policy_s:.0f} s in the system with {self._named}, "
+                f"{found.fallback_s:.0f} s with {self._fallback}."
             )
             self._guarded.trip("worse", words)
             self._window.clear()
@@ -687,13 +684,9 @@ class Orchestrator:
 
     def _point(self, scene: Scene, snapshot: Snapshot) -> Compared:
         """One point of the history."""
-        since = snapshot.time_s - self._settings.window_s
-        while self._ended and self._ended[0][0] < since:
-            self._ended.popleft()
-        took = [seconds for _, seconds in self._ended]
-        return Compared(
-            snapshot.time_s, utilisation(snapshot), float(np.mean(took)) if took else None, self._fallback_jct
-        )
+        found = self._outcome
+        measured_s, fallback_s = (found.measured_s, found.fallback_s) if found is not None else (None, None)
+        return Compared(snapshot.time_s, utilisation(snapshot), measured_s, fallback_s)
 
     def _decision_of(self, job: LiveJob) -> Decision | None:
         """The decision that placed a job."""

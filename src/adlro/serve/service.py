@@ -109,7 +109,7 @@ class Compared:
 
     time_s: float
     utilisation: float  # allocated share of the GPUs that are up
-    jct_s: float | None  # mean of the jobs that ended within the window
+    jct_s: float | None  # mean time in the system within the window, of all its jobs, ended or not
     fallback_jct_s: float | None
 
 

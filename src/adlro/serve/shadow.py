@@ -149,6 +149,10 @@ class Record:
 def read_record(path: Path) -> Record:
     """The record that a shadow kept in a file."""
     notes, broken = read_notes(path)
+    if broken and not notes:
+        raise StoreError(
+            f"'{path}' is no record of a shadow: none of its {broken} lines can be read. Name shadow.jsonl."
+        )
     if not any(note.what == LOOKED for note in notes):
         raise StoreError(f"'{path}' holds no record of a shadow yet; let the daemon run in shadow mode for a while.")
     record = record_of(notes, path.name)

@@ -24,7 +24,7 @@ export function showTiles(world) {
     ["Mean utilisation", percent(sum.busy), sum.busy === null ? "no telemetry" : busyNote],
     ["Running", number(running), counts.placed ? `${number(counts.placed)} about to start` : ""],
     ["Waiting", number(counts.waiting ?? 0), nextStart(world)],
-    ["Mean completion", duration(last?.jct_s), against(last, state.fallback)],
+    ["Time in the system", duration(last?.jct_s), against(last, state.fallback)],
     ["Latest tick", tick ? `#${number(tick.number)}` : MISSING, took ?? "none yet"],
   ];
   const make = ([name]) =>
