@@ -68,7 +68,9 @@ def test_what_took_long_and_was_asked_for_is_there_when_the_new_picture_is_shown
     jobs_shown(first, ALL, Filter(), 0, 10)
     first.make(WHERE, policy_of, packs=False).uses += 1
     first.costly[WHERE] = policy_of
-    first.costly["/never/asked", b"", ALL] = policy_of
+    nobody = ("/never/asked/again", b"", ALL)
+    first.make(nobody, policy_of, packs=False)
+    first.costly[nobody] = policy_of
     views._took_s = 1.0
     latest.turn()
     views.ready()

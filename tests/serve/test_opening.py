@@ -20,7 +20,7 @@ from adlro.core.errors import BackendError, CatalogueError, ConfigError, StoreEr
 from adlro.serve.config import load_config
 from adlro.serve.daemon import Daemon
 from adlro.serve.leader import Alone, FileLock, PostgresLock
-from adlro.serve.opening import answering, check, is_led, leadership_for, open_backend, open_memory, open_parts
+from adlro.serve.opening import _bound, answering, check, is_led, leadership_for, open_backend, open_memory, open_parts
 from adlro.serve.store_sqlite import FullError
 
 QUICK = {"policy.name": "fcfs", "policy.fallback": "fcfs"}
@@ -229,3 +229,12 @@ def test_the_unit_is_watched_and_gives_the_queue_back_when_it_fails() -> None:
     assert daemon["Unit"]["OnFailure"] == "adlro-release.service"
     assert "adlro serve --config" in daemon["Service"]["ExecStart"]
     assert "adlro slurm release-all" in unit("adlro-release.service")["Service"]["ExecStart"]
+
+
+def test_answers_in_two_halves_do_not_wait_for_the_readers_acknowledgement() -> None:
+    listener = _bound("127.0.0.1", 0)
+    assert listener is not None
+    with listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1

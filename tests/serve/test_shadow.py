@@ -444,3 +444,10 @@ def test_a_requeued_job_counts_once_from_its_first_submission(tmp_path: Path) ->
 )
 def test_a_list_of_hosts_is_spelt_out(text: str, names: list[str]) -> None:
     assert list(hosts(text)) == names
+
+
+def test_a_file_that_is_no_record_is_told_as_that(tmp_path: Path) -> None:
+    other = tmp_path / "notes.txt"
+    other.write_text("milk\nbread\n")
+    with pytest.raises(StoreError, match="none of its 2 lines can be read"):
+        read_record(other)
