@@ -25,6 +25,7 @@ def test_beside_a_real_slurm_every_job_is_recorded_replayed_and_left_alone(lab: 
     store = open_store("sqlite::memory:")
     daemon = Orchestrator(shadow, store)
     daemon.tick()
+    time.sleep(1.1)  # Slurm tells whole seconds: a start in that of the first look would count as one before it
     ids = []
     for number in range(JOBS):
         gpus, name = 1 + number % 4, ("train", "prepare")[number % 2]
