@@ -13,8 +13,9 @@ from adlro.catalogue.speeds import speed_of
 from adlro.core.policy import Policy
 from adlro.core.tables import DONE, DOWN, OVERRAN, STARTED, STOPPED, UP, Choice, Jobs, View
 from adlro.decide.catalogue import find_policy
-from adlro.decompose.following import seconds_of, traits_of, untold
-from adlro.decompose.online import Predicting
+from adlro.decompose.expected import NO_LIMIT_S
+from adlro.decompose.following import UNKNOWN_S, seconds_of, traits_of, untold
+from adlro.decompose.online import LIMIT, Predicting
 from adlro.normalise.pack import pack, plan_cluster
 
 PLAN = plan_cluster(load_cluster("paper16"))
@@ -101,6 +102,20 @@ def test_the_first_job_of_all_is_told_its_limit() -> None:
     played(jobs, in_python("sjf", told))
     assert told[0][1] == 0
     assert told[0][2] == pytest.approx(jobs.table["limit"][0] * jobs.table["gpus"][0])
+
+
+def test_who_gave_no_limit_counts_as_having_the_longest_that_anybody_gave_so_far() -> None:
+    jobs = busy(6)
+    jobs.table[:] = jobs.table[0]
+    jobs.table["submit"], jobs.table["gpus"], jobs.table["limit"] = np.arange(6.0), 1, 3600.0
+    jobs.table["limit"][[0, 2, 4]] = np.inf
+    jobs.table["limit"][3] = 1e6
+    told: Told = []
+    played(untold(jobs), in_python("sjf", told))
+    at_first = {j: next(amount for _, which, amount in told if which == j) for j in (0, 2, 4)}
+    assert at_first[0] == pytest.approx(NO_LIMIT_S**0.9 * UNKNOWN_S**0.1)  # nobody gave one
+    assert at_first[2] == pytest.approx(at_first[0], rel=1e-3)  # an hour is what stands for none
+    assert at_first[4] == pytest.approx(at_first[2] * (1e6 / 3600.0) ** LIMIT, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["sjf", "las", "srtf"])

@@ -26,7 +26,7 @@ from adlro.decompose.following import NO_LIMIT, SHORTEST_S, TRAIT
 MEDIAN: Final = 0.1
 LIMIT: Final = 0.2
 """What is told is the geometric mean of the expected runtime, the median by habits and the limit, with these weights of
-the last two. A job without a limit has no third."""
+the last two. For a job without a limit the longest stands that anybody gave so far; if nobody did there is no third."""
 
 LATE: Final = 3.5
 """A job is expected to run on for as long as it has run and was expected to (a Pareto law with the exponent 2). 95 % of
@@ -54,6 +54,7 @@ class Online(NamedTuple):
     told: habits.Told
     scratch: habits.Scratch
     means: expected.State
+    longest: Floats  # [1] s, the longest limit of a job that has come; 0: nobody gave one
     said: Floats  # [J] s that the job was said to run when it was submitted
     began: Floats  # [J] when the work of this stretch began; NaN: it never did
     speed: Floats  # [J] seconds of work that it does in one second where it stands
@@ -76,8 +77,10 @@ def welcome(view: View, online: Online, j: int) -> None:
     habits.guess(online.state, online.told, online.scratch, j, job)
     mean = math.log(expected.expect(online.means, job, view.clock[0].now))
     told = (1.0 - MEDIAN) * mean + MEDIAN * online.told.middle[j]
-    if job.limit < NO_LIMIT:
-        told += LIMIT * (math.log(max(job.limit, SHORTEST_S)) - mean)
+    limit = max(job.limit, SHORTEST_S) if job.limit < NO_LIMIT else online.longest[0]
+    if limit > 0.0:
+        online.longest[0] = max(online.longest[0], limit)
+        told += LIMIT * (math.log(limit) - mean)
     online.said[j] = max(math.exp(told), SHORTEST_S)
     view.jobs[j].estimate = online.said[j] * units_of(view, j)
 
@@ -175,7 +178,7 @@ ONLINE_TYPE = types.NamedTuple(
         types.NamedTuple([FLOATS_2D, COUNTS_2D, FLOATS, FLOATS], habits.Told),
         types.NamedTuple([CODES, FLOATS, FLOATS], habits.Scratch),
         types.NamedTuple([CODES_2D, COUNTS_2D, COUNTS_2D, *[FLOATS_2D] * 4, COUNTS, CODES], expected.State),
-        *[FLOATS] * 5,
+        *[FLOATS] * 6,
         COUNTS,
     ],
     Online,
@@ -226,7 +229,7 @@ class Predicting:
         return cls(
             Online(
                 traits, habits.empty(keys), habits.nothing_told(count), habits.room_to_work(), expected.empty(keys),
-                np.zeros(count), np.full(count, np.nan), np.zeros(count), np.zeros(count),
+                np.zeros(1), np.zeros(count), np.full(count, np.nan), np.zeros(count), np.zeros(count),
                 np.zeros(count), np.zeros(3, np.int64),
             )
         )  # fmt: skip
