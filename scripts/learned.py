@@ -3,6 +3,7 @@
     python scripts/learned.py paper16 --first-seed 7000 --seeds 12      # one set, on seeds to tune on
     python scripts/learned.py all --keep out/                           # the final tables, on seeds from 1,000,000 on
     python scripts/learned.py all --keep out/ --at-once 8               # the same where there are cores for it
+    python scripts/learned.py all --keep out/ --short                   # a line for each place
 
 Each row is made from `adlro compare --json`; what is in the folder of --keep is not run again. The policy that a
 learned one has to beat is the best of the baselines on these very jobs, chosen by its mean: a harder measure than any
@@ -17,12 +18,15 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
-from adlro.measure.statistics import against
+import numpy as np
+
+from adlro.measure.statistics import against, holm
+from adlro.measure.statistics import compared as compared_rows
 
 ROOT: Final = Path(__file__).parent.parent
 TRACES: Final = os.environ.get("ADLRO_TRACES", "../shared/traces")
@@ -50,6 +54,7 @@ class Place:
     seeds: int = 30  # 0: windows of a trace
     stopping: bool = False
     clairvoyant: bool = False
+    ours: tuple[str, ...] = OURS
 
 
 def paper16(load: float, estimates: str) -> Place:
@@ -82,23 +87,34 @@ def elsewhere(estimates: str) -> tuple[Place, ...]:
         Place(
             f"512 GPUs of unseen models, {estimates}",
             f"-c examples/unseen512.toml -w paper --jobs 3000 --load 0.9 {told}",
-            10,
+            ours=("eft-reserving", "adlro"),
         ),
     )
 
 
+LARGE: Final = Place(
+    "512 GPUs of unseen models, with look-ahead, oracle",
+    "-c examples/unseen512.toml -w paper --jobs 3000 --load 0.9 --estimates oracle",
+    10,
+    ours=("adlro", "lookahead-sjf-picky", "adlro-lookahead"),
+)
+"""Look-ahead on so many GPUs takes minutes for each run: ten seeds."""
+
 SETS: Final[dict[str, tuple[Place, ...]]] = {
-    "saturated": (paper16(2.0, "oracle"),),
+    "saturated": (
+        replace(paper16(2.0, "oracle"), clairvoyant=False, ours=("eft-reserving", "adlro", "adlro-lookahead")),
+    ),
     "paper16": tuple(paper16(load, "oracle") for load in (0.7, 0.9, 1.1)),
     "paper16-noisy": tuple(paper16(load, "noisy:0.5") for load in (0.7, 0.9, 1.1)),
     "elsewhere": elsewhere("oracle"),
     "elsewhere-noisy": elsewhere("noisy:0.5"),
+    "large": (LARGE,),
 }
 
 
 def compared(place: Place, given: argparse.Namespace) -> dict[str, Any]:
     """The JSON of one comparison, from the folder of kept ones if it is there."""
-    names = [*KEEPING, *(STOPPING if place.stopping else ()), *OURS]
+    names = [*KEEPING, *(STOPPING if place.stopping else ()), *place.ours]
     names += ["lookahead-clairvoyant"] if place.clairvoyant else []
     threads = max(1, (os.cpu_count() or 1) // given.at_once)
     words = ["compare", *shlex.split(place.options), "-p", ",".join(names), "--threads", str(threads), "--json"]
@@ -140,6 +156,48 @@ def show(place: Place, found: dict[str, Any]) -> None:
         print(f"| `{name}` | {jct / 3600:.3g} | {told} | {rate:.2f} | {100 * use:.1f} % |")
 
 
+PAIRS: Final = (
+    ("adlro", "best"),
+    ("adlro-lookahead", "best"),
+    ("adlro", "eft-reserving"),
+    ("adlro", "srtf"),
+    ("adlro-lookahead", "srtf"),
+    ("adlro-lookahead", "lookahead-sjf-picky"),
+    ("adlro-lookahead", "lookahead-eft-reserving"),
+    ("adlro-lookahead", "lookahead-clairvoyant"),
+)
+"""Who is held against whom in the short form; `best`: the best baseline that keeps jobs running."""
+
+
+def show_short(name: str, results: list[tuple[Place, dict[str, Any]]]) -> None:
+    """Print a set as one table: a line for each place and pair, with Holm's correction over the lines of a pair."""
+    lines = []
+    for ours, other in PAIRS:
+        of_pair = []
+        for place, found in results:
+            theirs = min(KEEPING, key=lambda name: mean_of(found, name)) if other == "best" else other
+            if ours in found["policies"] and theirs in found["policies"]:
+                one, two = (np.array([found["policies"][each]["per_seed"]["jct_mean_s"]]) for each in (ours, theirs))
+                of_pair.append((place, ours, theirs, compared_rows(one, two, ["JCT"])[0], one, two))
+        corrected = holm([float(each[3].wilcoxon_p_holm or 0.0) for each in of_pair])
+        lines += [(*each, p) for each, p in zip(of_pair, corrected, strict=True)]
+    print(f"\n**{name}**\n\n| place | policy | against | mean JCT | 95 % interval | better on | p (Holm) |")
+    print("|---|---|---|--:|--:|--:|--:|")
+    for place, ours, theirs, difference, one, two, p in lines:
+        base = two.mean()
+        low, high = difference.low or 0.0, difference.high or 0.0
+        cells = (
+            place.title,
+            f"`{ours}`",
+            f"`{theirs}`",
+            f"{100 * (one.mean() / base - 1):+.1f} %",
+            f"{100 * low / base:+.1f} to {100 * high / base:+.1f}",
+            f"{np.count_nonzero(one < two)} of {one.size}",
+            "< 0.001" if p < 0.001 else f"{p:.3f}",
+        )
+        print(f"| {' | '.join(cells)} |".replace("-0.0 %", "0.0 %").replace("| -", "| −").replace("to -", "to −"))
+
+
 def main() -> None:
     """Run sets of comparisons and print their tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -148,14 +206,21 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--at-once", type=int, default=1, help="comparisons that run side by side")
     parser.add_argument("--keep", type=Path, default=None)
+    parser.add_argument("--short", action="store_true", help="one table for each set")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         given.keep = given.keep or Path(folder)
         given.keep.mkdir(parents=True, exist_ok=True)
-        places = [place for name in (SETS if "all" in given.sets else given.sets) for place in SETS[name]]
+        sets = list(SETS) if "all" in given.sets else given.sets
         with ThreadPoolExecutor(given.at_once) as pool:
-            for place, found in zip(places, pool.map(lambda place: compared(place, given), places), strict=True):
-                show(place, found)
+            made = {place: pool.submit(compared, place, given) for name in sets for place in SETS[name]}
+            for name in sets:
+                results = [(place, made[place].result()) for place in SETS[name]]
+                if given.short:
+                    show_short(name, results)
+                    continue
+                for place, found in results:
+                    show(place, found)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,19 @@ def test_a_job_without_gpus_starts_at_once() -> None:
     assert run(case, "adlro")[1].start == 1
 
 
+@pytest.mark.parametrize("name", ["adlro", "eft-reserving"])
+def test_of_jobs_without_gpus_the_shortest_goes_first(name: str) -> None:
+    case = Case([("fast", 1, 2.0)], [(0, 30, 0, {"cpus": 2.0}), (0, 10, 0, {"cpus": 2.0}), (0, 20, 0, {"cpus": 2.0})])
+    assert [run(case, name)[job].start for job in range(3)] == [30, 0, 10]
+
+
+@pytest.mark.parametrize("name", ["adlro", "eft-reserving"])
+def test_a_job_without_gpus_goes_where_the_fewest_gpus_are_then_where_the_fewest_cores_are_free(name: str) -> None:
+    nodes = [("fast", 2, 8.0), ("fast", 1, 8.0), ("fast", 1, 4.0), ("fast", 1, 2.0)]
+    case = Case(nodes, [(0, 10, 0, {"cpus": 4.0})])
+    assert run(case, name)[0].site == 2
+
+
 @pytest.mark.parametrize("name", ["adlro", "adlro-lookahead"])
 def test_the_same_run_comes_out_the_same(name: str) -> None:
     case = mixed_case(3)

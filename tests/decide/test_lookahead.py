@@ -22,6 +22,7 @@ from adlro.act.simulator import Outcome, simulate
 from adlro.core.engine import OVER, advance, apply
 from adlro.core.errors import PolicyError
 from adlro.core.policy import Choose, Policy
+from adlro.core.rules import best_runtime
 from adlro.core.tables import Choice, Floats, Ints, View
 from adlro.decide import lookahead as looking
 from adlro.decide.catalogue import find_policy, policies
@@ -114,6 +115,48 @@ def test_what_it_takes_never_costs_more_than_the_choice_of_the_base(seed: int, m
     for of_base, least, same in found:
         # A plan may begin with the base's choice and still be better than going on as the base does.
         assert same or least < of_base
+
+
+def left_undone(world: View) -> float:
+    """What the jobs that never began would need, as look-ahead guesses it."""
+    waiting = world.queue[world.clock[0].head : world.clock[0].head + world.clock[0].queued]
+    return sum(best_runtime(world, j) for j in waiting)
+
+
+def test_it_stops_playing_when_all_have_begun_and_comes_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs: list[list[float]] = []
+    chosen = looking.chosen
+
+    def spy(trial: looking.Trial, members: Ints, tried: int, first: Choice) -> Choice:
+        costs[-1] += trial.cost[:tried].tolist()
+        return chosen(trial, members, tried, first)
+
+    monkeypatch.setattr(looking, "chosen", spy)
+    for seed in range(3):
+        outcomes = []
+        for policy in (over("sjf"), lookahead(find_policy("sjf"), leaf=left_undone)):  # with a leaf: played to the end
+            costs.append([])
+            outcomes.append(play(mixed_case(seed), policy).events)
+        assert outcomes[0] == outcomes[1]
+        assert costs[-2] == pytest.approx(costs[-1])
+        assert len(costs[-1]) > 10
+
+
+def test_on_a_large_cluster_fewer_choices_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+    chosen = looking.chosen
+
+    def spy(trial: looking.Trial, members: Ints, count: int, first: Choice) -> Choice:
+        tried.append(count)
+        return chosen(trial, members, count, first)
+
+    monkeypatch.setattr(looking, "chosen", spy)
+    play(mixed_case(0), over("sjf"))
+    most, tried = max(tried), []
+    monkeypatch.setattr(looking, "MOST_WORK", 1)
+    play(mixed_case(0), over("sjf"))
+    assert most > 4
+    assert max(tried) <= 4  # the base's choice, a pair, waiting, a plan
 
 
 def test_a_budget_of_nothing_gives_the_answers_of_the_base() -> None:

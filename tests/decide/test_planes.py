@@ -7,6 +7,7 @@ import pytest
 from tests.decide.conftest import Case
 from tests.decide.test_outlook import HALF_T4, T4, V100, looked, row_of
 
+from adlro.decide.outlook import quick_log
 from adlro.decide.planes import (
     FAR,
     PAIR_PLANES,
@@ -19,7 +20,6 @@ from adlro.decide.planes import (
     log_of_more,
     make_planes,
     observe,
-    quick_log,
 )
 
 CASE = Case([(V100, 4), (V100, 2), (T4, 2)], [(0, 10), (0, 16, 2), (0, 4), (0, 30, 3)], HALF_T4)

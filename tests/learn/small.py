@@ -17,7 +17,7 @@ from adlro.learn.worlds import stack, worlds_of
 SMALL: dict[str, Any] = {
     "steps": 0, "episodes": 0, "environments": 8, "jobs": 12, "batch": 16, "memory": 16, "channels": 8, "layers": 1,
     "warm_up": 2, "report_every": 5, "evaluate_every": 0, "checkpoint_every": 0, "exam_environments": 2,
-    "exam_jobs": 12, "learner_threads": 1,
+    "exam_jobs": 12, "learner_threads": 1, "worst": 0.0,
 }  # fmt: skip
 
 

@@ -61,8 +61,8 @@ def test_both_presets_go_through_the_same_loop(name: str) -> None:
     assert all(np.isfinite(array).all() for array in training.preset.arrays_of(training.learner.average).values())
 
 
-def test_a_network_that_has_learnt_nothing_plays_like_the_rule() -> None:
-    training = small_training(steps=1, exam_jobs=40)
+def test_a_network_that_trusts_the_rule_and_has_learnt_nothing_plays_like_it() -> None:
+    training = small_training(steps=1, exam_jobs=40, trust=1.0)
     marks = evaluate(training.preset, training.exam, train.greedy(training), 2)
     assert marks.against_rule == pytest.approx(1.0, abs=1e-6)
 
@@ -106,6 +106,21 @@ def test_a_state_that_was_half_written_leaves_the_one_before(tmp_path: Path) -> 
     assert train.main([*words, "--out", str(tmp_path / "a")]) == 0
     (tmp_path / "a" / "state.safetensors.new").write_bytes(b"half")
     assert train.main(["--resume", str(tmp_path / "a"), "--device", "cpu"]) == 0
+
+
+def test_a_training_may_begin_with_a_network_of_another_shape_than_its_config_says(tmp_path: Path) -> None:
+    words = words_for(tmp_path, steps=400)
+    assert train.main([*words, "--out", str(tmp_path / "one"), "--set=channels=12", "--set=layers=1"]) == 0
+    one = tmp_path / "one" / "last.safetensors"
+    still = words_for(tmp_path, steps=1, updates=0)
+    assert train.main([*still, "--from", str(one), "--out", str(tmp_path / "two")]) == 0
+    arrays, told = read_arrays(tmp_path / "two" / "last.safetensors")
+    assert same(arrays, read_arrays(one)[0])
+    assert (told["config"]["channels"], told["config"]["layers"]) == (12, 1)
+    assert told["from"]["steps"] == 400
+    resumed = train.read_setup(tmp_path / "two").start
+    assert resumed is not None
+    assert same(resumed.arrays, arrays)
 
 
 def test_exploding_numbers_stop_the_training_and_leave_the_best_as_it_was(
@@ -191,6 +206,20 @@ def test_the_command_trains_on_one_cluster_and_tells_what_came_of_it(
 )
 def test_a_wrong_word_is_told_in_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["train", *words]) == 2
+    assert told in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--from", "nowhere", "--quick"], "nowhere: no such file; expected a checkpoint"),
+        (["--from", "adlro", "--preset", "paper"], "of the preset 'adlro'; expected one of 'paper'"),
+    ],
+)
+def test_a_checkpoint_that_nothing_can_begin_with_is_told_in_one_line(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["train", *words]) == 1
     assert told in capsys.readouterr().err.splitlines()[-1]
 
 

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +16,7 @@ from adlro.core.errors import UsageError
 if TYPE_CHECKING:  # these import PyTorch
     from adlro.learn.batch import Worlds
     from adlro.learn.config import Config
-    from adlro.learn.train import Listener, Progress, Setup
+    from adlro.learn.train import Listener, Progress, Setup, Start
 
 LIMITS = "How long"
 MACHINE = "The machine"
@@ -56,6 +56,12 @@ def train(
     resume: Annotated[
         Path | None, typer.Option("--resume", metavar="DIR", help="Go on where the training in this folder was.")
     ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="FILE", help="Begin with the network of a checkpoint, or with the one that ships (adlro)."
+        ),
+    ] = None,
     worlds: Annotated[
         Path | None, typer.Option("--worlds", metavar="FILE", help="Learn in the worlds of an .npz file.")
     ] = None,
@@ -93,12 +99,13 @@ def train(
     DIR/best.safetensors` then compares the network with policies.
     """
     need_pytorch()
-    from adlro.learn.train import config_of, find_device, read_setup
+    from adlro.decide.greedy_q import shipped_path
+    from adlro.learn.train import config_of, find_device, read_setup, read_start
 
     if resume is not None:
         given: dict[str, object] = {
             "--seeds": seeds > 1, "--config": config, "--set": settings, "--worlds": worlds, "--cluster": cluster,
-            "--quick": quick, "--steps": steps, "--episodes": episodes, "--minutes": minutes,
+            "--quick": quick, "--steps": steps, "--episodes": episodes, "--minutes": minutes, "--from": start,
         }  # fmt: skip
         for flag in (flag for flag, value in given.items() if value):
             raise UsageError(f"{flag} with --resume: a training goes on as it began. Leave it out.")
@@ -115,9 +122,12 @@ def train(
         results.append(one_training(read_setup(resume), resume, where, count, tensorboard, True))
     else:
         chosen = config_of(preset, config, settings or (), quick, steps, episodes, minutes)
+        begun: Start | None = None
+        if start is not None:
+            begun, chosen = read_start(shipped_path() if start == "adlro" else Path(start), preset, chosen)
         for each in range(seed, seed + seeds):
             folder = out if seeds == 1 else out / f"seed-{each}"
-            setup = setup_for(preset, chosen, each, worlds, cluster, workload)
+            setup = replace(setup_for(preset, chosen, each, worlds, cluster, workload), start=begun)
             results.append(one_training(setup, folder, where, count, tensorboard, False))
     if onnx is not None:
         from adlro.learn.onnx import export_onnx

@@ -164,8 +164,12 @@ def q_lookahead(weights: Callable[[], Weights], name: str, summary: str, budget_
 @cache
 def shipped() -> Weights:
     """The weights that come with the package."""
-    with resources.as_file(resources.files("adlro.decide").joinpath("checkpoints", "adlro.safetensors")) as path:
-        return read_weights(path)[0]
+    return read_weights(shipped_path())[0]
+
+
+def shipped_path() -> Path:
+    """Where they are."""
+    return Path(str(resources.files("adlro.decide").joinpath("checkpoints", "adlro.safetensors")))
 
 
 def policy_from(path: Path) -> Policy:

@@ -21,7 +21,7 @@ import numpy as np
 from numba import types
 
 from adlro.core.compiled import compiled, compiled_with, widened
-from adlro.core.engine import LIVE, OVER, PROGRESS, TRUTH_TYPE, Truth, advance, apply, rise, set_end
+from adlro.core.engine import DECIDE, LIVE, OVER, PROGRESS, TRUTH_TYPE, Truth, advance, apply, rise, set_end
 from adlro.core.errors import PolicyError
 from adlro.core.policy import CHOOSE_TYPE, FLOATS, INTS, VIEW_TYPE, Choose, Policy, starting, waiting
 from adlro.core.rules import (
@@ -95,6 +95,10 @@ FIRST_ROWS: Final = 64
 MOST_JOBS: Final = 128
 """Waiting jobs in the world. Of a longer queue those with the least best runtime are taken, and all that a candidate
 names: whoever cares for the mean starts the short ones first, so the next hours are about them."""
+
+MOST_WORK: Final = 500_000
+"""Choices tried × jobs of the world × GPUs of the cluster: on large clusters fewer choices are tried, since playing
+one forward takes time in proportion to both. On 16 GPUs, or on 100 with less than a hundred jobs, all are tried."""
 
 ROUNDING: Final = 1e-9
 """Another choice must be better than the base's by this share of the cost: sums depend on the order of the ends."""
@@ -315,6 +319,15 @@ def outstanding(world: View, truth: Truth, jobs: int, began: float, guess: bool)
 
 
 @compiled
+def settled(world: View, truth: Truth) -> bool:
+    """Whether all jobs of the world have come and begun, so that nobody will be asked again."""
+    clock = world.clock[0]
+    if clock.queued > 0 or truth.progress[0].asked_when_none_waits != 0:
+        return False
+    return clock.arrived == len(world.jobs) or world.jobs[clock.arrived].submit == FOREVER
+
+
+@compiled
 def keep(view: View, world: View, target: int, s: int, for_all: bool) -> None:
     """Keep a site (for a gang over several nodes: its pool) for the target, or open it for all again.
 
@@ -362,6 +375,7 @@ def rolled_out(
     seconds = 0.0
     target = trial.target[c]
     deciding = True
+    status = DECIDE
     if target == NOBODY:
         choice = Choice(widened(trial.verb[c]), widened(trial.job[c]), widened(trial.site[c]), trial.until[c])
         deciding = apply(world, truth, choice)
@@ -387,13 +401,15 @@ def rolled_out(
             remember(trial, c, choice)
             deciding = apply(world, truth, choice)
         progress.events = 0  # nobody reads this log but `counted`
+        if guess and settled(world, truth):
+            break  # nothing is left to decide, so what is guessed of those that run is the truth of this world
         status = advance(world, truth)
         seconds += counted(world, truth, began)
         if status == OVER or clock.now >= began + horizon:
             break
         deciding = progress.deciding != 0
-    if target != NOBODY and status == OVER:
-        return FOREVER  # the plan's job never starts
+    if target != NOBODY and status == OVER and world.runs[target].state != FINISHED:
+        return FOREVER  # the plan's job never starts, neither there nor, by the base, elsewhere
     return seconds + outstanding(world, truth, jobs, began, guess)
 
 
@@ -700,9 +716,10 @@ def lookahead(
     Tried are the base's own choice, the best pairs by `rank`, waiting, and plans, in this order; equals go to the
     first. An `adviser`, made anew for each run, takes the place of `rank` and of the base's own choice, and what it
     says that a choice costs is added: it may know what playing forward cannot show, such as the jobs that usually come.
-    Each choice is played until all known jobs have ended, or for `horizon_s` simulated seconds (not for a number of
-    decisions, of which a busy choice has more in the same time). What is unfinished then costs what `leaf` says, or a
-    guess: running jobs end as expected, others run at once where they are fastest.
+    On large clusters fewer are tried (MOST_WORK). Each choice is played until all known jobs have ended, or for
+    `horizon_s` simulated seconds (not for a number of decisions, of which a busy choice has more in the same time).
+    What is unfinished then costs what `leaf` says, or a guess: running jobs end as expected, others run at once where
+    they are fastest.
 
     After `budget_s` seconds by `clock` the best so far is taken. That makes an answer depend on the machine, so it is
     for live clusters; without it the same run always comes out the same.
@@ -725,10 +742,11 @@ def lookahead(
         def choose(view: View) -> Choice:
             nonlocal world
             deadline = clock() + budget_s
-            advice = advise(view, candidates)
+            half = most_tries(view, most_jobs) // 2
+            advice = advise(view, min(candidates, half))
             first = advice.first
             choices = choices_for(view, first, advice.jobs, advice.sites)
-            planned = plans_for(view, plans)
+            planned = plans_for(view, min(plans, half))
             tried = len(choices) + len(planned)
             if tried == 1 or clock() >= deadline:
                 return first
@@ -762,6 +780,13 @@ def lookahead(
         needs=tuple(dict.fromkeys((*base.needs, "estimate"))),
         prepare=base.prepare,
     )
+
+
+def most_tries(view: View, most_jobs: int) -> int:
+    """How many choices there is time to try, beside the first and waiting: at least two."""
+    clock = view.clock[0]
+    jobs = int(clock.running) + min(int(clock.queued), most_jobs)
+    return max(2, MOST_WORK // max(1, jobs * len(view.gpus)))
 
 
 def by_base(ask: Choose, rank: Rank) -> Advise:

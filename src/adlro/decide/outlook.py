@@ -1,7 +1,7 @@
 """What can be foreseen at a decision: when GPUs come free, when each job could start where, and whom that would delay.
 
 Everything here follows from estimates and the rules. The rule `eft-reserving` decides by it alone; the network sees it
-as planes over (job, pool) pairs, and starts from the same judgement (`prior`). A pool is all GPUs of one model; within
+as planes over (job, pool) pairs, the rule's judgement (`prior`) among them. A pool is all GPUs of one model; within
 it a job goes to the site where it fits most tightly, so the pair (job, pool) names a site.
 """
 
@@ -19,6 +19,7 @@ from adlro.core.rules import (
     fits_across,
     fits_on_node,
     in_queue,
+    most_free_on,
     restart_cost,
     seen,
     work_left,
@@ -59,6 +60,8 @@ class Outlook(NamedTuple):
     counts: Ints  # [3] rows in use; legal pairs; the row of the head
     unit: Floats  # [1] typical runtime of the rows in s: what the network measures time in
 
+
+LN_2: Final = math.log(2.0)
 
 HEAD: Final = 2
 """Where Outlook.counts names the head: of the jobs that must wait for their goal, the one that would end first."""
@@ -101,6 +104,20 @@ def look(view: View, outlook: Outlook) -> int:
         foresee_rows(view, outlook)
         judge(view, outlook)
     return outlook.counts[1]
+
+
+@compiled
+def quick_log(x: float) -> float:
+    """The natural logarithm of a positive number within 1e-9; a network is shown dozens at every step.
+
+    x = m · 2^e with m from √½ to √2, and log m = 2 artanh((m − 1) / (m + 1)) by its series.
+    """
+    bits = np.float64(x).view(np.int64)
+    e = (bits - 0x3FE6A09E00000000) >> 52
+    m = np.int64(bits - (e << 52)).view(np.float64)
+    s = (m - 1.0) / (m + 1.0)
+    z = s * s
+    return e * LN_2 + s * (2.0 + z * (2.0 / 3.0 + z * (2.0 / 5.0 + z * (2.0 / 7.0 + z * (2.0 / 9.0)))))
 
 
 # ---- the rows ----------------------------------------------------------------------------------------------------
@@ -190,6 +207,8 @@ def tightest_spot(view: View, j: int, p: int) -> int:
     width = view.width[job.kind, view.sites[pool.anchor].form]
     if width > 1:
         return pool.anchor if fits_across(view, j, pool.anchor, width) else NOBODY
+    if job.share == WHOLE_GPU and most_free_on(view, p, 1) < job.gpus:
+        return NOBODY
     chosen = NOBODY
     least = 0
     fastest = 0.0
@@ -277,7 +296,7 @@ def foresee_rows(view: View, outlook: Outlook) -> None:
         job = view.jobs[outlook.rows[w]]
         outlook.finish[w] = FOREVER
         outlook.goal[w] = NOBODY
-        logs += math.log(max(outlook.brief[w], 1.0))
+        logs += quick_log(max(outlook.brief[w], 1.0))
         for p in range(len(view.pools)):
             outlook.delay[w, p] = 0.0
             outlook.wait[w, p] = FOREVER
@@ -391,7 +410,7 @@ def judge(view: View, outlook: Outlook) -> None:
                 if outlook.delay[w, p] > 0.0 and run > outlook.finish[head]:
                     continue
             if run <= (1.0 + PATIENCE) * outlook.finish[w]:
-                outlook.prior[w, p] = max(-LONGEST, min(LONGEST, -0.5 * math.log(max(run, 1e-3) / outlook.unit[0])))
+                outlook.prior[w, p] = max(-LONGEST, min(LONGEST, -0.5 * quick_log(max(run, 1e-3) / outlook.unit[0])))
 
 
 @compiled
@@ -428,14 +447,43 @@ def delay_of_head(view: View, outlook: Outlook, w: int, p: int) -> float:
 
 @compiled
 def start_without_gpu(view: View) -> Choice:
-    """Start the first job that needs no GPU and fits somewhere: it takes nothing that the others wait for."""
+    """Start the shortest job that needs no GPU and fits somewhere, where it is least in the way of those that do."""
+    chosen = NOBODY
+    site = NOBODY
+    least = FOREVER
     for q in range(seen(view)):
         j = in_queue(view, q)
         if view.jobs[j].gpus == 0:
-            for s in range(len(view.sites)):
-                if fits_on_node(view, j, s):
-                    return Choice(START, widened(j), widened(s), FOREVER)
-    return Choice(WAIT, NOBODY, NOBODY, FOREVER)
+            brief = best_runtime(view, j)
+            if brief < least:
+                s = plainest_spot(view, j)
+                if s != NOBODY:
+                    chosen = j
+                    site = s
+                    least = brief
+    if chosen == NOBODY:
+        return Choice(WAIT, NOBODY, NOBODY, FOREVER)
+    return Choice(START, widened(chosen), widened(site), FOREVER)
+
+
+@compiled
+def plainest_spot(view: View, j: int) -> int:
+    """The node that the job fits on with the fewest GPUs; of equal ones that with the fewest free, the fewest cores."""
+    chosen = NOBODY
+    for s in range(len(view.sites)):
+        if chosen != NOBODY:
+            site, best = view.sites[s], view.sites[chosen]
+            if site.gpus != best.gpus:
+                worse = site.gpus > best.gpus
+            elif site.free_gpus != best.free_gpus:
+                worse = site.free_gpus > best.free_gpus
+            else:
+                worse = view.nodes[site.node].free_cpus >= view.nodes[best.node].free_cpus
+            if worse:
+                continue
+        if fits_on_node(view, j, s):
+            chosen = s
+    return chosen
 
 
 @compiled

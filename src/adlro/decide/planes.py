@@ -15,7 +15,7 @@ from adlro.core.compiled import compiled, compiled_allocating
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import gpu_share
 from adlro.core.tables import FOREVER, NOBODY, View
-from adlro.decide.outlook import HEAD, IDLE, Outlook
+from adlro.decide.outlook import HEAD, IDLE, Outlook, quick_log
 
 Singles = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
@@ -107,27 +107,12 @@ def new_planes(rows: int, pools: int) -> Planes:
     )
 
 
-LN_2: Final = math.log(2.0)
 LEAST: Final = math.log(0.0183)
 MOST: Final = math.log(54.6)
 """Where differences of logarithms are cut off."""
 
 COUNT_LOGS: Final = 0.5 * np.log1p(np.arange(256.0))
 """`log_of_more` of whole numbers: most of what is counted is small."""
-
-
-@compiled
-def quick_log(x: float) -> float:
-    """The natural logarithm of a positive number within 1e-9; a network is shown dozens at every step.
-
-    x = m · 2^e with m from √½ to √2, and log m = 2 artanh((m − 1) / (m + 1)) by its series.
-    """
-    bits = np.float64(x).view(np.int64)
-    e = (bits - 0x3FE6A09E00000000) >> 52
-    m = np.int64(bits - (e << 52)).view(np.float64)
-    s = (m - 1.0) / (m + 1.0)
-    z = s * s
-    return e * LN_2 + s * (2.0 + z * (2.0 / 3.0 + z * (2.0 / 5.0 + z * (2.0 / 7.0 + z * (2.0 / 9.0)))))
 
 
 @compiled

@@ -29,7 +29,7 @@ class Config:
     # Environments.
     environments: int = option(8192, "Environments stepped side by side.", 1)
     groups: int = option(2, "Groups of environments that take turns: one steps while the next is acted on.", 1, 8)
-    jobs: int = option(128, "Jobs in an episode.", 1)
+    jobs: int = option(64, "Jobs in an episode.", 1)
     rows: int = option(16, "Waiting jobs that the network sees.", 1, 256)
     load_low: float = option(0.5, "Smallest load of an episode.", 0, None, True)
     load_high: float = option(1.5, "Largest load of an episode.", 0, None, True)
@@ -46,7 +46,7 @@ class Config:
     # The network.
     channels: int = option(64, "Channels of a layer.", 1, 1024)
     layers: int = option(2, "Layers in which pairs hear of each other.", 0, 16)
-    trust: float = option(1.0, "How much the rule's judgement counts in Q; 0: not at all.", 0)
+    trust: float = option(0.0, "How much the rule's judgement counts in Q; 0: not at all.", 0)
     dueling: bool = option(True, "The value of a state and the advantage of an action are apart.")
     # Learning.
     batch: int = option(4096, "Samples of an update.", 1)
@@ -54,7 +54,7 @@ class Config:
     memory: int = option(64, "Rounds that are kept to learn from.", 4)
     priority: float = option(0.0, "Power of a sample's last error by which it is drawn; 0: all alike.", 0, 1)
     warm_up: int = option(8, "Rounds before the first update, beyond the n steps of a sample.", 1)
-    horizon: int = option(8, "Steps of a sample before the network's own value counts (n-step).", 1)
+    horizon: int = option(4, "Steps of a sample before the network's own value counts (n-step).", 1)
     gamma: float = option(0.97, "What the value of the next decision counts.", 0, 1)
     double: bool = option(True, "The trained network chooses the action whose value the target network gives.")
     rate: float = option(1e-3, "Learning rate at its highest.", 0, None, True)
@@ -71,7 +71,7 @@ class Config:
     explore_low: float = option(0.02, "Share of explored actions in the environment that explores least.", 0, 1)
     explore_high: float = option(0.4, "The same in the one that explores most; the others lie between.", 0, 1)
     explore_until: float = option(0.0, "Part of the training in which these shares fall from 1.", 0, 1)
-    explore_prior: float = option(0.5, "Share of explored actions drawn by the rule's judgement, not evenly.", 0, 1)
+    explore_prior: float = option(0.0, "Share of explored actions drawn by the rule's judgement, not evenly.", 0, 1)
     # Looking at it.
     report_every: int = option(50, "Rounds between two lines of progress.", 1)
     evaluate_every: int = option(500, "Rounds between two evaluations; 0: none but the last.", 0)

@@ -23,11 +23,11 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from adlro import __version__
 from adlro.core.errors import AdlroError, CheckpointError, ConfigError, UsageError
-from adlro.decide.checkpoint import Arrays
+from adlro.decide.checkpoint import Arrays, read_arrays
 from adlro.learn.batch import Worlds
 from adlro.learn.checkpoint import BEST, LAST, STATE, read_state, write_checkpoint, write_state
 from adlro.learn.config import Config, altered, read_config, with_settings
@@ -47,6 +47,7 @@ SCRATCH: Final = ("events", "worlds")
 """Arrays of a batch that say nothing between two steps, or never change."""
 
 SETUP: Final = "training.json"
+START: Final = "start.safetensors"
 LOG: Final = "log.jsonl"
 
 
@@ -116,6 +117,15 @@ class Training:
     best: float = float("inf")
     curve: list[list[float]] = field(default_factory=list)
     last_marks: Marks | None = None
+    start: "Start | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The network that a training begins with, in place of chance."""
+
+    arrays: Arrays
+    provenance: dict[str, Any]
 
 
 # ---- the beginning -----------------------------------------------------------------------------------------------
@@ -141,6 +151,7 @@ def begin(
     seed: int,
     device: torch.device,
     threads: int,
+    start: Start | None = None,
 ) -> Training:
     """A training before its first round."""
     if not (config.steps or config.episodes or config.minutes):
@@ -157,6 +168,8 @@ def begin(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         network = preset.make_network(config, batches[0])
+    if start is not None:
+        take_over(network, preset.network_of(start.arrays))
     generator = torch.Generator(device)
     generator.manual_seed(seed)
     half = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -177,7 +190,30 @@ def begin(
         actions=[None for _ in seeds],
         returns=[np.zeros(size, np.float32) for _ in seeds],
         loss=torch.zeros((), device=device),
+        start=start,
     )
+
+
+def take_over(network: nn.Module, other: nn.Module) -> None:
+    """Give the network the weights of another one."""
+    try:
+        network.load_state_dict(other.state_dict())
+    except RuntimeError:
+        raise CheckpointError("--from: a network of another shape. Was it trained for another cluster?") from None
+
+
+SHAPE: Final = ("channels", "layers", "trust", "dueling")
+"""Options that say what network it is; with --from they are the checkpoint's."""
+
+
+def read_start(path: Path, preset: str, config: Config) -> tuple[Start, Config]:
+    """A checkpoint to begin with, and the config with the shape of its network."""
+    arrays, provenance = read_arrays(path)
+    if provenance.get("preset") != preset:
+        raise CheckpointError(f"{path}: of the preset {provenance.get('preset')!r}; expected one of {preset!r}.")
+    of_it = provenance.get("config") or {}
+    shape = {name: of_it[name] for name in SHAPE if name in of_it}
+    return Start(arrays, provenance), altered(config, shape, str(path))
 
 
 def compile_step(preset: Preset, config: Config, worlds: Worlds) -> None:
@@ -470,6 +506,7 @@ def provenance(training: Training) -> dict[str, Any]:
         },
         "evaluation": asdict(training.last_marks) if training.last_marks else None,
         "curve": training.curve[::-1][::every][::-1],
+        **({"from": training.start.provenance} if training.start else {}),
     }
 
 
@@ -596,6 +633,7 @@ class Setup:
     worlds: Worlds
     fixed: Worlds  # for the evaluation at given loads
     drawn: Worlds | None  # for the evaluation on random clusters
+    start: Start | None = None  # the network to begin with; none: one by chance
 
 
 Listener = Callable[[Progress, Sequence[str]], None]
@@ -605,12 +643,14 @@ Listener = Callable[[Progress, Sequence[str]], None]
 def write_setup(setup: Setup, folder: Path) -> None:
     """Write down what a training begins with, for who resumes it."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (STATE, LOG):
+    for name in (STATE, LOG, START):
         (folder / name).unlink(missing_ok=True)
     for name, worlds in (("worlds", setup.worlds), ("exam-fixed", setup.fixed), ("exam-random", setup.drawn)):
         if worlds is not None:
             save_worlds(folder / f"{name}.npz", worlds)
     about = {"preset": setup.preset, "seed": setup.seed, "config": setup.config.as_dict(), "version": __version__}
+    if setup.start is not None:
+        write_checkpoint(folder / START, setup.start.arrays, setup.start.provenance)
     (folder / SETUP).write_text(json.dumps(about, indent=2) + "\n")
 
 
@@ -623,7 +663,7 @@ def read_setup(folder: Path) -> Setup:
         raise UsageError(f"--resume: no training in '{folder}'; expected a folder with {SETUP}.") from None
     except (ValueError, KeyError, TypeError):
         raise ConfigError(f"{folder / SETUP}: not what a training began with. Train anew.") from None
-    drawn = folder / "exam-random.npz"
+    drawn, start = folder / "exam-random.npz", folder / START
     return Setup(
         preset,
         altered(find_preset(preset).config, values, str(folder / SETUP)),
@@ -631,6 +671,7 @@ def read_setup(folder: Path) -> Setup:
         load_worlds(folder / "worlds.npz"),
         load_worlds(folder / "exam-fixed.npz"),
         load_worlds(drawn) if drawn.exists() else None,
+        Start(*read_arrays(start)) if start.exists() else None,
     )
 
 
@@ -640,7 +681,7 @@ def run(
     """Train from the beginning, or go on from the state in the folder; tell the listener and write what is due."""
     preset = find_preset(setup.preset)
     exam = make_exam(preset, setup.config, setup.fixed, setup.drawn, threads)
-    training = begin(preset, setup.config, setup.worlds, exam, setup.seed, device, threads)
+    training = begin(preset, setup.config, setup.worlds, exam, setup.seed, device, threads, setup.start)
     if folder is not None and resume and (folder / STATE).exists():
         restore(training, *read_state(folder / STATE))
     elif folder is not None:
@@ -701,6 +742,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--resume", type=Path, metavar="DIR")
     parser.add_argument("--config", type=Path, metavar="FILE.toml")
+    parser.add_argument("--from", dest="start", type=Path, metavar="FILE", help="a checkpoint to begin with")
     parser.add_argument("--set", action="append", default=[], metavar="key=value")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--device", default="auto")
@@ -728,7 +770,10 @@ def setup_of(given: argparse.Namespace) -> tuple[Setup, Path | None]:
     config = config_of(given.preset, given.config, given.set, given.quick, given.steps, given.episodes, given.minutes)
     fixed = load_worlds(given.exam_fixed or given.worlds)
     drawn = load_worlds(given.exam_random) if given.exam_random else None
-    return Setup(given.preset, config, given.seed, load_worlds(given.worlds), fixed, drawn), given.out
+    start = None
+    if given.start is not None:
+        start, config = read_start(given.start, given.preset, config)
+    return Setup(given.preset, config, given.seed, load_worlds(given.worlds), fixed, drawn, start), given.out
 
 
 def config_of(
