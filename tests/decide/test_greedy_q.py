@@ -47,6 +47,18 @@ def test_a_job_without_gpus_starts_at_once() -> None:
     assert run(case, "adlro")[1].start == 1
 
 
+@pytest.mark.parametrize("name", ["adlro", "adlro-lookahead", "eft-reserving"])
+def test_jobs_that_take_no_time_at_all_are_done_too(name: str) -> None:
+    case = Case([("fast", 1), ("slow", 1)], [(0, 0), (0, 10), (0, 0), (5, 0), (5, 3)])
+    assert sorted(run(case, name)) == [0, 1, 2, 3, 4]
+
+
+def test_a_network_without_a_number_does_what_the_rule_does() -> None:
+    weights = without_opinion()._replace(advantage=np.full_like(shipped().advantage, np.nan))
+    case = mixed_case(1)
+    assert run(case, q_policy(lambda: weights, "broken", "has no number")) == run(case, "eft-reserving")
+
+
 @pytest.mark.parametrize("name", ["adlro", "eft-reserving"])
 def test_of_jobs_without_gpus_the_shortest_goes_first(name: str) -> None:
     case = Case([("fast", 1, 2.0)], [(0, 30, 0, {"cpus": 2.0}), (0, 10, 0, {"cpus": 2.0}), (0, 20, 0, {"cpus": 2.0})])

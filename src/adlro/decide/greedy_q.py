@@ -16,7 +16,7 @@ from adlro.decide.checkpoint import read_weights
 from adlro.decide.lookahead import Advice, Advise, lookahead
 from adlro.decide.network import Scratch, Weights, forward, new_scratch
 from adlro.decide.outlook import POLICIES as RULES
-from adlro.decide.outlook import Outlook, look, new_outlook, start_without_gpu
+from adlro.decide.outlook import Outlook, look, new_outlook, start_without_gpu, wisest
 from adlro.decide.past import Past, new_past, notice_ends, observe_past
 from adlro.decide.planes import LIKENESS, Planes, new_planes, observe
 
@@ -90,6 +90,8 @@ def best_by_q(view: View, mind: Mind) -> Choice:
             if mind.outlook.spot[w, p] != NOBODY and mind.q[w * pools + p] > best:
                 best = mind.q[w * pools + p]
                 chosen = w * pools + p
+    if chosen == NOBODY:
+        return wisest(view, mind.outlook)  # the network has no number for any pair: what the rule would do
     if view.clock[0].running > 0 and mind.q[len(mind.q) - 1] >= best:
         return Choice(WAIT, NOBODY, NOBODY, FOREVER)
     w = chosen // pools

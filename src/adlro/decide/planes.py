@@ -206,7 +206,7 @@ def observe_pools(view: View, outlook: Outlook, planes: Planes, pools: int, unit
             goals += outlook.goal[w] == p
             if outlook.run[w, p] < FOREVER:
                 able += 1
-                speed += outlook.brief[w] / outlook.run[w, p]
+                speed += outlook.brief[w] / outlook.run[w, p] if outlook.run[w, p] > 0.0 else 1.0
         plane[0] = pool.free_gpus / max(pool.gpus, 1)
         plane[1] = log_of_count(pool.free_gpus)
         plane[2] = log_of_count(pool.gpus)
