@@ -313,6 +313,18 @@ def test_a_job_that_has_ended_keeps_the_devices_that_it_had() -> None:
     assert Reader([source], NAMING, lambda: NOW).read().jobs[0].parts == (Part("volta0", VOLTA, 1),)
 
 
+def test_devices_that_are_taken_back_before_the_end_is_told_are_remembered_where_the_job_still_is() -> None:
+    source = Fixed([runs()])
+    reader = Reader([source], NAMING, lambda: NOW)
+    reader.read()
+    source.found = [runs(detail=())]
+    assert reader.read().jobs[0].parts == (Part("volta0", VOLTA, 1, (2,)),)
+    source.found = [runs(state="COMPLETED", states=("COMPLETED",), detail=(), end_unix=NOW, exit_code=0)]
+    assert reader.read().jobs[0].parts == (Part("volta0", VOLTA, 1, (2,)),)
+    source.found = [runs(detail=(), node_list="volta1", required_nodes="volta1")]
+    assert reader.read().jobs[0].parts == (Part("volta1", VOLTA, 1),)
+
+
 def test_the_first_submit_time_survives_a_requeue_and_a_new_daemon() -> None:
     again = job(
         restarts=1, submit_unix=NOW, comment=f"adlro:decision=d1 adlro:submit={NOW - 500:.0f}", start_unix=NOW + 10

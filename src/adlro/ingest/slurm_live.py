@@ -463,9 +463,13 @@ class Reader:
         self._first[live.id] = told.job, first
         if live.state is JobState.RUNNING and any(part.indices for part in live.parts):
             self._parts[live.id] = live.parts
+        elif live.state is JobState.RUNNING:  # about to end: the devices are taken back before the job is told as ended
+            if _places(self._parts.get(live.id, ())) != _places(live.parts):
+                self._parts.pop(live.id, None)
         elif live.state not in ENDED:
             self._parts.pop(live.id, None)
-        parts = self._parts.get(live.id, live.parts) if live.state in ENDED else live.parts
+        ends = live.state is JobState.RUNNING or live.state in ENDED
+        parts = self._parts.get(live.id, live.parts) if ends else live.parts
         return replace(told, live=replace(live, parts=parts, job=replace(live.job, submit_s=first)))
 
     def _note_gone(self, now: Mapping[str, Told], time_s: float) -> list[str]:
@@ -490,6 +494,11 @@ class Reader:
             self._parts.pop(name, None)
         self._gone = {name: job for name, job in self._gone.items() if time_s - (job.ended_s or 0.0) < KEPT_S}
         return notes
+
+
+def _places(parts: Sequence[Part]) -> list[tuple[str, str, int]]:
+    """Where a job is, without which devices."""
+    return [(part.node, part.model, part.count) for part in parts]
 
 
 def _is_another(before: SlurmJob, now: SlurmJob) -> bool:
