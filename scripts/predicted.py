@@ -110,7 +110,10 @@ def mean_jct(place: Place, policy: str, load: float, window: str | None = None) 
         for number in range(place.windows):
             instance = draw(scenario, number)
             told = as_users_say(instance) if source == "user" else instance
-            jct.append(judge(told, find_policy(policy)).jct_mean_s or np.nan)
+            judged = judge(told, find_policy(policy))
+            if judged.unfinished:
+                raise SystemExit(f"{place.title}, window {number}, {policy}: {judged.unfinished} jobs were left undone")
+            jct.append(judged.jct_mean_s or np.nan)
         found[source] = np.array(jct) / HOUR_S
     return found
 
