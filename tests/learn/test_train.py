@@ -17,6 +17,7 @@ from adlro.cli.app import run
 from adlro.core.errors import ConfigError, UsageError
 from adlro.decide.checkpoint import Arrays, read_arrays, read_weights
 from adlro.learn import train
+from adlro.learn.checkpoint import write_checkpoint
 from adlro.learn.config import FIELDS, Config, altered, expected, with_settings
 from adlro.learn.evaluate import evaluate, make_exam
 from adlro.learn.network import prior_of
@@ -121,6 +122,15 @@ def test_a_training_may_begin_with_a_network_of_another_shape_than_its_config_sa
     resumed = train.read_setup(tmp_path / "two").start
     assert resumed is not None
     assert same(resumed.arrays, arrays)
+
+
+def test_a_checkpoint_without_its_arrays_or_its_config_is_told_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_checkpoint(tmp_path / "odd.safetensors", {"row": np.zeros(3, np.float32)}, {"preset": "adlro", "config": 7})
+    words = words_for(tmp_path, steps=1)
+    assert train.main([*words, "--from", str(tmp_path / "odd.safetensors"), "--out", str(tmp_path / "out")]) == 1
+    assert "arrays are missing or have another shape. Was" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_exploding_numbers_stop_the_training_and_leave_the_best_as_it_was(

@@ -169,7 +169,7 @@ def begin(
         torch.manual_seed(seed)
         network = preset.make_network(config, batches[0])
     if start is not None:
-        take_over(network, preset.network_of(start.arrays))
+        take_over(network, preset, start)
     generator = torch.Generator(device)
     generator.manual_seed(seed)
     half = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -194,12 +194,15 @@ def begin(
     )
 
 
-def take_over(network: nn.Module, other: nn.Module) -> None:
-    """Give the network the weights of another one."""
+def take_over(network: nn.Module, preset: Preset, start: Start) -> None:
+    """Give the network the weights that a training begins with."""
     try:
-        network.load_state_dict(other.state_dict())
-    except RuntimeError:
-        raise CheckpointError("--from: a network of another shape. Was it trained for another cluster?") from None
+        network.load_state_dict(preset.network_of(start.arrays).state_dict())
+    except (RuntimeError, TypeError, KeyError, ValueError):
+        raise CheckpointError(
+            f"--from: no network that a training of {preset.name!r} could begin with here: arrays are missing or have "
+            "another shape. Was it trained for another cluster?"
+        ) from None
 
 
 SHAPE: Final = ("channels", "layers", "trust", "dueling")
@@ -211,8 +214,8 @@ def read_start(path: Path, preset: str, config: Config) -> tuple[Start, Config]:
     arrays, provenance = read_arrays(path)
     if provenance.get("preset") != preset:
         raise CheckpointError(f"{path}: of the preset {provenance.get('preset')!r}; expected one of {preset!r}.")
-    of_it = provenance.get("config") or {}
-    shape = {name: of_it[name] for name in SHAPE if name in of_it}
+    of_it = provenance.get("config")
+    shape = {name: of_it[name] for name in SHAPE if name in of_it} if isinstance(of_it, dict) else {}
     return Start(arrays, provenance), altered(config, shape, str(path))
 
 
