@@ -76,6 +76,13 @@ FAR: Final = 4.0
 """Logarithms are cut off here."""
 
 
+MOST_QUEUED: Final = 64
+MOST_ALIKE: Final = 16
+LONGEST_BACKLOG: Final = 1.5
+OLDEST: Final = 2.0
+"""A queue that grows for days shows no more than this: episodes of a training end long before."""
+
+
 class Planes(NamedTuple):
     """The observation. W rows, P pools."""
 
@@ -167,10 +174,10 @@ def observe(view: View, outlook: Outlook, planes: Planes) -> None:
     clock = view.clock[0]
     head = outlook.counts[HEAD]
     whole = planes.whole
-    whole[0] = log_of_count(clock.queued)
+    whole[0] = log_of_count(min(clock.queued, MOST_QUEUED))
     whole[1] = log_of_count(clock.running)
     whole[2] = free / max(gpus, 1)
-    whole[3] = log_of_more(work / (unit * max(gpus, 1)))
+    whole[3] = min(log_of_more(work / (unit * max(gpus, 1))), LONGEST_BACKLOG)
     whole[4] = rows / planes.rows.shape[0]
     whole[5] = log_of_more(outlook.finish[head] / unit) if head != NOBODY else 0.0
     whole[6] = log_of_count(outlook.counts[1])
@@ -266,9 +273,9 @@ def observe_row(
     row[1] = log_of_count(job.gpus)
     row[2] = gpu_share(view, j) / max(gpus, 1)
     row[3] = job.share / WHOLE_GPU
-    row[4] = log_of_more((view.clock[0].now - job.submit) * per_unit)
+    row[4] = min(log_of_more((view.clock[0].now - job.submit) * per_unit), OLDEST)
     row[5] = job.priority
-    row[6] = log_of_count(outlook.alike[w] - 1)
+    row[6] = log_of_count(min(outlook.alike[w] - 1, MOST_ALIKE))
     row[7] = cut_off(log_finish - log_unit)
     row[8] = fits_now
     row[9] = wide

@@ -6,9 +6,10 @@ that the caller keeps, without a copy.
 
 The reward is minus the time that all jobs spend in the system until the next decision. With `shaped` it is compared
 with the rule `eft-reserving`: what the choice gains or loses if the rule decides everything afterwards, found by
-playing the rest of the episode with the same future. That is the same task (the rule's cost from here on is a
-potential, whose sum over an episode no policy can change), but a choice that agrees with the rule gets exactly 0
-instead of a large number that says little about the choice.
+playing both on with the same future. That is the same task (the sum of what the choices of a policy gain over the
+rule's is what the policy gains over the rule), but a choice that agrees with the rule gets exactly 0 instead of a large
+number that says little about the choice. With `ahead` the future ends with the next so many jobs to come: what one
+choice does to jobs that come much later is mostly chance, and would drown the rest.
 """
 
 import math
@@ -75,6 +76,8 @@ WORLD = np.dtype(
     [
         ("gap", "f8"),  # s between two arrivals at load 1
         ("unit", "f8"),  # typical runtime in s
+        ("scale", "f8"),  # s by which shaped rewards are divided
+        ("crowd", "f8"),  # jobs that fill the cluster
         ("sites", "i4"),
         ("nodes", "i4"),
         ("gpus", "i4"),
@@ -90,12 +93,13 @@ WORLD = np.dtype(
 STATE = np.dtype(
     [
         ("random", "u8"),
-        ("cost", "f8"),  # the rule's cost from here on, if known
+        ("cost", "f8"),  # the rule's cost from here on, if known, for the jobs before `limit`
         ("raw", "f8"),  # s of job time since the last decision
         ("episode_cost", "f8"),  # sum of completion times so far, s
         ("world", "i4"),
         ("jobs", "i4"),
         ("known", "i4"),  # cost is known
+        ("limit", "i4"),
         ("arrived", "i4"),  # arrivals counted into the area so far
         ("finished", "i4"),  # episodes ended
         ("steps", "i4"),  # in this episode
@@ -218,10 +222,15 @@ class Draw(NamedTuple):
     failures: float  # share of episodes in which nodes fail
     shaped: bool
     similar: bool = False  # the memory of good placements is shown
+    jobs: int = 0  # jobs of an episode at least, and more where more fill the cluster; 0: as many as there is room for
+    ahead: int = 0  # jobs to come that a choice is judged by, and one more for each four GPUs; 0: all of the episode
 
 
 SMALL: Final = 16
 """GPUs of a small cluster."""
+
+TURNS: Final = 6.0
+"""How often the jobs of an episode fill the cluster."""
 
 BY_CHANCE: Final = -2
 """In place of an action: any legal one. The step writes down which it took."""
@@ -257,12 +266,15 @@ def bell(state: Any) -> float:
 
 
 @compiled
-def view_of(worlds: Worlds, envs: Envs, b: int, row: int) -> View:
-    """The view of an environment on the row that holds its state: its own, or a spare one to play ahead in."""
+def view_of(worlds: Worlds, envs: Envs, b: int, row: int, limit: int = NOBODY) -> View:
+    """The view of an environment on the row that holds its state: its own, or a spare one to play ahead in.
+
+    With a limit, as if no jobs came after the first so many.
+    """
     n = envs.state[b].world
     info = worlds.info[n]
     return View(
-        envs.jobs[b, : envs.state[b].jobs],
+        envs.jobs[b, : envs.state[b].jobs if limit == NOBODY else limit],
         envs.runs[row],
         envs.sites[row, : info.sites],
         envs.nodes[row, : info.nodes],
@@ -333,10 +345,10 @@ def outlook_of(foreseen: Foreseen, row: int) -> Outlook:
 
 
 @compiled
-def copy_state(worlds: Worlds, envs: Envs, source: int, target: int) -> None:
-    """Copy all that changes during a run to another row."""
+def copy_state(worlds: Worlds, envs: Envs, source: int, target: int, limit: int) -> None:
+    """Copy all that changes during a run to another row, for the first so many jobs."""
     info = worlds.info[envs.state[source].world]
-    for i in range(envs.state[source].jobs):
+    for i in range(limit):
         envs.runs[target, i] = envs.runs[source, i]
     copy_cluster(
         envs.sites,
@@ -420,7 +432,7 @@ def begin_episode(worlds: Worlds, envs: Envs, b: int, draw: Draw) -> None:
     state.world = int(chance(state) * len(worlds.info))
     n = state.world
     info = worlds.info[n]
-    state.jobs = envs.jobs.shape[1]
+    state.jobs = jobs_in_episode(info, draw, envs.jobs.shape[1])
     state.known = 0
     state.raw = 0.0
     state.steps = 0
@@ -490,6 +502,12 @@ def begin_episode(worlds: Worlds, envs: Envs, b: int, draw: Draw) -> None:
     progress.kill = 0
     progress.worn = 0
     progress.asked_when_none_waits = 0
+
+
+@compiled
+def jobs_in_episode(info: Any, draw: Draw, room: int) -> int:
+    """How many jobs an episode has: enough that a large cluster is full for most of it."""
+    return room if draw.jobs == 0 else min(room, max(draw.jobs, int(TURNS * info.crowd)))
 
 
 @compiled
@@ -599,12 +617,13 @@ def to_next_decision(view: View, truth: Truth, outlook: Outlook) -> float:
 
 
 @compiled
-def rules_cost(worlds: Worlds, envs: Envs, foreseen: Foreseen, b: int, spare: int) -> float:
-    """Job time until the end of the episode if the rule decides from here on, played in a spare row."""
-    copy_state(worlds, envs, b, spare)
-    view = view_of(worlds, envs, b, spare)
+def cost_after(worlds: Worlds, envs: Envs, foreseen: Foreseen, b: int, spare: int, limit: int, choice: Choice) -> float:
+    """Job time until the first `limit` jobs end, if the rule decides after this choice, played in a spare row."""
+    copy_state(worlds, envs, b, spare, limit)
+    view = view_of(worlds, envs, b, spare, limit)
     truth = truth_of(envs, b, spare)
     outlook = outlook_of(foreseen, spare)
+    apply(view, truth, choice)
     total = 0.0
     while True:
         passed = to_next_decision(view, truth, outlook)
@@ -612,6 +631,12 @@ def rules_cost(worlds: Worlds, envs: Envs, foreseen: Foreseen, b: int, spare: in
             return total - passed - 1.0
         total += passed
         apply(view, truth, wisest(view, outlook))
+
+
+@compiled
+def judged_until(arrived: int, jobs: int, gpus: int, draw: Draw) -> int:
+    """How many jobs of the episode a choice is judged by."""
+    return jobs if draw.ahead == 0 else min(jobs, arrived + draw.ahead + gpus // 4)
 
 
 @compiled
@@ -643,26 +668,30 @@ def step_one(
     if choice.verb == WAIT and next_moment(view, truth) == FOREVER:
         choice = rule  # nothing runs and nothing is to come: to wait would leave the jobs undone
     agreed = rule.verb == choice.verb and rule.job == choice.job and rule.site == choice.site
-    if draw.shaped and not agreed and state.known == 0:
-        state.cost = rules_cost(worlds, envs, foreseen, b, spare)
+    reward = 0.0
+    if draw.shaped and not agreed:
+        limit = judged_until(view.clock[0].arrived, state.jobs, info.gpus, draw)
+        if state.known == 0 or state.limit != limit:
+            state.cost = cost_after(worlds, envs, foreseen, b, spare, limit, rule)
+        after = cost_after(worlds, envs, foreseen, b, spare, limit, choice)
+        reward = (state.cost - after) / info.scale
+        state.cost = after
         state.known = 1
+        state.limit = limit
+    came_before = view.clock[0].arrived
     apply(view, truth, choice)
     passed = to_next_decision(view, truth, outlook)
     over = passed < 0.0
     if over:
         passed = -1.0 - passed
-    reward = -passed
-    if draw.shaped:
-        reward = 0.0
-        if agreed:
-            state.cost -= passed
-        else:
-            after = 0.0 if over else rules_cost(worlds, envs, foreseen, b, spare)
-            reward = state.cost - passed - after
-            state.cost = after
+    state.cost -= passed
+    if view.clock[0].arrived != came_before and state.limit < state.jobs:
+        state.known = 0
+    if not draw.shaped:
+        reward = -passed / info.unit
     state.episode_cost += passed
     state.steps += 1
-    came.reward[b] = reward / info.unit
+    came.reward[b] = reward
     came.raw[b] = -passed / info.unit
     came.agreed[b] = agreed
     came.done[b] = over

@@ -60,8 +60,8 @@ def make_exam(preset: Preset, config: Config, fixed: Worlds, drawn: Worlds | Non
     sheets = []
     for name, worlds, low, high in parts:
         how = replace(
-            config, jobs=config.exam_jobs, load_low=low, load_high=high, backlog=0, burst=0.0, sigma=0.0, jitter=0.1,
-            failures=0.0, shaped=False,
+            config, jobs=config.exam_jobs, most_jobs=0, load_low=low, load_high=high, backlog=0, burst=0.0, sigma=0.0,
+            jitter=0.1, failures=0.0, shaped=False,
         )  # fmt: skip
         rule, picky = (reference(preset, how, worlds, choose, threads) for choose in (eft_reserving, sjf_picky))
         sheets.append(Sheet(name, worlds, how, rule, picky))

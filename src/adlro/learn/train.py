@@ -32,8 +32,9 @@ from adlro.learn.batch import Worlds
 from adlro.learn.checkpoint import BEST, LAST, STATE, read_state, write_checkpoint, write_state
 from adlro.learn.config import Config, altered, read_config, with_settings
 from adlro.learn.evaluate import Marks, Sheet, evaluate, make_exam
-from adlro.learn.presets import NAMES, QUICK, Preset, find_preset
+from adlro.learn.presets import NAMES, QUICK, Preset, draw_of, find_preset
 from adlro.learn.replay import Ring, Sights, as_bytes
+from adlro.learn.scales import with_scales
 from adlro.learn.update import DivergedError, Learner, check_weights, make_learner, rate_at, recorded, update
 from adlro.learn.world_file import load_worlds, save_worlds
 
@@ -159,6 +160,8 @@ def begin(
     torch.set_float32_matmul_precision("high")
     if device.type == "cpu":
         torch.set_num_threads(config.learner_threads)
+    if preset.prior is not None and config.shaped and config.scaled:
+        worlds = with_scales(worlds, draw_of(config), max(config.jobs, config.most_jobs), config.rows, seed, threads)
     size = config.environments // config.groups
     seeds = np.random.default_rng(seed).integers(1, 2**62, config.groups).tolist()
     batches = [preset.make_batch(config, worlds, size, each, threads) for each in seeds]

@@ -97,7 +97,7 @@ def descend(learner: Learner, samples: Samples, config: Config) -> tuple[Tensor,
             value = after.amax(1)
         goal = samples.gain + samples.discount * value
     q = judge(network, samples.before).gather(1, samples.action[:, None]).squeeze(1)
-    loss = (samples.weight * F.smooth_l1_loss(q, goal, reduction="none")).mean()
+    loss = (samples.weight * F.smooth_l1_loss(q, goal, reduction="none", beta=config.bend)).mean()
     learner.optimiser.zero_grad(set_to_none=True)
     loss.backward()  # type: ignore[no-untyped-call]
     if config.clip > 0:

@@ -26,7 +26,7 @@ from adlro.normalise.pack import Plan, pack, plan_cluster
 MENU: Final = 512
 """Jobs on the menu of a drawn world."""
 
-MOST_NODES: Final = 64
+MOST_NODES: Final = 96
 
 Random = np.random.Generator
 
@@ -45,8 +45,9 @@ class World:
 class Range:
     """From what random worlds are drawn."""
 
-    gpus: tuple[int, int] = (8, 256)
+    gpus: tuple[int, int] = (8, 512)
     models: tuple[int, int] = (1, 6)
+    one_model: float = 0.2  # share of clusters with one model whatever `models` says: most real ones have few
     gangs: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 32)
     speed_error: float = 0.35  # spread of the logarithm by which a speed differs from the catalogue's
 
@@ -92,7 +93,8 @@ def worlds_of(cluster: str, workload: str, count: int, seed: int) -> list[World]
 def random_cluster(random: Random, within: Range) -> Cluster:
     """A cluster with a size drawn evenly on a logarithmic scale."""
     catalogue = gpu_models()
-    models = random.choice(list(catalogue), int(random.integers(within.models[0], within.models[1] + 1)), replace=False)
+    kinds = int(random.integers(within.models[0], within.models[1] + 1)) if random.random() >= within.one_model else 1
+    models = random.choice(list(catalogue), kinds, replace=False)
     wanted = int(np.exp(random.uniform(*np.log(within.gpus))))
     shares = random.dirichlet(np.full(len(models), 1.5))
     nodes: list[Node] = []
@@ -100,9 +102,10 @@ def random_cluster(random: Random, within: Range) -> Cluster:
         on_a_node = int(random.choice((1, 2, 4, 8), p=(0.1, 0.2, 0.4, 0.3)))
         count = max(1, round(share * wanted / on_a_node))
         link = Link("nvlink", 300.0) if random.random() < 0.5 else Link("pcie", 32.0)
+        cores, memory = float(random.choice((8.0, 16.0, 16.0, 32.0))), float(random.choice((64.0, 128.0, 128.0)))
         for n in range(min(count, MOST_NODES // len(models))):
             gpus = (Gpus(str(model), on_a_node),)
-            nodes.append(Node(f"{model}-{n}", 16.0 * on_a_node, 128.0 * on_a_node, gpus, link))
+            nodes.append(Node(f"{model}-{n}", cores * on_a_node, memory * on_a_node, gpus, link))
     datasheets = {name: catalogue[name] for name in map(str, models)}
     return Cluster("drawn", "drawn at random", tuple(nodes), Link("infiniband-hdr", 25.0), datasheets)
 
@@ -140,7 +143,7 @@ def random_workload(random: Random, plan: Plan, within: Range) -> Workload:
                     "sigma": float(random.uniform(0.05, 0.3) if even else random.uniform(0.4, 2.4)),
                     "max_s": 7.0 * 86400.0,
                 },
-                "cpus_per_gpu": float(random.choice((1.0, 4.0, 8.0))),
+                "cpus_per_gpu": float(random.choice((1.0, 4.0, 8.0, 16.0))),
                 "memory_gb_per_gpu": float(random.choice((8.0, 32.0, 64.0))),
                 "checkpoint_s": 600.0,
             }
@@ -227,6 +230,9 @@ def stack(worlds: Sequence[World]) -> Worlds:
         row.menu, row.in_order = len(runs), world.in_order
         row.gap = capacity_load(view, world.jobs.work) / len(runs)
         row.unit = float(np.exp(np.mean(np.log(np.maximum(world.jobs.work[runs] / view.fastest[menu["demand"]], 1.0)))))
+        row.scale = row.unit
+        taken = menu["gpus"] * menu["share"] / WHOLE_GPU
+        row.crowd = len(view.gpus) / max(float(taken.mean()), 1.0 / WHOLE_GPU)
         row.sites, row.nodes, row.gpus = len(view.sites), len(view.nodes), len(view.gpus)
         row.forms, row.pools = len(view.forms), len(view.pools)
     menus["user"] = menus["group"] = 0
