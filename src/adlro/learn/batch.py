@@ -23,6 +23,7 @@ import numpy as np
 
 from adlro.core.compiled import compiled, compiled_alone, widened
 from adlro.core.engine import LIVE, LOG_FULL, OVER, PROGRESS, Truth, advance, apply, next_moment
+from adlro.core.rules import has_room
 from adlro.core.tables import (
     CLOCK,
     DISTURBANCE,
@@ -182,6 +183,8 @@ class Foreseen(NamedTuple):
     prior: Floats
     counts: Ints
     unit: Floats
+    demand: Ints
+    awaited: Ints
 
 
 class Seen(NamedTuple):
@@ -329,6 +332,8 @@ def outlook_of(foreseen: Foreseen, row: int) -> Outlook:
         foreseen.prior[row],
         foreseen.counts[row],
         foreseen.unit[row],
+        foreseen.demand[row],
+        foreseen.awaited[row],
     )
 
 
@@ -577,16 +582,34 @@ def area(view: View, truth: Truth, before: float, jobs: int, arrived: int) -> fl
     return total
 
 
-# Called from three places and long, so it is compiled once and not into each of them.
+# These are long and called from several places, so they are compiled once and not into each of them.
 @compiled_alone
 def to_next_decision(view: View, truth: Truth, outlook: Outlook) -> float:
     """Move on until there is a legal pair to decide on; the job time on the way, or minus one when the run is over."""
+    return move_on(view, truth, outlook, True)
+
+
+@compiled_alone
+def to_the_end(view: View, truth: Truth, outlook: Outlook) -> float:
+    """Job time until the end of the episode if the rule decides everything."""
+    total = 0.0
+    while True:
+        passed = move_on(view, truth, outlook, False)
+        if passed < 0.0:
+            return total - passed - 1.0
+        total += passed
+        apply(view, truth, wisest(view, outlook))
+
+
+@compiled
+def move_on(view: View, truth: Truth, outlook: Outlook, whole: bool) -> float:
+    """As `to_next_decision`; unless the outlook is to be `whole`, only what the rule needs of it is filled."""
     total = 0.0
     clock = view.clock[0]
     while True:
         if truth.progress[0].deciding != 0:
             truth.progress[0].events = 0  # starts of this moment: no end is among them, and many might fill the log
-            if clock.queued > 0 and look(view, outlook) > 0:
+            if clock.queued > 0 and has_room(view) and look(view, outlook, whole) > 0:
                 return total
             truth.progress[0].deciding = 0
         before, jobs, arrived = clock.now, clock.queued + clock.running, clock.arrived
@@ -602,16 +625,7 @@ def to_next_decision(view: View, truth: Truth, outlook: Outlook) -> float:
 def rules_cost(worlds: Worlds, envs: Envs, foreseen: Foreseen, b: int, spare: int) -> float:
     """Job time until the end of the episode if the rule decides from here on, played in a spare row."""
     copy_state(worlds, envs, b, spare)
-    view = view_of(worlds, envs, b, spare)
-    truth = truth_of(envs, b, spare)
-    outlook = outlook_of(foreseen, spare)
-    total = 0.0
-    while True:
-        passed = to_next_decision(view, truth, outlook)
-        if passed < 0.0:
-            return total - passed - 1.0
-        total += passed
-        apply(view, truth, wisest(view, outlook))
+    return to_the_end(view_of(worlds, envs, b, spare), truth_of(envs, b, spare), outlook_of(foreseen, spare))
 
 
 @compiled
@@ -889,8 +903,10 @@ def foreseen_for(total: int, rows: int, worlds: Worlds) -> Foreseen:
         np.zeros((total, rows, pools)),
         np.zeros((total, rows, pools)),
         np.zeros((total, rows, pools)),
-        np.zeros((total, 3), np.int32),
+        np.zeros((total, 5), np.int32),
         np.zeros((total, 1)),
+        np.zeros((total, rows), np.int32),
+        np.zeros((total, pools), np.int32),
     )
 
 
