@@ -317,13 +317,17 @@ def foresee_pool(view: View, outlook: Outlook, p: int) -> None:
 
 @compiled
 def hold(view: View, outlook: Outlook, s: int, mask: int, end: float) -> None:
-    """These GPUs of a site are held until then, or longer."""
-    g = view.sites[s].first_gpu
+    """These GPUs of a site are held until then, or longer.
+
+    They are counted from the end: those with low numbers are taken first, and what is free shall come first.
+    """
+    site = view.sites[s]
+    g = site.first_gpu + site.gpus - 1
     while mask:
         if mask & 1 and outlook.gpu_free[g] < end:
             outlook.gpu_free[g] = end
         mask >>= 1
-        g += 1
+        g -= 1
 
 
 @compiled

@@ -144,6 +144,14 @@ def log_of_count(count: int) -> float:
 
 
 @compiled
+def clear(marks: Bytes) -> None:
+    """Take all marks away."""
+    flat = marks.reshape(marks.size)
+    for i in range(len(flat)):
+        flat[i] = 0
+
+
+@compiled
 def observe(view: View, outlook: Outlook, planes: Planes) -> None:
     """Write the observation. The outlook has been filled, and there is a legal pair."""
     rows = outlook.counts[0]
@@ -155,10 +163,8 @@ def observe(view: View, outlook: Outlook, planes: Planes) -> None:
         gpus += view.pools[p].gpus
         free += view.pools[p].free_gpus
     observe_pools(view, outlook, planes, pools, unit, gpus)
-    for w in range(planes.rows.shape[0]):
-        for p in range(planes.pools.shape[0]):
-            planes.present[w, p] = 0
-            planes.legal[w, p] = 0
+    clear(planes.present)
+    clear(planes.legal)
     work = 0.0
     log_unit = quick_log(unit)
     for w in range(rows):

@@ -661,7 +661,7 @@ def step_one(
         state.cost = rules_cost(worlds, envs, foreseen, b, spare)
         state.known = 1
     apply(view, truth, choice)
-    passed = to_next_decision(view, truth, outlook)
+    passed = move_on(view, truth, outlook, True)
     over = passed < 0.0
     if over:
         passed = -1.0 - passed
@@ -690,7 +690,7 @@ def step_one(
     if draw.similar:
         notice_ends(view, past_of(envs, b))
         observe_past(view, outlook, past_of(envs, b), planes)
-    mark_legal(view, planes, legal)
+    legal[len(legal) - 1] = may_wait(view)
 
 
 @compiled
@@ -707,19 +707,17 @@ def start_over(worlds: Worlds, envs: Envs, foreseen: Foreseen, b: int, draw: Dra
 
 
 @compiled
-def mark_legal(view: View, planes: Planes, legal: Bytes) -> None:
-    """Which actions may be. To wait may be while something runs: else nothing would come of it."""
-    pools = planes.pools.shape[0]
-    for w in range(planes.rows.shape[0]):
-        for p in range(pools):
-            legal[w * pools + p] = planes.legal[w, p]
-    legal[len(legal) - 1] = 1 if view.clock[0].running > 0 else 0
+def may_wait(view: View) -> bool:
+    """Whether to wait is a legal action: while something runs, else nothing would come of it."""
+    return view.clock[0].running > 0
 
 
 @compiled
-def planes_of(seen: Seen, marks: Bytes, b: int) -> Planes:
+def planes_of(seen: Seen, b: int) -> Planes:
     """The observation of one environment."""
-    return Planes(seen.rows[b], seen.pools[b], seen.pairs[b], seen.whole[b], seen.prior[b], seen.present[b], marks[b])
+    rows, pools = seen.present.shape[1:]
+    legal = seen.legal[b, : rows * pools].reshape((rows, pools))
+    return Planes(seen.rows[b], seen.pools[b], seen.pairs[b], seen.whole[b], seen.prior[b], seen.present[b], legal)
 
 
 @compiled_alone
@@ -728,7 +726,6 @@ def step_some(
     envs: Envs,
     foreseen: Foreseen,
     seen: Seen,
-    marks: Bytes,
     came: Came,
     actions: Ints,
     draw: Draw,
@@ -740,20 +737,17 @@ def step_some(
     for b in range(first, last):
         if actions[b] == BY_CHANCE:
             actions[b] = legal_by_chance(seen.legal[b], envs.state[b])
-        step_one(worlds, envs, foreseen, planes_of(seen, marks, b), seen.legal[b], came, actions[b], draw, b, spare)
+        step_one(worlds, envs, foreseen, planes_of(seen, b), seen.legal[b], came, actions[b], draw, b, spare)
 
 
 @compiled_alone
-def start_some(
-    worlds: Worlds, envs: Envs, foreseen: Foreseen, seen: Seen, marks: Bytes, draw: Draw, first: int, last: int
-) -> None:
+def start_some(worlds: Worlds, envs: Envs, foreseen: Foreseen, seen: Seen, draw: Draw, first: int, last: int) -> None:
     """Begin episodes in the environments from `first` to before `last`."""
     for b in range(first, last):
         start_over(worlds, envs, foreseen, b, draw)
-        planes = planes_of(seen, marks, b)
         view = view_of(worlds, envs, b, b)
-        observe(view, outlook_of(foreseen, b), planes)
-        mark_legal(view, planes, seen.legal[b])
+        observe(view, outlook_of(foreseen, b), planes_of(seen, b))
+        seen.legal[b, seen.legal.shape[1] - 1] = may_wait(view)
 
 
 @compiled
@@ -789,7 +783,6 @@ class Batch:
     envs: Envs
     foreseen: Foreseen
     seen: Seen
-    marks: Bytes
     came: Came
     draw: Draw
     threads: ThreadPoolExecutor
@@ -823,7 +816,6 @@ def make_batch(
         envs,
         foreseen_for(total, rows, worlds),
         seen_for(count, rows, pools),
-        np.zeros((count, rows, pools), np.uint8),
         Came(
             np.zeros(count, np.float32),
             np.zeros(count, np.float32),
@@ -883,8 +875,7 @@ def envs_for(worlds: Worlds, count: int, total: int, jobs: int, seed: int, simil
 
 def start_all(batch: Batch) -> None:
     """Begin a new episode in every environment, by the states of their generators (`envs.state.random`)."""
-    some = batch.worlds, batch.envs, batch.foreseen, batch.seen, batch.marks
-    start_some(*some, batch.draw, 0, batch.count)
+    start_some(batch.worlds, batch.envs, batch.foreseen, batch.seen, batch.draw, 0, batch.count)
 
 
 def foreseen_for(total: int, rows: int, worlds: Worlds) -> Foreseen:
@@ -930,7 +921,7 @@ def step(batch: Batch, actions: Ints) -> None:
     """
 
     def some(first: int, last: int, worker: int) -> None:
-        ours = batch.worlds, batch.envs, batch.foreseen, batch.seen, batch.marks, batch.came
+        ours = batch.worlds, batch.envs, batch.foreseen, batch.seen, batch.came
         step_some(*ours, actions, batch.draw, first, last, batch.count + worker)
 
     in_parts(batch, some)
