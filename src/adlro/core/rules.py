@@ -110,22 +110,23 @@ def next_part(view: View, j: int, anchor: int, last: int, needed: int) -> int:
     pool = view.pools[view.sites[anchor].pool]
     chosen = NOBODY
     most = 0
+    bound = pool.largest if last == NOBODY else view.sites[last].free_gpus
     for i in range(pool.first_site, pool.first_site + pool.sites):
         s = view.pool_sites[i]
         site = view.sites[s]
         free = site.free_gpus
-        if free <= most:
-            continue
-        if last != NOBODY and (free > view.sites[last].free_gpus or (free == view.sites[last].free_gpus and s <= last)):
+        if free <= most or free > bound or (free == bound and s <= last):
             continue
         node = view.nodes[site.node]
         taken = min(free, needed)
-        if node.up == 0 or node.free_cpus < portion(job.cpus, taken, job.gpus):
+        if node.up == 0 or is_short(node.free_cpus, job.cpus, taken, job.gpus):
             continue
-        if node.free_memory < portion(job.memory, taken, job.gpus):
+        if is_short(node.free_memory, job.memory, taken, job.gpus):
             continue
         most = free
         chosen = s
+        if free == bound:
+            break  # none after it has more
     return chosen
 
 
@@ -133,6 +134,12 @@ def next_part(view: View, j: int, anchor: int, last: int, needed: int) -> int:
 def portion(amount: int, taken: int, gpus: int) -> int:
     """What `taken` of a job's GPUs need of an amount given for the whole job, rounded up."""
     return (amount * taken + gpus - 1) // gpus
+
+
+@compiled
+def is_short(free: int, amount: int, taken: int, gpus: int) -> bool:
+    """Whether so much is less than the `portion`, without a division: a policy asks it of every node of a pool."""
+    return free * gpus < amount * taken
 
 
 @compiled
@@ -462,6 +469,17 @@ def refresh(view: View, n: int) -> None:
         idle = node.up != 0 and node.jobs == 0
         set_idle(view, s, idle)
         set_open(view, s, node.up != 0 and not idle and (site.free_gpus > 0 or site.open_share > 0))
+
+
+@compiled
+def has_room(view: View) -> bool:
+    """Whether any site that is up has a GPU, or a share of one, to give."""
+    if view.clock[0].open > 0:
+        return True
+    for h in range(len(view.forms)):
+        if view.forms[h].idle_sites > 0:
+            return True
+    return False
 
 
 @compiled

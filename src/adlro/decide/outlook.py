@@ -57,14 +57,19 @@ class Outlook(NamedTuple):
     wait: Floats  # [W, P] s until it is expected to fit; 0 if it fits now
     delay: Floats  # [W, P] s by which a start there would put off the head
     prior: Floats  # [W, P] the rule's judgement: the larger the sooner
-    counts: Ints  # [3] rows in use; legal pairs; the row of the head
+    counts: Ints  # [5] rows in use; legal pairs; the row of the head; row and pool of the rule's choice
     unit: Floats  # [1] typical runtime of the rows in s: what the network measures time in
+    demand: Ints  # [W] what each row needs: the same number for the same
+    awaited: Ints  # [P] 1 where it is foreseen when GPUs come free
 
 
 LN_2: Final = math.log(2.0)
 
 HEAD: Final = 2
 """Where Outlook.counts names the head: of the jobs that must wait for their goal, the one that would end first."""
+
+WISEST: Final = 3
+"""Where Outlook.counts names the row that the rule would start, NOBODY if none; its pool comes next."""
 
 
 def make_outlook(view: View, rows: int = ROWS) -> Outlook:
@@ -89,14 +94,22 @@ def new_outlook(view: View, rows: int) -> Outlook:
         np.empty((rows, pools), np.float64),
         np.empty((rows, pools), np.float64),
         np.empty((rows, pools), np.float64),
-        np.empty(3, np.int32),
+        np.empty(5, np.int32),
         np.empty(1, np.float64),
+        np.empty(rows, np.int32),
+        np.empty(pools, np.int32),
     )
 
 
 @compiled
-def look(view: View, outlook: Outlook) -> int:
-    """Fill the outlook; how many legal pairs there are. Without any, only the rows and their places are filled."""
+def look(view: View, outlook: Outlook, whole: bool = True) -> int:
+    """Fill the outlook; how many legal pairs there are. Without any, only the rows and their places are filled.
+
+    The rule needs to know when GPUs come free only in the pools that some row would have to wait for: unless the
+    outlook is to be `whole`, the others are left out.
+    """
+    for p in range(len(view.pools)):
+        outlook.awaited[p] = whole
     admit_rows(view, outlook)
     find_spots(view, outlook)
     if outlook.counts[1] > 0:
@@ -130,13 +143,14 @@ def admit_rows(view: View, outlook: Outlook) -> None:
     count = 0
     for q in range(seen(view)):
         j = in_queue(view, q)
-        if view.jobs[j].gpus == 0:
+        job = view.jobs[j]
+        if job.gpus == 0:
             continue  # it needs no GPU: whoever asked starts it at once where it fits
         brief = best_runtime(view, j)
-        demand = view.jobs[j].demand
+        demand = job.demand
         twin = NOBODY
         for w in range(count):
-            if view.jobs[outlook.rows[w]].demand == demand:
+            if outlook.demand[w] == demand:
                 twin = w
                 break
         waiting = 1
@@ -157,10 +171,12 @@ def admit_rows(view: View, outlook: Outlook) -> None:
             outlook.rows[w] = outlook.rows[w - 1]
             outlook.brief[w] = outlook.brief[w - 1]
             outlook.alike[w] = outlook.alike[w - 1]
+            outlook.demand[w] = outlook.demand[w - 1]
             w -= 1
         outlook.rows[w] = j
         outlook.brief[w] = brief
         outlook.alike[w] = waiting
+        outlook.demand[w] = demand
     outlook.counts[0] = count
 
 
@@ -173,25 +189,32 @@ def find_spots(view: View, outlook: Outlook) -> None:
     legal = 0
     for w in range(outlook.counts[0]):
         j = outlook.rows[w]
-        job = view.jobs[j]
-        for p in range(len(view.pools)):
-            outlook.spot[w, p] = NOBODY
-            outlook.run[w, p] = FOREVER
+        kind = view.jobs[j].kind
         lost = restart_cost(view, j)
         left = work_left(view, j)
-        for h in range(len(view.forms)):
-            rate = view.rate[job.kind, h]
-            if view.width[job.kind, h] > 0 and rate > 0.0:
-                pool = view.forms[h].pool
-                outlook.run[w, pool] = min(outlook.run[w, pool], lost + left / rate)
         for p in range(len(view.pools)):
-            if outlook.run[w, p] < FOREVER:
+            outlook.run[w, p] = 0.0  # at first the best rate stands here
+        for h in range(len(view.forms)):
+            if view.width[kind, h] > 0:
+                p = view.forms[h].pool
+                outlook.run[w, p] = max(outlook.run[w, p], view.rate[kind, h])
+        for p in range(len(view.pools)):
+            rate = outlook.run[w, p]
+            run = lost + left / rate if rate > 0.0 else FOREVER
+            s = NOBODY
+            if run < FOREVER:
                 s = tightest_spot(view, j, p)
-                outlook.spot[w, p] = s
-                if s != NOBODY:
-                    outlook.run[w, p] = lost + left / view.rate[job.kind, view.sites[s].form]
+                if s == NOBODY:
+                    outlook.awaited[p] = 1
+                else:
                     legal += 1
+                    here = view.rate[kind, view.sites[s].form]
+                    if here != rate:
+                        run = lost + left / here
+            outlook.spot[w, p] = s
+            outlook.run[w, p] = run
     outlook.counts[1] = legal
+    outlook.counts[WISEST] = NOBODY
 
 
 @compiled
@@ -240,14 +263,19 @@ def foresee_gpus(view: View, outlook: Outlook) -> None:
     The next release (when a GPU that is held comes free; FOREVER if none is) stands where 0 GPUs would.
     """
     now = view.clock[0].now
-    for s in range(len(view.sites)):
-        site = view.sites[s]
-        free = now if view.nodes[site.node].up != 0 else FOREVER
-        for g in range(site.first_gpu, site.first_gpu + site.gpus):
-            outlook.gpu_free[g] = free
+    for p in range(len(view.pools)):
+        if outlook.awaited[p] != 0:
+            pool = view.pools[p]
+            for i in range(pool.first_site, pool.first_site + pool.sites):
+                site = view.sites[view.pool_sites[i]]
+                free = now if view.nodes[site.node].up != 0 else FOREVER
+                for g in range(site.first_gpu, site.first_gpu + site.gpus):
+                    outlook.gpu_free[g] = free
     for i in range(view.clock[0].running):
         j = view.running[i]
         run = view.runs[j]
+        if run.mask == 0 or outlook.awaited[view.sites[run.site].pool] == 0:
+            continue
         end = expected_end(view, j)
         hold(view, outlook, run.site, run.mask, end)
         part = run.parts
@@ -255,35 +283,51 @@ def foresee_gpus(view: View, outlook: Outlook) -> None:
             hold(view, outlook, view.parts[part].site, view.parts[part].mask, end)
             part = view.parts[part].next
     for p in range(len(view.pools)):
-        for g in range(outlook.ready.shape[1]):
-            outlook.ready[p, g] = FOREVER
-    for s in range(len(view.sites)):
-        site = view.sites[s]
-        first = site.first_gpu
-        for g in range(first + 1, first + site.gpus):
-            time = outlook.gpu_free[g]
-            at = g
-            while at > first and outlook.gpu_free[at - 1] > time:
-                outlook.gpu_free[at] = outlook.gpu_free[at - 1]
-                at -= 1
-            outlook.gpu_free[at] = time
-        for g in range(site.gpus):
+        if outlook.awaited[p] != 0:
+            foresee_pool(view, outlook, p)
+
+
+@compiled
+def foresee_pool(view: View, outlook: Outlook, p: int) -> None:
+    """Put the GPUs of each site of the pool in order, and note the soonest of them."""
+    now = view.clock[0].now
+    pool = view.pools[p]
+    for g in range(outlook.ready.shape[1]):
+        outlook.ready[p, g] = FOREVER
+    release = FOREVER
+    for i in range(pool.first_site, pool.first_site + pool.sites):
+        site = view.sites[view.pool_sites[i]]
+        first, gpus, is_held = site.first_gpu, site.gpus, site.free_gpus < site.gpus
+        if is_held:
+            for g in range(first + 1, first + gpus):
+                time = outlook.gpu_free[g]
+                at = g
+                while at > first and outlook.gpu_free[at - 1] > time:
+                    outlook.gpu_free[at] = outlook.gpu_free[at - 1]
+                    at -= 1
+                outlook.gpu_free[at] = time
+        for g in range(gpus):
             time = outlook.gpu_free[first + g]
-            if time < outlook.ready[site.pool, g + 1]:
-                outlook.ready[site.pool, g + 1] = time
-            if now < time < outlook.ready[site.pool, 0]:
-                outlook.ready[site.pool, 0] = time
+            if time < outlook.ready[p, g + 1]:
+                outlook.ready[p, g + 1] = time
+            if now < time < release:
+                release = time
+    outlook.ready[p, 0] = release
 
 
 @compiled
 def hold(view: View, outlook: Outlook, s: int, mask: int, end: float) -> None:
-    """These GPUs of a site are held until then, or longer."""
-    g = view.sites[s].first_gpu
+    """These GPUs of a site are held until then, or longer.
+
+    They are counted from the end: those with low numbers are taken first, and what is free shall come first.
+    """
+    site = view.sites[s]
+    g = site.first_gpu + site.gpus - 1
     while mask:
         if mask & 1 and outlook.gpu_free[g] < end:
             outlook.gpu_free[g] = end
         mask >>= 1
-        g += 1
+        g -= 1
 
 
 @compiled
@@ -294,29 +338,26 @@ def foresee_rows(view: View, outlook: Outlook) -> None:
     logs = 0.0
     for w in range(outlook.counts[0]):
         job = view.jobs[outlook.rows[w]]
-        outlook.finish[w] = FOREVER
-        outlook.goal[w] = NOBODY
+        gpus, kind = job.gpus, job.kind
+        first = FOREVER
+        goal = NOBODY
         logs += quick_log(max(outlook.brief[w], 1.0))
         for p in range(len(view.pools)):
+            run = outlook.run[w, p]
+            wait = FOREVER
+            if run != FOREVER:
+                wait = 0.0
+                if outlook.spot[w, p] == NOBODY:
+                    wait = time_until_ready(view, outlook, gpus, width_in(view, kind, p), p) - now
+                if wait + run < first:
+                    first = wait + run
+                    goal = p
+            outlook.wait[w, p] = wait
             outlook.delay[w, p] = 0.0
-            outlook.wait[w, p] = FOREVER
-            if outlook.run[w, p] == FOREVER:
-                continue
-            if outlook.spot[w, p] != NOBODY:
-                outlook.wait[w, p] = 0.0
-            else:
-                outlook.wait[w, p] = time_until_ready(view, outlook, job.gpus, width_in(view, job.kind, p), p) - now
-            finish = outlook.wait[w, p] + outlook.run[w, p]
-            if finish < outlook.finish[w]:
-                outlook.finish[w] = finish
-                outlook.goal[w] = p
-        goal = outlook.goal[w]
+        outlook.finish[w] = first
+        outlook.goal[w] = goal
         head = outlook.counts[HEAD]
-        if (
-            goal != NOBODY
-            and outlook.spot[w, goal] == NOBODY
-            and (head == NOBODY or outlook.finish[w] < outlook.finish[head])
-        ):
+        if goal != NOBODY and outlook.spot[w, goal] == NOBODY and (head == NOBODY or first < outlook.finish[head]):
             outlook.counts[HEAD] = w
     outlook.unit[0] = math.exp(logs / max(outlook.counts[0], 1))
 
@@ -353,9 +394,10 @@ def ready_across(
     pool = view.pools[p]
     each = -(-gpus // width)
     last = -1.0
-    for _ in range(width):
+    ready = 0  # nodes that have it by then
+    while ready < width and last < FOREVER:
         soonest = FOREVER
-        ready = 0
+        more = 0
         for i in range(pool.first_site, pool.first_site + pool.sites):
             s = view.pool_sites[i]
             if view.sites[s].gpus < each:
@@ -364,12 +406,10 @@ def ready_across(
                 time = ready_after(view, outlook, s, each, taken, until)
             else:
                 time = outlook.gpu_free[view.sites[s].first_gpu + each - 1]
-            if time <= last:
-                ready += 1
-            elif time < soonest:
+            if last < time <= soonest:
+                more = more + 1 if time == soonest else 1
                 soonest = time
-        if ready >= width:
-            return last
+        ready += more
         last = soonest
     return last
 
@@ -397,8 +437,9 @@ def ready_after(view: View, outlook: Outlook, s: int, gpus: int, taken: int, unt
 
 @compiled
 def judge(view: View, outlook: Outlook) -> None:
-    """The rule's judgement of every legal pair, and how long it would put off the head."""
+    """The rule's judgement of every legal pair, how long it would put off the head, and which pair is the wisest."""
     head = outlook.counts[HEAD]
+    best = IDLE
     for w in range(outlook.counts[0]):
         for p in range(len(view.pools)):
             outlook.prior[w, p] = UNWISE
@@ -410,7 +451,12 @@ def judge(view: View, outlook: Outlook) -> None:
                 if outlook.delay[w, p] > 0.0 and run > outlook.finish[head]:
                     continue
             if run <= (1.0 + PATIENCE) * outlook.finish[w]:
-                outlook.prior[w, p] = max(-LONGEST, min(LONGEST, -0.5 * quick_log(max(run, 1e-3) / outlook.unit[0])))
+                prior = max(-LONGEST, min(LONGEST, -0.5 * quick_log(max(run, 1e-3) / outlook.unit[0])))
+                outlook.prior[w, p] = prior
+                if prior > best:
+                    best = prior
+                    outlook.counts[WISEST] = w
+                    outlook.counts[WISEST + 1] = p
 
 
 @compiled
@@ -489,18 +535,10 @@ def plainest_spot(view: View, j: int) -> int:
 @compiled
 def wisest(view: View, outlook: Outlook) -> Choice:
     """The legal pair with the largest prior, if it is better than to wait."""
-    chosen = NOBODY
-    site = NOBODY
-    best = IDLE
-    for w in range(outlook.counts[0]):
-        for p in range(len(view.pools)):
-            if outlook.spot[w, p] != NOBODY and outlook.prior[w, p] > best:
-                best = outlook.prior[w, p]
-                chosen = outlook.rows[w]
-                site = outlook.spot[w, p]
-    if chosen == NOBODY:
+    w = outlook.counts[WISEST]
+    if w == NOBODY:
         return Choice(WAIT, NOBODY, NOBODY, FOREVER)
-    return Choice(START, widened(chosen), widened(site), FOREVER)
+    return Choice(START, widened(outlook.rows[w]), widened(outlook.spot[w, outlook.counts[WISEST + 1]]), FOREVER)
 
 
 @compiled_allocating
@@ -510,7 +548,7 @@ def eft_reserving(view: View) -> Choice:
     if choice.verb == START:
         return choice
     outlook = new_outlook(view, ROWS)
-    if look(view, outlook) == 0:
+    if look(view, outlook, False) == 0:
         return choice
     return wisest(view, outlook)
 

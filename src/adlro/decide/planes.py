@@ -151,6 +151,14 @@ def log_of_count(count: int) -> float:
 
 
 @compiled
+def clear(marks: Bytes) -> None:
+    """Take all marks away."""
+    flat = marks.reshape(marks.size)
+    for i in range(len(flat)):
+        flat[i] = 0
+
+
+@compiled
 def observe(view: View, outlook: Outlook, planes: Planes) -> None:
     """Write the observation. The outlook has been filled, and there is a legal pair."""
     rows = outlook.counts[0]
@@ -162,10 +170,8 @@ def observe(view: View, outlook: Outlook, planes: Planes) -> None:
         gpus += view.pools[p].gpus
         free += view.pools[p].free_gpus
     observe_pools(view, outlook, planes, pools, unit, gpus)
-    for w in range(planes.rows.shape[0]):
-        for p in range(planes.pools.shape[0]):
-            planes.present[w, p] = 0
-            planes.legal[w, p] = 0
+    clear(planes.present)
+    clear(planes.legal)
     work = 0.0
     log_unit = quick_log(unit)
     for w in range(rows):
@@ -233,42 +239,48 @@ def observe_row(
     """Write the planes of one job and of its pairs."""
     j = outlook.rows[w]
     job = view.jobs[j]
-    row = planes.rows[w]
-    log_brief = quick_log(outlook.brief[w])
-    log_finish = quick_log(outlook.finish[w])
+    kind, needed = job.kind, job.gpus * job.share
+    brief, finish, goal = outlook.brief[w], outlook.finish[w], outlook.goal[w]
+    log_brief = quick_log(brief)
+    log_finish = quick_log(finish)
     fits_now = 0.0
     wide = 0.0
     for p in range(pools):
         run = outlook.run[w, p]
         if run == FOREVER:
             continue
-        planes.present[w, p] = 1
-        planes.prior[w, p] = outlook.prior[w, p]
-        pair = planes.pairs[w, p]
-        s = outlook.spot[w, p]
-        for i in range(len(pair)):
-            pair[i] = 0.0
+        s, wait, prior = outlook.spot[w, p], outlook.wait[w, p], outlook.prior[w, p]
+        left = 0.0
+        breaks = 0.0
+        delay = 0.0
         if s != NOBODY:
-            planes.legal[w, p] = 1
             fits_now = 1.0
             site = view.sites[s]
-            if view.width[job.kind, site.form] > 1:
+            if view.width[kind, site.form] > 1:
                 wide = 1.0
             else:
-                left = (site.free_share - job.gpus * job.share) / WHOLE_GPU
-                pair[5] = left / max(site.gpus, 1)
-                pair[6] = 1.0 if view.nodes[site.node].jobs == 0 and left > 0.0 else 0.0
-            pair[4] = 1.0
-            pair[7] = log_of_more(outlook.delay[w, p] * per_unit)
-            pair[8] = 1.0 if outlook.prior[w, p] > IDLE else 0.0
-        wait = outlook.wait[w, p]
+                left = (site.free_share - needed) / WHOLE_GPU
+                breaks = 1.0 if view.nodes[site.node].jobs == 0 and left > 0.0 else 0.0
+                left /= max(site.gpus, 1)
+            delay = log_of_more(outlook.delay[w, p] * per_unit)
         log_run = quick_log(run)
+        log_end = log_run if wait == 0.0 else quick_log(wait + run)
+        planes.present[w, p] = 1
+        planes.legal[w, p] = s != NOBODY
+        planes.prior[w, p] = prior
+        pair = planes.pairs[w, p]
         pair[0] = cut_off(log_run - log_unit)
         pair[1] = cut_off(log_run - log_brief)
         pair[2] = log_of_more(wait * per_unit)
-        if outlook.finish[w] < FOREVER:
-            pair[3] = cut_off((log_run if wait == 0.0 else quick_log(wait + run)) - log_finish)
-        pair[9] = 1.0 if outlook.goal[w] == p else 0.0
+        pair[3] = cut_off(log_end - log_finish) if finish < FOREVER else 0.0
+        pair[4] = 1.0 if s != NOBODY else 0.0
+        pair[5] = left
+        pair[6] = breaks
+        pair[7] = delay
+        pair[8] = 1.0 if s != NOBODY and prior > IDLE else 0.0
+        pair[9] = 1.0 if goal == p else 0.0
+        pair[LIKENESS] = 0.0
+    row = planes.rows[w]
     row[0] = cut_off(log_brief - log_unit)
     row[1] = log_of_count(job.gpus)
     row[2] = gpu_share(view, j) / max(gpus, 1)

@@ -24,6 +24,7 @@ import numpy as np
 
 from adlro.core.compiled import compiled, compiled_alone, widened
 from adlro.core.engine import LIVE, LOG_FULL, OVER, PROGRESS, Truth, advance, apply, next_moment
+from adlro.core.rules import has_room
 from adlro.core.tables import (
     CLOCK,
     DISTURBANCE,
@@ -186,6 +187,8 @@ class Foreseen(NamedTuple):
     prior: Floats
     counts: Ints
     unit: Floats
+    demand: Ints
+    awaited: Ints
 
 
 class Seen(NamedTuple):
@@ -341,6 +344,8 @@ def outlook_of(foreseen: Foreseen, row: int) -> Outlook:
         foreseen.prior[row],
         foreseen.counts[row],
         foreseen.unit[row],
+        foreseen.demand[row],
+        foreseen.awaited[row],
     )
 
 
@@ -595,16 +600,22 @@ def area(view: View, truth: Truth, before: float, jobs: int, arrived: int) -> fl
     return total
 
 
-# Called from three places and long, so it is compiled once and not into each of them.
+# These are long and called from several places, so they are compiled once and not into each of them.
 @compiled_alone
 def to_next_decision(view: View, truth: Truth, outlook: Outlook) -> float:
     """Move on until there is a legal pair to decide on; the job time on the way, or minus one when the run is over."""
+    return move_on(view, truth, outlook, True)
+
+
+@compiled
+def move_on(view: View, truth: Truth, outlook: Outlook, whole: bool) -> float:
+    """As `to_next_decision`; unless the outlook is to be `whole`, only what the rule needs of it is filled."""
     total = 0.0
     clock = view.clock[0]
     while True:
         if truth.progress[0].deciding != 0:
             truth.progress[0].events = 0  # starts of this moment: no end is among them, and many might fill the log
-            if clock.queued > 0 and look(view, outlook) > 0:
+            if clock.queued > 0 and has_room(view) and look(view, outlook, whole) > 0:
                 return total
             truth.progress[0].deciding = 0
         before, jobs, arrived = clock.now, clock.queued + clock.running, clock.arrived
@@ -616,7 +627,7 @@ def to_next_decision(view: View, truth: Truth, outlook: Outlook) -> float:
             truth.progress[0].deciding = 0
 
 
-@compiled
+@compiled_alone
 def cost_after(worlds: Worlds, envs: Envs, foreseen: Foreseen, b: int, spare: int, limit: int, choice: Choice) -> float:
     """Job time until the first `limit` jobs end, if the rule decides after this choice, played in a spare row."""
     copy_state(worlds, envs, b, spare, limit)
@@ -626,7 +637,7 @@ def cost_after(worlds: Worlds, envs: Envs, foreseen: Foreseen, b: int, spare: in
     apply(view, truth, choice)
     total = 0.0
     while True:
-        passed = to_next_decision(view, truth, outlook)
+        passed = move_on(view, truth, outlook, False)
         if passed < 0.0:
             return total - passed - 1.0
         total += passed
@@ -680,7 +691,7 @@ def step_one(
         state.limit = limit
     came_before = view.clock[0].arrived
     apply(view, truth, choice)
-    passed = to_next_decision(view, truth, outlook)
+    passed = move_on(view, truth, outlook, True)
     over = passed < 0.0
     if over:
         passed = -1.0 - passed
@@ -705,7 +716,7 @@ def step_one(
     if draw.similar:
         notice_ends(view, past_of(envs, b))
         observe_past(view, outlook, past_of(envs, b), planes)
-    mark_legal(view, planes, legal)
+    legal[len(legal) - 1] = may_wait(view)
 
 
 @compiled
@@ -722,19 +733,17 @@ def start_over(worlds: Worlds, envs: Envs, foreseen: Foreseen, b: int, draw: Dra
 
 
 @compiled
-def mark_legal(view: View, planes: Planes, legal: Bytes) -> None:
-    """Which actions may be. To wait may be while something runs: else nothing would come of it."""
-    pools = planes.pools.shape[0]
-    for w in range(planes.rows.shape[0]):
-        for p in range(pools):
-            legal[w * pools + p] = planes.legal[w, p]
-    legal[len(legal) - 1] = 1 if view.clock[0].running > 0 else 0
+def may_wait(view: View) -> bool:
+    """Whether to wait is a legal action: while something runs, else nothing would come of it."""
+    return view.clock[0].running > 0
 
 
 @compiled
-def planes_of(seen: Seen, marks: Bytes, b: int) -> Planes:
+def planes_of(seen: Seen, b: int) -> Planes:
     """The observation of one environment."""
-    return Planes(seen.rows[b], seen.pools[b], seen.pairs[b], seen.whole[b], seen.prior[b], seen.present[b], marks[b])
+    rows, pools = seen.present.shape[1:]
+    legal = seen.legal[b, : rows * pools].reshape((rows, pools))
+    return Planes(seen.rows[b], seen.pools[b], seen.pairs[b], seen.whole[b], seen.prior[b], seen.present[b], legal)
 
 
 @compiled_alone
@@ -743,7 +752,6 @@ def step_some(
     envs: Envs,
     foreseen: Foreseen,
     seen: Seen,
-    marks: Bytes,
     came: Came,
     actions: Ints,
     draw: Draw,
@@ -755,20 +763,17 @@ def step_some(
     for b in range(first, last):
         if actions[b] == BY_CHANCE:
             actions[b] = legal_by_chance(seen.legal[b], envs.state[b])
-        step_one(worlds, envs, foreseen, planes_of(seen, marks, b), seen.legal[b], came, actions[b], draw, b, spare)
+        step_one(worlds, envs, foreseen, planes_of(seen, b), seen.legal[b], came, actions[b], draw, b, spare)
 
 
 @compiled_alone
-def start_some(
-    worlds: Worlds, envs: Envs, foreseen: Foreseen, seen: Seen, marks: Bytes, draw: Draw, first: int, last: int
-) -> None:
+def start_some(worlds: Worlds, envs: Envs, foreseen: Foreseen, seen: Seen, draw: Draw, first: int, last: int) -> None:
     """Begin episodes in the environments from `first` to before `last`."""
     for b in range(first, last):
         start_over(worlds, envs, foreseen, b, draw)
-        planes = planes_of(seen, marks, b)
         view = view_of(worlds, envs, b, b)
-        observe(view, outlook_of(foreseen, b), planes)
-        mark_legal(view, planes, seen.legal[b])
+        observe(view, outlook_of(foreseen, b), planes_of(seen, b))
+        seen.legal[b, seen.legal.shape[1] - 1] = may_wait(view)
 
 
 @compiled
@@ -804,7 +809,6 @@ class Batch:
     envs: Envs
     foreseen: Foreseen
     seen: Seen
-    marks: Bytes
     came: Came
     draw: Draw
     threads: ThreadPoolExecutor
@@ -838,7 +842,6 @@ def make_batch(
         envs,
         foreseen_for(total, rows, worlds),
         seen_for(count, rows, pools),
-        np.zeros((count, rows, pools), np.uint8),
         Came(
             np.zeros(count, np.float32),
             np.zeros(count, np.float32),
@@ -898,8 +901,7 @@ def envs_for(worlds: Worlds, count: int, total: int, jobs: int, seed: int, simil
 
 def start_all(batch: Batch) -> None:
     """Begin a new episode in every environment, by the states of their generators (`envs.state.random`)."""
-    some = batch.worlds, batch.envs, batch.foreseen, batch.seen, batch.marks
-    start_some(*some, batch.draw, 0, batch.count)
+    start_some(batch.worlds, batch.envs, batch.foreseen, batch.seen, batch.draw, 0, batch.count)
 
 
 def foreseen_for(total: int, rows: int, worlds: Worlds) -> Foreseen:
@@ -918,8 +920,10 @@ def foreseen_for(total: int, rows: int, worlds: Worlds) -> Foreseen:
         np.zeros((total, rows, pools)),
         np.zeros((total, rows, pools)),
         np.zeros((total, rows, pools)),
-        np.zeros((total, 3), np.int32),
+        np.zeros((total, 5), np.int32),
         np.zeros((total, 1)),
+        np.zeros((total, rows), np.int32),
+        np.zeros((total, pools), np.int32),
     )
 
 
@@ -943,7 +947,7 @@ def step(batch: Batch, actions: Ints) -> None:
     """
 
     def some(first: int, last: int, worker: int) -> None:
-        ours = batch.worlds, batch.envs, batch.foreseen, batch.seen, batch.marks, batch.came
+        ours = batch.worlds, batch.envs, batch.foreseen, batch.seen, batch.came
         step_some(*ours, actions, batch.draw, first, last, batch.count + worker)
 
     in_parts(batch, some)
