@@ -661,7 +661,7 @@ def step_one(
         state.cost = rules_cost(worlds, envs, foreseen, b, spare)
         state.known = 1
     apply(view, truth, choice)
-    passed = move_on(view, truth, outlook, True)
+    passed = to_next_decision(view, truth, outlook)
     over = passed < 0.0
     if over:
         passed = -1.0 - passed
