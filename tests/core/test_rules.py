@@ -17,6 +17,7 @@ from adlro.core.rules import (
     first_idle,
     fits,
     gpu_share,
+    is_short,
     learn,
     portion,
     queue_position,
@@ -290,3 +291,11 @@ def test_finished_work_is_remembered_by_group_and_user() -> None:
     assert view.groups.log_work.tolist() == pytest.approx([1.0, 3.0])
     assert view.users[1].finished == 3.0
     assert view.users[1].log_work == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("gpus", [1, 3, 8])
+def test_a_node_is_short_of_a_portion_when_it_has_less_than_that_rounded_up(gpus: int) -> None:
+    for amount in range(3 * gpus + 2):
+        for taken in range(1, gpus + 1):
+            for free in range(4):
+                assert is_short(free, amount, taken, gpus) == (free < portion(amount, taken, gpus))

@@ -12,7 +12,7 @@ from tests.strategies import Scenario, scenarios
 
 from adlro.act.simulator import Settings, prepare
 from adlro.core.engine import DECIDE, advance, apply
-from adlro.core.rules import fits, in_queue
+from adlro.core.rules import fits, has_room, in_queue
 from adlro.core.tables import FOREVER, NOBODY, START, WAIT, Choice, View
 from adlro.decide.catalogue import find_policy
 from adlro.decide.outlook import HEAD, IDLE, UNWISE, Outlook, look, make_outlook, wisest
@@ -153,11 +153,15 @@ def test_every_spot_is_legal_and_the_tightest_and_the_rule_chooses_one(scenario:
     view = pack(plan, jobs, scenario.speed)
     happening = pack_disturbances(plan, scenario.disturbances)
     truth = prepare(view, jobs.work, find_policy(RULE), Settings(), happening, 0)
-    outlook = make_outlook(view)
+    outlook, part = make_outlook(view), make_outlook(view)
     while advance(view, truth) == DECIDE:
         legal = look(view, outlook)
         assert legal == check_spots(view, outlook)
-        choice = wisest(view, outlook) if legal else Choice(WAIT, NOBODY, NOBODY, FOREVER)
+        assert has_room(view) or legal == 0
+        choice = wisest(view, outlook)
+        assert choice == first_with_largest_prior(view, outlook)
+        assert look(view, part, False) == legal
+        assert wisest(view, part) == choice
         if choice.verb == START:
             assert choice.job in [in_queue(view, q) for q in range(view.clock[0].queued)]
             assert fits(view, choice.job, choice.site)
@@ -167,6 +171,16 @@ def test_every_spot_is_legal_and_the_tightest_and_the_rule_chooses_one(scenario:
         if apply(view, truth, choice) and view.clock[0].queued == 0:
             truth.progress[0].deciding = 0
     assert view.clock[0].illegal == 0
+
+
+def first_with_largest_prior(view: View, outlook: Outlook) -> Choice:
+    """What the rule chooses, by its definition."""
+    legal = outlook.spot[: outlook.counts[0]] != NOBODY
+    prior = np.where(legal, outlook.prior[: outlook.counts[0]], UNWISE)
+    if prior.max(initial=UNWISE) <= IDLE:
+        return Choice(WAIT, NOBODY, NOBODY, FOREVER)
+    w, p = divmod(int(prior.argmax()), len(view.pools))
+    return Choice(START, int(outlook.rows[w]), int(outlook.spot[w, p]), FOREVER)
 
 
 def check_spots(view: View, outlook: Outlook) -> int:

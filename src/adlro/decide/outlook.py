@@ -41,6 +41,9 @@ IDLE: Final = -3.0
 LONGEST: Final = 2.5
 """Priors of wise starts lie within this of 0."""
 
+ALIKE: Final = 1e-6
+"""Runtimes that differ by a smaller share may have priors that are the same, or not, by how they are rounded."""
+
 
 class Outlook(NamedTuple):
     """What is foreseen, in arrays that are filled anew at each decision. W rows (jobs), P pools, G GPUs."""
@@ -105,14 +108,14 @@ def new_outlook(view: View, rows: int) -> Outlook:
 def look(view: View, outlook: Outlook, whole: bool = True) -> int:
     """Fill the outlook; how many legal pairs there are. Without any, only the rows and their places are filled.
 
-    The rule needs to know when GPUs come free only in the pools that some row would have to wait for: unless the
-    outlook is to be `whole`, the others are left out.
+    Unless the outlook is to be `whole`, only what the rule needs to choose is filled: when GPUs come free is foreseen
+    in the pools that some row would have to wait for, and not at all if the choice is plain without.
     """
     for p in range(len(view.pools)):
         outlook.awaited[p] = whole
     admit_rows(view, outlook)
     find_spots(view, outlook)
-    if outlook.counts[1] > 0:
+    if outlook.counts[1] > 0 and (whole or not is_plain(view, outlook)):
         foresee_gpus(view, outlook)
         foresee_rows(view, outlook)
         judge(view, outlook)
@@ -251,6 +254,36 @@ def tightest_spot(view: View, j: int, p: int) -> int:
             least = site.free_share
             fastest = rate
     return chosen
+
+
+@compiled
+def is_plain(view: View, outlook: Outlook) -> bool:
+    """Whether the first legal pair is the rule's choice whatever is foreseen; if so it is noted as that.
+
+    It is if no legal pair is shorter, its job cannot end twice as fast elsewhere, and no job that has to wait somewhere
+    could end before it: it lasts not too long, and delays nobody whom it may not.
+    """
+    row = 0
+    pool = 0
+    while outlook.spot[row, pool] == NOBODY:
+        pool += 1
+        if pool == len(view.pools):
+            row, pool = row + 1, 0
+    run = outlook.run[row, pool]
+    for w in range(outlook.counts[0]):
+        for p in range(len(view.pools)):
+            other = outlook.run[w, p]
+            if outlook.spot[w, p] != NOBODY:
+                if other != run and other < (1.0 + ALIKE) * run:
+                    return False
+            elif w == row:
+                if run > (1.0 + PATIENCE) * other:
+                    return False
+            elif run > other:
+                return False
+    outlook.counts[WISEST] = row
+    outlook.counts[WISEST + 1] = pool
+    return True
 
 
 # ---- when they could start ---------------------------------------------------------------------------------------

@@ -691,7 +691,7 @@ def step_one(
         state.limit = limit
     came_before = view.clock[0].arrived
     apply(view, truth, choice)
-    passed = move_on(view, truth, outlook, True)
+    passed = to_next_decision(view, truth, outlook)
     over = passed < 0.0
     if over:
         passed = -1.0 - passed
