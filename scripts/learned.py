@@ -101,7 +101,9 @@ LARGE: Final = Place(
 """Look-ahead on so many GPUs takes minutes for each run: ten seeds."""
 
 SETS: Final[dict[str, tuple[Place, ...]]] = {
-    "saturated": (replace(paper16(2.0, "oracle"), clairvoyant=False, ours=("eft-reserving", "adlro")),),
+    "saturated": (
+        replace(paper16(2.0, "oracle"), clairvoyant=False, ours=("eft-reserving", "adlro", "adlro-lookahead")),
+    ),
     "paper16": tuple(paper16(load, "oracle") for load in (0.7, 0.9, 1.1)),
     "paper16-noisy": tuple(paper16(load, "noisy:0.5") for load in (0.7, 0.9, 1.1)),
     "elsewhere": elsewhere("oracle"),

@@ -146,6 +146,42 @@ def test_one_departure_from_the_rule_is_rewarded_with_all_that_it_gains(seed: in
     assert (earned != 0.0).sum() >= 4
 
 
+def first_departure(batch: Batch, steps: int) -> list[float]:
+    """What the first departures from the rule were rewarded with: one in each environment, after so many steps."""
+    for _ in range(steps):
+        step(batch, np.array([rule_action(batch, b) for b in range(batch.count)], np.int32))
+    actions = [rule_action(batch, b) for b in range(batch.count)]
+    for b, rule in enumerate(actions):
+        actions[b] = next((a for a in np.flatnonzero(batch.seen.legal[b]).tolist() if a != rule), rule)
+    step(batch, np.array(actions, np.int32))
+    found: list[float] = batch.came.reward.tolist()
+    return found
+
+
+@pytest.mark.parametrize("steps", [0, 3, 6])
+def test_a_choice_is_judged_by_the_next_jobs_to_come_as_if_no_others_came(steps: int) -> None:
+    shaped = PLAIN._replace(shaped=True)
+    gpus = len(some_worlds()[0].view.gpus)
+    judged = batch_of(shaped._replace(ahead=2), 12, 3, jobs=24, which=0)
+    for _ in range(steps):
+        step(judged, np.array([rule_action(judged, b) for b in range(12)], np.int32))
+    limits = (judged.envs.clock[:12, 0].arrived + 2 + gpus // 4).tolist()
+    found = first_departure(batch_of(shaped._replace(ahead=2), 12, 3, jobs=24, which=0), steps)
+    whole = first_departure(batch_of(shaped, 12, 3, jobs=24, which=0), steps)
+    for b, limit in enumerate(limits):
+        # The same generators draw the same jobs, so an episode of so many jobs is the beginning of a longer one.
+        short = first_departure(batch_of(shaped, 12, 3, jobs=min(24, limit), which=0), steps)
+        assert found[b] == pytest.approx(short[b], rel=1e-5, abs=1e-6)
+    assert found != whole
+
+
+def test_rewards_with_a_limit_that_is_never_reached_are_those_without() -> None:
+    one, two = (batch_of(VARIED._replace(shaped=True, ahead=ahead), 6, 3) for ahead in (0, 24))
+    for each, other in zip(by_chance(one, 40), by_chance(two, 40), strict=True):
+        for array, same in zip(each, other, strict=True):
+            np.testing.assert_array_equal(array, same)
+
+
 def copied(seen: Seen) -> list[Any]:
     there = seen.present[..., None]
     return [seen.rows * there.max(axis=2), seen.pools.copy(), seen.pairs * there, seen.whole.copy(), seen.legal.copy()]

@@ -8,8 +8,8 @@ import pytest
 from adlro.core.tables import DOWN, REFUSED
 from adlro.experiment import draw as draw_instance
 from adlro.experiment import load_scenario
-from adlro.learn.batch import SMALL, Draw, make_batch
-from adlro.learn.worlds import World, capacity_load, make_world, random_worlds, stack
+from adlro.learn.batch import SMALL, TURNS, Draw, make_batch
+from adlro.learn.worlds import Range, World, capacity_load, make_world, random_worlds, stack
 
 
 @cache
@@ -24,7 +24,13 @@ def test_drawn_clusters_have_8_to_256_gpus_of_1_to_6_models() -> None:
     assert max(gpus) >= 180
     assert max(gpus) <= 280  # a share of the GPUs is rounded to whole nodes
     assert set(models) == {1, 2, 3, 4, 5, 6}
+    assert models.count(1) > models.count(2) + 10, "clusters of one model are drawn more often"
     assert np.median(gpus) < 80, "sizes are drawn on a logarithmic scale"
+
+
+def test_larger_clusters_are_drawn_where_they_are_asked_for() -> None:
+    gpus = [len(world.view.gpus) for world in random_worlds(60, 1, Range(gpus=(8, 512)))]
+    assert 300 <= max(gpus) <= 540
 
 
 def test_drawn_jobs_have_gangs_of_many_sizes_and_some_worlds_none() -> None:
@@ -89,3 +95,14 @@ def test_side_by_side_each_world_keeps_what_it_is() -> None:
         assert (info.gpus, info.pools, info.nodes) == (len(view.gpus), len(view.pools), len(view.nodes))
         assert info.menu == np.count_nonzero(view.runs.state != REFUSED)
         assert worlds.work[n, : info.menu].min() > 0.0
+
+
+def test_an_episode_has_more_jobs_where_more_fill_the_cluster() -> None:
+    worlds = stack(drawn()[:40])
+    how = Draw(0.9, 0.9, backlog=0, burst=0.0, sigma=0.0, jitter=0.2, failures=0.0, shaped=False, jobs=24)
+    state = make_batch(worlds, 200, 120, 8, worlds.pools.shape[1], how, 2, 1).envs.state
+    crowd = worlds.info.crowd[state.world]
+    np.testing.assert_array_equal(state.jobs, np.clip((TURNS * crowd).astype(int), 24, 120))
+    assert {24, 120} < set(state.jobs.tolist())
+    gpus = drawn()[3].view.jobs.gpus[drawn()[3].view.runs.state != REFUSED]
+    assert worlds.info.crowd[3] == pytest.approx(len(drawn()[3].view.gpus) / gpus.mean())

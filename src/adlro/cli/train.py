@@ -167,7 +167,7 @@ def setup_for(
     from adlro.learn.presets import find_preset
     from adlro.learn.train import Setup
     from adlro.learn.world_file import load_worlds
-    from adlro.learn.worlds import random_worlds, stack, worlds_of
+    from adlro.learn.worlds import Range, random_worlds, stack, worlds_of
 
     any_cluster = find_preset(preset).any_cluster
     exam_on = (cluster, workload) if cluster else ("paper16", "paper")
@@ -183,7 +183,8 @@ def setup_for(
     else:
         say(f"Drawing {config.worlds} worlds …")
         of_paper = round(config.paper_share * config.worlds)
-        learnt = stack(worlds_of("paper16", "paper", of_paper, seed) + random_worlds(config.worlds - of_paper, seed))
+        others = random_worlds(config.worlds - of_paper, seed, Range(gpus=(8, config.most_gpus)))
+        learnt = stack(worlds_of("paper16", "paper", of_paper, seed) + others)
     return Setup(preset, config, seed, learnt, fixed, drawn)
 
 

@@ -59,6 +59,11 @@ def uses_past(weights: Weights) -> bool:
     return False
 
 
+ADVICE: Final = 40.0
+"""How many typical runtimes one of Q counts in look-ahead; chosen of 1, 5, 15, 40, 100 and 250 (docs/results.md). Q is
+measured in what a choice usually gains or loses in the worlds of its training, not in seconds."""
+
+
 @compiled
 def consider(view: View, mind: Mind) -> int:
     """Fill in Q of every pair that may start now and of waiting; how many such pairs there are."""
@@ -150,7 +155,7 @@ def q_lookahead(weights: Callable[[], Weights], name: str, summary: str, budget_
             count = rank_by_q(view, mind, jobs, sites, scores)
             waiting = float(mind.q[-1])
             best = max(waiting, float(scores[0])) if count else waiting
-            unit_s = float(mind.outlook.unit[0])
+            unit_s = ADVICE * float(mind.outlook.unit[0])
             regret_s = (best - scores[:count]) * unit_s
             return Advice(first, jobs[:count], sites[:count], regret_s, (best - waiting) * unit_s)
 

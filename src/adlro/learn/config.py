@@ -45,6 +45,7 @@ class Config:
     similar: bool = option(False, "Show how like each pair is to placements that turned out well.")
     idle_weight: float = option(0.5, "Weight of idle GPU time in the paper's reward.", 0, 1, True)
     worlds: int = option(480, "Worlds that are drawn when no file of worlds is given.", 1)
+    most_gpus: int = option(256, "GPUs of the largest clusters that are drawn.", 8, 1024)
     paper_share: float = option(0.25, "Share of these worlds that are the cluster paper16.", 0, 1)
     # The network.
     channels: int = option(64, "Channels of a layer.", 1, 1024)
@@ -65,7 +66,7 @@ class Config:
     rate_end: float = option(0.02, "Share of it in the end, reached along a cosine; 1: it stays.", 0, 1)
     clip: float = option(10.0, "Longest gradient; 0: any length.", 0)
     bend: float = option(1.0, "Errors above this count as they are, below it squared (Huber's loss).", 0, None, True)
-    limit: float = option(20.0, "Rewards are cut off here.", 0, None, True)
+    limit: float = option(10.0, "Rewards are cut off here.", 0, None, True)
     target_share: float = option(0.005, "Share of the trained weights that the target takes over each time.", 0, 1)
     target_every: int = option(1, "Updates from one time to the next.", 1)
     average: float = option(
@@ -80,8 +81,8 @@ class Config:
     report_every: int = option(50, "Rounds between two lines of progress.", 1)
     evaluate_every: int = option(500, "Rounds between two evaluations; 0: none but the last.", 0)
     checkpoint_every: int = option(2000, "Rounds between two states to resume from; 0: none.", 0)
-    exam_environments: int = option(64, "Episodes of each evaluation set.", 1)
-    exam_jobs: int = option(256, "Jobs in an episode of the evaluation.", 1)
+    exam_environments: int = option(48, "Episodes of each evaluation set.", 1)
+    exam_jobs: int = option(512, "Jobs in an episode of the evaluation.", 1)
     worst: float = option(3.0, "Stop when JCT in the evaluation is so many times the rule's; 0: never.", 0)
     loss_limit: float = option(1e4, "Stop when the loss is above.", 0, None, True)
     # The machine.

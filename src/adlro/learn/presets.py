@@ -129,7 +129,7 @@ def paper() -> Preset:
             backlog=0, burst=0.0, sigma=0.0, failures=0.0, shaped=False, double=False, dueling=False, trust=0.0,
             horizon=1, gamma=0.99, rate=1e-4, rate_warm_up=0, rate_end=1.0, limit=1e6, average=1.0, target_share=1.0,
             target_every=500, explore_low=0.05, explore_high=0.05, explore_until=0.5, explore_prior=0.0, worst=0.0,
-            loss_limit=1e9,
+            loss_limit=1e9, exam_environments=64, exam_jobs=256,
         ),
         make_batch=make,
         step=step_paper,

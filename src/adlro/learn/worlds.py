@@ -45,7 +45,7 @@ class World:
 class Range:
     """From what random worlds are drawn."""
 
-    gpus: tuple[int, int] = (8, 512)
+    gpus: tuple[int, int] = (8, 256)
     models: tuple[int, int] = (1, 6)
     one_model: float = 0.2  # share of clusters with one model whatever `models` says: most real ones have few
     gangs: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 32)
