@@ -366,7 +366,7 @@ def bench_env_steps() -> Measured:
 
     worlds = stack([make_world(*drawn("paper16", "paper", 2000))])
     how = Draw(0.9, 0.9, backlog=0, burst=0.0, sigma=0.0, jitter=0.0, failures=0.0, shaped=False)
-    count, calls = 1024 * cores(), 5
+    count, calls = 256 * cores(), 20  # few enough that their state stays in the caches
     batch = make_batch(worlds, count, 64, 16, worlds.pools.shape[1], how, 0, cores())
     actions = np.empty(count, np.int32)
     times = []

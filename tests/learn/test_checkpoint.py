@@ -81,8 +81,8 @@ def test_a_file_of_other_arrays_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "about", "told"),
     [
-        ({}, {"format": FORMAT + 1}, "newer than ours, 1. Upgrade adlro"),
-        ({}, {"format": 0}, "older than ours, 1. Train again"),
+        ({}, {"format": FORMAT + 1}, f"newer than ours, {FORMAT}. Upgrade adlro"),
+        ({}, {"format": 0}, f"older than ours, {FORMAT}. Train again"),
         ({}, {"preset": "paper"}, "of the preset 'paper'; expected one of 'adlro'"),
         ({"first": np.full(8, np.nan, np.float32)}, {}, "'first' has numbers that are none"),
         ({"own": np.zeros((2, 8, 9), np.float32)}, {}, r"'own' has the shape \(2, 8, 9\); expected \(2, 8, 8\)"),
