@@ -10,6 +10,10 @@ from tests.decide.test_outlook import HALF_T4, T4, V100, looked, row_of
 from adlro.decide.outlook import quick_log
 from adlro.decide.planes import (
     FAR,
+    LONGEST_BACKLOG,
+    MOST_ALIKE,
+    MOST_QUEUED,
+    OLDEST,
     PAIR_PLANES,
     POOL_PLANES,
     ROW_PLANES,
@@ -92,6 +96,20 @@ def test_pools_tell_of_free_gpus_and_the_next_release() -> None:
     assert plane["GPUs"] == pytest.approx(0.5 * math.log(7.0))
     assert plane["time to the next release"] == pytest.approx(0.5 * math.log(1 + 8 / float(outlook.unit[0])), abs=1e-6)
     assert plane["nodes down"] == 0.0
+
+
+@pytest.mark.parametrize("waiting", [3, 40, 200, 400])
+def test_a_long_queue_of_old_jobs_is_told_up_to_what_a_training_shows(waiting: int) -> None:
+    view, outlook = looked(Case([(V100, 2)], [(0, 1.0)] * (waiting + 1), {"any": {V100: 1.0}}), [(0, 0)])
+    view.clock[0].now = 10.0 * waiting
+    planes = make_planes(5, 3)
+    observe(view, outlook, planes)
+    row = dict(zip(ROW_PLANES, planes.rows[0].tolist(), strict=True))
+    whole = dict(zip(WHOLE_PLANES, planes.whole.tolist(), strict=True))
+    assert row["jobs alike"] == pytest.approx(log_of_count(min(waiting - 1, MOST_ALIKE)))
+    assert row["age"] == pytest.approx(min(log_of_more(10.0 * waiting), OLDEST), rel=1e-5)
+    assert whole["queue length"] == pytest.approx(log_of_count(min(waiting, MOST_QUEUED)))
+    assert whole["backlog"] == pytest.approx(min(log_of_more(waiting / 2.0), LONGEST_BACKLOG), rel=1e-5)
 
 
 def test_each_plane_has_a_name() -> None:
