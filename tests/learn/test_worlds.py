@@ -1,14 +1,18 @@
 """What worlds are drawn, and how they are put side by side."""
 
 from functools import cache
+from pathlib import Path
 
 import numpy as np
+import numpy.lib.recfunctions
 import pytest
 
+from adlro.core.errors import TraceError
 from adlro.core.tables import DOWN, REFUSED
 from adlro.experiment import draw as draw_instance
 from adlro.experiment import load_scenario
 from adlro.learn.batch import SMALL, TURNS, Draw, make_batch
+from adlro.learn.world_file import load_worlds, save_worlds
 from adlro.learn.worlds import Range, World, capacity_load, make_world, random_worlds, stack
 
 
@@ -106,3 +110,14 @@ def test_an_episode_has_more_jobs_where_more_fill_the_cluster() -> None:
     assert {24, 120} < set(state.jobs.tolist())
     gpus = drawn()[3].view.jobs.gpus[drawn()[3].view.runs.state != REFUSED]
     assert worlds.info.crowd[3] == pytest.approx(len(drawn()[3].view.gpus) / gpus.mean())
+
+
+def test_worlds_of_another_version_are_told_in_one_line(tmp_path: Path) -> None:
+    worlds = stack(drawn()[:4])
+    path = tmp_path / "worlds.npz"
+    save_worlds(path, worlds)
+    assert load_worlds(path).info.scale.tolist() == worlds.info.scale.tolist()
+    older = np.asarray(worlds.info)[[name for name in worlds.info.dtype.names if name != "crowd"]]
+    save_worlds(path, worlds._replace(info=np.lib.recfunctions.repack_fields(older)))
+    with pytest.raises(TraceError, match=r"'info' has other columns.*Make it again"):
+        load_worlds(path)

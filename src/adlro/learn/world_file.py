@@ -30,6 +30,8 @@ def load_worlds(path: Path) -> Worlds:
             for name in Worlds._fields:
                 array = np.ascontiguousarray(file[name])
                 if name in RECORDS:  # NumPy's format forgets that the records are aligned
+                    if array.dtype.names != RECORDS[name].names:
+                        raise ValueError(f"'{name}' has other columns")
                     array = array.view(RECORDS[name]).view(np.recarray)
                 found[name] = array
     except (KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
