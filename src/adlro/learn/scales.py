@@ -2,9 +2,8 @@
 
 What a choice gains or loses differs a thousandfold between worlds: with few GPUs and jobs of very different lengths one
 start in the wrong place delays everybody for hours. Left as they are, most rewards lie far outside the range in which
-the loss is squared, and what is learnt is nearer to the median than to the mean of what a choice gains. Waiting, which
-mostly costs a little and sometimes gains a lot, then looks worse than it is. Dividing by one number for each world
-changes nothing about which choice is best there.
+the loss is squared, and what is learnt is nearer to the median than to the mean of what a choice gains. Dividing by one
+number for each world changes nothing about which choice is best there.
 """
 
 from typing import Any, Final
