@@ -10,6 +10,7 @@ from tests.decide.test_outlook import HALF_T4, T4, V100, looked, row_of
 from adlro.decide.outlook import quick_log
 from adlro.decide.planes import (
     FAR,
+    FARTHEST,
     LONGEST_BACKLOG,
     MOST_ALIKE,
     MOST_QUEUED,
@@ -44,9 +45,13 @@ def test_the_quick_logarithm_is_right_within_a_billionth() -> None:
     assert quick_log(1.0) == 0.0
 
 
+def test_a_job_a_thousand_times_as_long_is_told_from_one_a_hundred_times() -> None:
+    assert cut_off(math.log(1000.0)) - cut_off(math.log(100.0)) == pytest.approx(math.log(10.0))
+
+
 def test_a_time_of_0_or_without_end_is_cut_off() -> None:
     assert cut_off(quick_log(0.0) - quick_log(10.0)) == -FAR
-    assert cut_off(quick_log(math.inf) - quick_log(10.0)) == FAR
+    assert cut_off(quick_log(math.inf) - quick_log(10.0)) == FARTHEST
     assert cut_off(quick_log(0.0) - quick_log(0.0)) == 0.0
     assert log_of_more(math.inf) == FAR
     assert log_of_more(0.0) == 0.0
@@ -86,7 +91,7 @@ def test_what_is_not_there_is_marked_and_what_is_there_is_within_bounds() -> Non
     assert not planes.pools[2].any(), "there are two pools"
     for array in (planes.rows[:2], planes.pools, planes.pairs[:2], planes.whole, planes.prior[:2]):
         assert np.isfinite(array).all()
-        assert np.abs(array).max() <= FAR
+        assert np.abs(array).max() <= FARTHEST
 
 
 def test_pools_tell_of_free_gpus_and_the_next_release() -> None:

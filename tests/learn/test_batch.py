@@ -158,21 +158,43 @@ def first_departure(batch: Batch, steps: int) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("steps", [0, 3, 6])
+def limits_of(batch: Batch, ahead: int) -> list[int]:
+    """By how many jobs a choice is judged now in each environment: the next multiple of 16."""
+    gpus = batch.worlds.info["gpus"][batch.envs.state["world"]]
+    until = batch.envs.clock[: batch.count, 0].arrived + ahead + gpus // 4
+    return (-(-until // 16) * 16).tolist()
+
+
+@pytest.mark.parametrize("steps", [0, 3, 9])
 def test_a_choice_is_judged_by_the_next_jobs_to_come_as_if_no_others_came(steps: int) -> None:
     shaped = PLAIN._replace(shaped=True)
-    gpus = len(some_worlds()[0].view.gpus)
-    judged = batch_of(shaped._replace(ahead=2), 12, 3, jobs=24, which=0)
+    judged = batch_of(shaped._replace(ahead=2), 12, 3, jobs=48, which=0)
     for _ in range(steps):
         step(judged, np.array([rule_action(judged, b) for b in range(12)], np.int32))
-    limits = (judged.envs.clock[:12, 0].arrived + 2 + gpus // 4).tolist()
-    found = first_departure(batch_of(shaped._replace(ahead=2), 12, 3, jobs=24, which=0), steps)
-    whole = first_departure(batch_of(shaped, 12, 3, jobs=24, which=0), steps)
+    limits = limits_of(judged, 2)
+    found = first_departure(batch_of(shaped._replace(ahead=2), 12, 3, jobs=48, which=0), steps)
+    whole = first_departure(batch_of(shaped, 12, 3, jobs=48, which=0), steps)
     for b, limit in enumerate(limits):
         # The same generators draw the same jobs, so an episode of so many jobs is the beginning of a longer one.
-        short = first_departure(batch_of(shaped, 12, 3, jobs=min(24, limit), which=0), steps)
+        short = first_departure(batch_of(shaped, 12, 3, jobs=min(48, limit), which=0), steps)
         assert found[b] == pytest.approx(short[b], rel=1e-5, abs=1e-6)
     assert found != whole
+
+
+def test_all_choices_of_one_limit_are_judged_as_in_an_episode_of_so_many_jobs() -> None:
+    shaped = PLAIN._replace(shaped=True)
+    judged = batch_of(shaped._replace(ahead=2), 12, 3, jobs=48, which=0)
+    short = batch_of(shaped, 12, 3, jobs=16, which=0)
+    same = np.array([limit == 16 for limit in limits_of(judged, 2)])
+    compared = 0
+    for _ in range(12):
+        actions = np.array([np.flatnonzero(legal)[-1] for legal in short.seen.legal], np.int32)
+        step(judged, actions.copy())
+        step(short, actions)
+        assert judged.came.reward[same] == pytest.approx(short.came.reward[same], rel=1e-5, abs=1e-5)
+        compared += int(np.count_nonzero(short.came.reward[same]))
+        same &= np.array([limit == 16 for limit in limits_of(judged, 2)]) & (short.came.done == 0)
+    assert compared >= 20
 
 
 def test_rewards_with_a_limit_that_is_never_reached_are_those_without() -> None:

@@ -46,6 +46,17 @@ def test_drawn_jobs_have_gangs_of_many_sizes_and_some_worlds_none() -> None:
     assert not all(wide)
 
 
+def times_as_long(world: World) -> float:
+    """How many times as long as the median job those are that one in two hundred exceeds."""
+    return float(np.quantile(world.jobs.work, 0.995) / np.median(world.jobs.work))
+
+
+def test_where_giants_are_asked_for_a_few_jobs_are_much_longer() -> None:
+    usual, giants = (random_worlds(40, 4, Range(giants=share)) for share in (0.0, 1.0))
+    assert np.median([times_as_long(world) for world in giants]) > 150
+    assert np.median([times_as_long(world) for world in usual]) < 100
+
+
 def test_worlds_are_the_same_for_the_same_seed() -> None:
     for one, two in zip(random_worlds(3, 8), random_worlds(3, 8), strict=True):
         np.testing.assert_array_equal(one.view.rate, two.view.rate)

@@ -16,7 +16,7 @@ from adlro.core.errors import CheckpointError
 from adlro.decide.network import Weights
 from adlro.decide.planes import PAIR_PLANES, POOL_PLANES, ROW_PLANES, WHOLE_PLANES
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Raised when what the network sees, or its arithmetic, changes."""
 
 KEY: Final = "adlro"

@@ -75,6 +75,9 @@ WHOLE_PLANES: Final = (
 FAR: Final = 4.0
 """Logarithms are cut off here."""
 
+FARTHEST: Final = 7.0
+"""Those of ratios here: in real traces a job may well be a thousand times as long as is usual."""
+
 
 MOST_QUEUED: Final = 64
 MOST_ALIKE: Final = 16
@@ -115,8 +118,7 @@ def new_planes(rows: int, pools: int) -> Planes:
 
 
 LEAST: Final = math.log(0.0183)
-MOST: Final = math.log(54.6)
-"""Where differences of logarithms are cut off."""
+"""Where differences of logarithms are cut off below."""
 
 COUNT_LOGS: Final = 0.5 * np.log1p(np.arange(256.0))
 """`log_of_more` of whole numbers: most of what is counted is small."""
@@ -127,9 +129,7 @@ def cut_off(difference: float) -> float:
     """The logarithm of a ratio, as the difference of two logarithms, cut off at both ends."""
     if difference <= LEAST:
         return -FAR
-    if difference >= MOST:
-        return FAR
-    return difference
+    return min(difference, FARTHEST)
 
 
 @compiled

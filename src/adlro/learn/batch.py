@@ -235,6 +235,9 @@ SMALL: Final = 16
 TURNS: Final = 6.0
 """How often the jobs of an episode fill the cluster."""
 
+TOGETHER: Final = 16
+"""The jobs that choices are judged by grow by so many at once."""
+
 BY_CHANCE: Final = -2
 """In place of an action: any legal one. The step writes down which it took."""
 
@@ -646,8 +649,11 @@ def cost_after(worlds: Worlds, envs: Envs, foreseen: Foreseen, b: int, spare: in
 
 @compiled
 def judged_until(arrived: int, jobs: int, gpus: int, draw: Draw) -> int:
-    """How many jobs of the episode a choice is judged by."""
-    return jobs if draw.ahead == 0 else min(jobs, arrived + draw.ahead + gpus // 4)
+    """How many jobs of the episode a choice is judged by; the same for several choices, so that costs stay known."""
+    if draw.ahead == 0:
+        return jobs
+    until = arrived + draw.ahead + gpus // 4
+    return min(jobs, until + (TOGETHER - until % TOGETHER) % TOGETHER)
 
 
 @compiled
@@ -689,15 +695,12 @@ def step_one(
         state.cost = after
         state.known = 1
         state.limit = limit
-    came_before = view.clock[0].arrived
     apply(view, truth, choice)
     passed = to_next_decision(view, truth, outlook)
     over = passed < 0.0
     if over:
         passed = -1.0 - passed
     state.cost -= passed
-    if view.clock[0].arrived != came_before and state.limit < state.jobs:
-        state.known = 0
     if not draw.shaped:
         reward = -passed / info.unit
     state.episode_cost += passed

@@ -90,6 +90,11 @@ class Config:
     graphs: bool = option(True, "On a GPU, record an update once and replay it as one CUDA graph.")
     compile: bool = option(False, "Compile the network with torch.compile.")
 
+    @property
+    def most(self) -> int:
+        """Jobs of the longest episodes."""
+        return max(self.jobs, self.most_jobs)
+
     def as_dict(self) -> dict[str, Any]:
         """All values by name."""
         return asdict(self)

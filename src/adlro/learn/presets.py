@@ -55,9 +55,7 @@ def draw_of(config: Config) -> Draw:
 def make_pair_batch(config: Config, worlds: Worlds, count: int, seed: int, threads: int) -> Any:
     """Environments that are seen as (job, pool) pairs."""
     pools = worlds.pools.shape[1]
-    return make_batch(
-        worlds, count, max(config.jobs, config.most_jobs), config.rows, pools, draw_of(config), seed, threads
-    )
+    return make_batch(worlds, count, config.most, config.rows, pools, draw_of(config), seed, threads)
 
 
 def make_pair_network(config: Config, batch: Any) -> nn.Module:

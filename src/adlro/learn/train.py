@@ -161,7 +161,7 @@ def begin(
     if device.type == "cpu":
         torch.set_num_threads(config.learner_threads)
     if preset.prior is not None and config.shaped and config.scaled:
-        worlds = with_scales(worlds, draw_of(config), max(config.jobs, config.most_jobs), config.rows, seed, threads)
+        worlds = with_scales(worlds, draw_of(config), config.most, config.rows, seed, threads)
     size = config.environments // config.groups
     seeds = np.random.default_rng(seed).integers(1, 2**62, config.groups).tolist()
     batches = [preset.make_batch(config, worlds, size, each, threads) for each in seeds]

@@ -49,6 +49,8 @@ class Range:
     models: tuple[int, int] = (1, 6)
     one_model: float = 0.2  # share of clusters with one model whatever `models` says: most real ones have few
     gangs: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 32)
+    mostly_one: float = 0.3  # share of workloads with jobs of one GPU for the most part, as most real logs are
+    giants: float = 0.0  # share of workloads in which a few jobs are much longer than the others
     speed_error: float = 0.35  # spread of the logarithm by which a speed differs from the catalogue's
 
 
@@ -120,10 +122,13 @@ def random_workload(random: Random, plan: Plan, within: Range) -> Workload:
     sizes = [size for size in within.gangs if size <= largest]
     middle = float(np.exp(random.uniform(np.log(60.0), np.log(7200.0))))
     parts: list[dict[str, Any]] = []
-    mostly_one = random.random() < 0.3  # as in most logs of real clusters
+    mostly_one = random.random() < within.mostly_one
     wide = not mostly_one and random.random() < 0.2  # large gangs alone, as in lists of training jobs
     even = random.random() < 0.25  # jobs of a family are all about as long
     apart = float(random.uniform(0.3, 1.6))  # how far the families' lengths are
+    giants = (
+        within.giants > 0 and random.random() < within.giants
+    )  # a few jobs hold most of the work, as in Philly's trace
     for name in random.choice(names, min(len(names), int(random.integers(1, 6))), replace=False):
         weights = random.dirichlet(np.full(len(sizes), 0.7)) + 1e-3
         if mostly_one:
@@ -148,6 +153,8 @@ def random_workload(random: Random, plan: Plan, within: Range) -> Workload:
                 "checkpoint_s": 600.0,
             }
         )
+    if giants:
+        parts += [giant(random, part) for part in parts]
     return Workload.model_validate(
         {
             "name": "drawn",
@@ -158,6 +165,13 @@ def random_workload(random: Random, plan: Plan, within: Range) -> Workload:
             "priorities": {"values": [0.25, 0.5, 0.75, 1.0], "weights": [0.3, 0.4, 0.2, 0.1]},
         }
     )
+
+
+def giant(random: Random, part: dict[str, Any]) -> dict[str, Any]:
+    """Of a family's jobs a few that are much longer, in gangs of the same sizes."""
+    times = float(np.exp(random.uniform(np.log(20.0), np.log(400.0))))
+    duration = {**part["duration"], "median_s": times * part["duration"]["median_s"], "sigma": 0.7}
+    return {**part, "weight": part["weight"] * float(random.uniform(0.01, 0.08)), "duration": duration}
 
 
 def wrong_by(random: Random, spread: float) -> Callable[[str, Placing], Speed]:
