@@ -600,16 +600,12 @@ def area(view: View, truth: Truth, before: float, jobs: int, arrived: int) -> fl
     return total
 
 
-# These are long and called from several places, so they are compiled once and not into each of them.
-@compiled_alone
-def to_next_decision(view: View, truth: Truth, outlook: Outlook) -> float:
-    """Move on until there is a legal pair to decide on; the job time on the way, or minus one when the run is over."""
-    return move_on(view, truth, outlook, True)
-
-
 @compiled
 def move_on(view: View, truth: Truth, outlook: Outlook, whole: bool) -> float:
-    """As `to_next_decision`; unless the outlook is to be `whole`, only what the rule needs of it is filled."""
+    """Move on until there is a legal pair to decide on; the job time on the way, or minus one when the run is over.
+
+    Unless the outlook is to be `whole`, only what the rule needs of it is filled.
+    """
     total = 0.0
     clock = view.clock[0]
     while True:
@@ -627,6 +623,7 @@ def move_on(view: View, truth: Truth, outlook: Outlook, whole: bool) -> float:
             truth.progress[0].deciding = 0
 
 
+# It is long and called from several places, so it is compiled once and not into each of them.
 @compiled_alone
 def cost_after(worlds: Worlds, envs: Envs, foreseen: Foreseen, b: int, spare: int, limit: int, choice: Choice) -> float:
     """Job time until the first `limit` jobs end, if the rule decides after this choice, played in a spare row."""
@@ -691,7 +688,7 @@ def step_one(
         state.limit = limit
     came_before = view.clock[0].arrived
     apply(view, truth, choice)
-    passed = to_next_decision(view, truth, outlook)
+    passed = move_on(view, truth, outlook, True)
     over = passed < 0.0
     if over:
         passed = -1.0 - passed
@@ -719,14 +716,15 @@ def step_one(
     legal[len(legal) - 1] = may_wait(view)
 
 
-@compiled
+# It is long and seldom called. What each step calls is compiled into it: to hand over a view takes its time.
+@compiled_alone
 def start_over(worlds: Worlds, envs: Envs, foreseen: Foreseen, b: int, draw: Draw) -> None:
     """Begin an episode that has a decision, and go to it."""
     while True:
         begin_episode(worlds, envs, b, draw)
         if draw.similar:
             forget(past_of(envs, b))
-        passed = to_next_decision(view_of(worlds, envs, b, b), truth_of(envs, b, b), outlook_of(foreseen, b))
+        passed = move_on(view_of(worlds, envs, b, b), truth_of(envs, b, b), outlook_of(foreseen, b), True)
         if passed >= 0.0:
             envs.state[b].episode_cost += passed
             return
