@@ -57,7 +57,7 @@ from adlro.core.tables import (
     Ints,
     View,
 )
-from adlro.decide.outlook import Outlook, look, wisest
+from adlro.decide.outlook import Outlook, is_worth_a_look, look, wisest
 from adlro.decide.past import GANGS, LENGTHS, Past, forget, notice_ends, observe_past
 from adlro.decide.planes import (
     PAIR_PLANES,
@@ -611,7 +611,7 @@ def move_on(view: View, truth: Truth, outlook: Outlook, whole: bool) -> float:
     while True:
         if truth.progress[0].deciding != 0:
             truth.progress[0].events = 0  # starts of this moment: no end is among them, and many might fill the log
-            if clock.queued > 0 and has_room(view) and look(view, outlook, whole) > 0:
+            if clock.queued > 0 and has_room(view) and is_worth_a_look(view) and look(view, outlook, whole) > 0:
                 return total
             truth.progress[0].deciding = 0
         before, jobs, arrived = clock.now, clock.queued + clock.running, clock.arrived
@@ -782,10 +782,9 @@ def legal_by_chance(legal: Bytes, state: Any) -> int:
         count += legal[a]
     pick = int(chance(state) * count)
     for a in range(len(legal)):
-        if legal[a] != 0:
-            if pick == 0:
-                return a
-            pick -= 1
+        pick -= legal[a]
+        if pick < 0:
+            return a
     return len(legal) - 1
 
 
