@@ -784,9 +784,10 @@ def legal_by_chance(legal: Bytes, state: Any) -> int:
         count += legal[a]
     pick = int(chance(state) * count)
     for a in range(len(legal)):
-        pick -= legal[a]
-        if pick < 0:
-            return a
+        if legal[a] != 0:
+            if pick == 0:
+                return a
+            pick -= 1
     return len(legal) - 1
 
 
