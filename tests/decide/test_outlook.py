@@ -15,7 +15,7 @@ from adlro.core.engine import DECIDE, advance, apply
 from adlro.core.rules import fits, has_room, in_queue
 from adlro.core.tables import FOREVER, NOBODY, START, WAIT, Choice, View
 from adlro.decide.catalogue import find_policy
-from adlro.decide.outlook import HEAD, IDLE, UNWISE, Outlook, look, make_outlook, wisest
+from adlro.decide.outlook import HEAD, IDLE, UNWISE, Outlook, is_worth_a_look, look, make_outlook, wisest
 from adlro.normalise.pack import pack, pack_disturbances, pack_jobs, plan_cluster
 
 V100, T4 = "v100", "t4"
@@ -39,6 +39,16 @@ def looked(case: Case, starts: Sequence[tuple[int, int]] = (), rows: int = 16) -
 
 def row_of(outlook: Outlook, j: int) -> int:
     return outlook.rows[: outlook.counts[0]].tolist().index(j)
+
+
+def test_jobs_that_need_more_gpus_than_any_pool_has_free_are_not_worth_a_look() -> None:
+    wide, narrow = (0, 9, 3), (0, 9, 2)
+    view, _ = looked(Case([(V100, 4), (T4, 2)], [narrow, wide, wide]), [(0, 0)])
+    assert not is_worth_a_look(view)  # 2 are free in each of the pools
+    view, _ = looked(Case([(V100, 4), (T4, 2)], [narrow, wide, narrow]), [(0, 0)])
+    assert is_worth_a_look(view)
+    view, _ = looked(Case([(V100, 1)], [(0, 9, 1, {"share": 500}), (0, 9, 1, {"share": 500})]), [(0, 0)])
+    assert is_worth_a_look(view)  # no GPU is free, but half of one is
 
 
 # ---- when GPUs come free -----------------------------------------------------------------------------------------
@@ -158,6 +168,7 @@ def test_every_spot_is_legal_and_the_tightest_and_the_rule_chooses_one(scenario:
         legal = look(view, outlook)
         assert legal == check_spots(view, outlook)
         assert has_room(view) or legal == 0
+        assert is_worth_a_look(view) or legal == 0
         choice = wisest(view, outlook)
         assert choice == first_with_largest_prior(view, outlook)
         assert look(view, part, False) == legal

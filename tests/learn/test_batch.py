@@ -4,9 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any
+from threading import Barrier
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,7 +20,7 @@ from adlro.decide.catalogue import find_policy
 from adlro.decide.outlook import IDLE
 from adlro.experiment import draw as draw_instance
 from adlro.experiment import load_scenario
-from adlro.learn.batch import BY_CHANCE, Batch, Draw, Seen, make_batch, start_all, step
+from adlro.learn.batch import BY_CHANCE, Batch, Draw, Seen, in_parts, make_batch, start_all, step
 from adlro.learn.worlds import World, make_world, random_worlds, stack
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -222,6 +225,28 @@ def test_the_number_of_threads_changes_nothing() -> None:
     for a, b in zip(one, three, strict=True):
         for x, y in zip(a, b, strict=True):
             np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize("count", [1, 4, 7, 64, 65])
+def test_each_environment_is_in_one_part_of_the_work(count: int, workers: int) -> None:
+    done: list[int] = []
+    with ThreadPoolExecutor(workers) as threads:
+        batch: Any = SimpleNamespace(count=count, workers=workers, threads=threads)
+        in_parts(batch, lambda first, last, worker: done.extend(range(first, last)))
+    assert sorted(done) == list(range(count))
+
+
+def test_what_fails_on_any_thread_fails_for_the_caller() -> None:
+    def work(_first: int, _last: int, worker: int) -> None:
+        meet.wait()  # both threads are at work
+        if worker == failing:
+            raise ValueError(worker)
+
+    for failing in (0, 1):
+        meet = Barrier(2, timeout=30.0)
+        with ThreadPoolExecutor(2) as threads, pytest.raises(ValueError, match=str(failing)):
+            in_parts(cast(Any, SimpleNamespace(count=2, workers=2, threads=threads)), work)
 
 
 def test_an_environment_goes_the_same_way_alone_as_in_a_batch() -> None:

@@ -45,6 +45,10 @@ ALIKE: Final = 1e-6
 """Runtimes that differ by a smaller share may have priors that are the same, or not, by how they are rounded."""
 
 
+FEW_SITES: Final = 4
+"""So few sites of a pool are looked at one by one without asking first whether any has enough."""
+
+
 class Outlook(NamedTuple):
     """What is foreseen, in arrays that are filled anew at each decision. W rows (jobs), P pools, G GPUs."""
 
@@ -120,6 +124,19 @@ def look(view: View, outlook: Outlook, whole: bool = True) -> int:
         foresee_rows(view, outlook)
         judge(view, outlook)
     return outlook.counts[1]
+
+
+@compiled
+def is_worth_a_look(view: View) -> bool:
+    """Whether any queued job might start: none can where each needs more whole GPUs than any pool has free."""
+    most = 0
+    for p in range(len(view.pools)):
+        most = max(most, view.pools[p].free_gpus)
+    for q in range(seen(view)):
+        job = view.jobs[in_queue(view, q)]
+        if job.gpus <= most or job.share < WHOLE_GPU:
+            return True
+    return False
 
 
 @compiled
@@ -233,7 +250,7 @@ def tightest_spot(view: View, j: int, p: int) -> int:
     width = view.width[job.kind, view.sites[pool.anchor].form]
     if width > 1:
         return pool.anchor if fits_across(view, j, pool.anchor, width) else NOBODY
-    if job.share == WHOLE_GPU and most_free_on(view, p, 1) < job.gpus:
+    if pool.sites > FEW_SITES and job.share == WHOLE_GPU and most_free_on(view, p, 1) < job.gpus:
         return NOBODY
     chosen = NOBODY
     least = 0
@@ -296,14 +313,8 @@ def foresee_gpus(view: View, outlook: Outlook) -> None:
     The next release (when a GPU that is held comes free; FOREVER if none is) stands where 0 GPUs would.
     """
     now = view.clock[0].now
-    for p in range(len(view.pools)):
-        if outlook.awaited[p] != 0:
-            pool = view.pools[p]
-            for i in range(pool.first_site, pool.first_site + pool.sites):
-                site = view.sites[view.pool_sites[i]]
-                free = now if view.nodes[site.node].up != 0 else FOREVER
-                for g in range(site.first_gpu, site.first_gpu + site.gpus):
-                    outlook.gpu_free[g] = free
+    for g in range(len(view.gpus)):
+        outlook.gpu_free[g] = now
     for i in range(view.clock[0].running):
         j = view.running[i]
         run = view.runs[j]
@@ -330,8 +341,12 @@ def foresee_pool(view: View, outlook: Outlook, p: int) -> None:
     release = FOREVER
     for i in range(pool.first_site, pool.first_site + pool.sites):
         site = view.sites[view.pool_sites[i]]
-        first, gpus, is_held = site.first_gpu, site.gpus, site.free_gpus < site.gpus
-        if is_held:
+        first, gpus = site.first_gpu, site.gpus
+        if view.nodes[site.node].up == 0:
+            for g in range(first, first + gpus):
+                outlook.gpu_free[g] = FOREVER
+            continue
+        if site.free_gpus < gpus:
             for g in range(first + 1, first + gpus):
                 time = outlook.gpu_free[g]
                 at = g
@@ -355,12 +370,10 @@ def hold(view: View, outlook: Outlook, s: int, mask: int, end: float) -> None:
     They are counted from the end: those with low numbers are taken first, and what is free shall come first.
     """
     site = view.sites[s]
-    g = site.first_gpu + site.gpus - 1
-    while mask:
-        if mask & 1 and outlook.gpu_free[g] < end:
-            outlook.gpu_free[g] = end
-        mask >>= 1
-        g -= 1
+    last = site.first_gpu + site.gpus - 1
+    for g in range(site.gpus):
+        free = outlook.gpu_free[last - g]
+        outlook.gpu_free[last - g] = max(free, end) if mask >> g & 1 else free
 
 
 @compiled
