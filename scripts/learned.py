@@ -67,47 +67,54 @@ def paper16(load: float, estimates: str) -> Place:
     )
 
 
-def elsewhere(estimates: str) -> tuple[Place, ...]:
-    """Clusters and jobs that no network of ours was trained on."""
+def elsewhere(estimates: str, ahead: bool = False) -> tuple[Place, ...]:
+    """Clusters and jobs that no network of ours was trained on; with look-ahead, which takes long, fewer of them."""
     told = f"--estimates {estimates}"
-    trace = f"--families hash:gavel --windows 10 --jobs 800 --load 0.9 {told}"
-    return (
-        Place(f"gavel108, {estimates}", f"-c gavel108 -w gavel --load 0.9 {told}"),
-        Place(f"sia64, {estimates}", f"-c sia64 -w sia-philly {told}"),
+    trace = f"--families hash:gavel --windows {10 if ahead else 30} --jobs 800 --load 0.9 {told}"
+    title = f"with look-ahead, {estimates}" if ahead else estimates
+    ours = OURS if ahead else ("eft-reserving", "adlro")
+    places = (
+        Place(f"gavel108, {title}", f"-c gavel108 -w gavel --load 0.9 {told}", ours=ours),
+        Place(f"sia64, {title}", f"-c sia64 -w sia-philly {told}", 30 if ahead else 130, ours=ours),
         Place(
-            f"Philly windows on gavel108, {estimates}",
+            f"Philly windows on gavel108, {title}",
             f"-c gavel108 -w {TRACES}/philly/philly_until_2017-10-31.csv.xz --window 609:1382 {trace}",
             0,
+            ours=ours,
         ),
         Place(
-            f"MIT SuperCloud windows, {estimates}",
+            f"MIT SuperCloud windows, {title}",
             f"-c examples/supercloud.toml -w {TRACES}/{SUPERCLOUD} --window 0.5:1 {trace}",
             0,
-        ),
-        Place(
-            f"512 GPUs of unseen models, {estimates}",
-            f"-c examples/unseen512.toml -w paper --jobs 3000 --load 0.9 {told}",
-            ours=("eft-reserving", "adlro"),
+            ours=ours,
         ),
     )
+    large = Place(
+        f"512 GPUs of unseen models, {title}",
+        f"-c examples/unseen512.toml -w paper --jobs 3000 --load 0.9 {told}",
+        ours=ours,
+    )
+    return places if ahead else (*places, large)
 
 
 LARGE: Final = Place(
     "512 GPUs of unseen models, with look-ahead, oracle",
     "-c examples/unseen512.toml -w paper --jobs 3000 --load 0.9 --estimates oracle",
-    10,
+    3,
     ours=("adlro", "lookahead-sjf-picky", "adlro-lookahead"),
 )
-"""Look-ahead on so many GPUs takes minutes for each run: ten seeds."""
+"""Look-ahead on so many GPUs takes minutes for each run: three seeds."""
 
 SETS: Final[dict[str, tuple[Place, ...]]] = {
+    "elsewhere": elsewhere("oracle"),
+    "elsewhere-noisy": elsewhere("noisy:0.5"),
     "saturated": (
         replace(paper16(2.0, "oracle"), clairvoyant=False, ours=("eft-reserving", "adlro", "adlro-lookahead")),
     ),
     "paper16": tuple(paper16(load, "oracle") for load in (0.7, 0.9, 1.1)),
     "paper16-noisy": tuple(paper16(load, "noisy:0.5") for load in (0.7, 0.9, 1.1)),
-    "elsewhere": elsewhere("oracle"),
-    "elsewhere-noisy": elsewhere("noisy:0.5"),
+    "elsewhere-ahead": elsewhere("oracle", ahead=True),
+    "elsewhere-ahead-noisy": elsewhere("noisy:0.5", ahead=True),
     "large": (LARGE,),
 }
 
@@ -203,7 +210,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sets", nargs="+", choices=[*SETS, "all"])
     parser.add_argument("--first-seed", type=int, default=1_000_000)
-    parser.add_argument("--seeds", type=int, default=30)
+    parser.add_argument("--seeds", type=int, default=1000, help="of each place, at most")
     parser.add_argument("--at-once", type=int, default=1, help="comparisons that run side by side")
     parser.add_argument("--keep", type=Path, default=None)
     parser.add_argument("--short", action="store_true", help="one table for each set")

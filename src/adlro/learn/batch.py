@@ -238,7 +238,8 @@ TOGETHER: Final = 16
 """The jobs that choices are judged by grow by so many at once."""
 
 TURNS_OF_A_THREAD: Final = 4
-"""How often each thread takes some of the environments in a step: some take longer, and threads begin late."""
+"""How often each thread takes some of the environments in a step that plays ahead: some take a hundred times as long as
+others. Else it takes its part at once: threads that come back often wait for each other at the interpreter's lock."""
 
 BY_CHANCE: Final = -2
 """In place of an action: any legal one. The step writes down which it took."""
@@ -268,6 +269,16 @@ def gap(state: Any) -> float:
 def bell(state: Any) -> float:
     """A normal number (Box and Muller)."""
     return math.sqrt(2.0 * gap(state)) * math.cos(2.0 * math.pi * chance(state))
+
+
+@compiled
+def spread(sigma: float, state: Any) -> float:
+    """A factor with a normal logarithm of this spread around 0; without any, chance goes on all the same."""
+    if sigma == 0.0:
+        chance(state)
+        chance(state)
+        return 1.0
+    return math.exp(sigma * bell(state))
 
 
 # ---- one environment out of many ---------------------------------------------------------------------------------
@@ -539,7 +550,7 @@ def draw_jobs(worlds: Worlds, envs: Envs, b: int, draw: Draw) -> None:
         pick = pick % info.menu
         envs.jobs[b, j] = worlds.jobs[n, pick]
         job = envs.jobs[b, j]
-        work = worlds.work[n, pick] * math.exp(draw.jitter * bell(state))
+        work = worlds.work[n, pick] * spread(draw.jitter, state)
         if j >= waiting:
             pause = gap(state)
             if info.in_order != 0 and pick > 0:
@@ -977,7 +988,8 @@ def in_parts(batch: Batch, work: Any) -> None:
     if batch.workers == 1:
         work(0, batch.count, 0)
         return
-    size = max(1, batch.count // (TURNS_OF_A_THREAD * batch.workers))
+    turns = TURNS_OF_A_THREAD if batch.draw.shaped else 1
+    size = max(1, -(-batch.count // (turns * batch.workers)))
     firsts = iter(range(0, batch.count, size))
 
     def share(worker: int) -> None:
