@@ -227,13 +227,14 @@ def test_the_number_of_threads_changes_nothing() -> None:
             np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.parametrize("turns", [1, 4])
 @pytest.mark.parametrize("workers", [1, 2, 5])
 @pytest.mark.parametrize("count", [1, 4, 7, 64, 65])
-def test_each_environment_is_in_one_part_of_the_work(count: int, workers: int) -> None:
+def test_each_environment_is_in_one_part_of_the_work(count: int, workers: int, turns: int) -> None:
     done: list[int] = []
     with ThreadPoolExecutor(workers) as threads:
         batch: Any = SimpleNamespace(count=count, workers=workers, threads=threads)
-        in_parts(batch, lambda first, last, worker: done.extend(range(first, last)))
+        in_parts(batch, lambda first, last, worker: done.extend(range(first, last)), turns)
     assert sorted(done) == list(range(count))
 
 

@@ -966,7 +966,11 @@ def step(batch: Batch, actions: Ints) -> None:
     if kind not in batch.versions:
         batch.versions[kind] = version_for(step_some, *ours, actions, batch.draw, 0, 0, 0)
     version = batch.versions[kind]
-    in_parts(batch, lambda first, last, worker: version(*ours, actions, batch.draw, first, last, batch.count + worker))
+
+    def some(first: int, last: int, worker: int) -> None:
+        version(*ours, actions, batch.draw, first, last, batch.count + worker)
+
+    in_parts(batch, some, TURNS_OF_A_THREAD if batch.draw.shaped else 1)
 
 
 def version_for(function: Any, *arguments: Any) -> Any:
@@ -983,12 +987,11 @@ def choose_by_chance(batch: Batch, actions: Ints) -> None:
     in_parts(batch, lambda first, last, _: choose_some(batch.seen, batch.envs, actions, first, last))
 
 
-def in_parts(batch: Batch, work: Any) -> None:
-    """Do something for all environments: this thread and the others each take the next few until none is left."""
+def in_parts(batch: Batch, work: Any, turns: int = 1) -> None:
+    """Do something for all environments: this thread and the others each take the next part until none is left."""
     if batch.workers == 1:
         work(0, batch.count, 0)
         return
-    turns = TURNS_OF_A_THREAD if batch.draw.shaped else 1
     size = max(1, -(-batch.count // (turns * batch.workers)))
     firsts = iter(range(0, batch.count, size))
 
