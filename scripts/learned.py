@@ -67,6 +67,11 @@ def paper16(load: float, estimates: str) -> Place:
     )
 
 
+def saturated(estimates: str) -> Place:
+    """The paper's cluster where nobody keeps up."""
+    return replace(paper16(2.0, estimates), clairvoyant=False, ours=("eft-reserving", "adlro", "adlro-lookahead"))
+
+
 def elsewhere(estimates: str, ahead: bool = False) -> tuple[Place, ...]:
     """Clusters and jobs that no network of ours was trained on; with look-ahead, which takes long, fewer of them."""
     told = f"--estimates {estimates}"
@@ -108,9 +113,7 @@ LARGE: Final = Place(
 SETS: Final[dict[str, tuple[Place, ...]]] = {
     "elsewhere": elsewhere("oracle"),
     "elsewhere-noisy": elsewhere("noisy:0.5"),
-    "saturated": (
-        replace(paper16(2.0, "oracle"), clairvoyant=False, ours=("eft-reserving", "adlro", "adlro-lookahead")),
-    ),
+    "saturated": (saturated("oracle"), saturated("noisy:0.5")),
     "paper16": tuple(paper16(load, "oracle") for load in (0.7, 0.9, 1.1)),
     "paper16-noisy": tuple(paper16(load, "noisy:0.5") for load in (0.7, 0.9, 1.1)),
     "elsewhere-ahead": elsewhere("oracle", ahead=True),
