@@ -13,8 +13,9 @@ from adlro.core.rules import fits
 from adlro.core.tables import NOBODY, View
 from adlro.decide import greedy_q
 from adlro.decide.catalogue import find_policy
-from adlro.decide.greedy_q import ROWS, best_by_q, new_mind, q_lookahead, q_policy, rank_by_q, shipped
+from adlro.decide.greedy_q import ROWS, TRIED, best_by_q, new_mind, q_lookahead, q_policy, rank_by_q, shipped
 from adlro.decide.network import Weights
+from adlro.experiment import draw, load_scenario
 
 CHECKPOINT = Path(greedy_q.__file__).parent / "checkpoints" / "adlro.safetensors"
 
@@ -104,6 +105,14 @@ def test_the_ranking_has_legal_pairs_only_and_the_best_first() -> None:
     for number in range(4):
         run(mixed_case(number), replace(watched, make=make))
     assert seen > 0
+
+
+@pytest.mark.parametrize(("cluster", "gpus"), [("paper16", 16), ("gavel108", 108), ("openb", 6212)])
+def test_the_rule_counts_more_on_clusters_beyond_what_was_tried(cluster: str, gpus: int) -> None:
+    view = draw(load_scenario(cluster, "paper", 4), 0).view
+    assert len(view.gpus) == gpus
+    expected = shipped().trust[0] * max(1.0, gpus / TRIED)
+    assert new_mind(view, shipped(), ROWS).weights.trust[0] == pytest.approx(expected)
 
 
 def test_advice_that_says_nothing_leaves_look_ahead_as_it_is() -> None:

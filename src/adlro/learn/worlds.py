@@ -126,9 +126,8 @@ def random_workload(random: Random, plan: Plan, within: Range) -> Workload:
     wide = not mostly_one and random.random() < 0.2  # large gangs alone, as in lists of training jobs
     even = random.random() < 0.25  # jobs of a family are all about as long
     apart = float(random.uniform(0.3, 1.6))  # how far the families' lengths are
-    giants = (
-        within.giants > 0 and random.random() < within.giants
-    )  # a few jobs hold most of the work, as in Philly's trace
+    # A few jobs hold most of the work, as in Philly's trace. Not asked for, it must not use up chance.
+    giants = within.giants > 0 and random.random() < within.giants
     for name in random.choice(names, min(len(names), int(random.integers(1, 6))), replace=False):
         weights = random.dirichlet(np.full(len(sizes), 0.7)) + 1e-3
         if mostly_one:
