@@ -364,7 +364,8 @@ def bench_env_steps() -> Measured:
 
     A training has groups too, of which one steps while the next is acted on.
     """
-    from adlro.learn.batch import BY_CHANCE, Batch, Draw, make_batch, step
+    from adlro.learn.batch import BY_CHANCE, Batch, make_batch, step
+    from adlro.learn.envs import Draw
     from adlro.learn.worlds import make_world, stack
 
     worlds = stack([make_world(*drawn("paper16", "paper", 2000))])

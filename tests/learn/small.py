@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from adlro.learn.batch import Worlds
 from adlro.learn.config import Config, altered
+from adlro.learn.envs import Worlds
 from adlro.learn.evaluate import make_exam
 from adlro.learn.presets import Preset, find_preset
 from adlro.learn.train import Training, begin, rounds

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from threading import Barrier
 from types import SimpleNamespace
@@ -20,7 +21,8 @@ from adlro.decide.catalogue import find_policy
 from adlro.decide.outlook import IDLE
 from adlro.experiment import draw as draw_instance
 from adlro.experiment import load_scenario
-from adlro.learn.batch import BY_CHANCE, Batch, Draw, Seen, in_parts, make_batch, start_all, step
+from adlro.learn.batch import BY_CHANCE, Batch, in_parts, make_batch, spare_row, start_all, step
+from adlro.learn.envs import Draw, Seen
 from adlro.learn.worlds import World, make_world, random_worlds, stack
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -225,6 +227,21 @@ def test_the_number_of_threads_changes_nothing() -> None:
     for a, b in zip(one, three, strict=True):
         for x, y in zip(a, b, strict=True):
             np.testing.assert_array_equal(x, y)
+
+
+def test_threads_play_ahead_on_lines_of_memory_of_their_own() -> None:
+    batch = batch_of(VARIED._replace(shaped=True), 40, workers=3)
+    rows = len(batch.envs.clock)
+    arrays = [each for each in (*batch.envs, *batch.foreseen) if len(each) == rows and each.size]
+    assert len(arrays) > 30
+    spare = [spare_row(batch.count, worker) for worker in range(3)]
+    for row, other in pairwise([batch.count - 1, *spare]):
+        assert all((other - row - 1) * each.strides[0] >= 64 for each in arrays)
+    for _ in range(8):
+        step(batch, np.full(batch.count, BY_CHANCE, np.int32))
+    written = {row for row in range(batch.count, rows) if batch.envs.clock[row, 0].arrived > 0}
+    assert written
+    assert written <= set(spare)
 
 
 @pytest.mark.parametrize("turns", [1, 4])

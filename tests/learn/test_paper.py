@@ -31,7 +31,7 @@ from adlro.decide.paper_q import (
     site_of,
     target,
 )
-from adlro.learn.batch import Draw
+from adlro.learn.envs import Draw
 from adlro.learn.paper import PaperBatch, choose_paper_by_chance, make_paper_batch, step_paper
 from adlro.learn.paper_network import NEVER, PaperNetwork, paper_network_of, paper_weights_of
 from adlro.learn.worlds import World, make_world, stack

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from adlro.learn.batch import Came
+from adlro.learn.envs import Came
 from adlro.learn.replay import Ring, Samples
 
 SIZE = 2  # environments of a group

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from adlro.learn.batch import BY_CHANCE, Draw, make_batch, step
+from adlro.learn.batch import BY_CHANCE, make_batch, step
+from adlro.learn.envs import Draw
 from adlro.learn.scales import CHANCE, by_the_rule, sizes, with_scales
 from adlro.learn.worlds import random_worlds, stack
 

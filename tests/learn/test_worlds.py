@@ -11,7 +11,9 @@ from adlro.core.errors import TraceError
 from adlro.core.tables import DOWN, REFUSED
 from adlro.experiment import draw as draw_instance
 from adlro.experiment import load_scenario
-from adlro.learn.batch import SMALL, TURNS, Draw, make_batch
+from adlro.learn.batch import make_batch
+from adlro.learn.envs import Draw
+from adlro.learn.episodes import FILLS, SMALL
 from adlro.learn.world_file import load_worlds, save_worlds
 from adlro.learn.worlds import Range, World, capacity_load, make_world, random_worlds, stack
 
@@ -117,7 +119,7 @@ def test_an_episode_has_more_jobs_where_more_fill_the_cluster() -> None:
     how = Draw(0.9, 0.9, backlog=0, burst=0.0, sigma=0.0, jitter=0.2, failures=0.0, shaped=False, jobs=24)
     state = make_batch(worlds, 200, 120, 8, worlds.pools.shape[1], how, 2, 1).envs.state
     crowd = worlds.info.crowd[state.world]
-    np.testing.assert_array_equal(state.jobs, np.clip((TURNS * crowd).astype(int), 24, 120))
+    np.testing.assert_array_equal(state.jobs, np.clip((FILLS * crowd).astype(int), 24, 120))
     assert {24, 120} < set(state.jobs.tolist())
     gpus = drawn()[3].view.jobs.gpus[drawn()[3].view.runs.state != REFUSED]
     assert worlds.info.crowd[3] == pytest.approx(len(drawn()[3].view.gpus) / gpus.mean())

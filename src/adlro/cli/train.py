@@ -14,8 +14,8 @@ from adlro.cli.output import print_json, progress, say, say_if_it_compiles, stde
 from adlro.core.errors import UsageError
 
 if TYPE_CHECKING:  # these import PyTorch
-    from adlro.learn.batch import Worlds
     from adlro.learn.config import Config
+    from adlro.learn.envs import Worlds
     from adlro.learn.train import Listener, Progress, Setup, Start
 
 LIMITS = "How long"

@@ -40,6 +40,8 @@ SHARED: Final = (
     "decompose/expected.py",
     "decompose/habits.py",
     "learn/batch.py",
+    "learn/envs.py",
+    "learn/episodes.py",
 )
 """Sources whose compiled functions are compiled into those of other files. Numba itself notices changes of the file
 that a function stands in, but not of what it calls elsewhere."""

@@ -12,227 +12,39 @@ number that says little about the choice. With `ahead` the future ends with the 
 choice does to jobs that come much later is mostly chance, and would drown the rest.
 """
 
-import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final
 
 import numba
 import numpy as np
 
 from adlro.core.compiled import compiled, compiled_alone, is_compiled, widened
-from adlro.core.engine import LIVE, LOG_FULL, OVER, PROGRESS, Truth, advance, apply, next_moment
+from adlro.core.engine import LOG_FULL, OVER, Truth, advance, apply, next_moment
 from adlro.core.rules import has_room
-from adlro.core.tables import (
-    CLOCK,
-    DISTURBANCE,
-    DONE,
-    DOWN,
-    EVENT,
-    FOREVER,
-    FORM,
-    FUTURE,
-    GPU,
-    GROUP,
-    JOB,
-    MIX_COLUMNS,
-    MIX_ROWS,
-    NOBODY,
-    NODE,
-    OFFER,
-    OVERRAN,
-    PART,
-    POOL,
-    RECENT,
-    RUN,
-    SITE,
-    START,
-    UP,
-    USER,
-    WAIT,
-    Choice,
-    Floats,
-    Ints,
-    View,
-)
+from adlro.core.tables import DONE, FOREVER, NOBODY, OVERRAN, START, WAIT, Choice, Ints, View
 from adlro.decide.outlook import Outlook, is_worth_a_look, look, wisest
-from adlro.decide.past import GANGS, LENGTHS, Past, forget, notice_ends, observe_past
-from adlro.decide.planes import (
-    PAIR_PLANES,
-    POOL_PLANES,
-    ROW_PLANES,
-    WHOLE_PLANES,
-    Bytes,
-    Planes,
-    Singles,
-    observe,
+from adlro.decide.past import forget, notice_ends, observe_past
+from adlro.decide.planes import Bytes, Planes, observe
+from adlro.learn.envs import (
+    Came,
+    Draw,
+    Envs,
+    Foreseen,
+    Seen,
+    Worlds,
+    copy_state,
+    envs_for,
+    foreseen_for,
+    outlook_of,
+    past_of,
+    planes_of,
+    seen_for,
+    truth_of,
+    view_of,
 )
-
-Tables: TypeAlias = Any
-"""Records in an array of two axes: environments or worlds, then what they have. NumPy has no type for its rows."""
-
-WORLD = np.dtype(
-    [
-        ("gap", "f8"),  # s between two arrivals at load 1
-        ("unit", "f8"),  # typical runtime in s
-        ("scale", "f8"),  # s by which shaped rewards are divided
-        ("crowd", "f8"),  # jobs that fill the cluster
-        ("sites", "i4"),
-        ("nodes", "i4"),
-        ("gpus", "i4"),
-        ("forms", "i4"),
-        ("pools", "i4"),
-        ("menu", "i4"),  # jobs on the menu
-        ("in_order", "i4"),  # the menu is a recorded trace: jobs come in its order
-    ],
-    align=True,
-)
-"""What is single about a world."""
-
-STATE = np.dtype(
-    [
-        ("random", "u8"),
-        ("cost", "f8"),  # the rule's cost from here on, if known, for the jobs before `limit`
-        ("raw", "f8"),  # s of job time since the last decision
-        ("episode_cost", "f8"),  # sum of completion times so far, s
-        ("world", "i4"),
-        ("jobs", "i4"),
-        ("known", "i4"),  # cost is known
-        ("limit", "i4"),
-        ("arrived", "i4"),  # arrivals counted into the area so far
-        ("finished", "i4"),  # episodes ended
-        ("steps", "i4"),  # in this episode
-    ],
-    align=True,
-)
-"""What is single about an environment."""
-
-
-class Worlds(NamedTuple):
-    """All worlds, padded to one size. N worlds."""
-
-    info: Tables  # WORLD [N]
-    jobs: Tables  # JOB [N, M] the menu
-    work: Floats  # [N, M]
-    sites: Tables
-    nodes: Tables
-    gpus: Tables
-    forms: Tables
-    pools: Tables
-    parts: Tables
-    idle: Ints
-    form_sites: Ints
-    pool_sites: Ints
-    spare: Ints  # [N, P, L]
-    rate: Floats  # [N, K, H]
-    width: Ints  # [N, K, H]
-    fastest: Floats  # [N, D]
-    spread: Ints  # [N, D]
-    home: Ints  # [N, K, H]
-
-
-class Envs(NamedTuple):
-    """The state of all environments, and behind them one spare row for each thread to play ahead in."""
-
-    state: Tables  # STATE [B]
-    jobs: Tables
-    runs: Tables
-    sites: Tables
-    nodes: Tables
-    gpus: Tables
-    forms: Tables
-    pools: Tables
-    parts: Tables
-    users: Tables
-    groups: Tables
-    open: Tables
-    clock: Tables
-    queue: Ints
-    running: Ints
-    released: Ints
-    tried: Ints
-    idle: Ints
-    spare: Ints
-    mix: Floats
-    work: Floats
-    live: Tables
-    heap: Ints
-    factor: Floats
-    disturbances: Tables
-    events: Tables
-    progress: Tables
-    good: Floats  # [B, cells, P] and what follows: the memory of good placements
-    weight: Floats
-    watched: Ints
-    watched_pools: Ints
-    past: Floats
-
-
-class Foreseen(NamedTuple):
-    """The outlook of every environment."""
-
-    gpu_free: Floats
-    ready: Floats
-    rows: Ints
-    alike: Ints
-    brief: Floats
-    finish: Floats
-    goal: Ints
-    spot: Ints
-    run: Floats
-    wait: Floats
-    delay: Floats
-    prior: Floats
-    counts: Ints
-    unit: Floats
-    demand: Ints
-    awaited: Ints
-
-
-class Seen(NamedTuple):
-    """The observations of all environments. B environments, W rows, P pools."""
-
-    rows: Singles  # [B, W, ROW_PLANES]
-    pools: Singles  # [B, P, POOL_PLANES]
-    pairs: Singles  # [B, W, P, PAIR_PLANES]
-    whole: Singles  # [B, WHOLE_PLANES]
-    prior: Singles  # [B, W, P]
-    present: Bytes  # [B, W, P]
-    legal: Bytes  # [B, W * P + 1] which actions may be; the last one is to wait
-
-
-class Came(NamedTuple):
-    """What came of a step."""
-
-    reward: Singles  # [B]
-    raw: Singles  # [B] minus the job time until the next decision, in units of the world's typical runtime
-    done: Bytes  # [B] the episode ended, and the observation is of the next one
-    agreed: Bytes  # [B] the choice was the rule's own
-    score: Singles  # [B] where an episode ended: its mean completion time in units of the world's typical runtime
-
-
-class Draw(NamedTuple):
-    """How an episode is drawn."""
-
-    load_low: float
-    load_high: float
-    backlog: int  # at most so many jobs are there from the start on SMALL GPUs, on more GPUs more, up to half of all
-    burst: float  # share of episodes whose jobs come in bursts
-    sigma: float  # largest spread of the logarithm of estimates
-    jitter: float  # spread of the logarithm of a job's work around its menu's
-    failures: float  # share of episodes in which nodes fail
-    shaped: bool
-    similar: bool = False  # the memory of good placements is shown
-    jobs: int = 0  # jobs of an episode at least, and more where more fill the cluster; 0: as many as there is room for
-    ahead: int = 0  # jobs to come that a choice is judged by, and one more for each four GPUs; 0: all of the episode
-
-
-SMALL: Final = 16
-"""GPUs of a small cluster."""
-
-TURNS: Final = 6.0
-"""How often the jobs of an episode fill the cluster."""
+from adlro.learn.episodes import begin_episode, chance
 
 TOGETHER: Final = 16
 """The jobs that choices are judged by grow by so many at once."""
@@ -241,361 +53,12 @@ TURNS_OF_A_THREAD: Final = 4
 """How often each thread takes some of the environments in a step that plays ahead: some take a hundred times as long as
 others. Else it takes its part at once: threads that come back often wait for each other at the interpreter's lock."""
 
+APART: Final = 16
+"""Rows from one thread's spare row to the next: side by side, threads would write to the same lines of the processors'
+caches, and wait for each other. So even arrays with one number in a row have a line between two of them."""
+
 BY_CHANCE: Final = -2
 """In place of an action: any legal one. The step writes down which it took."""
-
-
-# ---- chance ------------------------------------------------------------------------------------------------------
-
-
-@compiled
-def chance(state: Any) -> float:
-    """A number from 0 to 1, excluding 1."""
-    x = state.random
-    x ^= x >> np.uint64(12)
-    x ^= x << np.uint64(25)
-    x ^= x >> np.uint64(27)
-    state.random = x
-    return float((x * np.uint64(2685821657736338717)) >> np.uint64(11)) / 9007199254740992.0
-
-
-@compiled
-def gap(state: Any) -> float:
-    """An exponential number with mean 1."""
-    return -math.log(1.0 - chance(state))
-
-
-@compiled
-def bell(state: Any) -> float:
-    """A normal number (Box and Muller)."""
-    return math.sqrt(2.0 * gap(state)) * math.cos(2.0 * math.pi * chance(state))
-
-
-@compiled
-def spread(sigma: float, state: Any) -> float:
-    """A factor with a normal logarithm of this spread around 0; without any, chance goes on all the same."""
-    if sigma == 0.0:
-        chance(state)
-        chance(state)
-        return 1.0
-    return math.exp(sigma * bell(state))
-
-
-# ---- one environment out of many ---------------------------------------------------------------------------------
-
-
-@compiled
-def view_of(worlds: Worlds, envs: Envs, b: int, row: int, limit: int = NOBODY) -> View:
-    """The view of an environment on the row that holds its state: its own, or a spare one to play ahead in.
-
-    With a limit, as if no jobs came after the first so many.
-    """
-    n = envs.state[b].world
-    info = worlds.info[n]
-    return View(
-        envs.jobs[b, : envs.state[b].jobs if limit == NOBODY else limit],
-        envs.runs[row],
-        envs.sites[row, : info.sites],
-        envs.nodes[row, : info.nodes],
-        envs.gpus[row, : info.gpus],
-        envs.forms[row, : info.forms],
-        envs.pools[row, : info.pools],
-        envs.parts[row],
-        envs.users[row],
-        envs.groups[row],
-        envs.open[row],
-        envs.clock[row],
-        envs.queue[row],
-        envs.running[row],
-        envs.released[row],
-        envs.tried[row],
-        worlds.spread[n],
-        envs.idle[row],
-        worlds.form_sites[n],
-        worlds.pool_sites[n],
-        worlds.rate[n],
-        worlds.width[n],
-        envs.spare[row],
-        worlds.fastest[n],
-        worlds.home[n],
-        envs.mix,
-    )
-
-
-@compiled
-def truth_of(envs: Envs, b: int, row: int) -> Truth:
-    """What only the simulator knows of an environment."""
-    return Truth(
-        envs.work[b],
-        envs.live[row],
-        envs.heap[row],
-        envs.factor[row],
-        envs.disturbances[b],
-        envs.events[row],
-        envs.progress[row],
-    )
-
-
-@compiled
-def past_of(envs: Envs, b: int) -> Past:
-    """What an environment remembers of good placements."""
-    return Past(envs.good[b], envs.weight[b], envs.watched[b], envs.watched_pools[b], envs.past[b])
-
-
-@compiled
-def outlook_of(foreseen: Foreseen, row: int) -> Outlook:
-    """The outlook kept on a row."""
-    return Outlook(
-        foreseen.gpu_free[row],
-        foreseen.ready[row],
-        foreseen.rows[row],
-        foreseen.alike[row],
-        foreseen.brief[row],
-        foreseen.finish[row],
-        foreseen.goal[row],
-        foreseen.spot[row],
-        foreseen.run[row],
-        foreseen.wait[row],
-        foreseen.delay[row],
-        foreseen.prior[row],
-        foreseen.counts[row],
-        foreseen.unit[row],
-        foreseen.demand[row],
-        foreseen.awaited[row],
-    )
-
-
-@compiled
-def copy_state(worlds: Worlds, envs: Envs, source: int, target: int, limit: int) -> None:
-    """Copy all that changes during a run to another row, for the first so many jobs."""
-    info = worlds.info[envs.state[source].world]
-    for i in range(limit):
-        envs.runs[target, i] = envs.runs[source, i]
-    copy_cluster(
-        envs.sites,
-        envs.nodes,
-        envs.gpus,
-        envs.forms,
-        envs.pools,
-        envs.parts,
-        envs.spare,
-        envs.idle,
-        source,
-        envs,
-        target,
-        info,
-    )
-    clock = envs.clock[source, 0]
-    envs.clock[target, 0] = clock
-    for i in range(clock.open):
-        envs.open[target, i] = envs.open[source, i]
-    for i in range(clock.head, clock.head + clock.queued):
-        envs.queue[target, i] = envs.queue[source, i]
-    for i in range(clock.running):
-        envs.running[target, i] = envs.running[source, i]
-    for i in range(RECENT):
-        envs.released[target, i] = envs.released[source, i]
-    for i in range(envs.tried.shape[1]):
-        envs.tried[target, i] = envs.tried[source, i]
-    progress = envs.progress[source, 0]
-    envs.progress[target, 0] = progress
-    envs.progress[target, 0].events = 0  # the log is not copied: what it says of starts is not read any more
-    for i in range(progress.slots):
-        envs.live[target, i] = envs.live[source, i]
-    for i in range(progress.ending):
-        envs.heap[target, i] = envs.heap[source, i]
-    for i in range(info.gpus):
-        envs.factor[target, i] = envs.factor[source, i]
-
-
-@compiled
-def copy_cluster(
-    sites: Tables,
-    nodes: Tables,
-    gpus: Tables,
-    forms: Tables,
-    pools: Tables,
-    parts: Tables,
-    spare: Ints,
-    idle: Ints,
-    source: int,
-    envs: Envs,
-    target: int,
-    info: Any,
-) -> None:
-    """Copy a cluster to a row."""
-    for i in range(info.sites):
-        envs.sites[target, i] = sites[source, i]
-    for i in range(info.nodes):
-        envs.nodes[target, i] = nodes[source, i]
-    for i in range(info.gpus):
-        envs.gpus[target, i] = gpus[source, i]
-    for i in range(info.forms):
-        envs.forms[target, i] = forms[source, i]
-    for i in range(info.pools):
-        envs.pools[target, i] = pools[source, i]
-    for i in range(envs.parts.shape[1]):
-        envs.parts[target, i] = parts[source, i]
-    for i in range(envs.spare.shape[1]):
-        for k in range(envs.spare.shape[2]):
-            envs.spare[target, i, k] = spare[source, i, k]
-    for i in range(envs.idle.shape[1]):
-        envs.idle[target, i] = idle[source, i]
-
-
-# ---- a new episode -----------------------------------------------------------------------------------------------
-
-
-@compiled
-def begin_episode(worlds: Worlds, envs: Envs, b: int, draw: Draw) -> None:
-    """Draw a world and its jobs, and set everything to the beginning."""
-    state = envs.state[b]
-    state.world = int(chance(state) * len(worlds.info))
-    n = state.world
-    info = worlds.info[n]
-    state.jobs = jobs_in_episode(info, draw, envs.jobs.shape[1])
-    state.known = 0
-    state.raw = 0.0
-    state.steps = 0
-    state.episode_cost = 0.0
-    state.arrived = 0
-    draw_jobs(worlds, envs, b, draw)
-    for j in range(state.jobs):
-        run = envs.runs[b, j]
-        run.done = 0.0
-        run.saved = 0.0
-        run.held = 0.0
-        run.started = 0.0
-        run.since = 0.0
-        run.mask = 0
-        run.site = NOBODY
-        run.parts = NOBODY
-        run.slot = NOBODY
-        run.starts = 0
-        run.state = FUTURE
-    copy_cluster(
-        worlds.sites,
-        worlds.nodes,
-        worlds.gpus,
-        worlds.forms,
-        worlds.pools,
-        worlds.parts,
-        worlds.spare,
-        worlds.idle,
-        n,
-        envs,
-        b,
-        info,
-    )
-    for i in range(RECENT):
-        envs.released[b, i] = 0
-    for i in range(envs.tried.shape[1]):
-        envs.tried[b, i] = NOBODY
-    for i in range(info.gpus):
-        envs.factor[b, i] = 1.0
-    clock = envs.clock[b, 0]
-    clock.now = 0.0
-    clock.wake = FOREVER
-    clock.restart = 30.0
-    clock.half_life = 0.0
-    clock.illegal = 0
-    clock.arrived = 0
-    clock.head = 0
-    clock.queued = 0
-    clock.running = 0
-    clock.open = 0
-    clock.version = 0
-    clock.clear = 0
-    clock.clear_version = 0
-    clock.window = 0
-    clock.free_part = 0
-    clock.learn = 0
-    progress = envs.progress[b, 0]
-    progress.events = 0
-    progress.disturbances = 0
-    progress.ending = 0
-    progress.slots = 0
-    progress.free_slot = NOBODY
-    progress.choices = 0
-    progress.deciding = 0
-    progress.halfway = 0
-    progress.idle_wakes = 0
-    progress.kill = 0
-    progress.worn = 0
-    progress.asked_when_none_waits = 0
-
-
-@compiled
-def jobs_in_episode(info: Any, draw: Draw, room: int) -> int:
-    """How many jobs an episode has: enough that a large cluster is full for most of it."""
-    return room if draw.jobs == 0 else min(room, max(draw.jobs, int(TURNS * info.crowd)))
-
-
-@compiled
-def draw_jobs(worlds: Worlds, envs: Envs, b: int, draw: Draw) -> None:
-    """Draw the jobs of an episode from the menu of its world, when they come, what policies are told, and failures."""
-    state = envs.state[b]
-    n = state.world
-    info = worlds.info[n]
-    load = draw.load_low + (draw.load_high - draw.load_low) * chance(state)
-    sigma = draw.sigma * chance(state) if chance(state) < 0.5 else 0.0
-    bursts = chance(state) < draw.burst
-    most = min(max(draw.backlog, draw.backlog * info.gpus // SMALL), max(draw.backlog, state.jobs // 2))
-    waiting = int(chance(state) * (most + 1)) if chance(state) < 0.5 else 0
-    first = int(chance(state) * max(1, info.menu - state.jobs)) if info.in_order != 0 else 0
-    now = 0.0
-    together = 0
-    for j in range(state.jobs):
-        pick = first + j if info.in_order != 0 else int(chance(state) * info.menu)
-        pick = pick % info.menu
-        envs.jobs[b, j] = worlds.jobs[n, pick]
-        job = envs.jobs[b, j]
-        work = worlds.work[n, pick] * spread(draw.jitter, state)
-        if j >= waiting:
-            pause = gap(state)
-            if info.in_order != 0 and pick > 0:
-                pause = (worlds.jobs[n, pick].submit - worlds.jobs[n, pick - 1].submit) / info.gap
-            if bursts:
-                if together > 0:
-                    together -= 1
-                    pause = 0.05 * pause
-                elif chance(state) < 0.1:
-                    together = 4 + int(chance(state) * 12)
-                pause *= 1.5
-            now += pause * info.gap / load
-        job.submit = now
-        envs.work[b, j] = work
-        job.estimate = work
-        if sigma > 0.0:
-            job.estimate = work * math.exp(sigma * bell(state))
-    draw_failures(worlds, envs, b, draw, now)
-
-
-@compiled
-def draw_failures(worlds: Worlds, envs: Envs, b: int, draw: Draw, last: float) -> None:
-    """Nodes that go down for a while, in time order, or none; the list is filled up with times that never come."""
-    state = envs.state[b]
-    info = worlds.info[state.world]
-    for i in range(envs.disturbances.shape[1]):
-        envs.disturbances[b, i].time = FOREVER
-        envs.disturbances[b, i].what = UP
-        envs.disturbances[b, i].node = 0
-    if info.nodes < 2 or chance(state) >= draw.failures:
-        return
-    pairs = envs.disturbances.shape[1] // 2
-    now = 0.0
-    for i in range(pairs):
-        now += gap(state) * last / pairs
-        node = int(chance(state) * info.nodes)
-        away = gap(state) * last / (4.0 * pairs)
-        down, up = envs.disturbances[b, 2 * i], envs.disturbances[b, 2 * i + 1]
-        down.time = now
-        down.what = DOWN
-        down.node = node
-        up.time = now + away
-        up.what = UP
-        up.node = node
-        now += away
 
 
 # ---- a step ------------------------------------------------------------------------------------------------------
@@ -752,14 +215,6 @@ def may_wait(view: View) -> bool:
     return view.clock[0].running > 0
 
 
-@compiled
-def planes_of(seen: Seen, b: int) -> Planes:
-    """The observation of one environment."""
-    rows, pools = seen.present.shape[1:]
-    legal = seen.legal[b, : rows * pools].reshape((rows, pools))
-    return Planes(seen.rows[b], seen.pools[b], seen.pairs[b], seen.whole[b], seen.prior[b], seen.present[b], legal)
-
-
 @compiled_alone
 def step_some(
     worlds: Worlds,
@@ -840,17 +295,12 @@ class Batch:
         return self.seen.legal.shape[1]
 
 
-def table(dtype: np.dtype[Any], *shape: int) -> Tables:
-    """Records in an array of any shape."""
-    return np.zeros(shape, dtype).view(np.recarray)
-
-
 def make_batch(
     worlds: Worlds, count: int, jobs: int, rows: int, pools: int, draw: Draw, seed: int, workers: int | None = None
 ) -> Batch:
     """So many environments of so many jobs each, at their first decision."""
     workers = workers or os.cpu_count() or 1
-    total = count + workers
+    total = count + APART * workers
     envs = envs_for(worlds, count, total, jobs, seed, draw.similar)
     batch = Batch(
         worlds,
@@ -873,87 +323,9 @@ def make_batch(
     return batch
 
 
-def envs_for(worlds: Worlds, count: int, total: int, jobs: int, seed: int, similar: bool = False) -> Envs:
-    """So many environments of so many jobs each, with `total` rows for what changes in a run, and nothing begun."""
-    sites, nodes, gpus, pools = (each.shape[1] for each in (worlds.sites, worlds.nodes, worlds.gpus, worlds.pools))
-    cells = (int(worlds.jobs["family"].max(initial=0)) + 1) * GANGS * LENGTHS if similar else 0
-    envs = Envs(
-        state=table(STATE, count),
-        jobs=table(JOB, count, jobs),
-        runs=table(RUN, total, jobs),
-        sites=table(SITE, total, sites),
-        nodes=table(NODE, total, nodes),
-        gpus=table(GPU, total, gpus),
-        forms=table(FORM, total, worlds.forms.shape[1]),
-        pools=table(POOL, total, worlds.pools.shape[1]),
-        parts=table(PART, total, worlds.parts.shape[1]),
-        users=table(USER, total, 1),
-        groups=table(GROUP, total, 1),
-        open=table(OFFER, total, sites + 1),
-        clock=table(CLOCK, total, 1),
-        queue=np.zeros((total, 2 * jobs + 2), np.int32),
-        running=np.zeros((total, jobs + 1), np.int32),
-        released=np.zeros((total, RECENT), np.int32),
-        tried=np.zeros((total, worlds.fastest.shape[1]), np.int32),
-        idle=np.zeros((total, worlds.idle.shape[1]), np.int32),
-        spare=np.zeros((total, *worlds.spare.shape[1:]), np.int32),
-        mix=np.zeros((MIX_ROWS, MIX_COLUMNS)),
-        work=np.zeros((count, jobs)),
-        live=table(LIVE, total, jobs + 1),
-        heap=np.zeros((total, jobs + 1), np.int32),
-        factor=np.ones((total, gpus)),
-        disturbances=table(DISTURBANCE, count, 8),
-        events=table(EVENT, total, 4 * (gpus + 2 * sites + 16)),
-        progress=table(PROGRESS, total, 1),
-        good=np.zeros((count, cells, pools)),
-        weight=np.zeros((count, cells, pools)),
-        watched=np.zeros((count, jobs + 1), np.int32),
-        watched_pools=np.zeros((count, jobs + 1), np.int32),
-        past=np.zeros((count, 3)),
-    )
-    envs.state["random"] = np.random.default_rng(seed).integers(1, 2**63, count, np.uint64)
-    return envs
-
-
 def start_all(batch: Batch) -> None:
     """Begin a new episode in every environment, by the states of their generators (`envs.state.random`)."""
     start_some(batch.worlds, batch.envs, batch.foreseen, batch.seen, batch.draw, 0, batch.count)
-
-
-def foreseen_for(total: int, rows: int, worlds: Worlds) -> Foreseen:
-    """Outlooks for so many rows of environments."""
-    pools = worlds.pools.shape[1]
-    return Foreseen(
-        np.zeros((total, worlds.gpus.shape[1])),
-        np.zeros((total, *worlds.spare.shape[1:])),
-        np.zeros((total, rows), np.int32),
-        np.zeros((total, rows), np.int32),
-        np.zeros((total, rows)),
-        np.zeros((total, rows)),
-        np.zeros((total, rows), np.int32),
-        np.zeros((total, rows, pools), np.int32),
-        np.zeros((total, rows, pools)),
-        np.zeros((total, rows, pools)),
-        np.zeros((total, rows, pools)),
-        np.zeros((total, rows, pools)),
-        np.zeros((total, 5), np.int32),
-        np.zeros((total, 1)),
-        np.zeros((total, rows), np.int32),
-        np.zeros((total, pools), np.int32),
-    )
-
-
-def seen_for(count: int, rows: int, pools: int) -> Seen:
-    """Observations of nothing."""
-    return Seen(
-        np.zeros((count, rows, len(ROW_PLANES)), np.float32),
-        np.zeros((count, pools, len(POOL_PLANES)), np.float32),
-        np.zeros((count, rows, pools, len(PAIR_PLANES)), np.float32),
-        np.zeros((count, len(WHOLE_PLANES)), np.float32),
-        np.zeros((count, rows, pools), np.float32),
-        np.zeros((count, rows, pools), np.uint8),
-        np.zeros((count, rows * pools + 1), np.uint8),
-    )
 
 
 def step(batch: Batch, actions: Ints) -> None:
@@ -968,9 +340,14 @@ def step(batch: Batch, actions: Ints) -> None:
     version = batch.versions[kind]
 
     def some(first: int, last: int, worker: int) -> None:
-        version(*ours, actions, batch.draw, first, last, batch.count + worker)
+        version(*ours, actions, batch.draw, first, last, spare_row(batch.count, worker))
 
     in_parts(batch, some, TURNS_OF_A_THREAD if batch.draw.shaped else 1)
+
+
+def spare_row(count: int, worker: int) -> int:
+    """The row in which a thread plays ahead, behind so many environments."""
+    return count + APART * (worker + 1) - 1
 
 
 def version_for(function: Any, *arguments: Any) -> Any:

@@ -40,7 +40,9 @@ class Config:
     jitter: float = option(0.2, "Spread of the logarithm of a job's work around its menu's.", 0)
     failures: float = option(0.1, "Share of episodes in which nodes fail.", 0, 1)
     shaped: bool = option(True, "Reward the difference to the rule eft-reserving instead of minus the job time.")
-    ahead: int = option(0, "Jobs to come that a choice is judged by, one more for each four GPUs; 0: all.", 0)
+    ahead: int = option(
+        0, "Jobs to come that a choice is judged by, one more for each four GPUs, in blocks of 16; 0: all.", 0
+    )
     scaled: bool = option(True, "Divide shaped rewards by their usual size in each world, so that all count alike.")
     similar: bool = option(False, "Show how like each pair is to placements that turned out well.")
     idle_weight: float = option(0.5, "Weight of idle GPU time in the paper's reward.", 0, 1, True)
@@ -88,7 +90,7 @@ class Config:
     # The machine.
     learner_threads: int = option(2, "Threads of the network on the CPU; results depend on it.", 1, 256)
     graphs: bool = option(True, "On a GPU, record an update once and replay it as one CUDA graph.")
-    compile: bool = option(False, "Compile the network with torch.compile.")
+    compile: bool = option(False, "On a GPU, make a few kernels of the network's many (torch.compile).")
 
     @property
     def most(self) -> int:

@@ -17,8 +17,8 @@ from adlro.core.policy import Choose
 from adlro.core.tables import DONE, OVERRAN, Ints
 from adlro.decide.baselines import sjf_picky
 from adlro.decide.outlook import eft_reserving
-from adlro.learn.batch import Worlds, truth_of, view_of
 from adlro.learn.config import Config
+from adlro.learn.envs import Worlds, truth_of, view_of
 from adlro.learn.presets import Preset
 
 EXAM_SEED: Final = 5

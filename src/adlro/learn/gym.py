@@ -23,7 +23,8 @@ from adlro.decide.planes import FAR, Singles
 from adlro.experiment import Recorded, load_scenario
 from adlro.experiment import draw as draw_instance
 from adlro.ingest.traces.windows import cut
-from adlro.learn.batch import Batch, Draw, Seen, Worlds, make_batch, start_all, step
+from adlro.learn.batch import Batch, make_batch, start_all, step
+from adlro.learn.envs import Draw, Seen, Worlds
 from adlro.learn.worlds import make_world, random_worlds, stack
 
 MENU: Final = 2000

@@ -24,7 +24,9 @@ from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import gpu_share
 from adlro.core.tables import DONE, DOWN, FAILED, FOREVER, NOBODY, OVERRAN, UP, WAIT, Choice, Ints, View
 from adlro.decide.paper_q import TYPES, WINDOW, PaperSeen, assignment, mark, observe
-from adlro.learn.batch import Came, Draw, Envs, Worlds, begin_episode, chance, envs_for, in_parts, truth_of, view_of
+from adlro.learn.batch import in_parts
+from adlro.learn.envs import Came, Draw, Envs, Worlds, envs_for, truth_of, view_of
+from adlro.learn.episodes import begin_episode, chance
 
 LAMBDA: Final = 0.5
 """The weight of idle GPU time unless another is given; the paper says only that it lies between 0 and 1."""

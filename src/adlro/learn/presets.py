@@ -11,8 +11,9 @@ from adlro.core.tables import Ints
 from adlro.decide.checkpoint import Arrays
 from adlro.decide.network import Weights
 from adlro.decide.paper_q import PaperWeights
-from adlro.learn.batch import Draw, Worlds, make_batch, step
+from adlro.learn.batch import make_batch, step
 from adlro.learn.config import Config
+from adlro.learn.envs import Draw, Worlds
 from adlro.learn.network import PairNetwork, network_of, prior_of, weights_of
 
 

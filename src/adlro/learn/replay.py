@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adlro.learn.batch import Came
+from adlro.learn.envs import Came
 
 LEAST_SURPRISE: Final = 0.05
 """Nothing is forgotten for good."""

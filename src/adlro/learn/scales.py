@@ -12,7 +12,8 @@ import numpy as np
 
 from adlro.core.tables import Floats
 from adlro.decide.outlook import IDLE
-from adlro.learn.batch import BY_CHANCE, Draw, Seen, Worlds, make_batch, step
+from adlro.learn.batch import BY_CHANCE, make_batch, step
+from adlro.learn.envs import Draw, Seen, Worlds
 
 ROUNDS: Final = 96
 MOST: Final = 4096

@@ -28,14 +28,23 @@ from torch import Tensor, nn
 from adlro import __version__
 from adlro.core.errors import AdlroError, CheckpointError, ConfigError, UsageError
 from adlro.decide.checkpoint import Arrays, read_arrays
-from adlro.learn.batch import Worlds
 from adlro.learn.checkpoint import BEST, LAST, STATE, read_state, write_checkpoint, write_state
 from adlro.learn.config import Config, altered, read_config, with_settings
+from adlro.learn.envs import Worlds
 from adlro.learn.evaluate import Marks, Sheet, evaluate, make_exam
 from adlro.learn.presets import NAMES, QUICK, Preset, draw_of, find_preset
 from adlro.learn.replay import Ring, Sights, as_bytes
 from adlro.learn.scales import with_scales
-from adlro.learn.update import DivergedError, Learner, check_weights, make_learner, rate_at, recorded, update
+from adlro.learn.update import (
+    DivergedError,
+    Learner,
+    check_weights,
+    judging,
+    make_learner,
+    rate_at,
+    recorded,
+    update,
+)
 from adlro.learn.world_file import load_worlds, save_worlds
 
 NEVER: Final = -1e9
@@ -176,6 +185,10 @@ def begin(
     generator = torch.Generator(device)
     generator.manual_seed(seed)
     half = torch.bfloat16 if device.type == "cuda" else torch.float32
+    learner = make_learner(network, config, device)
+    ring = Ring(config.memory, batches[0].seen, config.groups, device, half)
+    if device.type == "cuda" and config.compile:
+        compile_network(learner, ring, {size, config.batch})
     return Training(
         preset=preset,
         config=config,
@@ -185,8 +198,8 @@ def begin(
         worlds=worlds,
         exam=exam,
         batches=batches,
-        learner=make_learner(network, config, device),
-        ring=Ring(config.memory, batches[0].seen, config.groups, device, half),
+        learner=learner,
+        ring=ring,
         generator=generator,
         epsilon=shares_explored(config, seed).to(device),
         host_actions=[torch.zeros(size, dtype=torch.int32, pin_memory=device.type == "cuda") for _ in seeds],
@@ -226,6 +239,16 @@ def compile_step(preset: Preset, config: Config, worlds: Worlds) -> None:
     """Compile the step now, before the clock of the training runs."""
     batch = preset.make_batch(config, worlds, 1, 0, 1)
     preset.step(batch, np.zeros(1, np.int32))
+
+
+def compile_network(learner: Learner, ring: Ring, sizes: set[int]) -> None:
+    """Compile the network now too, to judge and to learn, for batches of these sizes."""
+    for size in sizes:
+        sights = tuple(each.flatten(0, 1)[:size] for each in ring.sights)
+        with torch.no_grad():
+            learner.judge(learner.average, sights)
+        learner.judge(learner.network, sights).sum().backward()  # type: ignore[no-untyped-call]
+    learner.optimiser.zero_grad(set_to_none=True)
 
 
 def pinned(batch: Any) -> Any:
@@ -448,8 +471,9 @@ def examine(training: Training) -> Marks:
 
 
 def greedy(training: Training) -> Callable[[Any], Any]:
-    """What the averaged network thinks best."""
+    """What the averaged network thinks best; not compiled, or each size of an evaluation would take its time."""
     learner, real = training.learner, training.ring.sights[0].dtype
+    judge = judging(training.device.type == "cuda", compiled=False)
 
     def act(batch: Any) -> Any:
         sights = tuple(
@@ -457,7 +481,7 @@ def greedy(training: Training) -> Callable[[Any], Any]:
             for each in batch.seen
         )
         with torch.no_grad():
-            return learner.judge(learner.average, sights).argmax(1).cpu().numpy()
+            return judge(learner.average, sights).argmax(1).cpu().numpy()
 
     return act
 

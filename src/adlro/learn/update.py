@@ -42,7 +42,8 @@ def make_learner(network: nn.Module, config: Config, device: torch.device) -> Le
         optimiser = torch.optim.Adam(network.parameters(), lr=rate, eps=1e-5, fused=True, capturable=True)
     else:
         optimiser = torch.optim.Adam(network.parameters(), lr=config.rate, eps=1e-5, fused=cuda)
-    return Learner(network, frozen_copy(network), frozen_copy(network), optimiser, judging(cuda, config.compile))
+    judge = judging(cuda, cuda and config.compile)
+    return Learner(network, frozen_copy(network), frozen_copy(network), optimiser, judge)
 
 
 def frozen_copy(network: nn.Module) -> nn.Module:
@@ -51,7 +52,15 @@ def frozen_copy(network: nn.Module) -> nn.Module:
 
 
 def judging(mixed: bool, compiled: bool) -> Callable[[nn.Module, Sights], Tensor]:
-    """How Q is computed: in mixed precision on a GPU (CUDA or ROCm, which answers to the same name)."""
+    """How Q is computed: in mixed precision on a GPU (CUDA or ROCm, which answers to the same name).
+
+    Compiled, its many small kernels become a few. They round where the others would: else the largest number of a
+    layer, computed again on the way back, is not found among its numbers, and the loss is none.
+    """
+    if compiled:
+        import torch._inductor.config as inductor
+
+        inductor.emulate_precision_casts = True
 
     def call(network: nn.Module, sights: Sights) -> Tensor:
         return network(sights)

@@ -8,7 +8,7 @@ import numpy as np
 
 from adlro.core.errors import TraceError
 from adlro.core.tables import FORM, GPU, JOB, NODE, PART, POOL, SITE
-from adlro.learn.batch import WORLD, Worlds
+from adlro.learn.envs import WORLD, Worlds
 
 RECORDS: Final = {
     "info": WORLD, "jobs": JOB, "sites": SITE, "nodes": NODE, "gpus": GPU, "forms": FORM, "pools": POOL, "parts": PART,

@@ -20,7 +20,7 @@ from adlro.core.records import WHOLE_GPU, Cluster, Gpus, Link, Node, Placing, Sp
 from adlro.core.tables import FORM, GPU, JOB, NODE, PART, POOL, REFUSED, SITE, Jobs, Table, View
 from adlro.ingest.synthetic import generate
 from adlro.ingest.workload_file import Workload
-from adlro.learn.batch import WORLD, Worlds
+from adlro.learn.envs import WORLD, Worlds
 from adlro.normalise.pack import Plan, pack, plan_cluster
 
 MENU: Final = 512
