@@ -9,8 +9,8 @@ import torch
 from adlro.learn.config import Config, altered
 from adlro.learn.envs import Worlds
 from adlro.learn.evaluate import make_exam
+from adlro.learn.loop import Training, begin, rounds
 from adlro.learn.presets import Preset, find_preset
-from adlro.learn.train import Training, begin, rounds
 from adlro.learn.world_file import save_worlds
 from adlro.learn.worlds import stack, worlds_of
 

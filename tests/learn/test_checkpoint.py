@@ -15,7 +15,7 @@ from adlro.core.errors import CheckpointError
 from adlro.decide.checkpoint import FORMAT, KEY, LARGEST, read_arrays, read_weights
 from adlro.learn.checkpoint import read_state, write_checkpoint, write_state
 from adlro.learn.network import PairNetwork, weights_of
-from adlro.learn.train import provenance
+from adlro.learn.state import provenance
 
 WITHOUT_TORCH = """
 import sys

@@ -20,6 +20,7 @@ from adlro.learn import train
 from adlro.learn.checkpoint import write_checkpoint
 from adlro.learn.config import FIELDS, Config, altered, expected, with_settings
 from adlro.learn.evaluate import evaluate, make_exam
+from adlro.learn.loop import greedy, rounds
 from adlro.learn.network import prior_of
 from adlro.learn.presets import NAMES, find_preset
 from adlro.learn.update import DivergedError
@@ -55,7 +56,7 @@ def test_training_changes_the_network() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_both_presets_go_through_the_same_loop(name: str) -> None:
     training = small_training(name, episodes=20, horizon=2, evaluate_every=20)
-    records = list(train.rounds(training))
+    records = list(rounds(training))
     assert training.episodes >= 20
     assert records[-1].is_last
     assert records[-1].marks is not None
@@ -64,7 +65,7 @@ def test_both_presets_go_through_the_same_loop(name: str) -> None:
 
 def test_a_network_that_trusts_the_rule_and_has_learnt_nothing_plays_like_it() -> None:
     training = small_training(steps=1, exam_jobs=40, trust=1.0)
-    marks = evaluate(training.preset, training.exam, train.greedy(training), 2)
+    marks = evaluate(training.preset, training.exam, greedy(training), 2)
     assert marks.against_rule == pytest.approx(1.0, abs=1e-6)
 
 
@@ -148,13 +149,13 @@ def test_weights_that_are_no_numbers_stop_the_training() -> None:
     with torch.no_grad():
         next(training.learner.network.parameters()).fill_(float("nan"))
     with pytest.raises(DivergedError, match="diverged"):
-        list(train.rounds(training))
+        list(rounds(training))
 
 
 def test_a_policy_far_worse_than_the_rule_stops_the_training() -> None:
     training = small_training(steps=100, evaluate_every=5, worst=0.5)
     with pytest.raises(DivergedError, match=r"1\.\d\d times those of eft-reserving, above 0\.5"):
-        list(train.rounds(training))
+        list(rounds(training))
 
 
 def test_the_log_has_a_line_for_each_record(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from adlro.core.errors import UsageError
 if TYPE_CHECKING:  # these import PyTorch
     from adlro.learn.config import Config
     from adlro.learn.envs import Worlds
-    from adlro.learn.train import Listener, Progress, Setup, Start
+    from adlro.learn.loop import Progress, Start
+    from adlro.learn.train import Listener, Setup
 
 LIMITS = "How long"
 MACHINE = "The machine"
