@@ -13,7 +13,7 @@ from tests.reference import Options
 from tests.strategies import Scenario, scenarios
 
 from adlro.act.simulator import Settings, simulate
-from adlro.core.errors import ConfigError, PolicyError
+from adlro.core.errors import ConfigError, PolicyError, TraceError
 from adlro.core.policy import Choose, Policy, starting, waiting
 from adlro.core.records import Cluster, Disturbance, Job
 from adlro.core.rules import fits, in_queue, seen
@@ -309,11 +309,14 @@ def test_clusters_of_different_sizes_are_refused_in_one_line() -> None:
         make_paper_batch(both, 1, 4, CALM, 0.5, 0)
 
 
-def test_jobs_without_a_gpu_are_refused_in_one_line() -> None:
-    jobs = pack_jobs([*menu(), Job("same", 5.0, 90.0, gpus=0)])
-    worlds = stack([make_world(plan_cluster(SMALL), jobs, speed)])
-    with pytest.raises(ConfigError, match=r"^preset paper: the workload of world 0 has jobs without a GPU; [^\n]*$"):
-        make_paper_batch(worlds, 1, 4, CALM, 0.5, 0)
+def test_jobs_without_a_gpu_are_not_on_the_menu() -> None:
+    jobs = pack_jobs([Job("same", 5.0, 90.0, gpus=0), *menu()])
+    found = stack([make_world(plan_cluster(SMALL), jobs, speed)])
+    assert found.info.menu.tolist() == [len(menu())]
+    assert (found.jobs.gpus > 0).all()
+    np.testing.assert_array_equal(found.work, stack([world()]).work)
+    with pytest.raises(TraceError, match=r"^the workload has no job that uses a GPU of [^\n]*$"):
+        stack([make_world(plan_cluster(SMALL), pack_jobs([Job("same", 5.0, 90.0, gpus=0)]), speed)])
 
 
 # ---- the network and its policy ----------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from adlro.learn import train
 from adlro.learn.checkpoint import write_checkpoint
 from adlro.learn.config import FIELDS, Config, altered, expected, with_settings
 from adlro.learn.evaluate import evaluate, make_exam
-from adlro.learn.loop import greedy, rounds
+from adlro.learn.loop import check_clusters, greedy, rounds
 from adlro.learn.network import prior_of
 from adlro.learn.presets import NAMES, find_preset
 from adlro.learn.update import DivergedError
@@ -185,6 +186,10 @@ def test_a_wrong_option_is_told_in_one_line() -> None:
         altered(Config(), {"channels": 2.5}, "x")
     with pytest.raises(ConfigError, match="9 environments do not divide into 2 groups"):
         altered(Config(), {"environments": 9}, "x")
+    with pytest.raises(ConfigError, match="x: memory is 13; expected 14 or more, 2 beyond horizon and warm_up"):
+        altered(Config(), {"memory": 13}, "x")
+    with pytest.raises(ConfigError, match=r"x: 'minutes' is 10+; expected a number from 0"):
+        altered(Config(), {"minutes": 10**400}, "x")
     with pytest.raises(UsageError, match="expected key=value"):
         with_settings(Config(), ["channels"])
 
@@ -202,6 +207,11 @@ def test_the_command_trains_on_one_cluster_and_tells_what_came_of_it(
     assert read_weights(Path(found[0]["best"]))[1]["config"]["channels"] == 8
     assert "against sjf-picky" in said.err
     assert list((tmp_path / "seed-0" / "tensorboard").iterdir())
+    assert run([*words, *settings, "--out", str(tmp_path)]) == 2  # nothing is written over
+    assert "seed-0' holds a training already" in capsys.readouterr().err
+    compared = ",".join(each["best"] for each in found)
+    assert run(["compare", "--policies", compared, "--seeds", "1", "--jobs", "5", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)["policies"]) == ["seed-0/best", "seed-1/best"]
 
 
 @pytest.mark.parametrize(
@@ -213,6 +223,16 @@ def test_the_command_trains_on_one_cluster_and_tells_what_came_of_it(
         (["--resume", "nowhere"], "no training in 'nowhere'"),
         (["--worlds", "a.npz", "--cluster", "paper16"], "--worlds and --cluster: expected one of them"),
         (["--minutes", "0", "--cluster", "paper16"], "the training has no end"),
+        (["--resume", "nowhere", "--seed", "3"], "--seed with --resume: a training goes on as it began"),
+        (["--resume", "nowhere", "--workload", "gavel"], "--workload with --resume: a training goes on as it began"),
+        (["--workload", "gavel"], "--workload without --cluster: on which cluster?"),
+        (
+            ["--onnx", "nowhere/network.onnx"],
+            "--onnx: cannot write 'nowhere/network.onnx'; expected a file",
+        ),
+        (["--onnx", "a.onnx", "--preset", "paper"], "--onnx with --preset paper: only networks of the preset adlro"),
+        (["--from", "adlro", "--set", "channels=128"], "--set channels with --from: it is the checkpoint's"),
+        (["--seed", "4999", "--quick"], "--seed 4999: with 24 worlds this meets the seeds of the evaluation"),
     ],
 )
 def test_a_wrong_word_is_told_in_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -225,6 +245,17 @@ def test_a_wrong_word_is_told_in_one_line(words: list[str], told: str, capsys: p
     [
         (["--from", "nowhere", "--quick"], "nowhere: no such file; expected a checkpoint"),
         (["--from", "adlro", "--preset", "paper"], "of the preset 'adlro'; expected one of 'paper'"),
+        (
+            [
+                "--cluster",
+                "paper16",
+                "--quick",
+                "--set=channels=1024",
+                "--set=exam_environments=1",
+                "--set=exam_jobs=8",
+            ],
+            "preset adlro: a checkpoint would have",
+        ),
     ],
 )
 def test_a_checkpoint_that_nothing_can_begin_with_is_told_in_one_line(
@@ -232,6 +263,39 @@ def test_a_checkpoint_that_nothing_can_begin_with_is_told_in_one_line(
 ) -> None:
     assert run(["train", *words]) == 1
     assert told in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_new_training_leaves_nothing_of_the_one_before_it_in_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    assert train.main([*words_for(tmp_path, steps=160), "--out", str(folder)]) == 0
+    assert (folder / "best.safetensors").exists()
+    setup = train.read_setup(folder)
+    (folder / "exam-random.npz").touch()
+    train.write_setup(setup, folder)
+    left = {path.name for path in folder.iterdir()}
+    assert left == {"training.json", "worlds.npz", "exam-fixed.npz"}
+
+
+def test_a_network_for_one_size_is_not_evaluated_on_another() -> None:
+    few, many = (cast(Any, SimpleNamespace(info=np.rec.array([(n,)], dtype=[("gpus", "i4")]))) for n in (16, 48))
+    exam = (cast(Any, SimpleNamespace(worlds=few)),)
+    check_clusters(find_preset("paper"), few, exam)
+    check_clusters(find_preset("adlro"), many, exam)
+    with pytest.raises(ConfigError, match="paper: worlds with 48 GPUs to learn in, and with 16 to be evaluated in"):
+        check_clusters(find_preset("paper"), many, exam)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [(["--threads", "0"], "--threads is at least 1"), (["--worlds", "nowhere.npz"], "No such file"), ([], "--worlds")],
+)
+def test_the_small_command_line_tells_mistakes_in_one_line(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train.main([*words, "--device", "cpu"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("adlro: ")
+    assert told in line
 
 
 def test_a_folder_without_a_training_cannot_be_resumed(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
@@ -62,7 +62,8 @@ def compare(
         str,
         typer.Option(
             "--policies", "-p", metavar="NAMES", show_default="fcfs, static-affinity, sjf, adlro and others",
-            help="Names with commas between them (adlro policies), 'all', or path.py:function. "
+            help="Names with commas between them (adlro policies), 'all', path.py:function, or FILE.safetensors of "
+            "adlro train. "
             "The first is what the others are compared with.",
         ),
     ] = ",".join(DEFAULT_POLICIES),
@@ -266,17 +267,21 @@ def counted(number: int, one: str, many: str | None = None) -> str:
 
 def find_policies(names: str) -> "list[Policy]":
     """The policies of a list with commas, each once, in this order."""
-    from adlro.decide.catalogue import find_policy
+    from adlro.decide.catalogue import CHECKPOINT, find_policy
     from adlro.decide.catalogue import policies as catalogue
 
     words = [word.strip() for word in names.split(",") if word.strip()]
     if not words:
         raise UsageError(f"--policies is {names!r}; expected names with commas between them, as in fcfs,sjf.")
     found: dict[str, Policy] = {}
+    of_files = Counter(Path(word).stem for word in dict.fromkeys(words) if word.endswith(CHECKPOINT))
     for word in dict.fromkeys(words):
-        for policy in catalogue() if word == EVERY_POLICY else [find_policy(word)]:
+        for each in catalogue() if word == EVERY_POLICY else [find_policy(word)]:
+            policy = each
+            if word.endswith(CHECKPOINT) and of_files[Path(word).stem] > 1:  # best of several trainings
+                policy = replace(each, name=f"{Path(word).absolute().parent.name}/{each.name}")
             if found.setdefault(policy.name, policy) is not policy:
-                raise UsageError(f"--policies: two policies are called '{policy.name}'. Rename your function.")
+                raise UsageError(f"--policies: two policies are called '{policy.name}'. Rename your function or file.")
     return list(found.values())
 
 

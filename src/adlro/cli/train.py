@@ -70,8 +70,8 @@ def train(
         str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Learn on this cluster only.")
     ] = None,
     workload: Annotated[
-        str, typer.Option("--workload", "-w", metavar="NAME", help="The workload or trace on it.")
-    ] = "paper",
+        str | None, typer.Option("--workload", "-w", metavar="NAME", help="The workload or trace on it; else paper.")
+    ] = None,
     device: Annotated[
         str,
         typer.Option(
@@ -101,12 +101,14 @@ def train(
     """
     need_pytorch()
     from adlro.decide.greedy_q import shipped_path
-    from adlro.learn.train import config_of, find_device, read_setup, read_start
+    from adlro.learn.checkpoint import STATE
+    from adlro.learn.train import SETUP, SHAPE, config_of, find_device, read_setup, read_start
 
     if resume is not None:
         given: dict[str, object] = {
             "--seeds": seeds > 1, "--config": config, "--set": settings, "--worlds": worlds, "--cluster": cluster,
             "--quick": quick, "--steps": steps, "--episodes": episodes, "--minutes": minutes, "--from": start,
+            "--workload": workload, "--preset": preset != "adlro", "--seed": seed, "--out": out != Path("training"),
         }  # fmt: skip
         for flag in (flag for flag, value in given.items() if value):
             raise UsageError(f"{flag} with --resume: a training goes on as it began. Leave it out.")
@@ -114,21 +116,38 @@ def train(
         raise UsageError(
             "--onnx with --seeds: which of them? Train, then: adlro export DIR/best.safetensors --onnx FILE."
         )
+    if onnx is not None:
+        check_onnx(onnx)
+        if preset != "adlro":
+            raise UsageError(f"--onnx with --preset {preset}: only networks of the preset adlro are written as ONNX.")
     if worlds is not None and cluster is not None:
         raise UsageError("--worlds and --cluster: expected one of them.")
+    if workload is not None and cluster is None:
+        raise UsageError("--workload without --cluster: on which cluster? Pass --cluster too, as in -c paper16.")
     where, count = find_device(device), threads or os.cpu_count() or 1
     say_if_it_compiles()
     results = []
     if resume is not None:
-        results.append(one_training(read_setup(resume), resume, where, count, tensorboard, True))
+        setup = read_setup(resume)
+        if not (resume / STATE).exists():
+            say(f"{resume} holds no state to go on from: the training begins anew.")
+        results.append(one_training(setup, resume, where, count, tensorboard, True))
     else:
         chosen = config_of(preset, config, settings or (), quick, steps, episodes, minutes)
         begun: Start | None = None
         if start is not None:
+            for name in SHAPE:
+                if any(each.partition("=")[0].strip() == name for each in settings or ()):
+                    raise UsageError(f"--set {name} with --from: it is the checkpoint's. Leave it out.")
             begun, chosen = read_start(shipped_path() if start == "adlro" else Path(start), preset, chosen)
-        for each in range(seed, seed + seeds):
-            folder = out if seeds == 1 else out / f"seed-{each}"
-            setup = replace(setup_for(preset, chosen, each, worlds, cluster, workload), start=begun)
+        folders = {each: out if seeds == 1 else out / f"seed-{each}" for each in range(seed, seed + seeds)}
+        for folder in folders.values():
+            if (folder / SETUP).exists():
+                raise UsageError(
+                    f"--out: '{folder}' holds a training already. Pass another, go on with --resume, or remove it."
+                )
+        for each, folder in folders.items():
+            setup = replace(setup_for(preset, chosen, each, worlds, cluster, workload or "paper"), start=begun)
             results.append(one_training(setup, folder, where, count, tensorboard, False))
     if onnx is not None:
         from adlro.learn.onnx import export_onnx
@@ -140,17 +159,25 @@ def train(
 
 
 def export(
-    checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="A checkpoint of adlro train.")],
+    checkpoint: Annotated[
+        str, typer.Argument(metavar="CHECKPOINT", help="A checkpoint of adlro train, or the one that ships (adlro).")
+    ],
     onnx: Annotated[Path, typer.Option("--onnx", metavar="FILE", help="Where to write it.")],
 ) -> None:
     """Write a trained network as ONNX: docs/training.md."""
     need_pytorch()
+    from adlro.decide.greedy_q import shipped_path
     from adlro.learn.onnx import export_onnx
 
-    if onnx.is_dir() or not onnx.absolute().parent.is_dir():
-        raise UsageError(f"--onnx: cannot write '{onnx}'; expected a file in a folder that exists.")
-    export_onnx(checkpoint, onnx)
+    check_onnx(onnx)
+    export_onnx(shipped_path() if checkpoint == "adlro" else Path(checkpoint), onnx)
     say(f"Wrote {onnx}.")
+
+
+def check_onnx(path: Path) -> None:
+    """Refuse a file that cannot be written, before anything takes its time."""
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise UsageError(f"--onnx: cannot write '{path}'; expected a file in a folder that exists.")
 
 
 def need_pytorch() -> None:
@@ -171,6 +198,14 @@ def setup_for(
     from adlro.learn.worlds import Range, random_worlds, stack, worlds_of
 
     any_cluster = find_preset(preset).any_cluster
+    if worlds is None and seed < EXAM_SEEDS + 8 and seed + config.worlds > EXAM_SEEDS:
+        raise UsageError(
+            f"--seed {seed}: with {config.worlds} worlds this meets the seeds of the evaluation, from {EXAM_SEEDS} on. "
+            "Pass another."
+        )
+    if worlds is not None and not any_cluster:
+        learnt = load_worlds(worlds)
+        return Setup(preset, config, seed, learnt, learnt, None)
     exam_on = (cluster, workload) if cluster else ("paper16", "paper")
     exam_count = min(8, config.exam_environments)
     fixed = stack(worlds_of(*exam_on, exam_count, EXAM_SEEDS))

@@ -38,7 +38,7 @@ def read_arrays(path: Path) -> tuple[Arrays, dict[str, Any]]:
         with safe_open(path, framework="numpy") as file:
             provenance = json.loads((file.metadata() or {}).get(KEY, "null"))
             arrays = {name: np.ascontiguousarray(file.get_tensor(name)) for name in sorted(file.keys())}
-    except (SafetensorError, ValueError, TypeError) as error:
+    except (SafetensorError, ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(
             f"{path}: not a checkpoint, or cut short ({str(error).splitlines()[0]}). Train again, or copy it again."
         ) from None
@@ -51,7 +51,7 @@ def read_arrays(path: Path) -> tuple[Arrays, dict[str, Any]]:
             f"{'Upgrade adlro.' if age == 'newer' else 'Train again.'}"
         )
     for name, array in arrays.items():
-        if not np.isfinite(array).all():
+        if not (np.abs(array) <= np.finfo(np.float32).max).all():  # they are computed with in single precision
             raise CheckpointError(f"{path}: '{name}' has numbers that are none (NaN or infinite). Train again.")
     return arrays, provenance
 

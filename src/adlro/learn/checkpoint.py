@@ -28,12 +28,18 @@ def write_checkpoint(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]], pro
         if not np.isfinite(array).all():
             raise CheckpointError(f"{path}: not written, because '{name}' has numbers that are none (NaN or infinite).")
     text = json.dumps({"format": FORMAT, **provenance}, allow_nan=False)
-    size = sum(array.nbytes for array in arrays.values()) + len(text) + 4096
+    check_size(arrays, len(text), str(path))
+    put(path, arrays, {KEY: text})
+
+
+def check_size(arrays: Mapping[str, np.ndarray[Any, Any]], text: int, where: str) -> None:
+    """Refuse a network that is too large for a checkpoint with a text of so many bytes beside it."""
+    size = sum(array.nbytes for array in arrays.values()) + text + 4096
     if size > LARGEST:
         raise CheckpointError(
-            f"{path}: would have {size:,} bytes; a checkpoint has at most {LARGEST:,}: fewer channels."
+            f"{where}: a checkpoint would have {size:,} bytes; expected at most {LARGEST:,}. Take fewer channels, or "
+            "for the preset paper, which has weights for each GPU, a smaller cluster."
         )
-    put(path, arrays, {KEY: text})
 
 
 def write_state(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]], told: Mapping[str, Any]) -> None:
@@ -49,7 +55,7 @@ def read_state(path: Path) -> tuple[Arrays, dict[str, Any]]:
         with safe_open(path, framework="numpy") as file:
             told = json.loads((file.metadata() or {}).get(KEY, "null"))
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
-    except (SafetensorError, ValueError, TypeError) as error:
+    except (SafetensorError, ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path}: not the state of a training ({str(error).splitlines()[0]}).") from None
     if not isinstance(told, dict) or told.get("state") != FORMAT:
         raise CheckpointError(f"{path}: not the state of a training of this version. Train anew.")

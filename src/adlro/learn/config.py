@@ -27,10 +27,10 @@ class Config:
     episodes: int = option(0, "Episodes in all; 0: no limit.", 0)
     minutes: float = option(0.0, "Minutes of training in all; 0: no limit.", 0)
     # Environments.
-    environments: int = option(8192, "Environments stepped side by side.", 1)
+    environments: int = option(8192, "Environments stepped side by side.", 1, 1_048_576)
     groups: int = option(2, "Groups of environments that take turns: one steps while the next is acted on.", 1, 8)
-    jobs: int = option(64, "Jobs in an episode.", 1)
-    most_jobs: int = option(0, "On clusters that so few would not fill, up to so many.", 0)
+    jobs: int = option(64, "Jobs in an episode.", 1, 100_000)
+    most_jobs: int = option(0, "On clusters that so few would not fill, up to so many.", 0, 100_000)
     rows: int = option(16, "Waiting jobs that the network sees.", 1, 256)
     load_low: float = option(0.5, "Smallest load of an episode.", 0, None, True)
     load_high: float = option(1.5, "Largest load of an episode.", 0, None, True)
@@ -46,7 +46,9 @@ class Config:
     scaled: bool = option(True, "Divide shaped rewards by their usual size in each world, so that all count alike.")
     similar: bool = option(False, "Show how like each pair is to placements that turned out well.")
     idle_weight: float = option(0.5, "Weight of idle GPU time in the paper's reward.", 0, 1, True)
-    worlds: int = option(480, "Worlds that are drawn when no file of worlds is given.", 1)
+    worlds: int = option(
+        480, "Worlds that are drawn when no file of worlds is given; of one cluster 8 at most.", 1, 100_000
+    )
     most_gpus: int = option(256, "GPUs of the largest clusters that are drawn.", 8, 1024)
     paper_share: float = option(0.25, "Share of these worlds that are the cluster paper16.", 0, 1)
     # The network.
@@ -55,9 +57,9 @@ class Config:
     trust: float = option(0.0, "How much the rule's judgement counts in Q; 0: not at all.", 0)
     dueling: bool = option(True, "The value of a state and the advantage of an action are apart.")
     # Learning.
-    batch: int = option(4096, "Samples of an update.", 1)
+    batch: int = option(4096, "Samples of an update.", 1, 4_194_304)
     updates: int = option(1, "Updates after each group's step.", 0)
-    memory: int = option(64, "Rounds that are kept to learn from.", 4)
+    memory: int = option(64, "Rounds that are kept to learn from.", 4, 100_000)
     priority: float = option(0.0, "Power of a sample's last error by which it is drawn; 0: all alike.", 0, 1)
     warm_up: int = option(8, "Rounds before the first update, beyond the n steps of a sample.", 1)
     horizon: int = option(4, "Steps of a sample before the network's own value counts (n-step).", 1)
@@ -83,8 +85,8 @@ class Config:
     report_every: int = option(50, "Rounds between two lines of progress.", 1)
     evaluate_every: int = option(500, "Rounds between two evaluations; 0: none but the last.", 0)
     checkpoint_every: int = option(2000, "Rounds between two states to resume from; 0: none.", 0)
-    exam_environments: int = option(48, "Episodes of each evaluation set.", 1)
-    exam_jobs: int = option(512, "Jobs in an episode of the evaluation.", 1)
+    exam_environments: int = option(48, "Episodes of each evaluation set.", 1, 100_000)
+    exam_jobs: int = option(512, "Jobs in an episode of the evaluation.", 1, 100_000)
     worst: float = option(3.0, "Stop when JCT in the evaluation is so many times the rule's; 0: never.", 0)
     loss_limit: float = option(1e4, "Stop when the loss is above.", 0, None, True)
     # The machine.
@@ -121,8 +123,12 @@ def altered(config: Config, values: Mapping[str, Any], where: str) -> Config:
         raise ConfigError(f"{where}: explore_low is {result.explore_low}, above explore_high, {result.explore_high}.")
     if result.environments % result.groups:
         raise ConfigError(f"{where}: {result.environments} environments do not divide into {result.groups} groups.")
-    if result.memory < result.horizon + 3:
-        raise ConfigError(f"{where}: memory is {result.memory}; a horizon of {result.horizon} needs 3 rounds more.")
+    if result.memory < result.horizon + result.warm_up + 2:
+        least = result.horizon + result.warm_up + 2
+        raise ConfigError(
+            f"{where}: memory is {result.memory}; expected {least} or more, 2 beyond horizon and warm_up together, "
+            "else nothing is ever learnt."
+        )
     return result
 
 
@@ -138,7 +144,7 @@ def check(name: str, value: Any, where: str) -> None:
     fits = type(value) is kind or (kind is float and type(value) is int)
     low, high, is_open = (each.metadata[key] for key in ("low", "high", "open"))
     if fits and kind is not bool:
-        fits = value == value and abs(value) != float("inf")
+        fits = abs(value) <= 1e300  # neither infinite nor no number, and a float can hold it
         fits = fits and (low is None or (value > low if is_open else value >= low))
         fits = fits and (high is None or (value < high if is_open else value <= high))
     if not fits:

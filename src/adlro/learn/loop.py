@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from adlro.core.errors import CheckpointError, UsageError
+from adlro.core.errors import CheckpointError, ConfigError, UsageError
 from adlro.decide.checkpoint import Arrays
+from adlro.learn.checkpoint import check_size
 from adlro.learn.config import Config
 from adlro.learn.envs import Worlds
 from adlro.learn.evaluate import Marks, Sheet, evaluate
@@ -34,6 +35,9 @@ from adlro.learn.update import (
     recorded,
     update,
 )
+
+LONGEST_TEXT: Final = 100_000
+"""Bytes that are left for the provenance of a checkpoint."""
 
 NEVER: Final = -1e9
 """Below every judgement of an action that may be."""
@@ -148,6 +152,8 @@ def begin(
         network = preset.make_network(config, batches[0])
     if start is not None:
         take_over(network, preset, start)
+    check_size(preset.arrays_of(network), LONGEST_TEXT, f"preset {preset.name}")
+    check_clusters(preset, worlds, exam)
     generator = torch.Generator(device)
     generator.manual_seed(seed)
     half = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -174,6 +180,17 @@ def begin(
         loss=torch.zeros((), device=device),
         start=start,
     )
+
+
+def check_clusters(preset: Preset, worlds: Worlds, exam: tuple[Sheet, ...]) -> None:
+    """Refuse an evaluation on clusters of another size, if the network serves one size only."""
+    sizes = [sorted(set(each.info.gpus.tolist())) for each in (worlds, *(sheet.worlds for sheet in exam))]
+    if not preset.any_cluster and any(each != sizes[0] for each in sizes):
+        found = next(each for each in sizes if each != sizes[0])
+        raise ConfigError(
+            f"preset {preset.name}: worlds with {', '.join(map(str, sizes[0]))} GPUs to learn in, and with "
+            f"{', '.join(map(str, found))} to be evaluated in; expected the same number."
+        )
 
 
 def take_over(network: nn.Module, preset: Preset, start: Start) -> None:

@@ -18,7 +18,7 @@ import torch
 from adlro import __version__
 from adlro.core.errors import AdlroError, CheckpointError, ConfigError, UsageError
 from adlro.decide.checkpoint import read_arrays
-from adlro.learn.checkpoint import STATE, read_state, write_checkpoint
+from adlro.learn.checkpoint import BEST, LAST, STATE, read_state, write_checkpoint
 from adlro.learn.config import Config, altered, read_config, with_settings
 from adlro.learn.envs import Worlds
 from adlro.learn.evaluate import make_exam
@@ -52,7 +52,7 @@ Listener = Callable[[Progress, Sequence[str]], None]
 def write_setup(setup: Setup, folder: Path) -> None:
     """Write down what a training begins with, for who resumes it."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (STATE, LOG, START):
+    for name in (STATE, LOG, START, BEST, LAST, "exam-random.npz"):  # of a training that was here before
         (folder / name).unlink(missing_ok=True)
     for name, worlds in (("worlds", setup.worlds), ("exam-fixed", setup.fixed), ("exam-random", setup.drawn)):
         if worlds is not None:
@@ -194,9 +194,11 @@ def main(words: Sequence[str] | None = None) -> int:
         print(in_words(progress) + (f"; wrote {', '.join(written)}" if written else ""), file=sys.stderr, flush=True)
 
     try:
+        if given.threads < 1 or given.seed < 0:
+            raise UsageError("--threads is at least 1 and --seed at least 0.")
         setup, folder = setup_of(given)
         run(setup, folder, find_device(given.device), given.threads, tell, given.resume is not None)
-    except AdlroError as error:
+    except (AdlroError, OSError) as error:
         print(f"adlro: {error}", file=sys.stderr)
         return 1
     return 0

@@ -26,7 +26,10 @@ def load_worlds(path: Path) -> Worlds:
     """The worlds of an .npz file."""
     found = {}
     try:
-        with np.load(path, allow_pickle=False) as file:
+        opened = np.load(path, allow_pickle=False)
+        if isinstance(opened, np.ndarray):
+            raise ValueError("it is a single array")
+        with opened as file:
             for name in Worlds._fields:
                 array = np.ascontiguousarray(file[name])
                 if name in RECORDS:  # NumPy's format forgets that the records are aligned

@@ -16,6 +16,7 @@ from scipy.sparse import coo_matrix
 from adlro.catalogue.families import families
 from adlro.catalogue.gpus import gpu_models
 from adlro.catalogue.speeds import speed_of
+from adlro.core.errors import TraceError
 from adlro.core.records import WHOLE_GPU, Cluster, Gpus, Link, Node, Placing, Speed
 from adlro.core.tables import FORM, GPU, JOB, NODE, PART, POOL, REFUSED, SITE, Jobs, Table, View
 from adlro.ingest.synthetic import generate
@@ -224,9 +225,12 @@ def capacity_load(view: View, work: npt.NDArray[np.float64]) -> float:
 
 
 def stack(worlds: Sequence[World]) -> Worlds:
-    """The worlds padded to the size of the largest, side by side."""
+    """The worlds padded to the size of the largest, side by side; their menus are the jobs that use a GPU there."""
     views = [world.view for world in worlds]
-    most = max(int(np.count_nonzero(view.runs.state != REFUSED)) for view in views)
+    learnt = [np.flatnonzero((view.runs.state != REFUSED) & (view.jobs.gpus > 0)) for view in views]
+    if not all(map(len, learnt)):
+        raise TraceError(f"the workload has no job that uses a GPU of {worlds[0].plan.cluster.name}; nothing to learn.")
+    most = max(map(len, learnt))
 
     def rows(dtype: np.dtype[Any], tables: Sequence[Table]) -> Table:
         return padded([np.asarray(each) for each in tables], dtype).view(np.recarray)
@@ -236,7 +240,7 @@ def stack(worlds: Sequence[World]) -> Worlds:
     work = np.zeros((len(worlds), most))
     for n, world in enumerate(worlds):
         view, row = world.view, info[n]
-        runs = np.flatnonzero(view.runs.state != REFUSED)
+        runs = learnt[n]
         menu = view.jobs[runs]
         menus[n, : len(runs)] = menu
         work[n, : len(runs)] = world.jobs.work[runs]
