@@ -1,5 +1,6 @@
 """Checkpoints: what is written is read again, without PyTorch; what is none is refused in one line."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -127,3 +128,58 @@ def test_a_state_is_read_again_and_a_checkpoint_is_none(tmp_path: Path) -> None:
     assert told["round"] == 4
     with pytest.raises(CheckpointError, match="not the state of a training"):
         read_state(written(tmp_path / "c.safetensors"))
+
+
+def half_written(arrays: dict[str, Any], path: Path, metadata: dict[str, str]) -> None:
+    """Write as the library does, but only half of it: the disk is full."""
+    save_file(arrays, path, metadata)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_state_that_was_half_written_leaves_the_one_before_and_the_next_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s.safetensors"
+    write_state(path, {"x": np.arange(100)}, {"round": 4})
+    with monkeypatch.context() as patched:
+        patched.setattr("adlro.learn.checkpoint.save_file", half_written)
+        with pytest.raises(OSError, match="No space left"):
+            write_state(path, {"x": np.zeros(100)}, {"round": 5})
+    found, told = read_state(path)
+    assert found["x"].tolist() == list(range(100))
+    assert told["round"] == 4
+    write_state(path, {"x": np.zeros(100)}, {"round": 6})
+    found, told = read_state(path)
+    assert not found["x"].any()
+    assert told["round"] == 6
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_checkpoint_that_was_half_written_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, given = tmp_path / "a.safetensors", arrays()
+    write_checkpoint(path, given, {"preset": "adlro", "seed": 7})
+    monkeypatch.setattr("adlro.learn.checkpoint.save_file", half_written)
+    with pytest.raises(OSError, match="No space left"):
+        write_checkpoint(path, arrays(), {"preset": "adlro", "seed": 8})
+    weights, about = read_weights(path)
+    assert about["seed"] == 7
+    assert all(np.array_equal(getattr(weights, name), given[name]) for name in given)
+
+
+def test_a_file_is_put_in_its_place_only_when_it_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s.safetensors"
+    write_state(path, {"x": np.arange(3)}, {"round": 4})
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        write_state(path, {"x": np.arange(3)}, {"round": 5})
+    assert read_state(path)[1]["round"] == 4
