@@ -285,7 +285,7 @@ def test_a_window_of_a_trace_is_played_in_its_order(tmp_path: Any) -> None:
     jobs = load_jobs("paper", 0, 60)
     path = tmp_path / "jobs.parquet"
     write_own(jobs, str(path))
-    env = ClusterEnv(workload=str(path), window=[20, 16], jobs=16, load=1.0)
+    env = ClusterEnv(workload=path, window=[20, 16], jobs=16, load=1.0)
     env.reset(seed=0)
     np.testing.assert_allclose(env.batch.envs.work[0], jobs.work[20:36])
     np.testing.assert_allclose(np.diff(env.batch.envs.jobs[0].submit), np.diff(jobs.table.submit[20:36]), atol=1e-5)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from numbers import Real
 from operator import index
+from pathlib import Path
 from typing import Any, Final
 
 import gymnasium
@@ -46,8 +47,8 @@ def cluster_batch(
     count: int,
     threads: int,
     *,
-    cluster: str = "paper16",
-    workload: str = "paper",
+    cluster: str | Path = "paper16",
+    workload: str | Path = "paper",
     jobs: int = 64,
     load: Load = 0.9,
     rows: int = 16,
@@ -64,9 +65,7 @@ def cluster_batch(
     low, high = loads_of(load)
     if reward not in REWARDS:
         raise UsageError(f"reward is {reward!r}; expected {' or '.join(REWARDS)}.")
-    for name, text in (("cluster", cluster), ("workload", workload)):
-        if not isinstance(text, str):
-            raise UsageError(f"{name} is {text!r}; expected a name or the path of a file, as text.")
+    cluster, workload = named("cluster", cluster), named("workload", workload)
     jobs, rows, worlds = whole("jobs", jobs, 1), whole("rows", rows, 1), whole("worlds", worlds, 1)
     backlog, worlds_seed = whole("backlog", backlog), whole("worlds_seed", worlds_seed)
     bursts, failures = share("bursts", bursts), share("failures", failures)
@@ -118,6 +117,13 @@ def cut_out(jobs: Jobs, trace: str, first: int, count: int) -> Jobs:
 
 # ---- what is asked for ---------------------------------------------------------------------------------------------
 # Numbers leave here as Python's own: with another type in `Draw` all would be compiled anew.
+
+
+def named(name: str, value: Any) -> str:
+    """The name of a shipped one, or the path of a file."""
+    if not isinstance(value, (str, Path)):
+        raise UsageError(f"{name} is {value!r}; expected a name or the path of a file.")
+    return str(value)
 
 
 def whole(name: str, value: Any, least: int = 0) -> int:
