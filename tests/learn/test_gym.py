@@ -93,6 +93,97 @@ def test_in_a_vector_each_environment_goes_the_way_it_goes_alone() -> None:
     assert ended >= 3
 
 
+def test_in_a_vector_what_follows_a_seed_follows_from_it() -> None:
+    many = ClusterVectorEnv(2, jobs=6)
+    first = [many.reset(seed=0)[0], many.reset()[0]]
+    second = [many.reset(seed=0)[0], many.reset()[0]]
+    np.testing.assert_array_equal(first, second)
+    assert (first[0] != first[1]).any()
+    many.reset(seed=0)
+    kept = many.reset(seed=[5, None])[0]  # None: as if there were no seed
+    np.testing.assert_array_equal(kept[1], first[1][1])
+    alone = ClusterEnv(jobs=6)
+    np.testing.assert_array_equal([alone.reset(seed=0)[0], alone.reset()[0]], [first[0][0], first[1][0]])
+
+
+def test_without_a_seed_every_environment_begins_elsewhere() -> None:
+    seen = np.concatenate([ClusterVectorEnv(2, jobs=6).reset()[0] for _ in range(2)])
+    assert len(np.unique(seen, axis=0)) == 4
+
+
+@pytest.mark.parametrize(
+    "seed", [np.int64(3), np.array(3), [3, 4], (3, 4), np.array([3, 4]), [np.int32(3), np.uint8(4)]]
+)
+def test_a_seed_may_be_a_whole_number_of_any_kind(seed: Any) -> None:
+    many = ClusterVectorEnv(2, jobs=6)
+    np.testing.assert_array_equal(many.reset(seed=seed)[0], many.reset(seed=3)[0])
+    alone, kind = ClusterEnv(jobs=6), seed if np.ndim(seed) == 0 else seed[0]
+    np.testing.assert_array_equal(alone.reset(seed=kind)[0], many.reset(seed=3)[0][0])
+
+
+@pytest.mark.parametrize(
+    ("seed", "text"),
+    [
+        ([1], "a list of 1; expected 2, one for each"),
+        ([1, 2, 3], "a list of 3; expected 2, one for each"),
+        (2.5, "seed is 2.5; expected a whole number from 0"),
+        ([1, 2.5], "seed is 2.5; expected a whole number from 0"),
+        (-1, "seed is -1; expected a whole number from 0"),
+    ],
+)
+def test_another_seed_is_refused_and_changes_nothing(seed: Any, text: str) -> None:
+    many = ClusterVectorEnv(2, jobs=6)
+    many.reset(seed=0)
+    expected = many.reset()[0]
+    many.reset(seed=0)
+    with pytest.raises(UsageError, match=text):
+        many.reset(seed=seed)
+    np.testing.assert_array_equal(many.reset()[0], expected)
+
+
+@pytest.mark.parametrize("action", [-1, -2, -(2**31), 2**31, 2**32, 2**70, "the number of actions"])
+def test_a_number_that_is_no_action_waits(action: Any) -> None:
+    waits, other, many = ClusterEnv(jobs=12), ClusterEnv(jobs=12), ClusterVectorEnv(2, jobs=12)
+    wait = waits.batch.actions - 1
+    number = action if isinstance(action, int) else wait + 1
+    for env in (waits, other, many):
+        env.reset(seed=2)
+    for _ in range(4):
+        seen, reward, _, _, _ = waits.step(np.int64(wait))
+        found, same, _, _, _ = other.step(number)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(found, seen)
+        assert same == reward
+        found = many.step([number, 0])[0][0]  # type: ignore[arg-type]
+        np.testing.assert_array_equal(found, seen)
+
+
+@pytest.mark.parametrize("actions", [[1], [], [1, 1, 1], 1, [[1], [1]], [1, [1]], [1.5, 1.0], [None, 1]])
+def test_actions_of_another_shape_or_kind_are_refused(actions: Any) -> None:
+    many = ClusterVectorEnv(2, jobs=6)
+    many.reset(seed=0)
+    with pytest.raises(UsageError, match="expected 2 whole numbers, one for each environment"):
+        many.step(actions)
+    alone: Any = ClusterEnv(jobs=6)
+    alone.reset(seed=0)
+    for action in ([1], 1.5, None):
+        with pytest.raises(UsageError, match="expected a whole number"):
+            alone.step(action)
+
+
+def test_after_steps_beyond_the_end_an_episode_begins_at_its_beginning() -> None:
+    env: Any = ClusterEnv(jobs=6)
+    episode(env, 0)
+    for _ in range(2):
+        env.step(int(np.flatnonzero(env.batch.seen.legal[0])[0]))
+    assert env.batch.envs.state[0].steps == 2
+    env.reset()
+    assert env.batch.envs.state[0].steps == 0
+    episode(env, 0)
+    begun = env.batch.envs.jobs[0].submit.copy()
+    env.reset()  # and without such steps none is left out
+    np.testing.assert_array_equal(env.batch.envs.jobs[0].submit, begun)
+
+
 def test_make_vec_steps_the_batch_and_says_how_it_resets() -> None:
     many: Any = gymnasium.make_vec(NAME, num_envs=4, jobs=6)
     assert isinstance(many.unwrapped, ClusterVectorEnv)
@@ -130,7 +221,24 @@ def test_stable_baselines_learns_on_it_and_plays_an_episode_to_its_end() -> None
         ({"jobs": 0}, "jobs is 0"),
         ({"load": (1.0, 0.5)}, "the smaller first"),
         ({"failures": 2.0}, "from 0 to 1"),
-        ({"sigma": -1.0}, "sigma -1.0"),
+        ({"sigma": -1.0}, "sigma is -1.0; expected a number from 0 to 5"),
+        ({"sigma": "1"}, "sigma is '1'; expected a number from 0 to 5"),
+        ({"load": (1, 2, 3)}, r"load is \(1, 2, 3\); expected a number above 0, or two of them"),
+        ({"load": "1"}, "load is '1'; expected a number above 0"),
+        ({"load": [0.5, float("inf")]}, "expected a number above 0"),
+        ({"bursts": None}, "bursts is None; expected the share of episodes"),
+        ({"window": (0, 1, 2)}, r"window is \(0, 1, 2\); expected two whole numbers"),
+        ({"window": [0, 1.5]}, r"window is \[0, 1.5\]; expected two whole numbers"),
+        ({"window": 5}, "window is 5; expected two whole numbers"),
+        ({"window": [0, 10]}, "window is for a trace"),
+        ({"jobs": 2.5}, "jobs is 2.5; expected a whole number from 1"),
+        ({"rows": "4"}, "rows is '4'; expected a whole number from 1"),
+        ({"worlds": 1.5, "cluster": "random"}, "worlds is 1.5; expected a whole number from 1"),
+        ({"worlds_seed": -1, "cluster": "random"}, "worlds_seed is -1; expected a whole number from 0"),
+        ({"backlog": float("nan")}, "backlog is nan; expected a whole number from 0"),
+        ({"backlog": 2.0}, "backlog is 2.0; expected a whole number from 0"),
+        ({"cluster": 16}, "cluster is 16; expected a name or the path of a file"),
+        ({"workload": None}, "workload is None; expected a name or the path of a file"),
         ({"window": (0, 10)}, "window is for a trace"),
         ({"cluster": "random", "window": (0, 10)}, "window is for a trace"),
     ],
@@ -140,6 +248,36 @@ def test_a_wrong_option_is_refused_with_what_was_expected(options: dict[str, Any
         ClusterEnv(**options)
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"threads": -1}, "threads is -1; expected a whole number from 0"),
+        ({"threads": 1.5}, "threads is 1.5; expected a whole number from 0"),
+        ({"num_envs": 0}, "num_envs is 0; expected a whole number from 1"),
+        ({"num_envs": 2.5}, "num_envs is 2.5; expected a whole number from 1"),
+    ],
+)
+def test_so_is_one_of_a_vector(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        ClusterVectorEnv(**options)
+
+
+def test_numbers_of_any_kind_are_options_and_a_list_stands_for_two() -> None:
+    plain = ClusterEnv(jobs=6, load=(1.0, 2.0), sigma=1.0, backlog=2)
+    other = ClusterEnv(jobs=np.int64(6), load=[1, np.float32(2)], sigma=1, backlog=np.uint8(2))
+    assert other.batch.draw == plain.batch.draw
+    assert [type(each) for each in other.batch.draw] == [type(each) for each in plain.batch.draw]
+
+
+@pytest.mark.parametrize(("jobs", "pause"), [(64, 0.84), (500, 0.81)])
+def test_bursts_add_load_as_the_document_says(jobs: int, pause: float) -> None:
+    plain, bursts = (
+        ClusterVectorEnv(64000 // jobs, jobs=jobs, bursts=each).batch.envs.jobs["submit"][:, -1].mean()
+        for each in (0.0, 1.0)
+    )
+    assert bursts / plain == pytest.approx(pause, abs=0.02)
+
+
 def test_a_window_of_a_trace_is_played_in_its_order(tmp_path: Any) -> None:
     from adlro.experiment import load_jobs
     from adlro.ingest.traces.own import write_own
@@ -147,7 +285,7 @@ def test_a_window_of_a_trace_is_played_in_its_order(tmp_path: Any) -> None:
     jobs = load_jobs("paper", 0, 60)
     path = tmp_path / "jobs.parquet"
     write_own(jobs, str(path))
-    env = ClusterEnv(workload=str(path), window=(20, 16), jobs=16, load=1.0)
+    env = ClusterEnv(workload=path, window=[20, 16], jobs=16, load=1.0)
     env.reset(seed=0)
     np.testing.assert_allclose(env.batch.envs.work[0], jobs.work[20:36])
     np.testing.assert_allclose(np.diff(env.batch.envs.jobs[0].submit), np.diff(jobs.table.submit[20:36]), atol=1e-5)

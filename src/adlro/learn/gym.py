@@ -5,8 +5,12 @@ of what the network sees (`decide/planes.py`), so that any library that knows Gy
 are in `info["action_mask"]`; an action that may not be counts as waiting.
 """
 
+import math
 from collections.abc import Sequence
 from functools import cache
+from numbers import Real
+from operator import index
+from pathlib import Path
 from typing import Any, Final
 
 import gymnasium
@@ -35,7 +39,7 @@ RANDOM: Final = "random"
 
 REWARDS: Final = ("time", "shaped")
 
-Load = float | tuple[float, float]
+Load = float | Sequence[float]
 Mask = npt.NDArray[np.int8]
 
 
@@ -43,13 +47,13 @@ def cluster_batch(
     count: int,
     threads: int,
     *,
-    cluster: str = "paper16",
-    workload: str = "paper",
+    cluster: str | Path = "paper16",
+    workload: str | Path = "paper",
     jobs: int = 64,
     load: Load = 0.9,
     rows: int = 16,
     reward: str = "time",
-    window: tuple[int, int] | None = None,
+    window: Sequence[int] | None = None,
     backlog: int = 0,
     bursts: float = 0.0,
     sigma: float = 0.0,
@@ -58,29 +62,26 @@ def cluster_batch(
     worlds_seed: int = 0,
 ) -> Batch:
     """So many environments as the options say; the options are in docs/environment.md."""
-    low, high = load if isinstance(load, tuple) else (load, load)
+    low, high = loads_of(load)
     if reward not in REWARDS:
         raise UsageError(f"reward is {reward!r}; expected {' or '.join(REWARDS)}.")
-    for name, value in (("jobs", jobs), ("rows", rows), ("worlds", worlds)):
-        if value < 1:
-            raise UsageError(f"{name} is {value!r}; expected a whole number from 1.")
-    if not 0.0 < low <= high < np.inf:
-        raise UsageError(f"load is {load!r}; expected a number above 0, or two of them, the smaller first.")
-    for name, share in (("bursts", bursts), ("failures", failures)):
-        if not 0.0 <= share <= 1.0:
-            raise UsageError(f"{name} is {share!r}; expected the share of episodes that have them, from 0 to 1.")
-    if backlog < 0 or not 0.0 <= sigma <= 5.0:
-        raise UsageError(f"backlog is {backlog!r} and sigma {sigma!r}; expected 0 or more, and from 0 to 5.")
+    cluster, workload = named("cluster", cluster), named("workload", workload)
+    jobs, rows, worlds = whole("jobs", jobs, 1), whole("rows", rows, 1), whole("worlds", worlds, 1)
+    backlog, worlds_seed = whole("backlog", backlog), whole("worlds_seed", worlds_seed)
+    bursts, failures = share("bursts", bursts), share("failures", failures)
+    if not (is_number(sigma) and 0.0 <= sigma <= 5.0):
+        raise UsageError(f"sigma is {sigma!r}; expected a number from 0 to 5.")
+    place = None if window is None else place_of(window)
     if cluster == RANDOM:
-        if window is not None:
+        if place is not None:
             raise UsageError("window is for a trace on a given cluster; leave it out, or name a cluster.")
         found = drawn_worlds(worlds, worlds_seed)
     else:
-        found = given_world(cluster, workload, window)
+        found = given_world(cluster, workload, place)
     menu = int(found.info.menu.min())
     if found.info.in_order.any() and menu < jobs:
         raise UsageError(f"{workload}: {menu} jobs can run on {cluster}, but jobs is {jobs}. Ask for {menu} or fewer.")
-    how = Draw(low, high, backlog, bursts, sigma, 0.0, failures, reward == "shaped")
+    how = Draw(low, high, backlog, bursts, float(sigma), 0.0, failures, reward == "shaped")
     return make_batch(found, count, jobs, rows, found.pools.shape[1], how, 1, threads)
 
 
@@ -112,6 +113,84 @@ def cut_out(jobs: Jobs, trace: str, first: int, count: int) -> Jobs:
             f"window is ({first}, {count}); expected the first job and how many, of the {len(jobs)} jobs of {trace}."
         )
     return cut(jobs, first, count)
+
+
+# ---- what is asked for ---------------------------------------------------------------------------------------------
+# Numbers leave here as Python's own: with another type in `Draw` all would be compiled anew.
+
+
+def named(name: str, value: Any) -> str:
+    """The name of a shipped one, or the path of a file."""
+    if not isinstance(value, (str, Path)):
+        raise UsageError(f"{name} is {value!r}; expected a name or the path of a file.")
+    return str(value)
+
+
+def whole(name: str, value: Any, least: int = 0) -> int:
+    """A whole number of any kind."""
+    try:
+        number = index(value)
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise UsageError(f"{name} is {value!r}; expected a whole number from {least}.")
+    return number
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is one finite number of any kind."""
+    return isinstance(value, Real) and math.isfinite(value)
+
+
+def share(name: str, value: Any) -> float:
+    """A share of the episodes."""
+    if not (is_number(value) and 0.0 <= value <= 1.0):
+        raise UsageError(f"{name} is {value!r}; expected the share of episodes that have them, from 0 to 1.")
+    return float(value)
+
+
+def loads_of(load: Any) -> tuple[float, float]:
+    """The smallest and the largest load."""
+    both = tuple(load) if isinstance(load, (tuple, list)) else (load, load)
+    if len(both) != 2 or not all(map(is_number, both)) or not 0.0 < both[0] <= both[1]:
+        raise UsageError(f"load is {load!r}; expected a number above 0, or two of them, the smaller first.")
+    return float(both[0]), float(both[1])
+
+
+def place_of(window: Any) -> tuple[int, int]:
+    """The first job of a window and how many jobs it has."""
+    try:
+        first, count = map(index, window)
+    except (TypeError, ValueError):
+        raise UsageError(f"window is {window!r}; expected two whole numbers: the first job and how many.") from None
+    return first, count
+
+
+def seeds_of(seed: Any, count: int) -> list[int | None]:
+    """A seed for each environment: from one number on, or those of a list. None leaves a generator as it is."""
+    given = list(seed) if isinstance(seed, (tuple, list)) else np.asarray(seed).tolist()
+    if not isinstance(given, list):
+        return [None if given is None else whole("seed", given) + i for i in range(count)]
+    if len(given) != count:
+        raise UsageError(f"seed is a list of {len(given)}; expected {count}, one for each environment.")
+    return [None if each is None else whole("seed", each) for each in given]
+
+
+def actions_of(actions: Any, shape: tuple[int, ...], wait: int) -> Ints:
+    """Actions as the batch takes them; a number that is no action is to wait. (To the batch −2 is any by chance.)"""
+    try:
+        given = np.asarray(actions)
+    except ValueError:  # lists of several lengths
+        given = np.asarray(None)
+    if given.shape != shape or given.dtype.kind not in "iuO" or not all_whole(given):
+        many = f"{shape[0]} whole numbers, one for each environment" if shape else "a whole number"
+        raise UsageError(f"actions: shape {given.shape}, type {given.dtype}; expected {many}.")
+    return np.where((given >= 0) & (given < wait), given, wait).astype(np.int32).reshape(-1)
+
+
+def all_whole(given: npt.NDArray[Any]) -> bool:
+    """Whether these are whole numbers: those beyond 64 bits are objects to NumPy."""
+    return given.dtype.kind != "O" or all(isinstance(each, int) for each in given.flat)
 
 
 # ---- what is seen ------------------------------------------------------------------------------------------------
@@ -179,7 +258,7 @@ class ClusterEnv(gymnasium.Env[Any, np.int64]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Singles, dict[str, Any]]:
         """Begin an episode; with a seed, it and all that follow are the same as with that seed before."""
-        super().reset(seed=seed)
+        super().reset(seed=None if seed is None else whole("seed", seed))
         if seed is not None or not self.seeded:
             self.batch.envs.state["random"][0] = state_from(self.np_random)
             self.seeded = True
@@ -191,13 +270,13 @@ class ClusterEnv(gymnasium.Env[Any, np.int64]):
 
     def step(self, action: np.int64) -> tuple[Singles, float, bool, bool, dict[str, Any]]:
         """Take an action and go on to the next decision. After the last job there is nothing to be seen: all 0."""
-        step(self.batch, np.array([action], np.int32))
+        step(self.batch, actions_of(action, (), self.batch.actions - 1))
         came = self.batch.came
         over = bool(came.done[0])
+        self.fresh = over
         info: dict[str, Any] = {"action_mask": masks_of(self.batch)[0]}
         seen = flat(self.batch.seen)[0]
         if over:
-            self.fresh = True
             seen[:] = 0.0
             info["action_mask"][:-1] = 0
             info["action_mask"][-1] = 1
@@ -221,27 +300,23 @@ class ClusterVectorEnv(VectorEnv[Singles, Ints, Any]):
     metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
     def __init__(self, num_envs: int = 1, threads: int | None = None, render_mode: None = None, **options: Any) -> None:
-        if num_envs < 1:
-            raise UsageError(f"num_envs is {num_envs!r}; expected a whole number from 1.")
-        self.num_envs = num_envs
+        self.num_envs = whole("num_envs", num_envs, 1)
         self.render_mode = render_mode
-        self.batch = cluster_batch(num_envs, threads or 0, **options)
+        self.batch = cluster_batch(self.num_envs, 0 if threads is None else whole("threads", threads), **options)
         self.single_observation_space = space_of(self.batch)
         self.single_action_space = Discrete(self.batch.actions)
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self.seeded = np.zeros(self.num_envs, np.bool_)
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Singles, dict[str, Any]]:
-        """Begin an episode in every environment."""
-        seeds: Sequence[int | None]
-        if seed is None or isinstance(seed, int):
-            seeds = [None if seed is None else seed + i for i in range(self.num_envs)]
-        else:
-            seeds = seed
-        for i, each in enumerate(seeds):
-            self.batch.envs.state["random"][i] = state_from(seeding.np_random(each)[0])
+        """Begin an episode in every environment; with a seed, it and all that follow are as with that seed before."""
+        for i, each in enumerate(seeds_of(seed, self.num_envs)):
+            if each is not None or not self.seeded[i]:
+                self.batch.envs.state["random"][i] = state_from(seeding.np_random(each)[0])
+        self.seeded[:] = True
         start_all(self.batch)
         return flat(self.batch.seen), {"action_mask": masks_of(self.batch)}
 
@@ -249,7 +324,7 @@ class ClusterVectorEnv(VectorEnv[Singles, Ints, Any]):
         self, actions: Ints
     ) -> tuple[Singles, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]]:
         """Take an action in every environment and go on to their next decisions."""
-        step(self.batch, np.ascontiguousarray(actions, np.int32))
+        step(self.batch, actions_of(actions, (self.num_envs,), self.batch.actions - 1))
         came = self.batch.came
         over = came.done.astype(np.bool_)
         info: dict[str, Any] = {"action_mask": masks_of(self.batch), "_action_mask": np.ones(self.num_envs, np.bool_)}
