@@ -104,7 +104,7 @@ def test_a_training_killed_and_resumed_ends_like_one_unbroken(tmp_path: Path) ->
     assert all(later - sooner <= 20 for sooner, later in pairwise(numbers))
 
 
-def test_a_state_that_was_half_written_leaves_the_one_before(tmp_path: Path) -> None:
+def test_what_a_killed_write_left_beside_the_state_is_ignored(tmp_path: Path) -> None:
     words = words_for(tmp_path, steps=200, report_every=20, checkpoint_every=10)
     assert train.main([*words, "--out", str(tmp_path / "a")]) == 0
     (tmp_path / "a" / "state.safetensors.new").write_bytes(b"half")

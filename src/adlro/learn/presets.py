@@ -90,9 +90,11 @@ ADLRO: Final = Preset(
 QUICK: Final = {
     "steps": 0, "minutes": 1.5, "environments": 64, "batch": 128, "channels": 32, "layers": 1, "worlds": 24,
     "evaluate_every": 400, "checkpoint_every": 400, "exam_environments": 8, "exam_jobs": 128, "rate": 5e-4,
-    "trust": 1.0, "explore_prior": 0.5, "horizon": 8,
+    "trust": 1.0, "explore_prior": 0.5, "horizon": 8, "learner_threads": 1,
 }  # fmt: skip
-"""What --quick changes: a few minutes on two CPU cores, too few to learn what the rule knows, so it starts from it."""
+"""What --quick changes: a few minutes on two CPU cores, too few to learn what the rule knows, so it starts from it.
+One thread learns: two are a third faster on an idle machine, and ten times slower beside others' work, since PyTorch's
+threads wait for each other after every operation."""
 
 NAMES: Final = ("adlro", "paper")
 
