@@ -23,7 +23,7 @@ from gymnasium.vector.utils import batch_space
 
 from adlro.core.errors import UsageError
 from adlro.core.tables import Ints, Jobs
-from adlro.decide.planes import FAR, Singles
+from adlro.decide.planes import FARTHEST, Singles
 from adlro.experiment import Recorded, load_scenario
 from adlro.experiment import draw as draw_instance
 from adlro.ingest.traces.windows import cut
@@ -217,12 +217,12 @@ def flat(seen: Seen) -> Singles:
         there,
         seen.legal.astype(np.float32),
     )
-    return np.clip(np.concatenate([part.reshape(count, -1) for part in parts], axis=1), -FAR, FAR)
+    return np.clip(np.concatenate([part.reshape(count, -1) for part in parts], axis=1), -FARTHEST, FARTHEST)
 
 
 def space_of(batch: Batch) -> Box:
     """The space of one observation."""
-    return Box(-FAR, FAR, (length_of(batch.seen),), np.float32)
+    return Box(-FARTHEST, FARTHEST, (length_of(batch.seen),), np.float32)
 
 
 def masks_of(batch: Batch) -> Mask:
