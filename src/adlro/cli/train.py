@@ -101,8 +101,7 @@ def train(
     """
     need_pytorch()
     from adlro.decide.greedy_q import shipped_path
-    from adlro.learn.checkpoint import STATE
-    from adlro.learn.train import SETUP, SHAPE, config_of, find_device, read_setup, read_start
+    from adlro.learn.train import SHAPE, config_of, find_device, read_setup, read_start
 
     if resume is not None:
         given: dict[str, object] = {
@@ -112,14 +111,8 @@ def train(
         }  # fmt: skip
         for flag in (flag for flag, value in given.items() if value):
             raise UsageError(f"{flag} with --resume: a training goes on as it began. Leave it out.")
-    if seeds > 1 and onnx is not None:
-        raise UsageError(
-            "--onnx with --seeds: which of them? Train, then: adlro export DIR/best.safetensors --onnx FILE."
-        )
     if onnx is not None:
-        check_onnx(onnx)
-        if preset != "adlro":
-            raise UsageError(f"--onnx with --preset {preset}: only networks of the preset adlro are written as ONNX.")
+        check_onnx(onnx, preset, seeds)
     if worlds is not None and cluster is not None:
         raise UsageError("--worlds and --cluster: expected one of them.")
     if workload is not None and cluster is None:
@@ -128,25 +121,15 @@ def train(
     say_if_it_compiles()
     results = []
     if resume is not None:
-        setup = read_setup(resume)
-        if not (resume / STATE).exists():
-            say(f"{resume} holds no state to go on from: the training begins anew.")
-        results.append(one_training(setup, resume, where, count, tensorboard, True))
+        results.append(one_training(read_setup(resume), resume, where, count, tensorboard, True))
     else:
         chosen = config_of(preset, config, settings or (), quick, steps, episodes, minutes)
         begun: Start | None = None
         if start is not None:
-            for name in SHAPE:
-                if any(each.partition("=")[0].strip() == name for each in settings or ()):
-                    raise UsageError(f"--set {name} with --from: it is the checkpoint's. Leave it out.")
+            for name in {each.partition("=")[0].strip() for each in settings or ()}.intersection(SHAPE):
+                raise UsageError(f"--set {name} with --from: it is the checkpoint's. Leave it out.")
             begun, chosen = read_start(shipped_path() if start == "adlro" else Path(start), preset, chosen)
-        folders = {each: out if seeds == 1 else out / f"seed-{each}" for each in range(seed, seed + seeds)}
-        for folder in folders.values():
-            if (folder / SETUP).exists():
-                raise UsageError(
-                    f"--out: '{folder}' holds a training already. Pass another, go on with --resume, or remove it."
-                )
-        for each, folder in folders.items():
+        for each, folder in new_folders(out, seed, seeds).items():
             setup = replace(setup_for(preset, chosen, each, worlds, cluster, workload or "paper"), start=begun)
             results.append(one_training(setup, folder, where, count, tensorboard, False))
     if onnx is not None:
@@ -156,6 +139,19 @@ def train(
         say(f"Wrote {onnx}.")
     if as_json:
         print_json({"trainings": results})
+
+
+def new_folders(out: Path, seed: int, seeds: int) -> dict[int, Path]:
+    """The folder of the training on each seed; none of them holds one yet."""
+    from adlro.learn.train import SETUP
+
+    folders = {each: out if seeds == 1 else out / f"seed-{each}" for each in range(seed, seed + seeds)}
+    for folder in folders.values():
+        if (folder / SETUP).exists():
+            raise UsageError(
+                f"--out: '{folder}' holds a training already. Pass another, go on with --resume, or remove it."
+            )
+    return folders
 
 
 def export(
@@ -174,8 +170,14 @@ def export(
     say(f"Wrote {onnx}.")
 
 
-def check_onnx(path: Path) -> None:
-    """Refuse a file that cannot be written, before anything takes its time."""
+def check_onnx(path: Path, preset: str = "adlro", seeds: int = 1) -> None:
+    """Refuse what cannot be written as ONNX, before anything takes its time."""
+    if seeds > 1:
+        raise UsageError(
+            "--onnx with --seeds: which of them? Train, then: adlro export DIR/best.safetensors --onnx FILE."
+        )
+    if preset != "adlro":
+        raise UsageError(f"--onnx with --preset {preset}: only networks of the preset adlro are written as ONNX.")
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UsageError(f"--onnx: cannot write '{path}'; expected a file in a folder that exists.")
 
@@ -232,9 +234,11 @@ def one_training(
     setup: "Setup", folder: Path, device: Any, threads: int, tensorboard: bool, resume: bool
 ) -> dict[str, Any]:
     """Train once, tell how it goes, and return what came of it for JSON."""
-    from adlro.learn.checkpoint import BEST, LAST
+    from adlro.learn.checkpoint import BEST, LAST, STATE
     from adlro.learn.train import run
 
+    if resume and not (folder / STATE).exists():
+        say(f"{folder} holds no state to go on from: the training begins anew.")
     curves = Curves(folder) if tensorboard else nullcontext()
     with progress(f"Training {setup.preset}, seed {setup.seed}, on {device}", 1000) as tell, curves as draw:
         training = run(setup, folder, device, threads, listener_of(tell, draw), resume)
