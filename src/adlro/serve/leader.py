@@ -156,6 +156,8 @@ class PostgresLock:
     def release(self) -> None:
         """Let the next one lead."""
         with self._lock:
+            if self._leads:  # the server notices that a connection is closed a little later only
+                self._ask("SELECT pg_advisory_unlock(%s)", LEADING)
             if self._connection is not None:
                 self._connection.close()
             self._connection, self._leads = None, False
