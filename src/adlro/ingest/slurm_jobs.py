@@ -69,16 +69,12 @@ NEVER_STARTS: Final = re.compile(
 LIMITS: Final = ("QOS", "Assoc", "Licenses", "Max")
 """Reasons of a limit of a user, an account, a QOS or a licence: the job starts nowhere until that changes."""
 
-LOST_ITS_PLACE: Final = (
-    "ReqNodeNotAvail",
-    "NodeDown",
-    "PartitionDown",
-    "PartitionInactive",
-    "JobLaunchFailure",
-    "launch failed requeued held",
-    "Reservation",
+LOST_ITS_PLACE: Final = re.compile(
+    r"ReqNodeNotAvail(?!, May be reserved)|NodeDown|PartitionDown|PartitionInactive|JobLaunchFailure"
+    r"|launch failed requeued held|Reservation"
 )
-"""Reasons for which a job that was let go to a place will not start there."""
+"""Reasons for which a job that was let go to a place will not start there. "May be reserved" is said for a moment of
+any job whose node another job may get first."""
 
 PATIENCE_S: Final = 60.0
 """A job that has not begun in its place for so long has lost it. Slurm looks for places every 30 s by default."""
@@ -533,7 +529,7 @@ def _let_go(job: SlurmJob, words: Mapping[str, str], look: Look) -> Standing:
         return Standing(JobState.WAITING, False, said, Setback.UNPLACEABLE)
     if job.reason.startswith(LIMITS):
         return Standing(JobState.WAITING, True, said, Setback.LIMIT)
-    if look.down & set(hosts_in(job.required_nodes)) or job.reason.startswith(LOST_ITS_PLACE):
+    if look.down & set(hosts_in(job.required_nodes)) or LOST_ITS_PLACE.match(job.reason):
         return Standing(JobState.WAITING, True, said, Setback.PLACE)
     if look.now_s - _number(words.get("placed"), look.now_s) > PATIENCE_S:
         return Standing(JobState.WAITING, True, f"{said} for {PATIENCE_S:.0f} s", Setback.PLACE)
