@@ -1,8 +1,13 @@
 """Why: the dominant reason is what the rules say, in words for the one who waits."""
 
+import re
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.serve.stand_in import EPOCH_S, Notebook, Obedient, Watch, running, snapshot, waiting
 
 from adlro.catalogue.clusters import load_cluster
@@ -11,7 +16,17 @@ from adlro.decide.catalogue import find_policy
 from adlro.serve.guard import Guarded, Limits
 from adlro.serve.live_view import Scenes, as_said
 from adlro.serve.orchestrator import Orchestrator, Settings
-from adlro.serve.reasons import Judge, Standing, parts_at, spell, why
+from adlro.serve.reasons import (
+    Judge,
+    Standing,
+    given_back,
+    parts_at,
+    passed_over,
+    short_names,
+    short_reason,
+    spell,
+    why,
+)
 from adlro.serve.service import Decision, Start, Why
 
 V100, T4, MI50 = "v100-sxm2-16gb", "t4", "mi50"
@@ -89,7 +104,7 @@ def test_a_policy_waits_for_a_faster_gpu() -> None:
     found = asked(job, held("volta0"), held("volta1"), held("radeon"), policy="sjf-picky")
     assert found.dominant == "policy"
     assert found.rule == "policy sjf-picky"
-    assert "It fits on t4" in found.text
+    assert found.text == "Waits for v100, where it runs about 60 min: t4 is free, but it would take 6.7 h there."
     assert answers(found)[T4] == "fits on turing now"
 
 
@@ -154,8 +169,91 @@ def test_a_gang_has_all_its_parts_among_the_alternatives() -> None:
 
 def test_times_are_spelt_short() -> None:
     assert [spell(seconds) for seconds in (5.0, 119.0, 600.0, 7200.0, 2e5, float("inf"))] == [
-        "5 s", "119 s", "10.0 min", "2.0 h", "2.3 d", "for ever",
+        "5 s", "119 s", "10 min", "2.0 h", "2.3 d", "for ever",
     ]  # fmt: skip
+
+
+# ---- one line for squeue ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def vienna(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The daemon's time zone."""
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+NOON_S = 1_700_046_000.0  # 2023-11-15 12:00 in Vienna
+
+
+def in_short(short: str, start: Start | None = None, dominant: str = "resources") -> str:
+    return short_reason(Why("a", "waiting", dominant, "", "", short=short), start, NOON_S)
+
+
+@pytest.mark.usefixtures("vienna")
+def test_the_line_for_squeue_has_what_the_job_waits_for_and_when_it_starts() -> None:
+    start = Start("a", NOON_S + 6600, NOON_S + 8400, NOON_S + 15000)
+    wanted = "adlro: waits for 4 v100 on one node; start about 14:20 (13:50-16:10) CET"
+    assert in_short("waits for 4 v100 on one node", start) == wanted
+
+
+@pytest.mark.usefixtures("vienna")
+def test_a_start_on_another_day_has_its_date_and_so_has_the_end_of_its_interval() -> None:
+    start = Start("a", NOON_S + 43000, NOON_S + 86400, NOON_S + 2 * 86400)
+    assert in_short("x", start) == "adlro: x; start about Nov 16 12:00 (Nov 15 23:56-Nov 17 12:00) CET"
+
+
+@pytest.mark.usefixtures("vienna")
+def test_a_start_in_the_past_is_expected_any_moment_and_one_that_is_not_foreseen_is_said_so() -> None:
+    assert in_short("x", Start("a", NOON_S - 9, NOON_S - 5, NOON_S + 5)) == "adlro: x; start expected any moment"
+    assert in_short("x") == "adlro: x; start not foreseen yet"
+    assert in_short("x", dominant="never") == "adlro: x"
+
+
+@pytest.mark.usefixtures("vienna")
+@given(text=st.text(max_size=200))
+def test_no_line_for_squeue_is_too_long_or_has_a_sign_that_scontrol_misreads(text: str) -> None:
+    start = Start("a", NOON_S + 43000, NOON_S + 86400, NOON_S + 2 * 86400)
+    for line in (in_short(text, start), given_back(text), passed_over(text, f"when {text} ends")):
+        assert line.startswith("adlro: ")
+        assert len(line) <= 100
+        assert re.fullmatch(r"[A-Za-z0-9 _.,:;()+/@<>*-]+", line)
+    assert in_short(text, start).endswith("CET")
+
+
+def test_a_job_that_is_given_back_or_passed_over_has_its_line() -> None:
+    assert given_back("--exclusive is not ours") == "adlro: given back to Slurm: --exclusive is not ours"
+    wanted = "adlro: passed over: Slurm limit QOSMaxGRESPerUser; tried again when a job of ann ends"
+    assert passed_over("Slurm's limit QOSMaxGRESPerUser", "when a job of ann ends") == wanted
+
+
+def test_models_are_named_as_short_as_they_can_be_told_apart() -> None:
+    assert short_names([V100, T4, MI50]) == {V100: "v100", T4: "t4", MI50: "mi50"}
+    two = short_names(["v100-sxm2-16gb", "v100-sxm2-32gb", "v100-pcie", "a100", "a100-80gb"])
+    assert len(set(two.values())) == 5
+    assert two["v100-pcie"] == "v100-pcie"
+    assert two["a100"] == "a100"
+
+
+@pytest.mark.parametrize(
+    ("needs", "short"),
+    [
+        ({"gpus": 4, "models": frozenset([V100])}, "waits for 4 v100 on one node"),
+        ({"gpus": 8, "models": frozenset([V100])}, "waits for 8 v100 on 2 nodes"),
+        ({"gpus": 2, "models": frozenset([V100, T4])}, "waits for 2 v100 or t4 on one node"),
+        ({"gpus": 1}, "waits for 1 GPU"),
+        ({"gpus": 4}, "waits for 4 GPUs of one model on one node"),
+        ({"share": 500, "models": frozenset([T4])}, "waits for 0.5 of a t4"),
+        ({"gpus": 0, "cpus": 20.0, "memory_gb": 10.0}, "waits for a node with 20 cores and 10 GB free"),
+    ],
+)
+def test_what_a_job_waits_for_is_named(needs: dict[str, object], short: str) -> None:
+    found = asked(waiting("a", "uniform", 50.0, **needs), *(held(node, cpus=15.0) for node in ALL))
+    assert found.dominant == "resources"
+    assert found.short == short
 
 
 def test_the_daemon_answers_for_jobs_that_wait_run_and_ended() -> None:

@@ -1,6 +1,8 @@
 """Why a job waits, and why it runs where it does, by the rules that decide. docs/live-decisions.md has the words."""
 
-from collections.abc import Callable, Mapping
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, final
@@ -9,7 +11,7 @@ import numpy as np
 
 from adlro.core.compiled import compiled_alone, widened
 from adlro.core.ports import ENDED, JobState, LiveJob, Part
-from adlro.core.records import CPU_ONLY
+from adlro.core.records import CPU_ONLY, WHOLE_GPU
 from adlro.core.rules import fits, in_queue, queue_position, runtime
 from adlro.core.tables import FOREVER, NOBODY, REFUSED, Floats, Ints, View
 from adlro.decide.catalogue import CHECKPOINT
@@ -24,6 +26,14 @@ from adlro.serve.starvation import sites_taken
 
 FASTER: Final = 1.5
 """A busy place counts as what a policy waits for, if the job would end there in this much less time."""
+
+LONGEST_LINE: Final = 100
+"""Characters of a line for squeue."""
+
+MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+STARTS_LATER: Final = frozenset(["resources", "down", "reserved", "policy", "priority", "turn", "new"])
+"""Reasons beside which the predicted start is shown."""
 
 RULE_FITS: Final = "What fits where"
 RULE_ORDER: Final = "Time and order"
@@ -186,13 +196,114 @@ def why_started(policy: str, alternatives: tuple[Alternative, ...], model: str) 
 
 
 def spell(seconds: float) -> str:
-    """A time in words, short."""
+    """A length of time in words, short."""
     if not np.isfinite(seconds):
         return "for ever"
     for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * length:
-            return f"{seconds / length:.1f} {unit}"
+            count = seconds / length
+            return f"{count:.1f} {unit}" if count < 9.95 and unit != "min" else f"{count:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def short_names(models: Iterable[str]) -> dict[str, str]:
+    """GPU models as people say them: v100-sxm2-16gb is v100, unless the cluster has another v100."""
+    known = set(models)
+    found = {}
+    for model in known:
+        words = model.split("-")
+        stems = ("-".join(words[:count]) for count in range(1, len(words) + 1))
+        found[model] = next(
+            (stem for stem in stems if not any(f"{other}-".startswith(f"{stem}-") for other in known - {model})), model
+        )
+    return found
+
+
+# ---- one line for squeue -----------------------------------------------------------------------------------------
+
+
+def short_reason(why: Why, start: Start | None = None, now_s: float | None = None) -> str:
+    """What a job waits for and its predicted start, in one line for Slurm's AdminComment.
+
+    "adlro: waits for 4 v100 on one node; start about 14:20 (13:50-16:10) CET". Times are in the daemon's time zone; the
+    date is there unless it is today's. `start` is `why.start` unless given.
+    """
+    what = why.short or f"{why.state}, {why.dominant}"
+    if why.dominant not in STARTS_LATER:
+        return one_line(what)
+    return one_line(what, when_in_short(start or why.start, time.time() if now_s is None else now_s))
+
+
+def given_back(reason: str) -> str:
+    """The line of a job that ADLRO leaves to Slurm."""
+    return one_line(f"given back to Slurm: {reason}")
+
+
+def passed_over(reason: str, until: str = "") -> str:
+    """The line of a job that the cluster refused to start: the cause, and what must change before it is tried again."""
+    return one_line(f"passed over: {reason}", f"tried again {until}" if until else "")
+
+
+def one_line(what: str, then: str = "") -> str:
+    """A line that scontrol takes as it is: plain ASCII without quotes, at most LONGEST_LINE characters.
+
+    What is too long is cut in `what`; `then` stays whole as far as that is possible.
+    """
+    rest = f"; {plain_ascii(then)}" if then else ""
+    room = max(LONGEST_LINE - len("adlro: ") - len(rest), 20)
+    what = plain_ascii(what)
+    if len(what) > room:
+        what = what[: room - 3].rstrip() + "..."
+    return f"adlro: {what}{rest}"[:LONGEST_LINE]
+
+
+def plain_ascii(text: str) -> str:
+    """Text without what scontrol, squeue or a script around them could misread: one line, no quotes, = or |."""
+    for sign, instead in (("×", "x"), ("–", "-"), ("—", "-"), ("…", "..."), ("'s ", " "), ("’s ", " "), ("=", ":")):
+        text = text.replace(sign, instead)
+    text = re.sub(r"[\"'`’“”\\]", "", text)
+    text = re.sub(r"[^A-Za-z0-9 _.,:;()+/@<>*-]", " ", text)
+    return " ".join(text.split()).rstrip(".;, ")
+
+
+def when_in_short(start: Start | None, now_s: float) -> str:
+    """A predicted start with its interval, as in: start about 14:20 (13:50-16:10) CET."""
+    if start is None or start.middle_s is None:
+        return "start not foreseen yet"
+    if start.middle_s <= now_s:
+        return "start expected any moment"
+    middle, day = clock(start.middle_s), date(start.middle_s)
+    today = date(now_s)
+    text = f"start about {middle}" if day == today else f"start about {day} {middle}"
+    if start.low_s is not None and start.high_s is not None:
+        ends = []
+        for end_s in (max(start.low_s, now_s), start.high_s):
+            is_same_day, day = date(end_s) == day, date(end_s)
+            ends.append(clock(end_s) if is_same_day else f"{day} {clock(end_s)}")
+        text += f" ({ends[0]}-{ends[1]})"
+    return f"{text} {zone(start.middle_s)}"
+
+
+def moment(time_s: float, now_s: float) -> str:
+    """A moment in the daemon's time zone: 14:20 CET, with the date if it is not today."""
+    day = "" if date(time_s) == date(now_s) else f"{date(time_s)} "
+    return f"{day}{clock(time_s)} {zone(time_s)}"
+
+
+def clock(time_s: float) -> str:
+    """Hours and minutes."""
+    return time.strftime("%H:%M", time.localtime(time_s))
+
+
+def date(time_s: float) -> str:
+    """Month and day."""
+    at = time.localtime(time_s)
+    return f"{MONTHS[at.tm_mon - 1]} {at.tm_mday}"
+
+
+def zone(time_s: float) -> str:
+    """The time zone as people write it."""
+    return plain_ascii(time.strftime("%Z", time.localtime(time_s))) or "local time"
 
 
 # ---- why ---------------------------------------------------------------------------------------------------------
@@ -205,39 +316,55 @@ def why(standing: Standing, job: LiveJob, decision: Decision | None) -> Why:
             JobState.FINISHED: "It has finished.",
             JobState.FAILED: "It ended with an error, or at its limit.",
         }.get(job.state, "It was cancelled.")
-        return Why(job.id, job.state, "ended", f"{text} {job.reason}".strip(), "", decision=decision)
+        return Why(job.id, job.state, "ended", f"{text} {job.reason}".strip(), "", decision=decision, short=job.state)
     if job.state is not JobState.WAITING:
         where = ", ".join(f"{part.count} × {part.model} on {part.node}" for part in job.parts) or "an unknown place"
         dominant = "running" if job.state is JobState.RUNNING else "starting"
         verb = "It runs on" if job.state is JobState.RUNNING else "It is about to start on"
         because = f" {decision.reason}" if decision is not None else " No decision of ours put it there."
-        return Why(job.id, job.state, dominant, f"{verb} {where}.{because}", "", decision=decision)
+        short = f"{'runs' if job.state is JobState.RUNNING else 'starts'} on {where}"
+        return Why(job.id, job.state, dominant, f"{verb} {where}.{because}", "", decision=decision, short=short)
     start = standing.starts.get(job.id)
-    dominant, text, rule, places = why_waiting(standing, job)
-    return Why(job.id, job.state, dominant, text, rule, start, places, jobs_ahead(standing, job.id), decision)
+    told = why_waiting(standing, job)
+    ahead = jobs_ahead(standing, job.id)
+    return Why(
+        job.id, job.state, told.dominant, told.text, told.rule, start, told.places, ahead, decision, told.short
+    )  # fmt: skip
 
 
-def why_waiting(standing: Standing, job: LiveJob) -> tuple[str, str, str, tuple[Mapping[str, str], ...]]:
-    """The dominant reason, its sentence, its rule, and an answer for each pool."""
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Why a job waits: the word, the sentence, the rule, an answer for each pool, and the same in a few words."""
+
+    dominant: str
+    text: str
+    rule: str = ""
+    short: str = ""
+    places: tuple[Mapping[str, str], ...] = ()
+
+
+def why_waiting(standing: Standing, job: LiveJob) -> Told:
+    """Why a job waits."""
     if not job.managed:
         text = f"It is not ours to place: the cluster schedules it itself. {job.reason}".strip()
-        return "unmanaged", text, "", ()
+        return Told("unmanaged", text, short="not scheduled by adlro")
     scene, view = standing.scene, standing.view
     j = scene.index.get(job.id)
     if j is None:
         left_out = next((note for note in scene.notes if job.id in note), "It came after the latest turn.")
-        return "new", left_out, RULE_ORDER, ()
+        return Told("new", left_out, RULE_ORDER, "new in the queue")
     if view.runs[j].state == REFUSED:
-        text = f"It can never run here: it {why_refused(scene.plan, scene.jobs, view, j)}."
-        return "never", text, RULE_FITS, ()
+        lacks = why_refused(scene.plan, scene.jobs, view, j)
+        return Told("never", f"It can never run here: it {lacks}.", RULE_FITS, f"can never run here: it {lacks}")
     if job.id in standing.held:
-        return "refused", standing.held[job.id], RULE_ORDER, ()
+        return Told("refused", standing.held[job.id], RULE_ORDER, f"passed over: {standing.held[job.id]}")
     if int(view.runs[j].state) != int(scene.view.runs[j].state):
-        return "starting", "It was decided in the latest turn, and has not been seen to run yet.", RULE_ORDER, ()
+        text = "It was decided in the latest turn, and has not been seen to run yet."
+        return Told("starting", text, RULE_ORDER, "starts now")
     return why_not_now(standing, j)
 
 
-def why_not_now(standing: Standing, j: int) -> tuple[str, str, str, tuple[Mapping[str, str], ...]]:
+def why_not_now(standing: Standing, j: int) -> Told:
     """As why_waiting, for a job in the queue that could run here."""
     scene, view = standing.scene, standing.view
     spots, seconds = places_of(view, j)
@@ -253,32 +380,64 @@ def why_not_now(standing: Standing, j: int) -> tuple[str, str, str, tuple[Mappin
     able = [p for p in range(len(spots)) if np.isfinite(seconds[p])]
     fastest = min(able, key=lambda p: float(seconds[p]))
     here = [p for p in able if spots[p] != NOBODY]
-    models = scene.plan.models
+    names = short_names(scene.plan.models)
+    models = [names[model] for model in scene.plan.models]
+    by = standing.decided_by
     if here:
         if standing.is_cut:
             text = "It fits, but the time for decisions of the latest turn was over before its turn came."
-            return "turn", text, RULE_ORDER, places
+            return Told("turn", text, RULE_ORDER, "fits, is decided in the next turn", places)
         best = min(here, key=lambda p: float(seconds[p]))
         if seconds[best] > FASTER * seconds[fastest]:
+            there, now = spell(seconds[fastest]), spell(seconds[best])
             text = (
-                f"It fits on {models[best]} ({spell(seconds[best])}); {standing.decided_by} waits for "
-                f"{models[fastest]}, where it runs {spell(seconds[fastest])}."
+                f"Waits for {models[fastest]}, where it runs about {there}: {models[best]} is free, but it would take "
+                f"{now} there."
             )
-            return "policy", text, f"policy {standing.decided_by}", places
-        text = f"It fits on {models[best]}, but {standing.decided_by} lets others go first."
-        return "priority", text, f"policy {standing.decided_by}", places
+            short = f"waits for {models[fastest]}: {there} there, {now} on {models[best]}"
+            return Told("policy", text, f"policy {by}", short, places)
+        text = f"It fits on {models[best]}, but {by} lets others go first."
+        return Told("priority", text, f"policy {by}", f"fits on {models[best]}, others go first", places)
+    need = need_in_words(standing, j, able)
     if any(with_kept[p] != NOBODY for p in able):
         others = [id for id in standing.kept if id != scene.live[j].id]
         text = f"It would fit on nodes that are kept for job {others[0] if others else '?'}, which has waited too long."
-        return "reserved", text, "starvation guard", places
-    if any(with_down[p] != NOBODY for p in able):
-        names = [name for name in scene.snapshot.down if name in numbers]
-        text = (
-            f"It would fit if {', '.join(names[:3])} were up: {scene.snapshot.down[names[0]] or 'no reason is given'}."
+        return Told(
+            "reserved", text, "starvation guard", f"waits for {need}: free nodes are kept for older jobs", places
         )
-        return "down", text, RULE_FITS, places
+    if any(with_down[p] != NOBODY for p in able):
+        downs = [name for name in scene.snapshot.down if name in numbers]
+        text = (
+            f"It would fit if {', '.join(downs[:3])} were up: {scene.snapshot.down[downs[0]] or 'no reason is given'}."
+        )
+        return Told("down", text, RULE_FITS, f"waits for {need}: {downs[0]} is down", places)
     text = f"All places where it could run are busy; it would run fastest on {models[fastest]}."
-    return "resources", text, RULE_FITS, places
+    return Told("resources", text, RULE_FITS, f"waits for {need}", places)
+
+
+def need_in_words(standing: Standing, j: int, able: list[int]) -> str:
+    """What a job needs, as in: 4 v100 on one node. `able` are the pools that could run it."""
+    scene, view = standing.scene, standing.view
+    job = view.jobs[j]
+    if job.gpus == 0:
+        said = scene.live[j].job
+        asked = [f"{said.cpus:g} cores"] * (said.cpus > 0) + [f"{said.memory_gb:g} GB"] * (said.memory_gb > 0)
+        return f"a node with {' and '.join(asked)} free" if asked else "a node with room"
+    names = short_names(scene.plan.models)
+    gpu_pools = [p for p, model in enumerate(scene.plan.models) if model != CPU_ONLY]
+    if set(able) >= set(gpu_pools) and len(gpu_pools) > 1:
+        model = "GPU" if job.gpus == 1 else "GPUs of one model"
+    else:
+        mine = [names[scene.plan.models[p]] for p in able]
+        model = mine[0] if len(mine) == 1 else f"{', '.join(mine[:-1])} or {mine[-1]}"
+    if job.share < WHOLE_GPU:
+        return f"{int(job.share) / WHOLE_GPU:g} of a {model}"
+    if job.gpus == 1:
+        return f"1 {model}"
+    widths = {int(view.width[job.kind][view.forms["pool"] == p].max()) for p in able}
+    width = widths.pop() if len(widths) == 1 else 0
+    where = {0: "", 1: " on one node"}.get(width, f" on {width} nodes")
+    return f"{int(job.gpus)} {model}{where}"
 
 
 def spots_with(view: View, j: int, nodes: list[int]) -> Ints:

@@ -145,6 +145,7 @@ class Why:
     places: tuple[Mapping[str, str], ...] = ()  # for each pool: {"model", "answer"} why not there now
     ahead: int | None = None  # jobs that are expected to start before it
     decision: Decision | None = None  # the one that placed it, if it runs or ran
+    short: str = ""  # the same in a few words, without names of others: for one line in squeue
 
 
 @dataclass(frozen=True, slots=True)
