@@ -6,7 +6,7 @@ written down before they were acted on, and the next snapshot says which of them
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Final, TypeVar, final
@@ -174,6 +174,7 @@ class Orchestrator:
         self._history: deque[Compared] = deque(maxlen=settings.kept_history)
         self._state: State | None = None
         self._standing: Standing | None = None
+        self._explain: Explaining | None = None
         self._by_job: dict[str, Decision] = {}
         self._foreseen_until = -np.inf
 
@@ -501,7 +502,7 @@ class Orchestrator:
             scene.index[id] for id, refused in self._refused.items() if id in scene.index and refused.until > now
         )
         queued = frozenset(j for j in held if scene.live[j].state is JobState.WAITING)
-        explain = Explaining(scene, self._judge, self._settings.explained)
+        explain = self._explain = Explaining(scene, self._judge, self._settings.explained)
         check = self._judge.check if self._judge.has_network else lambda view: ""
         decided = self._guarded.decide(scene, queued, self._backend.can_stop, unfit, explain, check, seed=self._number)
         time_s = scene.snapshot.time_s
@@ -572,26 +573,30 @@ class Orchestrator:
     def _decisions(self, scene: Scene, decided: Decided) -> tuple[Decision, ...]:
         """Choices as records, with their reasons and predictions."""
         corrections = self._watch.corrections
+        started = {chosen.job for chosen in decided.chosen if chosen.verb == START}
         found = []
         for number, chosen in enumerate(decided.chosen):
-            found.append(self._decision(scene, chosen, number, corrections))
+            found.append(self._decision(scene, chosen, number, corrections, started))
         return tuple(found)
 
-    def _decision(self, scene: Scene, chosen: Chosen, number: int, corrections: Corrections) -> Decision:
-        """One choice as a record."""
+    def _decision(
+        self, scene: Scene, chosen: Chosen, number: int, corrections: Corrections, started: Collection[int]
+    ) -> Decision:
+        """One choice as a record; `started` are all jobs that start in this turn."""
         job = scene.live[chosen.job]
         time_s = scene.snapshot.time_s
         if chosen.verb != START:
-            reason = f"{chosen.by} stopped it, so that another may run; it goes on later."
+            reason = f"{chosen.by} stopped it so that another job can run; it goes on later."
             return Decision(self._id(time_s, number), time_s, self._number, job.id, "stop", (), chosen.by, reason)
         speed = pace(job.job, chosen.parts, scene.plan.cluster, corrections)
         low, middle, high = (scene.predicted[chosen.job] / max(speed, 1e-9)).tolist()
         mine = scene.traits[chosen.job : chosen.job + 1].view(np.recarray)
         like = self._runtimes.like(mine) if number < self._settings.alike else ()
-        reason = why_started(chosen.by, chosen.alternatives, chosen.parts[0].model if chosen.parts else "")
+        around = self._explain.around.get(chosen.job) if self._explain is not None else None
+        reason, mentions = why_started(scene, chosen, around, middle, started)
         return Decision(
             self._id(time_s, number), time_s, self._number, job.id, "start", chosen.parts, chosen.by, reason,
-            middle, low, high, chosen.alternatives, like,
+            middle, low, high, chosen.alternatives, like, mentions,
         )  # fmt: skip
 
     def _id(self, time_s: float, number: int) -> str:
