@@ -16,18 +16,9 @@ from adlro.decide.catalogue import find_policy
 from adlro.serve.guard import Guarded, Limits
 from adlro.serve.live_view import Scenes, as_said
 from adlro.serve.orchestrator import Orchestrator, Settings
-from adlro.serve.reasons import (
-    Judge,
-    Standing,
-    given_back,
-    parts_at,
-    passed_over,
-    short_names,
-    short_reason,
-    spell,
-    why,
-)
+from adlro.serve.reasons import Judge, Standing, given_back, parts_at, passed_over, short_reason, why
 from adlro.serve.service import Decision, Mention, Start, Why, with_names
+from adlro.serve.words import moment, short_names, spell
 
 V100, T4, MI50 = "v100-sxm2-16gb", "t4", "mi50"
 ALL = {"volta0": V100, "volta1": V100, "turing": T4, "radeon": MI50}
@@ -316,7 +307,7 @@ def test_the_line_for_squeue_has_what_the_job_waits_for_and_when_it_starts() -> 
 @pytest.mark.usefixtures("vienna")
 def test_a_start_on_another_day_has_its_date_and_so_has_the_end_of_its_interval() -> None:
     start = Start("a", NOON_S + 43000, NOON_S + 86400, NOON_S + 2 * 86400)
-    assert in_short("x", start) == "adlro: x; start about Nov 16 12:00 (Nov 15 23:56-Nov 17 12:00) CET"
+    assert in_short("x", start) == "adlro: x; start about Nov 16 12:00 (today 23:56-Nov 17 12:00) CET"
 
 
 @pytest.mark.usefixtures("vienna")
@@ -341,6 +332,12 @@ def test_a_job_that_is_given_back_or_passed_over_has_its_line() -> None:
     assert given_back("--exclusive is not ours") == "adlro: given back to Slurm: --exclusive is not ours"
     wanted = "adlro: passed over: Slurm limit QOSMaxGRESPerUser; tried again when a job of ann ends"
     assert passed_over("Slurm's limit QOSMaxGRESPerUser", "when a job of ann ends") == wanted
+
+
+@pytest.mark.usefixtures("vienna")
+def test_a_moment_has_its_time_zone_and_its_date_if_it_is_not_today() -> None:
+    found = [moment(NOON_S + seconds, NOON_S) for seconds in (60.0, 86400.0, 365 * 86400.0, 200 * 86400.0)]
+    assert found == ["12:01 CET", "Nov 16 12:00 CET", "Nov 14 2024 12:00 CET", "Jun 2 2024 13:00 CEST"]
 
 
 def test_models_are_named_as_short_as_they_can_be_told_apart() -> None:

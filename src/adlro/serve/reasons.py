@@ -1,8 +1,7 @@
 """Why a job waits, and why it runs where it does, by the rules that decide. docs/live-decisions.md has the words."""
 
-import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, final
@@ -25,6 +24,7 @@ from adlro.serve.guard import STARVATION, Chosen
 from adlro.serve.live_view import PLACES, Scene, copied, open_nodes
 from adlro.serve.service import Alternative, Decision, Mention, Start, Why
 from adlro.serve.starvation import sites_taken
+from adlro.serve.words import about, clock, day, plain_ascii, short_names, spell, zone
 
 FASTER: Final = 1.5
 """A busy place counts as what a policy waits for, if the job would end there in this much less time."""
@@ -41,13 +41,8 @@ MOST_PLACES: Final = 2
 MARGIN: Final = 0.05
 """Runtimes that differ by less than this share count as equal."""
 
-SOON_S: Final = 60.0
-"""What is expected within this time is expected any moment."""
-
 LATER_S: Final = 300.0
 """A start that is predicted so long after GPUs come free is behind other jobs."""
-
-MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 STARTS_LATER: Final = frozenset(["resources", "down", "reserved", "policy", "priority", "turn", "new"])
 """Reasons beside which the predicted start is shown."""
@@ -301,30 +296,6 @@ def mention_of(scene: Scene, id: str) -> Mention:
     return Mention(id, job.name, job.user)
 
 
-def spell(seconds: float) -> str:
-    """A length of time in words, short."""
-    if not np.isfinite(seconds):
-        return "for ever"
-    for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * length:
-            count = seconds / length
-            return f"{count:.1f} {unit}" if count < 9.95 and unit != "min" else f"{count:.0f} {unit}"
-    return f"{seconds:.0f} s"
-
-
-def short_names(models: Iterable[str]) -> dict[str, str]:
-    """GPU models as people say them: v100-sxm2-16gb is v100, unless the cluster has another v100."""
-    known = set(models)
-    found = {}
-    for model in known:
-        words = model.split("-")
-        stems = ("-".join(words[:count]) for count in range(1, len(words) + 1))
-        found[model] = next(
-            (stem for stem in stems if not any(f"{other}-".startswith(f"{stem}-") for other in known - {model})), model
-        )
-    return found
-
-
 # ---- one line for squeue -----------------------------------------------------------------------------------------
 
 
@@ -363,53 +334,18 @@ def one_line(what: str, then: str = "") -> str:
     return f"adlro: {what}{rest}"[:LONGEST_LINE]
 
 
-def plain_ascii(text: str) -> str:
-    """Text without what scontrol, squeue or a script around them could misread: one line, no quotes, = or |."""
-    for sign, instead in (("×", "x"), ("–", "-"), ("—", "-"), ("…", "..."), ("'s ", " "), ("’s ", " "), ("=", ":")):
-        text = text.replace(sign, instead)
-    text = re.sub(r"[\"'`’“”\\]", "", text)
-    text = re.sub(r"[^A-Za-z0-9 _.,:;()+/@<>*-]", " ", text)
-    return " ".join(text.split()).rstrip(".;, ")
-
-
 def when_in_short(start: Start | None, now_s: float) -> str:
     """A predicted start with its interval, as in: start about 14:20 (13:50-16:10) CET."""
     if start is None or start.middle_s is None:
         return "start not foreseen yet"
     if start.middle_s <= now_s:
         return "start expected any moment"
-    middle, day = clock(start.middle_s), date(start.middle_s)
-    today = date(now_s)
-    text = f"start about {middle}" if day == today else f"start about {day} {middle}"
+    text = f"start about {day(start.middle_s, now_s)}{clock(start.middle_s)}"
     if start.low_s is not None and start.high_s is not None:
-        ends = []
-        for end_s in (max(start.low_s, now_s), start.high_s):
-            is_same_day, day = date(end_s) == day, date(end_s)
-            ends.append(clock(end_s) if is_same_day else f"{day} {clock(end_s)}")
-        text += f" ({ends[0]}-{ends[1]})"
+        low_s = max(start.low_s, now_s)
+        low = f"{day(low_s, start.middle_s) and (day(low_s, now_s) or 'today ')}{clock(low_s)}"
+        text += f" ({low}-{day(start.high_s, start.middle_s)}{clock(start.high_s)})"
     return f"{text} {zone(start.middle_s)}"
-
-
-def moment(time_s: float, now_s: float) -> str:
-    """A moment in the daemon's time zone: 14:20 CET, with the date if it is not today."""
-    day = "" if date(time_s) == date(now_s) else f"{date(time_s)} "
-    return f"{day}{clock(time_s)} {zone(time_s)}"
-
-
-def clock(time_s: float) -> str:
-    """Hours and minutes."""
-    return time.strftime("%H:%M", time.localtime(time_s))
-
-
-def date(time_s: float) -> str:
-    """Month and day."""
-    at = time.localtime(time_s)
-    return f"{MONTHS[at.tm_mon - 1]} {at.tm_mday}"
-
-
-def zone(time_s: float) -> str:
-    """The time zone as people write it."""
-    return plain_ascii(time.strftime("%Z", time.localtime(time_s))) or "local time"
 
 
 # ---- why ---------------------------------------------------------------------------------------------------------
@@ -581,11 +517,6 @@ def parts_now(standing: Standing, j: int) -> tuple[Part, ...]:
     """Where a job stands after the turn."""
     live = standing.scene.live[j]
     return live.parts if live.state in PLACES else standing.scene.parts_of(standing.view, j)
-
-
-def about(time_s: float, now_s: float) -> str:
-    """When something is expected."""
-    return "any moment" if time_s < now_s + SOON_S else f"about {moment(time_s, now_s)}"
 
 
 def need_in_words(standing: Standing, j: int, able: list[int]) -> str:
