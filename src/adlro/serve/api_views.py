@@ -343,6 +343,7 @@ def jobs_shown(picture: Picture, eyes: Eyes, asked: Filter, offset: int, limit: 
     return {
         "jobs": [job_shown(live, eyes) for live in page], "starts": starts_of(picture.state, page),
         "total": len(found), "offset": offset, "limit": limit, "time_s": picture.state.snapshot.time_s,
+        "backend": picture.state.backend,
     }  # fmt: skip
 
 
