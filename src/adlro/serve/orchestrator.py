@@ -15,7 +15,7 @@ import numpy as np
 
 from adlro.core.errors import AdlroError, BackendError, CatalogueError, StoreError
 from adlro.core.policy import Policy
-from adlro.core.ports import ENDED, Answer, Backend, JobState, LiveJob, Order, Snapshot
+from adlro.core.ports import ENDED, Answer, Backend, JobState, LiveJob, Order, Part, Snapshot
 from adlro.core.tables import QUEUED, START
 from adlro.decide.catalogue import find_policy
 from adlro.serve.compared import Outcome, Window
@@ -474,10 +474,8 @@ class Orchestrator:
                 if job.state is JobState.WAITING:
                     self._refuse(id, "the cluster took the order, and the job waits still", snapshot.time_s, heard)
                 elif job.state in PLACES and not stands_as(job, decision):
-                    where = ", ".join(f"{part.node} ({part.model})" for part in job.parts)
-                    text = (
-                        f"job {id} was to start on {', '.join(part.node for part in decision.parts)} and is on {where}."
-                    )
+                    wanted, there_is = in_places(decision.parts), in_places(job.parts)
+                    text = f"job {id} was to start on {wanted} and has {there_is}."
                     self._tell(heard, snapshot.time_s, "misplaced", text, id, job.parts[0].node if job.parts else "")
                 elif job.state in PLACES:
                     self._refused.pop(id, None)
@@ -716,18 +714,29 @@ def settled(decision: Decision, job: LiveJob | None) -> Answer:
 
 
 def stands_as(job: LiveJob, decision: Decision) -> bool:
-    """Whether a job stands where it was to start; GPUs count where both name them."""
+    """Whether a job has as many GPUs of the same models on the same nodes as decided.
+
+    Which GPUs of a node they are does not count: the cluster chooses those.
+    """
     if not job.parts:
         return True
-    here = {(part.node, part.model): part for part in job.parts}
-    wanted = {(part.node, part.model): part for part in decision.parts}
     if job.job.gpus == 0:
-        return {node for node, _ in here} == {node for node, _ in wanted}
-    if here.keys() != wanted.keys():
-        return False
-    return all(
-        not part.indices or not wanted[at].indices or set(part.indices) == set(wanted[at].indices)
-        for at, part in here.items()
+        return {part.node for part in job.parts} == {part.node for part in decision.parts}
+    return gpus_by_place(job.parts) == gpus_by_place(decision.parts)
+
+
+def gpus_by_place(parts: Sequence[Part]) -> dict[tuple[str, str], int]:
+    """How many GPUs by node and model."""
+    found: dict[tuple[str, str], int] = {}
+    for part in parts:
+        found[part.node, part.model] = found.get((part.node, part.model), 0) + part.count
+    return found
+
+
+def in_places(parts: Sequence[Part]) -> str:
+    """Parts in words."""
+    return ", ".join(
+        f"{count} {model} on {node}" if count else node for (node, model), count in gpus_by_place(parts).items()
     )
 
 
