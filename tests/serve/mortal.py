@@ -76,6 +76,7 @@ class World:
     flags: dict[str, Any] = field(default_factory=lambda: dict(FLAGS))
     name: str = "simulated"
     can_stop: bool = False
+    can_annotate: bool = False
     orders: list[Order] = field(default_factory=list)
     handed_in: list[str] = field(default_factory=list)
 

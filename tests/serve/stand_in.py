@@ -58,6 +58,7 @@ class Obedient:
     seconds: Seconds = lambda job, parts: 100.0
     name: str = "stand-in"
     can_stop: bool = True
+    can_annotate: bool = True
     is_gone: bool = False
     dies_in_act: bool = False
     refuses: frozenset[str] = frozenset()

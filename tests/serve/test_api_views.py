@@ -5,9 +5,11 @@ from dataclasses import replace
 
 from tests.serve.fake_service import FakeService
 
+from adlro.core.ports import JobState, LiveJob
+from adlro.core.records import Job
 from adlro.serve import api_views
-from adlro.serve.api_views import Eyes, Filter, Picture, Views, jobs_shown
-from adlro.serve.service import State
+from adlro.serve.api_views import Eyes, Filter, Picture, Views, decision_shown, jobs_shown, json_bytes, why_shown
+from adlro.serve.service import Decision, Mention, State, Why
 
 ALL = Eyes(all=True)
 WHERE = ("/api/v1/state", b"", ALL)
@@ -24,6 +26,38 @@ class Turning:
 
     def __call__(self) -> State:
         return self.state
+
+
+def told(user: str) -> tuple[Why, Decision, LiveJob]:
+    """Why a job of this user runs, which started before a job of bob's and one of ann's."""
+    live = LiveJob("900", Job("learning", 1.0, user=user, name="mine"), JobState.RUNNING)
+    text = "Starts before job 812 and job 813."
+    mentions = (Mention("812", "lattice-3", "bob"), Mention("813", "own", "ann"))
+    made = Decision("d", 1.0, 1, "900", "start", (), "sjf", text, mentions=mentions)
+    return Why("900", "running", "running", text, "", decision=made, mentions=mentions), made, live
+
+
+def test_the_sentence_of_a_decision_has_the_names_that_its_reader_may_see() -> None:
+    why, made, live = told("ann")
+    named = "Starts before lattice-3 (job 812) and own (job 813)."
+    own = "Starts before job 812 and own (job 813)."
+    for eyes, text in ((ALL, named), (Eyes("ann"), own)):
+        assert decision_shown(made, live, eyes).reason == text
+        shown = why_shown(why, live, eyes)
+        assert shown.text == text
+        assert shown.decision is not None
+        assert shown.decision.reason == text
+        assert b"lattice-3" not in json_bytes(shown) or eyes is ALL
+        assert b"bob" not in json_bytes(shown) or eyes is ALL
+
+
+def test_the_decision_of_a_hidden_job_has_no_sentence_and_names_nobody() -> None:
+    _, made, live = told("bob")
+    for eyes in (Eyes("ann"), Eyes()):
+        shown = decision_shown(made, live, eyes)
+        assert (shown.reason, shown.mentions) == ("", ())
+    _, made, live = told("")
+    assert decision_shown(made, live, Eyes()).mentions == ()
 
 
 def policy_of(picture: Picture) -> object:

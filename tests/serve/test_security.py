@@ -19,7 +19,7 @@ from adlro.core.errors import ConfigError
 from adlro.core.ports import JobState
 from adlro.serve.api import ApiSettings, make_app, make_server
 from adlro.serve.api_security import MOST_BUCKETS, Buckets
-from adlro.serve.service import Alarm
+from adlro.serve.service import Alarm, Mention
 
 V1 = "/api/v1"
 TOKENED = ApiSettings(port=0, rate_per_s=10_000, burst=10_000)
@@ -125,6 +125,7 @@ def test_nothing_that_others_may_read_tells_whose_a_job_is(service: FakeService)
             decision,
             reason=decision.reason if service.jobs[decision.job].job.user == "ann" else f"{secret}-why",
             like=tuple(replace(one, user=f"{secret}-user", name=f"{secret}-name") for one in decision.like),
+            mentions=(Mention(others.id, f"{secret}-name", f"{secret}-user"),),
         )
         for decision in service.log
     ]
@@ -138,6 +139,7 @@ def test_nothing_that_others_may_read_tells_whose_a_job_is(service: FakeService)
         *(f"/{name}" for name in ("state?ended=1000&waiting=1000", "cluster", "jobs?limit=1000", "alarms", "history")),
         *("/decisions?limit=1000", f"/decisions?job={others.id}", f"/jobs/{others.id}", f"/jobs/{others.id}/why"),
         *("/events?after=0", "/drifts", "/policies", f"/jobs?user={secret}-user"),
+        *(f"/jobs/{live.id}/why" for live in service.jobs.values() if live.job.user == "ann"),
     ]
     for name in ("ann", "eve"):
         client = client_for(service, name, settings)

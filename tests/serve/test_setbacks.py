@@ -6,7 +6,7 @@ from tests.serve.stand_in import Notebook, Obedient, snapshot, waiting
 
 from adlro.catalogue.clusters import load_cluster
 from adlro.core.ports import Answer, JobState, LiveJob, Order, Part, Setback
-from adlro.serve.orchestrator import Orchestrator
+from adlro.serve.orchestrator import Orchestrator, Settings
 from adlro.serve.service import Alarm
 from adlro.serve.setbacks import LIMIT_S, SOONEST_S, SOONEST_SHARED_S, Setbacks
 
@@ -215,3 +215,36 @@ def test_where_nobody_else_schedules_a_job_that_cannot_run_stays_and_is_told_why
     why = orchestrator.why("wide")
     assert why is not None
     assert why.dominant == "never"
+
+
+# ---- what users are told -------------------------------------------------------------------------------------------
+
+
+def test_users_see_what_a_job_waits_for_and_a_line_stands_for_a_while() -> None:
+    backend = Obedient(load_cluster("paper16"))
+    backend.jobs["first"] = waiting("first", gpus=8, models=frozenset(["v100-sxm2-16gb"]))
+    backend.jobs["second"] = waiting("second", gpus=8, models=frozenset(["v100-sxm2-16gb"]), at_s=1.0)
+    clock = Clock()
+    orchestrator = Orchestrator(backend, Notebook(), "fcfs-first-fit", "fcfs-first-fit", monotonic=clock)
+    orchestrator.tick()
+    assert set(backend.lines) == {"second"}
+    assert "8 v100" in backend.lines["second"]
+    assert "start" in backend.lines["second"]
+    backend.lines.clear()
+    backend.wait(60)
+    orchestrator.tick()
+    assert not backend.lines
+    clock.now += 60
+    orchestrator.tick()
+    assert set(backend.lines) <= {"second"}
+
+
+def test_only_a_few_lines_are_written_in_a_turn() -> None:
+    backend = Obedient(load_cluster("paper16"))
+    for n in range(40):
+        backend.jobs[f"j{n}"] = waiting(f"j{n}", gpus=8, at_s=float(n))
+    orchestrator = living(backend)
+    orchestrator.tick()
+    assert len(backend.lines) == Settings().annotated
+    orchestrator.tick()
+    assert len(backend.lines) == 2 * Settings().annotated

@@ -188,3 +188,19 @@ def test_nodes_of_a_job_without_gpus_are_not_free_either(plain_lab: Lab) -> None
         assert not living.decided
         plain_lab.run("scancel", wide)
         living.until(name, "COMPLETED")
+
+
+def test_a_user_sees_in_squeue_what_the_job_waits_for_and_when_it_may_start(plain_lab: Lab) -> None:
+    with Living(plain_lab) as living:
+        first = plain_lab.sbatch("sleep 30", *OURS, "--gres=gpu:4", "--constraint=radeon", "--time=10")
+        second = plain_lab.sbatch("sleep 30", *OURS, "--gres=gpu:4", "--constraint=radeon", "--time=10")
+        array = plain_lab.sbatch("sleep 30", *OURS, "--gres=gpu:4", "--constraint=radeon", "--time=10", "--array=1-3")
+        living.turn(2)
+        assert living.says(second).startswith("PENDING JobHeldUser my own words [adlro: waits for 4 mi50")
+        assert "start about" in living.says(second)
+        assert living.says(second).endswith("] adlro:held")
+        assert living.job(second).managed
+        living.until(first, "RUNNING")
+        assert "[adlro:" not in living.says(first)
+        lines = plain_lab.run("squeue", "--noheader", f"--jobs={array}", "--format=%i").split()
+        assert lines == [f"{array}_[1-3]"]  # still one record

@@ -114,6 +114,11 @@ class Shadow:
         return "shadow"
 
     @property
+    def can_annotate(self) -> bool:
+        """Shadow mode changes nothing on the cluster."""
+        return False
+
+    @property
     def can_stop(self) -> bool:
         """Never: what a stop would lead to cannot be seen from the real cluster."""
         return False

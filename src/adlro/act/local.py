@@ -139,6 +139,11 @@ class Local:
         return "local"
 
     @property
+    def can_annotate(self) -> bool:
+        """Nobody looks elsewhere than at our own pages."""
+        return False
+
+    @property
     def can_stop(self) -> bool:
         """Whether orders to stop a job are carried out."""
         return True

@@ -147,6 +147,11 @@ class Simulated:
         return "simulated"
 
     @property
+    def can_annotate(self) -> bool:
+        """Nobody looks elsewhere than at our own pages."""
+        return False
+
+    @property
     def can_stop(self) -> bool:
         """Whether orders to stop a job are carried out."""
         return True

@@ -420,6 +420,11 @@ class Slurm:
         self._snapshot: Snapshot | None = None
 
     @property
+    def can_annotate(self) -> bool:
+        """The line stands in the comment, which squeue shows."""
+        return True
+
+    @property
     def can_stop(self) -> bool:
         """Putting a job back needs the command line: slurmrestd has no word for it."""
         return self._commands is not None
@@ -449,6 +454,8 @@ class Slurm:
                 order = list(reversed(ways)) if told.is_task else ways
                 given[told.together] = _give_back(_freed(told, now_s, line), order)
             done = given[told.together]
+            if done.done:
+                self._done[job] = ""
             answers.append(Answer(job, done.done, done.said))
         return answers
 
@@ -456,7 +463,9 @@ class Slurm:
         """Write a line into the comment of each waiting job, where `squeue -o %k` shows it."""
         for job, line in lines.items():
             told = self._reader.told(job)
-            if told is None or not told.is_pending or told.together != told.live.id or told.line == line:
+            if told is None or job in self._done:  # its comment has changed since it was read
+                continue
+            if not told.is_pending or told.together != told.live.id or told.line == line:
                 continue  # tasks that wait in one record would each become a record of their own
             with suppress(RefusedError):
                 self._note(told, told.comment(line))

@@ -137,6 +137,10 @@ class Backend(Protocol):
     def can_stop(self) -> bool:
         """Whether orders to stop a job so that it waits again are carried out."""
 
+    @property
+    def can_annotate(self) -> bool:
+        """Whether users see what `annotate` is given."""
+
     def read(self) -> Snapshot:
         """The cluster now. Raises BackendError when it cannot be read whole."""
 

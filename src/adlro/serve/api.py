@@ -246,9 +246,7 @@ def add_reading(app: FastAPI, kit: Kit) -> None:
         def answer(now: Picture) -> dict[str, Any]:
             found = kit.service.decisions(asked.job, asked.before, asked.limit)
             following = found[-1].id if len(found) == asked.limit else None
-            if eyes.all:
-                return {"decisions": found, "next": following}
-            jobs = (now.jobs.get(one.job) or kit.service.job(one.job) for one in found)
+            jobs = (None if eyes.all else now.jobs.get(one.job) or kit.service.job(one.job) for one in found)
             shown = [decision_shown(one, live, eyes) for one, live in zip(found, jobs, strict=True)]
             return {"decisions": shown, "next": following}
 

@@ -262,6 +262,7 @@ class JobsOut(Out):
     offset: int
     limit: int
     time_s: float
+    backend: str = Field("", description="As in the state; with shadow the jobs would start, and do not.")
 
 
 class IdOut(Out):

@@ -18,7 +18,7 @@ from pydantic_core import to_json
 
 from adlro.core.ports import ENDED, JobState, LiveJob, Part
 from adlro.core.records import WHOLE_GPU, Cluster, Node
-from adlro.serve.service import Alarm, Decision, Event, Start, State, Who, Why
+from adlro.serve.service import Alarm, Decision, Event, Mention, Start, State, Who, Why, with_names
 
 HELD: Final = (JobState.RUNNING, JobState.PLACED)
 MOST_ALARMS: Final = 100
@@ -254,18 +254,30 @@ def job_shown(live: LiveJob, eyes: Eyes) -> dict[str, Any]:
 
 
 def decision_shown(decision: Decision, live: LiveJob | None, eyes: Eyes) -> Decision:
-    """A decision as this reader sees it: of others' jobs the places only, and of past jobs only one's own."""
-    if eyes.all:
-        return decision
-    if live is None or not eyes.sees(live):
-        return replace(decision, reason="", like=())
-    like = (one if one.user == eyes.name else replace(one, user="", name="") for one in decision.like)
-    return replace(decision, like=tuple(like))
+    """A decision as this reader sees it: of others' jobs the places only, and of past jobs only one's own.
+
+    Its reason names other jobs by their ids; the names of those that the reader may see are added here.
+    """
+    if not eyes.all and (live is None or not eyes.sees(live)):
+        return replace(decision, reason="", like=(), mentions=())
+    mentions = mentions_shown(decision.mentions, eyes)
+    like = tuple(one if eyes.all or one.user == eyes.name else replace(one, user="", name="") for one in decision.like)
+    return replace(decision, reason=with_names(decision.reason, mentions), like=like, mentions=mentions)
+
+
+def mentions_shown(mentions: Sequence[Mention], eyes: Eyes) -> tuple[Mention, ...]:
+    """The jobs that a sentence names, with name and user only where this reader may see them."""
+    is_own = bool(eyes.name)
+    return tuple(
+        one if eyes.all or (is_own and one.user == eyes.name) else replace(one, name="", user="") for one in mentions
+    )
 
 
 def why_shown(why: Why, live: LiveJob | None, eyes: Eyes) -> Why:
-    """An answer to why, with its decision as this reader sees it."""
-    return replace(why, decision=why.decision and decision_shown(why.decision, live, eyes))
+    """An answer to why, with names of other jobs and its decision as this reader sees them."""
+    mentions = mentions_shown(why.mentions, eyes)
+    decision = why.decision and decision_shown(why.decision, live, eyes)
+    return replace(why, text=with_names(why.text, mentions), mentions=mentions, decision=decision)
 
 
 def alarms_shown(alarms: Iterable[Alarm], jobs: Mapping[str, LiveJob], eyes: Eyes) -> list[Alarm]:
@@ -331,6 +343,7 @@ def jobs_shown(picture: Picture, eyes: Eyes, asked: Filter, offset: int, limit: 
     return {
         "jobs": [job_shown(live, eyes) for live in page], "starts": starts_of(picture.state, page),
         "total": len(found), "offset": offset, "limit": limit, "time_s": picture.state.snapshot.time_s,
+        "backend": picture.state.backend,
     }  # fmt: skip
 
 

@@ -99,6 +99,11 @@ class Fenced:
         """Whether orders to stop are carried out."""
         return self._backend.can_stop
 
+    @property
+    def can_annotate(self) -> bool:
+        """Whether users see what `annotate` is given."""
+        return self._backend.can_annotate
+
     def read(self) -> Snapshot:
         """The cluster now."""
         with self._lock:

@@ -6,7 +6,8 @@ written down before they were acted on, and the next snapshot says which of them
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Final, TypeVar, final
@@ -15,7 +16,7 @@ import numpy as np
 
 from adlro.core.errors import AdlroError, BackendError, CatalogueError, StoreError
 from adlro.core.policy import Policy
-from adlro.core.ports import ENDED, Answer, Backend, JobState, LiveJob, Order, Setback, Snapshot
+from adlro.core.ports import ENDED, Answer, Backend, JobState, LiveJob, Order, Part, Setback, Snapshot
 from adlro.core.tables import QUEUED, REFUSED, START
 from adlro.decide.catalogue import find_policy
 from adlro.normalise.pack import why_refused
@@ -25,7 +26,7 @@ from adlro.serve.foresight import Foresight, changed_snapshot
 from adlro.serve.guard import Chosen, Decided, Guarded, Limits
 from adlro.serve.live_view import PLACES, Carried, Corrections, Scene, Scenes
 from adlro.serve.predicting import Measured, Runtimes, measured, pace
-from adlro.serve.reasons import Explaining, Judge, Standing, why, why_started
+from adlro.serve.reasons import Explaining, Judge, Standing, short_reason, why, why_started
 from adlro.serve.service import (
     Alarm,
     Compared,
@@ -90,6 +91,10 @@ class Settings:
     """Choices of a turn whose alternatives are written down."""
     alike: int = 16
     """Choices of a turn for which past jobs alike are looked up."""
+    annotated: int = 12
+    """Waiting jobs whose line in the cluster's own queue is brought up to date in one turn."""
+    annotate_s: float = 60.0
+    """How long such a line stands at least."""
     kept_alarms: int = 200
     kept_history: int = 1440
     history_s: float = 60.0
@@ -155,6 +160,7 @@ class Orchestrator:
         self._stopped: set[str] = set()
         self._expected: dict[str, float] = {}  # work as predicted when the job was started
         self._setbacks = Setbacks(monotonic)
+        self._lines: dict[str, tuple[str, float]] = {}  # what users were told of a job, and when
         self._not_taken: set[str] = set()  # jobs that nobody else takes: they stay with us
         self._unchecked: dict[str, Decision] = {}
         self._moved: tuple[float, float] | None = None  # the snapshot's time, and when it last moved
@@ -165,6 +171,7 @@ class Orchestrator:
         self._history: deque[Compared] = deque(maxlen=settings.kept_history)
         self._state: State | None = None
         self._standing: Standing | None = None
+        self._explain: Explaining | None = None
         self._by_job: dict[str, Decision] = {}
         self._foreseen_until = -np.inf
 
@@ -253,6 +260,7 @@ class Orchestrator:
         after = self._act(scene, decided, heard)
         self._compare(snapshot, submitted, ended, heard)
         self._publish(scene, decided, after or snapshot, heard)
+        self._annotate(after or snapshot, heard)
         return self._finish(began, now_s, decided.by, snapshot, heard)
 
     def _blind(self, began: float, heard: Heard, said: str) -> Tick:
@@ -467,10 +475,8 @@ class Orchestrator:
                 if job.state is JobState.WAITING:
                     self._refuse(id, "the cluster took the order, and the job waits still", snapshot.time_s, heard)
                 elif job.state in PLACES and not stands_as(job, decision):
-                    where = ", ".join(f"{part.node} ({part.model})" for part in job.parts)
-                    text = (
-                        f"job {id} was to start on {', '.join(part.node for part in decision.parts)} and is on {where}."
-                    )
+                    wanted, there_is = in_places(decision.parts), in_places(job.parts)
+                    text = f"job {id} was to start on {wanted} and has {there_is}."
                     self._tell(heard, snapshot.time_s, "misplaced", text, id, job.parts[0].node if job.parts else "")
                 elif job.state in PLACES:
                     self._setbacks.accept(id)
@@ -524,7 +530,7 @@ class Orchestrator:
         passed = self._setbacks.passed_over({job.id: job for job in scene.live})
         held = {scene.index[id] for id in (*passed, *self._going_back(scene, heard))}
         queued = frozenset(j for j in held if scene.view.runs.state[j] == QUEUED)
-        explain = Explaining(scene, self._judge, self._settings.explained)
+        explain = self._explain = Explaining(scene, self._judge, self._settings.explained)
         check = self._judge.check if self._judge.has_network else lambda view: ""
         decided = self._guarded.decide(scene, queued, self._backend.can_stop, unfit, explain, check, seed=self._number)
         time_s = scene.snapshot.time_s
@@ -607,26 +613,30 @@ class Orchestrator:
     def _decisions(self, scene: Scene, decided: Decided) -> tuple[Decision, ...]:
         """Choices as records, with their reasons and predictions."""
         corrections = self._watch.corrections
+        started = {chosen.job for chosen in decided.chosen if chosen.verb == START}
         found = []
         for number, chosen in enumerate(decided.chosen):
-            found.append(self._decision(scene, chosen, number, corrections))
+            found.append(self._decision(scene, chosen, number, corrections, started))
         return tuple(found)
 
-    def _decision(self, scene: Scene, chosen: Chosen, number: int, corrections: Corrections) -> Decision:
-        """One choice as a record."""
+    def _decision(
+        self, scene: Scene, chosen: Chosen, number: int, corrections: Corrections, started: Collection[int]
+    ) -> Decision:
+        """One choice as a record; `started` are all jobs that start in this turn."""
         job = scene.live[chosen.job]
         time_s = scene.snapshot.time_s
         if chosen.verb != START:
-            reason = f"{chosen.by} stopped it, so that another may run; it goes on later."
+            reason = f"{chosen.by} stopped it so that another job can run; it goes on later."
             return Decision(self._id(time_s, number), time_s, self._number, job.id, "stop", (), chosen.by, reason)
         speed = pace(job.job, chosen.parts, scene.plan.cluster, corrections)
         low, middle, high = (scene.predicted[chosen.job] / max(speed, 1e-9)).tolist()
         mine = scene.traits[chosen.job : chosen.job + 1].view(np.recarray)
         like = self._runtimes.like(mine) if number < self._settings.alike else ()
-        reason = why_started(chosen.by, chosen.alternatives, chosen.parts[0].model if chosen.parts else "")
+        around = self._explain.around.get(chosen.job) if self._explain is not None else None
+        reason, mentions = why_started(scene, chosen, around, middle, started)
         return Decision(
             self._id(time_s, number), time_s, self._number, job.id, "start", chosen.parts, chosen.by, reason,
-            middle, low, high, chosen.alternatives, like,
+            middle, low, high, chosen.alternatives, like, mentions,
         )  # fmt: skip
 
     def _id(self, time_s: float, number: int) -> str:
@@ -692,6 +702,36 @@ class Orchestrator:
             telemetry=figures or {},
         )
 
+    def _annotate(self, snapshot: Snapshot, heard: Heard) -> None:
+        """Tell users in the cluster's own queue what their jobs wait for: a few each turn, the next to start first."""
+        standing, now = self._standing, self._monotonic()
+        if standing is None or not self._backend.can_annotate:
+            return
+        waiting = [
+            job
+            for job in snapshot.jobs
+            if job.state is JobState.WAITING and job.managed and job.id not in heard.given_back
+        ]
+        if len(self._lines) > 2 * len(waiting) + 1000:
+            there = {job.id for job in waiting}
+            self._lines = {id: told for id, told in self._lines.items() if id in there}
+        due = [job for job in waiting if now - self._lines.get(job.id, ("", -np.inf))[1] >= self._settings.annotate_s]
+        due.sort(key=lambda job: self._start_of(standing, job.id))
+        lines = {}
+        for job in due[: self._settings.annotated]:
+            line = short_reason(why(standing, job, None), now_s=snapshot.time_s).removeprefix("adlro: ")
+            if line != self._lines.get(job.id, ("", 0.0))[0]:
+                lines[job.id] = line
+            self._lines[job.id] = line, now
+        if lines:
+            with suppress(BackendError):  # the next turn tells that the cluster is gone
+                self._backend.annotate(lines)
+
+    def _start_of(self, standing: Standing, id: str) -> float:
+        """When a job is predicted to start; later than all others if that is not known."""
+        start = standing.starts.get(id)
+        return start.middle_s if start is not None and start.middle_s is not None else np.inf
+
     def _starts(self, scene: Scene, decided: Decided) -> Mapping[str, Start]:
         """The predicted starts; those of a long queue are not foreseen anew every turn."""
         before, began = self._standing, time.perf_counter()
@@ -741,18 +781,29 @@ def settled(decision: Decision, job: LiveJob | None) -> Answer:
 
 
 def stands_as(job: LiveJob, decision: Decision) -> bool:
-    """Whether a job stands where it was to start; GPUs count where both name them."""
+    """Whether a job has as many GPUs of the same models on the same nodes as decided.
+
+    Which GPUs of a node they are does not count: the cluster chooses those.
+    """
     if not job.parts:
         return True
-    here = {(part.node, part.model): part for part in job.parts}
-    wanted = {(part.node, part.model): part for part in decision.parts}
     if job.job.gpus == 0:
-        return {node for node, _ in here} == {node for node, _ in wanted}
-    if here.keys() != wanted.keys():
-        return False
-    return all(
-        not part.indices or not wanted[at].indices or set(part.indices) == set(wanted[at].indices)
-        for at, part in here.items()
+        return {part.node for part in job.parts} == {part.node for part in decision.parts}
+    return gpus_by_place(job.parts) == gpus_by_place(decision.parts)
+
+
+def gpus_by_place(parts: Sequence[Part]) -> dict[tuple[str, str], int]:
+    """How many GPUs by node and model."""
+    found: dict[tuple[str, str], int] = {}
+    for part in parts:
+        found[part.node, part.model] = found.get((part.node, part.model), 0) + part.count
+    return found
+
+
+def in_places(parts: Sequence[Part]) -> str:
+    """Parts in words."""
+    return ", ".join(
+        f"{count} {model} on {node}" if count else node for (node, model), count in gpus_by_place(parts).items()
     )
 
 

@@ -3,6 +3,7 @@
 JSON has the same names as these fields.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -32,6 +33,15 @@ class Like:
 
 
 @dataclass(frozen=True, slots=True)
+class Mention:
+    """A job that a sentence names by its id; its name and user, for those who may see them."""
+
+    job: str
+    name: str
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """A choice that was made, with its reasons. `verb` is start or stop."""
 
@@ -42,12 +52,13 @@ class Decision:
     verb: str
     parts: tuple[Part, ...]
     policy: str  # who decided: the policy, or the fallback
-    reason: str  # in words
+    reason: str  # in words, with ids of other jobs only: `with_names` adds the names that a reader may see
     runtime_s: float | None = None  # predicted there: the middle …
     low_s: float | None = None  # … and the interval (p10, p90)
     high_s: float | None = None
     alternatives: tuple[Alternative, ...] = ()
     like: tuple[Like, ...] = ()
+    mentions: tuple[Mention, ...] = ()  # the jobs that the reason names
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +150,23 @@ class Why:
     job: str
     state: str
     dominant: str  # one word of a fixed list (docs/live-decisions.md): resources, priority, reserved, policy, down, …
-    text: str  # one sentence for the user
+    text: str  # a sentence or two for the user, with ids of other jobs only
     rule: str  # the rule that says so, as docs/semantics.md names it
     start: Start | None = None
     places: tuple[Mapping[str, str], ...] = ()  # for each pool: {"model", "answer"} why not there now
     ahead: int | None = None  # jobs that are expected to start before it
     decision: Decision | None = None  # the one that placed it, if it runs or ran
+    short: str = ""  # the same in a few words, without names of others: for one line in squeue
+    mentions: tuple[Mention, ...] = ()  # the jobs that the text names
+
+
+def with_names(text: str, mentions: Sequence[Mention]) -> str:
+    """A sentence with the names of the jobs that it names by id: "job 812" becomes "lattice-3 (job 812)"."""
+    names = {mention.job: mention.name for mention in mentions if mention.name}
+    if not names:
+        return text
+    ids = "|".join(re.escape(id) for id in sorted(names, key=len, reverse=True))
+    return re.sub(rf"\bjob ({ids})(?![\w+-]|\.\w)", lambda found: f"{names[found[1]]} ({found[0]})", text)
 
 
 @dataclass(frozen=True, slots=True)
