@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
-from adlro.core.ports import JobState, Part, Submission
+from adlro.core.ports import JobState, Part, Setback, Submission
 from adlro.core.records import WHOLE_GPU, Job, Link, Node
 from adlro.serve.service import Alarm, Compared, Decision, Drift, Start, WhatIf
 
@@ -250,6 +250,8 @@ class JobOut(Out):
     signal: int | None
     reason: str
     decision: str
+    partition: str = Field(description='The queue it was submitted to; "" where the cluster has no queues.')
+    setback: Setback = Field(description="What keeps a waiting job from starting, besides a lack of room.")
     is_hidden: bool = Field(description="It is another's: user, name and reason are not shown.")
 
 

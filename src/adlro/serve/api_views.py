@@ -16,7 +16,7 @@ from typing import Any, Final, final
 
 from pydantic_core import to_json
 
-from adlro.core.ports import ENDED, JobState, LiveJob, Part
+from adlro.core.ports import ENDED, JobState, LiveJob, Part, Setback
 from adlro.core.records import WHOLE_GPU, Cluster, Node
 from adlro.serve.service import Alarm, Decision, Event, Mention, Start, State, Who, Why, with_names
 
@@ -249,7 +249,8 @@ def job_shown(live: LiveJob, eyes: Eyes) -> dict[str, Any]:
         },
         "state": live.state, "parts": live.parts, "started_s": live.started_s, "ended_s": live.ended_s,
         "starts": live.starts, "managed": live.managed, "exit_code": live.exit_code, "signal": live.signal,
-        "reason": live.reason if seen else "", "decision": live.decision, "is_hidden": not seen,
+        "reason": live.reason if seen else "", "decision": live.decision,
+        "partition": live.partition, "setback": live.setback if seen else Setback.NONE, "is_hidden": not seen,
     }  # fmt: skip
 
 
