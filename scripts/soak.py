@@ -223,9 +223,7 @@ class Soak:
         shutil.copy(files / "job_submit.lua", etc / "job_submit.lua")
         with (etc / "slurm.conf").open("a") as conf:
             conf.write("JobSubmitPlugins=lua\n")
-        self.lab.wait_until_saved()
-        self.lab.kill("slurmctld")
-        self.lab.start_controller()
+        self.lab.restart_controller()
         self.lab.wait(lambda: set(self.lab.node_states()) == {"idle"}, "nodes after the plugin came")
         self.daemon.start()
         end = time.monotonic() + 300  # the first time everything is compiled

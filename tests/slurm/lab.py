@@ -294,6 +294,13 @@ class Lab:
         """Start slurmctld, also after it was killed: it goes on from its saved state."""
         self._spawn("slurmctld", ["slurmctld", "-D", "-i", "-f", self.environment["SLURM_CONF"]])
 
+    def restart_controller(self) -> None:
+        """End slurmctld as an administrator does, and start it again: it saves what it knows, and reads slurm.conf."""
+        daemon = self.daemons.pop("slurmctld")
+        daemon.terminate()
+        daemon.wait(30)
+        self.start_controller()
+
     def start_node(self, name: str) -> None:
         """Start slurmd of a node, also after a crash."""
         (self.folder / "spool" / name).mkdir(exist_ok=True)

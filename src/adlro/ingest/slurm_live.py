@@ -31,6 +31,12 @@ KNOWN_API: Final = 42
 REREAD_S: Final = 60.0
 """However often the answer is "not modified", after so long everything is read anew."""
 
+HANGS_S: Final = 10.0
+"""A slurmrestd that let a question time out is not asked for so long; the command line is used at once instead."""
+
+PROBE_S: Final = 2.0
+"""Then it is asked whether it answers again, and is not waited for longer than this."""
+
 MARGIN_S: Final = 10
 """How far this machine's clock may be ahead of that of a slurmctld which does not tell its own (22.05)."""
 
@@ -74,6 +80,7 @@ class Rest:
         self._secret = ""
         self._connection: http.client.HTTPConnection | None = None
         self._api = 0
+        self._hung_s: float | None = None  # when it last let a question time out, by the clock that never jumps
 
     @property
     def api(self) -> int:
@@ -93,6 +100,7 @@ class Rest:
         return self._ask(method, f"/slurm/v0.0.{self.api}{path}", body, again)
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None, again: bool) -> tuple[int, Any]:
+        self._check_hangs()
         if not again:
             self.close()  # a connection that the other side has closed would fail after the request was sent
         try:
@@ -127,12 +135,32 @@ class Rest:
                 f"slurmrestd at {self.address} answers {status} to {path}, and not in JSON: {text[:80]!r}."
             ) from None
 
+    def _check_hangs(self) -> None:
+        """Raise at once while it hangs: who waits for it at every call holds up every turn."""
+        if self._hung_s is None:
+            return
+        for_s = time.monotonic() - self._hung_s
+        if for_s < HANGS_S:
+            raise BackendError(
+                f"slurmrestd at {self.address} does not answer: it let a question time out {for_s:.0f} s ago."
+            )
+        try:
+            self._exchange("GET", "/openapi/v3", None, min(PROBE_S, self._timeout_s))
+        except (OSError, http.client.HTTPException) as error:
+            raise self._silent(error) from None
+        finally:
+            self.close()  # its time-out is that of the probe
+        self._hung_s = None
+
     def _silent(self, error: Exception) -> BackendError:
+        self._hung_s = time.monotonic() if isinstance(error, TimeoutError) else None
         return BackendError(f"slurmrestd at {self.address} does not answer: {_said(error)}.")
 
-    def _exchange(self, method: str, path: str, body: Mapping[str, Any] | None) -> tuple[int, bytes]:
+    def _exchange(
+        self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float | None = None
+    ) -> tuple[int, bytes]:
         if self._connection is None:
-            self._connection = connection_to(self.address, self._timeout_s)
+            self._connection = connection_to(self.address, timeout_s or self._timeout_s)
         headers = {"Accept": "application/json"}
         if self._token is not None:
             self._secret = self._secret or self._token()
