@@ -1,6 +1,6 @@
 """A world in which the daemon dies at any call to its cluster or its memory, while the cluster goes on."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -104,6 +104,13 @@ class World:
             self.fuse.burn("after an order")
         self.fuse.burn("after act")
         return answers
+
+    def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:
+        self._meet("give_back")
+        return self.cluster.give_back(reasons)
+
+    def annotate(self, lines: Mapping[str, str]) -> None:
+        self.cluster.annotate(lines)
 
     def submit(self, submission: Submission) -> str:
         self._meet("submit")

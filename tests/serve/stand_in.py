@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from adlro.catalogue.clusters import load_cluster
 from adlro.core.errors import BackendError, StoreError
-from adlro.core.ports import ENDED, Answer, JobState, LiveJob, Order, Part, Snapshot, Submission
+from adlro.core.ports import ENDED, Answer, JobState, LiveJob, Order, Part, Setback, Snapshot, Submission
 from adlro.core.records import Cluster, Job, Link, Node
 from adlro.serve.service import Alarm, Decision, Tick
 
@@ -65,6 +65,8 @@ class Obedient:
     orders: list[Order] = field(default_factory=list)
     ends: dict[str, float] = field(default_factory=dict)
     starts: dict[str, int] = field(default_factory=dict)
+    given_back: dict[str, str] = field(default_factory=dict)
+    lines: dict[str, str] = field(default_factory=dict)
 
     def read(self) -> Snapshot:
         """What stands."""
@@ -108,6 +110,17 @@ class Obedient:
                 self.jobs[id] = replace(self.jobs[id], state=JobState.FINISHED, ended_s=end)
                 del self.ends[id]
         self.now_s = until
+
+    def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:
+        """They are not ours any more."""
+        for id, reason in reasons.items():
+            self.given_back[id] = reason
+            self.jobs[id] = replace(self.jobs[id], managed=False, setback=Setback.NONE)
+        return [Answer(id, True) for id in reasons]
+
+    def annotate(self, lines: Mapping[str, str]) -> None:
+        """Keep them."""
+        self.lines.update(lines)
 
     def submit(self, submission: Submission) -> str:
         """One more job."""

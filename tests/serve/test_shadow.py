@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,6 +60,12 @@ class Site:
         )
 
     def act(self, orders: Sequence[Order]) -> list[Answer]:
+        raise AssertionError
+
+    def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:
+        raise AssertionError
+
+    def annotate(self, lines: Mapping[str, str]) -> None:
         raise AssertionError
 
     def submit(self, submission: Submission) -> str:

@@ -159,6 +159,13 @@ class Shadow:
         self._keep(notes)
         return answers
 
+    def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:
+        """Nothing was ever taken from it."""
+        return [Answer(job, False, "shadow mode changes nothing", is_final=True) for job in reasons]
+
+    def annotate(self, lines: Mapping[str, str]) -> None:
+        """Shadow mode changes nothing on the cluster."""
+
     def submit(self, submission: Submission) -> str:
         """Refused: a shadow changes nothing."""
         raise BackendError("shadow mode changes nothing: hand the job in to the cluster itself (sbatch).")

@@ -22,7 +22,17 @@ from typing import Any, Final
 
 from adlro.act.room import Room, is_at, wrong_with
 from adlro.core.errors import BackendError
-from adlro.core.ports import ENDED, Answer, JobState, LiveJob, Order, Part, Snapshot, Submission
+from adlro.core.ports import (
+    ENDED,
+    Answer,
+    JobState,
+    LiveJob,
+    Order,
+    Part,
+    Snapshot,
+    Submission,
+    nobody_to_give_to,
+)
 from adlro.core.records import WHOLE_GPU, Cluster, Job
 
 RUNNER: Final = Path(__file__).with_name("runner.py")
@@ -150,6 +160,13 @@ class Local:
         """Carry out orders; an answer for each. A job that is told to stop runs until it has ended."""
         with self._lock, self._told("written"):
             return [self._start(order) if order.is_start else self._stop(order) for order in orders]
+
+    def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:
+        """There is no other scheduler."""
+        return nobody_to_give_to(reasons)
+
+    def annotate(self, lines: Mapping[str, str]) -> None:
+        """Nobody looks elsewhere than at ADLRO's own pages."""
 
     def submit(self, submission: Submission) -> str:
         """Write a job into the spool, where it waits; its id."""

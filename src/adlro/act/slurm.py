@@ -8,6 +8,7 @@ import re
 import secrets
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
@@ -34,6 +35,10 @@ ARRAY_UPDATE: Final = "job array update"
 
 class RefusedError(Exception):
     """Slurm said no to an order; the text is what it said."""
+
+
+class NotNowError(Exception):
+    """An order that does not fit the job as it is now; Slurm was not asked."""
 
 
 class Told(Protocol):
@@ -87,8 +92,12 @@ class Told(Protocol):
     def together(self) -> str:
         """It, or it with the tasks that wait in one record with it."""
 
-    def comment(self, **words: str) -> str:
-        """Its comment with these words of ours; an empty one is taken away."""
+    @property
+    def line(self) -> str:
+        """What users are told in its comment now."""
+
+    def comment(self, line: str = "", **words: str) -> str:
+        """Its comment with this line for users and these words of ours; an empty one is taken away."""
 
 
 class Reader(Protocol):
@@ -166,6 +175,12 @@ class Way(Protocol):
     def place(self, place: Place) -> None:
         """Pin a job to nodes, or to none, and let it go."""
 
+    def withdraw(self, job: str, comment: str) -> None:
+        """Unpin and hold a job that was let go and has not begun."""
+
+    def note(self, job: str, comment: str) -> None:
+        """Write the comment of a job."""
+
     def cancel(self, job: str) -> None:
         """End a job for good."""
 
@@ -198,6 +213,15 @@ class RestWay:
         if place.begin_s is not None:
             body["begin_time"] = {"set": True, "number": int(place.begin_s)} if new else "now"
         self._post(f"/job/{place.job}", body)
+
+    def withdraw(self, job: str, comment: str) -> None:
+        """Unpin and hold a job, all or nothing."""
+        nodes: dict[str, Any] = {"required_nodes": []} if self._rest.api >= NEW_API else {"nodelist": ""}
+        self._post(f"/job/{job}", {"hold": True, "comment": comment, **nodes})
+
+    def note(self, job: str, comment: str) -> None:
+        """Write the comment of a job."""
+        self._post(f"/job/{job}", {"comment": comment})
 
     def cancel(self, job: str) -> None:
         """End a job for good."""
@@ -293,6 +317,15 @@ class CommandWay:
         self._run(["scontrol", "update", f"JobId={place.job}", *words])
         self._run(["scontrol", "release", place.job])
 
+    def withdraw(self, job: str, comment: str) -> None:
+        """Hold a job, then unpin it: in between it cannot start elsewhere."""
+        self._run(["scontrol", "uhold", job])
+        self._run(["scontrol", "update", f"JobId={job}", "ReqNodeList=", f"Comment={comment}"])
+
+    def note(self, job: str, comment: str) -> None:
+        """Write the comment of a job."""
+        self._run(["scontrol", "update", f"JobId={job}", f"Comment={comment}"])
+
     def clear_gpus(self, job: str, comment: str) -> None:
         """Take away what GPUs a held job asks for, and note in its comment how many they were.
 
@@ -300,13 +333,10 @@ class CommandWay:
         """
         self._run(["scontrol", "update", f"JobId={job}", "TresPerNode=", f"Comment={comment}"])
 
-    def put_back(self, job: str) -> None:
-        """End a running job so that it waits, held."""
+    def put_back(self, job: str, comment: str) -> None:
+        """End a running job so that it waits, held. The comment says first for whom."""
+        self.note(job, comment)
         self._run(["scontrol", "requeuehold", job])
-
-    def hold(self, job: str) -> None:
-        """Hold a job that has not begun, as its owner would."""
-        self._run(["scontrol", "uhold", job])
 
     def cancel(self, job: str) -> None:
         """End a job for good."""
@@ -404,6 +434,37 @@ class Slurm:
         """Carry out orders, each as far as Slurm lets us."""
         return [self._carry_out(order) for order in orders]
 
+    def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:
+        """Hand jobs to Slurm for good: unpinned, not held, with the reason in their comment."""
+        now_s = self._snapshot.time_s if self._snapshot else 0.0
+        ways = self._ways()
+        answers, given = [], dict[str, GivenBack]()
+        for job, reason in reasons.items():
+            told = self._reader.told(job)
+            if told is None or not told.is_ours_to_give_back:
+                answers.append(Answer(job, False, "it does not wait for ADLRO"))
+                continue
+            if told.together not in given:  # tasks that wait in one record go together
+                line = f"given back to Slurm: {reason}"
+                order = list(reversed(ways)) if told.is_task else ways
+                given[told.together] = _give_back(_freed(told, now_s, line), order)
+            done = given[told.together]
+            answers.append(Answer(job, done.done, done.said))
+        return answers
+
+    def annotate(self, lines: Mapping[str, str]) -> None:
+        """Write a line into the comment of each waiting job, where `squeue -o %k` shows it."""
+        for job, line in lines.items():
+            told = self._reader.told(job)
+            if told is None or not told.is_pending or told.together != told.live.id or told.line == line:
+                continue  # tasks that wait in one record would each become a record of their own
+            with suppress(RefusedError):
+                self._note(told, told.comment(line))
+
+    def _note(self, told: Told, comment: str) -> None:
+        """Write the comment of a job."""
+        self._tell(lambda way: way.note(told.live.id, comment), told.is_task)
+
     def submit(self, submission: Submission) -> str:
         """Hand a job in, held for us; its id."""
         job = submission.job
@@ -460,8 +521,10 @@ class Slurm:
             return Answer(order.job, False, "Slurm does not know this job")
         try:
             said = self._start(told, order) if order.is_start else self._stop(told, order)
+        except NotNowError as no:
+            return Answer(order.job, False, str(no))
         except RefusedError as no:
-            return Answer(order.job, False, f"Slurm says: {no}")
+            return Answer(order.job, False, f"Slurm says: {no}", is_final=order.is_start)
         self._done[order.job] = order.decision
         return Answer(order.job, True, said)
 
@@ -472,11 +535,11 @@ class Slurm:
         if earlier == order.decision or (live.decision == order.decision and live.state is not JobState.WAITING):
             return "it is there already"
         if earlier is not None:
-            raise RefusedError("it was placed by another decision in this turn")
+            raise NotNowError("it was placed by another decision in this turn")
         if live.state is not JobState.WAITING or not live.managed:
-            raise RefusedError(f"it is {live.state}" if live.managed else "it is not ours to place")
+            raise NotNowError(f"it is {live.state}" if live.managed else "it is not ours to place")
         if sum(part.count for part in order.parts) != live.job.gpus:
-            raise RefusedError(f"it asks for {live.job.gpus} GPUs, and the order has others")
+            raise NotNowError(f"it asks for {live.job.gpus} GPUs, and the order has others")
         gres, words, said = self._request(told, order.parts)
         words |= {"decision": order.decision, "held": "", "restarts": str(told.restarts)}
         words |= {"submit": f"{live.job.submit_s:.0f}"}
@@ -517,7 +580,7 @@ class Slurm:
             if kind := self._reader.type_of(first.node, first.model):
                 return f"gpu:{kind}:{first.count}"
         elif len(counts) > 1:
-            raise RefusedError("it asks for the same number of GPUs on each node, and the order has others")
+            raise NotNowError("it asks for the same number of GPUs on each node, and the order has others")
         asked_each = f"gpu:{first.count}"
         return None if told.asked.rpartition(":")[2] == str(first.count) else asked_each
 
@@ -525,17 +588,19 @@ class Slurm:
         """Put a job back so that it waits again."""
         commands = self._commands
         if commands is None:
-            raise RefusedError("putting a job back needs the command line, which was not given")
+            raise NotNowError("putting a job back needs the command line, which was not given")
+        held = told.comment(decision="", placed="", held="yes")
+        if told.is_pending and not told.is_held:  # let go to a place, and it has not begun
+            self._tell(lambda way: way.withdraw(told.live.id, held), told.is_task)
+            return ""
         if told.live.state is JobState.WAITING:
             return "it waits already"
-        if told.live.state is JobState.PLACED:
-            self._say(lambda _: commands.hold(told.live.id), commands)
-            return ""
         if told.live.state is not JobState.RUNNING or not told.live.managed:
-            raise RefusedError(f"it is {told.live.state}" if told.live.managed else "it is not ours to stop")
+            raise NotNowError(f"it is {told.live.state}" if told.live.managed else "it is not ours to stop")
         if not told.may_requeue:
-            raise RefusedError("it was handed in with --no-requeue")
-        self._say(lambda _: commands.put_back(told.live.id), commands)
+            raise NotNowError("it was handed in with --no-requeue")
+        again = told.comment(held="yes")
+        self._say(lambda _: commands.put_back(told.live.id, again), commands)
         return ""
 
     def _tell(self, say: Callable[[Way], None], is_task: bool = False) -> None:
@@ -648,15 +713,18 @@ def release_all(reader: Reader, ways: Sequence[Way], now_s: float) -> list[Given
         name = told.together
         if name in given or not told.is_ours_to_give_back:
             continue
-        gpus = told.words.get("gpus", "0")
-        lacks = not told.asked and not told.is_per_job and gpus != "0"
-        gone = dict.fromkeys(("decision", "held", "restarts", "submit", "gpus", "placed"), "")
-        comment = told.comment(**gone, released=f"{now_s:.0f}")
-        nodes = () if told.is_pinned else None  # scontrol takes no empty list for tasks that wait together
-        gres = f"gpu:{gpus}" if lacks else None
-        place = Place(name, nodes, comment, gres, now_s if told.restarts else None)
-        given[name] = _give_back(place, ways)
+        given[name] = _give_back(_freed(told, now_s), ways)
     return list(given.values())
+
+
+def _freed(told: Told, now_s: float, line: str = "") -> Place:
+    """What gives a job back to Slurm: no pin, no hold, and our words gone but for the moment."""
+    gpus = told.words.get("gpus", "0")
+    lacks = not told.asked and not told.is_per_job and gpus != "0"
+    gone = dict.fromkeys(("decision", "held", "restarts", "submit", "gpus", "placed"), "")
+    comment = told.comment(line, **gone, released=f"{now_s:.0f}")
+    nodes = () if told.is_pinned else None  # scontrol takes no empty list for tasks that wait together
+    return Place(told.together, nodes, comment, f"gpu:{gpus}" if lacks else None, now_s if told.restarts else None)
 
 
 def _give_back(place: Place, ways: Sequence[Way]) -> GivenBack:

@@ -19,8 +19,19 @@ from urllib.parse import urlsplit
 
 from adlro.core.errors import BackendError, TelemetryError
 from adlro.core.ports import ENDED, JobState, LiveJob, Part, Snapshot
-from adlro.ingest.slurm import SlurmJob, SlurmNode, jobs_in, nodes_in, read_jobs, read_nodes, version_in
-from adlro.ingest.slurm_jobs import Naming, Site, Told, cluster_of, down_of, sites_of, told_of
+from adlro.ingest.slurm import (
+    SlurmJob,
+    SlurmNode,
+    SlurmReservation,
+    jobs_in,
+    nodes_in,
+    read_jobs,
+    read_nodes,
+    read_reservations,
+    reservations_in,
+    version_in,
+)
+from adlro.ingest.slurm_jobs import Naming, Site, Told, cluster_of, down_of, reserved_nodes, sites_of, told_of
 
 TIMEOUT_S: Final = 30.0
 """Slurm itself gives up on its controller after about 9 s; a large queue takes a second to be written down."""
@@ -266,6 +277,9 @@ class Source(Protocol):
     def nodes(self) -> list[SlurmNode]:
         """All nodes. Raises BackendError."""
 
+    def reservations(self) -> list[SlurmReservation]:
+        """All reservations that are not over. Raises BackendError."""
+
     def version(self) -> tuple[int, int] | None:
         """The generation of Slurm, if it is known yet."""
 
@@ -308,6 +322,17 @@ class RestSource:
         """All nodes."""
         self._nodes = self._read("/nodes", self._nodes, nodes_in)
         return self._nodes.value
+
+    def reservations(self) -> list[SlurmReservation]:
+        """All reservations that are not over. There are few: they are read whole."""
+        status, answer = self._rest.ask("GET", "/reservations")
+        try:
+            found = reservations_in(answer, f"slurmrestd at {self._rest.address}")
+        except TelemetryError as error:
+            raise BackendError(str(error)) from None
+        if status != http.HTTPStatus.OK:
+            raise BackendError(f"slurmrestd at {self._rest.address} answers {status} to /reservations.")
+        return found
 
     def version(self) -> tuple[int, int] | None:
         """The generation of Slurm, once it has answered."""
@@ -372,6 +397,17 @@ class CommandSource:
         new = self._commands.version >= (23, 2)
         return self._read(["scontrol", "show", "nodes", "--json"] if new else ["sinfo", "--json"], read_nodes)
 
+    def reservations(self) -> list[SlurmReservation]:
+        """All reservations that are not over."""
+        command = ["scontrol", "show", "reservation", "--oneliner"]
+        ran = self._commands.run(command)
+        if ran.code != 0:
+            raise BackendError(f"'{' '.join(command)}' fails: {ran.said}")
+        try:
+            return read_reservations(ran.out, f"'{' '.join(command)}'")
+        except TelemetryError as error:
+            raise BackendError(str(error)) from None
+
     def version(self) -> tuple[int, int] | None:
         """The generation of Slurm."""
         return self._commands.version
@@ -392,11 +428,24 @@ class CommandSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
-    """The last reading, for the case that nothing has happened since."""
+class Reading:
+    """What one source told."""
 
     jobs: list[SlurmJob]
     nodes: list[SlurmNode]
+    reservations: list[SlurmReservation]
+    version: tuple[int, int] | None
+
+    def is_as(self, other: "Reading") -> bool:
+        """Whether nothing has happened since another reading. Of jobs, the source gives the same list then."""
+        return self.jobs is other.jobs and self.nodes == other.nodes and self.reservations == other.reservations
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """The last reading, for the case that nothing has happened since."""
+
+    reading: Reading
     snapshot: Snapshot
     odd: tuple[str, ...]
     at_s: float
@@ -423,12 +472,14 @@ class Reader:
     def read(self) -> Snapshot:
         """The cluster now. Raises BackendError when no source gives all of it."""
         now = self._clock()
-        jobs, nodes, version, notes = self._ask()
+        reading, notes = self._ask()
         before = self._before
-        if before is not None and jobs is before.jobs and nodes == before.nodes and 0 <= now - before.at_s < SAME_S:
+        if before is not None and reading.is_as(before.reading) and 0 <= now - before.at_s < SAME_S:
             return replace(before.snapshot, time_s=now, notes=tuple([*notes, *before.odd][:MOST_NOTES]))
-        sites, problems = sites_of(nodes, self._naming)
-        told, odd = told_of(jobs, sites, self._naming, now, keeps_types=version is None or version < (24, 11))
+        sites, problems = sites_of(reading.nodes, self._naming)
+        reserved = reserved_nodes(reading.reservations, sites, now)
+        keeps_types = reading.version is None or reading.version < (24, 11)
+        told, odd = told_of(reading.jobs, sites, self._naming, now, keeps_types, reserved)
         kept = {each.live.id: self._with_memory(each) for each in told}
         lost = self._note_gone(kept, now)
         self._told, self._sites = kept, sites
@@ -437,10 +488,10 @@ class Reader:
             time_s=now,
             cluster=cluster_of(sites, self._naming),
             jobs=tuple(live + [job for job in self._gone.values() if job.id not in kept]),
-            down=down_of(sites),
+            down=down_of(sites, reserved),
             notes=tuple([*notes, *lost, *problems, *odd][:MOST_NOTES]),
         )
-        self._before = Before(jobs, nodes, snapshot, (*problems, *odd), now)
+        self._before = Before(reading, snapshot, (*problems, *odd), now)
         return snapshot
 
     def told(self, job: str) -> Told | None:
@@ -469,12 +520,12 @@ class Reader:
             return ""
         return site.devices[model].types[0]
 
-    def _ask(self) -> tuple[list[SlurmJob], list[SlurmNode], tuple[int, int] | None, list[str]]:
-        """Jobs and nodes of the first source that gives both."""
+    def _ask(self) -> tuple[Reading, list[str]]:
+        """Jobs, nodes and reservations of the first source that gives all of them."""
         notes: list[str] = []
         for source in self._sources:
             try:
-                return source.jobs(), source.nodes(), source.version(), notes
+                return Reading(source.jobs(), source.nodes(), source.reservations(), source.version()), notes
             except BackendError as error:
                 notes.append(f"{source.what} was not used: {error}")
         raise BackendError(" ".join(note.removeprefix(f"{self._sources[0].what} was not used: ") for note in notes[:2]))

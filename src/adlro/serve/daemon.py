@@ -116,6 +116,18 @@ class Fenced:
             self._check()
             return self._backend.act(orders)
 
+    def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:
+        """Hand jobs to the cluster's own scheduler, as long as we lead."""
+        with self._lock:
+            self._check()
+            return self._backend.give_back(reasons)
+
+    def annotate(self, lines: Mapping[str, str]) -> None:
+        """Show users a line about each job, as long as we lead."""
+        with self._lock:
+            self._check()
+            self._backend.annotate(lines)
+
     def submit(self, submission: Submission) -> str:
         """Hand a job in."""
         with self._lock:

@@ -15,9 +15,10 @@ import numpy as np
 
 from adlro.core.errors import AdlroError, BackendError, CatalogueError, StoreError
 from adlro.core.policy import Policy
-from adlro.core.ports import ENDED, Answer, Backend, JobState, LiveJob, Order, Snapshot
-from adlro.core.tables import QUEUED, START
+from adlro.core.ports import ENDED, Answer, Backend, JobState, LiveJob, Order, Setback, Snapshot
+from adlro.core.tables import QUEUED, REFUSED, START
 from adlro.decide.catalogue import find_policy
+from adlro.normalise.pack import why_refused
 from adlro.serve.compared import Outcome, Window
 from adlro.serve.drift import Watch, in_words
 from adlro.serve.foresight import Foresight, changed_snapshot
@@ -37,15 +38,12 @@ from adlro.serve.service import (
     WhatIf,
     Why,
 )
+from adlro.serve.setbacks import Setbacks
 
 Telemetry = Mapping[str, Mapping[str, float | None]]
 """By "node/index", as State.telemetry."""
 
 T = TypeVar("T")
-
-BACK_OFF_S: Final = 30.0
-LONGEST_BACK_OFF_S: Final = 3600.0
-"""A job whose order was refused is not asked for so long, twice as long each time, up to an hour."""
 
 LONG_QUEUE: Final = 1000
 SELDOM: Final = 9.0
@@ -99,21 +97,13 @@ class Settings:
 
 
 @dataclass(slots=True)
-class Refused:
-    """A job whose order was not carried out."""
-
-    times: int
-    until: float
-    said: str
-
-
-@dataclass(slots=True)
 class Heard:
     """What one turn has to tell."""
 
     alarms: list[Alarm] = field(default_factory=list)
     decisions: tuple[Decision, ...] = ()
     answers: tuple[Answer, ...] = ()
+    given_back: set[str] = field(default_factory=set)
 
 
 @final
@@ -164,7 +154,8 @@ class Orchestrator:
         self._carried: dict[str, Carried] = {}
         self._stopped: set[str] = set()
         self._expected: dict[str, float] = {}  # work as predicted when the job was started
-        self._refused: dict[str, Refused] = {}
+        self._setbacks = Setbacks(monotonic)
+        self._not_taken: set[str] = set()  # jobs that nobody else takes: they stay with us
         self._unchecked: dict[str, Decision] = {}
         self._moved: tuple[float, float] | None = None  # the snapshot's time, and when it last moved
         self._compared_at = self._kept_at = -np.inf
@@ -250,6 +241,7 @@ class Orchestrator:
         ended = self._learn(snapshot, heard)
         self._settle(snapshot, now_s, heard)
         self._check_placed(snapshot, heard)
+        self._meet_setbacks(snapshot, heard)
         self._carry(snapshot)
         remind = self._runtimes.past.remind if self._looks_back() else None
         scene = self._scenes.scene(
@@ -353,6 +345,7 @@ class Orchestrator:
                     self._submitted[job.id] = found.get(job.id, job.job.submit_s)
         if len(self._submitted) > 2 * len(snapshot.jobs) + 1000:
             there = {job.id for job in snapshot.jobs}
+            self._not_taken &= there
             with self._lock:
                 self._submitted = {id: at for id, at in self._submitted.items() if id in there}
         return self._submitted
@@ -384,7 +377,6 @@ class Orchestrator:
         found = measured(ended, snapshot.cluster, self._watch.corrections, self._expected)
         self._take_in(found, heard)
         for job in ended:
-            self._refused.pop(job.id, None)
             self._carried.pop(job.id, None)
             self._expected.pop(job.id, None)
         return found
@@ -470,6 +462,8 @@ class Orchestrator:
         for id, decision in list(self._unchecked.items()):
             job = there.get(id)
             if job is not None and decision.verb == "start":
+                if job.setback is not Setback.NONE:
+                    continue  # `_meet_setbacks` knows why
                 if job.state is JobState.WAITING:
                     self._refuse(id, "the cluster took the order, and the job waits still", snapshot.time_s, heard)
                 elif job.state in PLACES and not stands_as(job, decision):
@@ -479,16 +473,47 @@ class Orchestrator:
                     )
                     self._tell(heard, snapshot.time_s, "misplaced", text, id, job.parts[0].node if job.parts else "")
                 elif job.state in PLACES:
-                    self._refused.pop(id, None)
+                    self._setbacks.accept(id)
         self._unchecked.clear()
 
     def _refuse(self, id: str, said: str, time_s: float, heard: Heard) -> None:
-        """An order was not carried out: leave the job alone for a while, longer each time."""
-        times = self._refused[id].times + 1 if id in self._refused else 1
-        wait_s = min(BACK_OFF_S * 2 ** (times - 1), LONGEST_BACK_OFF_S)
-        self._refused[id] = Refused(times, self._monotonic() + wait_s, said)
-        again = f"It is tried again after {wait_s:.0f} s."
+        """An order was not carried out: leave the job alone for a while."""
+        again = f"It is tried again after {self._setbacks.refuse(id, said):.0f} s."
         self._tell(heard, time_s, "refused", f"job {id} could not be started: {said}. {again}", id)
+
+    def _meet_setbacks(self, snapshot: Snapshot, heard: Heard) -> None:
+        """Give back what we cannot place, hold again what a limit keeps from starting, and tell of both."""
+        seen = self._setbacks.look(snapshot)
+        for id, said in seen.limits.items():
+            text = f"job {id} cannot start now: {said}. It is passed over until that may have changed."
+            self._tell(heard, snapshot.time_s, "limit", text, id)
+        if seen.withdraw:
+            try:
+                self._backend.act([Order(id, "") for id in seen.withdraw])
+            except BackendError as error:
+                self._tell_once(heard, snapshot.time_s, "backend", f"the cluster did not take the orders: {error}")
+        self._give_back(seen.give_back, snapshot.time_s, heard)
+
+    def _give_back(self, reasons: Mapping[str, str], time_s: float, heard: Heard) -> None:
+        """Hand jobs to the cluster's own scheduler, and tell why."""
+        new = {id: reason for id, reason in reasons.items() if id not in self._not_taken}
+        if not new:
+            return
+        try:
+            answers = self._backend.give_back(new)
+        except BackendError as error:
+            self._tell_once(heard, time_s, "backend", f"jobs could not be given back: {error}")
+            return
+        for answer in answers:
+            if answer.done:
+                heard.given_back.add(answer.job)
+                text = f"job {answer.job} is back with the cluster's own scheduler: {new[answer.job]}."
+                self._tell(heard, time_s, "given-back", text, answer.job)
+            elif answer.is_final:
+                self._not_taken.add(answer.job)
+            else:
+                text = f"job {answer.job} could not be given back: {answer.said}. It is tried again every turn."
+                self._tell_once(heard, time_s, "given-back", text)
 
     # ---- what is decided now -----------------------------------------------------------------------------------------
 
@@ -496,11 +521,9 @@ class Orchestrator:
         """Ask the policy, or the fallback, as the guard says."""
         for policy in (self._guarded.policy, self._guarded.fallback):
             self._warm_up(policy)
-        now = self._monotonic()
-        held = frozenset(
-            scene.index[id] for id, refused in self._refused.items() if id in scene.index and refused.until > now
-        )
-        queued = frozenset(j for j in held if scene.live[j].state is JobState.WAITING)
+        passed = self._setbacks.passed_over({job.id: job for job in scene.live})
+        held = {scene.index[id] for id in (*passed, *self._going_back(scene, heard))}
+        queued = frozenset(j for j in held if scene.view.runs.state[j] == QUEUED)
         explain = Explaining(scene, self._judge, self._settings.explained)
         check = self._judge.check if self._judge.has_network else lambda view: ""
         decided = self._guarded.decide(scene, queued, self._backend.can_stop, unfit, explain, check, seed=self._number)
@@ -516,6 +539,16 @@ class Orchestrator:
                 nodes = ", ".join(decided.kept.nodes[id])
                 self._tell(heard, time_s, "kept", f"job {id} has waited long: {nodes} is kept for it.", id)
         return decided
+
+    def _going_back(self, scene: Scene, heard: Heard) -> Sequence[str]:
+        """The jobs of this scene that are not ours any more; those that no node could ever take are given back."""
+        never = {
+            scene.live[j].id: f"it {why_refused(scene.plan, scene.jobs, scene.view, j)}"
+            for j in np.flatnonzero(scene.view.runs.state == REFUSED).tolist()
+            if scene.live[j].state is JobState.WAITING and scene.live[j].managed
+        }
+        self._give_back(never, scene.snapshot.time_s, heard)
+        return [id for id in heard.given_back if id in scene.index]
 
     def _looks_back(self) -> bool:
         """Whether anybody who may decide looks at users and their past."""
@@ -548,6 +581,8 @@ class Orchestrator:
         heard.answers = tuple(answers)
         self._write(heard, time_s, lambda: self._memory.answered(decisions, answers), None)
         for decision, answer in zip(decisions, answers, strict=True):
+            if answer.is_final:
+                self._give_back({decision.job: answer.said}, time_s, heard)
             if not answer.done:
                 self._refuse(decision.job, answer.said or "the cluster gave no reason", time_s, heard)
                 continue
@@ -634,12 +669,7 @@ class Orchestrator:
         """Make the latest state, for other threads to read."""
         settings = self._settings
         starts = self._starts(scene, decided)
-        now = self._monotonic()
-        held = {
-            id: f"The cluster refused to start it ({refused.said}); it is tried again in {refused.until - now:.0f} s."
-            for id, refused in self._refused.items()
-            if refused.until > now
-        }
+        held = self._setbacks.passed_over({job.id: job for job in scene.live})
         self._standing = Standing(
             scene, decided.view, self._named, decided.by, starts, decided.kept.nodes, held, decided.is_cut
         )
