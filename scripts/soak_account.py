@@ -125,6 +125,8 @@ def _end(
         if not wish.may_requeue:
             return "its node crashed, and it was handed in with --no-requeue"
         return wrong("lost with its node", f"job {job.number}, sacct {states}")
+    if not runs and not records and job.cancelled_s is not None:
+        return "cancelled by its user while it was held: Slurm keeps no record of such a job"
     if not runs and happened.controller_died(job.submitted_s, job.submitted_s):
         return "forgotten by slurmctld, which was killed seconds after"
     if ended:
