@@ -69,16 +69,12 @@ NEVER_STARTS: Final = re.compile(
 LIMITS: Final = ("QOS", "Assoc", "Licenses", "Max")
 """Reasons of a limit of a user, an account, a QOS or a licence: the job starts nowhere until that changes."""
 
-LOST_ITS_PLACE: Final = (
-    "ReqNodeNotAvail",
-    "NodeDown",
-    "PartitionDown",
-    "PartitionInactive",
-    "JobLaunchFailure",
-    "launch failed requeued held",
-    "Reservation",
+LOST_ITS_PLACE: Final = re.compile(
+    r"ReqNodeNotAvail(?!, May be reserved)|NodeDown|PartitionDown|PartitionInactive|JobLaunchFailure"
+    r"|launch failed requeued held|Reservation"
 )
-"""Reasons for which a job that was let go to a place will not start there."""
+"""Reasons for which a job that was let go to a place will not start there. "May be reserved" is said for a moment of
+any job whose node another job may get first."""
 
 PATIENCE_S: Final = 60.0
 """A job that has not begun in its place for so long has lost it. Slurm looks for places every 30 s by default."""
@@ -108,6 +104,7 @@ class Naming:
 
     model_of: ModelOf
     is_family: Callable[[str], bool] = lambda name: True
+    nearest: Callable[[str], Sequence[str]] = lambda kind: ()  # models that an unknown GPU type may mean
     families: tuple[FamilyRule, ...] = ()
     partitions: frozenset[str] = frozenset()  # only these, with their nodes; none: all
     links: Mapping[str, Link] = field(default_factory=dict)  # inside a node, by its name
@@ -234,9 +231,12 @@ def sites_of(nodes: Sequence[SlurmNode], naming: Naming) -> tuple[dict[str, Site
         for word, count in node.gres:
             model = model_at(word, node.features, naming.model_of)
             if model is None:
+                key, (guess, *others) = word or '""', naming.nearest(word) or ("MODEL",)
+                also = f" (or {', '.join(others)})" if others else ""
                 problems[word] = (
                     f"node {node.name}: the GPU type '{word or '(none)'}' is not in the catalogue; its {count} GPUs "
-                    "were left out. Name the type, or a feature of the node, as 'adlro gpus' does."
+                    f"are left out. Name its model in ADLRO's config, under [slurm.types]: "
+                    f"{key} = \"{guess}\"{also}; 'adlro gpus' lists all models."
                 )
             else:
                 found.setdefault(model.name, []).extend((word, number + each) for each in range(count))
@@ -533,7 +533,7 @@ def _let_go(job: SlurmJob, words: Mapping[str, str], look: Look) -> Standing:
         return Standing(JobState.WAITING, False, said, Setback.UNPLACEABLE)
     if job.reason.startswith(LIMITS):
         return Standing(JobState.WAITING, True, said, Setback.LIMIT)
-    if look.down & set(hosts_in(job.required_nodes)) or job.reason.startswith(LOST_ITS_PLACE):
+    if look.down & set(hosts_in(job.required_nodes)) or LOST_ITS_PLACE.match(job.reason):
         return Standing(JobState.WAITING, True, said, Setback.PLACE)
     if look.now_s - _number(words.get("placed"), look.now_s) > PATIENCE_S:
         return Standing(JobState.WAITING, True, f"{said} for {PATIENCE_S:.0f} s", Setback.PLACE)
