@@ -43,6 +43,7 @@ from tests.slurm.lab import Lab, free_ports, running  # noqa: E402
 USERS: Final = ("games", "mail", "news", "backup")
 """Accounts that every Debian has; the last one is over its QOS."""
 LOOK_S: Final = 1.0
+FAILED_LAUNCH: Final = "launch failed requeued held"
 MINUTES_EACH: Final = 15
 """The time limit of the jobs."""
 
@@ -80,6 +81,7 @@ class Result:
     held: list[Idle]
     faults: Counter[str]
     drained: list[str]
+    failed_launches: int
     seconds: float
     jobs: int
     runs: int
@@ -102,6 +104,7 @@ class Result:
             "ends": dict(self.account.ends),
             "began_again": dict(self.account.again),
             "nodes_drained_by_slurm": self.drained,
+            "held_by_slurm_after_a_failed_launch": self.failed_launches,
             "idle_gpu": [asdict(each) for each in self.idle[:10]],
             "held": [asdict(each) for each in self.held[:10]],
             "problems": [asdict(each) for each in self.problems],
@@ -118,6 +121,8 @@ class Result:
             worst = found[0] if found else None
             lines.append(f"{title}: " + (f"{worst.seconds:.1f} s ({worst.shape}: {worst.row})" if worst else "none"))
         lines += [f"drained by Slurm itself: {each}" for each in self.drained]
+        if self.failed_launches:
+            lines.append(f"held by Slurm after a failed launch, and released by hand: {self.failed_launches}")
         for kind, count in Counter(problem.kind for problem in self.problems).most_common():
             lines.append(f"NOT GOOD, {count} times: {kind}")
             lines += [f"    {each.job} {each.text}" for each in self.problems if each.kind == kind][:5]
@@ -197,6 +202,7 @@ class Soak:
         self.watch = Watch(self.jobs, LIMITS[0])
         self.happened = Happened()
         self.drained: list[str] = []
+        self.failed_launches: set[str] = set()
         self.ours: set[str] = set()  # nodes that we have drained or ended
         self.problems: list[Problem] = []
         self.faults: Counter[str] = Counter()
@@ -282,6 +288,7 @@ class Soak:
             self.watch.see(found)
             self._looks += 1
             self._heal(found.states)
+            self._release_failed_launches(found.rows)
         self._last_look = now
         if self.daemon is not None and self._daemon_from_s is not None:
             self.watch.upset(now)
@@ -302,6 +309,13 @@ class Soak:
                 self.drained.append(f"{node} at {time.time():.0f}: {reason}")
                 self.say(f"Slurm drained {node}: {reason}")
                 self._try("scontrol", "update", f"NodeName={node}", "State=RESUME")
+
+    def _release_failed_launches(self, rows: Sequence[Row]) -> None:
+        """As an administrator would: Slurm holds a job whose launch failed. ADLRO's own jobs are ADLRO's to place."""
+        for row in rows:
+            if row.reason == FAILED_LAUNCH and (self.daemon is None or row.partition != PARTITION):
+                self.failed_launches.add(row.key)
+                self._try("scontrol", "release", row.number)
 
     def _rows(self) -> list[Row]:
         """What is in the queue by the last look, but for jobs whose dependency can never be met."""
@@ -535,14 +549,15 @@ class Soak:
                     text = f"{each.shape}: {each.seconds} s until {each.until_s:.0f}: {each.row}; free {each.free}"
                     problems.append(Problem("held too long while it could run", each.job, text))
         return Result(
-            self.settings, found, idle, held, self.faults, self.drained, time.time() - self._begin, len(self.jobs),
+            self.settings, found, idle, held, self.faults, self.drained, len(self.failed_launches),
+            time.time() - self._begin, len(self.jobs),
             sum(map(len, runs.values())), self._looks, self._blind, problems,
         )  # fmt: skip
 
 
 def soak(settings: Settings, say: Callable[[str], None]) -> Result:
     """A soak from beginning to end, with a Slurm of its own."""
-    conf = [f"PartitionName={OTHER} Nodes=ALL MaxTime=INFINITE State=UP"]
+    conf = ["DebugFlags=NO_CONF_HASH", f"PartitionName={OTHER} Nodes=ALL MaxTime=INFINITE State=UP"]
     lab = Lab(MACHINES, dbd=True, conf=conf, min_job_age_s=120)
     try:
         with running(lab):
