@@ -148,7 +148,7 @@ def _with_memory(random: Random, wish: Wish) -> Wish:
 
 def _impossible(random: Random, wish: Wish) -> Wish:
     options = random.choice(
-        [("--gres=gpu:9",), ("--mem=999G",), ("--gres=gpu:v100:5",), ("--gpus=999",), ("-N", "99"),
+        [("--gres=gpu:9",), ("--mem=999G",), ("--gres=gpu:v100:5",), ("--gpus=999",), ("--cpus-per-task=99",),
          ("--gres=gpu:1", "--constraint=nosuch")]
     )  # fmt: skip
     return replace(wish, options=options, is_impossible=True)
