@@ -398,6 +398,7 @@ def test_a_connection_that_the_other_side_closed_does_not_end_the_daemon() -> No
                 ours.send(b"GET /jobs")
         assert signal.getsignal(signal.SIGPIPE) is signal.SIG_DFL
     finally:
+        daemon.close()
         signal.signal(signal.SIGPIPE, before)
 
 
