@@ -34,7 +34,7 @@ from adlro.ingest.slurm import (
     whole_numbers,
 )
 from adlro.ingest.slurm_jobs import FamilyRule, Naming, comment_with, words_in
-from adlro.ingest.slurm_live import Commands, CommandSource, Reader, Rest, RestSource
+from adlro.ingest.slurm_live import FORGOTTEN_S, Commands, CommandSource, Reader, Rest, RestSource
 from adlro.ingest.telemetry.names import model_of
 
 SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "slurm" / "samples"
@@ -516,6 +516,26 @@ def test_a_number_that_slurm_gives_to_another_job_is_another_job() -> None:
     assert reader.read().jobs[0].job.submit_s == NOW - 400
     source.found = [job(submit_unix=NOW - 5)]
     assert reader.read().jobs[0].job.submit_s == NOW - 5
+
+
+def test_a_job_that_slurmctld_forgot_to_have_started_is_not_placed_while_its_first_run_may_go_on() -> None:
+    clock = {"now": NOW}
+    source = Fixed([runs("7")])
+    reader = Reader([source], NAMING, lambda: clock["now"])
+    first = reader.read().jobs[0]
+    assert (first.state, first.starts) == (JobState.RUNNING, 1)
+    source.found = [job("7")]  # as before it was placed: held, the same restart count, the same submission
+    told = reader.read()
+    assert (told.jobs[0].state, told.jobs[0].managed, told.jobs[0].starts) == (JobState.WAITING, False, 1)
+    assert "slurmctld forgot" in told.jobs[0].reason
+    assert any("it will begin again" in note for note in told.notes)
+    clock["now"] += FORGOTTEN_S
+    assert reader.read().jobs[0].managed
+    assert reader.read().jobs[0].job.submit_s == first.job.submit_s
+    source.found = [runs("7")]
+    assert reader.read().jobs[0].starts == 2  # Slurm says 1
+    source.found = [job("7", restarts=1)]
+    assert reader.read().jobs[0].managed  # it was put back, and Slurm knows it
 
 
 def test_a_source_that_fails_is_replaced_by_the_next_and_if_none_answers_that_is_an_error() -> None:

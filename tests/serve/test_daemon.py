@@ -385,6 +385,23 @@ def test_a_signal_ends_it_after_the_turn(number: signal.Signals) -> None:
     assert made.closed == ["orchestrator"]
 
 
+def test_a_connection_that_the_other_side_closed_does_not_end_the_daemon() -> None:
+    from adlro.serve.daemon import obeying_signals
+
+    daemon, _ = made_daemon(tick_s=600.0)
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as the command line sets it
+    try:
+        with obeying_signals(daemon):
+            ours, other = socket.socketpair()
+            other.close()
+            with ours, pytest.raises(BrokenPipeError):  # with SIGPIPE as it was, this process would be gone
+                ours.send(b"GET /jobs")
+        assert signal.getsignal(signal.SIGPIPE) is signal.SIG_DFL
+    finally:
+        daemon.close()
+        signal.signal(signal.SIGPIPE, before)
+
+
 def test_a_hang_up_reads_the_config_again(tmp_path: Path) -> None:
     from adlro.serve.daemon import obeying_signals
 

@@ -259,11 +259,11 @@ def test_real_daemons_that_are_killed_with_9_lose_no_job_and_run_none_twice_and_
 
 
 def soak() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("soak", ROOT / "scripts/soak.py")
+    spec = importlib.util.spec_from_file_location("soak_memory", ROOT / "scripts/soak_memory.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["soak"] = module
+    sys.modules["soak_memory"] = module
     spec.loader.exec_module(module)
     return module
 

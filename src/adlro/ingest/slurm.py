@@ -252,7 +252,7 @@ def nodes_of(found: Iterable[SlurmNode], model_of: Callable[[str], GpuModel | No
             if model is None:
                 problems[word] = (
                     f"node '{node.name}': the GPU type '{word or '(none)'}' is not in the catalogue, and was left out. "
-                    "Give the type or a feature of the node a name that 'adlro gpus' lists."
+                    f"Name its model with --types {word}=MODEL; 'adlro gpus' lists the models."
                 )
             else:
                 counts[model.name] = counts.get(model.name, 0) + count
@@ -263,7 +263,7 @@ def nodes_of(found: Iterable[SlurmNode], model_of: Callable[[str], GpuModel | No
 
 def model_at(word: str, features: Iterable[str], model_of: Callable[[str], GpuModel | None]) -> GpuModel | None:
     """The model of a GPU type, by the type (with or without an index), else by a feature of its node."""
-    names = filter(None, (word, INDEX_TYPE.sub("", word), *features))
+    names = (word, INDEX_TYPE.sub("", word), *features)
     return next(filter(None, map(model_of, names)), None)
 
 

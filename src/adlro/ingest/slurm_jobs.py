@@ -104,6 +104,7 @@ class Naming:
 
     model_of: ModelOf
     is_family: Callable[[str], bool] = lambda name: True
+    nearest: Callable[[str], Sequence[str]] = lambda kind: ()  # models that an unknown GPU type may mean
     families: tuple[FamilyRule, ...] = ()
     partitions: frozenset[str] = frozenset()  # only these, with their nodes; none: all
     links: Mapping[str, Link] = field(default_factory=dict)  # inside a node, by its name
@@ -230,9 +231,12 @@ def sites_of(nodes: Sequence[SlurmNode], naming: Naming) -> tuple[dict[str, Site
         for word, count in node.gres:
             model = model_at(word, node.features, naming.model_of)
             if model is None:
+                key, (guess, *others) = word or '""', naming.nearest(word) or ("MODEL",)
+                also = f" (or {', '.join(others)})" if others else ""
                 problems[word] = (
                     f"node {node.name}: the GPU type '{word or '(none)'}' is not in the catalogue; its {count} GPUs "
-                    "were left out. Name the type, or a feature of the node, as 'adlro gpus' does."
+                    f"are left out. Name its model in ADLRO's config, under [slurm.types]: "
+                    f"{key} = \"{guess}\"{also}; 'adlro gpus' lists all models."
                 )
             else:
                 found.setdefault(model.name, []).extend((word, number + each) for each in range(count))

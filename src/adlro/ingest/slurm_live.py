@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, final
 from urllib.parse import urlsplit
 
 from adlro.core.errors import BackendError, TelemetryError
-from adlro.core.ports import ENDED, JobState, LiveJob, Part, Snapshot
+from adlro.core.ports import ENDED, JobState, LiveJob, Part, Setback, Snapshot
 from adlro.ingest.slurm import (
     SlurmJob,
     SlurmNode,
@@ -31,7 +31,17 @@ from adlro.ingest.slurm import (
     reservations_in,
     version_in,
 )
-from adlro.ingest.slurm_jobs import Naming, Site, Told, cluster_of, down_of, reserved_nodes, sites_of, told_of
+from adlro.ingest.slurm_jobs import (
+    RUNS,
+    Naming,
+    Site,
+    Told,
+    cluster_of,
+    down_of,
+    reserved_nodes,
+    sites_of,
+    told_of,
+)
 
 TIMEOUT_S: Final = 30.0
 """Slurm itself gives up on its controller after about 9 s; a large queue takes a second to be written down."""
@@ -42,6 +52,12 @@ KNOWN_API: Final = 42
 REREAD_S: Final = 60.0
 """However often the answer is "not modified", after so long everything is read anew."""
 
+HANGS_S: Final = 10.0
+"""A slurmrestd that let a question time out is not asked for so long; the command line is used at once instead."""
+
+PROBE_S: Final = 2.0
+"""Then it is asked whether it answers again, and is not waited for longer than this."""
+
 MARGIN_S: Final = 10
 """How far this machine's clock may be ahead of that of a slurmctld which does not tell its own (22.05)."""
 
@@ -50,6 +66,12 @@ SAME_S: Final = 10.0
 
 KEPT_S: Final = 900.0
 """How long a job that vanished from Slurm's answers is told as ended."""
+
+FORGOTTEN_S: Final = 20.0
+"""A job that slurmctld forgot to have started is not placed for so long. Its script still runs: slurmctld ends that run
+when the node registers (5 s later in the lab). Who starts the job again before has it twice, and Slurm drains the node
+("Duplicate jobid").
+"""
 
 MOST_NOTES: Final = 50
 
@@ -85,6 +107,7 @@ class Rest:
         self._secret = ""
         self._connection: http.client.HTTPConnection | None = None
         self._api = 0
+        self._hung_s: float | None = None  # when it last let a question time out, by the clock that never jumps
 
     @property
     def api(self) -> int:
@@ -104,6 +127,7 @@ class Rest:
         return self._ask(method, f"/slurm/v0.0.{self.api}{path}", body, again)
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None, again: bool) -> tuple[int, Any]:
+        self._check_hangs()
         if not again:
             self.close()  # a connection that the other side has closed would fail after the request was sent
         try:
@@ -138,12 +162,32 @@ class Rest:
                 f"slurmrestd at {self.address} answers {status} to {path}, and not in JSON: {text[:80]!r}."
             ) from None
 
+    def _check_hangs(self) -> None:
+        """Raise at once while it hangs: who waits for it at every call holds up every turn."""
+        if self._hung_s is None:
+            return
+        for_s = time.monotonic() - self._hung_s
+        if for_s < HANGS_S:
+            raise BackendError(
+                f"slurmrestd at {self.address} does not answer: it let a question time out {for_s:.0f} s ago."
+            )
+        try:
+            self._exchange("GET", "/openapi/v3", None, min(PROBE_S, self._timeout_s))
+        except (OSError, http.client.HTTPException) as error:
+            raise self._silent(error) from None
+        finally:
+            self.close()  # its time-out is that of the probe
+        self._hung_s = None
+
     def _silent(self, error: Exception) -> BackendError:
+        self._hung_s = time.monotonic() if isinstance(error, TimeoutError) else None
         return BackendError(f"slurmrestd at {self.address} does not answer: {_said(error)}.")
 
-    def _exchange(self, method: str, path: str, body: Mapping[str, Any] | None) -> tuple[int, bytes]:
+    def _exchange(
+        self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float | None = None
+    ) -> tuple[int, bytes]:
         if self._connection is None:
-            self._connection = connection_to(self.address, self._timeout_s)
+            self._connection = connection_to(self.address, timeout_s or self._timeout_s)
         headers = {"Accept": "application/json"}
         if self._token is not None:
             self._secret = self._secret or self._token()
@@ -423,12 +467,21 @@ class Before:
     at_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """A job that ran, and of which slurmctld knew no more when it was started again: when that was seen, how often."""
+
+    at_s: float
+    starts: int
+
+
 @final
 class Reader:
     """Snapshots of one Slurm, from the first of its sources that answers.
 
     It keeps what Slurm forgets: the devices of a job that has ended, the first submission of one that was put back,
-    and that a job was there at all, should Slurm lose it or drop it before it was seen to end.
+    that a job ran when slurmctld was killed before it had saved that, and that a job was there at all, should Slurm
+    lose it or drop it before it was seen to end.
     """
 
     def __init__(self, sources: Sequence[Source], naming: Naming, clock: Callable[[], float] = time.time) -> None:
@@ -439,6 +492,7 @@ class Reader:
         self._parts: dict[str, tuple[Part, ...]] = {}
         self._first: dict[str, tuple[SlurmJob, float]] = {}
         self._gone: dict[str, LiveJob] = {}
+        self._forgotten: dict[str, Forgotten] = {}
         self._before: Before | None = None
 
     def read(self) -> Snapshot:
@@ -452,8 +506,9 @@ class Reader:
         reserved = reserved_nodes(reading.reservations, sites, now)
         keeps_types = reading.version is None or reading.version < (24, 11)
         told, odd = told_of(reading.jobs, sites, self._naming, now, keeps_types, reserved)
-        kept = {each.live.id: self._with_memory(each) for each in told}
-        lost = self._note_gone(kept, now)
+        lost: list[str] = []
+        kept = {each.live.id: self._with_memory(each, now, lost) for each in told}
+        lost += self._note_gone(kept, now)
         self._told, self._sites = kept, sites
         live = [each.live for each in kept.values()]
         snapshot = Snapshot(
@@ -502,7 +557,7 @@ class Reader:
                 notes.append(f"{source.what} was not used: {error}")
         raise BackendError(" ".join(note.removeprefix(f"{self._sources[0].what} was not used: ") for note in notes[:2]))
 
-    def _with_memory(self, told: Told) -> Told:
+    def _with_memory(self, told: Told, now_s: float, notes: list[str]) -> Told:
         """A job with what Slurm has forgotten of it."""
         live = told.live
         before = self._first.get(live.id)
@@ -510,6 +565,12 @@ class Reader:
             self._first[live.id] = before = told.job, live.job.submit_s
             self._parts.pop(live.id, None)
             self._gone.pop(live.id, None)
+            self._forgotten.pop(live.id, None)
+        elif _was_forgotten(before[0], told.job):
+            earlier = self._forgotten.get(live.id, Forgotten(0.0, 0))
+            self._forgotten[live.id] = Forgotten(now_s, earlier.starts + 1)
+            notes.append(f"job {live.id} ran on {before[0].node_list}, and slurmctld forgot it: it will begin again")
+        live = self._as_forgotten(live, now_s)
         first = min(before[1], live.job.submit_s)
         self._first[live.id] = told.job, first
         if live.state is JobState.RUNNING and any(part.indices for part in live.parts):
@@ -522,6 +583,17 @@ class Reader:
         ends = live.state is JobState.RUNNING or live.state in ENDED
         parts = self._parts.get(live.id, live.parts) if ends else live.parts
         return replace(told, live=replace(live, parts=parts, job=replace(live.job, submit_s=first)))
+
+    def _as_forgotten(self, live: LiveJob, now_s: float) -> LiveJob:
+        """A job with the starts that slurmctld forgot; one that it forgot just now is not to be placed yet."""
+        forgotten = self._forgotten.get(live.id)
+        if forgotten is None:
+            return live
+        live = replace(live, starts=live.starts + forgotten.starts)
+        if live.state is not JobState.WAITING or not live.managed or now_s - forgotten.at_s >= FORGOTTEN_S:
+            return live
+        reason = "slurmctld forgot that it ran; it is placed again when that run must have ended"
+        return replace(live, managed=False, reason=reason, setback=Setback.NONE)
 
     def _note_gone(self, now: Mapping[str, Told], time_s: float) -> list[str]:
         """Tell of jobs that are in the answers no longer though nobody saw them end."""
@@ -543,6 +615,7 @@ class Reader:
                 )
             self._first.pop(name, None)
             self._parts.pop(name, None)
+            self._forgotten.pop(name, None)
         self._gone = {name: job for name, job in self._gone.items() if time_s - (job.ended_s or 0.0) < KEPT_S}
         return notes
 
@@ -556,6 +629,12 @@ def _is_another(before: SlurmJob, now: SlurmJob) -> bool:
     """Whether a number has been given to another job: slurmctld forgets what it had no time to save."""
     moved = before.submit_unix != now.submit_unix and now.restarts <= before.restarts
     return moved or before.user != now.user or before.name != now.name
+
+
+def _was_forgotten(before: SlurmJob, now: SlurmJob) -> bool:
+    """Whether a job ran and waits with the same restart count: slurmctld was killed before it had saved the start."""
+    ran = before.state in RUNS or before.state == "COMPLETING"
+    return ran and now.state == "PENDING" and now.restarts == before.restarts
 
 
 def _said(error: Exception) -> str:

@@ -74,6 +74,9 @@ class SlurmTable(Schema):
     families: list[FamilyTable] = Field(
         default=[], description="Tables {field, pattern, family}: the first whose pattern fits says a job's family."
     )
+    types: dict[str, str] = Field(
+        default={}, description='The GPU model of a GRES type that the catalogue does not know, as in turing = "t4".'
+    )
     cluster: str = Field(default="", description="A cluster file that says how GPUs and nodes are joined.")
     submit_as: Literal["nobody", "self", "user"] = Field(
         default="nobody", description="As whom jobs of the API are handed in: nobody (they are not), self, or user."

@@ -544,7 +544,11 @@ class Daemon:
 
 @contextmanager
 def obeying_signals(daemon: Daemon) -> Iterator[None]:
-    """SIGTERM and SIGINT end the daemon after its turn, a second SIGINT at once; SIGHUP reads the config again."""
+    """SIGTERM and SIGINT end the daemon after its turn, a second SIGINT at once; SIGHUP reads the config again.
+
+    SIGPIPE is ignored, though commands end by it (`adlro … | head`): whoever closes a connection to the daemon, as a
+    slurmrestd that is killed does, would end the daemon too.
+    """
 
     def end(number: int, frame: object) -> None:
         daemon.stop()
@@ -552,6 +556,7 @@ def obeying_signals(daemon: Daemon) -> Iterator[None]:
 
     handlers = {signal.SIGTERM: end, signal.SIGINT: end, signal.SIGHUP: lambda number, frame: daemon.reload()}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    before[signal.SIGPIPE] = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     try:
         yield
     finally:

@@ -179,6 +179,7 @@ def _slurm(config: Config) -> Backend:
             command_line=table.command_line,
             partitions=tuple(table.partitions),
             families=tuple((rule.field, rule.pattern, rule.family) for rule in table.families),
+            types=tuple(table.types.items()),
             cluster=table.cluster,
             submit_as=table.submit_as,
             submit_partition=table.submit_partition,
