@@ -204,3 +204,45 @@ def test_a_user_sees_in_squeue_what_the_job_waits_for_and_when_it_may_start(plai
         assert "[adlro:" not in living.says(first)
         lines = plain_lab.run("squeue", "--noheader", f"--jobs={array}", "--format=%i").split()
         assert lines == [f"{array}_[1-3]"]  # still one record
+
+
+@pytest.fixture(scope="module")
+def limited_lab() -> Iterator[Lab]:
+    """A Slurm with accounts, in which root may hold four GPUs at a time with the QOS `small`."""
+    with running(Lab(dbd=True)) as started:
+        started.run("sacctmgr", "--immediate", "add", "qos", "small", "set", "MaxTRESPerUser=gres/gpu=4")
+        started.run("sacctmgr", "--immediate", "add", "qos", "tiny", "set", "MaxTRESPerJob=gres/gpu=1")
+        started.run("sacctmgr", "--immediate", "modify", "user", "root", "set", "qos+=small,tiny")
+        yield started
+
+
+def test_a_job_over_its_limit_is_decided_once_and_leaves_its_gpus_to_others(limited_lab: Lab) -> None:
+    with Living(limited_lab) as living:
+        small = ("--qos=small", "--time=5")
+        first = limited_lab.sbatch("sleep 60", *OURS, *small, "--gres=gpu:2")
+        living.until(first, "RUNNING")
+        over = limited_lab.sbatch("sleep 0.2", *OURS, *small, "--gres=gpu:4")
+        also = limited_lab.sbatch("sleep 0.2", *OURS, *small, "--gres=gpu:4")
+        ones = [limited_lab.sbatch("sleep 60", *OURS, "--gres=gpu:1", "--time=5") for _ in range(12)]
+        for name in ones:
+            living.until(name, "RUNNING", 30)
+        assert living.decided.count(over) == 1  # it came in the same turn as the other one
+        assert living.decided.count(also) <= 1
+        alarms = [alarm.text for alarm in living.alarms if alarm.kind == "limit" and alarm.job == over]
+        assert len(alarms) == 1
+        assert "QOSMaxGRESPerUser" in alarms[0]
+        assert living.says(over).startswith("PENDING JobHeldUser")  # held again, and pinned nowhere
+        why = living.orchestrator.why(over)
+        assert why is not None
+        assert "QOSMaxGRESPerUser" in why.text
+        limited_lab.run("scancel", first, *ones)
+        living.until(over, "COMPLETED", 40)
+        living.until(also, "COMPLETED", 40)
+
+
+def test_a_job_that_its_qos_never_lets_start_is_slurms(limited_lab: Lab) -> None:
+    with Living(limited_lab) as living:
+        name = limited_lab.sbatch("sleep 0.2", *OURS, "--qos=tiny", "--gres=gpu:2", "--time=5")
+        living.until(name, "adlro:released", 20)
+        assert living.decided.count(name) <= 1
+        assert "JobHeld" not in living.says(name)
