@@ -175,9 +175,6 @@ class Way(Protocol):
     def place(self, place: Place) -> None:
         """Pin a job to nodes, or to none, and let it go."""
 
-    def withdraw(self, job: str, comment: str) -> None:
-        """Unpin and hold a job that was let go and has not begun."""
-
     def note(self, job: str, comment: str) -> None:
         """Write the comment of a job."""
 
@@ -213,11 +210,6 @@ class RestWay:
         if place.begin_s is not None:
             body["begin_time"] = {"set": True, "number": int(place.begin_s)} if new else "now"
         self._post(f"/job/{place.job}", body)
-
-    def withdraw(self, job: str, comment: str) -> None:
-        """Unpin and hold a job, all or nothing."""
-        nodes: dict[str, Any] = {"required_nodes": []} if self._rest.api >= NEW_API else {"nodelist": ""}
-        self._post(f"/job/{job}", {"hold": True, "comment": comment, **nodes})
 
     def note(self, job: str, comment: str) -> None:
         """Write the comment of a job."""
@@ -318,7 +310,10 @@ class CommandWay:
         self._run(["scontrol", "release", place.job])
 
     def withdraw(self, job: str, comment: str) -> None:
-        """Hold a job, then unpin it: in between it cannot start elsewhere."""
+        """Hold a job that was let go and has not begun, then unpin it: in between it cannot start elsewhere.
+
+        slurmrestd has no word for this: its hold is an administrator's, which is not ours to end.
+        """
         self._run(["scontrol", "uhold", job])
         self._run(["scontrol", "update", f"JobId={job}", "ReqNodeList=", f"Comment={comment}"])
 
@@ -600,7 +595,7 @@ class Slurm:
             raise NotNowError("putting a job back needs the command line, which was not given")
         held = told.comment(decision="", placed="", held="yes")
         if told.is_pending and not told.is_held:  # let go to a place, and it has not begun
-            self._tell(lambda way: way.withdraw(told.live.id, held), told.is_task)
+            self._say(lambda _: commands.withdraw(told.live.id, held), commands)
             return ""
         if told.live.state is JobState.WAITING:
             return "it waits already"
