@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, Protocol, TypeVar, final
 from urllib.parse import urlsplit
 
+from adlro.core.accounts import Account
 from adlro.core.errors import BackendError, TelemetryError
 from adlro.core.ports import ENDED, JobState, LiveJob, Part, Snapshot
 from adlro.ingest.slurm import SlurmJob, SlurmNode, jobs_in, nodes_in, read_jobs, read_nodes, version_in
@@ -194,16 +195,20 @@ class Commands:
             self._environment["SLURM_CONF"] = conf or os.environ["SLURM_CONF"]
         self._version: tuple[int, int] | None = None
 
-    def run(self, command: Sequence[str], stdin: str = "") -> Ran:
-        """Run a command to its end. One that is not there, or does not end, is a BackendError."""
+    def run(self, command: Sequence[str], stdin: str = "", account: Account | None = None) -> Ran:
+        """Run a command to its end. One that is not there, or does not end, is a BackendError.
+
+        With an account it runs as that user, with the user's uid, gid and groups and none of our environment's values.
+        """
         try:
             done = subprocess.run(
                 list(command),
                 input=stdin.encode(),
                 capture_output=True,
                 timeout=self._timeout_s,
-                env=self._environment,
+                env=self._environment_of(account),
                 check=False,
+                **({} if account is None else _becoming(account)),
             )
         except FileNotFoundError:
             raise BackendError(f"{command[0]} is not installed here; Debian's package is slurm-client.") from None
@@ -212,6 +217,13 @@ class Commands:
         except (OSError, ValueError) as error:
             raise BackendError(f"{command[0]} cannot be run: {error}.") from None
         return Ran(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+
+    def _environment_of(self, account: Account | None) -> dict[str, str]:
+        """What a command finds in its environment."""
+        if account is None:
+            return self._environment
+        theirs = {"HOME": account.home, "USER": account.name, "LOGNAME": account.name, "SHELL": account.shell}
+        return self._environment | theirs
 
     @property
     def version(self) -> tuple[int, int]:
@@ -223,6 +235,18 @@ class Commands:
                 raise BackendError(f"'scontrol --version' says {ran.said!r}; expected a version of Slurm.")
             self._version = int(found[1]), int(found[2])
         return self._version
+
+
+def _becoming(account: Account) -> dict[str, Any]:
+    """How subprocess becomes another user, in a folder that everybody may enter, and in no terminal of ours."""
+    return {
+        "user": account.uid,
+        "group": account.gid,
+        "extra_groups": account.groups,
+        "umask": 0o077,
+        "cwd": "/",
+        "start_new_session": True,
+    }
 
 
 class Source(Protocol):

@@ -6,7 +6,7 @@ from typing import Any, Final, final
 
 from pydantic_core import to_json
 
-from adlro.core.errors import AdlroError, BackendError, StoreError
+from adlro.core.errors import AccountError, AdlroError, BackendError, StoreError
 
 LONGEST_SHOWN: Final = 80
 
@@ -48,6 +48,8 @@ def refused_for(error: AdlroError, where: str) -> Refused:
     """What a user's mistake, or a cluster that does not answer, is over HTTP."""
     if isinstance(error, BackendError | StoreError):
         return refused(503, str(error), where, "a cluster that answers", "Ask again in a while, or ask an operator.")
+    if isinstance(error, AccountError):
+        return refused(403, str(error), where, "a user whose jobs this daemon takes", "Ask an operator.")
     return refused(409, str(error), where)
 
 

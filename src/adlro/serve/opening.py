@@ -49,6 +49,7 @@ def check(config: Config) -> None:
     """Find mistakes that would else show when a standby takes over."""
     from adlro.decide.catalogue import find_policy
 
+    config.check_owners()
     for name in (config.policy.name, config.policy.fallback):
         find_policy(name)
     if config.telemetry.is_on:
@@ -75,6 +76,7 @@ def open_memory(config: Config) -> tuple[Store, tuple[str, ...]]:
 
 def open_backend(config: Config) -> tuple[Backend, Callable[[], float]]:
     """The cluster that a config names, and its clock."""
+    config.check_owners()
     match config.backend.kind:
         case "simulated":
             return _simulated(config)
@@ -163,6 +165,7 @@ def _local(config: Config) -> "Local":
         driver_numbers=machine.driver_numbers,
         has_gpus=machine.has_gpus,
         grace_s=table.grace_s,
+        owners=config.owners(),
     )
 
 
@@ -182,6 +185,7 @@ def _slurm(config: Config) -> Backend:
             cluster=table.cluster,
             submit_as=table.submit_as,
             submit_partition=table.submit_partition,
+            min_uid=config.api.min_uid,
             timeout_s=table.timeout_s,
         )
     )

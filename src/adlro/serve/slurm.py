@@ -56,8 +56,10 @@ class SlurmOptions:
     cluster: str = ""
     """A cluster file that says how GPUs and nodes are joined, for nodes of the same names."""
     submit_as: str = "nobody"
-    """As whom jobs of ADLRO's API are handed in: nobody (they are not), self (the daemon), user (their owner)."""
+    """Which account jobs of ADLRO's API run as: nobody (none are taken), self (the daemon's), user (their user's)."""
     submit_partition: str = ""
+    min_uid: int = 0
+    """The lowest uid that jobs may run as; 0 is UID_MIN of /etc/login.defs."""
     timeout_s: float = 30.0
 
 
@@ -80,7 +82,13 @@ def slurm_backend(options: SlurmOptions) -> Backend:
     parts = slurm_parts(options)
     if options.submit_as not in ("nobody", "self", "user"):
         raise ConfigError(f"submit_as is '{options.submit_as}'; expected nobody, self or user.")
-    handing = Handing(options.submit_as, options.submit_partition or next(iter(options.partitions), ""))
+    if options.submit_as == "user" and not (options.command_line and os.geteuid() == 0):
+        raise ConfigError(
+            "submit_as is 'user': the daemon must be root, and command_line must be true, so that sbatch runs as the "
+            "job's user. slurmrestd would run the job as the owner of the daemon's own token."
+        )
+    partition = options.submit_partition or next(iter(options.partitions), "")
+    handing = Handing(options.submit_as, partition, min_uid=options.min_uid)
     return Slurm(parts.reader, parts.rest, parts.commands, handing)
 
 

@@ -8,7 +8,8 @@ local PLACERS = { [0] = true@PLACERS@ }
 -- Only for sites on which each GPU has a type of its own: what users ask for, and the node feature that means it.
 local TYPES = { @TYPES@ }
 -- What a user may say to ADLRO in a comment. All other words that begin with adlro: are ours.
-local FOR_USERS = { family = true, estimate = true, models = true, gpumemory = true }
+-- `token` names a submission of the API, which runs sbatch as the user; it says nothing about where a job runs.
+local FOR_USERS = { family = true, estimate = true, models = true, gpumemory = true, token = true }
 
 -- Whether a job goes to our partitions only; one that names none goes to Slurm's default.
 local function is_ours(asked, partitions)
