@@ -112,6 +112,25 @@ def test_it_is_not_made_where_jobs_could_not_run_as_their_users(lab: Lab, monkey
         slurm_backend(replace(by_rest, command_line=True))
 
 
+def test_a_user_whose_sbatch_hangs_does_not_keep_others_waiting_again_and_again(
+    by_socket: Driven, ann: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_socket.backend = slurm_backend(replace(options_of(by_socket.lab, "socket"), submit_as="user"))
+
+    def hang(self: CommandWay, *what: object) -> str:
+        raise BackendError("sbatch has not answered for 30 s.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CommandWay, "submit", hang)
+        patch.setattr("adlro.act.slurm.HUNG_S", 0.0)
+        with pytest.raises(BackendError, match="hand it in again"):
+            by_socket.submit("id", user=ann.name)
+    with pytest.raises(AccountError, match=r"hung while Slurm was up.*in (600|599) s"):
+        by_socket.submit("id", user=ann.name)
+    with temporary_account() as bob:
+        by_socket.submit("id", user=bob.name)
+
+
 @pytest.fixture(scope="module")
 def plugged(ann: Account) -> Iterator[Lab]:
     """A Slurm with the plugin that we ship, which tells the words of users from ours."""

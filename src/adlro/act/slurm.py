@@ -7,6 +7,7 @@ between the job is held: whoever dies there leaves it waiting, not lost.
 import re
 import secrets
 import shlex
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
@@ -28,6 +29,10 @@ CONTROLLER_GONE: Final = re.compile(
 )
 SAYS_NOTHING: Final = "Unexpected message received"
 """What Slurm says of an update when the controller is gone, and of some that it refuses."""
+
+HUNG_S: Final = 5.0
+BARRED_S: Final = 600.0
+"""A user whose sbatch failed only after HUNG_S, while Slurm was up, may submit again after this time."""
 
 ARRAY_UPDATE: Final = "job array update"
 """22.05's slurmrestd says that this failed when it has been done."""
@@ -402,6 +407,7 @@ class Slurm:
         self._done: dict[str, str] = {}  # orders since the last reading
         self._snapshot: Snapshot | None = None
         self._slurm_user: int | None = None  # asked for once
+        self._barred: dict[int, float] = {}  # uids whose sbatch did not end, and until when they wait
 
     @property
     def can_stop(self) -> bool:
@@ -456,6 +462,10 @@ class Slurm:
         account = account_of(user, self._handing.min_uid)
         if self._commands is None:  # slurmrestd runs jobs as the owner of our token
             raise AccountError("a job can be submitted as its user with Slurm's commands only, and they are off.")
+        if (wait_s := self._barred.get(account.uid, 0.0) - time.monotonic()) > 0:
+            raise AccountError(
+                f"the last sbatch of {user!r} hung while Slurm was up. Find out why, and try again in {wait_s:.0f} s."
+            )
         if self._slurm_user is None:
             self._slurm_user = self._commands.administrator()
         if account.uid == self._slurm_user:
@@ -593,7 +603,9 @@ class Slurm:
 
     def _hand_in(self, script: str, wish: Mapping[str, Any], name: str, token: str) -> str:
         """Hand in once. If the answer got lost, look whether the job is there before anybody tries again."""
-        ways = [self._commands] if wish["account"] and self._commands is not None else self._ways()
+        account: Account | None = wish["account"]
+        ways = [self._commands] if account and self._commands is not None else self._ways()
+        began = time.monotonic()
         for way in ways:
             try:
                 if isinstance(way, RestWay) and self._rest is not None:
@@ -607,7 +619,10 @@ class Slurm:
             except RefusedError as said:
                 raise BackendError(f"Slurm does not take the job: {said}.") from None
             except BackendError as error:
-                return self._found(token, wish["account"], error)
+                # A user can stop a process of theirs, and everybody waits for it here: not again and again.
+                if account and time.monotonic() - began >= HUNG_S and way.is_up():
+                    self._barred[account.uid] = time.monotonic() + BARRED_S
+                return self._found(token, account, error)
         raise BackendError("there is no way to tell Slurm anything: neither slurmrestd nor its commands.")
 
     def _found(self, token: str, account: Account | None, error: BackendError) -> str:

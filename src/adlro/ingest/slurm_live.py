@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from adlro.core.accounts import Account
 from adlro.core.errors import BackendError, TelemetryError
 from adlro.core.ports import ENDED, JobState, LiveJob, Part, Snapshot
+from adlro.ingest.as_user import run_as
 from adlro.ingest.slurm import SlurmJob, SlurmNode, jobs_in, nodes_in, read_jobs, read_nodes, version_in
 from adlro.ingest.slurm_jobs import Naming, Site, Told, cluster_of, down_of, sites_of, told_of
 
@@ -198,17 +199,19 @@ class Commands:
     def run(self, command: Sequence[str], stdin: str = "", account: Account | None = None) -> Ran:
         """Run a command to its end. One that is not there, or does not end, is a BackendError.
 
-        With an account it runs as that user, with the user's uid, gid and groups and none of our environment's values.
+        With an account it runs as that user, with the user's uid, gid and groups.
         """
         try:
+            if account is not None:
+                code, out, err = run_as(account, command, stdin, self._environment, self._timeout_s)
+                return Ran(code, out.decode(errors="replace"), err.decode(errors="replace"))
             done = subprocess.run(
                 list(command),
                 input=stdin.encode(),
                 capture_output=True,
                 timeout=self._timeout_s,
-                env=self._environment_of(account),
+                env=self._environment,
                 check=False,
-                **({} if account is None else _becoming(account)),
             )
         except FileNotFoundError:
             raise BackendError(f"{command[0]} is not installed here; Debian's package is slurm-client.") from None
@@ -217,13 +220,6 @@ class Commands:
         except (OSError, ValueError) as error:
             raise BackendError(f"{command[0]} cannot be run: {error}.") from None
         return Ran(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
-
-    def _environment_of(self, account: Account | None) -> dict[str, str]:
-        """What a command finds in its environment."""
-        if account is None:
-            return self._environment
-        theirs = {"HOME": account.home, "USER": account.name, "LOGNAME": account.name, "SHELL": account.shell}
-        return self._environment | theirs
 
     @property
     def version(self) -> tuple[int, int]:
@@ -235,18 +231,6 @@ class Commands:
                 raise BackendError(f"'scontrol --version' says {ran.said!r}; expected a version of Slurm.")
             self._version = int(found[1]), int(found[2])
         return self._version
-
-
-def _becoming(account: Account) -> dict[str, Any]:
-    """How subprocess becomes another user, in a folder that everybody may enter, and in no terminal of ours."""
-    return {
-        "user": account.uid,
-        "group": account.gid,
-        "extra_groups": account.groups,
-        "umask": 0o077,
-        "cwd": "/",
-        "start_new_session": True,
-    }
 
 
 class Source(Protocol):

@@ -50,6 +50,10 @@ def check(config: Config) -> None:
     from adlro.decide.catalogue import find_policy
 
     config.check_owners()
+    if config.backend.kind == "slurm":
+        from adlro.serve.slurm import check_submitting
+
+        check_submitting(config.slurm.submit_as, config.slurm.command_line)
     for name in (config.policy.name, config.policy.fallback):
         find_policy(name)
     if config.telemetry.is_on:
@@ -194,7 +198,10 @@ def _slurm(config: Config) -> Backend:
 def _shadow(config: Config) -> Backend:
     from adlro.serve.shadow import FILE, shadowed
 
-    return shadowed(_slurm(config), config.beside_store(FILE, config.shadow.record))
+    submits_nothing = config.slurm.model_copy(update={"submit_as": "nobody"})
+    return shadowed(
+        _slurm(config.model_copy(update={"slurm": submits_nothing})), config.beside_store(FILE, config.shadow.record)
+    )
 
 
 # ---- the API -----------------------------------------------------------------------------------------------------

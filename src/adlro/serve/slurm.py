@@ -79,17 +79,22 @@ class Parts:
 
 def slurm_backend(options: SlurmOptions) -> Backend:
     """The back end of these options. Nothing is asked of Slurm yet."""
+    check_submitting(options.submit_as, options.command_line)
     parts = slurm_parts(options)
-    if options.submit_as not in ("nobody", "self", "user"):
-        raise ConfigError(f"submit_as is '{options.submit_as}'; expected nobody, self or user.")
-    if options.submit_as == "user" and not (options.command_line and os.geteuid() == 0):
+    partition = options.submit_partition or next(iter(options.partitions), "")
+    handing = Handing(options.submit_as, partition, min_uid=options.min_uid)
+    return Slurm(parts.reader, parts.rest, parts.commands, handing)
+
+
+def check_submitting(submit_as: str, has_commands: bool) -> None:
+    """Raise ConfigError unless jobs can be handed in as this account."""
+    if submit_as not in ("nobody", "self", "user"):
+        raise ConfigError(f"submit_as is '{submit_as}'; expected nobody, self or user.")
+    if submit_as == "user" and not (has_commands and os.geteuid() == 0):
         raise ConfigError(
             "submit_as is 'user': the daemon must be root, and command_line must be true, so that sbatch runs as the "
             "job's user. slurmrestd would run the job as the owner of the daemon's own token."
         )
-    partition = options.submit_partition or next(iter(options.partitions), "")
-    handing = Handing(options.submit_as, partition, min_uid=options.min_uid)
-    return Slurm(parts.reader, parts.rest, parts.commands, handing)
 
 
 def slurm_parts(options: SlurmOptions) -> Parts:
