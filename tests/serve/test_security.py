@@ -108,6 +108,7 @@ def test_a_user_given_as_a_number_is_refused_to_an_operator_too(service: FakeSer
     before = set(service.jobs)
     answer = client_for(service, "root").post(f"{V1}/jobs", json={"job": {"family": "learning", "user": user}})
     assert (answer.status_code, answer.json()["error"]["where"]) == (422, "body.job.user")
+    assert answer.json()["error"]["expected"].startswith("a login name")
     assert set(service.jobs) == before
 
 

@@ -313,7 +313,7 @@ def add_doing(app: FastAPI, kit: Kit) -> None:
         submission = submission_of(fitting(given), user, now.state.snapshot.time_s)
         id = await to_thread.run_sync(kit.service.submit, submission)
         now.touch(id)
-        log.info("job submitted", extra={"by": who.name, "job": id})
+        log.info("job submitted", extra={"by": who.name, "user": user, "job": id})
         return in_json({"id": id}, 201, {"Location": f"{V1}/jobs/{id}"})
 
     @app.delete(
