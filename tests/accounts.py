@@ -5,6 +5,7 @@ import secrets
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 from tests.parts import program
 
 from adlro.core.accounts import Account, account_of
+
+PATIENCE_S = 30.0
 
 
 @contextmanager
@@ -36,5 +39,11 @@ def temporary_account() -> Iterator[Account]:
 
 
 def _run(command: str, *words: str, must: bool = True) -> None:
-    done = subprocess.run([program(command), *words], capture_output=True, text=True)
+    """Run one to its end. Another test may hold the lock of the user database just now."""
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        done = subprocess.run([program(command), *words], capture_output=True, text=True)
+        if "lock" not in done.stderr or time.monotonic() >= until:
+            break
+        time.sleep(0.1)
     assert done.returncode == 0 or not must, done.stderr

@@ -106,7 +106,7 @@ def test_its_environment_and_folder_are_its_users_and_not_the_daemons(
     bench: Bench, ann: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ADLRO_TOKEN", "secret")
-    monkeypatch.setenv("TMPDIR", "/root/tmp")
+    monkeypatch.setenv("TMPDIR", "/nowhere/of/the/daemon")
     job = bench.sh("pwd; umask; env; touch made", user=ann.name)
     assert bench.run(job).state is JobState.FINISHED
     where, mask, *lines = bench.output(job).splitlines()
