@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from tests.accounts import temporary_account
 from tests.slurm.driving import VOLTA, Driven, options_of
-from tests.slurm.lab import Lab, running
+from tests.slurm.lab import Lab
+from tests.slurm.plugins import NO_RULES, with_plugin
 
 from adlro.act.slurm import CommandWay
 from adlro.core.accounts import Account
@@ -18,7 +19,7 @@ from adlro.core.errors import AccountError, BackendError, ConfigError
 from adlro.core.ports import ENDED, JobState, LiveJob, Part, Submission
 from adlro.core.records import Job
 from adlro.ingest.slurm_live import Commands
-from adlro.serve.slurm import SlurmOptions, setup, slurm_backend
+from adlro.serve.slurm import slurm_backend
 
 PLACE = Part("volta0", VOLTA, 1)
 
@@ -134,9 +135,8 @@ def test_a_user_whose_sbatch_hangs_does_not_keep_others_waiting_again_and_again(
 @pytest.fixture(scope="module")
 def plugged(ann: Account) -> Iterator[Lab]:
     """A Slurm with the plugin that we ship, which tells the words of users from ours."""
-    files = setup(SlurmOptions(partitions=("gpu",)), {}, user="slurm", uid=os.geteuid(), ready="x")
     conf = (f"PartitionName=staff Nodes=ALL MaxTime=INFINITE State=UP AllowGroups={pwd.getpwuid(0).pw_name}",)
-    with running(Lab(lua=files[0].text, conf=conf)) as started:
+    with with_plugin(Lab(lua=NO_RULES, conf=conf), "gpu") as started:
         yield started
 
 
