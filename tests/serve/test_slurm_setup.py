@@ -97,9 +97,22 @@ def test_steps_and_undo_name_every_file() -> None:
     made = setup(options, now, user="slurm", uid=1, ready="x")
     text = "\n".join(steps(options, now, made))
     assert all(file.name in text for file in made)
-    back = "\n".join(undo(made))
+    back = "\n".join(undo(options, now, made))
     for word in ("patch -R /etc/slurm/slurm.conf", "patch -R /etc/slurm/job_submit.lua", "rm /etc/slurm/adlro.lua"):
         assert word in back
+
+
+def test_undo_takes_the_plugin_out_of_slurm_conf_before_its_file_is_gone_and_then_gives_the_queue_back() -> None:
+    options = SlurmOptions(partitions=("canary",))
+    for conf, plugins, first in (("x=1\n", "", "patch -R"), ("JobSubmitPlugins=lua\n", "lua", "# take lua out")):
+        now = site(conf, "", plugins)
+        back = undo(options, now, setup(options, now, user="slurm", uid=1, ready="x"))
+        assert back[0].startswith(first)
+        order = [
+            next(n for n, line in enumerate(back) if word in line)
+            for word in ("restart", "rm /etc/slurm", "release-all")
+        ]
+        assert order == sorted(order)
 
 
 def test_a_site_that_does_not_answer_gets_a_plugin_that_holds_nothing_and_is_told_so() -> None:
