@@ -12,7 +12,7 @@ from tests.serve.stand_in import EPOCH_S, running, snapshot, waiting
 
 from adlro.core.ports import Answer, JobState, LiveJob, Part
 from adlro.core.records import Job
-from adlro.serve.metrics import Metrics, file_bytes, gpu_states, held_gpus, largest_free
+from adlro.serve.metrics import Metrics, file_bytes, gpu_states, held_by_node, held_gpus, largest_free
 from adlro.serve.service import Alarm, Compared, Drift, State
 
 V100 = "v100-sxm2-16gb"
@@ -64,7 +64,7 @@ def test_the_cluster_is_shown_by_model_and_a_node_that_is_down_is_not_up() -> No
 
 def test_a_share_of_a_gpu_counts_as_its_share() -> None:
     half = LiveJob("1", Job("learning", 1.0, share=500), JobState.RUNNING, (Part("volta0", V100, 1),))
-    assert held_gpus(snapshot(half, waiting("2"))) == {V100: 0.5}
+    assert held_gpus(held_by_node(snapshot(half, waiting("2")))) == {V100: 0.5}
 
 
 def test_drift_and_completion_times_are_shown_while_they_hold() -> None:
@@ -118,11 +118,11 @@ def test_gpus_are_free_held_down_or_reserved_and_together_all_of_them() -> None:
         running("1", (Part("volta0", V100, 2),)), running("2", (Part("volta1", V100, 1),)),
         down={"volta1": "drained", "turing": "reserved (maintenance) until 18:00"},
     )  # fmt: skip
-    found = gpu_states(seen)
+    found = gpu_states(seen, held_by_node(seen))
     assert found[V100] == {"free": 2, "held": 3, "down": 3, "reserved": 0}
     assert found["t4"] == {"free": 0, "held": 0, "down": 0, "reserved": 4}
     assert sum(sum(counts.values()) for counts in found.values()) == seen.cluster.gpu_count
-    assert largest_free(seen) == {V100: 2, "t4": 0, "mi50": 4}
+    assert largest_free(seen, held_by_node(seen)) == {V100: 2, "t4": 0, "mi50": 4}
 
 
 def test_jobs_are_counted_by_the_model_they_hold_or_need() -> None:

@@ -35,6 +35,9 @@ HELD: Final = (JobState.PLACED, JobState.RUNNING)
 WAITED: Final = (JobState.WAITING, JobState.PLACED)
 BEGAN: Final = (JobState.RUNNING, JobState.FINISHED, JobState.FAILED)
 
+HeldByNode = dict[tuple[str, str], float]
+"""GPUs that jobs hold, by node and model."""
+
 ALARMS: Final = (
     "api", "back", "backend", "clock", "config", "drift", "fault", "given-back", "illegal", "kept", "left-out", "limit",
     "misplaced", "nan", "policy", "refused", "settled", "slow", "stale", "starving", "store", "telemetry", "vanished",
@@ -263,7 +266,8 @@ class Metrics:
             for group in node.gpus:
                 all_gpus[group.model] += group.count
                 up[group.model] += 0 if node.name in snapshot.down else group.count
-        held = held_gpus(snapshot)
+        by_node = held_by_node(snapshot)
+        held = held_gpus(by_node)
         self._gpus.clear()
         self._used.clear()
         for model, count in all_gpus.items():
@@ -276,10 +280,10 @@ class Metrics:
         self._nodes.labels("down").set(len(snapshot.down))
         self._by_state.clear()
         self._largest.clear()
-        for model, counts in gpu_states(snapshot).items():
+        for model, counts in gpu_states(snapshot, by_node).items():
             for kind, many in counts.items():
                 self._by_state.labels(model, kind).set(many)
-        for model, most in largest_free(snapshot).items():
+        for model, most in largest_free(snapshot, by_node).items():
             self._largest.labels(model).set(most)
 
     def _show_jobs(self, snapshot: Snapshot) -> None:
@@ -329,9 +333,9 @@ class Metrics:
             return generate_latest(self.registry).decode()
 
 
-def held_by_node(snapshot: Snapshot) -> dict[tuple[str, str], float]:
+def held_by_node(snapshot: Snapshot) -> HeldByNode:
     """How many GPUs jobs hold by node and model; a share of one counts as its share."""
-    held: dict[tuple[str, str], float] = {}
+    held: HeldByNode = {}
     for live in snapshot.jobs:
         if live.state in HELD:
             for part in live.parts:
@@ -340,17 +344,16 @@ def held_by_node(snapshot: Snapshot) -> dict[tuple[str, str], float]:
     return held
 
 
-def held_gpus(snapshot: Snapshot) -> dict[str, float]:
+def held_gpus(by_node: HeldByNode) -> dict[str, float]:
     """The same by model."""
     held: dict[str, float] = {}
-    for (_, model), count in held_by_node(snapshot).items():
+    for (_, model), count in by_node.items():
         held[model] = held.get(model, 0.0) + count
     return held
 
 
-def gpu_states(snapshot: Snapshot) -> dict[str, dict[str, float]]:
+def gpu_states(snapshot: Snapshot, held: HeldByNode) -> dict[str, dict[str, float]]:
     """By model, how many GPUs are free, held by jobs, down and reserved; a held GPU of a node that is down is held."""
-    held = held_by_node(snapshot)
     found: dict[str, dict[str, float]] = {}
     for node in snapshot.cluster.nodes:
         reason = snapshot.down.get(node.name)
@@ -363,9 +366,8 @@ def gpu_states(snapshot: Snapshot) -> dict[str, dict[str, float]]:
     return found
 
 
-def largest_free(snapshot: Snapshot) -> dict[str, int]:
+def largest_free(snapshot: Snapshot, held: HeldByNode) -> dict[str, int]:
     """By model, the most free whole GPUs that one node has."""
-    held = held_by_node(snapshot)
     found: dict[str, int] = {}
     for node in snapshot.cluster.nodes:
         for group in node.gpus:
