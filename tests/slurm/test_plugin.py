@@ -9,6 +9,8 @@ import pytest
 from tests.slurm.lab import MACHINES, Lab, Machine, running
 from tests.slurm.plugins import NO_RULES, files_for, plugin_for, put, with_plugin
 
+from adlro.ingest.slurm_live import Rest
+
 A_USER = "nobody"
 """Somebody who is not the daemon."""
 
@@ -231,6 +233,31 @@ def test_a_hold_that_is_said_to_be_adlros_is(site: Lab) -> None:
         "sleep 1", "--gres=gpu:1", "--hold", "--comment=adlro:held adlro:token=abc adlro:decision=7", user=A_USER
     )
     assert told(site, job) == ("adlro:token=abc adlro:held", True)
+
+
+@as_root
+def test_a_job_that_is_slurms_waits_for_nobody_and_says_nothing_of_adlro(site: Lab) -> None:
+    words = "--comment=mine adlro:held adlro:decision=7 adlro:family=data"
+    job = site.sbatch("sleep 1", "-n2", "--gpus-per-task=1", "--hold", words, LATER, user=A_USER)
+    assert told(site, job) == ("mine adlro:family=data", False)
+
+
+def test_a_job_that_slurmrestd_hands_in_is_held_like_one_of_sbatch(site: Lab) -> None:
+    rest = Rest(f"unix:{site.socket}", "", None, 10)
+    wish = {"name": "x", "partition": "gpu", "current_working_directory": "/tmp", "environment": {"A": "b"}}
+    try:
+        for more, is_ours in (({"gres": "gpu:2"}, True), ({"gpus": "6"}, False)):
+            body = {"script": "#!/bin/sh\nsleep 1\n", "job": wish | more}
+            status, answer = rest.ask("POST", "/job/submit", body, again=False)
+            assert status == 200, answer
+            assert (more, has_mark(site, str(answer["job_id"]))) == (more, is_ours)
+    finally:
+        rest.close()
+
+
+def has_mark(lab: Lab, job: str) -> bool:
+    """Whether the comment of a job, which may run, has a word of ours."""
+    return "adlro:held" in lab.run("scontrol", "show", "job", job)
 
 
 @as_root

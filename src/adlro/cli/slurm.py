@@ -106,7 +106,7 @@ def install(
             (write / file.name).write_text(file.text, encoding="utf-8")
         say(f"adlro: {len(files)} files are in {write}.")
     if as_json:
-        found = {"files": [asdict(file) for file in files], "undo": undo(files), "notes": notes}
+        found = {"files": [asdict(file) for file in files], "undo": undo(options, now, files), "notes": notes}
         print_json(found | {"steps": steps(options, now, files)})
         return
     if dry_run:
@@ -115,7 +115,7 @@ def install(
     for note in notes:
         print(f"# note: {note}")
     print("# ==== put them in place, in the folder of --write\n" + "\n".join(steps(options, now, files)))
-    print("# ==== undo it\n" + "\n".join(undo(files)))
+    print("# ==== undo it\n" + "\n".join(undo(options, now, files)))
 
 
 @app.command("release-all")

@@ -367,34 +367,56 @@ def notes_of(options: SlurmOptions, now: SiteNow, files: Sequence[Setup]) -> lis
 
 
 def steps(options: SlurmOptions, now: SiteNow, files: Sequence[Setup]) -> list[str]:
-    """How to put the files in place, as commands in the folder with the files."""
-    lines = []
-    for file in files:
-        if file.is_diff:
-            lines.append(f"patch {file.path} {file.name}")
-        elif not file.path.startswith(UNITS):
-            lines.append(f"install -D -m 644 {file.name} {file.path}")
-    restart = "systemctl restart slurmctld" if now.conf in {file.path for file in files} else "scontrol reconfigure"
-    flags = _flags(options, ("--rest", "--user", "--jwt-file", "--conf"))
+    """How to put the files in place, as commands in the folder with the files.
+
+    The daemon comes first: from the moment when Slurm has the plugin, jobs wait for it.
+    """
+    plugin = [
+        f"patch {file.path} {file.name}" if file.is_diff else f"install -m 644 {file.name} {file.path}"
+        for file in files
+        if file.path != CONFIG and not file.path.startswith(UNITS)
+    ]
+    if _restarts(now, files):
+        plugin.append(_said("systemctl restart slurmctld", "running jobs go on; every node needs the same slurm.conf"))
+    types = "".join(f" --types {shlex.quote(f'{kind}={model}')}" for kind, model in options.types)
     return [
-        *lines,
+        f"install -D -m 644 {Path(CONFIG).name} {CONFIG}",
         f"install -m 644 adlro.service adlro-release.service adlro-release.timer {UNITS}",
-        f"{restart:<36}# running jobs go on; every node needs the same slurm.conf",
         "systemctl daemon-reload",
-        "systemctl enable --now adlro adlro-release.timer",
-        f"adlro slurm check{flags}",
+        _said("systemctl enable --now adlro adlro-release.timer", "the first start compiles for some minutes"),
+        *plugin,
+        f"adlro slurm check{_flags(options)}{types}",
     ]
 
 
-def undo(files: Sequence[Setup]) -> list[str]:
-    """How to take it all away again, as commands in the folder with the files."""
-    lines = ["systemctl disable --now adlro adlro-release.timer   # ADLRO stops deciding"]
-    lines.append("adlro slurm release-all                             # every job that waits for it is Slurm's again")
-    lines += [f"patch -R {file.path} {file.name}" for file in files if file.is_diff]
-    lines += [f"rm {file.path}" for file in files if file.path.endswith(".lua") and not file.is_diff]
-    lines.append("systemctl restart slurmctld                         # running jobs go on")
-    lines.append(f"rm {UNITS}/adlro.service {UNITS}/adlro-release.*; systemctl daemon-reload")
-    return lines
+def undo(options: SlurmOptions, now: SiteNow, files: Sequence[Setup]) -> list[str]:
+    """How to take it all away again, as commands in the folder with the files.
+
+    The plugin goes first: a job that is submitted after `release-all` must not be held again.
+    """
+    lines = [_said(f"patch -R {file.path} {file.name}", "no more jobs are held") for file in files if file.is_diff]
+    plugin = next(file.path for file in files if file.path.endswith(".lua") and not file.is_diff)
+    if not lines and not plugin.endswith(CHAINED):
+        lines.append(
+            f"# take lua out of JobSubmitPlugins in {now.conf}: without job_submit.lua slurmctld does not start"
+        )
+    return [
+        *lines,
+        _said("systemctl restart slurmctld", "running jobs go on"),
+        f"rm {plugin}",
+        _said("systemctl disable --now adlro adlro-release.timer", "ADLRO stops deciding"),
+        _said(f"adlro slurm release-all{_flags(options)}", "every job that waits for ADLRO is Slurm's again"),
+        f"rm {UNITS}/adlro.service {UNITS}/adlro-release.*; systemctl daemon-reload",
+    ]
+
+
+def _said(command: str, why: str) -> str:
+    return f"{command:<50}  # {why}"
+
+
+def _restarts(now: SiteNow, files: Sequence[Setup]) -> bool:
+    """Whether slurmctld must be started again: it reads job_submit.lua by itself, but not JobSubmitPlugins."""
+    return not now.config or any(file.is_diff and not file.path.endswith(".lua") for file in files)
 
 
 def _plugin_files(partitions: Sequence[str], now: SiteNow, uid: int | None) -> Iterator[Setup]:
@@ -591,14 +613,14 @@ def _unit(name: str, **values: str) -> str:
 
 
 def _release_command(program: str, options: SlurmOptions, ready: str) -> str:
-    flags = _flags(options, ("--rest", "--user", "--jwt-file", "--conf"))
+    flags = _flags(options)
     return f"{program} slurm release-all{flags} --unless-ready {shlex.quote(ready)} --patience 120 --unit adlro.service"
 
 
-def _flags(options: SlurmOptions, wanted: Sequence[str]) -> str:
-    """These options as flags of a command, with a space before them."""
+def _flags(options: SlurmOptions) -> str:
+    """The options as flags of a command, with a space before them."""
     values = {"--rest": options.rest, "--user": options.user, "--jwt-file": options.jwt_file, "--conf": options.conf}
-    words = [word for flag in wanted if values[flag] for word in (flag, values[flag])]
+    words = [word for flag, value in values.items() if value for word in (flag, value)]
     words += [word for partition in options.partitions for word in ("--partition", partition)]
     return " " + shlex.join(words) if words else ""
 

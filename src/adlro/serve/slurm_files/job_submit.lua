@@ -41,7 +41,7 @@ local function is_set(job, field)
 end
 
 local function has_flag(job, flag)
-   return math.floor((job.bitflags or 0) / flag) % 2 == 1
+   return flag ~= nil and math.floor((job.bitflags or 0) / flag) % 2 == 1
 end
 
 -- ---- comments -------------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ local function nodes_of(asked, partitions)
    for _, name in ipairs(names) do
       local share = partitions[name] and partitions[name].max_share or 0
       -- 0 is OverSubscribe=EXCLUSIVE, SHARED_FORCE + n is FORCE:n
-      if not PARTITIONS[name] or share == 0 or share > slurm.SHARED_FORCE + 1 then return nil end
+      if not PARTITIONS[name] or share == 0 or share > (slurm.SHARED_FORCE or 32768) + 1 then return nil end
       for _, node in ipairs(PARTITIONS[name]) do nodes[#nodes + 1] = node end
    end
    return #names > 0 and nodes or nil
@@ -200,15 +200,21 @@ end
 
 local function submit(job, partitions, uid)
    local nodes = nodes_of(job.partition, partitions)
+   if not nodes then return slurm.SUCCESS end
    local priority = number(job.priority)
-   if not nodes or (priority and priority ~= 0) or not is_placeable(job, nodes) then return slurm.SUCCESS end
-   -- Who writes adlro:held and --hold means ADLRO's hold; any other hold is the user's own to end.
-   local word = priority == 0 and not has(job.comment, "held") and "userheld" or "held"
+   -- --hold with the comment adlro:held is ADLRO's hold; any other hold is the user's own to end.
+   local for_adlro = priority == 0 and has(job.comment, "held")
+   local has_words = string.find(job.comment or "", "adlro:", 1, true)
    local comment = without(job.comment, function(name) return not PLACERS[uid] and not FOR_USERS[name] end)
-   untype(job, "tres_per_node")
-   untype(job, "tres_per_job")
-   job.comment = marked(comment, word)
-   job.priority = 0
+   if (priority == nil or priority == 0) and is_placeable(job, nodes) then
+      untype(job, "tres_per_node")
+      untype(job, "tres_per_job")
+      job.comment = marked(comment, priority == 0 and not for_adlro and "userheld" or "held")
+      job.priority = 0
+   elseif has_words and not PLACERS[uid] then
+      job.comment = comment
+      if for_adlro then job.priority = slurm.NO_VAL end
+   end
    return slurm.SUCCESS
 end
 
