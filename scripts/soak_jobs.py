@@ -190,7 +190,7 @@ def _held(random: Random, wish: Wish) -> Wish:
     return replace(wish, options=("--gres=gpu:1", "--hold"), need=Need(each=1), is_held=True, then=then)
 
 
-def _plain(*options: str, **need: int | bool) -> Make:
+def _plain(*options: str, **need: int | bool | frozenset[str]) -> Make:
     return lambda random, wish: replace(wish, options=options, need=Need(**need))  # type: ignore[arg-type]
 
 
@@ -221,7 +221,7 @@ SHAPES: Final[Mapping[str, tuple[int, Make]]] = {
     ),
     "2 nodes with GPUs": (2, _plain("-N", "2", "--gres=gpu:1", each=1, nodes=2)),
     "2 nodes without": (2, _plain("-N", "2", nodes=2)),
-    "2 whole nodes": (1, _plain("-N", "2", "--gres=gpu:v100:4", each=4, nodes=2)),
+    "2 whole nodes": (1, _plain("-N", "2", "--gres=gpu:v100:4", each=4, nodes=2, kinds=frozenset(["v100"]))),
     "exclusive": (2, _plain("--exclusive", "--gres=gpu:1", each=1, whole=True)),
     "CPU only": (5, _plain("--cpus-per-task=2", cpus=2, memory_mib=2 * MEMORY_EACH_MIB)),
     "CPUs and memory": (3, _with_memory),
