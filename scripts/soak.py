@@ -24,7 +24,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from heapq import heappop, heappush
 from pathlib import Path
@@ -34,7 +34,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from scripts.soak_account import Account, Happened, Problem, account  # noqa: E402
+from scripts.soak_account import FORGETS_S, Account, Happened, Problem, account  # noqa: E402
 from scripts.soak_faults import KINDS, OF_ADLRO, Fault, faults  # noqa: E402
 from scripts.soak_jobs import LIMITED, LIMITS, MACHINES, OTHER, PARTITION, Plan, Wish, wishes  # noqa: E402
 from scripts.soak_watch import Idle, Job, Row, Stamp, Watch, look, runs_of, script_of, stamps_in  # noqa: E402
@@ -43,6 +43,7 @@ from tests.slurm.lab import Lab, free_ports, running  # noqa: E402
 USERS: Final = ("games", "mail", "news", "backup")
 """Accounts that every Debian has; the last one is over its QOS."""
 LOOK_S: Final = 1.0
+LEAKED_LOOKS: Final = 4
 FAILED_LAUNCH: Final = "launch failed requeued held"
 MINUTES_EACH: Final = 15
 """The time limit of the jobs."""
@@ -81,6 +82,7 @@ class Result:
     held: list[Idle]
     faults: Counter[str]
     drained: list[str]
+    leaked: list[str]
     failed_launches: int
     seconds: float
     jobs: int
@@ -104,6 +106,7 @@ class Result:
             "ends": dict(self.account.ends),
             "began_again": dict(self.account.again),
             "nodes_drained_by_slurm": self.drained,
+            "gpus_leaked_by_slurm": self.leaked,
             "held_by_slurm_after_a_failed_launch": self.failed_launches,
             "idle_gpu": [asdict(each) for each in self.idle[:10]],
             "held": [asdict(each) for each in self.held[:10]],
@@ -121,6 +124,7 @@ class Result:
             worst = found[0] if found else None
             lines.append(f"{title}: " + (f"{worst.seconds:.1f} s ({worst.shape}: {worst.row})" if worst else "none"))
         lines += [f"drained by Slurm itself: {each}" for each in self.drained]
+        lines += [f"GPUs that Slurm itself counted as used and no job had: {each}" for each in self.leaked]
         if self.failed_launches:
             lines.append(f"held by Slurm after a failed launch, and released by hand: {self.failed_launches}")
         for kind, count in Counter(problem.kind for problem in self.problems).most_common():
@@ -203,6 +207,8 @@ class Soak:
         self.happened = Happened()
         self.drained: list[str] = []
         self.failed_launches: set[str] = set()
+        self.leaked: list[str] = []
+        self._leaks: dict[str, int] = {}
         self.ours: set[str] = set()  # nodes that we have drained or ended
         self.problems: list[Problem] = []
         self.faults: Counter[str] = Counter()
@@ -288,6 +294,7 @@ class Soak:
             self.watch.see(found)
             self._looks += 1
             self._heal(found.states)
+            self._free_leaked(found.leaked)
             self._release_failed_launches(found.rows)
         self._last_look = now
         if self.daemon is not None and self._daemon_from_s is not None:
@@ -300,7 +307,7 @@ class Soak:
             self.daemon.start()
             self._daemon_from_s = now
 
-    def _heal(self, states: dict[str, str] | Any) -> None:
+    def _heal(self, states: Mapping[str, str]) -> None:
         """As an administrator would: a node that Slurm drained by itself is noted, and opened again."""
         for node, state in states.items():
             if "DRAIN" in state and node not in self.ours:
@@ -309,6 +316,16 @@ class Soak:
                 self.drained.append(f"{node} at {time.time():.0f}: {reason}")
                 self.say(f"Slurm drained {node}: {reason}")
                 self._try("scontrol", "update", f"NodeName={node}", "State=RESUME")
+
+    def _free_leaked(self, leaked: Mapping[str, str]) -> None:
+        """As an administrator would: GPUs that Slurm counts as used though no job has them come back by reconfigure."""
+        self._leaks = {node: self._leaks.get(node, 0) + 1 for node in leaked}
+        for node, looks in self._leaks.items():
+            if looks == LEAKED_LOOKS:
+                self.leaked.append(f"{node} at {time.time():.0f}: {leaked[node]}")
+                self.say(f"Slurm counts GPUs of {node} as used that no job has: {leaked[node]}")
+                self._try("scontrol", "reconfigure")
+                self.watch.upset(time.time())
 
     def _release_failed_launches(self, rows: Sequence[Row]) -> None:
         """As an administrator would: Slurm holds a job whose launch failed. ADLRO's own jobs are ADLRO's to place."""
@@ -450,6 +467,7 @@ class Soak:
 
     def _controller_dies(self) -> Callable[[], None]:
         self.lab.kill("slurmctld")
+        killed = time.time()
         self._is_up = False
 
         def start() -> None:
@@ -461,6 +479,9 @@ class Soak:
                 return self._at(time.time() + 0.5, answers)
             self._is_up = True
             self.watch.upset(time.time())
+            for job in self.jobs.values():  # slurmctld may have forgotten that their users let them go
+                if job.number and job.let_go_s is not None and killed - FORGETS_S < job.let_go_s <= killed:
+                    self._try("scontrol", "release", job.number, user=job.wish.user)
 
         return start
 
@@ -549,7 +570,7 @@ class Soak:
                     text = f"{each.shape}: {each.seconds} s until {each.until_s:.0f}: {each.row}; free {each.free}"
                     problems.append(Problem("held too long while it could run", each.job, text))
         return Result(
-            self.settings, found, idle, held, self.faults, self.drained, len(self.failed_launches),
+            self.settings, found, idle, held, self.faults, self.drained, self.leaked, len(self.failed_launches),
             time.time() - self._begin, len(self.jobs),
             sum(map(len, runs.values())), self._looks, self._blind, problems,
         )  # fmt: skip

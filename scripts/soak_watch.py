@@ -65,6 +65,8 @@ class Look:
     rows: tuple[Row, ...]
     free: Mapping[str, Free]
     states: Mapping[str, str]
+    leaked: Mapping[str, str] = field(default_factory=dict)
+    """Nodes on which no job has a CPU and Slurm counts GPUs as used, with those GPUs."""
 
 
 def look(lab: Lab, at_s: float) -> Look | None:
@@ -78,12 +80,14 @@ def look(lab: Lab, at_s: float) -> Look | None:
     for line in squeue.splitlines():
         words = dict(zip(FIELDS, line.split("|"), strict=True))
         rows.append(Row(**{**words, "priority": int(words["priority"])}))  # type: ignore[arg-type]
-    free, states = {}, {}
+    free, states, leaked = {}, {}, {}
     for line in nodes.splitlines():
         told = dict(re.findall(r"(\w+)=(\S*)", line))
         states[told["NodeName"]] = told["State"]
         free[told["NodeName"]] = _free(told)
-    return Look(at_s, tuple(rows), free, states) if free else None
+        if told["CPUAlloc"] == "0" and "IDX:" in told.get("GresUsed", "") and "IDX:N/A" not in told["GresUsed"]:
+            leaked[told["NodeName"]] = told["GresUsed"]
+    return Look(at_s, tuple(rows), free, states, leaked) if free else None
 
 
 def _said(lab: Lab, *command: str) -> str:
