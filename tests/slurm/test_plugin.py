@@ -1,5 +1,6 @@
 """What job_submit.lua holds, what it leaves to Slurm, and what it lets users do, on a real Slurm."""
 
+import getpass
 import os
 import subprocess
 from collections.abc import Iterator
@@ -39,8 +40,8 @@ def started() -> Iterator[Lab]:
 def site(started: Lab) -> Iterator[Lab]:
     """A Slurm with our plugin for all partitions but `other`; the queue is empty afterwards."""
     yield started
-    if jobs := started.run("squeue", "--noheader", "--format=%A").split():
-        started.run("scancel", *jobs)
+    for user in (getpass.getuser(), A_USER):
+        started.run("scancel", f"--user={user}")
     started.wait(lambda: not started.run("squeue", "--noheader").strip(), "an empty queue")
 
 
@@ -216,6 +217,17 @@ def test_a_users_own_hold_is_marked_as_theirs_and_ends_in_a_hold_of_ours(site: L
     assert told(site, job) == ("mine adlro:held", True)
     assert "denied" in refused(site, "scontrol", "release", job, user=A_USER)
     assert told(site, job) == ("mine adlro:held", True)
+
+
+@as_root
+def test_an_administrators_hold_ends_in_a_hold_of_ours_too(site: Lab) -> None:
+    job = site.sbatch("sleep 1", "--gres=gpu:1", user=A_USER)
+    site.run("scontrol", "hold", job)
+    assert told(site, job) == ("adlro:userheld", True)
+    site.run("scontrol", "release", job)
+    assert told(site, job) == ("adlro:held", True)
+    site.run("scontrol", "release", job)  # who may place jobs may also let them go
+    site.wait(lambda: not told_or_gone(site, job), "its end")
 
 
 @as_root
