@@ -115,11 +115,14 @@ def _end(
         if not runs:
             return wrong("completed and never began", f"job {job.number}, sacct {states}")
         return "completed"
-    if finished and happened.controller_died(runs[-1][0].at_s, runs[-1][0].at_s + wish.seconds):
+    killed = any(happened.controller_died(began.at_s, began.at_s + wish.seconds) for began, _ in runs)
+    if finished and killed:
         return "completed; slurmctld was killed before it told slurmdbd"
+    if "CANCELLED" in ended and job.cancelled_s is not None:
+        return "cancelled by its user"
+    if ended and killed and ended[-1] in ("CANCELLED", "FAILED"):
+        return f"ended by Slurm as {ended[-1]}: slurmctld was killed, and its second start failed"
     if "CANCELLED" in ended:
-        if job.cancelled_s is not None:
-            return "cancelled by its user"
         return wrong("cancelled by nobody", f"job {job.number}, sacct {states}")
     if "NODE_FAIL" in ended and any(happened.crashed(began.node, began.at_s, began.at_s + 600) for began, _ in runs):
         if not wish.may_requeue:
