@@ -43,9 +43,9 @@ CLUSTER = Cluster(
 class Bench:
     """A local back end over a spool in a folder of the test; all that it started is ended with the test."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **options: object) -> None:
         self.spool = folder / "spool"
-        self.options: dict[str, object] = {"grace_s": 0.3}
+        self.options: dict[str, object] = {"grace_s": 0.3, **options}
         self.backend = self.open()
 
     def open(self, **options: object) -> Local:

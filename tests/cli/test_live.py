@@ -486,6 +486,22 @@ def test_tokens_are_added_listed_and_removed(tmp_path: Path, capsys: pytest.Capt
     assert "ann" not in capsys.readouterr().out
 
 
+def test_a_number_a_system_account_and_a_user_without_an_account_get_no_token(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "adlro.toml"
+    config.write_text('[backend]\nkind = "slurm"\n[slurm]\nsubmit_as = "user"\n')
+    file = ["--file", str(tmp_path / "tokens.json")]
+    for words, said in [
+        (["0"], "'0' is not a user name; expected a login name"),
+        (["00", "--role", "operator"], "'00' is not a user name"),
+        (["root"], "jobs may not run as 'root': its uid is 0"),
+        (["no-such-login", "--config", str(config)], "no account 'no-such-login' on this machine"),
+    ]:
+        assert said in failure(["token", "add", *words, *file], capsys)[1]
+    assert not (tmp_path / "tokens.json").exists()
+
+
 def test_a_mistake_with_tokens_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = ["--file", str(tmp_path / "tokens.json")]
     assert failure(["token", "add", "ann", "--role", "boss", *file], capsys)[0] == 2

@@ -11,15 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.accounts import temporary_account
 from tests.parts import program
-from tests.serve.api_server import TOKENS, Place, client_for, serving
+from tests.serve.api_server import TOKENS, Client, Place, client_for, serving
 from tests.serve.fake_service import FakeService
 
+from adlro.core.accounts import Owners
 from adlro.core.errors import ConfigError
 from adlro.core.ports import JobState
 from adlro.serve.api import ApiSettings, make_app, make_server
 from adlro.serve.api_security import MOST_BUCKETS, Buckets
 from adlro.serve.service import Alarm, Mention
+from adlro.serve.tokens import KeptToken, hash_of
 
 V1 = "/api/v1"
 TOKENED = ApiSettings(port=0, rate_per_s=10_000, burst=10_000)
@@ -63,8 +66,6 @@ def test_why_it_is_not_ready_is_told_to_those_who_may_know(service: FakeService)
 
 def test_while_there_are_no_tokens_nobody_is_let_in_and_is_told_how_to_make_one(service: FakeService) -> None:
     app = make_app(service, ApiSettings())
-    from tests.serve.api_server import Client
-
     answer = Client(app, {}).get(f"{V1}/state")
     assert answer.status_code == 401
     assert "adlro token add" in answer.json()["error"]["do"]
@@ -100,6 +101,54 @@ def test_a_job_belongs_to_the_token_and_only_an_operator_may_name_another(servic
     assert service.jobs[submit("ann", "ann").json()["id"]].job.user == "ann"
     assert submit("ann", "bob").status_code == 403
     assert service.jobs[submit("root", "bob").json()["id"]].job.user == "bob"
+
+
+@pytest.mark.parametrize("user", ["0", "00", "1000", "-0", "+0", "a/b", "a b", "0\n"])
+def test_a_user_given_as_a_number_is_refused_to_an_operator_too(service: FakeService, user: str) -> None:
+    before = set(service.jobs)
+    answer = client_for(service, "root").post(f"{V1}/jobs", json={"job": {"family": "learning", "user": user}})
+    assert (answer.status_code, answer.json()["error"]["where"]) == (422, "body.job.user")
+    assert answer.json()["error"]["expected"].startswith("a login name")
+    assert set(service.jobs) == before
+
+
+def test_a_token_of_an_old_file_whose_name_is_a_number_may_do_nothing(service: FakeService) -> None:
+    before = dict(service.jobs)
+    for role in ("viewer", "user", "operator"):
+        kept = [KeptToken("0", role, hash_of("adlro_old"), 0.0)]
+        client = Client(make_app(service, ApiSettings(), tokens=lambda: kept), {"Authorization": "Bearer adlro_old"})  # noqa: B023
+        for answer in (
+            client.get(f"{V1}/state"),
+            client.post(f"{V1}/jobs", json={"job": {"family": "learning"}}),
+            client.post(f"{V1}/jobs", json={"job": {"family": "learning", "user": "ann"}}),
+            client.delete(f"{V1}/jobs/{next(iter(before))}"),
+        ):
+            assert answer.status_code == 403
+            assert answer.json()["error"]["what"] == "the name of this token is '0'"
+            assert "adlro token remove" in answer.json()["error"]["do"]
+    assert service.jobs == before
+
+
+def test_where_jobs_run_as_their_users_a_job_needs_an_account_that_is_no_system_account(service: FakeService) -> None:
+    settings, before = ApiSettings(owners=Owners(are_accounts=True)), set(service.jobs)
+
+    def submit(name: str, user: str) -> Any:
+        wish = {"job": {"family": "learning", "user": user}}
+        return client_for(service, name, settings).post(f"{V1}/jobs", json=wish)
+
+    for name, user, word in [
+        ("root", "root", "its uid is 0"),
+        ("root", "", "its uid is 0"),
+        ("root", "nobody", "belong to services"),
+        ("root", "no-such-login", "no account 'no-such-login'"),
+        ("ann", "", "no account 'ann'"),
+    ]:
+        answer = submit(name, user)
+        assert (answer.status_code, answer.json()["error"]["where"]) == (403, "body.job.user")
+        assert word in answer.json()["error"]["what"]
+    assert set(service.jobs) == before
+    with temporary_account() as account:
+        assert service.jobs[submit("root", account.name).json()["id"]].job.user == account.name
 
 
 def test_a_user_cancels_only_jobs_of_his_own(service: FakeService) -> None:
@@ -168,8 +217,6 @@ def test_a_user_sees_his_own_jobs_whole(service: FakeService) -> None:
 def test_an_answer_kept_for_one_reader_is_not_given_to_another(service: FakeService) -> None:
     settings = ApiSettings()
     app = make_app(service, settings, tokens=lambda: TOKENS)
-    from tests.serve.api_server import Client
-
     texts = {
         name: Client(app, {"Authorization": f"Bearer adlro_{name}"}).get(f"{V1}/jobs?limit=1000").text
         for name in ("root", "ann", "bob", "eve")

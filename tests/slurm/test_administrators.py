@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.slurm.driving import RADEON, VOLTA, Driven, options_of
 from tests.slurm.lab import MACHINES, Lab, Machine, running
-from tests.slurm.plugins import NO_RULES, with_plugin
+from tests.slurm.plugins import NO_RULES, put, with_plugin
 from typer.testing import CliRunner
 
 from adlro.cli.slurm import app
@@ -138,6 +138,25 @@ def test_check_finds_nothing_missing_where_all_is_there(set_up: Lab) -> None:
     assert set(found.values()) == {"good"}, found
     code, out = command(set_up, "check", "--json")
     assert (code, json.loads(out)["ready"]) == (0, True)
+
+
+def test_check_tells_a_plugin_that_is_absent_old_or_for_other_partitions(set_up: Lab) -> None:
+    path = Path(set_up.environment["SLURM_CONF"]).with_name("job_submit.lua")
+    ours = path.read_text()
+
+    def plugin(*words: str) -> str:
+        found = json.loads(command(set_up, "check", "--json", *words)[1])["findings"]
+        return next(f"{finding['verdict']}: {finding['text']}" for finding in found if finding["what"] == "plugin")
+
+    try:
+        assert plugin("--partition", "gpu") == "good: holds the jobs of gpu"
+        assert plugin("--partition", "other").startswith("odd: does not hold the jobs of other")
+        path.write_text(ours.replace("nodes = 2", "nodes = 3"))
+        assert plugin().startswith("odd: was made for other nodes")
+        path.write_text(NO_RULES)
+        assert plugin().startswith("odd: job_submit.lua is not ADLRO's")
+    finally:
+        put(set_up, "job_submit.lua", ours)
 
 
 def test_check_says_in_words_what_is_missing(lab: Lab) -> None:

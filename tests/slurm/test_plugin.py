@@ -1,5 +1,6 @@
 """What job_submit.lua holds, what it leaves to Slurm, and what it lets users do, on a real Slurm."""
 
+import getpass
 import os
 import subprocess
 from collections.abc import Iterator
@@ -39,8 +40,8 @@ def started() -> Iterator[Lab]:
 def site(started: Lab) -> Iterator[Lab]:
     """A Slurm with our plugin for all partitions but `other`; the queue is empty afterwards."""
     yield started
-    if jobs := started.run("squeue", "--noheader", "--format=%A").split():
-        started.run("scancel", *jobs)
+    for user in (getpass.getuser(), A_USER):
+        started.run("scancel", f"--user={user}")
     started.wait(lambda: not started.run("squeue", "--noheader").strip(), "an empty queue")
 
 
@@ -219,6 +220,17 @@ def test_a_users_own_hold_is_marked_as_theirs_and_ends_in_a_hold_of_ours(site: L
 
 
 @as_root
+def test_an_administrators_hold_ends_in_a_hold_of_ours_too(site: Lab) -> None:
+    job = site.sbatch("sleep 1", "--gres=gpu:1", user=A_USER)
+    site.run("scontrol", "hold", job)
+    assert told(site, job) == ("adlro:userheld", True)
+    site.run("scontrol", "release", job)
+    assert told(site, job) == ("adlro:held", True)
+    site.run("scontrol", "release", job)  # who may place jobs may also let them go
+    site.wait(lambda: not told_or_gone(site, job), "its end")
+
+
+@as_root
 def test_a_hold_of_a_job_that_is_slurms_has_no_mark(site: Lab) -> None:
     job = site.sbatch("sleep 1", "--exclusive", "--hold", "--comment=mine", user=A_USER)
     assert told(site, job) == ("mine", True)
@@ -315,6 +327,16 @@ def test_a_job_that_is_moved_to_another_partition_is_slurms_at_once(site: Lab, u
     assert told(site, within) == ("adlro:held", True)
     site.run("scontrol", "release", held, user=A_USER)
     site.wait(lambda: not told_or_gone(site, held), "its end")
+
+
+@as_root
+def test_a_job_that_may_be_pinned_keeps_its_mark_when_it_is_moved(site: Lab) -> None:
+    """Lua cannot take a pin off; the reader gives the job back as a whole."""
+    job = site.sbatch("sleep 1", "--gres=gpu:1", user=A_USER)
+    site.run("scontrol", "update", f"JobId={job}", "ReqNodeList=volta0", "Comment=adlro:decision=7 adlro:held")
+    site.run("scontrol", "update", f"JobId={job}", "Partition=other", user=A_USER)
+    assert told(site, job) == ("adlro:decision=7 adlro:held", True)
+    refused(site, "scontrol", "update", f"JobId={job}", "NumCPUs=2", user=A_USER)
 
 
 def told_or_gone(lab: Lab, job: str) -> bool:

@@ -6,12 +6,14 @@ of two things: a start that never began, or one whose end can be found.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import secrets
 import shutil
 import signal
+import stat
 import sys
 import threading
 import time
@@ -21,7 +23,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from adlro.act.room import Room, is_at, wrong_with
-from adlro.core.errors import BackendError
+from adlro.core.accounts import Account, Owners
+from adlro.core.errors import AccountError, BackendError
 from adlro.core.ports import (
     ENDED,
     Answer,
@@ -49,6 +52,13 @@ DYING_S: Final = 0.5
 
 PASSED_ON: Final = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER")
 """All that a job gets of the daemon's environment: there may be secrets in the rest."""
+
+NOT_FOR_OTHERS: Final = ("HOME", "LOGNAME", "SHELL", "TMPDIR", "USER")
+"""What of that describes the daemon's own account: jobs of other accounts get their own."""
+
+OWN_FOLDER: Final = 0o700
+OPEN_FOLDER: Final = 0o711
+"""A folder that users may pass through to a file of their own, and not list. Our files in it are for us only."""
 
 MARK: Final = "ADLRO_RUN"
 """The variable by which processes of a run are known again."""
@@ -84,8 +94,10 @@ class Local:
 
     `spool` is a folder on a disk of this machine; one daemon at a time may use it. `driver_numbers` says by which
     number its driver knows each GPU of the node, where that is not its place among the GPUs of its vendor.
-    With `has_gpus` false the GPUs are stand-ins. Times are read off the monotonic clock and shown as seconds since
-    1970, so that a clock that is set forwards or back makes no job longer or shorter.
+    With `has_gpus` false the GPUs are stand-ins. `owners` says whose jobs are taken, and whether each runs as the
+    account of its user (this process must be root then); without it all run as the account of this process.
+    Times are read off the monotonic clock and shown as seconds since 1970, so that a clock that is set forwards or back
+    makes no job longer or shorter.
     """
 
     def __init__(
@@ -96,6 +108,7 @@ class Local:
         driver_numbers: Sequence[int] = (),
         has_gpus: bool = False,
         grace_s: float = 10.0,
+        owners: Owners | None = None,
         most_output: int = 16 << 20,
         keep_ended_s: float = 3600.0,
         keep_files_s: float = 7 * 86400.0,
@@ -113,6 +126,8 @@ class Local:
         self._node = cluster.nodes[0]
         self._has_gpus, self._grace_s, self._most_output = has_gpus, grace_s, most_output
         self._keep_ended_s, self._keep_files_s, self._python = keep_ended_s, keep_files_s, python
+        self._owners = owners
+        self._mode = OPEN_FOLDER if owners and owners.are_accounts else OWN_FOLDER
         self._numbers = tuple(driver_numbers) or _numbers_by_vendor(cluster)
         self._monotonic = monotonic
         self._offset = wall() - monotonic()
@@ -179,6 +194,7 @@ class Local:
             job = replace(submission.job, submit_s=self._now())
             if wrong := wrong_with(job) or _wrong_with_command(submission):
                 raise BackendError(f"job {job.name!r} of user {job.user!r}: {wrong}.")
+            self._account_of(job.user)
             id = self._new_folder()
             record = _as_json(submission) | self._stamp()
             _write(self._jobs / id / "job.json", record)
@@ -241,7 +257,8 @@ class Local:
     def _open(self) -> int:
         """Make the spool if there is none, and keep other daemons out of it."""
         with self._told("opened"):
-            self._jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for folder in (self.spool, self._jobs):
+                self._open_folder(folder)
             file = os.open(self.spool / "lock", os.O_RDWR | os.O_CREAT, 0o600)
             until = time.monotonic() + DYING_S
             while _is_taken(file):
@@ -302,8 +319,33 @@ class Local:
         known = [int(each.name) for each in self._jobs.iterdir() if each.name.isdigit()]
         number = max([(_read(file) or {}).get("number", 1), *(each + 1 for each in known)])
         _write(file, {"number": number + 1})
-        (self._jobs / str(number)).mkdir(mode=0o700)
+        self._make_folder(self._jobs / str(number))
         return str(number)
+
+    def _open_folder(self, path: Path) -> None:
+        """Make a folder of the spool, or use one that nobody else may change."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._make_folder(path)
+        except FileExistsError:
+            found = path.lstat() if self._mode == OPEN_FOLDER else path.stat()
+            if not stat.S_ISDIR(found.st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, "it is no folder", str(path)) from None
+            if self._mode == OPEN_FOLDER and (found.st_uid != os.geteuid() or found.st_mode & 0o022):
+                raise BackendError(
+                    f"others may change {path}, and jobs run as their users. Name a folder in [local] that belongs to "
+                    "the daemon's account, and that nobody else may write to."
+                ) from None
+
+    def _make_folder(self, path: Path) -> None:
+        """A folder of ours; the umask does not count."""
+        path.mkdir(mode=OWN_FOLDER)
+        if self._mode != OWN_FOLDER:
+            path.chmod(self._mode)
+
+    def _account_of(self, user: str) -> Account | None:
+        """The account that a job of this user runs as; None: that of this process. Raises AccountError."""
+        return self._owners.account(user) if self._owners else None
 
     def _forget(self) -> None:
         """Show no more what ended long ago and was shown, and after days throw its files away."""
@@ -449,9 +491,13 @@ class Local:
         parts = self._room.fit(entry.job, order.parts)
         if isinstance(parts, str):
             return Answer(order.job, False, parts)
+        try:
+            account = self._account_of(entry.job.user)  # now: it may have been removed since the job was submitted
+        except AccountError as error:
+            return Answer(order.job, False, str(error))
         entry.run += 1
         try:
-            self._launch(entry, order.decision, parts)
+            self._launch(entry, order.decision, parts, account)
         except OSError as error:
             return Answer(order.job, False, f"cannot start it: {error.strerror or error}")
         entry.state, entry.parts, entry.decision = JobState.PLACED, parts, order.decision
@@ -460,11 +506,11 @@ class Local:
         self._room.take(entry.id, entry.job, parts)
         return Answer(order.job, True)
 
-    def _launch(self, entry: _Entry, decision: str, parts: tuple[Part, ...]) -> None:
+    def _launch(self, entry: _Entry, decision: str, parts: tuple[Part, ...], account: Account | None) -> None:
         """Write the order down, take the lock of the run, and hand both to a runner."""
         folder = self._folder(entry)
-        folder.mkdir(mode=0o700)
-        _write(folder / "order.json", self._order(entry, folder, decision, parts))
+        self._make_folder(folder)
+        _write(folder / "order.json", self._order(entry, folder, decision, parts, account))
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -483,18 +529,21 @@ class Local:
         finally:
             os.close(lock)
 
-    def _order(self, entry: _Entry, folder: Path, decision: str, parts: tuple[Part, ...]) -> dict[str, Any]:
+    def _order(
+        self, entry: _Entry, folder: Path, decision: str, parts: tuple[Part, ...], account: Account | None
+    ) -> dict[str, Any]:
         """All that the runner must know."""
         job, submission, mark = entry.job, entry.submission, secrets.token_hex(16)
         memory = round(job.memory_gb * GIB) if job.memory_gb else None
-        environment = _passed_on() | dict(submission.environment) | self._sight(job, parts)
+        environment = _passed_on(account) | dict(submission.environment) | self._sight(job, parts)
         # Drivers reserve far more addresses than they use, so only jobs without one are held to a number of them.
         bounded = memory is not None and not (job.gpus and self._has_gpus)
         return {
             "decision": decision,
             "parts": [asdict(part) for part in parts],
             "command": list(submission.command),
-            "directory": submission.directory or str(folder),
+            "directory": submission.directory or (account.home if account else str(folder)),
+            "account": None if account is None else [account.uid, account.gid, list(account.groups)],
             "environment": environment | {"ADLRO_JOB": entry.id, MARK: mark},
             "mark": mark,
             "limit_s": job.limit_s,
@@ -623,7 +672,9 @@ def _is_taken(file: int) -> bool:
 def _write(path: Path, record: Mapping[str, Any]) -> None:
     """Write a file whole or not at all, so that it lasts."""
     unfinished = path.with_name(f"{path.name}.tmp")
-    with open(unfinished, "w", encoding="utf-8") as file:
+    unfinished.unlink(missing_ok=True)
+    made = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(made, "w", encoding="utf-8") as file:
         json.dump(record, file)
         file.flush()
         os.fsync(file.fileno())
@@ -692,6 +743,10 @@ def _numbers_by_vendor(cluster: Cluster) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def _passed_on() -> dict[str, str]:
-    """What a job gets of the daemon's environment."""
-    return {name: value for name in PASSED_ON if (value := os.environ.get(name)) is not None}
+def _passed_on(account: Account | None = None) -> dict[str, str]:
+    """What a job gets of the daemon's environment; the account's own values in place of those of the daemon's."""
+    found = {name: value for name in PASSED_ON if (value := os.environ.get(name)) is not None}
+    if account is None:
+        return found
+    theirs = {"HOME": account.home, "LOGNAME": account.name, "SHELL": account.shell, "USER": account.name}
+    return {name: value for name, value in found.items() if name not in NOT_FOR_OTHERS} | theirs

@@ -7,12 +7,14 @@ between the job is held: whoever dies there leaves it waiting, not lost.
 import re
 import secrets
 import shlex
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
-from adlro.core.errors import BackendError
+from adlro.core.accounts import Account, account_of, checked_name
+from adlro.core.errors import AccountError, BackendError
 from adlro.core.ports import ENDED, Answer, JobState, LiveJob, Order, Part, Snapshot, Submission
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Job
 
@@ -28,6 +30,10 @@ CONTROLLER_GONE: Final = re.compile(
 )
 SAYS_NOTHING: Final = "Unexpected message received"
 """What Slurm says of an update when the controller is gone, and of some that it refuses."""
+
+HUNG_S: Final = 5.0
+BARRED_S: Final = 600.0
+"""A user whose sbatch failed only after HUNG_S, while Slurm was up, may submit again after this time."""
 
 ARRAY_UPDATE: Final = "job array update"
 """22.05's slurmrestd says that this failed when it has been done."""
@@ -152,8 +158,8 @@ class Ran(Protocol):
 class Commands(Protocol):
     """Slurm's own commands."""
 
-    def run(self, command: Sequence[str], stdin: str = "") -> Ran:
-        """Run one to its end."""
+    def run(self, command: Sequence[str], stdin: str = "", account: Account | None = None) -> Ran:
+        """Run one to its end: as this account, or as ourselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +180,6 @@ class Way(Protocol):
 
     def place(self, place: Place) -> None:
         """Pin a job to nodes, or to none, and let it go."""
-
-    def withdraw(self, job: str, comment: str) -> None:
-        """Unpin and hold a job that was let go and has not begun."""
 
     def note(self, job: str, comment: str) -> None:
         """Write the comment of a job."""
@@ -213,11 +216,6 @@ class RestWay:
         if place.begin_s is not None:
             body["begin_time"] = {"set": True, "number": int(place.begin_s)} if new else "now"
         self._post(f"/job/{place.job}", body)
-
-    def withdraw(self, job: str, comment: str) -> None:
-        """Unpin and hold a job, all or nothing."""
-        nodes: dict[str, Any] = {"required_nodes": []} if self._rest.api >= NEW_API else {"nodelist": ""}
-        self._post(f"/job/{job}", {"hold": True, "comment": comment, **nodes})
 
     def note(self, job: str, comment: str) -> None:
         """Write the comment of a job."""
@@ -318,7 +316,10 @@ class CommandWay:
         self._run(["scontrol", "release", place.job])
 
     def withdraw(self, job: str, comment: str) -> None:
-        """Hold a job, then unpin it: in between it cannot start elsewhere."""
+        """Hold a job that was let go and has not begun, then unpin it: in between it cannot start elsewhere.
+
+        slurmrestd has no word for this: its hold is an administrator's, which is not ours to end.
+        """
         self._run(["scontrol", "uhold", job])
         self._run(["scontrol", "update", f"JobId={job}", "ReqNodeList=", f"Comment={comment}"])
 
@@ -343,7 +344,9 @@ class CommandWay:
         self._run(["scancel", job])
 
     def submit(self, script: str, job: Mapping[str, Any], name: str) -> str:
-        """Hand a script in, held."""
+        """Hand a script in, held. With an account sbatch itself runs as that user: what Slurm checks of a login, it
+        checks of the job, and the job gets the user's uid, gid and groups. `sbatch --uid` would keep root's group.
+        """
         command = [
             "sbatch",
             "--parsable",
@@ -354,8 +357,8 @@ class CommandWay:
             f"--comment={job['comment']}",
             f"--chdir={job['directory']}",
         ]
-        if job["uid"]:
-            command.append(f"--uid={job['uid']}")
+        if job["account"]:
+            command.append("--propagate=NONE")  # the limits of this process are not the user's
         if job["partition"]:
             command.append(f"--partition={job['partition']}")
         if job["gpus"]:
@@ -368,17 +371,25 @@ class CommandWay:
             command.append(f"--mem={job['memory_mib']}M")
         if job["minutes"]:
             command.append(f"--time={job['minutes']}")
-        said = self._run(command, script).strip().splitlines()
-        if not said:
+        said = self._run(command, script, job["account"]).strip().splitlines()
+        found = said[-1].partition(";")[0] if said else ""
+        if not re.fullmatch(r"[0-9]{1,10}", found):
             raise BackendError("sbatch took a job and told no id for it.")
-        return said[-1].partition(";")[0]
+        return found
+
+    def administrator(self) -> int:
+        """The uid of SlurmUser, who may do everything in Slurm."""
+        found = re.search(r"^SlurmUser\s*=\s*\S*\(([0-9]+)\)\s*$", self._run(["scontrol", "show", "config"]), re.M)
+        if found is None:
+            raise BackendError("'scontrol show config' does not tell SlurmUser.")
+        return int(found[1])
 
     def is_up(self) -> bool:
         """Whether the controller answers."""
         return "is UP" in self._commands.run(["scontrol", "ping"]).out
 
-    def _run(self, command: Sequence[str], stdin: str = "") -> str:
-        ran = self._commands.run(command, stdin)
+    def _run(self, command: Sequence[str], stdin: str = "", account: Account | None = None) -> str:
+        ran = self._commands.run(command, stdin, account)
         if ran.code != 0:
             said = ran.said
             raise BackendError(f"{command[0]}: {said}.") if CONTROLLER_GONE.search(said) else RefusedError(said)
@@ -390,12 +401,14 @@ class CommandWay:
 
 @dataclass(frozen=True, slots=True)
 class Handing:
-    """How jobs are handed in for others."""
+    """How jobs of the API are handed in."""
 
     as_whom: str = "nobody"
-    """nobody: they are not, users call sbatch; self: as whom the daemon runs as; user: as their owner (needs root)."""
+    """nobody: they are not, users call sbatch; self: as the daemon's account; user: as their user (needs root)."""
     partition: str = ""
     directory: str = "/tmp"
+    min_uid: int = 0
+    """The lowest uid that jobs may run as; 0 is UID_MIN of /etc/login.defs."""
 
 
 @final
@@ -418,6 +431,8 @@ class Slurm:
         self._largest = largest_node or most_on_a_node
         self._done: dict[str, str] = {}  # orders since the last reading
         self._snapshot: Snapshot | None = None
+        self._slurm_user: int | None = None  # asked for once
+        self._barred: dict[int, float] = {}  # uids whose sbatch did not end, and until when they wait
 
     @property
     def can_annotate(self) -> bool:
@@ -481,8 +496,7 @@ class Slurm:
             raise BackendError(
                 "this daemon hands no jobs in to Slurm: use sbatch, or set submit_as of [slurm] to 'self' or 'user'."
             )
-        if self._handing.as_whom == "user" and job.user in ("", "root"):
-            raise BackendError(f"a job is handed in as its owner, and '{job.user}' is nobody who may own one.")
+        account = self._account_of(job.user)
         if not submission.command:
             raise BackendError("a job for Slurm needs a command.")
         if job.share != WHOLE_GPU:
@@ -491,17 +505,37 @@ class Slurm:
         snapshot = self._snapshot or self.read()
         wish = {
             "comment": " ".join(_words_of(job, token, self._handing.as_whom)),
-            "directory": submission.directory or self._handing.directory,
+            "directory": submission.directory or (account.home if account else self._handing.directory),
             "partition": self._handing.partition,
             "gpus": job.gpus,
             "spreads": job.gpus > self._largest(snapshot),
             "cpus": -int(-job.cpus // 1),
             "memory_mib": int(job.memory_gb * 1e9 / 1024**2),
             "minutes": -int(-(job.limit_s or 0.0) // 60),
-            "uid": job.user if self._handing.as_whom == "user" else "",
+            "account": account,
         }
         name = "".join(sign for sign in job.name if sign.isprintable())[:LONGEST_NAME] or "adlro"
-        return self._hand_in(script_of(submission), wish, name, token)
+        # sbatch runs with a umask that keeps the output file private; files that the job makes are as usual.
+        script = script_of(submission, ("umask 022",) if account else ())
+        return self._hand_in(script, wish, name, token)
+
+    def _account_of(self, user: str) -> Account | None:
+        """The account that a job of this user runs as; None: the daemon's own. Raises AccountError."""
+        if self._handing.as_whom != "user":
+            checked_name(user or "adlro")
+            return None
+        account = account_of(user, self._handing.min_uid)
+        if self._commands is None:  # slurmrestd runs jobs as the owner of our token
+            raise AccountError("a job can be submitted as its user with Slurm's commands only, and they are off.")
+        if (wait_s := self._barred.get(account.uid, 0.0) - time.monotonic()) > 0:
+            raise AccountError(
+                f"the last sbatch of {user!r} hung while Slurm was up. Find out why, and try again in {wait_s:.0f} s."
+            )
+        if self._slurm_user is None:
+            self._slurm_user = self._commands.administrator()
+        if account.uid == self._slurm_user:
+            raise AccountError(f"jobs may not run as {user!r}: it is SlurmUser, who may do everything in Slurm.")
+        return account
 
     def cancel(self, job: str) -> None:
         """End a job for good."""
@@ -600,7 +634,7 @@ class Slurm:
             raise NotNowError("putting a job back needs the command line, which was not given")
         held = told.comment(decision="", placed="", held="yes")
         if told.is_pending and not told.is_held:  # let go to a place, and it has not begun
-            self._tell(lambda way: way.withdraw(told.live.id, held), told.is_task)
+            self._say(lambda _: commands.withdraw(told.live.id, held), commands)
             return ""
         if told.live.state is JobState.WAITING:
             return "it waits already"
@@ -638,7 +672,9 @@ class Slurm:
 
     def _hand_in(self, script: str, wish: Mapping[str, Any], name: str, token: str) -> str:
         """Hand in once. If the answer got lost, look whether the job is there before anybody tries again."""
-        ways = [self._commands] if wish["uid"] and self._commands is not None else self._ways()
+        account: Account | None = wish["account"]
+        ways = [self._commands] if account and self._commands is not None else self._ways()
+        began = time.monotonic()
         for way in ways:
             try:
                 if isinstance(way, RestWay) and self._rest is not None:
@@ -652,14 +688,17 @@ class Slurm:
             except RefusedError as said:
                 raise BackendError(f"Slurm does not take the job: {said}.") from None
             except BackendError as error:
-                return self._found(token, error)
+                # A user can stop a process of theirs, and everybody waits for it here: not again and again.
+                if account and time.monotonic() - began >= HUNG_S and way.is_up():
+                    self._barred[account.uid] = time.monotonic() + BARRED_S
+                return self._found(token, account, error)
         raise BackendError("there is no way to tell Slurm anything: neither slurmrestd nor its commands.")
 
-    def _found(self, token: str, error: BackendError) -> str:
-        """The job with this token, after an answer that got lost."""
+    def _found(self, token: str, account: Account | None, error: BackendError) -> str:
+        """The job with this token, after an answer that got lost. Others can read the token: it must be its user's."""
         self.read()
         for told in self._reader.all_told():
-            if told.words.get("token") == token:
+            if told.words.get("token") == token and (account is None or told.live.job.user == account.name):
                 return told.live.id
         raise BackendError(f"{error} The job is not in the queue: hand it in again.")
 
@@ -669,8 +708,8 @@ def most_on_a_node(snapshot: Snapshot) -> int:
     return max((gpus.count for node in snapshot.cluster.nodes for gpus in node.gpus), default=0)
 
 
-def script_of(submission: Submission) -> str:
-    """The script of a job: its words are quoted, so that each is what it was."""
+def script_of(submission: Submission, first: Sequence[str] = ()) -> str:
+    """The script of a job: its words are quoted, so that each is what it was. `first` are lines before its own."""
     names = [name for name in submission.environment if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)]
     if odd := set(submission.environment) - set(names):
         raise BackendError(f"'{sorted(odd)[0]}' is no name of a variable.")
@@ -678,7 +717,7 @@ def script_of(submission: Submission) -> str:
         raise BackendError("a command cannot have a zero byte in it.")
     exports = {"PATH": PATH, **submission.environment}
     lines = [f"export {name}={shlex.quote(value)}" for name, value in exports.items()]
-    return "\n".join(["#!/bin/sh", *lines, f"exec {shlex.join(submission.command)}", ""])
+    return "\n".join(["#!/bin/sh", *first, *lines, f"exec {shlex.join(submission.command)}", ""])
 
 
 def _words_of(job: Job, token: str, as_whom: str) -> Iterator[str]:

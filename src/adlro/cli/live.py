@@ -368,7 +368,7 @@ TokensFile = Annotated[
 
 @app_of_tokens.command("add")
 def add_token(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is: the login name, for a user.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is: the login name, for a user. No number.")],
     role: Annotated[str, typer.Option(metavar="ROLE", help="viewer, user or operator.")] = "user",
     config: Config = None,
     file: TokensFile = None,
@@ -413,6 +413,7 @@ def open_tokens(config: Path | None, file: Path | None) -> "TokenFile":
     from adlro.serve.config import load_config
     from adlro.serve.tokens import TokenFile
 
-    path = file or load_config(config).api_settings().tokens
+    settings = load_config(config).api_settings()
+    path = file or settings.tokens
     assert path is not None
-    return TokenFile(path)
+    return TokenFile(path, owners=settings.owners)

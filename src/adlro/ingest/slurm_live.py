@@ -17,8 +17,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, Protocol, TypeVar, final
 from urllib.parse import urlsplit
 
+from adlro.core.accounts import Account
 from adlro.core.errors import BackendError, TelemetryError
 from adlro.core.ports import ENDED, JobState, LiveJob, Part, Setback, Snapshot
+from adlro.ingest.as_user import run_as
 from adlro.ingest.slurm import (
     SlurmJob,
     SlurmNode,
@@ -249,9 +251,15 @@ class Commands:
             self._environment["SLURM_CONF"] = conf or os.environ["SLURM_CONF"]
         self._version: tuple[int, int] | None = None
 
-    def run(self, command: Sequence[str], stdin: str = "") -> Ran:
-        """Run a command to its end. One that is not there, or does not end, is a BackendError."""
+    def run(self, command: Sequence[str], stdin: str = "", account: Account | None = None) -> Ran:
+        """Run a command to its end. One that is not there, or does not end, is a BackendError.
+
+        With an account it runs as that user, with the user's uid, gid and groups.
+        """
         try:
+            if account is not None:
+                code, out, err = run_as(account, command, stdin, self._environment, self._timeout_s)
+                return Ran(code, out.decode(errors="replace"), err.decode(errors="replace"))
             done = subprocess.run(
                 list(command),
                 input=stdin.encode(),

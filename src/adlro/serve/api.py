@@ -28,7 +28,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Match
 
 from adlro import __version__
-from adlro.core.errors import AdlroError, CatalogueError
+from adlro.core.errors import AccountError, AdlroError, CatalogueError
 from adlro.core.ports import ENDED, LiveJob
 from adlro.core.toml import nearest
 from adlro.serve.api_errors import Refused, body_of, refused, refused_for, refused_for_input
@@ -306,10 +306,12 @@ def add_doing(app: FastAPI, kit: Kit) -> None:
         """Hand a job in. It belongs to the token's name; an operator may name another."""
         who = who_of(request)
         now = await picture(kit)
-        submission = submission_of(fitting(given), owner(given, who), now.state.snapshot.time_s)
+        user = owner(given, who)
+        await to_thread.run_sync(check_user, kit.settings, user)
+        submission = submission_of(fitting(given), user, now.state.snapshot.time_s)
         id = await to_thread.run_sync(kit.service.submit, submission)
         now.touch(id)
-        log.info("job submitted", extra={"by": who.name, "job": id})
+        log.info("job submitted", extra={"by": who.name, "user": user, "job": id})
         return in_json({"id": id}, 201, {"Location": f"{V1}/jobs/{id}"})
 
     @app.delete(
@@ -387,6 +389,14 @@ def owner(given: SubmissionIn, who: Who) -> str:
     if given.job.user and given.job.user != who.name and who.role != "operator":
         raise refused(403, "a job for another user", "body.job.user", f"{who.name!r}, or nothing")
     return given.job.user or who.name
+
+
+def check_user(settings: ApiSettings, user: str) -> None:
+    """Refuse a user whose jobs are not taken. The back end looks again: what it finds is what the job runs as."""
+    try:
+        settings.owners.account(user)
+    except AccountError as error:
+        raise refused_for(error, "body.job.user") from None
 
 
 def fitting(given: SubmissionIn) -> SubmissionIn:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
+from adlro.core.accounts import LONGEST_NAME, NAME_PATTERN
 from adlro.core.ports import JobState, Part, Setback, Submission
 from adlro.core.records import WHOLE_GPU, Job, Link, Node
 from adlro.serve.service import Alarm, Compared, Decision, Drift, Start, WhatIf
@@ -20,6 +21,7 @@ JobId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*
 DecisionId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:+-]*$", max_length=128)]
 Name = Annotated[str, StringConstraints(pattern=NAME, max_length=64)]
 NameOrNone = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9._/@+ -]*)?$", max_length=64)]
+UserOrNone = Annotated[str, StringConstraints(pattern=f"^({NAME_PATTERN})?$", max_length=LONGEST_NAME)]
 Argument = Annotated[str, StringConstraints(pattern=r"^[^\u0000]*$", max_length=65_536)]
 
 
@@ -65,7 +67,9 @@ class JobIn(In):
     gpu_memory_gb: float = Field(0.0, ge=0, le=1e5, description="Memory of each GPU.")
     models: list[Name] = Field([], max_length=64, description="The GPU models that will do; none: all of them.")
     priority: float = Field(0.5, ge=0, le=1)
-    user: NameOrNone = Field("", description="Only an operator may name another than himself.")
+    user: UserOrNone = Field(
+        "", description="A login name, never a number. Only an operator may name another than himself."
+    )
     name: Annotated[str, StringConstraints(pattern=PLAIN, max_length=200)] = ""
     work: float = Field(0.0, ge=0, le=1e12, description="GPU-seconds on the reference model; 0: not known.")
     limit_s: float | None = Field(None, gt=0, le=1e9, description="Walltime after which it may be ended.")
@@ -314,6 +318,7 @@ class TickOut(Out):
     waiting: int
     running: int
     alarms: list[Alarm]
+    is_cut: bool
 
 
 class StateOut(Out):

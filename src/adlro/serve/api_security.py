@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Final, final
 from urllib.parse import urlsplit
 
+from adlro.core.accounts import NAME_RULE, is_name
 from adlro.core.errors import AdlroError
 from adlro.serve.api_errors import Refused, body_of, refused, refused_for
 from adlro.serve.api_settings import ApiSettings
@@ -178,6 +179,14 @@ class Guard:
         is_open = path in OPEN or not (path.startswith(API) or path in GUARDED)
         if who is None and not is_open:
             raise self._unknown(given)
+        if who is not None and not is_name(who.name):  # a file of tokens from before names were checked
+            raise refused(
+                403,
+                f"the name of this token is {who.name!r}",
+                "header Authorization",
+                NAME_RULE,
+                "Ask an operator to remove the token (`adlro token remove`) and to make one for your login name.",
+            )
         return who
 
     def _who(self, given: str | None) -> Who | None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from adlro.core.accounts import ANYBODY, Owners
 from adlro.core.errors import ConfigError
 
 PORT: Final = 8321
@@ -32,6 +33,7 @@ class ApiSettings:
     most_streams: int = 100  # listeners to events at a time
     heartbeat_s: float = 15.0
     stream_s: float = 3600.0  # a stream ends after so long, and its listener comes back
+    owners: Owners = ANYBODY  # whose jobs are taken
 
     @property
     def is_loopback(self) -> bool:

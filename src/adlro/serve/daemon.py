@@ -20,7 +20,7 @@ from adlro.core.ports import ENDED, Answer, Backend, JobState, LiveJob, Order, S
 from adlro.serve.config import Config, changes, load_config
 from adlro.serve.leader import Alone, Leadership
 from adlro.serve.logs import LOGGER
-from adlro.serve.metrics import Metrics
+from adlro.serve.metrics import Metrics, file_bytes
 from adlro.serve.service import Alarm, Decision, Event, Foreseen, Memory, State, Tick, WhatIf, Why
 from adlro.serve.store import Store
 from adlro.serve.store_sqlite import AwayError
@@ -190,7 +190,7 @@ class Daemon:
         self._build, self._path, self._flags = build, path, dict(flags or {})
         self._leadership = leadership or Alone()
         self._systemd = Systemd()
-        self.metrics_page = Metrics(__version__)
+        self.metrics_page = Metrics(__version__, lambda: self.is_ready()[0], self._store_bytes)
         self._running: _Running | None = None
         self._is_stopping = self._wants_reload = False
         self._why_not, self._again_s = "the daemon starts.", STANDBY_S
@@ -455,6 +455,10 @@ class Daemon:
         """The page for Prometheus, in its text format (metrics.CONTENT_TYPE)."""
         return self.metrics_page.page()
 
+    def _store_bytes(self) -> int | None:
+        running = self._running
+        return file_bytes(running.memory.path) if running is not None else None
+
     def _leading(self) -> "_Running":
         running = self._running
         if running is None:
@@ -495,6 +499,8 @@ class Daemon:
     def _tell(self, running: "_Running", tick: Tick) -> None:
         """Tell what a turn brought: to the log, to the metrics, and to those who listen."""
         self.metrics_page.ticked(tick)
+        if not running.backend.trouble:
+            self.metrics_page.read()
         for decision in tick.decisions:
             self._emit("decided", _told(decision), tick.time_s)
         for alarm in tick.alarms:

@@ -49,6 +49,11 @@ def check(config: Config) -> None:
     """Find mistakes that would else show when a standby takes over."""
     from adlro.decide.catalogue import find_policy
 
+    config.check_owners()
+    if config.backend.kind == "slurm":
+        from adlro.serve.slurm import check_submitting
+
+        check_submitting(config.slurm.submit_as, config.slurm.command_line)
     for name in (config.policy.name, config.policy.fallback):
         find_policy(name)
     if config.telemetry.is_on:
@@ -75,6 +80,7 @@ def open_memory(config: Config) -> tuple[Store, tuple[str, ...]]:
 
 def open_backend(config: Config) -> tuple[Backend, Callable[[], float]]:
     """The cluster that a config names, and its clock."""
+    config.check_owners()
     match config.backend.kind:
         case "simulated":
             return _simulated(config)
@@ -163,6 +169,7 @@ def _local(config: Config) -> "Local":
         driver_numbers=machine.driver_numbers,
         has_gpus=machine.has_gpus,
         grace_s=table.grace_s,
+        owners=config.owners(),
     )
 
 
@@ -183,6 +190,7 @@ def _slurm(config: Config) -> Backend:
             cluster=table.cluster,
             submit_as=table.submit_as,
             submit_partition=table.submit_partition,
+            min_uid=config.api.min_uid,
             timeout_s=table.timeout_s,
         )
     )
@@ -191,7 +199,10 @@ def _slurm(config: Config) -> Backend:
 def _shadow(config: Config) -> Backend:
     from adlro.serve.shadow import FILE, shadowed
 
-    return shadowed(_slurm(config), config.beside_store(FILE, config.shadow.record))
+    submits_nothing = config.slurm.model_copy(update={"submit_as": "nobody"})
+    return shadowed(
+        _slurm(config.model_copy(update={"slurm": submits_nothing})), config.beside_store(FILE, config.shadow.record)
+    )
 
 
 # ---- the API -----------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ FASTER: Final = 1.5
 LONGEST_LINE: Final = 100
 """Characters of a line for squeue."""
 
-MOST_OLDER: Final = 6
+MOST_OLDER: Final = 4
 """Older jobs at the head of the queue that are looked at when a job is started."""
 
 MOST_PLACES: Final = 2

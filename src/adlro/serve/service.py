@@ -112,6 +112,7 @@ class Tick:
     decisions: tuple[Decision, ...] = ()
     answers: tuple[Answer, ...] = ()
     alarms: tuple[Alarm, ...] = ()
+    is_cut: bool = False  # the time for decisions was over before everybody had been asked for
 
 
 @dataclass(frozen=True, slots=True)

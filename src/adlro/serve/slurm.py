@@ -48,8 +48,10 @@ class SlurmOptions:
     cluster: str = ""
     """A cluster file that says how GPUs and nodes are joined, for nodes of the same names."""
     submit_as: str = "nobody"
-    """As whom jobs of ADLRO's API are handed in: nobody (they are not), self (the daemon), user (their owner)."""
+    """Which account jobs of ADLRO's API run as: nobody (none are taken), self (the daemon's), user (their user's)."""
     submit_partition: str = ""
+    min_uid: int = 0
+    """The lowest uid that jobs may run as; 0 is UID_MIN of /etc/login.defs."""
     timeout_s: float = 30.0
 
 
@@ -69,11 +71,22 @@ class Parts:
 
 def slurm_backend(options: SlurmOptions) -> Backend:
     """The back end of these options. Nothing is asked of Slurm yet."""
+    check_submitting(options.submit_as, options.command_line)
     parts = slurm_parts(options)
-    if options.submit_as not in ("nobody", "self", "user"):
-        raise ConfigError(f"submit_as is '{options.submit_as}'; expected nobody, self or user.")
-    handing = Handing(options.submit_as, options.submit_partition or next(iter(options.partitions), ""))
+    partition = options.submit_partition or next(iter(options.partitions), "")
+    handing = Handing(options.submit_as, partition, min_uid=options.min_uid)
     return Slurm(parts.reader, parts.rest, parts.commands, handing)
+
+
+def check_submitting(submit_as: str, has_commands: bool) -> None:
+    """Raise ConfigError unless jobs can be handed in as this account."""
+    if submit_as not in ("nobody", "self", "user"):
+        raise ConfigError(f"submit_as is '{submit_as}'; expected nobody, self or user.")
+    if submit_as == "user" and not (has_commands and os.geteuid() == 0):
+        raise ConfigError(
+            "submit_as is 'user': the daemon must be root, and command_line must be true, so that sbatch runs as the "
+            "job's user. slurmrestd would run the job as the owner of the daemon's own token."
+        )
 
 
 def slurm_parts(options: SlurmOptions) -> Parts:

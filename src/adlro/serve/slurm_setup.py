@@ -64,17 +64,20 @@ def site_now(options: SlurmOptions) -> SiteNow:
     except BackendError:
         return SiteNow()
     with closing(parts):
-        nodes: Mapping[str, Site] = {}
-        config: dict[str, str] = {}
         problems: tuple[str, ...] = ()
         with suppress(BackendError):
             problems = _unknown_types(parts.reader.read().notes)
-            nodes = parts.reader.sites
-        if parts.commands is not None:
-            with suppress(BackendError):
-                config = read_config(parts.commands)
-        conf = config.get("SLURM_CONF") or options.conf or SiteNow().conf
-        return SiteNow(nodes, read_partitions(parts), config, conf, _read_files(conf), problems)
+        return _site_of(parts, options, problems)
+
+
+def _site_of(parts: Parts, options: SlurmOptions, problems: tuple[str, ...] = ()) -> SiteNow:
+    """The same, of nodes that were read already."""
+    config: dict[str, str] = {}
+    if parts.commands is not None:
+        with suppress(BackendError):
+            config = read_config(parts.commands)
+    conf = config.get("SLURM_CONF") or options.conf or SiteNow().conf
+    return SiteNow(parts.reader.sites, read_partitions(parts), config, conf, _read_files(conf), problems)
 
 
 def read_config(commands: Commands) -> dict[str, str]:
@@ -113,7 +116,7 @@ def unknown_partitions(names: Sequence[str], known: Iterable[str]) -> str:
 def _read_files(conf: str) -> dict[str, str]:
     folder = Path(conf).parent
     texts: dict[str, str] = {}
-    waiting = [Path(conf), folder / "job_submit.lua"]
+    waiting = [Path(conf), folder / "job_submit.lua", folder / CHAINED]
     while waiting:
         path = waiting.pop()
         if str(path) in texts:
@@ -163,10 +166,10 @@ def _findings(options: SlurmOptions, find: Callable[[str], str | None]) -> Itera
         yield Finding("options", "missing", str(error))
         return
     with closing(parts):
-        yield from _cluster_findings(parts, options.partitions)
+        yield from _cluster_findings(parts, options)
 
 
-def _cluster_findings(parts: Parts, partitions: Sequence[str]) -> Iterator[Finding]:
+def _cluster_findings(parts: Parts, options: SlurmOptions) -> Iterator[Finding]:
     """What the cluster itself tells."""
     if parts.rest is not None:
         yield _rest_finding(parts.rest)
@@ -180,7 +183,10 @@ def _cluster_findings(parts: Parts, partitions: Sequence[str]) -> Iterator[Findi
         yield Finding("slurmctld", "missing", str(error))
         return
     yield from _config_findings(parts.commands)
-    yield from _partition_findings(partitions, read_partitions(parts))
+    now = _site_of(parts, options)
+    yield from _plugin_findings(options.partitions, now)
+    yield from _partition_findings(options.partitions, now.partitions)
+    yield from (Finding("partitions", "odd", line) for line in split_models(options.partitions, now.nodes))
     yield from _node_findings(parts.reader.sites, _unknown_types(snapshot.notes))
 
 
@@ -256,6 +262,49 @@ def _partition_findings(partitions: Sequence[str], known: Mapping[str, Mapping[s
     for name in partitions:
         if why := _left_to_slurm(known.get(name, {})):
             yield Finding("partitions", "odd", f"{name} has {why}: ADLRO leaves its jobs to Slurm")
+
+
+def _plugin_findings(partitions: Sequence[str], now: SiteNow) -> Iterator[Finding]:
+    """Whether Slurm calls our plugin, and whether it knows these partitions and nodes."""
+    if "lua" not in _words(now.config.get("JobSubmitPlugins", "")):
+        return
+    first, chained = (now.files.get(f"{now.folder}/{name}", "") for name in ("job_submit.lua", CHAINED))
+    ours = first if OURS in first else chained if OURS in chained and CHAINED in first else ""
+    again = "make it anew with 'adlro slurm install'"
+    if not first:
+        yield Finding("plugin", "odd", f"{now.folder}/job_submit.lua cannot be read here")
+    elif not ours:
+        yield Finding("plugin", "odd", f"job_submit.lua is not ADLRO's and does not load {CHAINED}: {again}")
+    else:
+        held = re.findall(r'^   \["(.+?)"\] = \{$', ours, re.M)
+        absent = [name for name in partitions if name not in held]
+        table = _lua_table(partitions_table([name for name in held if name in (partitions or held)], now))
+        is_old = any(line not in ours.splitlines() for line in table.splitlines())
+        if absent:
+            yield Finding("plugin", "odd", f"does not hold the jobs of {', '.join(absent)}: {again}")
+        elif is_old:
+            yield Finding(
+                "plugin", "odd", f"was made for other nodes, and leaves jobs that fit none of them to Slurm: {again}"
+            )
+        else:
+            yield Finding("plugin", "good", f"holds the jobs of {', '.join(held)}")
+
+
+def split_models(partitions: Sequence[str], nodes: Mapping[str, Site]) -> list[str]:
+    """A line for each partition that has some nodes of a GPU model while others of ADLRO's have the rest."""
+    lines = []
+    for name in partitions:
+        here = {node for node, site in nodes.items() if name in site.node.partitions}
+        models = {model for node in here for model in nodes[node].devices}
+        split = sorted(
+            model for model in models if any(model in site.devices for node, site in nodes.items() if node not in here)
+        )
+        if split:
+            lines.append(
+                f"{name} has some of the nodes with {', '.join(split)}, and other partitions of ADLRO's have the rest: "
+                "ADLRO cannot keep these apart and gives such jobs back to Slurm"
+            )
+    return lines
 
 
 def _left_to_slurm(partition: Mapping[str, str]) -> str:
@@ -347,6 +396,7 @@ def notes_of(options: SlurmOptions, now: SiteNow, files: Sequence[Setup]) -> lis
             f"{now.conf} cannot be read here. Call this on the machine of slurmctld to see what changes in it; or add "
             f"'JobSubmitPlugins={_plugins(now)}' to it yourself."
         )
+    notes += [f"Partition {line}." for line in split_models(options.partitions, now.nodes)]
     for name in options.partitions:
         partition = now.partitions.get(name, {})
         if why := _left_to_slurm(partition):
@@ -608,7 +658,8 @@ def _unit(name: str, **values: str) -> str:
     """A unit of the package with other values for some of its keys."""
     text = _text("units", name)
     for key, value in values.items():
-        text = re.sub(rf"^{key}=.*$", lambda _, line=f"{key}={value}": line, text, flags=re.M)  # type: ignore[misc]
+        line = f"{key}={value.replace('%', '%%')}"  # % begins a specifier of systemd
+        text = "\n".join(line if each.startswith(f"{key}=") else each for each in text.split("\n"))
     return text
 
 

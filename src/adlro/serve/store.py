@@ -127,6 +127,11 @@ class Store:
         with suppress(StoreError):  # on a full disk we can read at least
             self._prune()
 
+    @property
+    def path(self) -> Path | None:
+        """The file it is in; None if it is in memory or on a server."""
+        return self._path
+
     def close(self) -> None:
         """Let go of the database."""
         self._reader.close()
