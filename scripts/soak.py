@@ -550,7 +550,7 @@ class Soak:
         for file in sorted((self.lab.folder / "jobs").glob("*.stamps")):
             stamps += stamps_in(file.read_text())
         runs = runs_of(stamps)
-        records = self.lab.sacct("JobID", "JobName%32", "State", "Submit", "Start", "End", "NodeList")
+        records = self.lab.sacct("JobID", "JobName%32", "State", "NNodes", "NodeList", "AllocTRES%120")
         found = account(self.jobs, runs, records, left, self.happened)
         idle = sorted(self.watch.idle.values(), key=lambda each: -each.seconds)
         held = sorted(self.watch.longest_held.values(), key=lambda each: -each.seconds)
@@ -616,7 +616,7 @@ def _keep(lab: Lab, folder: Path, result: Result | None) -> None:
             "-S",
             "now-7days",
             "-o",
-            "JobID,JobName%32,User,State,Submit,Start,End,NodeList",
+            "JobID,JobName,User,State,Submit,Start,End,NodeList,AllocTRES",
         ],
         "squeue.txt": ["squeue", "-a", "-o", "%i|%j|%T|%r|%Q|%P|%N|%E|%q|%u|%k"],
         "nodes.txt": ["scontrol", "-d", "-o", "show", "nodes"],

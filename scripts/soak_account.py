@@ -1,5 +1,6 @@
 """Every job of a soak against Slurm's own records and against what the jobs wrote themselves."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -114,12 +115,18 @@ def _end(
     if "COMPLETED" in ended:
         if not runs:
             return wrong("completed and never began", f"job {job.number}, sacct {states}")
+        for record in records:
+            if record["State"] == "COMPLETED" and (text := _differs(job, record)):
+                wrong("got something else than it asked for", f"job {job.number}: {text}")
         return "completed"
-    if finished and happened.controller_died(runs[-1][0].at_s, runs[-1][0].at_s + wish.seconds):
+    killed = any(happened.controller_died(began.at_s, began.at_s + wish.seconds) for began, _ in runs)
+    if finished and killed:
         return "completed; slurmctld was killed before it told slurmdbd"
+    if "CANCELLED" in ended and job.cancelled_s is not None:
+        return "cancelled by its user"
+    if ended and killed and ended[-1] in ("CANCELLED", "FAILED"):
+        return f"ended by Slurm as {ended[-1]}: slurmctld was killed, and its second start failed"
     if "CANCELLED" in ended:
-        if job.cancelled_s is not None:
-            return "cancelled by its user"
         return wrong("cancelled by nobody", f"job {job.number}, sacct {states}")
     if "NODE_FAIL" in ended and any(happened.crashed(began.node, began.at_s, began.at_s + 600) for began, _ in runs):
         if not wish.may_requeue:
@@ -132,6 +139,18 @@ def _end(
     if ended:
         return wrong(f"ended as {ended[-1]}", f"job {job.number}, sacct {states}, {len(runs)} runs")
     return wrong("lost", f"job {job.number}, sacct {states or 'has no record'}, {len(runs)} runs")
+
+
+def _differs(job: Job, record: Mapping[str, str]) -> str:
+    """How what a job got differs from what it asked for; "" if it does not."""
+    need = job.wish.need
+    found = re.search(r"gres/gpu=(\d+)", record.get("AllocTRES", ""))
+    gpus, nodes = int(found[1]) if found else 0, int(record.get("NNodes") or 0)
+    if gpus != need.gpus and not (need.whole and gpus > need.gpus):
+        return f"{gpus} GPUs on {record.get('NodeList')} instead of {need.gpus}"
+    if not need.in_all and nodes != need.nodes:
+        return f"{nodes} nodes ({record.get('NodeList')}) instead of {need.nodes}"
+    return ""
 
 
 def _again(key: str, job: Job, runs: Runs, happened: Happened, found: Account) -> None:

@@ -141,8 +141,11 @@ def test_a_hold_of_a_user_that_another_ended_is_found() -> None:
 # ---- accounts ----------------------------------------------------------------------------------------------------
 
 
-def kinds(one: Job, text: str, *states: str, happened: Happened | None = None, left: tuple[Row, ...] = ()) -> set[str]:
-    records = [{"JobID": "7", "JobName": one.wish.name, "State": state} for state in states]
+def kinds(
+    one: Job, text: str, *states: str, happened: Happened | None = None, left: tuple[Row, ...] = (), gpus: int = 1
+) -> set[str]:
+    tres = {"NNodes": "1", "NodeList": "volta0", "AllocTRES": f"cpu=1,gres/gpu={gpus}"}
+    records = [{"JobID": "7", "JobName": one.wish.name, "State": state, **tres} for state in states]
     found = account({one.wish.name: one}, runs_of([*stamps_in(text)]), records, left, happened or Happened())
     return {problem.kind for problem in found.problems}
 
@@ -177,6 +180,12 @@ def test_a_job_that_ran_once_and_is_in_the_records_is_accounted_for() -> None:
 )
 def test_what_must_not_be_is_found(one: Job, text: str, states: tuple[str, ...], kind: str) -> None:
     assert kind in kinds(one, text, *states)
+
+
+def test_a_job_that_got_other_gpus_than_it_asked_for_is_found() -> None:
+    assert kinds(job(), RAN, "COMPLETED", gpus=2) == {"got something else than it asked for"}
+    assert kinds(job(need=Need(each=1, nodes=2)), RAN, "COMPLETED", gpus=2) == {"got something else than it asked for"}
+    assert kinds(job(need=Need(each=1, whole=True)), RAN, "COMPLETED", gpus=4) == set()
 
 
 def test_a_job_that_is_held_in_the_end_is_found() -> None:
