@@ -15,7 +15,16 @@ from adlro.ingest.slurm_jobs import sites_of
 from adlro.serve import slurm
 from adlro.serve.config import load_config
 from adlro.serve.slurm import SlurmOptions, is_alive, naming_of, stays_silent
-from adlro.serve.slurm_setup import SiteNow, common_features, notes_of, setup, steps, undo, unknown_partitions
+from adlro.serve.slurm_setup import (
+    SiteNow,
+    common_features,
+    notes_of,
+    setup,
+    split_models,
+    steps,
+    undo,
+    unknown_partitions,
+)
 
 CONF = "/etc/slurm/slurm.conf"
 TURING = SlurmNode("turing0", 16, 64_000, (("turing", 4),), ("IDLE",), ("nvidia",), ("canary",))
@@ -129,6 +138,19 @@ def test_only_features_that_all_nodes_of_a_model_have_choose_models() -> None:
         SlurmNode("c", 1, 1, (("t4", 1),), ("IDLE",), ("nvidia", "small"), ("p",)),
     ]
     assert common_features(sites_of(nodes, naming_of(SlurmOptions()))[0]) == ["nvidia", "small"]
+
+
+def test_partitions_that_share_a_model_but_not_its_nodes_are_told() -> None:
+    nodes = [
+        SlurmNode("a", 1, 1, (("v100", 1),), ("IDLE",), (), ("one", "all")),
+        SlurmNode("b", 1, 1, (("v100", 1),), ("IDLE",), (), ("two", "all")),
+        SlurmNode("c", 1, 1, (("t4", 1),), ("IDLE",), (), ("two", "all")),
+    ]
+    sites = sites_of(nodes, naming_of(SlurmOptions()))[0]
+    lines = split_models(("one", "two", "all"), sites)
+    assert [line.split(" has some of the nodes with ")[0] for line in lines] == ["one", "two"]
+    assert "v100" in lines[0]
+    assert "t4" not in lines[1]
 
 
 def test_unknown_partitions_are_named_with_those_that_exist() -> None:

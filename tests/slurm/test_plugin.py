@@ -305,7 +305,8 @@ def test_each_part_of_an_array_keeps_its_own_words(site: Lab) -> None:
     site.run("scontrol", "release", array, user=A_USER)
     assert comments(site, array) == {"adlro:decision=7 adlro:held", "adlro:held"}
     site.run("scontrol", "update", f"JobId={array}", "Partition=other", user=A_USER)
-    assert {comment.partition("=")[0] for comment in comments(site, array)} == {"adlro:released"}
+    words = {comment.partition("=")[0] for comment in comments(site, array)}
+    assert words == {"adlro:released", "adlro:decision"}  # what may be pinned waits for the reader
 
 
 # ---- changes ---------------------------------------------------------------------------------------------------------
@@ -327,6 +328,16 @@ def test_a_job_that_is_moved_to_another_partition_is_slurms_at_once(site: Lab, u
     assert told(site, within) == ("adlro:held", True)
     site.run("scontrol", "release", held, user=A_USER)
     site.wait(lambda: not told_or_gone(site, held), "its end")
+
+
+@as_root
+def test_a_job_that_may_be_pinned_keeps_its_mark_when_it_is_moved(site: Lab) -> None:
+    """Lua cannot take a pin off; the reader gives the job back as a whole."""
+    job = site.sbatch("sleep 1", "--gres=gpu:1", user=A_USER)
+    site.run("scontrol", "update", f"JobId={job}", "ReqNodeList=volta0", "Comment=adlro:decision=7 adlro:held")
+    site.run("scontrol", "update", f"JobId={job}", "Partition=other", user=A_USER)
+    assert told(site, job) == ("adlro:decision=7 adlro:held", True)
+    refused(site, "scontrol", "update", f"JobId={job}", "NumCPUs=2", user=A_USER)
 
 
 def told_or_gone(lab: Lab, job: str) -> bool:

@@ -186,6 +186,7 @@ def _cluster_findings(parts: Parts, options: SlurmOptions) -> Iterator[Finding]:
     now = _site_of(parts, options)
     yield from _plugin_findings(options.partitions, now)
     yield from _partition_findings(options.partitions, now.partitions)
+    yield from (Finding("partitions", "odd", line) for line in split_models(options.partitions, now.nodes))
     yield from _node_findings(parts.reader.sites, _unknown_types(snapshot.notes))
 
 
@@ -289,6 +290,23 @@ def _plugin_findings(partitions: Sequence[str], now: SiteNow) -> Iterator[Findin
             yield Finding("plugin", "good", f"holds the jobs of {', '.join(held)}")
 
 
+def split_models(partitions: Sequence[str], nodes: Mapping[str, Site]) -> list[str]:
+    """A line for each partition that has some nodes of a GPU model while others of ADLRO's have the rest."""
+    lines = []
+    for name in partitions:
+        here = {node for node, site in nodes.items() if name in site.node.partitions}
+        models = {model for node in here for model in nodes[node].devices}
+        split = sorted(
+            model for model in models if any(model in site.devices for node, site in nodes.items() if node not in here)
+        )
+        if split:
+            lines.append(
+                f"{name} has some of the nodes with {', '.join(split)}, and other partitions of ADLRO's have the rest: "
+                "ADLRO cannot keep these apart and gives such jobs back to Slurm"
+            )
+    return lines
+
+
 def _left_to_slurm(partition: Mapping[str, str]) -> str:
     """The setting for which ADLRO leaves all jobs of a partition to Slurm; "" if there is none."""
     share = partition.get("OverSubscribe", "")
@@ -378,6 +396,7 @@ def notes_of(options: SlurmOptions, now: SiteNow, files: Sequence[Setup]) -> lis
             f"{now.conf} cannot be read here. Call this on the machine of slurmctld to see what changes in it; or add "
             f"'JobSubmitPlugins={_plugins(now)}' to it yourself."
         )
+    notes += [f"Partition {line}." for line in split_models(options.partitions, now.nodes)]
     for name in options.partitions:
         partition = now.partitions.get(name, {})
         if why := _left_to_slurm(partition):

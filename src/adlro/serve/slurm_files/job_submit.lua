@@ -226,7 +226,7 @@ local written = {}
 
 local function asked_of(wish)
    local same = written.comment and wish.comment == written.comment and wish.priority == written.priority
-   if same then
+   if same and os.time() - written.time <= 5 then
       wish.comment, wish.priority = written.asked_comment or "", written.asked_priority
       return written.asked_comment, written.asked_priority
    end
@@ -235,7 +235,8 @@ local function asked_of(wish)
 end
 
 local function write(wish, asked_comment, asked_priority, comment, priority)
-   written = {asked_comment = asked_comment, asked_priority = asked_priority, comment = comment, priority = priority}
+   written = {asked_comment = asked_comment, asked_priority = asked_priority, comment = comment, priority = priority,
+      time = os.time()}
    wish.comment, wish.priority = comment, priority
    return slurm.SUCCESS
 end
@@ -253,7 +254,8 @@ end
 local function modify(wish, job, partitions, uid)
    local comment, priority = asked_of(wish)
    local held, userheld = has(job.comment, "held"), has(job.comment, "userheld")
-   if not held and not userheld and not has(job.comment, "decision") then return slurm.SUCCESS end
+   local was_placed = has(job.comment, "decision")
+   if not held and not userheld and not was_placed then return slurm.SUCCESS end
    local denied = slurm.ESLURM_ACCESS_DENIED or slurm.ERROR
    if (job.job_state or 0) % 256 ~= 0 then  -- it does not wait
       return (comment and not PLACERS[uid]) and denied or slurm.SUCCESS
@@ -268,22 +270,21 @@ local function modify(wish, job, partitions, uid)
       local text = with(without(job.comment, function() return true end), "released=" .. os.time())
       return write(wish, comment, priority, text, hold_ends and slurm.INFINITE or priority)
    end
-   -- A pin can only be taken off by ADLRO itself, which gives back what it placed when it next looks.
-   if is_set(wish, "partition") and (held or userheld) and not nodes_of(wish.partition, partitions) then
+   -- What was placed may be pinned to nodes. Only ADLRO itself can unpin it, and gives it back when it next looks.
+   if is_set(wish, "partition") and not was_placed and not nodes_of(wish.partition, partitions) then
       return give_back(held)
    end
    if not PLACERS[uid] then
       -- A new nice value ends a hold in Slurm 22.05.
       if comment or is_set(wish, "req_nodes") or (is_set(wish, "nice") and job.priority == 0) then return denied end
       if is_other_request(wish) then
-         if held or userheld then return give_back(held) end
-         return denied
+         return was_placed and denied or give_back(held)
       end
    end
    if priority == 0 and (held or not PLACERS[uid]) then
       return write(wish, comment, priority, marked(job.comment, "userheld"), priority)
    elseif priority == slurm.INFINITE and userheld then
-      if not nodes_of(job.partition, partitions) then return give_back(true) end
+      if not was_placed and not nodes_of(job.partition, partitions) then return give_back(true) end
       return write(wish, comment, priority, marked(job.comment, "held"), 0)
    elseif number(priority) and priority ~= 0 and not PLACERS[uid] then
       return denied
