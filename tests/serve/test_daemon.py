@@ -16,8 +16,9 @@ from tests.serve.postgres import cut_all, new_database, postgres_server
 from adlro.core.errors import BackendError, CatalogueError, StoreError
 from adlro.core.ports import JobState, Submission
 from adlro.serve.config import load_config
-from adlro.serve.daemon import KEPT_EVENTS, Daemon
+from adlro.serve.daemon import Daemon
 from adlro.serve.leader import FileLock, PostgresLock
+from adlro.serve.news import KEPT_EVENTS
 from adlro.serve.service import Event, Service
 from adlro.serve.store import open_store
 
@@ -52,13 +53,13 @@ def running(daemon: Daemon) -> Iterator[threading.Thread]:
 def test_it_is_a_service() -> None:
     daemon, _ = made_daemon()
     service: Service = daemon
-    assert service.is_ready() == (False, "the daemon starts.")
+    assert service.is_ready() == (False, "the daemon is starting.")
     daemon.close()
 
 
 def test_before_its_first_turn_it_says_that_it_is_not_ready() -> None:
     daemon, _ = made_daemon()
-    with pytest.raises(BackendError, match="not ready: the daemon starts"):
+    with pytest.raises(BackendError, match="not ready: the daemon is starting"):
         daemon.state()
     daemon.close()
 
@@ -465,7 +466,7 @@ def test_a_cluster_that_is_away_at_the_start_is_waited_for_but_a_wrong_store_is_
     daemon, made = made_daemon()
     made.wrong = BackendError("slurmrestd does not answer.")
     assert daemon.tick() is None
-    assert daemon.is_ready() == (False, "slurmrestd does not answer.")
+    assert daemon.is_ready() == (False, "the cluster or the store cannot be opened: slurmrestd does not answer.")
     made.wrong = None
     assert daemon.tick() is not None
     daemon.close()

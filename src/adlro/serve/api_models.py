@@ -311,6 +311,7 @@ class TickOut(Out):
     waiting: int
     running: int
     alarms: list[Alarm]
+    is_cut: bool
 
 
 class StateOut(Out):

@@ -314,7 +314,7 @@ def state_shown(picture: Picture, eyes: Eyes, waiting: int, ended: int) -> dict[
         "tick": tick and {
             "number": tick.number, "time_s": tick.time_s, "policy": tick.policy, "decided_by": tick.decided_by,
             "seconds": tick.seconds, "waiting": tick.waiting, "running": tick.running,
-            "alarms": alarms_shown(tick.alarms, picture.jobs, eyes),
+            "alarms": alarms_shown(tick.alarms, picture.jobs, eyes), "is_cut": tick.is_cut,
         },
         "backend": state.backend, "policy": state.policy, "fallback": state.fallback, "is_guarded": state.is_guarded,
         "is_leader": state.is_leader, "starts": starts_of(state, queue),

@@ -261,7 +261,7 @@ class Orchestrator:
         after = self._act(scene, decided, heard)
         self._compare(snapshot, submitted, ended, heard)
         self._publish(scene, decided, after or snapshot, heard)
-        return self._finish(began, now_s, decided.by, snapshot, heard)
+        return self._finish(began, now_s, decided.by, snapshot, heard, decided.is_cut)
 
     def _blind(self, began: float, heard: Heard, said: str) -> Tick:
         """A turn without a snapshot: nothing is decided, and the old picture stays, marked as stale."""
@@ -274,13 +274,15 @@ class Orchestrator:
         self._is_unsettled = True
         return self._finish(began, now_s, self._named, None, heard)
 
-    def _finish(self, began: float, now_s: float, by: str, snapshot: Snapshot | None, heard: Heard) -> Tick:
+    def _finish(
+        self, began: float, now_s: float, by: str, snapshot: Snapshot | None, heard: Heard, is_cut: bool = False
+    ) -> Tick:
         """Write the turn down, and show it."""
         states = [job.state for job in snapshot.jobs] if snapshot is not None else []
         tick = Tick(
             self._number, now_s, self._named, by, self._monotonic() - began, states.count(JobState.WAITING),
             states.count(JobState.RUNNING) + states.count(JobState.PLACED), heard.decisions, heard.answers,
-            tuple(heard.alarms),
+            tuple(heard.alarms), is_cut,
         )  # fmt: skip
         try:
             self._memory.ticked(tick)
