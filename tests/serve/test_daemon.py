@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -363,6 +364,24 @@ def test_a_submission_is_decided_at_once_and_not_after_a_long_wait() -> None:
         until(lambda: daemon.is_ready()[0])
         id = daemon.submit(Submission(a_job()))
         until(lambda: daemon.decisions(job=id), seconds=5)
+
+
+def test_a_turn_whose_time_was_over_goes_on_at_once_and_one_that_decided_nothing_does_not() -> None:
+    daemon, made = made_daemon(tick_s=600.0)
+    with running(daemon):
+        until(lambda: daemon.is_ready()[0])
+        decider = made.deciders[-1]
+        decider.cut_for = 3
+        for _ in range(2):
+            daemon.submit(Submission(a_job()))
+        until(lambda: decider.number >= 4, seconds=10)
+        number = decider.number
+        decider.cut_for = 1000  # cut, but nothing is decided: it would be the same again
+        daemon.reload()
+        until(lambda: decider.number > number)
+        number = decider.number
+        time.sleep(0.6)
+        assert decider.number == number
 
 
 def test_many_submissions_do_not_make_as_many_turns() -> None:

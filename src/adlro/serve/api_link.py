@@ -166,7 +166,7 @@ class Link:
         (length,) = HEAD.unpack(self._exactly(HEAD.size))
         return pickle.loads(self._exactly(length))
 
-    def _exactly(self, length: int) -> bytes:
+    def _exactly(self, length: int) -> bytearray:
         buffer = bytearray(length)
         view, at = memoryview(buffer), 0
         while at < length:
@@ -177,7 +177,7 @@ class Link:
             if not got:
                 raise EOFError
             at += got
-        return bytes(buffer)
+        return buffer
 
     def close(self) -> None:
         """Close this end; the other one notices."""

@@ -25,10 +25,10 @@ from adlro.serve.service import Alternative
 from adlro.serve.starvation import Kept, keep_nodes
 
 GRACE: Final = 2.0
-"""A policy that does not answer at all is given up after the longest turn and its budget for one decision, times this."""
+"""A policy that does not answer is given up after the longest turn and this many times its time for one decision."""
 
 LONGEST: Final = 4.0
-"""On a busy machine the decisions of a turn may last this many times their budget, which counts the processor's time."""
+"""On a busy machine the decisions of a turn may last this many times their budget of processor time."""
 
 STARVATION: Final = "starvation guard"
 

@@ -3,6 +3,7 @@
 import errno
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from adlro.act.local import Local
 
 IN_MEMORY: Final = "sqlite::memory:"
+
+SWITCH_S: Final = 0.001
+"""How long a turn may keep the interpreter while a question of the API waits for it; Python grants 5 ms."""
 
 SELDOM_S: Final = 60.0
 SOON_S: Final = 10.0
@@ -227,11 +231,14 @@ def answering(daemon: Daemon, config: Config) -> Iterator[str]:
         Path(str(files("adlro.serve") / "dashboard")),
     )
     address = _address(listener, settings) if listener else ""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, SWITCH_S))
     host.start()
     try:
         yield address
     finally:
         host.close()
+        sys.setswitchinterval(before)
 
 
 def is_led(config: Config) -> bool:
