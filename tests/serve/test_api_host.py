@@ -300,6 +300,25 @@ def test_while_the_daemon_has_no_state_it_is_told_why() -> None:
     other.close()
 
 
+def test_a_telling_that_failed_is_made_good_by_the_whole_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adlro.serve.api_host.TELL_S", 0.05)
+    service = FakeService()
+    ours, theirs = pair()
+    copy = Copy(theirs)
+    session = Session(service, {}, ours, cast(Any, Ended()))
+    for target in (session.serve, lambda: hear_all(theirs, copy)):
+        threading.Thread(target=target, daemon=True).start()
+    until(lambda: copy.is_ready()[0])
+    was = service.latest
+    service.latest = replace(was, drifts=cast(Any, lambda: "this cannot be pickled"))
+    time.sleep(0.2)
+    some = was.snapshot.jobs[5:]
+    service.latest = replace(was, snapshot=replace(was.snapshot, jobs=some))
+    until(lambda: copy.state() == service.latest)
+    session.close()
+    theirs.close()
+
+
 def test_events_are_numbered_as_in_the_daemon() -> None:
     link, other = pair()
     copy = Copy(link)

@@ -272,9 +272,16 @@ class Session:
         number, wait_s = 0, 0.0
         with suppress(OSError):
             while not self._is_over.is_set():
-                events = tuple(self._service.events(number, wait_s))
-                state = self._tell_once(state, events)
-                number, wait_s = (events[-1].number if events else number), TELL_S
+                try:
+                    events = tuple(self._service.events(number, wait_s))
+                    state = self._tell_once(state, events)
+                    number, wait_s = (events[-1].number if events else number), TELL_S
+                except OSError:
+                    raise
+                except Exception:  # else the API would show an old state for ever
+                    log.exception("the API could not be told what has changed; it is told everything")
+                    state = None
+                    self._is_over.wait(TELL_S)
                 if time.monotonic() - self._heard_s > SILENT_S:
                     self._is_hung = True
                     self._process.kill()
@@ -290,5 +297,5 @@ class Session:
             return None
         changed, snapshot = state_changes(known, state)
         told = changed if known is None or changed or snapshot else None
-        self._link.send(Told(ready, level, told, snapshot, events=events))
+        self._link.send(Told(ready, level, told, snapshot, events=events, is_whole=known is None))
         return state

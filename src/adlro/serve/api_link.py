@@ -106,6 +106,7 @@ class Told:
     snapshot: Mapping[str, Any] | None = None
     no_state: Exception | None = None
     events: tuple[Event, ...] = ()
+    is_whole: bool = False  # the state is told whole: what was told before does not count
 
 
 class DaemonFaultError(Exception):

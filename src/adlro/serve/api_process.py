@@ -140,7 +140,7 @@ class Copy:
         if told.no_state is not None:
             self._state, self._no_state = None, str(told.no_state)
         elif told.state is not None:
-            self._state = state_with(self._state, told.state, told.snapshot)
+            self._state = state_with(None if told.is_whole else self._state, told.state, told.snapshot)
         if told.events:  # after the state: who hears of a turn finds its state
             self._news.add(*told.events)
 
@@ -177,8 +177,12 @@ class Ears(threading.Thread):
                 os._exit(1)  # the daemon is gone: nothing here is worth keeping, and another may want the port
             if isinstance(message, Stop):
                 self._server.should_exit = True
-            else:
+                continue
+            try:
                 self._copy.hear(message)
+            except Exception:  # a copy that is wrong is worse than none: the daemon starts us again
+                log.exception("what the daemon told cannot be understood")
+                os._exit(1)
 
 
 async def beat(link: Link) -> None:
