@@ -12,11 +12,11 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from threading import Event
 from typing import IO, Any, Final, ParamSpec, TypeVar, cast, final
 
 import numba
@@ -74,6 +74,9 @@ def source_hash() -> str:
     return digest.hexdigest()[:16]
 
 
+TEMPORARY: Final = "adlro-compiled-"
+
+
 def cache_folder() -> Path:
     """Where compiled code is kept between starts; a temporary folder if the user's cache cannot be written."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "adlro" / "compiled"
@@ -83,7 +86,7 @@ def cache_folder() -> Path:
         os.utime(folder)
         forget_old_caches(root)
     except OSError:
-        return Path(tempfile.mkdtemp(prefix="adlro-compiled-"))
+        return Path(tempfile.mkdtemp(prefix=TEMPORARY))
     return folder
 
 
@@ -94,9 +97,19 @@ def forget_old_caches(root: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def folder_in_use() -> Path:
+    """The folder in which this process keeps compiled code."""
+    return Path(str(numba_config.CACHE_DIR))
+
+
+def outlasts_this_process() -> bool:
+    """Whether compiled code is there at the next start."""
+    return not folder_in_use().name.startswith(TEMPORARY)
+
+
 def is_warm() -> bool:
     """Whether compiled code of an earlier start is there, so that nothing much needs compiling."""
-    folder = Path(str(numba_config.CACHE_DIR))
+    folder = folder_in_use()
     return any(folder.rglob("*.nbc")) or bool(numba_config.DISABLE_JIT)
 
 
@@ -149,15 +162,15 @@ class CompileLock:
             file = (self._folder() / LOCK_FILE).open("ab")
         except OSError:
             return None
-        until, pause_s = time.monotonic() + LONGEST_WAIT_S, 0.005
+        waited_s, pause_s = 0.0, 0.005
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return file
             except BlockingIOError:
-                if time.monotonic() < until:
-                    time.sleep(pause_s)
-                    pause_s = min(0.1, pause_s * 1.5)
+                if waited_s < LONGEST_WAIT_S:
+                    Event().wait(pause_s)
+                    waited_s, pause_s = waited_s + pause_s, min(0.1, pause_s * 1.5)
                     continue
             except OSError:
                 pass
@@ -174,7 +187,7 @@ class CompileLock:
             file.close()
 
 
-COMPILING: Final = CompileLock(lambda: Path(str(numba_config.CACHE_DIR)))
+COMPILING: Final = CompileLock(folder_in_use)
 
 
 def is_lasting(of: Any) -> bool:
