@@ -143,7 +143,7 @@ class Watched(Protocol):
     """
 
     def has_changed(self) -> bool:
-        """Whether a job or a node may have changed since the latest read(); False where that is not known yet.
+        """Whether a job or a node may have changed since the latest read().
 
         It is asked about once a second and must cost far less than read(). Raises BackendError when nobody answers.
         """

@@ -32,6 +32,9 @@ KNOWN_API: Final = 42
 REREAD_S: Final = 60.0
 """However often the answer is "not modified", after so long everything is read anew."""
 
+DEPENDENT_S: Final = 10.0
+"""After so long, if a job waits for others: Slurm does not tell when it finds that a dependency is met."""
+
 MARGIN_S: Final = 10
 """How far this machine's clock may be ahead of that of a slurmctld which does not tell its own (22.05)."""
 
@@ -282,7 +285,10 @@ class RestSource:
 
     def jobs(self) -> list[SlurmJob]:
         """All jobs that Slurm still knows."""
-        self._jobs = self._read("/jobs", self._jobs, jobs_in)
+        before = self._jobs
+        if before is not None and self._monotonic() - before.read_at > DEPENDENT_S:
+            before = None if any(job.dependency and job.state == "PENDING" for job in before.value) else before
+        self._jobs = self._read("/jobs", before, jobs_in)
         return self._jobs.value
 
     def nodes(self) -> list[SlurmNode]:
@@ -374,7 +380,7 @@ class CommandSource:
         """All jobs that Slurm still knows; those that ended must be asked for. Not scontrol: without a controller, that
         of 24.11 says without any error that there are no jobs.
         """
-        if self._outline is not None:
+        if self._outline is not None:  # somebody asks for changes
             self._outline = self._outlined()
         return self._read(["squeue", "--states=all", "--json"], read_jobs)
 
@@ -390,7 +396,7 @@ class CommandSource:
     def has_changed(self) -> bool:
         """Whether the states of jobs and nodes are others; a few lines of text are far cheaper than JSON."""
         before, self._outline = self._outline, self._outlined()
-        return before is not None and before != self._outline
+        return before != self._outline  # also the first time, when it is not known: the next reading makes sure
 
     def _outlined(self) -> str:
         """The states of all jobs and nodes, as text."""
@@ -449,14 +455,18 @@ class Reader:
         self._gone: dict[str, LiveJob] = {}
         self._before: Before | None = None
         self._latest: Source | None = None  # who answered last
+        self._has_changed = False
 
     def has_changed(self) -> bool:
         """Whether a job or a node has changed since the latest reading. Raises BackendError."""
-        return self._latest is not None and self._latest.has_changed()
+        if not self._has_changed and self._latest is not None:
+            self._has_changed = self._latest.has_changed()
+        return self._has_changed
 
     def read(self) -> Snapshot:
         """The cluster now. Raises BackendError when no source gives all of it."""
         now = self._clock()
+        self._has_changed = False
         jobs, nodes, version, notes = self._ask()
         before = self._before
         if before is not None and jobs is before.jobs and nodes == before.nodes and 0 <= now - before.at_s < SAME_S:

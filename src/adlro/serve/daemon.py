@@ -48,7 +48,8 @@ PROBE_SHARE: Final = 0.04
 """… as long as that takes at most this share of the time."""
 
 TURN_SHARE: Final = 0.25
-"""Turns that come early because something has changed take at most this share of the time."""
+LONGEST_PAUSE_S: Final = 3.0
+"""Turns that come early because something has changed take this share of the time, or come so far apart."""
 
 LATE: Final = 3.0
 """The daemon is ready while its latest reading is not older than so many turns …"""
@@ -594,7 +595,7 @@ class Daemon:
         took = now - began
         pause = now + min(seconds, max(PAUSE_S, took))
         until = max(began + seconds, now + min(PAUSE_S, took))
-        changed = now + max(PAUSE_S, took / TURN_SHARE - took)  # not before then because of a change
+        changed = max(pause, now + min(took / TURN_SHARE, LONGEST_PAUSE_S))  # not before then because of a change
         probe = now + PROBE_S
         running = self._running
         while not self._is_stopping and (left := until - time.monotonic()) > 0:
