@@ -142,6 +142,20 @@ def test_a_job_runs_as_a_process_and_its_output_and_exit_code_are_kept(bench: Be
     assert (bench.spool / "jobs" / job / "run-1" / "err").read_text() == "there\n"
 
 
+def test_the_begin_and_the_end_of_a_job_are_changes_until_they_are_read(bench: Bench, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    job = bench.sh(f"while [ ! -e {go} ]; do sleep 0.01; done", gpus=1)
+    assert not bench.backend.has_changed()
+    assert bench.start(job) == ""
+    until(bench.backend.has_changed)
+    bench.until(job, JobState.RUNNING)
+    assert not bench.backend.has_changed()
+    go.touch()
+    until(bench.backend.has_changed)
+    assert bench.job(job).state is JobState.FINISHED
+    assert not bench.backend.has_changed()
+
+
 def test_a_job_sees_its_own_gpus_as_its_vendor_numbers_them_and_nothing_of_the_daemon(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,10 @@ class Fixed:
         self.error: str = ""
         self.generation: tuple[int, int] | None = (22, 5)
         self.kept: list[SlurmReservation] = []
+        self.news = False
+
+    def has_changed(self) -> bool:
+        return self.news
 
     def jobs(self) -> list[SlurmJob]:
         if self.error:
@@ -628,6 +632,112 @@ def test_what_has_not_changed_is_not_read_again_until_a_clock_is_set_or_a_minute
         rest.close()
 
 
+def test_slurmrestd_is_asked_for_news_with_the_time_of_the_reading_and_only_what_differs_is_news() -> None:
+    asked: list[str] = []
+    clock = {"now": NOW}
+    name = "train"
+    is_quiet = True
+
+    def reply(path: str, _: dict[str, str]) -> tuple[int, Any]:
+        asked.append(path.partition("42")[2])
+        if path == "/openapi/v3":
+            return 200, OPENAPI
+        if is_quiet and "update_time" in path:
+            return 304, None
+        what = {"nodes": [{"name": "volta0"}]} if "/nodes" in path else {"jobs": [{"job_id": 1, "name": name}]}
+        return 200, what | {"errors": []}
+
+    with slurmrestd(reply) as address:
+        rest = Rest(address)
+        source = RestSource(rest, lambda: clock["now"], lambda: clock["now"])
+        assert not source.has_changed()  # nothing was read yet
+        first = source.jobs()
+        source.nodes()
+        asked.clear()
+        clock["now"] += 1
+        assert not source.has_changed()
+        assert asked == [f"/jobs?update_time={NOW:.0f}", f"/nodes?update_time={NOW:.0f}"]
+        is_quiet = False  # an answer, and all is as before: Slurm counts in whole seconds
+        assert not source.has_changed()
+        name = "another"
+        assert source.has_changed()
+        is_quiet = True
+        asked.clear()
+        found = source.jobs()
+        assert found is not first
+        assert found[0].name == "another"
+        assert asked == [f"/jobs?update_time={NOW + 1 - 10:.0f}"]  # the news were kept: they are not sent again
+        rest.close()
+
+
+def test_news_are_news_until_the_next_reading() -> None:
+    source = Fixed([job()])
+    reader = Reader([source], NAMING, lambda: NOW)
+    assert not reader.has_changed()
+    reader.read()
+    source.news = True
+    assert reader.has_changed()
+    source.news = False
+    assert reader.has_changed()
+    reader.read()
+    assert not reader.has_changed()
+
+
+def test_while_a_job_waits_for_others_slurmrestd_is_not_believed_for_long_that_nothing_has_changed() -> None:
+    asked: list[str] = []
+    clock = {"now": NOW}
+
+    def reply(path: str, _: dict[str, str]) -> tuple[int, Any]:
+        asked.append(path)
+        waits = {"job_id": 2, "job_state": "PENDING", "dependency": "singleton(unfulfilled)"}
+        return (304, None) if "update_time" in path else (200, OPENAPI | {"jobs": [waits], "errors": []})
+
+    with slurmrestd(reply) as address:
+        rest = Rest(address)
+        source = RestSource(rest, lambda: clock["now"], lambda: clock["now"])
+        source.jobs()
+        clock["now"] += 5
+        source.jobs()
+        assert "update_time" in asked[-1]
+        clock["now"] += 6
+        source.jobs()
+        assert "update_time" not in asked[-1]
+        rest.close()
+
+
+@pytest.mark.parametrize(
+    ("dependency", "is_ours"),
+    [
+        ("afterok:1(unfulfilled)", True),
+        ("afterok:1(unfulfilled),afterany:2(unfulfilled)", True),
+        ("afternotok:2", True),
+        ("afterany:2", True),
+        ("afterok:2(failed)", False),
+        ("afterok:2(unfulfilled)", False),
+        ("afterok:1(unfulfilled),afterok:3(unfulfilled)", False),  # it runs still
+        ("afterok:1(unfulfilled)?afterok:3(unfulfilled)", False),
+        ("afterok:4(unfulfilled)", False),  # about to end
+        ("afterok:9(unfulfilled)", False),  # nobody knows it any more
+        ("afterok:5_*(unfulfilled)", False),
+        ("afterok:6(unfulfilled)", False),  # the last task of an array
+        ("singleton(unfulfilled)", False),
+    ],
+)
+def test_a_dependency_that_is_met_does_not_wait_for_slurm_to_look(dependency: str, is_ours: bool) -> None:
+    ended = {"state": "COMPLETED", "states": ("COMPLETED",), "end_unix": NOW - 1}
+    jobs = [
+        runs("1", **ended),
+        runs("2", **{**ended, "state": "FAILED", "states": ("FAILED",)}),
+        runs("3"),
+        runs("4", **{**ended, "states": ("COMPLETED", "COMPLETING")}),
+        runs("6", **ended, array="5", task=2),
+        job("7", dependency=dependency),
+    ]
+    snapshot = Reader([Fixed(jobs)], NAMING, lambda: NOW).read()
+    (waits,) = [live for live in snapshot.jobs if live.id == "7"]
+    assert (waits.state, waits.managed) == (JobState.WAITING, is_ours)
+
+
 def test_a_newer_slurmrestd_that_says_unchanged_with_an_empty_list_is_not_an_empty_cluster() -> None:
     """24.11 answers 200 with no jobs and a warning; and to /nodes 500, because partitions have not changed."""
     asked: list[str] = []
@@ -736,6 +846,32 @@ def test_each_generation_is_asked_with_the_command_that_tells_all(
         "5"
     ]  # without the states, those that ended are missing
     assert [found.name for found in CommandSource(new).nodes()] == ["volta0"]
+
+
+def test_the_command_line_says_what_has_changed_since_the_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = json.dumps({"jobs": [], "errors": []})
+    lines = tmp_path / "lines"
+    lines.write_text("7 PENDING\n")
+    commands = with_commands(
+        tmp_path, monkeypatch,
+        squeue=f"[ $2 = --json ] && echo '{answer}' || cat {lines}",
+        sinfo=f"[ -e {tmp_path}/down ] && echo volta0 down || echo volta0 idle",
+    )  # fmt: skip
+    source = CommandSource(commands)
+    source.jobs()
+    assert source.has_changed()  # it is not known what was there at the first reading
+    source.jobs()
+    assert not source.has_changed()
+    lines.write_text("7 PENDING\n8 PENDING\n")
+    assert source.has_changed()
+    assert not source.has_changed()
+    (tmp_path / "down").touch()
+    assert source.has_changed()
+    with_commands(tmp_path, monkeypatch, squeue="echo 'Unable to contact slurm controller' >&2; exit 1")
+    with pytest.raises(BackendError, match="contact slurm controller"):
+        source.has_changed()
 
 
 @pytest.mark.parametrize(

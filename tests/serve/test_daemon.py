@@ -394,6 +394,64 @@ def test_many_submissions_do_not_make_as_many_turns() -> None:
         assert made.deciders[-1].number < 20
 
 
+def waited(daemon: Daemon, seconds: float) -> float:
+    """How long it waits for its next turn after one that took no time."""
+    began = time.monotonic()
+    daemon._wait(began, seconds)
+    return time.monotonic() - began
+
+
+def test_a_change_in_the_cluster_ends_the_wait_and_no_change_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adlro.serve.daemon.PROBE_S", 0.05)
+    daemon, made = made_daemon()
+    daemon.tick()
+    answers = iter([False, False, True])
+    monkeypatch.setattr(made.backend, "has_changed", lambda: next(answers), raising=False)
+    assert 0.15 <= waited(daemon, 30.0) < 10.0
+    monkeypatch.setattr(made.backend, "has_changed", lambda: False)
+    assert waited(daemon, 0.4) >= 0.4
+    daemon.close()
+
+
+def test_a_cluster_that_does_not_answer_is_not_asked_again_before_the_next_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("adlro.serve.daemon.PROBE_S", 0.02)
+    daemon, made = made_daemon()
+    daemon.tick()
+    asked: list[float] = []
+
+    def fail() -> bool:
+        asked.append(time.monotonic())
+        raise BackendError("slurmctld does not answer.")
+
+    monkeypatch.setattr(made.backend, "has_changed", fail, raising=False)
+    assert waited(daemon, 0.3) >= 0.3
+    assert len(asked) == 1
+    made.backend.is_gone = True
+    daemon.tick()
+    waited(daemon, 0.1)
+    assert len(asked) == 1  # the turn could not read it either
+    daemon.close()
+
+
+def test_asking_whether_anything_has_changed_takes_a_small_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adlro.serve.daemon.PROBE_S", 0.01)
+    daemon, made = made_daemon()
+    daemon.tick()
+    asked: list[float] = []
+
+    def slow() -> bool:
+        asked.append(time.monotonic())
+        time.sleep(0.01)
+        return False
+
+    monkeypatch.setattr(made.backend, "has_changed", slow, raising=False)
+    waited(daemon, 0.9)
+    assert 2 <= len(asked) <= 5  # every 10 ms / 4 %, and not every 10 ms
+    daemon.close()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_after_the_turn(number: signal.Signals) -> None:
     from adlro.serve.daemon import obeying_signals

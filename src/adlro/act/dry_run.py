@@ -141,6 +141,11 @@ class Shadow:
         self._fresh = {}
         return replace(seen, jobs=shown, notes=notes)
 
+    def has_changed(self) -> bool:
+        """Whether the real cluster has changed, if it can tell."""
+        probe = getattr(self._real, "has_changed", None)
+        return bool(probe()) if probe is not None else False
+
     def act(self, orders: Sequence[Order]) -> list[Answer]:
         """Write the orders down. Nothing is carried out."""
         if self._latest is None:

@@ -176,6 +176,11 @@ class Local:
             self._forget()
             return Snapshot(self._now(), self.cluster, jobs, {})
 
+    def has_changed(self) -> bool:
+        """Whether a start has begun or ended since it was last shown."""
+        with self._lock:
+            return any(self._has_news(entry) for entry in self._entries.values() if entry.is_open)
+
     def act(self, orders: Sequence[Order]) -> list[Answer]:
         """Carry out orders; an answer for each. A job that is told to stop runs until it has ended."""
         with self._lock, self._told("written"):
@@ -391,6 +396,12 @@ class Local:
                 self._look_at_run(entry, folder)
         if entry.cancelled and entry.state is JobState.WAITING:
             self._end(entry, JobState.CANCELLED, "cancelled", _read(self._jobs / entry.id / "cancel.json"))
+
+    def _has_news(self, entry: _Entry) -> bool:
+        """Whether the spool says more of a start than was read of it."""
+        folder = self._folder(entry)
+        has_begun = entry.started is None and (folder / "child.json").exists()
+        return has_begun or (folder / "end.json").exists() or not _is_held(folder / "lock")
 
     def _look_at_run(self, entry: _Entry, folder: Path) -> None:
         """A start that has not ended: it may not have begun yet, and it may be about to end."""

@@ -112,6 +112,9 @@ class Reader(Protocol):
     def read(self) -> Snapshot:
         """Read it now."""
 
+    def has_changed(self) -> bool:
+        """Whether it has changed since, asked cheaply."""
+
     def told(self, job: str) -> Told | None:
         """A job as it was last read."""
 
@@ -449,6 +452,10 @@ class Slurm:
         self._snapshot = self._reader.read()
         self._done.clear()
         return self._snapshot
+
+    def has_changed(self) -> bool:
+        """Whether a job or a node has changed since the latest reading."""
+        return self._reader.has_changed()
 
     def act(self, orders: Sequence[Order]) -> list[Answer]:
         """Carry out orders, each as far as Slurm lets us."""

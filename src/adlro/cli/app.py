@@ -13,7 +13,7 @@ from typing import Annotated, Final
 import typer
 
 from adlro import __version__
-from adlro.cli import ingest, lists, live, monitoring, predict, report, runs, serve, shadow, slurm, trace, train
+from adlro.cli import ingest, lists, live, monitoring, predict, report, runs, serve, shadow, slurm, trace, train, warm
 from adlro.cli.output import say
 from adlro.core.errors import AdlroError, CatalogueError, UsageError
 
@@ -67,6 +67,7 @@ app.command()(predict.predict)
 app.command()(train.train)
 app.command()(train.export)
 app.command()(serve.serve)
+app.command()(warm.warm)
 app.command()(live.queue)
 app.command()(live.submit)
 app.command()(live.why)

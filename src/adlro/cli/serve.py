@@ -10,12 +10,16 @@ from rich.markup import escape
 
 from adlro.cli.asking import printable
 from adlro.cli.lists import Json
-from adlro.cli.output import print_json, say_if_it_compiles, show_list, stdout
+from adlro.cli.output import print_json, show_list, stdout
+from adlro.cli.warm import say_progress, telling
 from adlro.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from adlro.serve.config import Config
     from adlro.serve.service import State, Tick
+    from adlro.serve.warming import Progress, Tell, Warmed
 
 KINDS: Final = ("simulated", "local", "slurm", "shadow")
 DEMO: Final = {
@@ -103,8 +107,13 @@ def turn_once(config: "Config", as_json: bool) -> None:
     """One turn as the leader, printed."""
     from adlro.core.errors import StoreError
     from adlro.serve.daemon import Daemon
-    from adlro.serve.opening import leadership_for, open_parts
+    from adlro.serve.opening import check, leadership_for, open_parts
+    from adlro.serve.warming import daemon_steps, warm
 
+    check(config)
+    steps = [*daemon_steps([config.policy.name, config.policy.fallback])]
+    with telling(len(steps)) as tell:
+        warm(steps, tell)
     daemon = Daemon(config, open_parts, leadership_for(config))
     try:
         tick = daemon.tick()
@@ -152,11 +161,22 @@ def run(config: "Config", path: Path | None, flags: dict[str, Any], is_demo: boo
     from adlro.serve.opening import answering, check, leadership_for, open_parts
 
     check(config)
-    say_if_it_compiles()
     set_up_logs(config.log.level, config.secrets())
     if path is not None and config.secrets() and path.stat().st_mode & 0o077:
         logging.getLogger(LOGGER).warning("others can read the config, which has a password", extra={"file": str(path)})
-    daemon = Daemon(config, open_parts, leadership_for(config), path, flags)
+
+    def warm(policies: "Sequence[str]", tell: "Tell", is_stopping: "Callable[[], bool]") -> "Warmed":
+        """Compile what a daemon needs; where the log does not tell how far that is, stderr does."""
+        from adlro.serve.warming import warm_daemon
+
+        def tell_both(now: "Progress") -> None:
+            tell(now)
+            if not logging.getLogger(LOGGER).isEnabledFor(logging.INFO):
+                say_progress(now)
+
+        return warm_daemon(policies, tell_both, is_stopping)
+
+    daemon = Daemon(config, open_parts, leadership_for(config), path, flags, warm)
     with obeying_signals(daemon), answering(daemon, config) as address:
         if address:
             print(f"The demo is at {address} (Ctrl-C ends it)" if is_demo else f"adlro serves at {address}", flush=True)

@@ -167,3 +167,16 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Let go of what it holds. Jobs that run go on where the back end can keep them."""
+
+
+class Watched(Protocol):
+    """A back end that can also say cheaply whether anything has changed: a turn then does not wait for its time.
+
+    A back end without this method is read every turn, and only then.
+    """
+
+    def has_changed(self) -> bool:
+        """Whether a job or a node may have changed since the latest read().
+
+        It is asked about once a second and must cost far less than read(). Raises BackendError when nobody answers.
+        """

@@ -401,7 +401,7 @@ def told_of(
     look = Look(sites, frozenset(down_of(sites, reserved)), reserved or {}, naming, now_s, keeps_types)
     told: list[Told] = []
     busy = _tasks_at_work(jobs)
-    for job in jobs:
+    for job in without_met_dependencies(jobs):
         if not _is_in(job, naming) and not job.node_list and not is_held_for_us(job, words_in(job.comment)):
             continue
         for each, is_task in _tasks(job, busy, look.notes):
@@ -412,6 +412,33 @@ def told_of(
 def _is_in(job: SlurmJob, naming: Naming) -> bool:
     """Whether a job was submitted to one of our partitions."""
     return not naming.partitions or bool(naming.partitions & set(job.partition.split(",")))
+
+
+DEPENDENCY: Final = re.compile(r"(afterok|afterany|afternotok):(\d+)(?:\((?:un)?fulfilled\))?")
+
+
+def without_met_dependencies(jobs: Sequence[SlurmJob]) -> Iterator[SlurmJob]:
+    """The same jobs; a dependency on jobs that have all ended as it wants is left out.
+
+    Slurm looks at the dependencies of held jobs only every sched_interval (60 s), and does not tell that they have
+    changed. Once such a job is released it looks at once. What is not as simple (arrays, singleton) is left to Slurm.
+    """
+    by_id = {job.id: job for job in jobs}
+    for job in jobs:
+        clauses = job.dependency.split(",") if job.dependency else []
+        is_met = bool(clauses) and all(_is_met(clause, by_id) for clause in clauses)
+        yield replace(job, dependency="") if is_met else job
+
+
+def _is_met(clause: str, by_id: Mapping[str, SlurmJob]) -> bool:
+    """Whether one condition of a dependency is met, as far as we can tell."""
+    found = DEPENDENCY.fullmatch(clause.strip())
+    parent = by_id.get(found[2]) if found else None
+    if found is None or parent is None or parent.array or parent.is_het:
+        return False
+    if parent.state not in ENDS or "COMPLETING" in parent.states:
+        return False
+    return found[1] == "afterany" or (found[1] == "afterok") == (parent.state == "COMPLETED")
 
 
 def _tasks_at_work(jobs: Sequence[SlurmJob]) -> dict[str, int]:

@@ -6,6 +6,7 @@ takes an error for an empty cluster: Slurm's commands exit with 0 and an empty l
 
 import http.client
 import json
+import math
 import os
 import re
 import socket
@@ -63,6 +64,9 @@ HANGS_S: Final = 10.0
 PROBE_S: Final = 2.0
 """Then it is asked whether it answers again, and is not waited for longer than this."""
 
+DEPENDENT_S: Final = 10.0
+"""After so long, if a job waits for others: Slurm does not tell when it finds that a dependency is met."""
+
 MARGIN_S: Final = 10
 """How far this machine's clock may be ahead of that of a slurmctld which does not tell its own (22.05)."""
 
@@ -80,6 +84,10 @@ FORGOTTEN_S: Final = 20.0
 when the node registers (5 s later in the lab). Who starts the job again before has it twice, and Slurm drains the node
 ("Duplicate jobid").
 """
+
+NODES_SHARE: Final = 0.01
+NODES_S: Final = 4.0
+"""Nodes can only be read whole: whether they changed is asked this seldom, and for this share of the time at most."""
 
 MOST_NOTES: Final = 50
 
@@ -313,6 +321,9 @@ class Source(Protocol):
     def version(self) -> tuple[int, int] | None:
         """The generation of Slurm, if it is known yet."""
 
+    def has_changed(self) -> bool:
+        """Whether a job or a node has changed since both were read, asked cheaply. Raises BackendError."""
+
 
 T = TypeVar("T")
 
@@ -342,10 +353,14 @@ class RestSource:
         self._nodes: Remembered[list[SlurmNode]] | None = None
         self._version: tuple[int, int] | None = None
         self._whole: set[str] = set()  # what can only be read whole
+        self._nodes_from = -math.inf  # when nodes may be asked for whether they changed
 
     def jobs(self) -> list[SlurmJob]:
         """All jobs that Slurm still knows."""
-        self._jobs = self._read("/jobs", self._jobs, jobs_in)
+        before = self._jobs
+        if before is not None and self._monotonic() - before.read_at > DEPENDENT_S:
+            before = None if any(job.dependency and job.state == "PENDING" for job in before.value) else before
+        self._jobs = self._read("/jobs", before, jobs_in)
         return self._jobs.value
 
     def nodes(self) -> list[SlurmNode]:
@@ -367,6 +382,33 @@ class RestSource:
     def version(self) -> tuple[int, int] | None:
         """The generation of Slurm, once it has answered."""
         return self._version
+
+    def has_changed(self) -> bool:
+        """Whether a job or a node has changed. An answer with news is kept: it is not fetched again by the reading."""
+        before, nodes = self._jobs, self._nodes
+        if before is None or nodes is None:
+            return False
+        self._jobs = self._news("/jobs", before, jobs_in)
+        if self._jobs.value is not before.value:
+            return True
+        began = self._monotonic()
+        if began < self._nodes_from:
+            return False
+        self._nodes = self._news("/nodes", nodes, nodes_in)
+        self._nodes_from = began + max(NODES_S, (self._monotonic() - began) / NODES_SHARE)
+        return self._nodes.value is not nodes.value
+
+    def _news(self, path: str, before: Remembered[T], read: Callable[[Any, str], T]) -> Remembered[T]:
+        """The answer now. A new one that says the same as the one before keeps its value.
+
+        The margin for clocks that differ is left out: a change that is missed for it is seen at the next reading, and
+        with it every change would be news for ten seconds.
+        """
+        asked = replace(before, update_time=max(before.update_time, int(before.read_at + before.offset)))
+        found = self._read(path, asked, read)
+        if found is asked:
+            return before
+        return replace(found, value=before.value) if found.value == before.value else found
 
     def _read(self, path: str, before: Remembered[T] | None, read: Callable[[Any, str], T]) -> Remembered[T]:
         """The answer now; the one before if Slurm says that nothing has changed since."""
@@ -415,11 +457,14 @@ class CommandSource:
     def __init__(self, commands: Commands) -> None:
         """Nothing is run yet."""
         self._commands = commands
+        self._outline: str | None = None  # of jobs and nodes, from before they were last read
 
     def jobs(self) -> list[SlurmJob]:
         """All jobs that Slurm still knows; those that ended must be asked for. Not scontrol: without a controller, that
         of 24.11 says without any error that there are no jobs.
         """
+        if self._outline is not None:  # somebody asks for changes
+            self._outline = self._outlined()
         return self._read(["squeue", "--states=all", "--json"], read_jobs)
 
     def nodes(self) -> list[SlurmNode]:
@@ -441,6 +486,24 @@ class CommandSource:
     def version(self) -> tuple[int, int] | None:
         """The generation of Slurm."""
         return self._commands.version
+
+    def has_changed(self) -> bool:
+        """Whether the states of jobs and nodes are others; a few lines of text are far cheaper than JSON."""
+        before, self._outline = self._outline, self._outlined()
+        return before != self._outline  # also the first time, when it is not known: the next reading makes sure
+
+    def _outlined(self) -> str:
+        """The states of all jobs and nodes, as text."""
+        found = []
+        for command in (
+            ["squeue", "--states=all", "--noheader", "--format=%i %T %r %P %N"],
+            ["sinfo", "--Node", "--noheader", "--format=%N %T"],
+        ):
+            ran = self._commands.run(command)
+            if ran.code != 0:
+                raise BackendError(f"'{' '.join(command)}' fails: {ran.said}")
+            found.append(ran.out)
+        return "".join(found)
 
     def _read(self, command: Sequence[str], read: Callable[[str, str], T]) -> T:
         ran = self._commands.run(command)
@@ -565,10 +628,19 @@ class Reader:
         self._forgotten: dict[str, Forgotten] = {}
         self._leaks = Leaks()
         self._before: Before | None = None
+        self._latest: Source | None = None  # who answered last
+        self._has_changed = False
+
+    def has_changed(self) -> bool:
+        """Whether a job or a node has changed since the latest reading. Raises BackendError."""
+        if not self._has_changed and self._latest is not None:
+            self._has_changed = self._latest.has_changed()
+        return self._has_changed
 
     def read(self) -> Snapshot:
         """The cluster now. Raises BackendError when no source gives all of it."""
         now = self._clock()
+        self._has_changed = False
         reading, notes = self._ask()
         before = self._before
         if before is not None and reading.is_as(before.reading) and 0 <= now - before.at_s < SAME_S:
@@ -626,7 +698,9 @@ class Reader:
         notes: list[str] = []
         for source in self._sources:
             try:
-                return Reading(source.jobs(), source.nodes(), source.reservations(), source.version()), notes
+                reading = Reading(source.jobs(), source.nodes(), source.reservations(), source.version())
+                self._latest = source
+                return reading, notes
             except BackendError as error:
                 notes.append(f"{source.what} was not used: {error}")
         raise BackendError(" ".join(note.removeprefix(f"{self._sources[0].what} was not used: ") for note in notes[:2]))

@@ -9,10 +9,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from adlro import __version__
 from adlro.core.errors import AdlroError, BackendError, CatalogueError, StoreError
@@ -28,6 +28,9 @@ from adlro.serve.store import Store
 from adlro.serve.store_sqlite import AwayError
 from adlro.serve.systemd import Systemd
 
+if TYPE_CHECKING:  # it imports the compiler, which tests of the daemon do without
+    from adlro.serve.warming import Progress, Tell, Warmed
+
 log = logging.getLogger(LOGGER)
 
 KEPT_ALARMS: Final = 200
@@ -38,6 +41,16 @@ STANDBY_S: Final = 0.1
 
 PAUSE_S: Final = 0.25
 """The least time between two turns, however many jobs are handed in."""
+
+PROBE_S: Final = 1.0
+"""How often the back end is asked whether anything has changed, …"""
+
+PROBE_SHARE: Final = 0.04
+"""… as long as that takes at most this share of the time."""
+
+TURN_SHARE: Final = 0.25
+LONGEST_PAUSE_S: Final = 3.0
+"""Turns that come early because something has changed take this share of the time, or come so far apart."""
 
 LATE: Final = 3.0
 """The daemon is ready while its latest reading is not older than so many turns …"""
@@ -105,6 +118,18 @@ class Fenced:
         """Whether users see what `annotate` is given."""
         return self._backend.can_annotate
 
+    def has_changed(self) -> bool | None:
+        """Whether anything has changed since the latest reading; None: this back end, or a silent one, cannot tell."""
+        probe = getattr(self._backend, "has_changed", None)
+        if probe is None or self.trouble:
+            return None
+        with self._lock:
+            try:
+                return bool(probe())
+            except BackendError as error:
+                log.debug("the cluster does not say whether it has changed", extra={"why": str(error)})
+                return None
+
     def read(self) -> Snapshot:
         """The cluster now."""
         with self._lock:
@@ -170,6 +195,9 @@ class Parts:
 Build = Callable[[Config], Parts]
 """Opens the back end and the store; called when we lead, so that a standby touches neither."""
 
+Warm = Callable[[Sequence[str], "Tell", Callable[[], bool]], "Warmed"]
+"""Compiles what turns with these policies need, the fallback last (warming.warm_daemon)."""
+
 
 @final
 class Daemon:
@@ -185,9 +213,16 @@ class Daemon:
         leadership: Leadership | None = None,
         path: Path | None = None,
         flags: Mapping[str, Any] | None = None,
+        warm: Warm | None = None,
     ) -> None:
-        """`path` and `flags` are where the config came from: a reload reads them again."""
+        """`path` and `flags` are where the config came from: a reload reads them again.
+
+        Without `warm` code is compiled when a turn first needs it.
+        """
         self.config = config
+        self._warm = warm
+        self._warmed: set[str] = set()
+        self._compiling = ""
         self._build, self._path, self._flags = build, path, dict(flags or {})
         self._leadership = leadership or Alone()
         self._systemd = Systemd()
@@ -209,6 +244,7 @@ class Daemon:
         """Turn after turn until `stop`; as a standby while another daemon leads."""
         is_first = True
         try:
+            self._compile(self.config)
             with unhurried_collector() as collect:
                 while not self._is_stopping:
                     began = time.monotonic()
@@ -264,6 +300,42 @@ class Daemon:
         self._news.close()
         self._bell.close()
         self._ring.close()
+
+    def _compile(self, config: Config, policy: str = "", is_turning: bool = False) -> None:
+        """Compile what turns by this config need, or with this policy in place of the config's.
+
+        A start with an empty cache takes minutes. Until it is done we are not ready, and systemd is told to be patient
+        and that we are alive; not so if we go on turning meanwhile, in another thread.
+        """
+        names = [policy or config.policy.name, config.policy.fallback]
+        if self._warm is None or self._warmed.issuperset(names):
+            return
+        with nullcontext() if is_turning else self._systemd.patient():
+            try:
+                done = self._warm(
+                    names, (lambda progress: None) if is_turning else self._note_progress, lambda: self._is_stopping
+                )
+            except AdlroError:
+                raise
+            except Exception:
+                if not self._is_stopping:
+                    log.exception("compiling broke off")  # what is missing is compiled by the turn that needs it
+                return
+            finally:
+                if not is_turning:
+                    self._compiling = ""
+        self._warmed.update(names)
+        for text in done.failed:
+            log.warning("not all could be compiled", extra={"why": text})
+        log.info("compiled", extra={"functions": len(done.compiled), "seconds": round(done.seconds, 1)})
+
+    def _note_progress(self, progress: "Progress") -> None:
+        """Say how far compiling is: to who asks whether we are ready, to systemd, and in the log."""
+        if progress.compiled and (progress.function or progress.words != self._compiling):
+            self._systemd.tell(f"STATUS={progress.words}")
+            extra = {"function": progress.function, "seconds": round(progress.seconds, 1)}
+            log.info(progress.words, extra=extra)
+        self._compiling = progress.words
 
     @property
     def is_stopping(self) -> bool:
@@ -328,6 +400,7 @@ class Daemon:
         with suppress(StoreError, ValueError, KeyError, CatalogueError):
             kept = json.loads(parts.memory.get(POLICY_KEY) or "{}")
             if kept.get("instead_of") == self.config.policy.name:
+                self._compile(self.config, kept["name"])
                 running.decider.use_policy(kept["name"])
                 log.info("the policy is the one that was switched to", extra={"policy": kept["name"]})
         return running
@@ -341,6 +414,7 @@ class Daemon:
         try:
             new = load_config(self._path, self._flags)
             changed = changes(self.config, new)
+            self._compile(new)
             same_but_name = new.policy.model_copy(update={"name": self.config.policy.name}) == self.config.policy
             if changed & {"guard", "telemetry"} or not same_but_name:
                 in_use = running.policy_in_use()
@@ -413,6 +487,7 @@ class Daemon:
     def use_policy(self, name: str) -> None:
         """Decide with this policy from the next tick on, also after a restart. Raises CatalogueError without one."""
         running = self._leading()
+        self._compile(self.config, name, is_turning=True)
         running.decider.use_policy(name)
         kept = json.dumps({"name": name, "instead_of": self.config.policy.name})
         self._later.append(lambda: self._keep_policy(kept))
@@ -430,6 +505,8 @@ class Daemon:
     def is_ready(self) -> tuple[bool, str]:
         """Whether we lead and the latest reading is recent and whole; else why not."""
         running = self._running
+        if self._compiling:
+            return False, self._compiling
         if running is None:
             return False, self._why_not
         if running.backend.trouble:
@@ -525,22 +602,39 @@ class Daemon:
             self._ring.send(b"!")
 
     def _wait(self, began: float, seconds: float, goes_on: bool = False) -> None:
-        """Wait until so long after the beginning of a turn, or until somebody wakes us.
+        """Wait until so long after the beginning of a turn, until somebody wakes us, or until the cluster has changed.
 
         A pause is always kept, as long as the turn took if that was long: the cluster has other things to do too. A
         turn whose time was over goes on after the shortest pause.
         """
         now = time.monotonic()
-        pause = now + min(seconds, max(PAUSE_S, now - began))
-        until = max(began + seconds, now + min(PAUSE_S, now - began))
+        took = now - began
+        pause = now + min(seconds, max(PAUSE_S, took))
+        until = max(began + seconds, now + min(PAUSE_S, took))
+        changed = max(pause, now + min(took / TURN_SHARE, LONGEST_PAUSE_S))  # not before then because of a change
+        probe = now + PROBE_S
+        running = self._running
         if goes_on:
             until = now + min(seconds, PAUSE_S)
         while not self._is_stopping and (left := until - time.monotonic()) > 0:
-            if select.select([self._bell], [], [], min(left, self._systemd.alive_every_s or left))[0]:
+            wait = min(left, self._systemd.alive_every_s or left)
+            if running is not None:
+                wait = min(wait, max(0.0, probe - time.monotonic()))
+            if select.select([self._bell], [], [], wait)[0]:
                 with suppress(BlockingIOError):
                     self._bell.recv(4096)
                 until = min(until, pause)
             self._systemd.alive()
+            asked = time.monotonic()
+            if running is not None and asked >= probe:
+                has_changed = running.backend.has_changed()
+                answered = time.monotonic()
+                if has_changed is None:
+                    running = None  # the next turn looks
+                elif has_changed:
+                    until, running = min(until, max(answered, changed)), None
+                else:
+                    probe = answered + max(PROBE_S, (answered - asked) / PROBE_SHARE)
 
 
 @contextmanager

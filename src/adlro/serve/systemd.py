@@ -2,8 +2,13 @@
 
 import os
 import socket
-from contextlib import suppress
-from typing import final
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final, final
+
+PATIENCE_S: Final = 120.0
+"""How much longer systemd shall wait, counted from each time it is told."""
 
 
 @final
@@ -29,3 +34,27 @@ class Systemd:
         """Keep the watchdog quiet."""
         if self.alive_every_s is not None:
             self.tell("WATCHDOG=1")
+
+    @contextmanager
+    def patient(self) -> Iterator[None]:
+        """While something long goes on: keep the watchdog quiet, and a start from timing out."""
+        if not self._address:
+            yield
+            return
+        over = threading.Event()
+        every_s = min(self.alive_every_s or PATIENCE_S / 4, PATIENCE_S / 4)
+
+        def keep_telling() -> None:
+            while True:
+                self.tell(f"EXTEND_TIMEOUT_USEC={PATIENCE_S * 1e6:.0f}")
+                self.alive()
+                if over.wait(every_s):
+                    return
+
+        thread = threading.Thread(target=keep_telling, name="systemd", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
