@@ -20,7 +20,7 @@ JobId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*
 DecisionId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:+-]*$", max_length=128)]
 Name = Annotated[str, StringConstraints(pattern=NAME, max_length=64)]
 NameOrNone = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9._/@+ -]*)?$", max_length=64)]
-NodeOrNone = Annotated[str, StringConstraints(pattern=PLAIN, max_length=256)]
+PlainOrNone = Annotated[str, StringConstraints(pattern=PLAIN, max_length=256)]
 Sort = Literal[
     "", "id", "name", "user", "partition", "state", "gpus", "submitted", "waited", "started", "start", "place", "ran",
     "ended",
@@ -141,10 +141,10 @@ class JobsAsked(Asked):
     """Which jobs, and which page of them."""
 
     state: list[JobState] = Field([], max_length=6)
-    user: NameOrNone = ""
+    user: PlainOrNone = ""
     model: NameOrNone = ""
-    partition: NameOrNone = ""
-    node: NodeOrNone = Field("", description="Jobs that hold GPUs on this node.")
+    partition: PlainOrNone = ""
+    node: PlainOrNone = Field("", description="Jobs that hold GPUs on this node.")
     search: Annotated[str, StringConstraints(pattern=PLAIN, max_length=200)] = Field(
         "", description="A text in the id, family, partition, name or user; of others' jobs name and user do not count."
     )
@@ -194,9 +194,9 @@ class HistoryAsked(Asked):
 class PastAsked(Asked):
     """Which jobs of the past."""
 
-    user: NameOrNone = ""
-    partition: NameOrNone = ""
-    node: NodeOrNone = ""
+    user: PlainOrNone = ""
+    partition: PlainOrNone = ""
+    node: PlainOrNone = ""
     before: Moment | None = Field(
         None, description="Ended before this moment: `next` of the page before.", json_schema_extra=one_of_them
     )
@@ -206,9 +206,9 @@ class PastAsked(Asked):
 class UsageAsked(Asked):
     """Whose usage, over how many days, in how many steps."""
 
-    user: NameOrNone = ""
-    partition: NameOrNone = ""
-    node: NodeOrNone = ""
+    user: PlainOrNone = ""
+    partition: PlainOrNone = ""
+    node: PlainOrNone = ""
     days: float = Field(7.0, gt=0, le=3660)
     steps: int = Field(7, ge=1, le=500)
 

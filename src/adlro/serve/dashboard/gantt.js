@@ -34,6 +34,7 @@ export function makeGantt(open) {
     if (!world) return;
     const width = holder.clientWidth;
     drawnWidth = width;
+    if (!width) return; // another page is open
     const all = timed(world, foreseen);
     const hours = chosenHours ?? fitting(all[0]?.from ?? world.now, world.now);
     for (const button of buttons) button.setAttribute("aria-pressed", Number(button.dataset.hours) === hours);
@@ -130,7 +131,7 @@ export function makeGantt(open) {
 function hint(bars, waiting, isAreas) {
   if (!bars && !waiting) return "Nothing ran in these hours, and nothing waits.";
   const byJob = "Point at a job, or move with the arrow keys, to read more.";
-  const first = isAreas ? "So many GPUs are shown by model." : byJob;
+  const first = isAreas ? "With so many GPUs, the timeline shows allocated GPUs by model." : byJob;
   if (waiting <= MOST_NEXT) return first;
   return `${first} The next ${MOST_NEXT} of ${many(waiting, "waiting job")} with a predicted start are shown.`;
 }
