@@ -138,6 +138,8 @@ def test_nothing_that_others_may_read_tells_whose_a_job_is(service: FakeService)
         *(f"/{name}" for name in ("state?ended=1000&waiting=1000", "cluster", "jobs?limit=1000", "alarms", "history")),
         *("/decisions?limit=1000", f"/decisions?job={others.id}", f"/jobs/{others.id}", f"/jobs/{others.id}/why"),
         *("/events?after=0", "/drifts", "/policies", f"/jobs?user={secret}-user"),
+        *(f"/jobs?search={secret}", "/jobs?sort=user&limit=1000", "/jobs?sort=name&order=desc&limit=1000"),
+        *("/past", f"/past?user={secret}-user", f"/usage?user={secret}-user", f"/jobs/{others.id}/output"),
     ]
     for name in ("ann", "eve"):
         client = client_for(service, name, settings)

@@ -216,7 +216,8 @@ class Views:
             new = picture_of(state)
             took_s = time.thread_time() - began
             for eyes, asked in list(old.lists) if old else ():
-                listed(new, eyes, asked)
+                if not (asked.sort or asked.search):  # what one reader sorts or looks for is made when it is asked for
+                    listed(new, eyes, asked)
             for address, how in list(old.costly.items()) if old else ():
                 was = old.bodies.get(address) if old else None
                 if was is not None and was.uses:

@@ -3,6 +3,7 @@
 import { AXIS, drawAreas, drawAxis, drawBars, drawNext, drawNow, drawRowNames, NEXT_HEIGHT } from "./bars.js";
 import { colours, element, find, prepared, say } from "./dom.js";
 import { many } from "./words.js";
+import { expectedEnd } from "./world.js";
 
 const MOST_ROWS = 160; // above that a row for each GPU is too thin: each pool becomes an area
 const MOST_NEXT = 8; // waiting jobs shown
@@ -146,8 +147,8 @@ function timed(world, foreseen) {
     const from = job.started_s;
     if (job.ended_s !== null) return { job, from, end: job.ended_s, until: job.ended_s };
     const own = job.job.estimate ? job.job.estimate / Math.max(1, job.job.gpus) : null; // as its owner says
-    const runtime = foreseen.get(job.id)?.runtime_s ?? own;
-    return { job, from, end: null, until: runtime === null ? world.now : Math.max(world.now, from + runtime) };
+    const until = expectedEnd(job, foreseen.get(job.id)?.runtime_s ?? own) ?? world.now;
+    return { job, from, end: null, until: Math.max(world.now, until) };
   }).sort((a, b) => a.from - b.from);
 }
 

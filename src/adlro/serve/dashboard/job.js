@@ -6,7 +6,7 @@ import { link } from "./route.js";
 import {
   asked, away, duration, many, mode, moment, percent, places, score, short, startHead, startWords, stateWord, title,
 } from "./words.js";
-import { ENDED } from "./world.js";
+import { ENDED, expectedEnd } from "./world.js";
 
 export const jobTitle = (job) => short(title(job), 100);
 
@@ -32,7 +32,8 @@ function answerTo(job, why, now) {
       element("summary", {}, "Where it was placed before"), decided(why.decision, now));
     return [whyWaiting(why, now), before ?? ""];
   }
-  return [whyHere(job, why), why.decision ? decided(why.decision, now) : ""];
+  const isSaid = why.decision && why.text.includes(why.decision.reason);
+  return [whyHere(job, why), why.decision ? decided(why.decision, now, "The decision", isSaid) : ""];
 }
 
 /** State, number, and whose it is. */
@@ -54,8 +55,7 @@ function factsOf(job, why, now) {
   const asks = job.job;
   const isEnded = ENDED.has(job.state);
   const hasStarted = job.started_s !== null;
-  const runtime = why.decision?.runtime_s ?? null;
-  const end = hasStarted && !isEnded && runtime !== null ? job.started_s + runtime : null;
+  const end = isEnded ? null : expectedEnd(job, why.decision?.runtime_s);
   const late = end !== null && end < now ? `${duration(now - end)} longer than expected` : null;
   const wants = [
     asked(job),
@@ -127,8 +127,8 @@ const ruleOf = (why) => why.rule && element("details", {},
   element("summary", {}, "The rule behind it"),
   facts([["Reason", why.dominant], ["Rule", why.rule]]));
 
-/** A decision: its words and what it expects; scores behind a click; past jobs like it. */
-export function decided(decision, now, heading = "The decision") {
+/** A decision: its words, unless they are said already, and what it expects; scores behind a click; past jobs like it. */
+export function decided(decision, now, heading = "The decision", isSaid = false) {
   const isSure = decision.low_s !== null && decision.high_s !== null;
   const range = isSure ? ` (${duration(decision.low_s)} to ${duration(decision.high_s)})` : "";
   const runtime = decision.runtime_s === null ? "" : ` Expected to run ${duration(decision.runtime_s)}${range}.`;
@@ -137,7 +137,7 @@ export function decided(decision, now, heading = "The decision") {
     each.user && link("user", each.user), duration(each.runtime_s), percent(each.similarity)]);
   return element("section", {},
     heading && element("h3", {}, heading),
-    decision.reason && element("p", {}, decision.reason),
+    decision.reason && !isSaid && element("p", {}, decision.reason),
     element("p", { class: "quiet" },
       `By ${decision.policy} at ${moment(decision.time_s, now)}, tick ${decision.tick}.${runtime}`),
     decision.alternatives.length > 0 && alternatives(decision.alternatives),

@@ -12,7 +12,7 @@ import { makePanel, openJob } from "./panel.js";
 import { makeQueue } from "./queue.js";
 import { address, follow, here } from "./route.js";
 import { fullDate, many, mode, moment, short, zoneOf } from "./words.js";
-import { arrange } from "./world.js";
+import { arrange, expectedEnd } from "./world.js";
 
 const LEAST_MS = 500; // between two readings of the state; more if a reading takes long …
 const MOST_MS = 5000; // … but not for ever: a machine that slept seems slow
@@ -35,7 +35,7 @@ const panel = makePanel(() => {
 const go = follow(showPage, peek);
 const cluster = makeCluster(showJob, (name) => go("node", name));
 const gantt = makeGantt(showJob);
-const queue = makeQueue(showJob, endOf);
+const queue = makeQueue(showJob, (job) => endOf(job));
 const deciding = makeDeciding();
 const course = makeCourse();
 const policies = makePolicies(refresh);
@@ -75,10 +75,7 @@ function peek({ kind, name }, anchor) {
 }
 
 /** When a job that runs is expected to end; null if nobody knows. */
-function endOf(job) {
-  const runtime = foreseen.get(job.id)?.runtime_s ?? null;
-  return job.started_s === null || runtime === null ? null : job.started_s + runtime;
-}
+const endOf = (job) => expectedEnd(job, foreseen.get(job.id)?.runtime_s);
 
 function showJob(id) {
   if (!isOverview()) {
