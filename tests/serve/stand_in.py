@@ -7,7 +7,7 @@ from adlro.catalogue.clusters import load_cluster
 from adlro.core.errors import BackendError, StoreError
 from adlro.core.ports import ENDED, Answer, JobState, LiveJob, Order, Part, Setback, Snapshot, Submission
 from adlro.core.records import Cluster, Job, Link, Node
-from adlro.serve.service import Alarm, Decision, Tick
+from adlro.serve.service import Alarm, Compared, Decision, Tick
 
 EPOCH_S = 1_700_000_000.0
 
@@ -150,6 +150,7 @@ class Notebook:
     past: dict[str, LiveJob] = field(default_factory=dict)
     ticks: list[Tick] = field(default_factory=list)
     values: dict[str, str] = field(default_factory=dict)
+    measured: list[Compared] = field(default_factory=list)
 
     def check(self) -> None:
         """Fail if it is full."""
@@ -161,6 +162,13 @@ class Notebook:
         for job in jobs:
             self.seen.setdefault(job.id, job.job.submit_s)
         return {job.id: self.seen[job.id] for job in jobs}
+
+    def keep_points(self, points: Sequence[Compared]) -> None:
+        self.check()
+        self.measured += points
+
+    def points(self, since_s: float, until_s: float) -> Sequence[Compared]:
+        return [point for point in self.measured if since_s <= point.time_s <= until_s]
 
     def intend(self, decisions: Sequence[Decision]) -> None:
         self.check()

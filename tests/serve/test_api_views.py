@@ -112,7 +112,8 @@ def test_what_took_long_and_was_asked_for_is_there_when_the_new_picture_is_shown
     latest = Turning()
     views = Views(latest)
     first = views.picture()
-    jobs_shown(first, ALL, Filter(), 0, 10)
+    for asked in (Filter(), Filter(search="x"), Filter(sort="name")):
+        jobs_shown(first, ALL, asked, 0, 10)
     first.make(WHERE, policy_of, packs=False).uses += 1
     first.costly[WHERE] = policy_of
     nobody = ("/never/asked/again", b"", ALL)

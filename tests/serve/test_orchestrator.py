@@ -473,3 +473,27 @@ def test_others_may_ask_while_a_turn_goes_on() -> None:
     for asker in askers:
         asker.join()
     assert troubles == []
+
+
+def test_the_measured_history_goes_on_after_a_restart_where_it_ended() -> None:
+    backend, memory = busy(8), Notebook()
+    settings = Settings(starts_s=0.01, compare_s=1e9, kept_history=3)
+    ours = orchestrator(backend, memory, settings=settings)
+    for _ in range(5):
+        ours.tick()
+        backend.wait(30.0)
+    before = ours.state().history
+    assert len(before) == 3
+    assert len(memory.measured) == 3  # a point for a minute
+    assert before[0].running
+    again = orchestrator(backend, memory, settings=settings)
+    again.tick()
+    assert again.state().history == before
+    backend.wait(30.0)
+    again.tick()
+    assert again.state().history[:2] == before[1:]
+    assert again.state().history[-1].time_s == before[-1].time_s + 60.0
+    memory.is_full = True
+    backend.wait(60.0)
+    assert "store" in kinds(again.tick())
+    assert len(again.state().history) == 3

@@ -224,6 +224,8 @@ def test_nothing_that_others_may_read_tells_whose_a_job_is(service: FakeService)
         *("/decisions?limit=1000", f"/decisions?job={others.id}", f"/jobs/{others.id}", f"/jobs/{others.id}/why"),
         *("/events?after=0", "/drifts", "/policies", f"/jobs?user={secret}-user"),
         *(f"/jobs/{live.id}/why" for live in service.jobs.values() if live.job.user == "ann"),
+        *(f"/jobs?search={secret}", "/jobs?sort=user&limit=1000", "/jobs?sort=name&order=desc&limit=1000"),
+        *("/past", f"/past?user={secret}-user", f"/usage?user={secret}-user", f"/jobs/{others.id}/output"),
     ]
     for name in ("ann", "eve"):
         client = client_for(service, name, settings)

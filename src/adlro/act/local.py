@@ -31,6 +31,7 @@ from adlro.core.ports import (
     JobState,
     LiveJob,
     Order,
+    Output,
     Part,
     Snapshot,
     Submission,
@@ -59,6 +60,9 @@ NOT_FOR_OTHERS: Final = ("HOME", "LOGNAME", "SHELL", "TMPDIR", "USER")
 OWN_FOLDER: Final = 0o700
 OPEN_FOLDER: Final = 0o711
 """A folder that users may pass through to a file of their own, and not list. Our files in it are for us only."""
+
+SHOWN_BYTES: Final = 64 * 1024
+"""How much of the end of each output is shown."""
 
 MARK: Final = "ADLRO_RUN"
 """The variable by which processes of a run are known again."""
@@ -240,6 +244,27 @@ class Local:
                 return None
             folder = self._folder(entry)
             return folder / "out", folder / "err"
+
+    def output(self, job: str) -> Output | None:
+        """The end of what the latest start of a job wrote; None if there is none, or a file is not what it should be.
+
+        The job may have written into these folders itself, so nothing in them is followed: no link, no second name of
+        a file elsewhere, no pipe.
+        """
+        if not (job.isascii() and job.isdigit()):
+            return None
+        try:
+            record = _read(self._jobs / job / "job.json")
+            with contextlib.ExitStack() as stack:
+                folder = _enter(stack, self._jobs / job)
+                runs = [int(name[4:]) for name in os.listdir(folder) if name[:4] == "run-" and name[4:].isdigit()]
+                if record is None or not runs:
+                    return None
+                run = _enter(stack, f"run-{max(runs)}", folder)
+                (out, out_bytes), (err, err_bytes) = (_end_of(name, run) for name in ("out", "err"))
+                return Output(job, str(record["job"]["user"]), out, err, out_bytes, err_bytes)
+        except (OSError, KeyError, TypeError, BackendError):
+            return None
 
     # ---- the spool ---------------------------------------------------------------------------------------------
 
@@ -657,6 +682,29 @@ def _ending(end: Mapping[str, Any]) -> str:
         return f"signal {end['signal']} ({signal.Signals(end['signal']).name})"
     except ValueError:
         return f"signal {end['signal']}"
+
+
+def _enter(stack: contextlib.ExitStack, path: Path | str, inside: int | None = None) -> int:
+    """Open a folder that is no link; it is closed with the stack."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=inside)
+    stack.callback(os.close, folder)
+    return folder
+
+
+def _end_of(name: str, folder: int) -> tuple[str, int]:
+    """The end of a plain file of a folder that has no other name, and the size of all of it; nothing else is read."""
+    try:
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return "", 0
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+            return "", 0
+        skipped = max(0, status.st_size - SHOWN_BYTES)
+        return os.pread(file, SHOWN_BYTES, skipped).decode("utf-8", "replace"), status.st_size
+    finally:
+        os.close(file)
 
 
 def _is_held(lock: Path) -> bool:

@@ -7,7 +7,7 @@ an error is never an empty cluster.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from adlro.core.records import Cluster, Job
 
@@ -119,6 +119,26 @@ class Submission:
     command: tuple[str, ...] = ()
     directory: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The end of what the latest start of a job wrote. The byte counts are those of the whole files."""
+
+    job: str
+    user: str  # whose job it is, as the back end knows it
+    out: str
+    err: str
+    out_bytes: int
+    err_bytes: int
+
+
+@runtime_checkable
+class KeepsOutput(Protocol):
+    """A back end that keeps the output of jobs in a place that only it writes. Any thread may call it."""
+
+    def output(self, job: str) -> Output | None:
+        """The end of a job's output; None if there is none, or it cannot be read safely."""
 
 
 def nobody_to_give_to(reasons: Mapping[str, str]) -> list[Answer]:

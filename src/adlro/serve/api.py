@@ -43,7 +43,6 @@ from adlro.serve.api_models import (
     EventNumber,
     EventsAsked,
     HealthOut,
-    HistoryOut,
     IdOut,
     JobId,
     JobOut,
@@ -143,6 +142,8 @@ def make_app(
 
     `policies` lists the catalogue where importing it, and the compiler with it, would take too long.
     """
+    from adlro.serve.api_pages import add_pages, add_past  # they use what is here
+
     counted = tokens or tokens_of(settings)
     kit = Kit(
         service,
@@ -165,12 +166,12 @@ def make_app(
     app.state.listeners = kit.listeners
     app.state.has_tokens = lambda: bool(counted())
     add_reading(app, kit)
+    add_past(app, kit)
     add_doing(app, kit)
     add_events(app, kit)
     add_probes(app, kit, metrics)
     app.add_route(f"{V1}/openapi.json", document_of(app), include_in_schema=False)
-    for path, (body, kind) in pages_in(dashboard).items():
-        app.add_route(path, page(body, kind), include_in_schema=False)
+    add_pages(app, pages_in(dashboard))
     app.add_exception_handler(Refused, cast(Any, on_refused))
     app.add_exception_handler(AdlroError, cast(Any, on_adlro_error))
     app.add_exception_handler(RequestValidationError, cast(Any, on_bad_input))
@@ -205,9 +206,12 @@ def add_reading(app: FastAPI, kit: Kit) -> None:
 
     @app.get(f"{V1}/jobs", response_model=JobsOut, responses=errors(422, 503) | UNCHANGED, tags=["jobs"])
     async def list_jobs(request: Request, asked: Annotated[JobsAsked, Query()]) -> Response:
-        """Jobs, page by page: those that hold GPUs, those that wait by predicted start, those that ended."""
+        """Jobs, page by page: those that hold GPUs, those that wait by predicted start, those that ended; or sorted."""
         eyes = kit_eyes(kit, request)
-        wanted = Filter(tuple(sorted(set(asked.state))), asked.user, asked.model)
+        wanted = Filter(
+            tuple(sorted(set(asked.state))), asked.user, asked.model, asked.partition, asked.node,
+            asked.search.strip().casefold(), asked.sort, asked.order == "desc",
+        )  # fmt: skip
         return await kept(kit, request, lambda now: jobs_shown(now, eyes, wanted, asked.offset, asked.limit))
 
     @app.get(f"{V1}/jobs/{{id}}", response_model=JobOut, responses=errors(404, 422, 503) | UNCHANGED, tags=["jobs"])
@@ -274,11 +278,6 @@ def add_reading(app: FastAPI, kit: Kit) -> None:
     async def list_drifts(request: Request, asked: Annotated[NothingAsked, Query()]) -> Response:
         """Speeds that are not what they were thought to be."""
         return await kept(kit, request, lambda now: {"drifts": now.state.drifts})
-
-    @app.get(f"{V1}/history", response_model=HistoryOut, responses=errors(422, 503) | UNCHANGED, tags=["cluster"])
-    async def list_history(request: Request, asked: Annotated[LatestAsked, Query()]) -> Response:
-        """Utilisation and JCT as measured, beside what the fallback is predicted to have come to; the oldest first."""
-        return await kept(kit, request, lambda now: {"history": now.state.history[-asked.limit :]})
 
     @app.get(f"{V1}/me", response_model=MeOut, responses=errors(422), tags=["cluster"])
     async def get_me(request: Request, asked: Annotated[NothingAsked, Query()]) -> Response:
@@ -472,7 +471,7 @@ def add_probes(app: FastAPI, kit: Kit, metrics: Callable[[], bytes | str] | None
         return Response(await to_thread.run_sync(metrics), media_type=PROMETHEUS)
 
 
-def pages_in(folder: FilePath | None) -> Mapping[str, tuple[bytes, str]]:
+def pages_in(folder: FilePath | None) -> dict[str, tuple[bytes, str]]:
     """The files of the dashboard by address, read once: no address can lead to another file."""
     if folder is None:
         return {}

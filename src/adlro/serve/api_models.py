@@ -22,6 +22,11 @@ DecisionId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:+-]*$", ma
 Name = Annotated[str, StringConstraints(pattern=NAME, max_length=64)]
 NameOrNone = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9._/@+ -]*)?$", max_length=64)]
 UserOrNone = Annotated[str, StringConstraints(pattern=f"^({NAME_PATTERN})?$", max_length=LONGEST_NAME)]
+PlainOrNone = Annotated[str, StringConstraints(pattern=PLAIN, max_length=256)]
+Sort = Literal[
+    "", "id", "name", "user", "partition", "state", "gpus", "submitted", "waited", "started", "start", "place", "ran",
+    "ended",
+]  # fmt: skip
 Argument = Annotated[str, StringConstraints(pattern=r"^[^\u0000]*$", max_length=65_536)]
 
 
@@ -140,8 +145,15 @@ class JobsAsked(Asked):
     """Which jobs, and which page of them."""
 
     state: list[JobState] = Field([], max_length=6)
-    user: NameOrNone = ""
+    user: PlainOrNone = ""
     model: NameOrNone = ""
+    partition: PlainOrNone = ""
+    node: PlainOrNone = Field("", description="Jobs that hold GPUs on this node.")
+    search: Annotated[str, StringConstraints(pattern=PLAIN, max_length=200)] = Field(
+        "", description="A text in the id, family, partition, name or user; of others' jobs name and user do not count."
+    )
+    sort: Sort = Field("", description="Empty: those that run, those that wait by predicted start, the rest.")
+    order: Literal["asc", "desc"] = "asc"
     offset: int = Field(0, ge=0, le=10_000_000)
     limit: int = Field(100, ge=1, le=1000)
 
@@ -165,6 +177,44 @@ class LatestAsked(Asked):
     """How many."""
 
     limit: int = Field(100, ge=1, le=10_000)
+
+
+Moment = Annotated[float, Field(ge=0, le=1e12)]
+
+
+class HistoryAsked(Asked):
+    """Which stretch of the history, and how fine."""
+
+    limit: int = Field(100, ge=1, le=10_000)
+    since: Moment | None = Field(None, description="Seconds since 1970.", json_schema_extra=one_of_them)
+    until: Moment | None = Field(None, description="Seconds since 1970.", json_schema_extra=one_of_them)
+    step_s: Annotated[float, Field(ge=0, le=1e7)] | None = Field(
+        None,
+        description="Average over so many seconds; left out: as fine as `limit` allows.",
+        json_schema_extra=one_of_them,
+    )
+
+
+class PastAsked(Asked):
+    """Which jobs of the past."""
+
+    user: PlainOrNone = ""
+    partition: PlainOrNone = ""
+    node: PlainOrNone = ""
+    before: Moment | None = Field(
+        None, description="Ended before this moment: `next` of the page before.", json_schema_extra=one_of_them
+    )
+    limit: int = Field(100, ge=1, le=1000)
+
+
+class UsageAsked(Asked):
+    """Whose usage, over how many days, in how many steps."""
+
+    user: PlainOrNone = ""
+    partition: PlainOrNone = ""
+    node: PlainOrNone = ""
+    days: float = Field(7.0, gt=0, le=3660)
+    steps: int = Field(7, ge=1, le=500)
 
 
 class EventsAsked(Asked):
@@ -337,6 +387,7 @@ class StateOut(Out):
     history: list[Compared]
     telemetry: dict[str, dict[str, float | None]]
     counts: dict[str, int]
+    partitions: list[str] = Field(description="Those that jobs were submitted to, by name.")
 
 
 class TenantOut(Out):
@@ -423,6 +474,48 @@ class HistoryOut(Out):
     """What was measured, the oldest first."""
 
     history: list[Compared]
+    step_s: float = Field(description="The seconds over which points were averaged; 0: they are as they were kept.")
+
+
+class PastOut(Out):
+    """Jobs that ended, the latest first; `next` is the `before` of the next page."""
+
+    jobs: list[JobOut]
+    next: float | None
+
+
+class SpentOut(Out):
+    """What the jobs that ended within one stretch of time used."""
+
+    time_s: float
+    jobs: int
+    gpu_s: float
+    waited_s: float | None
+
+
+class UsageOut(Out):
+    """What the jobs that ended between two moments used, and how long they waited."""
+
+    since_s: float
+    until_s: float
+    jobs: int
+    gpu_s: float
+    failed: int
+    waited_s: float | None
+    waited_median_s: float | None
+    waited_p90_s: float | None
+    ran_s: float | None
+    spent: list[SpentOut]
+
+
+class OutputOut(Out):
+    """The last 64 KiB of each output of a job, and how large each is."""
+
+    job: str
+    out: str
+    err: str
+    out_bytes: int
+    err_bytes: int
 
 
 class MeOut(Out):

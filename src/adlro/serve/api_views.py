@@ -5,6 +5,7 @@ nor their names, reasons or past, unless the site shows them (`others = "shown"`
 """
 
 import gzip
+import re
 import threading
 import time
 from collections import Counter
@@ -121,6 +122,11 @@ class Filter:
     states: tuple[str, ...] = ()
     user: str = ""
     model: str = ""
+    partition: str = ""
+    node: str = ""
+    search: str = ""  # in lower case
+    sort: str = ""  # one of SORT_KEYS
+    is_descending: bool = False
 
 
 @dataclass(slots=True)
@@ -228,7 +234,8 @@ class Views:
             new = picture_of(state)
             took_s = time.thread_time() - began
             for eyes, asked in list(old.lists) if old else ():
-                listed(new, eyes, asked)
+                if not (asked.sort or asked.search):  # what one reader sorts or looks for is made when it is asked for
+                    listed(new, eyes, asked)
             for address, how in list(old.costly.items()) if old else ():
                 was = old.bodies.get(address) if old else None
                 if was is not None and was.uses:
@@ -352,6 +359,7 @@ def state_shown(picture: Picture, eyes: Eyes, waiting: int, ended: int) -> dict[
         "alarms": alarms_shown(state.alarms, picture.jobs, eyes)[-MOST_ALARMS:], "drifts": state.drifts,
         "history": state.history[-MOST_HISTORY:], "telemetry": state.telemetry,
         "counts": {str(kind): counts[kind] for kind in JobState},
+        "partitions": sorted({live.partition for live in snapshot.jobs} - {""}),
     }  # fmt: skip
 
 
@@ -372,7 +380,8 @@ def listed(picture: Picture, eyes: Eyes, asked: Filter) -> list[LiveJob]:
     if key not in picture.lists:
         if len(picture.lists) >= MOST_LISTS:
             picture.lists.clear()
-        picture.lists[key] = [live for live in in_order(picture, asked) if is_asked_for(live, asked, eyes)]
+        found = [live for live in in_order(picture, asked) if is_asked_for(live, asked, eyes)]
+        picture.lists[key] = in_sorting(found, asked, picture, eyes) if asked.sort else found
     return picture.lists[key]
 
 
@@ -389,14 +398,73 @@ def in_order(picture: Picture, asked: Filter) -> Iterable[LiveJob]:
 
 
 def is_asked_for(live: LiveJob, asked: Filter, eyes: Eyes) -> bool:
-    """Whether a job is of the user and on the model; whose a hidden job is cannot be found out."""
+    """Whether a job is of the user, on the model and so on; whose a hidden job is cannot be found out."""
     if asked.user and not (live.job.user == asked.user and eyes.sees(live)):
+        return False
+    if asked.partition and live.partition != asked.partition:
+        return False
+    if asked.node and not any(part.node == asked.node for part in live.parts):
+        return False
+    if asked.search and not any(asked.search in text.casefold() for text in searched(live, eyes)):
         return False
     if not asked.model:
         return True
     if live.parts:
         return any(part.model == asked.model for part in live.parts)
     return not live.job.models or asked.model in live.job.models
+
+
+def searched(live: LiveJob, eyes: Eyes) -> tuple[str, ...]:
+    """The texts of a job in which this reader may search."""
+    seen = (live.job.name, live.job.user) if eyes.sees(live) else ()
+    return (live.id, live.job.family, live.partition, *seen)
+
+
+Key = Callable[[LiveJob, Picture], Any]
+SORT_KEYS: Final[Mapping[str, Key]] = {
+    "id": lambda live, _: counted(live.id),
+    "name": lambda live, _: counted(live.job.name) or None,
+    "user": lambda live, _: live.job.user.casefold() or None,
+    "partition": lambda live, _: live.partition.casefold() or None,
+    "state": lambda live, _: list(JobState).index(live.state),
+    "gpus": lambda live, _: live.job.gpus * live.job.share,
+    "submitted": lambda live, _: live.job.submit_s,
+    "waited": lambda live, now: (live.started_s or now.state.snapshot.time_s) - live.job.submit_s,
+    "started": lambda live, _: live.started_s,
+    "start": lambda live, now: start.middle_s if (start := now.state.starts.get(live.id)) else live.started_s,
+    "place": lambda live, _: counted(live.parts[0].node) if live.parts else None,
+    "ran": lambda live, now: (
+        (now.state.snapshot.time_s if live.ended_s is None else live.ended_s) - live.started_s
+        if live.started_s is not None
+        else None
+    ),
+    "ended": lambda live, _: live.ended_s,
+}
+"""By what jobs can be sorted; None comes last."""
+
+HIDDEN_KEYS: Final = frozenset({"name", "user"})
+"""Sorting by these must not tell what is hidden: such jobs come last, in their usual order."""
+
+
+def counted(text: str) -> list[tuple[int, int | str]]:
+    """A key by which node9 comes before node10."""
+    parts = re.split(r"([0-9]{1,18})", text.casefold())
+    return [(0, int(part)) if number % 2 else (1, part) for number, part in enumerate(parts) if part]
+
+
+def in_sorting(jobs: list[LiveJob], asked: Filter, picture: Picture, eyes: Eyes) -> list[LiveJob]:
+    """The jobs sorted; those without a value, or with one that is hidden, last, in their usual order."""
+    key = SORT_KEYS[asked.sort]
+    first: list[tuple[Any, LiveJob]] = []
+    last: list[LiveJob] = []
+    for live in jobs:
+        value = None if asked.sort in HIDDEN_KEYS and not eyes.sees(live) else key(live, picture)
+        if value is None:
+            last.append(live)
+        else:
+            first.append((value, live))
+    first.sort(key=lambda pair: pair[0], reverse=asked.is_descending)
+    return [*(live for _, live in first), *last]
 
 
 def starts_of(state: State, jobs: Iterable[LiveJob]) -> dict[str, Start]:

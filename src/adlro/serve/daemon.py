@@ -16,14 +16,38 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from adlro import __version__
 from adlro.core.errors import AdlroError, BackendError, CatalogueError, StoreError
-from adlro.core.ports import ENDED, Answer, Backend, JobState, LiveJob, Order, Snapshot, Submission
+from adlro.core.ports import (
+    ENDED,
+    Answer,
+    Backend,
+    JobState,
+    KeepsOutput,
+    LiveJob,
+    Order,
+    Output,
+    Snapshot,
+    Submission,
+)
 from adlro.serve.collector import unhurried_collector
 from adlro.serve.config import Config, changes, load_config
 from adlro.serve.leader import Alone, Leadership
 from adlro.serve.logs import LOGGER
 from adlro.serve.metrics import Metrics, file_bytes
 from adlro.serve.news import News
-from adlro.serve.service import Alarm, Decision, Event, Foreseen, Memory, State, Tick, WhatIf, Why
+from adlro.serve.service import (
+    Alarm,
+    Compared,
+    Decision,
+    Event,
+    Foreseen,
+    Memory,
+    Past,
+    State,
+    Tick,
+    Usage,
+    WhatIf,
+    Why,
+)
 from adlro.serve.store import Store
 from adlro.serve.store_sqlite import AwayError
 from adlro.serve.systemd import Systemd
@@ -170,6 +194,10 @@ class Fenced:
         with self._lock:
             self._check()
             self._backend.cancel(job)
+
+    def output(self, job: str) -> Output | None:
+        """The end of what a job wrote, where the back end keeps that. It waits for nobody."""
+        return self._backend.output(job) if isinstance(self._backend, KeepsOutput) else None
 
     def close(self) -> None:
         """Let go of it."""
@@ -483,6 +511,22 @@ class Daemon:
     def decisions(self, job: str = "", before: str = "", limit: int = 100) -> Sequence[Decision]:
         """Decisions, the latest first."""
         return self._leading().memory.decisions(job, before, limit)
+
+    def points(self, since_s: float, until_s: float) -> Sequence[Compared]:
+        """The measured history between two moments, the oldest first; the older the coarser."""
+        return self._leading().memory.points(since_s, until_s)
+
+    def past(self, asked: Past, before_s: float | None, limit: int) -> Sequence[LiveJob]:
+        """Jobs that ended before a moment (None: now), the latest first."""
+        return self._leading().memory.past(asked, before_s, limit)
+
+    def usage(self, asked: Past, since_s: float, until_s: float, step_s: float) -> Usage:
+        """What jobs that ended between two moments used, in total and in stretches of `step_s`."""
+        return self._leading().memory.usage(asked, since_s, until_s, step_s)
+
+    def output(self, job: str) -> Output | None:
+        """The end of what a job wrote; None where the back end keeps no output, or has none of this job."""
+        return self._leading().backend.output(job)
 
     def use_policy(self, name: str) -> None:
         """Decide with this policy from the next tick on, also after a restart. Raises CatalogueError without one."""

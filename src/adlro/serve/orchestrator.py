@@ -169,6 +169,7 @@ class Orchestrator:
         latest: Sequence[Alarm] = self._try_memory(self._latest_alarms, [])
         self._alarms: deque[Alarm] = deque(latest, maxlen=settings.kept_alarms)
         self._history: deque[Compared] = deque(maxlen=settings.kept_history)
+        self._has_points = False
         self._state: State | None = None
         self._standing: Standing | None = None
         self._explain: Explaining | None = None
@@ -679,15 +680,12 @@ class Orchestrator:
 
     def _publish(self, scene: Scene, decided: Decided, snapshot: Snapshot, heard: Heard) -> None:
         """Make the latest state, for other threads to read."""
-        settings = self._settings
         starts = self._starts(scene, decided)
         held = self._setbacks.passed_over({job.id: job for job in scene.live})
         self._standing = Standing(
             scene, decided.view, self._named, decided.by, starts, decided.kept.nodes, held, decided.is_cut
         )
-        if not 0.0 <= snapshot.time_s - self._kept_at < settings.history_s:  # a clock that was set back counts too
-            self._kept_at = snapshot.time_s
-            self._history.append(self._point(scene, snapshot))
+        self._keep_point(snapshot, heard)
         figures = self._telemetry() if self._telemetry is not None else None
         self._state = State(
             snapshot=snapshot,
@@ -734,6 +732,22 @@ class Orchestrator:
         start = standing.starts.get(id)
         return start.middle_s if start is not None and start.middle_s is not None else np.inf
 
+    def _keep_point(self, snapshot: Snapshot, heard: Heard) -> None:
+        """Keep a point of the history now and then, also beyond a restart."""
+        settings, now_s = self._settings, snapshot.time_s
+        if not self._has_points:
+            self._has_points = True
+            since_s = now_s - settings.kept_history * settings.history_s
+            none: Sequence[Compared] = []
+            self._history.extend(self._try_memory(lambda: self._memory.points(since_s, now_s), none))
+            self._kept_at = self._history[-1].time_s if self._history else -np.inf
+        if 0.0 <= now_s - self._kept_at < settings.history_s:  # a clock that was set back counts too
+            return
+        self._kept_at = now_s
+        point = self._point(snapshot)
+        self._history.append(point)
+        self._write(heard, now_s, lambda: self._memory.keep_points([point]), None)
+
     def _starts(self, scene: Scene, decided: Decided) -> Mapping[str, Start]:
         """The predicted starts; those of a long queue are not foreseen anew every turn."""
         before, began = self._standing, time.perf_counter()
@@ -754,11 +768,14 @@ class Orchestrator:
         """Who decides as things are."""
         return self._guarded.fallback if self._guarded.reason is not None else self._guarded.policy
 
-    def _point(self, scene: Scene, snapshot: Snapshot) -> Compared:
+    def _point(self, snapshot: Snapshot) -> Compared:
         """One point of the history."""
         found = self._outcome
         measured_s, fallback_s = (found.measured_s, found.fallback_s) if found is not None else (None, None)
-        return Compared(snapshot.time_s, utilisation(snapshot), measured_s, fallback_s)
+        states = [job.state for job in snapshot.jobs]
+        running = sum(state in PLACES for state in states)
+        waiting = states.count(JobState.WAITING)
+        return Compared(snapshot.time_s, utilisation(snapshot), measured_s, fallback_s, waiting, running)
 
     def _decision_of(self, job: LiveJob) -> Decision | None:
         """The decision that placed a job."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from adlro.core.ports import Answer, LiveJob, Part, Snapshot, Submission
+from adlro.core.ports import Answer, LiveJob, Output, Part, Snapshot, Submission
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +123,43 @@ class Compared:
     utilisation: float  # allocated share of the GPUs that are up
     jct_s: float | None  # mean time in the system within the window, of all its jobs, ended or not
     fallback_jct_s: float | None
+    waiting: float | None = None  # jobs; not whole in a mean over several points
+    running: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Which jobs of the past: of a user, of a partition, on a node; what is empty does not filter."""
+
+    user: str = ""
+    partition: str = ""
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What the jobs that ended within one stretch of time used. `time_s` is where the stretch begins."""
+
+    time_s: float
+    jobs: int
+    gpu_s: float
+    waited_s: float | None  # mean from submission to the latest start
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the jobs that ended between two moments used, and how long they waited."""
+
+    since_s: float
+    until_s: float
+    jobs: int
+    gpu_s: float
+    failed: int
+    waited_s: float | None  # mean …
+    waited_median_s: float | None
+    waited_p90_s: float | None
+    ran_s: float | None  # mean time from start to end
+    spent: tuple[Spent, ...] = ()  # the oldest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +309,18 @@ class Service(Protocol):
         Everybody is told the reason if it is one of NOT_READY; only those with a token are told the details.
         """
 
+    def points(self, since_s: float, until_s: float) -> Sequence[Compared]:
+        """The measured history between two moments, the oldest first; the older the coarser."""
+
+    def past(self, asked: Past, before_s: float | None, limit: int) -> Sequence[LiveJob]:
+        """Jobs that ended before a moment (None: now), the latest first."""
+
+    def usage(self, asked: Past, since_s: float, until_s: float, step_s: float) -> Usage:
+        """What jobs that ended between two moments used, in total and in stretches of `step_s`."""
+
+    def output(self, job: str) -> Output | None:
+        """The end of what a job wrote; None where the back end keeps no output, or has none of this job."""
+
 
 class Memory(Protocol):
     """What the daemon remembers beyond a crash. It owns no truth about the cluster: all of it can be lost and rebuilt.
@@ -299,6 +348,12 @@ class Memory(Protocol):
 
     def job(self, id: str) -> LiveJob | None:
         """A job that ended, if it is remembered."""
+
+    def keep_points(self, points: Sequence[Compared]) -> None:
+        """Write down points of the measured history."""
+
+    def points(self, since_s: float, until_s: float) -> Sequence[Compared]:
+        """The measured history between two moments, the oldest first; the older the coarser."""
 
     def ticked(self, tick: Tick) -> None:
         """Write down a turn with its alarms."""
