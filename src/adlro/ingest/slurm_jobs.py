@@ -78,8 +78,8 @@ LOST_ITS_PLACE: Final = re.compile(
 """Reasons for which a job that was let go to a place will not start there. "May be reserved" is said for a moment of
 any job whose node another job may get first."""
 
-PATIENCE_S: Final = 60.0
-"""A job that has not begun in its place for so long has lost it. Slurm looks for places every 30 s by default."""
+PATIENCE_S: Final = 30.0
+"""A job that has not begun in its place for so long has lost it. By then Slurm has looked at it, also for backfilling (every 30 s by default)."""
 
 DEFAULT_NETWORK: Final = Link("ethernet-10g", 2.5)
 _OURS: Final = re.compile(r"(?:^|(?<=\s))adlro:([a-z]+)(?:=(\S*))?(?=\s|$)")
