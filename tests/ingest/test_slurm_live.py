@@ -795,3 +795,21 @@ def test_answers_that_are_no_objects_are_told(tmp_path: Path) -> None:
         jobs_in([], "test")
     with pytest.raises(TelemetryError, match="there are no nodes"):
         nodes_in({"nodes": [], "errors": []}, "test")
+
+
+def test_gpus_that_slurm_counts_as_used_and_no_job_has_are_not_free() -> None:
+    now = NOW
+    used = [node(used=(("v100", 3),)), node("volta1")]
+    reader = Reader([Fixed([runs()], used)], NAMING, lambda: now)
+    assert [each.id for each in reader.read().jobs] == ["7"]  # a job may have begun in between
+    now += 20
+    snapshot = reader.read()
+    (leak,) = (each for each in snapshot.jobs if each.id != "7")
+    assert (leak.parts, leak.managed, leak.state) == ((Part("volta0", VOLTA, 2),), False, JobState.RUNNING)
+    assert any("2 v100-sxm2-16gb as used that no job has" in note for note in snapshot.notes)
+
+
+def test_a_job_that_slurm_holds_because_its_launch_failed_is_ours_to_place_again() -> None:
+    failed = job(comment="adlro:decision=d1", description="launch failed requeued held", required_nodes="volta0")
+    assert read_one(failed).managed
+    assert not read_one(replace(failed, description="")).managed  # its user holds it

@@ -111,6 +111,7 @@ def test_a_job_that_lost_two_places_goes_back() -> None:
     lost = replace(waiting("j"), setback=Setback.PLACE, reason="Slurm says ReqNodeNotAvail", decision="d1")
     assert not setbacks.look(snapshot(lost)).give_back
     assert not setbacks.look(snapshot(lost)).give_back  # the same place: it was not tried again yet
+    assert names(setbacks, lost) == {"j"}  # for some seconds it is passed over
     assert setbacks.look(snapshot(replace(lost, decision="d2"))).give_back == {
         "j": "Slurm says ReqNodeNotAvail, 2 times"
     }

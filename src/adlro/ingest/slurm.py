@@ -62,6 +62,7 @@ class SlurmNode:
     features: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
     reason: str = ""
+    used: tuple[tuple[str, int], ...] = ()  # GPUs that Slurm counts as used, like `gres`
 
     @property
     def is_up(self) -> bool:
@@ -89,6 +90,7 @@ class SlurmJob:
     priority: float
     states: tuple[str, ...] = ()  # the state and its flags, as newer versions tell them
     reason: str = ""
+    description: str = ""  # more about the reason, where Slurm has more to say
     comment: str = ""
     exit_code: int | None = None
     signal: int | None = None
@@ -199,6 +201,7 @@ def _nodes_of_json(answer: Mapping[str, Any], where: str) -> Iterator[SlurmNode]
             features=tuple(_words(node.get("features"))),
             partitions=tuple(_words(node.get("partitions"))),
             reason=str(node.get("reason") or ""),
+            used=gpus_in(str(node.get("gres_used") or "")),
         )
 
 
@@ -379,6 +382,7 @@ def _job_of_json(job: Mapping[str, Any]) -> SlurmJob:
         priority=_number(job.get("priority")) or 0.0,
         states=states,
         reason=str(job.get("state_reason") or ""),
+        description=str(job.get("state_description") or ""),
         comment=str(job.get("comment") or ""),
         exit_code=code,
         signal=signal,

@@ -69,9 +69,11 @@ NEVER_STARTS: Final = re.compile(
 LIMITS: Final = ("QOS", "Assoc", "Licenses", "Max")
 """Reasons of a limit of a user, an account, a QOS or a licence: the job starts nowhere until that changes."""
 
+LAUNCH_FAILED: Final = "launch failed"
+"""What Slurm says of a job that it holds because a node could not start it. The reason is JobHeldUser all the same."""
+
 LOST_ITS_PLACE: Final = re.compile(
-    r"ReqNodeNotAvail(?!, May be reserved)|NodeDown|PartitionDown|PartitionInactive|JobLaunchFailure"
-    r"|launch failed requeued held|Reservation"
+    r"ReqNodeNotAvail(?!, May be reserved)|NodeDown|PartitionDown|PartitionInactive|JobLaunchFailure|Reservation"
 )
 """Reasons for which a job that was let go to a place will not start there. "May be reserved" is said for a moment of
 any job whose node another job may get first."""
@@ -341,7 +343,8 @@ def is_held_for_us(job: SlurmJob, words: Mapping[str, str]) -> bool:
     """
     if not is_held(job) or RELEASED in words or USER_HELD in words:
         return False
-    return HELD in words or ("decision" in words and not job.reason.startswith("JobHeld"))
+    is_slurms = not job.reason.startswith("JobHeld") or job.description.startswith(LAUNCH_FAILED)
+    return HELD in words or ("decision" in words and is_slurms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -526,14 +529,15 @@ def _held(job: SlurmJob, words: Mapping[str, str], now_s: float) -> Standing:
 
 def _let_go(job: SlurmJob, words: Mapping[str, str], look: Look) -> Standing:
     """A job that we placed and that has not begun."""
-    said = f"Slurm says {job.reason}"
+    why = job.description or job.reason
+    said = f"Slurm says {why}"
     if job.restarts > _whole(words.get("restarts", "0")):
         return Standing(JobState.WAITING, True, f"{job.reason}: put back after it began")
     if NEVER_STARTS.match(job.reason):
         return Standing(JobState.WAITING, False, said, Setback.UNPLACEABLE)
     if job.reason.startswith(LIMITS):
         return Standing(JobState.WAITING, True, said, Setback.LIMIT)
-    if look.down & set(hosts_in(job.required_nodes)) or LOST_ITS_PLACE.match(job.reason):
+    if look.down & set(hosts_in(job.required_nodes)) or LOST_ITS_PLACE.match(why):
         return Standing(JobState.WAITING, True, said, Setback.PLACE)
     if look.now_s - _number(words.get("placed"), look.now_s) > PATIENCE_S:
         return Standing(JobState.WAITING, True, f"{said} for {PATIENCE_S:.0f} s", Setback.PLACE)

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from adlro.core.accounts import Account
 from adlro.core.errors import BackendError, TelemetryError
 from adlro.core.ports import ENDED, JobState, LiveJob, Part, Setback, Snapshot
+from adlro.core.records import Job
 from adlro.ingest.as_user import run_as
 from adlro.ingest.slurm import (
     SlurmJob,
@@ -35,6 +36,8 @@ from adlro.ingest.slurm import (
 )
 from adlro.ingest.slurm_jobs import (
     RUNS,
+    UNIFORM,
+    Devices,
     Naming,
     Site,
     Told,
@@ -68,6 +71,9 @@ SAME_S: Final = 10.0
 
 KEPT_S: Final = 900.0
 """How long a job that vanished from Slurm's answers is told as ended."""
+
+LEAK_S: Final = 15.0
+"""GPUs that no job has must be counted as used for so long before they count as leaked."""
 
 FORGOTTEN_S: Final = 20.0
 """A job that slurmctld forgot to have started is not placed for so long. Its script still runs: slurmctld ends that run
@@ -484,6 +490,62 @@ class Forgotten:
 
 
 @final
+class Leaks:
+    """GPUs that Slurm counts as used though no job has them: after a crash of slurmctld some may be.
+
+    Slurm gives them to nobody, so they must not count as free. They are shown as held by a job that is not ours.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self._since: dict[tuple[str, str], float] = {}
+
+    def look(self, sites: Mapping[str, Site], jobs: Sequence[LiveJob], now_s: float) -> tuple[list[LiveJob], list[str]]:
+        """A stand-in for each leak that lasts, and a line about it. Jobs and nodes are read one after the other, so a
+        difference may be a job that began in between.
+        """
+        held: dict[tuple[str, str], int] = {}
+        for job in jobs:
+            for part in job.parts if job.state is JobState.RUNNING else ():
+                held[part.node, part.model] = held.get((part.node, part.model), 0) + part.count
+        leaks = {
+            at: extra
+            for name, site in sites.items()
+            for model, devices in site.devices.items()
+            if (extra := used_of(site, devices) - held.get(at := (name, model), 0)) > 0
+        }
+        self._since = {at: self._since.get(at, now_s) for at in leaks}
+        found, lines = [], []
+        for (node, model), count in leaks.items():
+            since = self._since[node, model]
+            if now_s - since < LEAK_S:
+                continue
+            books = Job(UNIFORM, 0.0, since, gpus=count, name="used in Slurm's books")
+            reason = "Slurm counts these GPUs as used, and no job has them"
+            found.append(
+                LiveJob(
+                    f"leak@{node}",
+                    books,
+                    JobState.RUNNING,
+                    (Part(node, model, count),),
+                    since,
+                    managed=False,
+                    reason=reason,
+                )
+            )
+            lines.append(
+                f"node {node}: Slurm counts {count} {model} as used that no job has. 'scontrol reconfigure' frees them."
+            )
+        return found, lines
+
+
+def used_of(site: Site, devices: Devices) -> int:
+    """How many of these devices Slurm counts as used."""
+    types = set(devices.types)
+    return min(sum(count for word, count in site.node.used if word in types), len(devices.types))
+
+
+@final
 class Reader:
     """Snapshots of one Slurm, from the first of its sources that answers.
 
@@ -501,6 +563,7 @@ class Reader:
         self._first: dict[str, tuple[SlurmJob, float]] = {}
         self._gone: dict[str, LiveJob] = {}
         self._forgotten: dict[str, Forgotten] = {}
+        self._leaks = Leaks()
         self._before: Before | None = None
 
     def read(self) -> Snapshot:
@@ -519,6 +582,9 @@ class Reader:
         lost += self._note_gone(kept, now)
         self._told, self._sites = kept, sites
         live = [each.live for each in kept.values()]
+        leaked, leaks = self._leaks.look(sites, live, now)
+        live += leaked
+        odd += leaks
         snapshot = Snapshot(
             time_s=now,
             cluster=cluster_of(sites, self._naming),

@@ -38,6 +38,9 @@ MOST_OLDER: Final = 4
 MOST_PLACES: Final = 2
 """Other open places that a sentence names."""
 
+CLEARLY: Final = 0.1
+"""A busy model is named if the job would run there in this much less time."""
+
 MARGIN: Final = 0.05
 """Runtimes that differ by less than this share count as equal."""
 
@@ -209,7 +212,7 @@ class Explaining:
         busy = tuple(
             (models[p], float(seconds[p]))
             for p, spot in enumerate(spots.tolist())
-            if spot == NOBODY and p != chosen_pool and seconds[p] < mine
+            if spot == NOBODY and p != chosen_pool and seconds[p] < (1.0 - CLEARLY) * mine
         )
         older = self._older(view, j)
         self.around[j] = Around(busy, older, int(queue_position(view, j)))

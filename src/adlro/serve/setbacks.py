@@ -26,6 +26,9 @@ SOONEST_SHARED_S: Final = 20.0
 MOST_LOSSES: Final = 2
 """A job that lost its place so often goes back to the cluster's own scheduler."""
 
+LOST_S: Final = 15.0
+"""For so long a job that lost its place is passed over: nodes that come back after a fault need some seconds."""
+
 PER_USER: Final = "User"
 """In the reason of a limit that counts the jobs of one user."""
 
@@ -108,7 +111,7 @@ class Setbacks:
                     new[job.id] = job.reason
                     self._limit(job, now)
             elif self._lost(job) >= MOST_LOSSES:
-                give_back[job.id] = f"{job.reason}, {self._lost(job)} times"
+                give_back[job.id] = f"{job.reason}, {MOST_LOSSES} times"
         return Seen(give_back, tuple(withdraw), new)
 
     def _note_ends(self, there: Mapping[str, LiveJob]) -> None:
@@ -140,7 +143,9 @@ class Setbacks:
     def _lost(self, job: LiveJob) -> int:
         """How many decisions lost their place."""
         lost = self._losses.setdefault(job.id, set())
-        lost.add(job.decision)
+        if job.decision not in lost:
+            lost.add(job.decision)
+            self._refused[job.id] = Refused(len(lost), self._monotonic() + LOST_S, job.reason)
         return len(lost)
 
     # ---- orders that were refused ------------------------------------------------------------------------------------
