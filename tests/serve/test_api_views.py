@@ -3,12 +3,25 @@
 import threading
 from dataclasses import replace
 
-from tests.serve.fake_service import FakeService
+from tests.serve.fake_service import FakeService, large_cluster
 
 from adlro.core.ports import JobState, LiveJob
 from adlro.core.records import Job
 from adlro.serve import api_views
-from adlro.serve.api_views import Eyes, Filter, Picture, Views, decision_shown, jobs_shown, json_bytes, why_shown
+from adlro.serve.api_views import (
+    Eyes,
+    Filter,
+    Picture,
+    Views,
+    cluster_shown,
+    decision_shown,
+    jobs_shown,
+    json_bytes,
+    json_in_pieces,
+    picture_of,
+    state_shown,
+    why_shown,
+)
 from adlro.serve.service import Decision, Mention, State, Why
 
 ALL = Eyes(all=True)
@@ -114,3 +127,11 @@ def test_what_took_long_and_was_asked_for_is_there_when_the_new_picture_is_shown
     assert now.bodies[WHERE].plain == b'{"policy":"%s"}' % latest.state.policy.encode()
     assert list(now.bodies) == [WHERE]
     assert list(now.lists) == [(ALL, Filter())]
+
+
+def test_json_in_pieces_is_the_same_json() -> None:
+    service = FakeService(large_cluster(60), 700)
+    now = picture_of(service.state())
+    whole: list[object] = [state_shown(now, ALL, 500, 50), cluster_shown(now, Eyes()), {}, [], {"a": []}, None]
+    for shown in whole:
+        assert json_in_pieces(shown) == json_bytes(shown)

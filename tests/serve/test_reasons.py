@@ -340,6 +340,27 @@ def test_a_moment_has_its_time_zone_and_its_date_if_it_is_not_today() -> None:
     assert found == ["12:01 CET", "Nov 16 12:00 CET", "Nov 14 2024 12:00 CET", "Jun 2 2024 13:00 CEST"]
 
 
+def test_a_job_that_is_passed_over_says_what_the_cluster_said_and_when_it_is_tried_again() -> None:
+    job = waiting("a")
+    scene = Scenes().scene(snapshot(job), as_said)
+    text = "A limit keeps it from starting (QOSMaxGRESPerUser); it is tried again when a job of ann ends."
+    for held, line in (
+        (text, "adlro: passed over: QOSMaxGRESPerUser; tried again when a job of ann ends"),
+        ("It is refused.", "adlro: passed over: It is refused"),
+    ):
+        found = why(Standing(scene, scene.view, "fcfs", "fcfs", held={"a": held}), job, None)
+        assert (found.dominant, found.text) == ("refused", held)
+        assert short_reason(found) == line
+
+
+def test_a_note_about_another_job_is_not_told_of_one_whose_id_is_part_of_it() -> None:
+    scene = Scenes().scene(snapshot(), as_said)
+    scene = replace(scene, notes=("job 812 is on a node that the cluster does not have",))
+    standing = Standing(scene, scene.view, "fcfs", "fcfs")
+    assert why(standing, waiting("81"), None).text == "It came after the latest turn."
+    assert why(standing, waiting("812"), None).text.startswith("job 812 is on")
+
+
 def test_models_are_named_as_short_as_they_can_be_told_apart() -> None:
     assert short_names([V100, T4, MI50]) == {V100: "v100", T4: "t4", MI50: "mi50"}
     two = short_names(["v100-sxm2-16gb", "v100-sxm2-32gb", "v100-pcie", "a100", "a100-80gb"])

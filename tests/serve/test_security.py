@@ -14,14 +14,15 @@ import pytest
 from tests.accounts import temporary_account
 from tests.parts import program
 from tests.serve.api_server import TOKENS, Client, Place, client_for, serving
+from tests.serve.daemons import made_daemon
 from tests.serve.fake_service import FakeService
 
 from adlro.core.accounts import Owners
-from adlro.core.errors import ConfigError
+from adlro.core.errors import BackendError, ConfigError
 from adlro.core.ports import JobState
 from adlro.serve.api import ApiSettings, make_app, make_server
 from adlro.serve.api_security import MOST_BUCKETS, Buckets
-from adlro.serve.service import Alarm, Mention
+from adlro.serve.service import NOT_READY, Alarm, Mention, reason_for_all
 from adlro.serve.tokens import KeptToken, hash_of
 
 V1 = "/api/v1"
@@ -60,8 +61,42 @@ def test_a_token_that_does_not_count_lets_nobody_in(place: Place, given: str) ->
 def test_why_it_is_not_ready_is_told_to_those_who_may_know(service: FakeService) -> None:
     service.ready = (False, "slurmctld at 10.0.0.5 does not answer")
     with serving(service, TOKENED) as place:
-        assert place.ask("/readyz").json == {"ready": False, "why": ""}
+        assert place.ask("/readyz").json == {"ready": False, "why": "not ready"}
         assert "10.0.0.5" in place.ask("/readyz", name="eve").json["why"]
+
+
+@pytest.mark.parametrize("details", ["", ".", ": slurmctld at 10.0.0.5 does not answer"])
+@pytest.mark.parametrize("reason", sorted(NOT_READY))
+def test_everybody_is_told_the_reason_for_not_being_ready_and_only_some_the_details(
+    service: FakeService, reason: str, details: str
+) -> None:
+    service.ready = (False, reason + details)
+    app = make_app(service, TOKENED, tokens=lambda: TOKENS)
+    assert Client(app, {}).get("/readyz").json() == {"ready": False, "why": reason}
+    known = Client(app, {"Authorization": "Bearer adlro_eve"}).get("/readyz")
+    assert known.json() == {"ready": False, "why": reason + details}
+
+
+def test_every_reason_of_the_daemon_can_be_told_to_everybody() -> None:
+    daemon, made = made_daemon()
+    assert reason_for_all(daemon.is_ready()[1]) == "the daemon is starting"
+    made.wrong = BackendError("slurmrestd does not answer at /run/secret.sock.")
+    daemon.tick()
+    assert reason_for_all(daemon.is_ready()[1]) == "the cluster or the store cannot be opened"
+    made.wrong = None
+    daemon.tick()
+    made.backend.is_gone = True
+    daemon.tick()
+    assert reason_for_all(daemon.is_ready()[1]) == "the cluster cannot be read"
+    daemon.close()
+    assert reason_for_all(daemon.is_ready()[1]) == "the daemon has ended"
+
+
+def test_probes_are_answered_however_much_is_asked_from_the_same_address(service: FakeService) -> None:
+    app = make_app(service, replace(TOKENED, rate_per_s=0.001, burst=2), tokens=lambda: TOKENS)
+    client = Client(app, {})
+    assert [client.get("/").status_code for _ in range(3)] == [404, 404, 429]
+    assert {client.get(path).status_code for path in ("/readyz", "/healthz") * 5} == {200}
 
 
 def test_while_there_are_no_tokens_nobody_is_let_in_and_is_told_how_to_make_one(service: FakeService) -> None:

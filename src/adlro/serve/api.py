@@ -5,7 +5,6 @@ question played forward) is asked in a thread.
 """
 
 import asyncio
-import gc
 import logging
 import socket
 import sys
@@ -31,6 +30,7 @@ from adlro import __version__
 from adlro.core.errors import AccountError, AdlroError, CatalogueError
 from adlro.core.ports import ENDED, LiveJob
 from adlro.core.toml import nearest
+from adlro.serve.api_door import Door, listening
 from adlro.serve.api_errors import Refused, body_of, refused, refused_for, refused_for_input
 from adlro.serve.api_events import Listeners
 from adlro.serve.api_models import (
@@ -84,7 +84,8 @@ from adlro.serve.api_views import (
     state_shown,
     why_shown,
 )
-from adlro.serve.service import Event, Foreseen, Service, Who, Why
+from adlro.serve.collector import COLLECT_EVERY_S, unhurried_collector
+from adlro.serve.service import Event, Foreseen, Service, Who, Why, reason_for_all
 from adlro.serve.tokens import TokenFile, Tokens
 
 __all__ = ["ApiServer", "ApiSettings", "make_app", "make_server"]
@@ -107,10 +108,6 @@ PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 SWITCH_S: Final = 0.0001
 """How long a busy thread may keep the interpreter while the API waits for it; Python grants 5 ms."""
 
-THRESHOLDS: Final = (5_000, 4, 1_000_000)
-"""New objects for a look at the new ones, such looks for one at those somewhat older, and such for one at all."""
-COLLECT_EVERY_S: Final = 300.0
-
 MOST_QUESTIONS: Final = 2
 """Questions that are played forward at a time."""
 QUESTION_WAIT_S: Final = 2.0
@@ -131,6 +128,7 @@ class Kit:
     listeners: Listeners
     questions: threading.BoundedSemaphore
     making: dict[Address, asyncio.Future[Body]]
+    policies: Callable[[], Sequence[Mapping[str, Any]]]
 
 
 def make_app(
@@ -139,8 +137,12 @@ def make_app(
     metrics: Callable[[], bytes | str] | None = None,
     dashboard: FilePath | None = None,
     tokens: Tokens | None = None,
+    policies: Callable[[], Sequence[Mapping[str, Any]]] | None = None,
 ) -> FastAPI:
-    """The API around a service. `tokens` says which count, in place of the file of the settings."""
+    """The API around a service. `tokens` says which count, in place of the file of the settings.
+
+    `policies` lists the catalogue where importing it, and the compiler with it, would take too long.
+    """
     counted = tokens or tokens_of(settings)
     kit = Kit(
         service,
@@ -149,6 +151,7 @@ def make_app(
         Listeners(service.events, settings.heartbeat_s, settings.stream_s),
         threading.BoundedSemaphore(MOST_QUESTIONS),
         {},
+        policies or catalogue,
     )
     app = FastAPI(
         title="ADLRO",
@@ -255,7 +258,7 @@ def add_reading(app: FastAPI, kit: Kit) -> None:
     @app.get(f"{V1}/policies", response_model=PoliciesOut, responses=errors(422, 503) | UNCHANGED, tags=["policies"])
     async def list_policies(request: Request, asked: Annotated[NothingAsked, Query()]) -> Response:
         """The policies by name, the one in use, and the fallback."""
-        return await kept(kit, request, policies_shown)
+        return await kept(kit, request, lambda now: policies_shown(now, kit.policies()))
 
     @app.get(f"{V1}/alarms", response_model=AlarmsOut, responses=errors(422, 503) | UNCHANGED, tags=["cluster"])
     async def list_alarms(request: Request, asked: Annotated[LatestAsked, Query()]) -> Response:
@@ -353,7 +356,7 @@ def add_doing(app: FastAPI, kit: Kit) -> None:
         now = (await picture(kit)).state.snapshot.time_s
         jobs = tuple(submission_of(fitting(one), owner(one, who), now) for one in given.jobs)
         if given.policy:
-            await to_thread.run_sync(check_policy, given.policy)
+            await to_thread.run_sync(check_policy, given.policy, kit.policies)
         question = question_of(given, jobs)
 
         def answer() -> Foreseen:
@@ -377,11 +380,11 @@ def add_doing(app: FastAPI, kit: Kit) -> None:
         request: Request, asked: Annotated[NothingAsked, Query()], given: Annotated[PolicyIn, FromBody()]
     ) -> Response:
         """Decide with a policy of the catalogue from the next tick on."""
-        await to_thread.run_sync(check_policy, given.name)
+        await to_thread.run_sync(check_policy, given.name, kit.policies)
         await to_thread.run_sync(kit.service.use_policy, given.name)
         now = await picture(kit)
         log.info("policy set", extra={"by": who_of(request).name, "policy": given.name})
-        return in_json(policies_shown(now) | {"current": given.name})
+        return in_json(policies_shown(now, kit.policies()) | {"current": given.name})
 
 
 def owner(given: SubmissionIn, who: Who) -> str:
@@ -453,8 +456,9 @@ def add_probes(app: FastAPI, kit: Kit, metrics: Callable[[], bytes | str] | None
     )
     async def get_ready(request: Request) -> Response:
         """Whether the latest tick is recent and whole."""
-        ready, why = await to_thread.run_sync(kit.service.is_ready)
-        return in_json({"ready": ready, "why": why if request.scope[WHO] else ""}, 200 if ready else 503)
+        ready, why = kit.service.is_ready()
+        told = why if request.scope[WHO] else "" if ready else reason_for_all(why)
+        return in_json({"ready": ready, "why": told}, 200 if ready else 503)
 
     described: Documented = {
         200: {"description": "For Prometheus.", "content": {"text/plain": {"schema": {"type": "string"}}}}
@@ -597,11 +601,11 @@ def not_yours(id: str) -> Refused:
     return refused(403, f"job {id} is another's", f"job {id}", "a job of your own, or the role operator")
 
 
-def policies_shown(now: Picture) -> dict[str, Any]:
+def policies_shown(now: Picture, policies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The policies, and the one in use."""
     state = now.state
     return {
-        "current": state.policy, "fallback": state.fallback, "is_guarded": state.is_guarded, "policies": catalogue(),
+        "current": state.policy, "fallback": state.fallback, "is_guarded": state.is_guarded, "policies": policies,
     }  # fmt: skip
 
 
@@ -614,9 +618,9 @@ def catalogue() -> list[dict[str, Any]]:
     return [{key: getattr(policy, key) for key in keys} for policy in policies()]
 
 
-def check_policy(name: str) -> None:
+def check_policy(name: str, policies: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
     """Raise CatalogueError unless it is in the catalogue: a path would have the daemon run a file."""
-    names = [policy["name"] for policy in catalogue()]
+    names = [policy["name"] for policy in policies()]
     if name not in names:
         raise CatalogueError(f"there is no policy {name!r}.{nearest(name, names)} GET {V1}/policies lists them.")
 
@@ -790,16 +794,34 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
 @final
 class ApiServer(uvicorn.Server):
-    """A server that ends its streams when it is told to end, and lets a busy daemon not hold up its answers."""
+    """A server with a door of its own, that ends its streams when it is told to end. Signals are the daemon's."""
+
+    def __init__(self, config: uvicorn.Config, settings: ApiSettings) -> None:
+        super().__init__(config)
+        self._settings = settings
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until told to end."""
-        with unhurried_collector(), quick_switches():
-            collecting = asyncio.create_task(collect_now_and_then())
+        with unhurried_collector() as collect, quick_switches():
+            collecting = asyncio.create_task(collect_now_and_then(collect))
             try:
                 await super().serve(sockets)
             finally:
                 collecting.cancel()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections, as the door allows."""
+        door = Door(
+            sockets or [listening(self.config.host, self.config.port)], self.config, self.server_state, self._settings
+        )
+        door.open()
+        self.servers = cast(Any, [door])
+        self.started = True
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to whoever runs us."""
+        yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End: streams first, for they would not."""
@@ -819,25 +841,11 @@ def quick_switches() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-@contextmanager
-def unhurried_collector() -> Iterator[None]:
-    """Look through all objects only when `collect_now_and_then` says so.
-
-    With 10,000 jobs that takes a tenth of a second in which nobody is answered, and Python would do it in every tick.
-    """
-    before = gc.get_threshold()
-    gc.set_threshold(*THRESHOLDS)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
-
-async def collect_now_and_then() -> None:
-    """Look through all objects every few minutes, for rings of them that nobody holds any more."""
+async def collect_now_and_then(collect: Callable[[], None]) -> None:
+    """Look for rings of objects that nobody holds any more."""
     while True:
         await asyncio.sleep(COLLECT_EVERY_S)
-        gc.collect()
+        collect()
 
 
 def make_server(app: FastAPI, settings: ApiSettings) -> ApiServer:
@@ -859,11 +867,11 @@ def make_server(app: FastAPI, settings: ApiSettings) -> ApiServer:
             lifespan="off",
             proxy_headers=False,
             server_header=False,
-            timeout_keep_alive=20,
+            timeout_keep_alive=cast(Any, settings.idle_s),  # a fraction works as well
             timeout_graceful_shutdown=3,
-            limit_concurrency=1000,
             h11_max_incomplete_event_size=32_768,
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
-        )
+        ),
+        settings,
     )

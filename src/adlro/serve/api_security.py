@@ -33,6 +33,7 @@ API: Final = "/api/"
 OPEN: Final = frozenset({"/api/v1/openapi.json"})
 """What anyone may read under /api/; beside it the dashboard's files, /healthz and /readyz."""
 GUARDED: Final = frozenset({"/metrics"})
+PROBES: Final = frozenset({"/healthz", "/readyz"})
 
 MOST_HEADERS: Final = 100
 LARGEST_HEADERS: Final = 16_384
@@ -166,7 +167,9 @@ class Guard:
         scope[STILL] = lambda: self._who(given) is not None
         client = scope.get("client")
         name = f"token {who.name}" if who and self._settings.auth == "tokens" else f"address {client and client[0]}"
-        if wait_s := self._buckets.take(name, COSTS.get(path, 1.0)):
+        # A probe is cheap, and must be answered however much others on its machine ask: else a watchdog trips.
+        wait_s = 0.0 if path in PROBES else self._buckets.take(name, COSTS.get(path, 1.0))
+        if wait_s:
             seconds = math.ceil(wait_s)
             raise refused(
                 429,

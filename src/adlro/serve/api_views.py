@@ -39,6 +39,9 @@ OF_NO_JOB: Final = frozenset({
 LONG_S: Final = 0.005
 """A picture that takes longer to make is made aside."""
 
+PIECE: Final = 100
+"""Records that are written as JSON in one go; the interpreter is not free meanwhile."""
+
 WORTH_PACKING: Final = 4096
 """Bytes from which an answer is compressed for those who take it so."""
 
@@ -46,6 +49,21 @@ WORTH_PACKING: Final = 4096
 def json_bytes(value: object) -> bytes:
     """A value as JSON: records by the names of their fields; what is not a number is null."""
     return to_json(value, inf_nan_mode="null")
+
+
+def json_in_pieces(value: object) -> bytes:
+    """The same as `json_bytes`, piece by piece: between two of them other threads have their turn."""
+    if isinstance(value, Mapping):
+        entries = list(value.items())
+        if len(entries) > PIECE:
+            parts = [json_bytes(dict(entries[at : at + PIECE]))[1:-1] for at in range(0, len(entries), PIECE)]
+        else:
+            parts = [json_bytes(str(key)) + b":" + json_in_pieces(each) for key, each in entries]
+        return b"{" + b",".join(parts) + b"}"
+    if isinstance(value, list | tuple) and len(value) > PIECE:
+        parts = [json_bytes(value[at : at + PIECE])[1:-1] for at in range(0, len(value), PIECE)]
+        return b"[" + b",".join(parts) + b"]"
+    return json_bytes(value)
 
 
 @dataclass(slots=True)
@@ -133,7 +151,7 @@ class Picture:
     def make(self, address: Address, how: Callable[["Picture"], object], packs: bool) -> Body:
         """Make an answer, compressed too if it is worth it and `packs`, and keep it."""
         began = time.thread_time()
-        body = Body(json_bytes(how(self)))
+        body = Body(json_in_pieces(how(self)))
         if packs and len(body.plain) >= WORTH_PACKING:
             _ = body.packed  # here, so that the event loop has not to wait for it
         self.keep(address, body)

@@ -183,6 +183,19 @@ class ApiTable(Schema):
     )
     body_s: float = Field(default=10.0, gt=0, description="Seconds within which the body of a request must be there.")
     most_streams: int = Field(default=100, ge=1, le=10_000, description="Most listeners to events at a time.")
+    head_s: float = Field(
+        default=10.0, gt=0, le=600, description="Seconds within which the head of a request must be there."
+    )
+    idle_s: float = Field(
+        default=20.0, gt=0, le=3600, description="A connection without a request is closed after so many seconds."
+    )
+    most_connections: int = Field(default=1000, ge=10, le=1_000_000, description="Most connections at a time …")
+    most_per_address: int = Field(
+        default=250,
+        ge=1,
+        le=1_000_000,
+        description="… and from one address; more where a proxy stands in front of it.",
+    )
 
 
 class LogTable(Schema):
@@ -245,6 +258,8 @@ class Config(Schema):
             Path(api.tls_cert) if api.tls_cert else None, Path(api.tls_key) if api.tls_key else None,
             api.plain_http, api.others, api.rate_per_s, api.burst, api.largest_body, api.body_s, api.most_streams,
             owners=self.owners(),
+            head_s=api.head_s, idle_s=api.idle_s, most_connections=api.most_connections,
+            most_per_address=api.most_per_address,
         )  # fmt: skip
 
     def owners(self) -> Owners:

@@ -17,10 +17,12 @@ from typing import Any, Final, Protocol, final
 from adlro import __version__
 from adlro.core.errors import AdlroError, BackendError, CatalogueError, StoreError
 from adlro.core.ports import ENDED, Answer, Backend, JobState, LiveJob, Order, Snapshot, Submission
+from adlro.serve.collector import unhurried_collector
 from adlro.serve.config import Config, changes, load_config
 from adlro.serve.leader import Alone, Leadership
 from adlro.serve.logs import LOGGER
 from adlro.serve.metrics import Metrics, file_bytes
+from adlro.serve.news import News
 from adlro.serve.service import Alarm, Decision, Event, Foreseen, Memory, State, Tick, WhatIf, Why
 from adlro.serve.store import Store
 from adlro.serve.store_sqlite import AwayError
@@ -28,7 +30,6 @@ from adlro.serve.systemd import Systemd
 
 log = logging.getLogger(LOGGER)
 
-KEPT_EVENTS: Final = 10_000
 KEPT_ALARMS: Final = 200
 KEPT_FRESH: Final = 10_000
 
@@ -193,16 +194,14 @@ class Daemon:
         self.metrics_page = Metrics(__version__, lambda: self.is_ready()[0], self._store_bytes)
         self._running: _Running | None = None
         self._is_stopping = self._wants_reload = False
-        self._why_not, self._again_s = "the daemon starts.", STANDBY_S
+        self._why_not, self._again_s = "the daemon is starting.", STANDBY_S
         self._alarms: deque[Alarm] = deque(maxlen=KEPT_ALARMS)
         self._later: deque[Callable[[], None]] = deque()
         self._bell, self._ring = socket.socketpair()
         for end in (self._bell, self._ring):
             end.setblocking(False)
         # Numbers go on growing over a restart, so that whoever listens sees a gap and not a repetition.
-        self._number = int(time.time() * 1000)
-        self._events: deque[Event] = deque(maxlen=KEPT_EVENTS)
-        self._news = threading.Condition()
+        self._news = News(int(time.time() * 1000))
 
     # ---- life ----------------------------------------------------------------------------------------------------
 
@@ -210,14 +209,17 @@ class Daemon:
         """Turn after turn until `stop`; as a standby while another daemon leads."""
         is_first = True
         try:
-            while not self._is_stopping:
-                began = time.monotonic()
-                self.tick()
-                if is_first:
-                    self._systemd.tell("READY=1")
-                    is_first = False
-                self._systemd.alive()
-                self._wait(began, self._again_s if self._running is None else self.config.tick_s)
+            with unhurried_collector() as collect:
+                while not self._is_stopping:
+                    began = time.monotonic()
+                    tick = self.tick()
+                    if is_first:
+                        self._systemd.tell("READY=1")
+                        is_first = False
+                    self._systemd.alive()
+                    goes_on = tick is not None and tick.is_cut and bool(tick.decisions)
+                    self._wait(began, self._again_s if self._running is None else self.config.tick_s, goes_on)
+                    collect()
         finally:
             self._systemd.tell("STOPPING=1")
             self.close()
@@ -259,8 +261,7 @@ class Daemon:
         """Let go of the back end, the store and the lock, in this order."""
         self._is_stopping = True
         self._step_down("the daemon has ended.")
-        with self._news:
-            self._news.notify_all()
+        self._news.close()
         self._bell.close()
         self._ring.close()
 
@@ -282,14 +283,14 @@ class Daemon:
             if self._leadership.holds():
                 return True
             log.error("the leader's lock is lost; standing by")
-            self._step_down("this daemon has lost the leader's lock.")
+            self._step_down("a standby: this daemon has lost the leader's lock.")
         try:
             if not self._leadership.take():
                 self._stand_by(f"a standby: {self._leadership.holder()} leads.")
                 return False
             self._running = self._begin()
         except (BackendError, AwayError) as error:
-            self._stand_by(str(error), self.config.tick_s)
+            self._stand_by(f"the cluster or the store cannot be opened: {error}", self.config.tick_s)
             self._leadership.release()
             return False
         self.metrics_page.led(True)
@@ -424,18 +425,7 @@ class Daemon:
 
         A number that was never given out is of another life: all that is kept is new then.
         """
-        with self._news:
-            if after > self._number:
-                after = 0
-            if not self._events or self._events[-1].number <= after:
-                if self._is_stopping:
-                    return []
-                self._news.wait(wait_s)
-            if not self._events:
-                return []
-            missed = self._events[-1].number - after
-            first = max(0, len(self._events) - missed)
-            return [self._events[at] for at in range(first, len(self._events))]
+        return self._news.since(after, wait_s)
 
     def is_ready(self) -> tuple[bool, str]:
         """Whether we lead and the latest reading is recent and whole; else why not."""
@@ -445,10 +435,10 @@ class Daemon:
         if running.backend.trouble:
             return False, f"the cluster cannot be read: {running.backend.trouble}"
         if not running.has_looked:
-            return False, "the first turn goes on."
+            return False, "the first turn is still running."
         age_s = time.monotonic() - running.backend.read_s
         if age_s > max(LATE_S, LATE * self.config.tick_s):
-            return False, f"the latest reading of the cluster is {age_s:.0f} s old."
+            return False, f"the latest reading of the cluster is too old: {age_s:.0f} s old."
         return True, "ready"
 
     def metrics(self) -> str:
@@ -470,6 +460,11 @@ class Daemon:
             self._leading().memory.put(POLICY_KEY, text)
 
     # ---- what is told --------------------------------------------------------------------------------------------
+
+    def alarm_soon(self, kind: str, text: str) -> None:
+        """Raise an alarm from another thread: the next turn, which comes at once, tells it."""
+        self._later.append(lambda: self.alarm(kind, text))
+        self._wake()
 
     def alarm(self, kind: str, text: str) -> None:
         """Raise an alarm of the daemon's own."""
@@ -514,16 +509,13 @@ class Daemon:
         summary = {
             "number": tick.number, "policy": tick.policy, "decided_by": tick.decided_by,
             "seconds": round(tick.seconds, 6), "waiting": tick.waiting, "running": tick.running,
-            "decisions": len(tick.decisions), "alarms": len(tick.alarms),
+            "decisions": len(tick.decisions), "alarms": len(tick.alarms), "is_cut": tick.is_cut,
         }  # fmt: skip
         log.log(logging.INFO if tick.decisions or tick.alarms else logging.DEBUG, "turn", extra=summary)
         self._emit("tick", summary, tick.time_s)
 
     def _emit(self, kind: str, data: Mapping[str, Any], time_s: float | None = None) -> None:
-        with self._news:
-            self._number += 1
-            self._events.append(Event(self._number, time.time() if time_s is None else time_s, kind, data))
-            self._news.notify_all()
+        self._news.happen(kind, time.time() if time_s is None else time_s, data)
 
     # ---- waiting -------------------------------------------------------------------------------------------------
 
@@ -532,14 +524,17 @@ class Daemon:
         with suppress(OSError):  # it rings already, or all is over
             self._ring.send(b"!")
 
-    def _wait(self, began: float, seconds: float) -> None:
+    def _wait(self, began: float, seconds: float, goes_on: bool = False) -> None:
         """Wait until so long after the beginning of a turn, or until somebody wakes us.
 
-        A pause is always kept, as long as the turn took if that was long: others want to compute too.
+        A pause is always kept, as long as the turn took if that was long: the cluster has other things to do too. A
+        turn whose time was over goes on after the shortest pause.
         """
         now = time.monotonic()
         pause = now + min(seconds, max(PAUSE_S, now - began))
         until = max(began + seconds, now + min(PAUSE_S, now - began))
+        if goes_on:
+            until = now + min(seconds, PAUSE_S)
         while not self._is_stopping and (left := until - time.monotonic()) > 0:
             if select.select([self._bell], [], [], min(left, self._systemd.alive_every_s or left))[0]:
                 with suppress(BlockingIOError):

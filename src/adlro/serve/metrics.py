@@ -293,7 +293,7 @@ class Metrics:
         for job in snapshot.jobs:
             if job.state in LIVE:
                 by_model[job.state.value, model_of(job)] += 1
-                if partition := str(getattr(job, "partition", "")):
+                if partition := job.partition:
                     by_partition[job.state.value, partition] += 1
         for gauge, counts in ((self._by_model, by_model), (self._by_partition, by_partition)):
             gauge.clear()
@@ -386,7 +386,7 @@ def model_of(job: LiveJob) -> str:
 
 def may_start(job: LiveJob) -> bool:
     """Whether nothing but room keeps a waiting job from starting, as far as the cluster says."""
-    return not getattr(job, "setback", "")
+    return not job.setback
 
 
 def refusal_class(said: str) -> str:

@@ -3,7 +3,7 @@
 import errno
 import os
 import socket
-import threading
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from adlro.act.local import Local
 
 IN_MEMORY: Final = "sqlite::memory:"
+
+SWITCH_S: Final = 0.001
+"""How long a turn may keep the interpreter while a question of the API waits for it; Python grants 5 ms."""
 
 SELDOM_S: Final = 60.0
 SOON_S: Final = 10.0
@@ -210,18 +213,19 @@ def _shadow(config: Config) -> Backend:
 
 @contextmanager
 def answering(daemon: Daemon, config: Config) -> Iterator[str]:
-    """The API and the dashboard in a thread of their own; their address, "" if they are off or come later.
+    """The API and the dashboard in a process of their own; their address, "" if they are off or come later.
 
     A standby beside the leader finds its port taken: it answers as soon as the leader is gone.
     """
     if not config.api.is_on:
         yield ""
         return
-    from adlro.serve.api import make_app, make_server
+    from adlro.serve.api import catalogue, tokens_of
+    from adlro.serve.api_host import ApiHost
+    from adlro.serve.api_link import METRICS, POLICIES
 
     settings = config.api_settings()
-    app = make_app(daemon, settings, metrics=daemon.metrics, dashboard=Path(str(files("adlro.serve") / "dashboard")))
-    server = make_server(app, settings)
+    settings.check(settings.auth == "off" or bool(tokens_of(settings)()))
     listener = _bound(settings.host, settings.port)
     if listener is None and not is_led(config):
         raise ConfigError(
@@ -229,22 +233,24 @@ def answering(daemon: Daemon, config: Config) -> Iterator[str]:
             "--port N, or any with --port 0."
         )
 
-    def answer() -> None:
-        bound = listener
-        while bound is None and not daemon.is_stopping:
-            time.sleep(0.2)
-            bound = _bound(settings.host, settings.port)
-        if bound is not None:
-            with bound:
-                server.run(sockets=[bound])
-
-    thread = threading.Thread(target=answer, name="api", daemon=True)
-    thread.start()
+    host = ApiHost(
+        daemon,
+        settings,
+        lambda: listener or _bound(settings.host, settings.port),
+        {METRICS: daemon.metrics, POLICIES: catalogue},
+        lambda text: daemon.alarm_soon("api", text),
+        config.secrets(),
+        Path(str(files("adlro.serve") / "dashboard")),
+    )
+    address = _address(listener, settings) if listener else ""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, SWITCH_S))
+    host.start()
     try:
-        yield _address(listener, settings) if listener else ""
+        yield address
     finally:
-        server.should_exit = True
-        thread.join(timeout=5)
+        host.close()
+        sys.setswitchinterval(before)
 
 
 def is_led(config: Config) -> bool:
@@ -258,13 +264,10 @@ def is_led(config: Config) -> bool:
 
 def _bound(host: str, port: int) -> socket.socket | None:
     """A socket that listens there; None if another program does."""
+    from adlro.serve.api_door import listening
+
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, backlog=1024)
-        # Connections inherit it. asyncio would set it, but not on sockets made here: without it the second half of an
-        # answer waits for the reader's acknowledgement, which takes its 40 ms.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return listener
+        return listening(host, port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return None

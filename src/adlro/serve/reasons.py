@@ -1,5 +1,6 @@
 """Why a job waits, and why it runs where it does, by the rules that decide. docs/live-decisions.md has the words."""
 
+import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -49,6 +50,9 @@ LATER_S: Final = 300.0
 
 STARTS_LATER: Final = frozenset(["resources", "down", "reserved", "policy", "priority", "turn", "new"])
 """Reasons beside which the predicted start is shown."""
+
+TRIED_AGAIN: Final = re.compile(r"\((.+)\); it is tried again (.+?)\.?$")
+"""What the cluster said and when a job is tried again, in the sentence about a job that is passed over."""
 
 RULE_FITS: Final = "What fits where"
 RULE_ORDER: Final = "Time and order"
@@ -404,13 +408,17 @@ def why_waiting(standing: Standing, job: LiveJob, in_full: bool = True) -> Told:
     scene, view = standing.scene, standing.view
     j = scene.index.get(job.id)
     if j is None:
-        left_out = next((note for note in scene.notes if job.id in note), "It came after the latest turn.")
+        about_it = re.compile(rf"(?<![\w.+-]){re.escape(job.id)}(?![\w+-]|\.\w)")
+        left_out = next((note for note in scene.notes if about_it.search(note)), "It came after the latest turn.")
         return Told("new", left_out, RULE_ORDER, "new in the queue")
     if view.runs[j].state == REFUSED:
         lacks = why_refused(scene.plan, scene.jobs, view, j)
         return Told("never", f"It can never run here: it {lacks}.", RULE_FITS, f"can never run here: it {lacks}")
     if job.id in standing.held:
-        return Told("refused", standing.held[job.id], RULE_ORDER, f"passed over: {standing.held[job.id]}")
+        text = standing.held[job.id]
+        found = TRIED_AGAIN.search(text)
+        short = f"{found[1]}; tried again {found[2]}" if found else text
+        return Told("refused", text, RULE_ORDER, f"passed over: {short}")
     if int(view.runs[j].state) != int(scene.view.runs[j].state):
         text = "It was decided in the latest turn, and has not been seen to run yet."
         return Told("starting", text, RULE_ORDER, "starts now")

@@ -6,7 +6,7 @@ JSON has the same names as these fields.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from adlro.core.ports import Answer, LiveJob, Part, Snapshot, Submission
 
@@ -212,8 +212,32 @@ class Who:
     role: str
 
 
+NOT_READY: Final = frozenset({
+    "the daemon is starting",
+    "a standby",
+    "the cluster or the store cannot be opened",
+    "the policies are being compiled",
+    "the first turn is still running",
+    "the cluster cannot be read",
+    "the latest reading of the cluster is too old",
+    "the daemon does not answer",
+    "the daemon has ended",
+})  # fmt: skip
+"""Reasons for not being ready that name nobody and nothing: everybody may read them."""
+
+
+def reason_for_all(why: str) -> str:
+    """Why the daemon is not ready, without details that only those with a token may know."""
+    reason = why.partition(":")[0].rstrip(".")
+    return reason if reason in NOT_READY else "not ready"
+
+
 class Service(Protocol):
-    """What the API may ask of the daemon; all of it may be called from any thread."""
+    """What the API may ask of the daemon; all of it may be called from any thread.
+
+    The API runs in a process of its own (api_host.py): what is given and answered must be data that can be pickled.
+    A new method here can be called from there at once.
+    """
 
     def state(self) -> State:
         """The latest state; it does not wait for a tick."""
@@ -243,7 +267,10 @@ class Service(Protocol):
         """Events with a number above `after`, at once if there are some, else after waiting for one so long."""
 
     def is_ready(self) -> tuple[bool, str]:
-        """Whether the latest tick is recent and whole; else why not."""
+        """Whether the latest tick is recent and whole; else why not, as "reason: details". It never waits.
+
+        Everybody is told the reason if it is one of NOT_READY; only those with a token are told the details.
+        """
 
 
 class Memory(Protocol):
