@@ -247,6 +247,15 @@ def test_a_job_that_is_held_for_us_and_that_we_cannot_place_is_to_be_given_back(
     assert not_ours.setback is Setback.NONE
 
 
+def test_gpus_asked_for_on_one_node_are_never_split_over_two() -> None:
+    nodes = [*TWO_MODELS, node("ampere0", "a100", 8)]
+    eight: dict[str, Any] = {"per_node": "gres:gpu:8", "gres": (("", 8),)}
+    assert read_one(job(**eight), nodes=nodes).job.models == {"a100-sxm4-40gb"}
+    assert read_one(job(**eight), nodes=TWO_MODELS).setback is Setback.UNPLACEABLE
+    in_all: dict[str, Any] = {"per_node": "", "per_job": "gres:gpu:8", "gres": (("", 8),)}
+    assert read_one(job(**in_all), nodes=nodes).job.models == frozenset()  # on any number of nodes
+
+
 def test_a_job_that_waits_for_something_of_its_own_is_not_given_back() -> None:
     for change in (
         {"dependency": "afterok:3(unfulfilled)", "special": "it asks for --exclusive"},

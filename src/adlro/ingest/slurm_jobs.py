@@ -359,6 +359,7 @@ class Wish:
     has_gpus: bool
     nodes: int
     each: int  # GPUs on each of its nodes, if it must have so many
+    on_one: int  # GPUs that must be on one node
     reserved: frozenset[str]  # nodes that are reserved before it would end
 
 
@@ -597,6 +598,7 @@ def _models_for(job: SlurmJob, words: Mapping[str, str], look: Look) -> Verdict:
         has_gpus,
         job.nodes,
         each if job.nodes > 1 and "decision" not in words else 0,
+        max(each, _whole(words.get("gpus", "0"))) if job.nodes == 1 and not gpus_in(job.per_job) else 0,
         _reserved_for(job, look),
     )
     if wish not in look.answers:
@@ -618,6 +620,7 @@ def _models_of(wish: Wish, look: Look) -> Verdict:
     partitions, excluded = set(wish.partition.split(",")), set(hosts_in(wish.excluded))
     able: dict[str, set[str]] = {}  # for each model, the nodes that it may use …
     every: dict[str, set[str]] = {}  # … and all that have it
+    large = models_with(wish.on_one, look.sites)
     waits_for = ""
     for name, site in look.sites.items():
         if (has := _has_features(wish.features, site.node.features)) is None:
@@ -625,6 +628,8 @@ def _models_of(wish: Wish, look: Look) -> Verdict:
         fits = bool(has and partitions & set(site.node.partitions) and name not in excluded)
         for model, devices in site.devices.items() if wish.has_gpus else [(CPU_ONLY, None)]:
             every.setdefault(model, set()).add(name)
+            if devices is not None and model not in large:
+                continue  # it would have to be split over nodes, and asks for one
             if fits and wish.bound in ("", model) and (devices is None or wish.types <= set(devices.types)):
                 if name in wish.reserved:
                     waits_for = waits_for or f"{name} is {look.reserved[name].in_words}, before it would end"
@@ -640,6 +645,11 @@ def _models_of(wish: Wish, look: Look) -> Verdict:
         if {len(devices.types) for devices in found if devices is not None} != {wish.each}:
             return Verdict(problem=f"it asks for {wish.nodes} nodes with {wish.each} GPUs on each")
     return Verdict(frozenset() if len(able) == len(every) else frozenset(able))
+
+
+def models_with(gpus: int, sites: Mapping[str, Site]) -> set[str]:
+    """The models of which some node has so many GPUs. By the rules, a job that fits on one node waits for one."""
+    return {model for site in sites.values() for model, devices in site.devices.items() if len(devices.types) >= gpus}
 
 
 def _has_features(constraint: str, features: Sequence[str]) -> bool | None:
