@@ -134,7 +134,7 @@ def _end(
         return wrong("lost with its node", f"job {job.number}, sacct {states}")
     if not runs and not records and job.cancelled_s is not None:
         return "cancelled by its user while it was held: Slurm keeps no record of such a job"
-    if not runs and happened.controller_died(job.submitted_s, job.submitted_s):
+    if not ended and happened.controller_died(job.submitted_s, job.submitted_s):
         return "forgotten by slurmctld, which was killed seconds after"
     if ended:
         return wrong(f"ended as {ended[-1]}", f"job {job.number}, sacct {states}, {len(runs)} runs")

@@ -22,7 +22,7 @@ KINDS: Final = {
 OF_ADLRO: Final = ("daemon", "slurmrestd", "slurmrestd hangs")
 """What has no meaning in a run with Slurm alone."""
 FIRST_S: Final = 15.0
-LAST_S: Final = 10.0
+"""So long nothing happens in the beginning, or a tenth of a short run; and in the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ def faults(seconds: float, seed: int, kinds: Sequence[str], every_s: float) -> l
     found: list[Fault] = []
     drawn = [*weights]
     random.shuffle(drawn)
-    at = FIRST_S
-    while at < seconds - LAST_S:
+    at = calm = min(FIRST_S, seconds / 10)
+    while at < seconds - calm:
         drawn = drawn or random.choices(list(weights), list(weights.values()), k=8)
         kind = drawn.pop()
         node = random.choice([machine.name for machine in MACHINES if machine.gpus])

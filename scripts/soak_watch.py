@@ -14,8 +14,21 @@ from typing import Final
 from scripts.soak_jobs import BY_NAME, LIMITED, PARTITION, Free, Wish, fits
 from tests.slurm.lab import Lab
 
-FIELDS: Final = ("number", "array", "task", "name", "state", "reason", "priority", "partition", "nodes", "after", "qos")
-FORMAT: Final = "%A|%F|%K|%j|%T|%r|%Q|%P|%N|%E|%q"
+FIELDS: Final = (
+    "number",
+    "array",
+    "task",
+    "name",
+    "state",
+    "reason",
+    "priority",
+    "partition",
+    "nodes",
+    "after",
+    "qos",
+    "pins",
+)
+FORMAT: Final = "%A|%F|%K|%j|%T|%r|%Q|%P|%N|%E|%q|%n"
 LONGEST_S: Final = 180.0
 """How far back is looked for GPUs that idle."""
 CLOSED: Final = re.compile(r"DRAIN|DOWN|FAIL|NOT_RESPONDING|MAINT|RESERVED|UNKNOWN|FUTURE|REBOOT|POWER|INVAL")
@@ -45,6 +58,7 @@ class Row:
     nodes: str
     after: str
     qos: str
+    pins: str = ""
 
     @property
     def key(self) -> str:
@@ -231,6 +245,7 @@ class Watch:
             shape = self.jobs[row.name].wish.shape
             free = " ".join(f"{name}:{len(room.gpus)}" for name, room in now.free.items())
             line = f"{row.number} {key} {row.state} {row.reason} priority={row.priority} {row.partition} {row.qos}"
+            line += f" pinned to {row.pins}" if row.pins.strip("()nul") else ""
             where[key] = Idle(
                 key, shape, round(seconds, 1), now.at_s, row.is_held, row.reason, row.partition, line, free
             )
