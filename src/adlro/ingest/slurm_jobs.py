@@ -79,7 +79,9 @@ LOST_ITS_PLACE: Final = re.compile(
 any job whose node another job may get first."""
 
 PATIENCE_S: Final = 30.0
-"""A job that has not begun in its place for so long has lost it. By then Slurm has looked at it, also for backfilling (every 30 s by default)."""
+"""A job that has not begun in its place for so long has lost it. By then Slurm has looked for backfill too (bf_interval
+is 30 s by default).
+"""
 
 DEFAULT_NETWORK: Final = Link("ethernet-10g", 2.5)
 _OURS: Final = re.compile(r"(?:^|(?<=\s))adlro:([a-z]+)(?:=(\S*))?(?=\s|$)")

@@ -32,6 +32,10 @@ IN_MEMORY: Final = "sqlite::memory:"
 SWITCH_S: Final = 0.001
 """How long a turn may keep the interpreter while a question of the API waits for it; Python grants 5 ms."""
 
+IN_MEMORY_DAYS: Final = 0.25
+IN_MEMORY_ROWS: Final = 10_000
+"""What a store without a file keeps at most: nothing of it outlasts the process, and all of it takes its memory."""
+
 SELDOM_S: Final = 60.0
 SOON_S: Final = 10.0
 """How often policies are held against each other, and where a minute of ours is an hour of the cluster's."""
@@ -75,10 +79,15 @@ def open_memory(config: Config) -> tuple[Store, tuple[str, ...]]:
     """The store, and what an operator should know of it. On a full disk the daemon goes on without one."""
     table = config.store
     keep = Keep(table.keep_days, table.keep_decisions, table.keep_jobs, table.keep_ticks)
+    less = Keep(
+        min(keep.days, IN_MEMORY_DAYS),
+        *(min(rows, IN_MEMORY_ROWS) for rows in (keep.decisions, keep.jobs, keep.ticks, keep.alarms)),
+    )
     try:
-        return open_store(config.store_url(), keep), ()
+        url = config.store_url()
+        return open_store(url, less if url == IN_MEMORY else keep), ()
     except FullError as error:
-        return open_store(IN_MEMORY, keep), (f"{error} Until then nothing outlasts this process.",)
+        return open_store(IN_MEMORY, less), (f"{error} Until then nothing outlasts this process.",)
 
 
 def open_backend(config: Config) -> tuple[Backend, Callable[[], float]]:

@@ -414,6 +414,11 @@ class Orchestrator:
         """Tell of jobs that are gone without having ended; remember those that are there."""
         there = {job.id: job for job in snapshot.jobs}
         gone = [id for id, job in self._known.items() if id not in there and job.managed and job.state not in ENDED]
+        for id in gone:  # nobody will see them end
+            self._refused.pop(id, None)
+            self._carried.pop(id, None)
+            self._expected.pop(id, None)
+            self._stopped.discard(id)
         if gone:
             names = ", ".join(gone[:MOST_NAMED]) + (" …" if len(gone) > MOST_NAMED else "")
             self._tell(
