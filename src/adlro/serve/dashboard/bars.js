@@ -83,7 +83,8 @@ export function drawBars(view, rows, bars, families) {
         ({ x, y: row.y + first * row.lane, width, height: length * row.lane - 1 }));
     });
     if (!boxes.length) continue;
-    for (const box of boxes) drawBar(view, box, bar.job, scale(bar.end ?? now), families.get(bar.job.job.family), texts);
+    const colour = families.get(bar.job.job.family);
+    for (const box of boxes) drawBar(view, box, bar.job, scale(bar.end ?? now), colour, texts);
     items.push({ job: bar.job, boxes, words: barWords(bar, now) });
   }
   return items;
@@ -245,9 +246,10 @@ function drawStart({ pen, paint, scale, until, now, gutter, width }, job, start,
   pen.fillText(shown, x, y);
 
   const left = Math.min(x, low);
+  const verb = mode.isShadow ? "would start" : "predicted to start";
   return {
     job,
     boxes: [{ x: left, y: y - 8, width: Math.max(x + room, high) - left, height: 16 }],
-    words: `${whose(job)}, ${asked(job)}: waits, ${mode.isShadow ? "would start" : "predicted to start"} ${startPhrase(start, now)}.`,
+    words: `${whose(job)}, ${asked(job)}: waits, ${verb} ${startPhrase(start, now)}.`,
   };
 }

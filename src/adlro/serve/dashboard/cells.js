@@ -64,7 +64,8 @@ function drawCard(pen, paint, cell, value, names) {
   pen.fillText(right, x + width - 8 - hot - rightWidth, y + 15);
   text(pen, paint.quiet, gpuName(gpu, width), x + 8, y + 15, width - 24 - hot - rightWidth, "12px");
   const [job] = gpu.jobs;
-  const name = job ? `${names?.get(title(job)) ?? title(job)}${gpu.jobs.length > 1 ? ` +${gpu.jobs.length - 1}` : ""}` : "free";
+  const more = gpu.jobs.length > 1 ? ` +${gpu.jobs.length - 1}` : "";
+  const name = job ? (names?.get(title(job)) ?? title(job)) + more : "free";
   const user = job?.job.user ?? "";
   text(pen, job ? paint.ink : paint.quiet, name, x + 8, y + 31, width - 16, `${job ? "600 " : ""}12px`);
   if (user) text(pen, paint.quiet, user, x + 8, y + 45, width - 16, "11px");
