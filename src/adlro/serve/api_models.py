@@ -213,7 +213,7 @@ class UsageAsked(Asked):
     user: PlainOrNone = ""
     partition: PlainOrNone = ""
     node: PlainOrNone = ""
-    days: float = Field(7.0, gt=0, le=3660)
+    days: float = Field(7.0, ge=0.01, le=3660)
     steps: int = Field(7, ge=1, le=500)
 
 

@@ -78,8 +78,8 @@ def _mean(values: Iterable[float | None], weights: Iterable[float]) -> float | N
 
 
 def in_steps(points: Sequence[Compared], step_s: float) -> list[Compared]:
-    """The points averaged over stretches of time, each at the mean of its moments; 0: as they are."""
-    if step_s <= 0:
+    """The points averaged over stretches of time, each at the mean of its moments; below a second: as they are."""
+    if step_s < 1.0:
         return list(points)
     found = []
     for _, group in groupby(points, lambda point: point.time_s // step_s):

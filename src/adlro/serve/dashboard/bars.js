@@ -7,6 +7,7 @@ import { asked, dayOf, duration, mode, moment, places, startPhrase, title } from
 export const AXIS = 22; // height of the axis at the top
 export const NEXT_HEIGHT = 18; // of the line of a waiting job
 const STEPS = [60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
+const LEAST_LETTERS = 5; // of a name that is cut
 const FAR = 1e5; // beyond any edge; the clip does the rest
 
 /** Round times at the top, with lines down to `bottom`. */
@@ -66,6 +67,7 @@ export function drawRowNames({ pen, paint, gutter }, rows) {
 
 /** Bars on the lanes of their GPUs; neighbouring lanes of one job are one bar. What can be pointed at. */
 export function drawBars(view, rows, bars, families) {
+  const texts = new Map(); // cut names, and whose they are
   const { pen, paint, scale, gutter, now } = view;
   const byNode = new Map(rows.map((row) => [row.name, { ...row, busyUntil: row.gpus.map(() => -Infinity) }]));
   pen.fillStyle = paint.lane;
@@ -81,7 +83,8 @@ export function drawBars(view, rows, bars, families) {
         ({ x, y: row.y + first * row.lane, width, height: length * row.lane - 1 }));
     });
     if (!boxes.length) continue;
-    for (const box of boxes) drawBar(view, box, bar.job, scale(bar.end ?? now), families.get(bar.job.job.family));
+    const colour = families.get(bar.job.job.family);
+    for (const box of boxes) drawBar(view, box, bar.job, scale(bar.end ?? now), colour, texts);
     items.push({ job: bar.job, boxes, words: barWords(bar, now) });
   }
   return items;
@@ -111,7 +114,7 @@ function runs(numbers) {
 }
 
 /** A bar: strong until `solidUntil`, faint where it is predicted, with the job's name where there is room. */
-function drawBar({ pen, paint, gutter }, { x, y, width, height }, job, solidUntil, colour) {
+function drawBar({ pen, paint, gutter }, { x, y, width, height }, job, solidUntil, colour, texts) {
   const solid = Math.max(0, Math.min(width, solidUntil - x));
   pen.fillStyle = colour;
   pen.globalAlpha = 0.3;
@@ -134,7 +137,10 @@ function drawBar({ pen, paint, gutter }, { x, y, width, height }, job, solidUnti
   if (room < 24) return;
   pen.font = `11px ${FONT}`;
   pen.fillStyle = !isOnSolid ? paint.ink : isLight(colour) ? "#101418" : "#ffffff";
-  pen.fillText(cut(pen, title(job), room), start, y + height / 2 + 0.5);
+  const [whole, text] = [title(job), cut(pen, title(job), room)];
+  if (text !== whole && (text.length < LEAST_LETTERS || (texts.get(text) ?? whole) !== whole)) return;
+  texts.set(text, whole); // two names are never cut to the same text: the second has none
+  pen.fillText(text, start, y + height / 2 + 0.5);
 }
 
 const whose = (job) => title(job) + (job.job.user ? ` of ${job.job.user}` : "");
@@ -240,9 +246,10 @@ function drawStart({ pen, paint, scale, until, now, gutter, width }, job, start,
   pen.fillText(shown, x, y);
 
   const left = Math.min(x, low);
+  const verb = mode.isShadow ? "would start" : "predicted to start";
   return {
     job,
     boxes: [{ x: left, y: y - 8, width: Math.max(x + room, high) - left, height: 16 }],
-    words: `${whose(job)}, ${asked(job)}: waits, ${mode.isShadow ? "would start" : "predicted to start"} ${startPhrase(start, now)}.`,
+    words: `${whose(job)}, ${asked(job)}: waits, ${verb} ${startPhrase(start, now)}.`,
   };
 }

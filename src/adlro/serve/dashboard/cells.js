@@ -39,7 +39,7 @@ export function drawCell(pen, paint, cell, figure, kind) {
   }
   outline(pen, x, y, width, height, round, isUsed ? strong : paint.grid);
   if (gpus.some((each) => each.heat !== null && each.heat >= HOT)) corner(pen, cell, paint, kind);
-  if (kind.name === "card") drawCard(pen, paint, cell, value);
+  if (kind.name === "card") drawCard(pen, paint, cell, value, kind.names);
   else if (kind.name === "chip") {
     const covered = value !== null && value > 0.55;
     pen.font = `11px ${FONT}`;
@@ -53,7 +53,7 @@ export function drawCell(pen, paint, cell, figure, kind) {
 const gpuName = (gpu, width) => (width > WIDE ? `GPU ${gpu.index}` : `${gpu.index}`);
 
 /** The words on a large cell: which GPU, who runs there, how busy. */
-function drawCard(pen, paint, cell, value) {
+function drawCard(pen, paint, cell, value, names) {
   const { x, y, width } = cell;
   const [gpu] = cell.gpus;
   const right = value !== null ? percent(value) : width > WIDE ? "no data" : "?";
@@ -64,7 +64,8 @@ function drawCard(pen, paint, cell, value) {
   pen.fillText(right, x + width - 8 - hot - rightWidth, y + 15);
   text(pen, paint.quiet, gpuName(gpu, width), x + 8, y + 15, width - 24 - hot - rightWidth, "12px");
   const [job] = gpu.jobs;
-  const name = job ? `${title(job)}${gpu.jobs.length > 1 ? ` +${gpu.jobs.length - 1}` : ""}` : "free";
+  const more = gpu.jobs.length > 1 ? ` +${gpu.jobs.length - 1}` : "";
+  const name = job ? (names?.get(title(job)) ?? title(job)) + more : "free";
   const user = job?.job.user ?? "";
   text(pen, job ? paint.ink : paint.quiet, name, x + 8, y + 31, width - 16, `${job ? "600 " : ""}12px`);
   if (user) text(pen, paint.quiet, user, x + 8, y + 45, width - 16, "11px");

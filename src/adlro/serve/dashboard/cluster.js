@@ -71,9 +71,17 @@ export function makeCluster(open, openNode) {
       const texts = cutApart(pen, labels.map(labelText), labels[0]?.width ?? 0);
       for (const label of labels) drawLabel(pen, paint, label, texts.get(labelText(label)));
     });
+    if (kind?.name === "card") kind = { ...kind, names: cardNames(pens.values().next().value) };
     for (const cell of cells) drawCell(pens.get(cell.canvas), paint, cell, figure, kind);
     for (const cell of cells) drawFrames(pens.get(cell.canvas), paint, cell);
     showDetail();
+  }
+
+  /** The names of jobs as they fit on a card, no two the same. */
+  function cardNames(pen) {
+    pen.font = `600 12px ${FONT}`;
+    const shared = world.gpus.some((gpu) => gpu.jobs.length > 1) ? 20 : 0; // room for "+1"
+    return cutApart(pen, world.running.map(title), cells[0].width - 16 - shared);
   }
 
   const labelText = ({ node, isRuler }) => (node.down === null || isRuler ? node.name : `✕ ${node.name} is down`);

@@ -76,7 +76,7 @@ export function colours() {
 /** A text cut to a width, with … in its middle: names that begin alike mostly end differently. */
 export function cut(pen, text, width) {
   return fitted(pen, text, width, (letters, kept) => {
-    const tail = Math.floor(kept * 0.45);
+    const tail = Math.max(1, Math.floor(kept * 0.45));
     return `${letters.slice(0, kept - tail).join("")}…${letters.slice(letters.length - tail).join("")}`;
   });
 }
@@ -85,14 +85,14 @@ export function cut(pen, text, width) {
 function fitted(pen, text, width, form) {
   if (pen.measureText(text).width <= width) return text;
   const letters = [...text];
-  let low = 0;
+  let low = 1; // one letter and … say nothing: then there is no text
   let high = letters.length - 1;
   while (low < high) {
     const middle = (low + high + 1) >> 1;
     if (pen.measureText(form(letters, middle)).width <= width) low = middle;
     else high = middle - 1;
   }
-  return low ? form(letters, low) : "";
+  return low > 1 ? form(letters, low) : "";
 }
 
 /** Names cut to a width so that no two of them look the same: {name: text}. Those that would are cut where they

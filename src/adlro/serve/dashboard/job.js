@@ -127,7 +127,7 @@ const ruleOf = (why) => why.rule && element("details", {},
   element("summary", {}, "The rule behind it"),
   facts([["Reason", why.dominant], ["Rule", why.rule]]));
 
-/** A decision: its words, unless they are said already, and what it expects; scores behind a click; past jobs like it. */
+/** A decision: its words, unless they are said already, what it expects, past jobs like it; scores behind a click. */
 export function decided(decision, now, heading = "The decision", isSaid = false) {
   const isSure = decision.low_s !== null && decision.high_s !== null;
   const range = isSure ? ` (${duration(decision.low_s)} to ${duration(decision.high_s)})` : "";
@@ -161,9 +161,10 @@ function alternatives(given) {
   const [low, high] = [Math.min(...scores), Math.max(...scores)];
   const length = (value) => (value === null ? 0 : high === low ? 1 : 0.06 + 0.94 * ((value - low) / (high - low)));
   const ordered = [...given].sort((a, b) => (b.score ?? -Infinity) - (a.score ?? -Infinity));
-  const name = scores.length ? `The ${many(given.length, "place")} that were open, with scores` : "Places that were open";
+  const all = `The ${many(given.length, "place")} that were open`;
+  const name = given.length === 1 ? "The only place that was open" : all;
   return element("details", { class: "alternatives" },
-    element("summary", {}, given.length === 1 ? "The only place that was open" : name),
+    element("summary", {}, scores.length ? `${name}, with scores` : name),
     element("ol", {}, ordered.map((each) => {
       const bar = element("span", { class: "bar" });
       bar.style.width = `${Math.round(length(each.score) * 100)}%`;

@@ -45,13 +45,16 @@ course.useRange(() => world);
 // ---- pages ----------------------------------------------------------------------------------------------------------
 
 const isOverview = () => route.kind === "overview";
-const JOBS_OF = { node: ["live", "Jobs here now"], user: ["live", "Jobs that wait or run"], partition: ["live", "Jobs that wait or run"] };
+const WAIT_OR_RUN = ["live", "Jobs that wait or run"];
+const JOBS_OF = { node: ["live", "Jobs here now"], user: WAIT_OR_RUN, partition: WAIT_OR_RUN };
 
 /** Show the page of an address. */
 function showPage(next) {
   route = next;
   panel.close();
-  for (const part of document.querySelectorAll("[data-in]")) part.hidden = !part.dataset.in.split(" ").includes(route.kind);
+  for (const part of document.querySelectorAll("[data-in]")) {
+    part.hidden = !part.dataset.in.split(" ").includes(route.kind);
+  }
   const [state, heading] = JOBS_OF[route.kind] ?? ["waiting", "Jobs"];
   queue.use(isOverview() || route.kind === "job" ? {} : { [route.kind]: route.name }, state, heading);
   pages.open(route);

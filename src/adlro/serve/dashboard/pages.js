@@ -4,21 +4,17 @@ import { ask } from "./api.js";
 import { drawColumns } from "./chart.js";
 import { element, find, say } from "./dom.js";
 import { decided, isTheirs, jobActions, jobContent, jobFacts, jobTitle, placeLinks, readJob } from "./job.js";
+import { nodeContent, tilesOf } from "./node.js";
 import { address, link } from "./route.js";
 import {
-  brief, bytes, duration, fullDate, gpuHours, many, MISSING, moment, number, percent, score, short, title,
+  brief, bytes, duration, fullDate, gpuHours, many, MISSING, moment, number, score, short, title,
 } from "./words.js";
-import { HOT, summed } from "./world.js";
 
 const DAYS = 28; // of usage
 const PAST = 15; // jobs of the past at a time
 const SHOWN_BYTES = 64 * 1024; // of each output
-const HEADS = {
-  job: ["Job"],
-  node: ["Node"],
-  user: ["User"],
-  partition: ["Partition"],
-};
+const HEADS = { job: "Job", node: "Node", user: "User", partition: "Partition" };
+const CARDS = ["#jobs-card", "#past"]; // beside the page itself
 
 /** Make the pages. `world` gives what is known now, `me` who asks, `changed` reads all again. */
 export function makePages({ world, me, changed }) {
@@ -32,7 +28,7 @@ export function makePages({ world, me, changed }) {
   function open(next) {
     route = next;
     [shown, past, pastAt] = ["", null, 0];
-    const [kind] = HEADS[route.kind] ?? [""];
+    const kind = HEADS[route.kind] ?? "";
     document.title = kind ? `${kind} ${short(route.name, 60)} · ADLRO` : "ADLRO";
     holder.replaceChildren();
     find("#past-body").replaceChildren();
@@ -64,25 +60,27 @@ export function makePages({ world, me, changed }) {
     if (text === shown) return false;
     shown = text;
     const there = content.filter(Boolean);
-    keepOpen(holder, () => holder.replaceChildren(crumbs(HEADS[mine.kind][0], mine.name), ...there));
+    for (const card of CARDS.map((each) => find(each))) card.hidden = !card.dataset.in.split(" ").includes(mine.kind);
+    keepOpen(holder, () => holder.replaceChildren(crumbs(HEADS[mine.kind], mine.name), ...there));
     return true;
   }
 
   function missing(mine, words) {
     const lines = [
-      element("h2", {}, `${HEADS[mine.kind][0]} ${short(mine.name, 80)}`),
+      element("h2", {}, `${HEADS[mine.kind]} ${short(mine.name, 80)}`),
       element("p", { class: "notice" }, words),
       element("p", {}, element("a", { href: address() }, "Go to the overview")),
     ];
     put(mine, ["missing", words], element("div", { class: "card missing" }, lines));
-    for (const part of ["#jobs-card", "#past"]) find(part).hidden = true;
+    for (const card of CARDS) find(card).hidden = true;
   }
 
   // ---- a job ----
 
   async function showJob(mine) {
+    const none = () => ({ decisions: [] });
     const [[job, why], made] = await Promise.all([
-      readJob(mine.name), ask("decisions", { asked: { job: mine.name, limit: 20 } }).catch(() => ({ decisions: [] }))]);
+      readJob(mine.name), ask("decisions", { asked: { job: mine.name, limit: 20 } }).catch(none)]);
     if (mine !== route) return;
     const { now } = world();
     if (put(mine, "job", jobPage())) showOutput(mine, job); // made once: what is in use stays as it is
@@ -91,7 +89,7 @@ export function makePages({ world, me, changed }) {
     fresh(".job-content", [job, why, moment(now)], () => jobContent(job, why, now));
     fresh(".job-facts", [job, why.decision, moment(now)], () => [jobFacts(job, why, now)]);
     const earlier = made.decisions.filter((decision) => decision.id !== why.decision?.id);
-    fresh(".job-decisions", [made, why.decision?.id, moment(now, now)], () => [decisionsOf(made.decisions, earlier, now)]);
+    fresh(".job-decisions", [made, why.decision?.id], () => [decisionsOf(made.decisions, earlier, now)]);
     jobActions(find(".panel-actions", holder), job, me(), changed);
   }
 
@@ -155,32 +153,8 @@ export function makePages({ world, me, changed }) {
       const before = used?.jobs ? ` ${many(used.jobs, "job")} ran on it in the last ${DAYS} days.` : "";
       return missing(mine, `There is no node of this name in the cluster.${before}`);
     }
-    const gpus = here.byNode.get(node.name);
-    const jobs = here.running.filter((job) => job.parts.some((part) => part.node === node.name));
-    const down = here.state.snapshot.down[node.name];
-    const sum = summed(gpus);
-    const taken = takenOf(jobs, node.name);
-    const drifts = here.state.drifts.filter((drift) => drift.node === node.name);
-    const isUp = down === undefined;
-    const tiles = [
-      ["GPUs in use", gpus.length ? `${number(gpus.filter((gpu) => gpu.jobs.length).length)} of ${number(gpus.length)}` : "none",
-        gpus.length ? node.gpus.map((group) => `${group.count} × ${group.model}`).join(", ") : "this node has no GPUs"],
-      ["Utilisation", percent(sum.busy), sum.busy === null ? "no telemetry" : sum.silent ? `${many(sum.silent, "GPU")} without telemetry` : "mean of its GPUs"],
-      ["Free cores", number(Math.max(0, node.cpus - taken.cpus)), `of ${number(node.cpus)}`],
-      ["Free memory", `${score(Math.max(0, node.memory_gb - taken.memory))} GB`, `of ${score(node.memory_gb)} GB`],
-      ["GPU time", used ? gpuHours(used.gpu_s) : MISSING, `in the last ${DAYS} days`],
-      ["Link", node.link.kind, `${score(node.link.gb_s)} GB/s between its GPUs`],
-    ];
-    put(mine, [tiles, gpus.map((gpu) => [gpu.busy, gpu.heat, gpu.memory, gpu.jobs.map((job) => job.id)]), down, drifts],
-      pageHead(mine.name, isUp ? ["running", "up"] : ["failed", "takes no jobs"]),
-      !isUp && element("p", { class: "notice" }, down || "No reason is known."),
-      tilesOf(tiles),
-      gpus.length > 0 && element("div", { class: "card" },
-        element("h3", { class: "card-title" }, "GPUs"),
-        element("ol", { class: "gpus" }, gpus.map((gpu) => gpuCard(gpu, here.now)))),
-      drifts.length > 0 && element("div", { class: "card" },
-        element("h3", { class: "card-title" }, "Drift"),
-        element("ul", { class: "lines" }, drifts.map((drift) => element("li", {}, driftWords(drift, here.now))))));
+    const { key, state, content } = nodeContent(here, node, used, DAYS);
+    put(mine, key, pageHead(mine.name, state), ...content);
     showUsage(used);
   }
 
@@ -196,17 +170,19 @@ export function makePages({ world, me, changed }) {
     const [waiting, running, used] = await Promise.all([
       count(["waiting"]), count(["placed", "running"]), readPast(mine, { [kind]: name })]);
     if (!waiting.total && !running.total && !used.jobs && !past?.jobs.length) {
-      return missing(mine, `No job of ${kind === "user" ? "a user" : "a partition"} of this name is known, neither now nor in the last ${DAYS} days.`);
+      return missing(mine, `No job of a ${kind} of this name is known, neither now nor in the last ${DAYS} days.`);
     }
     const here = world();
     const own = here.running.filter((job) => (kind === "user" ? job.job.user : job.partition) === name);
-    const gpus = own.reduce((sum, job) => sum + (job.parts.reduce((all, part) => all + part.count, 0) * job.job.share) / 1000, 0);
+    const held = (job) => (job.parts.reduce((sum, part) => sum + part.count, 0) * job.job.share) / 1000;
+    const gpus = own.reduce((sum, job) => sum + held(job), 0);
+    const longest = used.waited_p90_s === null ? "median" : `median; one in ten over ${duration(used.waited_p90_s)}`;
     const tiles = [
       ["Running", number(running.total), `on ${many(gpus, "GPU")}`],
       ["Waiting", number(waiting.total), ""],
       ["GPU time", gpuHours(used.gpu_s), `in the last ${DAYS} days`],
       ["Ended", number(used.jobs), used.failed ? `${number(used.failed)} of them failed` : `in the last ${DAYS} days`],
-      ["Waited", duration(used.waited_median_s), used.waited_p90_s === null ? "median" : `median; one in ten over ${duration(used.waited_p90_s)}`],
+      ["Waited", duration(used.waited_median_s), longest],
       ["Ran", duration(used.ran_s), "mean"],
     ];
     put(mine, tiles, pageHead(name), tilesOf(tiles));
@@ -219,7 +195,8 @@ export function makePages({ world, me, changed }) {
   async function readPast(mine, wanted) {
     if (past && performance.now() - pastAt < 30_000) return past.used;
     const [used, list] = await Promise.all([
-      ask("usage", { asked: { ...wanted, days: DAYS, steps: DAYS } }), ask("past", { asked: { ...wanted, limit: PAST } })]);
+      ask("usage", { asked: { ...wanted, days: DAYS, steps: DAYS } }),
+      ask("past", { asked: { ...wanted, limit: PAST } })]);
     if (mine !== route) return used;
     const older = past?.isLonger ? past : { ...list, isLonger: false };
     past = { ...older, used, wanted };
@@ -282,68 +259,29 @@ function keepOpen(part, change) {
 }
 
 function outputParts(output) {
-  if (output === null) return [element("p", { class: "quiet" }, "The end of what it wrote, where the back end keeps that.")];
-  if (output.refused) return [element("p", { class: "quiet" }, output.refused)];
+  const quiet = (words) => [element("p", { class: "quiet" }, words)];
+  if (output === null) return quiet("The end of what it wrote, where the back end keeps that.");
+  if (output.refused) return quiet(output.refused);
   const part = (name, text, size) => {
-    const cut = size > SHOWN_BYTES ? ` the last ${bytes(SHOWN_BYTES)} of ${bytes(size)}` : size ? ` ${bytes(size)}` : "";
+    const all = size ? ` ${bytes(size)}` : "";
+    const cut = size > SHOWN_BYTES ? ` the last ${bytes(SHOWN_BYTES)} of${all}` : all;
     return [element("h4", {}, name, element("small", { class: "quiet" }, cut)),
       text ? element("pre", { tabindex: "0" }, text) : element("p", { class: "empty" }, "Nothing.")];
   };
-  return [part("Standard output", output.out, output.out_bytes), part("Standard error", output.err, output.err_bytes)];
+  const { out, err, out_bytes: outBytes, err_bytes: errBytes } = output;
+  return [part("Standard output", out, outBytes), part("Standard error", err, errBytes)];
 }
 
 // ---- pieces ---------------------------------------------------------------------------------------------------------
 
 function crumbs(kind, name) {
   return element("nav", { class: "crumbs", "aria-label": "Where you are" },
-    element("a", { href: address() }, "Overview"), element("span", { class: "quiet" }, ` › ${kind} ${short(name, 60)}`));
+    element("a", { href: address() }, "Overview"),
+    element("span", { class: "quiet" }, ` › ${kind} ${short(name, 60)}`));
 }
 
 function pageHead(name, state = null) {
   return element("div", { class: "page-head" },
     element("h2", { class: "page-title" }, short(name, 100)),
     state && element("span", { class: `state ${state[0]}` }, state[1]));
-}
-
-function tilesOf(rows) {
-  return element("dl", { class: "tiles" }, rows.map(([name, value, note]) => element("div", { class: "tile" },
-    element("dt", {}, name), element("dd", {}, value), element("dd", { class: "quiet" }, note))));
-}
-
-/** Cores and memory that jobs hold on a node: of a job on several nodes the share of its GPUs there. */
-function takenOf(jobs, name) {
-  const taken = { cpus: 0, memory: 0 };
-  for (const job of jobs) {
-    const total = job.parts.reduce((sum, part) => sum + part.count, 0);
-    const own = job.parts.filter((part) => part.node === name).reduce((sum, part) => sum + part.count, 0);
-    const share = total ? own / total : 1 / job.parts.length;
-    taken.cpus += job.job.cpus * share;
-    taken.memory += job.job.memory_gb * share;
-  }
-  return taken;
-}
-
-function gpuCard(gpu, now) {
-  const level = (name, value, isWarm) => {
-    const bar = element("span", { class: isWarm ? "bar warm" : "bar" });
-    bar.style.width = `${Math.round(Math.min(1, value ?? 0) * 100)}%`;
-    return element("div", { class: value === null ? "level silent" : "level" },
-      element("span", {}, name), element("span", { class: "value" }, value === null ? "missing" : percent(value)),
-      element("span", { class: "track", "aria-hidden": "true" }, bar));
-  };
-  const who = gpu.jobs.map((job) => element("p", {},
-    link("job", job.id, title(job)), " ",
-    element("small", { class: "quiet" },
-      job.job.user && [link("user", job.job.user, short(job.job.user, 24)), " · "],
-      job.started_s === null ? "starting" : duration(now - job.started_s))));
-  return element("li", { class: gpu.jobs.length ? "gpu used" : "gpu" },
-    element("h4", {}, `GPU ${gpu.index} `, element("small", { class: "quiet" }, gpu.model)),
-    who.length ? who : element("p", { class: "quiet" }, gpu.down === null ? "free" : "down"),
-    level("Busy", gpu.busy), level(gpu.heat !== null && gpu.heat >= HOT ? "Temperature, hot" : "Temperature", gpu.heat, true),
-    level("Memory", gpu.memory));
-}
-
-function driftWords(drift, now) {
-  const what = [drift.gpu === null ? "" : `GPU ${drift.gpu}`, drift.family && `for ${drift.family}`].filter(Boolean).join(" ");
-  return `${what || drift.model} runs at ${percent(drift.factor)} of the expected speed, seen on ${many(drift.jobs, "job")} since ${moment(drift.since_s, now)}.`;
 }

@@ -20,7 +20,13 @@ const VIEWS = {
   ended: [[...ENDED], ["Ran for", "ran"], ["How it ended", "ended"], "Nothing has ended lately."],
   all: [[], ["Submitted", "submitted"], ["Where or when", "start"], "There are no jobs yet."],
 };
-const FIELDS = { q: "#search", state: "#state-filter", user: "#user-filter", model: "#model-filter", partition: "#partition-filter" };
+const FIELDS = {
+  q: "#search",
+  state: "#state-filter",
+  user: "#user-filter",
+  model: "#model-filter",
+  partition: "#partition-filter",
+};
 const FALLS = new Set(["waited", "ran", "gpus", "ended", "submitted"]); // the first click shows the largest first
 
 /** Show the table in the page; `open` is called with the id of a job, `endOf` says when one is expected to end. */

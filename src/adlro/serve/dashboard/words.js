@@ -54,7 +54,8 @@ export const gpuHours = (seconds) => (isNumber(seconds) ? `${figures.format(seco
 
 /** A size in bytes. */
 export function bytes(size) {
-  const [unit, name] = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]].find(([each]) => size >= each) ?? [1, "B"];
+  const units = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
+  const [unit, name] = units.find(([each]) => size >= each) ?? [1, "B"];
   return `${figures.format(size / unit)}${GLUE}${name}`;
 }
 
@@ -72,7 +73,7 @@ export function moment(seconds, now = seconds, precise = false) {
 }
 
 /** A moment with its day, always. */
-export const dated = (seconds) => (isNumber(seconds) ? `${day.format(dateOf(seconds))} ${minute.format(dateOf(seconds))}` : MISSING);
+export const dated = (seconds) => (isNumber(seconds) ? `${dayOf(seconds)} ${minute.format(dateOf(seconds))}` : MISSING);
 export const dayOf = (seconds) => day.format(dateOf(seconds));
 export const fullDate = (seconds) => weekday.format(dateOf(seconds));
 
