@@ -4,7 +4,8 @@
 
 Requests are sent at the times planned for them, whether the ones before are answered or not, and a latency counts from
 the planned time: a server that stops for a second is seen as slow by all that came in that second. A token is in
-ADLRO_TOKEN.
+ADLRO_TOKEN. The last line says how many decisions the daemon made meanwhile, and in how many turns; `--rate 0` asks
+nothing, to compare.
 """
 
 import argparse
@@ -54,6 +55,15 @@ class Asker:
         if "etag" in fields:
             self.tags[path] = fields["etag"]
         return int(head[0].split()[1]), body
+
+
+async def counted(asker: Asker) -> tuple[float, float]:
+    """Decisions and turns that the daemon has made so far."""
+    _, page = await asker.ask("/metrics")
+    lines = [line.rpartition(" ") for line in page.decode().splitlines()]
+    names = ("adlro_decisions_total", "adlro_ticks_total")
+    decisions, turns = (sum(float(value) for key, _, value in lines if key.startswith(name)) for name in names)
+    return decisions, turns
 
 
 async def main() -> int:
@@ -110,6 +120,7 @@ async def main() -> int:
                 own = Asker(host, port, headers)
             plan.task_done()
 
+    before = await counted(asker)
     workers = [asyncio.create_task(work()) for _ in range(given.connections)]
     began = time.perf_counter()
     for number, kind in enumerate(kinds):
@@ -118,6 +129,8 @@ async def main() -> int:
             await asyncio.sleep(ahead)
         plan.put_nowait((planned, kind, paths[kind]()))
     await plan.join()
+    if not given.rate:
+        await asyncio.sleep(given.seconds)
     lasted = time.perf_counter() - began
     for worker in workers:
         worker.cancel()
@@ -130,6 +143,8 @@ async def main() -> int:
             cells = [1000 * ranked[min(int(q * len(ranked)), len(ranked) - 1)] for q in (0.5, 0.9, 0.99, 1.0)]
             print(f"{name:28}{len(values):>8,}" + "".join(f"{cell:>9.1f}" for cell in cells))
     print(f"{len(everything) / lasted:.0f} answers/s; statuses {dict(sorted(statuses.items()))}; errors {dict(errors)}")
+    decisions, turns = (now - was for now, was in zip(await counted(Asker(host, port, headers)), before, strict=True))
+    print(f"{decisions:.0f} decisions in {turns:.0f} turns")
     return 0
 
 

@@ -135,6 +135,20 @@ def test_a_turn_ends_when_its_time_is_over_and_that_is_no_fault() -> None:
     assert 1 <= len(decided.chosen) < 16
 
 
+def test_a_turn_that_had_to_wait_for_the_processor_decides_as_much_as_any() -> None:
+    fcfs = find_policy("fcfs").choose
+    assert fcfs is not None
+
+    def waits(view: View) -> Choice:
+        time.sleep(0.1)  # as if others had the processor
+        return fcfs(view)
+
+    guarded = Guarded(plain("waits", waits), find_policy("fcfs"), Limits(turn_s=0.3, decision_s=5.0))
+    decided = guarded.decide(scene_of(*(waiting(f"w{n}") for n in range(6))))
+    assert not decided.is_cut
+    assert len(decided.chosen) == 6
+
+
 @pytest.mark.parametrize("kind", ["stale", "telemetry"])
 def test_a_policy_that_cannot_know_does_not_decide(kind: str) -> None:
     guarded = Guarded(find_policy("sjf"), find_policy("fcfs"), Limits(), Watch())

@@ -66,6 +66,12 @@ def test_every_job_runs_once_and_where_it_was_decided(policy: str) -> None:
     assert not [alarm for tick in memory.ticks for alarm in tick.alarms]
 
 
+def test_a_turn_whose_time_was_over_says_so() -> None:
+    backend = busy(40)
+    assert orchestrator(backend, settings=Settings(decide_s=0.0, compare_s=1e9)).tick().is_cut
+    assert not orchestrator(busy(4)).tick().is_cut
+
+
 def test_decisions_have_ids_that_sort_as_they_were_made_even_if_the_clock_stands_still_or_goes_back() -> None:
     backend, memory = busy(30), Notebook()
     ours = orchestrator(backend, memory)

@@ -8,10 +8,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, Final, final
 
 from adlro.core.errors import AdlroError
@@ -193,7 +193,9 @@ class Session:
         process: "subprocess.Popen[bytes]",
     ) -> None:
         self._service, self._more, self._link, self._process = service, more, link, process
-        self._asked: dict[str, SimpleQueue[Call | None]] = {}
+        self._taking, self._counting = threading.Lock(), threading.Lock()
+        self._busy: Counter[str] = Counter()  # threads that answer calls of a method
+        self._late: dict[str, deque[Call]] = {}
         self._is_over = threading.Event()
         self._heard_s = time.monotonic() + STARTING_S - SILENT_S
         self._is_hung = False
@@ -202,39 +204,55 @@ class Session:
     def serve(self) -> str:
         """Answer until the process ends; how it ended."""
         self._telling.start()
-        while True:
-            try:
-                message = self._link.receive()
-            except EOFError:
-                return "did not answer, and was ended," if self._is_hung else ended(self._process)
-            self._heard_s = time.monotonic()
-            if isinstance(message, Call):
-                self._queue_of(message.name).put(message)
+        for _ in range(THREADS * (len(CALLS) + len(self._more)) + 1):
+            threading.Thread(target=self._work, name="api answers", daemon=True).start()
+        self._is_over.wait()
+        return "did not answer, and was ended," if self._is_hung else ended(self._process)
 
     def close(self) -> None:
         """Tell and answer nothing more."""
         self._is_over.set()
         self._link.close()
-        for queue in self._asked.values():
-            for _ in range(THREADS):
-                queue.put(None)
 
     # ---- what it asks ------------------------------------------------------------------------------------------------
 
-    def _queue_of(self, name: str) -> "SimpleQueue[Call | None]":
-        """Where calls of a method wait for the threads that answer them. A thread that hangs holds up no exit."""
-        queue = self._asked.get(name)
-        if queue is None:
-            queue = self._asked[name] = SimpleQueue()
-            for _ in range(THREADS):
-                threading.Thread(target=self._answer_all, args=(queue,), name=f"api {name}", daemon=True).start()
-        return queue
+    def _work(self) -> None:
+        """Take a message and answer it, again and again, until the process is gone.
 
-    def _answer_all(self, queue: "SimpleQueue[Call | None]") -> None:
-        """Answer one call after another."""
-        while (call := queue.get()) is not None:
-            if not self._is_over.is_set():
+        Whoever takes a message answers it, and another thread takes the next one: while a turn is busy, each change of
+        threads takes milliseconds. There are so many threads that one is always there to take a message.
+        """
+        while not self._is_over.is_set():
+            with self._taking:
+                if self._is_over.is_set():
+                    return
+                try:
+                    message = self._link.receive()
+                except EOFError:
+                    self._is_over.set()
+                    return
+                self._heard_s = time.monotonic()
+            call = message if isinstance(message, Call) and self._may_answer(message) else None
+            while call is not None:
                 self._answer(call)
+                call = self._next(call.name)
+
+    def _may_answer(self, call: Call) -> bool:
+        """Whether a call is to be answered now; else those who answer calls of the same method do it later."""
+        with self._counting:
+            if self._busy[call.name] >= THREADS:
+                self._late.setdefault(call.name, deque()).append(call)
+                return False
+            self._busy[call.name] += 1
+            return True
+
+    def _next(self, name: str) -> Call | None:
+        """A call of the same method that waits."""
+        with self._counting:
+            if late := self._late.get(name):
+                return late.popleft()
+            self._busy[name] -= 1
+            return None
 
     def _answer(self, call: Call) -> None:
         """Answer one call, whatever comes of it."""

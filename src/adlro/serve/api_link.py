@@ -28,6 +28,7 @@ POLICIES: Final = "policies"
 """And what the daemon gives besides."""
 
 HEAD: Final = struct.Struct("!Q")
+BUFFER: Final = 65_536
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------
@@ -150,11 +151,12 @@ def packed(message: object) -> bytes:
 
 @final
 class Link:
-    """One end of the pair. Any thread sends, one receives."""
+    """One end of the pair. Any thread sends, one at a time receives."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
         self._sending = threading.Lock()
+        self._reading = end.makefile("rb", BUFFER)  # so that a small message is one call to the system
 
     def send(self, message: object) -> None:
         """Send a message whole. Raises OSError when nobody is there any more."""
@@ -167,23 +169,20 @@ class Link:
         (length,) = HEAD.unpack(self._exactly(HEAD.size))
         return pickle.loads(self._exactly(length))
 
-    def _exactly(self, length: int) -> bytearray:
-        buffer = bytearray(length)
-        view, at = memoryview(buffer), 0
-        while at < length:
-            try:
-                got = self._end.recv_into(view[at:])
-            except OSError:
-                got = 0
-            if not got:
-                raise EOFError
-            at += got
-        return buffer
+    def _exactly(self, length: int) -> bytes:
+        try:
+            found = self._reading.read(length)
+        except (OSError, ValueError):  # it was closed here
+            found = b""
+        if len(found) < length:
+            raise EOFError
+        return found
 
     def close(self) -> None:
         """Close this end; the other one notices."""
         with suppress(OSError):
-            self._end.shutdown(socket.SHUT_RDWR)
+            self._end.shutdown(socket.SHUT_RDWR)  # who reads finds the end
+        self._reading.close()
         self._end.close()
 
 

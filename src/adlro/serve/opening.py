@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 IN_MEMORY: Final = "sqlite::memory:"
 
-SWITCH_S: Final = 0.001
+SWITCH_S: Final = 0.0002
 """How long a turn may keep the interpreter while a question of the API waits for it; Python grants 5 ms."""
 
 IN_MEMORY_DAYS: Final = 0.25
