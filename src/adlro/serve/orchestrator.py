@@ -415,7 +415,6 @@ class Orchestrator:
         there = {job.id: job for job in snapshot.jobs}
         gone = [id for id, job in self._known.items() if id not in there and job.managed and job.state not in ENDED]
         for id in gone:  # nobody will see them end
-            self._refused.pop(id, None)
             self._carried.pop(id, None)
             self._expected.pop(id, None)
             self._stopped.discard(id)
