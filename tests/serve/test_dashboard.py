@@ -463,6 +463,7 @@ def test_the_page_of_a_job_tells_its_decisions_and_shows_scores_only_when_asked(
 def test_output_is_shown_as_text_when_asked_for(site: Site, open_page: Opener) -> None:
     running = site.service.one(JobState.RUNNING)
     site.service.outputs[running.id] = Output(running.id, running.job.user, HOSTILE, "", 90_000, 0)
+    site.service.latest = replace(site.service.latest, backend="local")
     page, wrong = open_page(site, path=f"job/{running.id}")
     page.locator(".output button").click()
     expect(page.locator(".output pre")).to_have_text(HOSTILE)
@@ -477,6 +478,7 @@ def test_output_is_shown_as_text_when_asked_for(site: Site, open_page: Opener) -
 def test_a_viewer_sees_neither_output_nor_the_page_of_a_user(open_page: Opener) -> None:
     with served(FakeService(), needs_token=True) as site:
         running = site.service.one(JobState.RUNNING)
+        site.service.latest = replace(site.service.latest, backend="local")
         page, _ = open_page(site, ready=False, path=f"job/{running.id}")
         page.get_by_label("Token").fill(TOKENS["viewer"])
         page.keyboard.press("Enter")

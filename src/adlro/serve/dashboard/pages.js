@@ -128,7 +128,7 @@ export function makePages({ world, me, changed }) {
   /** What the job wrote, for those who may read it. */
   function showOutput(mine, job, output = null) {
     const card = find(".output", holder);
-    card.hidden = !isTheirs(job, me());
+    card.hidden = world().state.backend !== "local" || !isTheirs(job, me()); // no other back end keeps output
     const button = element("button", { type: "button" }, output === null ? "Show" : "Refresh");
     button.addEventListener("click", async () => {
       button.disabled = true;
@@ -260,7 +260,7 @@ function keepOpen(part, change) {
 
 function outputParts(output) {
   const quiet = (words) => [element("p", { class: "quiet" }, words)];
-  if (output === null) return quiet("The end of what it wrote, where the back end keeps that.");
+  if (output === null) return quiet("The end of what it wrote.");
   if (output.refused) return quiet(output.refused);
   const part = (name, text, size) => {
     const all = size ? ` ${bytes(size)}` : "";

@@ -31,7 +31,7 @@ export function openJob(panel, id, { now, me, changed }) {
   const actions = element("div", { class: "panel-actions" });
   const whole = element("p", { class: "whole" },
     element("a", { href: address("job", id), class: "button" }, "Open its page"),
-    element("span", { class: "quiet" }, "with all decisions and its output"));
+    element("span", { class: "quiet" }, "with all decisions about it"));
   panel.open(`Job ${id}`, content, whole, actions);
   let before = "";
 
