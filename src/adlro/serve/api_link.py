@@ -18,6 +18,7 @@ from typing import Any, Final, final
 
 from adlro.core.ports import LiveJob, Snapshot
 from adlro.serve.api_settings import ApiSettings
+from adlro.serve.pace import breathe
 from adlro.serve.service import Event, Service, State
 
 CALLS: Final = frozenset(name for name, value in vars(Service).items() if callable(value) and name[0] != "_")
@@ -29,6 +30,8 @@ POLICIES: Final = "policies"
 
 HEAD: Final = struct.Struct("!Q")
 BUFFER: Final = 65_536
+PIECE: Final = 250
+"""Records that are pickled in one go."""
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------
@@ -136,17 +139,50 @@ class _Records(dict[type, Callable[[Any], Any]]):
 _RECORDS: Final = _Records()
 
 
-def packed(message: object) -> bytes:
-    """A message as bytes, with its length before it."""
+def pickled(value: object) -> bytes:
+    """A value as bytes."""
     out = io.BytesIO()
-    out.write(HEAD.pack(0))
     pickler = pickle.Pickler(out, pickle.HIGHEST_PROTOCOL)
     pickler.dispatch_table = _RECORDS
-    pickler.dump(message)
-    view = out.getbuffer()
-    HEAD.pack_into(view, 0, len(view) - HEAD.size)
-    del view
+    pickler.dump(value)
     return out.getvalue()
+
+
+def packed(message: object) -> bytes:
+    """A message as bytes, with its length before it."""
+    body = pickled(message)
+    return HEAD.pack(len(body)) + body
+
+
+# Long parts are pickled in pieces, so that whoever reads them can breathe in between.
+
+
+def _in_pieces(jobs: Jobs) -> tuple[Callable[..., Jobs], tuple[Any, ...]]:
+    pieces = (jobs.changed[at : at + PIECE] for at in range(0, len(jobs.changed), PIECE))
+    return _jobs_of, (jobs.gone, jobs.order, *map(pickled, pieces))
+
+
+def _jobs_of(gone: tuple[str, ...], order: tuple[str, ...] | None, *pieces: bytes) -> Jobs:
+    return Jobs(tuple(job for piece in pieces for job in _unpickled(piece)), gone, order)
+
+
+def _entries_in_pieces(entries: Entries) -> tuple[Callable[..., Entries], tuple[Any, ...]]:
+    all_of_them = list(entries.changed.items())
+    pieces = (all_of_them[at : at + PIECE] for at in range(0, len(all_of_them), PIECE))
+    return _entries_of, (entries.gone, *map(pickled, pieces))
+
+
+def _entries_of(gone: tuple[str, ...], *pieces: bytes) -> Entries:
+    return Entries(dict(entry for piece in pieces for entry in _unpickled(piece)), gone)
+
+
+def _unpickled(piece: bytes) -> Any:
+    breathe()
+    return pickle.loads(piece)
+
+
+_RECORDS[Jobs] = _in_pieces
+_RECORDS[Entries] = _entries_in_pieces
 
 
 @final
@@ -242,6 +278,7 @@ def state_with(old: State | None, changes: Mapping[str, Any], snapshot: Mapping[
             before = getattr(old, name) if old is not None else {}
             gone = set(entries.gone)
             given[name] = {key: value for key, value in before.items() if key not in gone} | dict(entries.changed)
+            breathe()
     if snapshot is not None:
         given["snapshot"] = snapshot_with(old.snapshot if old is not None else None, snapshot)
     return replace(old, **given) if old is not None else State(**given)

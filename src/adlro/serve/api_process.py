@@ -38,6 +38,7 @@ from adlro.serve.api_link import (
 )
 from adlro.serve.logs import set_up_logs
 from adlro.serve.news import News
+from adlro.serve.pace import paced
 from adlro.serve.service import Event, Service, State
 
 CALL_S: Final = 120.0
@@ -172,14 +173,16 @@ class Ears(threading.Thread):
         """Take in one message after another."""
         while True:
             try:
-                message = self._link.receive()
+                with paced():
+                    message = self._link.receive()
             except EOFError:
                 os._exit(1)  # the daemon is gone: nothing here is worth keeping, and another may want the port
             if isinstance(message, Stop):
                 self._server.should_exit = True
                 continue
             try:
-                self._copy.hear(message)
+                with paced():
+                    self._copy.hear(message)
             except Exception:  # a copy that is wrong is worse than none: the daemon starts us again
                 log.exception("what the daemon told cannot be understood")
                 os._exit(1)

@@ -19,6 +19,7 @@ from pydantic_core import to_json
 
 from adlro.core.ports import ENDED, JobState, LiveJob, Part, Setback
 from adlro.core.records import WHOLE_GPU, Cluster, Node
+from adlro.serve.pace import breathe, paced
 from adlro.serve.service import Alarm, Decision, Event, Mention, Start, State, Who, Why, with_names
 
 HELD: Final = (JobState.RUNNING, JobState.PLACED)
@@ -54,17 +55,24 @@ def json_bytes(value: object) -> bytes:
 
 def json_in_pieces(value: object) -> bytes:
     """The same as `json_bytes`, piece by piece: between two of them other threads have their turn."""
+    breathe()
     if isinstance(value, Mapping):
         entries = list(value.items())
         if len(entries) > PIECE:
-            parts = [json_bytes(dict(entries[at : at + PIECE]))[1:-1] for at in range(0, len(entries), PIECE)]
-        else:
-            parts = [json_bytes(str(key)) + b":" + json_in_pieces(each) for key, each in entries]
+            pieces = (dict(entries[at : at + PIECE]) for at in range(0, len(entries), PIECE))
+            return b"{" + b",".join(json_in_a_piece(piece) for piece in pieces) + b"}"
+        parts = [json_bytes(str(key)) + b":" + json_in_pieces(each) for key, each in entries]
         return b"{" + b",".join(parts) + b"}"
     if isinstance(value, list | tuple) and len(value) > PIECE:
-        parts = [json_bytes(value[at : at + PIECE])[1:-1] for at in range(0, len(value), PIECE)]
-        return b"[" + b",".join(parts) + b"]"
+        cut = (value[at : at + PIECE] for at in range(0, len(value), PIECE))
+        return b"[" + b",".join(json_in_a_piece(piece) for piece in cut) + b"]"
     return json_bytes(value)
+
+
+def json_in_a_piece(value: object) -> bytes:
+    """A part of a list or a mapping, without its brackets."""
+    breathe()
+    return json_bytes(value)[1:-1]
 
 
 @dataclass(slots=True)
@@ -182,13 +190,15 @@ def picture_of(state: State) -> Picture:
         middle = start.middle_s if start else None
         return (float("inf") if middle is None else middle, live.job.submit_s)
 
-    return Picture(
-        state=state,
-        jobs={live.id: live for live in jobs},
-        held=sorted((live for live in jobs if live.state in HELD), key=lambda live: live.started_s or float("inf")),
-        waiting=sorted((live for live in jobs if live.state is JobState.WAITING), key=by_start),
-        ended=sorted((live for live in jobs if live.state in ENDED), key=lambda live: -(live.ended_s or 0.0)),
-    )
+    by_id = {live.id: live for live in jobs}
+    breathe()
+    held = sorted((live for live in jobs if live.state in HELD), key=lambda live: live.started_s or float("inf"))
+    breathe()
+    waiting = sorted((live for live in jobs if live.state is JobState.WAITING), key=by_start)
+    breathe()
+    ended = sorted((live for live in jobs if live.state in ENDED), key=lambda live: -(live.ended_s or 0.0))
+    breathe()
+    return Picture(state, by_id, held, waiting, ended)
 
 
 def is_same(one: State, other: State) -> bool:
@@ -230,16 +240,18 @@ class Views:
         """Make the picture aside, and in it what took long to make in the one before and was asked for."""
         try:
             old, state = self._picture, self._latest()
-            began = time.thread_time()
-            new = picture_of(state)
-            took_s = time.thread_time() - began
-            for eyes, asked in list(old.lists) if old else ():
-                if not (asked.sort or asked.search):  # what one reader sorts or looks for is made when it is asked for
-                    listed(new, eyes, asked)
-            for address, how in list(old.costly.items()) if old else ():
-                was = old.bodies.get(address) if old else None
-                if was is not None and was.uses:
-                    new.make(address, how, was.is_packed)
+            with paced():
+                began = time.thread_time()
+                new = picture_of(state)
+                took_s = time.thread_time() - began
+                for eyes, asked in list(old.lists) if old else ():
+                    if not (asked.sort or asked.search):  # what one reader sorts or looks for is made when asked for
+                        listed(new, eyes, asked)
+                        breathe()
+                for address, how in list(old.costly.items()) if old else ():
+                    was = old.bodies.get(address) if old else None
+                    if was is not None and was.uses:
+                        new.make(address, how, was.is_packed)
             with self._lock:
                 self._picture, self._took_s = new, took_s
         finally:
@@ -261,6 +273,7 @@ class Views:
 
 def job_shown(live: LiveJob, eyes: Eyes) -> dict[str, Any]:
     """A job as this reader sees it."""
+    breathe()
     seen = eyes.sees(live)
     job = live.job
     return {
@@ -504,6 +517,7 @@ def gpus_shown(
     node: Node, parts: Sequence[tuple[LiveJob, Part]], telemetry: Mapping[str, Mapping[str, float | None]], eyes: Eyes
 ) -> list[dict[str, Any]]:
     """The GPUs of a node, numbered through its models; a job whose GPUs are not known is on the first with room."""
+    breathe()
     models = [gpus.model for gpus in node.gpus for _ in range(gpus.count)]
     jobs: list[list[dict[str, Any]]] = [[] for _ in models]
     room = [WHOLE_GPU] * len(models)
