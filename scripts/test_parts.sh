@@ -7,11 +7,13 @@
 set -euo pipefail
 
 # One word for each package. A test names the command it needs of it.
-PACKAGES="chromium prometheus munge slurmctld slurmd slurm-client slurmrestd slurm-wlm-jwt-plugin postgresql"
+PACKAGES="chromium prometheus munge slurmctld slurmd slurm-client slurmrestd slurm-wlm-jwt-plugin \
+slurmdbd mariadb-server postgresql"
 
 command_of() {  # What a package is there for, where that is not a command of its own name.
     case $1 in
         munge) echo munged ;;
+        mariadb-server) echo mariadbd ;;
         postgresql) echo postgres ;;
         slurm-client) echo scontrol ;;
         slurm-wlm-jwt-plugin) echo slurmrestd ;;  # a plugin has no command; who builds Slurm with the one has the other

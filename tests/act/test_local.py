@@ -20,7 +20,7 @@ from tests.strategies import gpu_model
 from adlro.act import local
 from adlro.act.local import Local, leftovers
 from adlro.core.errors import BackendError
-from adlro.core.ports import ENDED, Backend, JobState, LiveJob, Order, Part, Submission
+from adlro.core.ports import ENDED, Backend, JobState, KeepsOutput, LiveJob, Order, Part, Submission
 from adlro.core.records import CPU_ONLY, Cluster, Gpus, Job, Link, Node
 
 GREEN, RED = "green", "red"
@@ -43,9 +43,9 @@ CLUSTER = Cluster(
 class Bench:
     """A local back end over a spool in a folder of the test; all that it started is ended with the test."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **options: object) -> None:
         self.spool = folder / "spool"
-        self.options: dict[str, object] = {"grace_s": 0.3}
+        self.options: dict[str, object] = {"grace_s": 0.3, **options}
         self.backend = self.open()
 
     def open(self, **options: object) -> Local:
@@ -154,6 +154,48 @@ def test_the_begin_and_the_end_of_a_job_are_changes_until_they_are_read(bench: B
     until(bench.backend.has_changed)
     assert bench.job(job).state is JobState.FINISHED
     assert not bench.backend.has_changed()
+
+
+def test_the_end_of_the_output_is_told_with_whose_it_is_also_when_the_job_is_long_over(bench: Bench) -> None:
+    assert isinstance(bench.backend, KeepsOutput)
+    job = bench.sh(f"head -c {local.SHOWN_BYTES} /dev/zero | tr '\\0' x; echo end; echo oh >&2", user="ann")
+    assert bench.backend.output(job) is None
+    bench.run(job)
+    found = bench.backend.output(job)
+    assert found is not None
+    assert (found.job, found.user, found.err, found.err_bytes) == (job, "ann", "oh\n", 3)
+    assert (len(found.out), found.out[-6:], found.out_bytes) == (local.SHOWN_BYTES, "xxend\n", local.SHOWN_BYTES + 4)
+    bench.restart(keep_ended_s=0.0)
+    for _ in range(3):
+        bench.backend.read()
+    assert bench.backend.output(job) == found
+    for wrong in ("", "../1", "x", "99", "1/../1", "\u0661"):
+        assert bench.backend.output(wrong) is None
+
+
+@pytest.mark.parametrize("trick", ["symlink", "folder", "hard link", "pipe"])
+def test_output_is_never_read_through_a_link_or_a_pipe_that_the_job_put_there(
+    bench: Bench, tmp_path: Path, trick: str
+) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "out").write_text("secret")
+    job = bench.sh("echo here")
+    bench.run(job)
+    run = bench.spool / "jobs" / job / "run-1"
+    (run / "out").unlink()
+    match trick:
+        case "symlink":
+            (run / "out").symlink_to(secret / "out")
+        case "folder":
+            run.rename(run.with_name("aside"))
+            run.symlink_to(secret)
+        case "hard link":
+            os.link(secret / "out", run / "out")
+        case "pipe":
+            os.mkfifo(run / "out")
+    found = bench.backend.output(job)
+    assert found is None or (found.out, found.out_bytes) == ("", 0)
 
 
 def test_a_job_sees_its_own_gpus_as_its_vendor_numbers_them_and_nothing_of_the_daemon(

@@ -16,12 +16,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
 from tests.serve.api_server import Place, serving
 from tests.serve.fake_service import FakeService, large_cluster
 
 from adlro.cli.app import run
 from adlro.cli.asking import Daemon, Where
-from adlro.cli.live import seconds, short
+from adlro.cli.live import predicted, seconds, short, start_in_words
+from adlro.cli.output import fitted, shortened
 from adlro.core.errors import BackendError, UsageError
 from adlro.core.ports import JobState
 from adlro.serve.api import ApiSettings
@@ -109,7 +113,7 @@ def test_why_a_job_waits_is_said_in_words_with_its_start(
     assert f"Job {waiting.id}, waiting (resources): It needs" in said
     assert "The rule: What fits where" in said
     assert "It is predicted to start in " in said
-    assert re.search(r", most likely [\d.]+ \w+ to [\d.]+ \w+ from now\.", said)
+    assert re.search(r"It is predicted to start in [\d.]+ \w+, at .*\d\d:\d\d \w+ \(most likely .* to .*\)\.", said)
     assert "expected to start before it." in said
     assert "GPUs are free on the emptiest node" in said
 
@@ -130,6 +134,35 @@ def test_why_a_job_runs_there_shows_the_other_places(
     assert "Decided by adlro at tick " in said
     assert "chosen" in said
     assert "Past jobs like it: " in said
+
+
+def test_scores_are_shown_only_on_request(
+    service: FakeService, place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    id = service.one(JobState.RUNNING).id
+    assert run(["why", id]) == 0
+    assert "score" not in re.sub(r"Decided by .*", "", capsys.readouterr().out)
+    assert run(["why", id, "--scores"]) == 0
+    assert re.search(r"GPU +score +would run", capsys.readouterr().out)
+
+
+def test_a_start_that_should_have_been_is_expected_any_moment_and_never_ago() -> None:
+    late = {"middle_s": 66.0, "low_s": 50.0, "high_s": 90.0}
+    assert predicted(late, 100.0) == "any moment"
+    assert start_in_words(late, 100.0) == "It is predicted to start any moment."
+    late["high_s"] = 160.0
+    assert predicted(late, 100.0) == "any moment (now–1.0m)"
+    assert predicted({"middle_s": 160.0, "low_s": 90.0, "high_s": 400.0}, 100.0) == "in 1.0m (now–5.0m)"
+
+
+def test_in_shadow_mode_jobs_would_start(
+    service: FakeService, place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service.latest = replace(service.latest, backend="shadow")
+    id = next(id for id, start in service.latest.starts.items() if start.middle_s is not None)
+    for words, said in ((["queue"], "would start in "), (["top"], "would start in "), (["why", id], "It would start ")):
+        assert run(words) == 0
+        assert said in capsys.readouterr().out
 
 
 def test_why_as_json_is_the_answer_of_the_api(
@@ -388,6 +421,49 @@ def test_tables_fit_80_columns_whatever_jobs_and_nodes_are_called(service: FakeS
     assert "…" in plain
 
 
+def test_names_are_cut_in_the_middle_and_two_never_become_the_same() -> None:
+    names = [f"experiment-with-a-long-name-{n:03d}" for n in range(200)]
+    cut = shortened([*names, "short"], 16)
+    assert cut["short"] == "short"
+    assert cut[names[7]] == "experime…ame-007"
+    assert len(set(cut.values())) == len(cut)
+    assert max(map(len, cut.values())) <= 16
+
+
+@given(st.lists(st.text(max_size=60), max_size=30), st.integers(8, 30))
+def test_whatever_names_there_are_they_fit_and_differ(names: list[str], width: int) -> None:
+    cut = shortened(names, width)
+    assert set(cut) == set(names)
+    assert len(set(cut.values())) == len(cut)
+    assert all(cell_len(text) <= width for text in cut.values())
+
+
+def test_a_table_gives_way_where_it_may() -> None:
+    rows = [("1", "a" * 50, "keep this whole"), ("2", "a" * 49 + "b", "x")]
+    found = fitted(("id", "name", "rest"), rows, 40, {1: (8, 60)})
+    assert [row[2] for row in found] == ["keep this whole", "x"]
+    assert found[0][1] != found[1][1]
+    assert sum(max(len(row[c]) for row in found) for c in range(3)) + 4 <= 40
+
+
+def test_nodes_and_models_that_begin_alike_are_told_apart_in_top(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service = FakeService()
+    nodes = tuple(
+        replace(node, name=f"gpu-partition-of-the-north-{n}.example.org")
+        for n, node in enumerate(service.cluster.nodes)
+    )
+    snapshot = service.latest.snapshot
+    snapshot = replace(snapshot, cluster=replace(snapshot.cluster, nodes=nodes), jobs=(), down={})
+    service.latest = replace(service.latest, snapshot=snapshot)
+    with serving(service, ApiSettings(port=0, auth="off")) as place:
+        monkeypatch.setenv("ADLRO_URL", place.url)
+        assert run(["top", "--once"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if ".example.org" in line]
+    assert len({line.split()[0] for line in lines}) == len(nodes)
+
+
 # ---- tokens ----------------------------------------------------------------------------------------------------------
 
 
@@ -408,6 +484,22 @@ def test_tokens_are_added_listed_and_removed(tmp_path: Path, capsys: pytest.Capt
     capsys.readouterr()
     assert run(["token", "list", *file]) == 0
     assert "ann" not in capsys.readouterr().out
+
+
+def test_a_number_a_system_account_and_a_user_without_an_account_get_no_token(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "adlro.toml"
+    config.write_text('[backend]\nkind = "slurm"\n[slurm]\nsubmit_as = "user"\n')
+    file = ["--file", str(tmp_path / "tokens.json")]
+    for words, said in [
+        (["0"], "'0' is not a user name; expected a login name"),
+        (["00", "--role", "operator"], "'00' is not a user name"),
+        (["root"], "jobs may not run as 'root': its uid is 0"),
+        (["no-such-login", "--config", str(config)], "no account 'no-such-login' on this machine"),
+    ]:
+        assert said in failure(["token", "add", *words, *file], capsys)[1]
+    assert not (tmp_path / "tokens.json").exists()
 
 
 def test_a_mistake_with_tokens_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

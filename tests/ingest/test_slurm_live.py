@@ -1,6 +1,7 @@
 """A running Slurm as it is read: both generations' answers, what they leave out, and no error as an empty cluster."""
 
 import json
+import math
 import re
 import socket
 import threading
@@ -17,20 +18,23 @@ from hypothesis import strategies as st
 
 from adlro.catalogue.gpus import find_gpu
 from adlro.core.errors import BackendError, TelemetryError
-from adlro.core.ports import JobState, LiveJob, Part
+from adlro.core.ports import JobState, LiveJob, Part, Setback, Snapshot
 from adlro.core.records import GpuModel, Link
 from adlro.ingest.slurm import (
     SlurmJob,
     SlurmNode,
+    SlurmReservation,
     devices_in,
     hosts_in,
     jobs_in,
     nodes_in,
+    read_reservations,
+    reservations_in,
     version_in,
     whole_numbers,
 )
 from adlro.ingest.slurm_jobs import FamilyRule, Naming, comment_with, words_in
-from adlro.ingest.slurm_live import Commands, CommandSource, Reader, Rest, RestSource
+from adlro.ingest.slurm_live import FORGOTTEN_S, Commands, CommandSource, Reader, Rest, RestSource
 from adlro.ingest.telemetry.names import model_of
 
 SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "slurm" / "samples"
@@ -99,6 +103,7 @@ class Fixed:
         self.found, self.machines = jobs, nodes or [node(), node("volta1")]
         self.error: str = ""
         self.generation: tuple[int, int] | None = (22, 5)
+        self.kept: list[SlurmReservation] = []
         self.news = False
 
     def has_changed(self) -> bool:
@@ -111,6 +116,9 @@ class Fixed:
 
     def nodes(self) -> list[SlurmNode]:
         return self.machines
+
+    def reservations(self) -> list[SlurmReservation]:
+        return self.kept
 
     def version(self) -> tuple[int, int] | None:
         return self.generation
@@ -194,9 +202,13 @@ def test_an_exit_code_is_read_as_both_generations_tell_it(told: Any, code: int |
 
 def test_a_job_is_ours_only_if_it_is_held_and_marked_for_us() -> None:
     assert read_one(job()).managed
-    assert read_one(job(comment="mine adlro:family=data")).managed
+    assert read_one(job(comment="mine adlro:held adlro:family=data")).managed
     for change in (
         {"comment": ""},
+        {"comment": "mine adlro:family=data"},  # held by its user, who says something about it
+        {"comment": "adlro:userheld"},
+        {"comment": "adlro:held adlro:userheld"},
+        {"comment": "adlro:decision=d1"},  # placed by us, then held by its user
         {"comment": "adlro:released=1"},
         {"reason": "JobHeldAdmin"},
         {"priority": 5.0, "reason": "Resources"},
@@ -213,9 +225,146 @@ def test_a_job_is_ours_only_if_it_is_held_and_marked_for_us() -> None:
         assert (live.state, live.managed) == (JobState.WAITING, False), change
 
 
-def test_a_job_that_is_held_for_us_and_cannot_be_ours_is_told() -> None:
-    snapshot = Reader([Fixed([job(required_nodes="volta0")])], NAMING, lambda: NOW).read()
-    assert any("names its nodes" in note and "scontrol release 7" in note for note in snapshot.notes)
+TWO_MODELS = [node(), node("volta1"), node("turing0", "t4")]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"required_nodes": "volta0"}, "names its nodes"),
+        ({"special": "it asks for --gpus-per-task"}, "--gpus-per-task"),
+        ({"nodes": 2, "gres": (), "per_node": ""}, "2 nodes without GPUs"),
+        ({"excluded_nodes": "volta1"}, "some nodes and not others"),
+        ({"reservation": "maintenance"}, "the reservation maintenance"),
+        ({"partition": "cpu"}, "partition cpu, where ADLRO places no jobs"),
+        ({"nodes": 2, "per_node": "gres:gpu:2", "gres": (("", 4),)}, "2 nodes with 2 GPUs on each"),
+    ],
+)
+def test_a_job_that_is_held_for_us_and_that_we_cannot_place_is_to_be_given_back(
+    change: dict[str, Any], reason: str
+) -> None:
+    naming = replace(NAMING, partitions=frozenset(["gpu"]))
+    live = read_one(job(**change), naming, TWO_MODELS)
+    assert (live.managed, live.setback) == (False, Setback.UNPLACEABLE)
+    assert reason in live.reason
+    not_ours = read_one(job(**{"partition": "gpu", **change, "comment": "", "node_list": "volta0"}), naming, TWO_MODELS)
+    assert not_ours.setback is Setback.NONE
+
+
+def test_gpus_asked_for_on_one_node_are_never_split_over_two() -> None:
+    nodes = [*TWO_MODELS, node("ampere0", "a100", 8)]
+    eight: dict[str, Any] = {"per_node": "gres:gpu:8", "gres": (("", 8),)}
+    assert read_one(job(**eight), nodes=nodes).job.models == {"a100-sxm4-40gb"}
+    assert read_one(job(**eight), nodes=TWO_MODELS).setback is Setback.UNPLACEABLE
+    in_all: dict[str, Any] = {"per_node": "", "per_job": "gres:gpu:8", "gres": (("", 8),)}
+    assert read_one(job(**in_all), nodes=nodes).job.models == frozenset()  # on any number of nodes
+
+
+def test_a_job_that_waits_for_something_of_its_own_is_not_given_back() -> None:
+    for change in (
+        {"dependency": "afterok:3(unfulfilled)", "special": "it asks for --exclusive"},
+        {"start_unix": NOW + 60, "special": "it asks for --exclusive"},
+        {"reason": "JobHeldAdmin", "special": "it asks for --exclusive"},
+        {"comment": "adlro:userheld", "special": "it asks for --exclusive"},
+    ):
+        assert read_one(job(**change)).setback is Setback.NONE, change
+
+
+REQUESTS: list[tuple[dict[str, Any], str]] = [
+    ({}, ""),
+    ({"tres_per_task": "gres:gpu:1"}, "--gpus-per-task"),
+    ({"tres_per_socket": "gres:gpu:1"}, "--gpus-per-socket"),
+    ({"shared": "none"}, "--exclusive"),
+    ({"shared": "user"}, "--exclusive"),
+    ({"shared": ["none"]}, "--exclusive"),
+    ({"shared": "shared"}, ""),
+    ({"shared": []}, ""),
+    ({"node_count": 1, "max_nodes": 3}, "range of nodes"),
+    ({"node_count": 2, "max_nodes": 2}, ""),
+    ({"max_nodes": {"set": True, "infinite": False, "number": 1}}, ""),
+    ({"contiguous": True}, "--contiguous"),
+    ({"licenses": "matlab:1"}, "licences"),
+    ({"burst_buffer": "#BB"}, "burst buffer"),
+    ({"core_spec": 2}, "--core-spec"),
+    ({"core_spec": 0, "thread_spec": 32766}, ""),
+    ({"sockets_per_node": 1}, "layout"),
+    ({"tasks_per_core": {"set": False, "infinite": True, "number": 0}}, ""),
+    ({"flags": ["GRES_ENFORCE_BIND"]}, "--gres-flags"),
+    ({"flags": ["JOB_CPUS_SET"]}, ""),
+]
+
+
+@pytest.mark.parametrize(("asked", "told"), REQUESTS)
+def test_a_request_beyond_nodes_gpus_cpus_and_memory_is_named(asked: dict[str, Any], told: str) -> None:
+    (found,) = jobs_in({"jobs": [{"job_id": 1, "job_state": "PENDING", **asked}]}, "a test")
+    assert told in found.special
+    assert bool(told) == bool(found.special)
+
+
+def test_a_running_job_counts_with_the_gpus_that_it_holds() -> None:
+    told = {"job_id": 1, "job_state": "RUNNING", "tres_per_node": "gres:gpu:1", "gres_detail": ["gpu:v100:4(IDX:0-3)"]}
+    (found,) = jobs_in({"jobs": [told]}, "a test")
+    assert found.gres == (("v100", 4),)
+
+
+def with_reservation(*kept: SlurmReservation, **changed: Any) -> Snapshot:
+    source = Fixed([job(**changed)], TWO_MODELS)
+    source.kept = list(kept)
+    return Reader([source], NAMING, lambda: NOW).read()
+
+
+def test_a_node_in_a_reservation_takes_no_jobs_of_ours() -> None:
+    snapshot = with_reservation(SlurmReservation("maint", ("volta1",), NOW - 10, NOW + 600, 16))
+    assert list(snapshot.down) == ["volta1"]
+    assert "reserved (maint) until" in snapshot.down["volta1"]
+    assert snapshot.jobs[0].managed
+    over = with_reservation(SlurmReservation("maint", ("volta1",), NOW - 600, NOW - 10, 16))
+    part = with_reservation(SlurmReservation("few", ("volta1",), NOW - 10, NOW + 600, 4))
+    assert not over.down
+    assert not part.down
+
+
+def test_a_job_that_would_run_into_a_reservation_on_some_of_its_nodes_is_slurms() -> None:
+    soon = SlurmReservation("maint", ("volta1",), NOW + 1800, NOW + 3600, 16)
+    (long,) = with_reservation(soon).jobs  # one hour
+    assert (long.managed, long.setback) == (False, Setback.UNPLACEABLE)
+    assert "volta1 is reserved (maint) from" in long.reason
+    (short,) = with_reservation(soon, limit_s=600.0).jobs
+    assert short.managed
+    (endless,) = with_reservation(soon, limit_s=None).jobs
+    assert endless.setback is Setback.UNPLACEABLE
+
+
+def test_a_job_that_would_run_into_a_reservation_everywhere_waits_for_its_end() -> None:
+    everywhere = SlurmReservation("maint", ("volta0", "volta1", "turing0"), NOW + 1800, NOW + 3600, 48)
+    (live,) = with_reservation(everywhere).jobs
+    assert (live.managed, live.setback) == (False, Setback.NONE)
+    assert "reserved (maint) from" in live.reason
+
+
+def test_reservations_are_read_from_text_and_json() -> None:
+    text = (
+        "ReservationName=maint StartTime=2026-11-16T08:50:01 EndTime=2026-11-16T09:50:01 Duration=01:00:00 "
+        "Nodes=volta[0-1] NodeCnt=2 CoreCnt=32 Features=(null) Flags=SPEC_NODES TRES=cpu=32 Users=root State=ACTIVE\n"
+    )
+    (found,) = read_reservations(text, "a test")
+    assert (found.name, found.nodes, found.cpus) == ("maint", ("volta0", "volta1"), 32)
+    assert found.end_unix - found.start_unix == 3600
+    assert read_reservations("No reservations in the system\n", "a test") == []
+    with pytest.raises(TelemetryError, match="expected 'scontrol show reservation'"):
+        read_reservations("scontrol: nonsense", "a test")
+    new = {"name": "maint", "node_list": "volta[0-1]", "start_time": {"set": True, "number": 5}, "tres": "cpu=32"}
+    (json_one,) = reservations_in({"reservations": [new]}, "a test")
+    assert (json_one.nodes, json_one.start_unix, json_one.cpus) == (("volta0", "volta1"), 5.0, 32)
+    assert json_one.end_unix == math.inf
+
+
+def test_the_comment_keeps_the_users_text_our_words_and_one_line_for_people() -> None:
+    comment = comment_with("my run adlro:held", {"held": "yes"}, "waits for 4 v100 on one node; start about 14:20")
+    assert comment == "my run [adlro: waits for 4 v100 on one node; start about 14:20] adlro:held"
+    again = comment_with(comment, words_in(comment), "waits ] for [more")
+    assert again == "my run [adlro: waits   for  more] adlro:held"
+    assert comment_with(again, {"held": "", "decision": "d1"}) == "my run adlro:decision=d1"
 
 
 def test_of_jobs_that_slurm_places_itself_it_is_told_where_they_could_not_go() -> None:
@@ -233,14 +382,20 @@ def test_a_placed_job_holds_its_place_until_it_lost_it() -> None:
     assert (live.state, live.managed, live.parts, live.decision) == (
         JobState.PLACED, True, (Part("volta0", VOLTA, 1),), "d1",
     )  # fmt: skip
-    for lost in (
-        replace(placed, restarts=1, reason="BeginTime"),  # put back after it began
-        replace(placed, reason="BadConstraints", priority=0.0),
-        replace(placed, reason="ReqNodeNotAvail, UnavailableNodes:volta0"),
-        replace(placed, reason="QOSMaxJobsPerUserLimit"),
-        replace(placed, comment=f"{placed.comment} adlro:placed={NOW - 600:.0f}"),  # others took it first
+    for lost, setback in (
+        (replace(placed, restarts=1, reason="BeginTime"), Setback.NONE),  # put back after it began
+        (replace(placed, reason="BadConstraints", priority=0.0), Setback.UNPLACEABLE),
+        (replace(placed, reason="QOSMaxWallDurationPerJobLimit"), Setback.UNPLACEABLE),
+        (replace(placed, reason="PartitionTimeLimit"), Setback.UNPLACEABLE),
+        (replace(placed, reason="ReqNodeNotAvail, UnavailableNodes:volta0"), Setback.PLACE),
+        (replace(placed, reason="QOSMaxJobsPerUserLimit"), Setback.LIMIT),
+        (replace(placed, reason="AssocGrpGRES"), Setback.LIMIT),
+        (replace(placed, reason="Licenses"), Setback.LIMIT),
+        (replace(placed, comment=f"{placed.comment} adlro:placed={NOW - 600:.0f}"), Setback.PLACE),  # others took it
     ):
-        assert (read_one(lost).state, read_one(lost).managed, read_one(lost).parts) == (JobState.WAITING, True, ())
+        live = read_one(lost)
+        assert (live.state, live.parts, live.setback) == (JobState.WAITING, (), setback), lost.reason
+        assert live.managed is (setback is not Setback.UNPLACEABLE)
     down = [node(state=("DOWN", "NOT_RESPONDING"), reason="Not responding"), node("volta1")]
     assert read_one(placed, nodes=down).state is JobState.WAITING
 
@@ -291,7 +446,8 @@ def test_families_come_from_the_comment_then_from_rules_and_else_are_uniform() -
 
 def test_partitions_that_are_not_ours_are_left_out_with_their_nodes() -> None:
     naming = replace(NAMING, partitions=frozenset(["gpu"]), links={"volta0": Link("nvlink", 300.0)})
-    source = Fixed([job("1"), job("2", partition="cpu")], [node(), node("cpu0", partitions=("cpu",))])
+    other = job("2", partition="cpu", comment="")
+    source = Fixed([job("1"), other], [node(), node("cpu0", partitions=("cpu",))])
     snapshot = Reader([source], naming, lambda: NOW).read()
     assert [each.id for each in snapshot.jobs] == ["1"]
     assert [(each.name, each.link.kind) for each in snapshot.cluster.nodes] == [("volta0", "nvlink")]
@@ -330,9 +486,7 @@ def test_devices_that_are_taken_back_before_the_end_is_told_are_remembered_where
 
 
 def test_the_first_submit_time_survives_a_requeue_and_a_new_daemon() -> None:
-    again = job(
-        restarts=1, submit_unix=NOW, comment=f"adlro:decision=d1 adlro:submit={NOW - 500:.0f}", start_unix=NOW + 10
-    )
+    again = job(restarts=1, submit_unix=NOW, comment=f"adlro:held adlro:submit={NOW - 500:.0f}", start_unix=NOW + 10)
     assert read_one(again).job.submit_s == NOW - 500
     assert read_one(again).managed
     liar = job(comment="adlro:held adlro:submit=5")
@@ -375,6 +529,26 @@ def test_a_number_that_slurm_gives_to_another_job_is_another_job() -> None:
     assert reader.read().jobs[0].job.submit_s == NOW - 400
     source.found = [job(submit_unix=NOW - 5)]
     assert reader.read().jobs[0].job.submit_s == NOW - 5
+
+
+def test_a_job_that_slurmctld_forgot_to_have_started_is_not_placed_while_its_first_run_may_go_on() -> None:
+    clock = {"now": NOW}
+    source = Fixed([runs("7")])
+    reader = Reader([source], NAMING, lambda: clock["now"])
+    first = reader.read().jobs[0]
+    assert (first.state, first.starts) == (JobState.RUNNING, 1)
+    source.found = [job("7")]  # as before it was placed: held, the same restart count, the same submission
+    told = reader.read()
+    assert (told.jobs[0].state, told.jobs[0].managed, told.jobs[0].starts) == (JobState.WAITING, False, 1)
+    assert "slurmctld forgot" in told.jobs[0].reason
+    assert any("it will begin again" in note for note in told.notes)
+    clock["now"] += FORGOTTEN_S
+    assert reader.read().jobs[0].managed
+    assert reader.read().jobs[0].job.submit_s == first.job.submit_s
+    source.found = [runs("7")]
+    assert reader.read().jobs[0].starts == 2  # Slurm says 1
+    source.found = [job("7", restarts=1)]
+    assert reader.read().jobs[0].managed  # it was put back, and Slurm knows it
 
 
 def test_a_source_that_fails_is_replaced_by_the_next_and_if_none_answers_that_is_an_error() -> None:
@@ -766,3 +940,21 @@ def test_answers_that_are_no_objects_are_told(tmp_path: Path) -> None:
         jobs_in([], "test")
     with pytest.raises(TelemetryError, match="there are no nodes"):
         nodes_in({"nodes": [], "errors": []}, "test")
+
+
+def test_gpus_that_slurm_counts_as_used_and_no_job_has_are_not_free() -> None:
+    now = NOW
+    used = [node(used=(("v100", 3),)), node("volta1")]
+    reader = Reader([Fixed([runs()], used)], NAMING, lambda: now)
+    assert [each.id for each in reader.read().jobs] == ["7"]  # a job may have begun in between
+    now += 20
+    snapshot = reader.read()
+    (leak,) = (each for each in snapshot.jobs if each.id != "7")
+    assert (leak.parts, leak.managed, leak.state) == ((Part("volta0", VOLTA, 2),), False, JobState.RUNNING)
+    assert any("2 v100-sxm2-16gb as used that no job has" in note for note in snapshot.notes)
+
+
+def test_a_job_that_slurm_holds_because_its_launch_failed_is_ours_to_place_again() -> None:
+    failed = job(comment="adlro:decision=d1", description="launch failed requeued held", required_nodes="volta0")
+    assert read_one(failed).managed
+    assert not read_one(replace(failed, description="")).managed  # its user holds it

@@ -29,6 +29,8 @@ class Eager:
     number: int = 0
     latest: State | None = None
     alarms: list[Alarm] = field(default_factory=list)
+    cut_for: int = 0
+    """So many turns have time for one decision only."""
 
     def tick(self) -> Tick:
         if self.bug is not None:
@@ -41,11 +43,12 @@ class Eager:
                 self.number, 0.0, self.policy, self.policy, 0.001, 0, 0, alarms=(Alarm(0.0, "backend", str(error)),)
             )
         waiting = [job for job in seen.jobs if job.state is JobState.WAITING]
+        is_cut, self.cut_for = self.cut_for > 0, max(0, self.cut_for - 1)
         decisions = tuple(
             Decision(
                 f"{self.number}-{job.id}", seen.time_s, self.number, job.id, "start", (HERE,), self.policy, "it waits"
             )
-            for job in waiting
+            for job in (waiting[:1] if is_cut else waiting)
         )
         alarms: tuple[Alarm, ...] = ()
         try:
@@ -62,7 +65,8 @@ class Eager:
         seen = self.backend.read()
         running = sum(job.state is JobState.RUNNING for job in seen.jobs)
         tick = Tick(
-            self.number, seen.time_s, self.policy, self.policy, 0.001, len(waiting), running, decisions, answers, alarms
+            self.number, seen.time_s, self.policy, self.policy, 0.001, len(waiting), running, decisions, answers,
+            alarms, is_cut,
         )  # fmt: skip
         self.latest = State(seen, tick, self.backend.name, self.policy, "fcfs", False, True)
         return tick

@@ -12,7 +12,7 @@ from typing import Final
 
 from adlro.catalogue.clusters import load_cluster
 from adlro.core.errors import BackendError, CatalogueError
-from adlro.core.ports import JobState, LiveJob, Part, Snapshot, Submission
+from adlro.core.ports import ENDED, JobState, LiveJob, Output, Part, Snapshot, Submission
 from adlro.core.records import Cluster, Gpus, Job, Link, Node
 from adlro.serve.service import (
     Alarm,
@@ -23,16 +23,20 @@ from adlro.serve.service import (
     Event,
     Foreseen,
     Like,
+    Past,
     Start,
     State,
     Tick,
+    Usage,
     WhatIf,
     Why,
 )
+from adlro.serve.store_history import figures_of, summed
 
 USERS: Final = ("ann", "bob", "chen", "dana", "eli")
 FAMILIES: Final = ("simulation", "learning", "data")
 NAMES: Final = ("train-resnet", "sweep", "lammps-melt", "md", "etl-nightly", "<b>bold</b> & 'quoted'", "gpt-ft-λ")
+PARTITIONS: Final = ("gpu", "debug")
 POLICIES: Final = ("adlro", "sjf", "fcfs", "fcfs-easy")
 NOW: Final = 1_800_000_000.0
 """The moment at which the made-up cluster begins, seconds since 1970."""
@@ -57,6 +61,7 @@ class FakeService:
         self.events_seen: list[Event] = []
         self.alarms: list[Alarm] = []
         self.compared: list[Compared] = []
+        self.outputs: dict[str, Output] = {}
         self.policy = "adlro"
         self.ready = (True, "")
         self.broken: Exception | None = None
@@ -156,6 +161,36 @@ class FakeService:
             found = found[place + 1 :]
         return found[:limit]
 
+    def points(self, since_s: float, until_s: float) -> Sequence[Compared]:
+        """The measured history between two moments."""
+        return [point for point in self.compared if since_s <= point.time_s <= until_s]
+
+    def past(self, asked: Past, before_s: float | None, limit: int) -> Sequence[LiveJob]:
+        """Jobs that ended, the latest first."""
+        found = [
+            live
+            for live in self.jobs.values()
+            if live.state in ENDED
+            and live.ended_s is not None
+            and (before_s is None or live.ended_s < before_s)
+            and asked.user in ("", live.job.user)
+            and asked.partition in ("", live.partition)
+            and (not asked.node or any(part.node == asked.node for part in live.parts))
+        ]
+        return sorted(found, key=lambda live: -(live.ended_s or 0.0))[:limit]
+
+    def usage(self, asked: Past, since_s: float, until_s: float, step_s: float) -> Usage:
+        """What jobs that ended used."""
+        rows = []
+        for live in self.past(asked, None, 10_000):
+            _, _, state, gpu_s, waited_s, ran_s = figures_of(live)
+            rows.append((live.ended_s, gpu_s, waited_s, ran_s, state))
+        return summed(rows, since_s, until_s, step_s)
+
+    def output(self, job: str) -> Output | None:
+        """What a test has put here."""
+        return self.outputs.get(job)
+
     def use_policy(self, name: str) -> None:
         """Decide with this policy from the next turn on."""
         if name not in POLICIES:
@@ -223,7 +258,7 @@ class FakeService:
     def add(self, job: Job) -> str:
         """A job into the queue; its id."""
         id = str(1001 + len(self.jobs))
-        self.jobs[id] = LiveJob(id, job, JobState.WAITING)
+        self.jobs[id] = LiveJob(id, job, JobState.WAITING, partition=PARTITIONS[len(self.jobs) % 3 == 0])
         return id
 
     def some_job(self, submit_s: float) -> Job:

@@ -1,6 +1,6 @@
 """A world in which the daemon dies at any call to its cluster or its memory, while the cluster goes on."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,7 @@ class World:
     flags: dict[str, Any] = field(default_factory=lambda: dict(FLAGS))
     name: str = "simulated"
     can_stop: bool = False
+    can_annotate: bool = False
     orders: list[Order] = field(default_factory=list)
     handed_in: list[str] = field(default_factory=list)
 
@@ -104,6 +105,13 @@ class World:
             self.fuse.burn("after an order")
         self.fuse.burn("after act")
         return answers
+
+    def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:
+        self._meet("give_back")
+        return self.cluster.give_back(reasons)
+
+    def annotate(self, lines: Mapping[str, str]) -> None:
+        self.cluster.annotate(lines)
 
     def submit(self, submission: Submission) -> str:
         self._meet("submit")

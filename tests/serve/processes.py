@@ -24,6 +24,7 @@ class Served:
     process: subprocess.Popen[str]
     out: Path
     err: Path
+    token: str = ""
 
     @property
     def address(self) -> str:
@@ -35,7 +36,7 @@ class Served:
         request = urllib.request.Request(
             self.address + path,
             json.dumps(body).encode() if body is not None else None,
-            {"Content-Type": "application/json"},
+            {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.token}"} if self.token else {}),
             method=method or ("POST" if body is not None else "GET"),
         )
         try:
@@ -55,7 +56,7 @@ class Served:
 
 
 @contextmanager
-def served(folder: Path, *flags: str, config: str = "", waits: bool = True) -> Iterator[Served]:
+def served(folder: Path, *flags: str, config: str = "", waits: bool = True, token: str = "") -> Iterator[Served]:
     """A daemon until the end of the block, ready to answer; whatever happens, it is gone then."""
     number = len(list(folder.glob("serve*.out")))
     out, err = folder / f"serve{number}.out", folder / f"serve{number}.err"
@@ -65,7 +66,7 @@ def served(folder: Path, *flags: str, config: str = "", waits: bool = True) -> I
     words: Sequence[str] = (*COMMAND, "--config", str(file), "--port", "0", *flags)
     with out.open("w") as told, err.open("w") as said:
         process = subprocess.Popen(words, stdout=told, stderr=said, text=True, cwd=folder)
-    found = Served(process, out, err)
+    found = Served(process, out, err, token)
     try:
         if waits:
             until(found.is_ready, seconds=120)

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 
 from adlro.catalogue.clusters import load_cluster
 from adlro.core.errors import BackendError, StoreError
-from adlro.core.ports import ENDED, Answer, JobState, LiveJob, Order, Part, Snapshot, Submission
+from adlro.core.ports import ENDED, Answer, JobState, LiveJob, Order, Part, Setback, Snapshot, Submission
 from adlro.core.records import Cluster, Job, Link, Node
-from adlro.serve.service import Alarm, Decision, Tick
+from adlro.serve.service import Alarm, Compared, Decision, Tick
 
 EPOCH_S = 1_700_000_000.0
 
@@ -58,6 +58,7 @@ class Obedient:
     seconds: Seconds = lambda job, parts: 100.0
     name: str = "stand-in"
     can_stop: bool = True
+    can_annotate: bool = True
     is_gone: bool = False
     dies_in_act: bool = False
     refuses: frozenset[str] = frozenset()
@@ -65,6 +66,8 @@ class Obedient:
     orders: list[Order] = field(default_factory=list)
     ends: dict[str, float] = field(default_factory=dict)
     starts: dict[str, int] = field(default_factory=dict)
+    given_back: dict[str, str] = field(default_factory=dict)
+    lines: dict[str, str] = field(default_factory=dict)
 
     def read(self) -> Snapshot:
         """What stands."""
@@ -109,6 +112,17 @@ class Obedient:
                 del self.ends[id]
         self.now_s = until
 
+    def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:
+        """They are not ours any more."""
+        for id, reason in reasons.items():
+            self.given_back[id] = reason
+            self.jobs[id] = replace(self.jobs[id], managed=False, setback=Setback.NONE)
+        return [Answer(id, True) for id in reasons]
+
+    def annotate(self, lines: Mapping[str, str]) -> None:
+        """Keep them."""
+        self.lines.update(lines)
+
     def submit(self, submission: Submission) -> str:
         """One more job."""
         id = f"job{len(self.jobs) + 1}"
@@ -136,6 +150,7 @@ class Notebook:
     past: dict[str, LiveJob] = field(default_factory=dict)
     ticks: list[Tick] = field(default_factory=list)
     values: dict[str, str] = field(default_factory=dict)
+    measured: list[Compared] = field(default_factory=list)
 
     def check(self) -> None:
         """Fail if it is full."""
@@ -147,6 +162,13 @@ class Notebook:
         for job in jobs:
             self.seen.setdefault(job.id, job.job.submit_s)
         return {job.id: self.seen[job.id] for job in jobs}
+
+    def keep_points(self, points: Sequence[Compared]) -> None:
+        self.check()
+        self.measured += points
+
+    def points(self, since_s: float, until_s: float) -> Sequence[Compared]:
+        return [point for point in self.measured if since_s <= point.time_s <= until_s]
 
     def intend(self, decisions: Sequence[Decision]) -> None:
         self.check()

@@ -52,7 +52,7 @@ def names(kind: type) -> set[str]:
 def test_the_names_in_json_are_those_of_the_records() -> None:
     assert set(api_models.JobOut.model_fields) == names(LiveJob) | {"is_hidden"}
     assert set(api_models.JobNeedsOut.model_fields) == names(Job)
-    assert set(api_models.StateOut.model_fields) == names(State) | {"counts"}
+    assert set(api_models.StateOut.model_fields) == names(State) | {"counts", "partitions"}
     assert set(api_models.TickOut.model_fields) == names(Tick) - {"decisions", "answers"}
     assert set(api_models.JobIn.model_fields) == names(Job) - {"submit_s"}
 
@@ -69,6 +69,9 @@ def test_every_answer_has_exactly_the_names_that_the_document_promises(service: 
         "/alarms": api_models.AlarmsOut,
         "/drifts": api_models.DriftsOut,
         "/history": api_models.HistoryOut,
+        "/history?since=0&limit=20": api_models.HistoryOut,
+        "/past?node=volta0": api_models.PastOut,
+        "/usage?user=ann&days=7": api_models.UsageOut,
         "/me": api_models.MeOut,
     }
     for path, model in answers.items():
@@ -269,7 +272,7 @@ def test_what_is_not_a_number_is_null(service: FakeService, client: Client) -> N
     service.compared.append(Compared(1.0, float("nan"), float("inf"), None))
     service.turn()
     assert client.get(f"{V1}/history?limit=1").json()["history"] == [
-        {"time_s": 1.0, "utilisation": None, "jct_s": None, "fallback_jct_s": None}
+        {"time_s": 1.0, "utilisation": None, "jct_s": None, "fallback_jct_s": None, "waiting": None, "running": None}
     ]
 
 

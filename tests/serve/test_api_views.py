@@ -3,11 +3,26 @@
 import threading
 from dataclasses import replace
 
-from tests.serve.fake_service import FakeService
+from tests.serve.fake_service import FakeService, large_cluster
 
+from adlro.core.ports import JobState, LiveJob
+from adlro.core.records import Job
 from adlro.serve import api_views
-from adlro.serve.api_views import Eyes, Filter, Picture, Views, jobs_shown
-from adlro.serve.service import State
+from adlro.serve.api_views import (
+    Eyes,
+    Filter,
+    Picture,
+    Views,
+    cluster_shown,
+    decision_shown,
+    jobs_shown,
+    json_bytes,
+    json_in_pieces,
+    picture_of,
+    state_shown,
+    why_shown,
+)
+from adlro.serve.service import Decision, Mention, State, Why
 
 ALL = Eyes(all=True)
 WHERE = ("/api/v1/state", b"", ALL)
@@ -24,6 +39,38 @@ class Turning:
 
     def __call__(self) -> State:
         return self.state
+
+
+def told(user: str) -> tuple[Why, Decision, LiveJob]:
+    """Why a job of this user runs, which started before a job of bob's and one of ann's."""
+    live = LiveJob("900", Job("learning", 1.0, user=user, name="mine"), JobState.RUNNING)
+    text = "Starts before job 812 and job 813."
+    mentions = (Mention("812", "lattice-3", "bob"), Mention("813", "own", "ann"))
+    made = Decision("d", 1.0, 1, "900", "start", (), "sjf", text, mentions=mentions)
+    return Why("900", "running", "running", text, "", decision=made, mentions=mentions), made, live
+
+
+def test_the_sentence_of_a_decision_has_the_names_that_its_reader_may_see() -> None:
+    why, made, live = told("ann")
+    named = "Starts before lattice-3 (job 812) and own (job 813)."
+    own = "Starts before job 812 and own (job 813)."
+    for eyes, text in ((ALL, named), (Eyes("ann"), own)):
+        assert decision_shown(made, live, eyes).reason == text
+        shown = why_shown(why, live, eyes)
+        assert shown.text == text
+        assert shown.decision is not None
+        assert shown.decision.reason == text
+        assert b"lattice-3" not in json_bytes(shown) or eyes is ALL
+        assert b"bob" not in json_bytes(shown) or eyes is ALL
+
+
+def test_the_decision_of_a_hidden_job_has_no_sentence_and_names_nobody() -> None:
+    _, made, live = told("bob")
+    for eyes in (Eyes("ann"), Eyes()):
+        shown = decision_shown(made, live, eyes)
+        assert (shown.reason, shown.mentions) == ("", ())
+    _, made, live = told("")
+    assert decision_shown(made, live, Eyes()).mentions == ()
 
 
 def policy_of(picture: Picture) -> object:
@@ -65,7 +112,8 @@ def test_what_took_long_and_was_asked_for_is_there_when_the_new_picture_is_shown
     latest = Turning()
     views = Views(latest)
     first = views.picture()
-    jobs_shown(first, ALL, Filter(), 0, 10)
+    for asked in (Filter(), Filter(search="x"), Filter(sort="name")):
+        jobs_shown(first, ALL, asked, 0, 10)
     first.make(WHERE, policy_of, packs=False).uses += 1
     first.costly[WHERE] = policy_of
     nobody = ("/never/asked/again", b"", ALL)
@@ -80,3 +128,11 @@ def test_what_took_long_and_was_asked_for_is_there_when_the_new_picture_is_shown
     assert now.bodies[WHERE].plain == b'{"policy":"%s"}' % latest.state.policy.encode()
     assert list(now.bodies) == [WHERE]
     assert list(now.lists) == [(ALL, Filter())]
+
+
+def test_json_in_pieces_is_the_same_json() -> None:
+    service = FakeService(large_cluster(60), 700)
+    now = picture_of(service.state())
+    whole: list[object] = [state_shown(now, ALL, 500, 50), cluster_shown(now, Eyes()), {}, [], {"a": []}, None]
+    for shown in whole:
+        assert json_in_pieces(shown) == json_bytes(shown)

@@ -9,7 +9,7 @@ from adlro.catalogue.speeds import speed_of
 from adlro.core.ports import Submission
 from adlro.core.records import Job
 from adlro.serve.config import load_config
-from adlro.serve.daemon import KEPT_EVENTS, Daemon, Parts
+from adlro.serve.daemon import Daemon, Parts
 from adlro.serve.opening import IN_MEMORY_ROWS, open_memory
 from adlro.serve.orchestrator import Orchestrator, Settings
 from adlro.serve.store import Keep, open_store
@@ -57,7 +57,6 @@ def test_no_container_of_the_daemon_grows_with_the_jobs_that_were() -> None:
         for thing in (daemon._running.decider, daemon._running, backend):
             for name, size in sizes(thing).items():
                 assert size <= 1500, f"{type(thing).__name__}.{name} has {size}"
-        assert len(daemon._events) <= KEPT_EVENTS
     finally:
         daemon.close()
 

@@ -3,9 +3,11 @@
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from adlro.core.accounts import Owners
 from adlro.core.errors import ConfigError
 from adlro.serve.api_settings import ApiSettings
 from adlro.serve.config import Config, changes, example, load_config, options
@@ -106,6 +108,44 @@ def test_the_defaults_of_the_api_are_its_own() -> None:
     from dataclasses import replace
 
     assert replace(load_config(None).api_settings(), tokens=None) == ApiSettings()
+
+
+@pytest.mark.parametrize(
+    ("uid", "flags", "word"),
+    [
+        (0, {"backend.kind": "local", "api.auth": "off"}, "as anybody"),
+        (0, {"backend.kind": "local", "local.shared_account": True}, "never run as root"),
+        (0, {"backend.kind": "slurm", "slurm.submit_as": "user", "api.auth": "off"}, "as anybody"),
+        (0, {"backend.kind": "slurm", "slurm.submit_as": "self"}, "its uid is 0"),
+        (64_030, {"backend.kind": "slurm", "slurm.submit_as": "self"}, "belong to services"),
+        (1000, {"backend.kind": "slurm", "slurm.submit_as": "self", "slurm.rest": "http://h", "slurm.user": "root"},
+         "token of 'root'"),
+    ],
+)  # fmt: skip
+def test_a_config_that_gives_people_accounts_of_others_is_refused(
+    monkeypatch: pytest.MonkeyPatch, uid: int, flags: dict[str, Any], word: str
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: uid)
+    with pytest.raises(ConfigError, match=word):
+        load_config(None, flags).check_owners()
+    load_config(None, flags | {"api.is_on": False}).check_owners()  # nobody can submit
+
+
+def test_who_owns_jobs_goes_by_the_back_end_and_by_the_daemons_own_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    def owners(uid: int, **flags: Any) -> Owners:
+        monkeypatch.setattr("os.geteuid", lambda: uid)
+        config = load_config(None, {name.replace("__", "."): value for name, value in flags.items()})
+        config.check_owners()
+        return config.owners()
+
+    me = 123_456_789  # an account without a name
+    assert owners(0) == owners(0, backend__kind="slurm") == Owners()
+    assert owners(0, backend__kind="slurm", slurm__submit_as="user", api__min_uid=7) == Owners(True, 7)
+    assert owners(me, backend__kind="slurm", slurm__submit_as="self") == Owners()
+    assert owners(0, backend__kind="local") == Owners(True)
+    assert owners(me, backend__kind="local") == Owners(only=str(me))
+    assert owners(me, backend__kind="local", local__shared_account=True) == Owners()
+    assert owners(me, backend__kind="local", api__auth="off") == Owners()
 
 
 def test_every_option_has_a_sentence() -> None:

@@ -17,8 +17,9 @@ from tests.serve.postgres import cut_all, new_database, postgres_server
 from adlro.core.errors import BackendError, CatalogueError, StoreError
 from adlro.core.ports import JobState, Submission
 from adlro.serve.config import load_config
-from adlro.serve.daemon import KEPT_EVENTS, Daemon
+from adlro.serve.daemon import Daemon
 from adlro.serve.leader import FileLock, PostgresLock
+from adlro.serve.news import KEPT_EVENTS
 from adlro.serve.service import Event, Service
 from adlro.serve.store import open_store
 
@@ -53,13 +54,13 @@ def running(daemon: Daemon) -> Iterator[threading.Thread]:
 def test_it_is_a_service() -> None:
     daemon, _ = made_daemon()
     service: Service = daemon
-    assert service.is_ready() == (False, "the daemon starts.")
+    assert service.is_ready() == (False, "the daemon is starting.")
     daemon.close()
 
 
 def test_before_its_first_turn_it_says_that_it_is_not_ready() -> None:
     daemon, _ = made_daemon()
-    with pytest.raises(BackendError, match="not ready: the daemon starts"):
+    with pytest.raises(BackendError, match="not ready: the daemon is starting"):
         daemon.state()
     daemon.close()
 
@@ -365,6 +366,24 @@ def test_a_submission_is_decided_at_once_and_not_after_a_long_wait() -> None:
         until(lambda: daemon.decisions(job=id), seconds=5)
 
 
+def test_a_turn_whose_time_was_over_goes_on_at_once_and_one_that_decided_nothing_does_not() -> None:
+    daemon, made = made_daemon(tick_s=600.0)
+    with running(daemon):
+        until(lambda: daemon.is_ready()[0])
+        decider = made.deciders[-1]
+        decider.cut_for = 3
+        for _ in range(2):
+            daemon.submit(Submission(a_job()))
+        until(lambda: decider.number >= 4, seconds=10)
+        number = decider.number
+        decider.cut_for = 1000  # cut, but nothing is decided: it would be the same again
+        daemon.reload()
+        until(lambda: decider.number > number)
+        number = decider.number
+        time.sleep(0.6)
+        assert decider.number == number
+
+
 def test_many_submissions_do_not_make_as_many_turns() -> None:
     daemon, made = made_daemon(tick_s=600.0)
     with running(daemon):
@@ -442,6 +461,23 @@ def test_a_signal_ends_it_after_the_turn(number: signal.Signals) -> None:
     with obeying_signals(daemon):
         daemon.run()
     assert made.closed == ["orchestrator"]
+
+
+def test_a_connection_that_the_other_side_closed_does_not_end_the_daemon() -> None:
+    from adlro.serve.daemon import obeying_signals
+
+    daemon, _ = made_daemon(tick_s=600.0)
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as the command line sets it
+    try:
+        with obeying_signals(daemon):
+            ours, other = socket.socketpair()
+            other.close()
+            with ours, pytest.raises(BrokenPipeError):  # with SIGPIPE as it was, this process would be gone
+                ours.send(b"GET /jobs")
+        assert signal.getsignal(signal.SIGPIPE) is signal.SIG_DFL
+    finally:
+        daemon.close()
+        signal.signal(signal.SIGPIPE, before)
 
 
 def test_a_hang_up_reads_the_config_again(tmp_path: Path) -> None:
@@ -524,7 +560,7 @@ def test_a_cluster_that_is_away_at_the_start_is_waited_for_but_a_wrong_store_is_
     daemon, made = made_daemon()
     made.wrong = BackendError("slurmrestd does not answer.")
     assert daemon.tick() is None
-    assert daemon.is_ready() == (False, "slurmrestd does not answer.")
+    assert daemon.is_ready() == (False, "the cluster or the store cannot be opened: slurmrestd does not answer.")
     made.wrong = None
     assert daemon.tick() is not None
     daemon.close()

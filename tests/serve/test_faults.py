@@ -1,6 +1,7 @@
 """Whatever dies, fills up, breaks or jumps: no job is lost, and none runs twice (docs/daemon.md has the table)."""
 
 import importlib.util
+import os
 import random
 import signal
 import sys
@@ -10,12 +11,15 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.accounts import temporary_account
 from tests.serve.daemons import until
 from tests.serve.mortal import World
 from tests.serve.processes import Served, served
 
+from adlro.core.accounts import own_account_name
 from adlro.core.ports import ENDED, JobState, Submission
 from adlro.core.records import Job
+from adlro.serve.tokens import TokenFile
 
 ROOT = Path(__file__).parents[2]
 
@@ -214,16 +218,24 @@ url = "sqlite:{folder}/adlro.db"
 [policy]
 name = "fcfs"
 fallback = "fcfs"
-
-[api]
-auth = "off"
 """
 
 
+@pytest.fixture
+def somebody(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """Whose jobs our daemon runs, and a folder of theirs: a new account if we are root, else ourselves."""
+    if os.geteuid() != 0:
+        yield own_account_name(), tmp_path
+        return
+    with temporary_account() as account:
+        yield account.name, Path(account.home)
+
+
 def test_real_daemons_that_are_killed_with_9_lose_no_job_and_run_none_twice_and_a_standby_takes_over(
-    tmp_path: Path,
+    tmp_path: Path, somebody: tuple[str, Path]
 ) -> None:
-    ran = tmp_path / "ran"
+    ran = somebody[1] / "ran"
+    token = TokenFile(tmp_path / "tokens.json").add(somebody[0], "user")
     handed_in: list[str] = []
 
     def hand_in(daemon: Served, count: int) -> None:
@@ -238,8 +250,8 @@ def test_real_daemons_that_are_killed_with_9_lose_no_job_and_run_none_twice_and_
         return ran.read_text().split() if ran.exists() else []
 
     with (
-        served(tmp_path, config=LOCAL.format(folder=tmp_path)) as first,
-        served(tmp_path, waits=False) as standby,
+        served(tmp_path, config=LOCAL.format(folder=tmp_path), token=token) as first,
+        served(tmp_path, waits=False, token=token) as standby,
     ):
         until(lambda: standby.address and "a standby: process" in standby.err.read_text(), seconds=60)
         hand_in(first, 8)
@@ -248,22 +260,23 @@ def test_real_daemons_that_are_killed_with_9_lose_no_job_and_run_none_twice_and_
         until(standby.is_ready, seconds=30)
         hand_in(standby, 4)
         standby.process.send_signal(signal.SIGKILL)
-    with served(tmp_path) as last:
+    with served(tmp_path, token=token) as last:
         until(lambda: len(lines()) >= 12, seconds=30)
         until(lambda: {job["state"] for job in last.ask("api/v1/jobs")["jobs"]} == {"finished"}, seconds=30)
         jobs = last.ask("api/v1/jobs")["jobs"]
         last.process.terminate()
         assert last.process.wait(timeout=20) == 0
     assert sorted(lines()) == sorted(handed_in), "each ran once"
+    assert ran.owner() == somebody[0]
     assert len(jobs) == 12
 
 
 def soak() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("soak", ROOT / "scripts/soak.py")
+    spec = importlib.util.spec_from_file_location("soak_memory", ROOT / "scripts/soak_memory.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["soak"] = module
+    sys.modules["soak_memory"] = module
     spec.loader.exec_module(module)
     return module
 

@@ -116,6 +116,24 @@ def test_a_mistake_that_would_show_at_a_take_over_is_found_at_the_start() -> Non
         check(load_config(None, {"telemetry.prometheus": "host:9090"}))
 
 
+def test_a_config_under_which_jobs_could_not_run_as_their_users_is_refused_before_anything_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = {"store.url": f"sqlite:{tmp_path}/a.db", "slurm.submit_as": "user", "slurm.rest": f"unix:{tmp_path}/nobody"}
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    slurm = load_config(None, flags | {"backend.kind": "slurm"})
+    for refuse in (check, open_backend):
+        with pytest.raises(ConfigError, match="the daemon must be root"):
+            refuse(slurm)
+    shadow, _ = open_backend(load_config(None, flags | {"backend.kind": "shadow"}))  # it submits nothing
+    shadow.close()
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    local = load_config(None, {"backend.kind": "local", "local.gpus": "v100:1", "api.auth": "off"})
+    for refuse in (check, open_backend):
+        with pytest.raises(ConfigError, match="everybody on this machine"):
+            refuse(local)
+
+
 # ---- the API on its port -----------------------------------------------------------------------------------------
 
 OPEN = QUICK | {"api.auth": "off", "api.port": 0, "simulated.cluster": "paper16"}

@@ -100,7 +100,8 @@ def test_a_decision_has_its_prediction_and_what_else_was_open() -> None:
     assert chosen.score is not None
     assert len(others) == 2
     assert chosen.score >= max(other.score for other in others if other.score is not None)
-    assert "Q is" in decision.reason
+    assert "min on v100 here, " in decision.reason
+    assert "Q" not in decision.reason
 
 
 def test_a_start_that_was_decided_and_not_acted_on_is_decided_again() -> None:
@@ -219,7 +220,29 @@ def test_a_job_that_runs_elsewhere_than_decided_is_told() -> None:
 
     backend.carry_out = elsewhere  # type: ignore[method-assign]
     backend.jobs["job1"] = waiting("job1", models=frozenset([V100]))
-    assert kinds(orchestrator(backend).tick()) == ["misplaced"]
+    tick = orchestrator(backend).tick()
+    assert kinds(tick) == ["misplaced"]
+    assert tick.alarms[0].text == f"job job1 was to start on 1 {V100} on volta0 and has 1 t4 on turing."
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        (Part("volta0", V100, 2, (2, 3)), ""),  # other GPUs of the same node: the cluster chooses those
+        (Part("volta0", V100, 2), ""),
+        (Part("volta0", V100, 1, (0,)), f"was to start on 2 {V100} on volta0 and has 1 {V100} on volta0."),
+        (Part("volta0", "t4", 2), f"was to start on 2 {V100} on volta0 and has 2 t4 on volta0."),
+    ],
+)
+def test_an_alarm_of_a_misplaced_job_says_what_differs_and_other_gpus_of_the_node_are_none(
+    part: Part, said: str
+) -> None:
+    backend = busy(1)
+    carry_out = backend.carry_out
+    backend.carry_out = lambda order: carry_out(replace(order, parts=(part,)))  # type: ignore[method-assign]
+    backend.jobs["job1"] = waiting("job1", gpus=2, models=frozenset([V100]))
+    tick = orchestrator(backend).tick()
+    assert [alarm.text for alarm in tick.alarms] == ([f"job job1 {said}"] if said else [])
 
 
 def test_a_cluster_that_cannot_be_read_is_not_an_empty_one() -> None:
@@ -345,6 +368,19 @@ def test_history_teaches_how_long_jobs_run() -> None:
     assert on_v100.like[0].similarity > 0.9
 
 
+@pytest.mark.parametrize(
+    ("state", "ran_s"),
+    [(JobState.FAILED, 0.0), (JobState.FAILED, 3.0), (JobState.CANCELLED, 500.0), (JobState.FINISHED, 0.0)],
+)
+def test_a_job_that_never_ran_or_failed_at_once_is_not_learnt_as_a_runtime(state: JobState, ran_s: float) -> None:
+    backend = Obedient(load_cluster("paper16"))
+    job = Job("simulation", 0.0, EPOCH_S, user="ann", name="fluid")
+    backend.jobs["gone"] = LiveJob("gone", job, state, started_s=EPOCH_S - 9.0, ended_s=EPOCH_S - 9.0 + ran_s, starts=1)
+    backend.jobs["a"] = LiveJob("a", job, JobState.WAITING)
+    made = orchestrator(backend).tick().decisions[0]
+    assert made.like == ()
+
+
 @pytest.mark.parametrize(("policy", "first"), [("qssf", "ann"), ("multifactor", "bob")])
 def test_policies_that_look_back_are_told_of_the_past(policy: str, first: str) -> None:
     backend, memory = Obedient(load_cluster("paper16")), Notebook()
@@ -437,3 +473,27 @@ def test_others_may_ask_while_a_turn_goes_on() -> None:
     for asker in askers:
         asker.join()
     assert troubles == []
+
+
+def test_the_measured_history_goes_on_after_a_restart_where_it_ended() -> None:
+    backend, memory = busy(8), Notebook()
+    settings = Settings(starts_s=0.01, compare_s=1e9, kept_history=3)
+    ours = orchestrator(backend, memory, settings=settings)
+    for _ in range(5):
+        ours.tick()
+        backend.wait(30.0)
+    before = ours.state().history
+    assert len(before) == 3
+    assert len(memory.measured) == 3  # a point for a minute
+    assert before[0].running
+    again = orchestrator(backend, memory, settings=settings)
+    again.tick()
+    assert again.state().history == before
+    backend.wait(30.0)
+    again.tick()
+    assert again.state().history[:2] == before[1:]
+    assert again.state().history[-1].time_s == before[-1].time_s + 60.0
+    memory.is_full = True
+    backend.wait(60.0)
+    assert "store" in kinds(again.tick())
+    assert len(again.state().history) == 3

@@ -11,15 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.accounts import temporary_account
 from tests.parts import program
-from tests.serve.api_server import TOKENS, Place, client_for, serving
+from tests.serve.api_server import TOKENS, Client, Place, client_for, serving
+from tests.serve.daemons import made_daemon
 from tests.serve.fake_service import FakeService
 
-from adlro.core.errors import ConfigError
+from adlro.core.accounts import Owners
+from adlro.core.errors import BackendError, ConfigError
 from adlro.core.ports import JobState
 from adlro.serve.api import ApiSettings, make_app, make_server
 from adlro.serve.api_security import MOST_BUCKETS, Buckets
-from adlro.serve.service import Alarm
+from adlro.serve.service import NOT_READY, Alarm, Mention, reason_for_all
+from adlro.serve.tokens import KeptToken, hash_of
 
 V1 = "/api/v1"
 TOKENED = ApiSettings(port=0, rate_per_s=10_000, burst=10_000)
@@ -57,14 +61,46 @@ def test_a_token_that_does_not_count_lets_nobody_in(place: Place, given: str) ->
 def test_why_it_is_not_ready_is_told_to_those_who_may_know(service: FakeService) -> None:
     service.ready = (False, "slurmctld at 10.0.0.5 does not answer")
     with serving(service, TOKENED) as place:
-        assert place.ask("/readyz").json == {"ready": False, "why": ""}
+        assert place.ask("/readyz").json == {"ready": False, "why": "not ready"}
         assert "10.0.0.5" in place.ask("/readyz", name="eve").json["why"]
+
+
+@pytest.mark.parametrize("details", ["", ".", ": slurmctld at 10.0.0.5 does not answer"])
+@pytest.mark.parametrize("reason", sorted(NOT_READY))
+def test_everybody_is_told_the_reason_for_not_being_ready_and_only_some_the_details(
+    service: FakeService, reason: str, details: str
+) -> None:
+    service.ready = (False, reason + details)
+    app = make_app(service, TOKENED, tokens=lambda: TOKENS)
+    assert Client(app, {}).get("/readyz").json() == {"ready": False, "why": reason}
+    known = Client(app, {"Authorization": "Bearer adlro_eve"}).get("/readyz")
+    assert known.json() == {"ready": False, "why": reason + details}
+
+
+def test_every_reason_of_the_daemon_can_be_told_to_everybody() -> None:
+    daemon, made = made_daemon()
+    assert reason_for_all(daemon.is_ready()[1]) == "the daemon is starting"
+    made.wrong = BackendError("slurmrestd does not answer at /run/secret.sock.")
+    daemon.tick()
+    assert reason_for_all(daemon.is_ready()[1]) == "the cluster or the store cannot be opened"
+    made.wrong = None
+    daemon.tick()
+    made.backend.is_gone = True
+    daemon.tick()
+    assert reason_for_all(daemon.is_ready()[1]) == "the cluster cannot be read"
+    daemon.close()
+    assert reason_for_all(daemon.is_ready()[1]) == "the daemon has ended"
+
+
+def test_probes_are_answered_however_much_is_asked_from_the_same_address(service: FakeService) -> None:
+    app = make_app(service, replace(TOKENED, rate_per_s=0.001, burst=2), tokens=lambda: TOKENS)
+    client = Client(app, {})
+    assert [client.get("/").status_code for _ in range(3)] == [404, 404, 429]
+    assert {client.get(path).status_code for path in ("/readyz", "/healthz") * 5} == {200}
 
 
 def test_while_there_are_no_tokens_nobody_is_let_in_and_is_told_how_to_make_one(service: FakeService) -> None:
     app = make_app(service, ApiSettings())
-    from tests.serve.api_server import Client
-
     answer = Client(app, {}).get(f"{V1}/state")
     assert answer.status_code == 401
     assert "adlro token add" in answer.json()["error"]["do"]
@@ -102,6 +138,54 @@ def test_a_job_belongs_to_the_token_and_only_an_operator_may_name_another(servic
     assert service.jobs[submit("root", "bob").json()["id"]].job.user == "bob"
 
 
+@pytest.mark.parametrize("user", ["0", "00", "1000", "-0", "+0", "a/b", "a b", "0\n"])
+def test_a_user_given_as_a_number_is_refused_to_an_operator_too(service: FakeService, user: str) -> None:
+    before = set(service.jobs)
+    answer = client_for(service, "root").post(f"{V1}/jobs", json={"job": {"family": "learning", "user": user}})
+    assert (answer.status_code, answer.json()["error"]["where"]) == (422, "body.job.user")
+    assert answer.json()["error"]["expected"].startswith("a login name")
+    assert set(service.jobs) == before
+
+
+def test_a_token_of_an_old_file_whose_name_is_a_number_may_do_nothing(service: FakeService) -> None:
+    before = dict(service.jobs)
+    for role in ("viewer", "user", "operator"):
+        kept = [KeptToken("0", role, hash_of("adlro_old"), 0.0)]
+        client = Client(make_app(service, ApiSettings(), tokens=lambda: kept), {"Authorization": "Bearer adlro_old"})  # noqa: B023
+        for answer in (
+            client.get(f"{V1}/state"),
+            client.post(f"{V1}/jobs", json={"job": {"family": "learning"}}),
+            client.post(f"{V1}/jobs", json={"job": {"family": "learning", "user": "ann"}}),
+            client.delete(f"{V1}/jobs/{next(iter(before))}"),
+        ):
+            assert answer.status_code == 403
+            assert answer.json()["error"]["what"] == "the name of this token is '0'"
+            assert "adlro token remove" in answer.json()["error"]["do"]
+    assert service.jobs == before
+
+
+def test_where_jobs_run_as_their_users_a_job_needs_an_account_that_is_no_system_account(service: FakeService) -> None:
+    settings, before = ApiSettings(owners=Owners(are_accounts=True)), set(service.jobs)
+
+    def submit(name: str, user: str) -> Any:
+        wish = {"job": {"family": "learning", "user": user}}
+        return client_for(service, name, settings).post(f"{V1}/jobs", json=wish)
+
+    for name, user, word in [
+        ("root", "root", "its uid is 0"),
+        ("root", "", "its uid is 0"),
+        ("root", "nobody", "belong to services"),
+        ("root", "no-such-login", "no account 'no-such-login'"),
+        ("ann", "", "no account 'ann'"),
+    ]:
+        answer = submit(name, user)
+        assert (answer.status_code, answer.json()["error"]["where"]) == (403, "body.job.user")
+        assert word in answer.json()["error"]["what"]
+    assert set(service.jobs) == before
+    with temporary_account() as account:
+        assert service.jobs[submit("root", account.name).json()["id"]].job.user == account.name
+
+
 def test_a_user_cancels_only_jobs_of_his_own(service: FakeService) -> None:
     others, own = service.one(JobState.WAITING, "bob").id, service.one(JobState.WAITING, "ann").id
     ann = client_for(service, "ann")
@@ -125,6 +209,7 @@ def test_nothing_that_others_may_read_tells_whose_a_job_is(service: FakeService)
             decision,
             reason=decision.reason if service.jobs[decision.job].job.user == "ann" else f"{secret}-why",
             like=tuple(replace(one, user=f"{secret}-user", name=f"{secret}-name") for one in decision.like),
+            mentions=(Mention(others.id, f"{secret}-name", f"{secret}-user"),),
         )
         for decision in service.log
     ]
@@ -138,6 +223,9 @@ def test_nothing_that_others_may_read_tells_whose_a_job_is(service: FakeService)
         *(f"/{name}" for name in ("state?ended=1000&waiting=1000", "cluster", "jobs?limit=1000", "alarms", "history")),
         *("/decisions?limit=1000", f"/decisions?job={others.id}", f"/jobs/{others.id}", f"/jobs/{others.id}/why"),
         *("/events?after=0", "/drifts", "/policies", f"/jobs?user={secret}-user"),
+        *(f"/jobs/{live.id}/why" for live in service.jobs.values() if live.job.user == "ann"),
+        *(f"/jobs?search={secret}", "/jobs?sort=user&limit=1000", "/jobs?sort=name&order=desc&limit=1000"),
+        *("/past", f"/past?user={secret}-user", f"/usage?user={secret}-user", f"/jobs/{others.id}/output"),
     ]
     for name in ("ann", "eve"):
         client = client_for(service, name, settings)
@@ -166,8 +254,6 @@ def test_a_user_sees_his_own_jobs_whole(service: FakeService) -> None:
 def test_an_answer_kept_for_one_reader_is_not_given_to_another(service: FakeService) -> None:
     settings = ApiSettings()
     app = make_app(service, settings, tokens=lambda: TOKENS)
-    from tests.serve.api_server import Client
-
     texts = {
         name: Client(app, {"Authorization": f"Bearer adlro_{name}"}).get(f"{V1}/jobs?limit=1000").text
         for name in ("root", "ann", "bob", "eve")

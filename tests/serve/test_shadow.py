@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def runs(job: LiveJob, parts: tuple[Part, ...], at_s: float) -> LiveJob:
 class Site:
     """A cluster that shows one scene after another, ten seconds apart."""
 
-    name, can_stop = "site", False
+    name, can_stop, can_annotate = "site", False, False
 
     def __init__(self, *scenes: Sequence[LiveJob], cluster: Cluster = PAPER16) -> None:
         self.scenes, self.time_s, self.cluster = list(scenes), BEGIN_S, cluster
@@ -60,6 +60,12 @@ class Site:
         )
 
     def act(self, orders: Sequence[Order]) -> list[Answer]:
+        raise AssertionError
+
+    def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:
+        raise AssertionError
+
+    def annotate(self, lines: Mapping[str, str]) -> None:
         raise AssertionError
 
     def submit(self, submission: Submission) -> str:

@@ -14,9 +14,9 @@ from tests.serve.live_records import decision, ended, job, tick
 from tests.serve.postgres import cut_all, new_database, postgres_server
 
 from adlro.core.errors import StoreError
-from adlro.core.ports import Answer
+from adlro.core.ports import Answer, LiveJob, Part
 from adlro.serve import store as store_module
-from adlro.serve.service import Alarm
+from adlro.serve.service import Alarm, Compared, Past
 from adlro.serve.store import Keep, Store, migrate, migrations, open_store, sqlite_path, statements
 from adlro.serve.store_sqlite import SqliteConnection
 
@@ -277,6 +277,129 @@ def test_the_file_does_not_grow_without_bound(file: Path, monkeypatch: pytest.Mo
     assert sizes[-1] <= 1.1 * sizes[0]
 
 
+# ---- the measured history, and what jobs of the past used -----------------------------------------------------------
+
+DAY_S = 86_400.0
+
+
+def minutes(days: float, until_s: float) -> list[Compared]:
+    """A point for each minute of so many days."""
+    count = round(days * 1440)
+    return [Compared(until_s - 60 * (count - n), n % 2, None if n % 3 else 90.0, None, n, 4) for n in range(count)]
+
+
+def test_points_of_the_history_survive_opening_the_store_again(lasting: str) -> None:
+    given = [Compared(100.0, 0.5, 3.0, 4.0, 7, 8), Compared(160.0, 0.75, None, None)]
+    store = open_store(lasting)
+    store.keep_points(given)
+    store.close()
+    store = open_store(lasting)
+    assert store.points(0.0, 1e9) == given
+    assert store.points(101.0, 1e9) == given[1:]
+    assert store.points(0.0, 150.0) == given[:1]
+    store.close()
+
+
+def test_a_point_without_numbers_does_not_harm_the_others(store: Store) -> None:
+    store.keep_points([Compared(1.0, math.nan, 1.0, 1.0), Compared(2.0, 0.5, math.inf, math.nan)])
+    assert store.points(0.0, 9.0) == [Compared(2.0, 0.5, None, None)]
+
+
+def test_the_history_gets_coarser_with_age_and_keeps_its_means(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "PRUNE_EVERY", 1)
+    now = 1_800_000_000.0
+    store = open_store(url)
+    given = minutes(20, now)
+    store.keep_points(given)
+    for number in range(20):
+        store.ticked(tick(number))
+    days = [store.points(now - (day + 1) * DAY_S, now - day * DAY_S - 1) for day in range(20)]
+    assert len(days[0]) == 1440
+    assert {len(day) for day in days[2:13]} == {144}
+    assert {len(day) for day in days[15:19]} == {24}
+    assert all(abs(point.utilisation - 0.5) < 0.02 for day in days[2:19] for point in day)
+    assert all(point.jct_s == 90.0 and point.fallback_jct_s is None for day in days[2:19] for point in day)
+    whole = store.points(0.0, now)
+    assert [point.time_s for point in whole] == sorted(point.time_s for point in whole)
+    assert sum(point.running == 4 for point in whole) == len(whole)
+    assert whole[0].waiting == pytest.approx(29.5)
+    store.close()
+
+
+def test_history_older_than_memory_lasts_is_forgotten(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "PRUNE_EVERY", 1)
+    clock = [1000.0]
+    store = open_store(url, Keep(days=1.0), clock=lambda: clock[0])
+    store.keep_points([Compared(1000.0, 0.5, None, None)])
+    clock[0] += 2 * DAY_S
+    store.keep_points([Compared(1000.0 + 2 * DAY_S, 0.7, None, None)])
+    store.ticked(tick(1))
+    assert [point.utilisation for point in store.points(0.0, 1e9)] == [0.7]
+    store.close()
+
+
+def ran(id: str, user: str, ended_s: float, nodes: tuple[str, ...], partition: str = "gpu") -> LiveJob:
+    parts = tuple(Part(node, "v100", 2, ()) for node in nodes)
+    return replace(ended(id, ended_s, user), parts=parts, partition=partition)
+
+
+def test_the_past_is_found_by_user_partition_and_node_the_latest_first(store: Store) -> None:
+    store.ended([
+        ran("1", "ada", 200.0, ("n0",)), ran("2", "bob", 300.0, ("n0", "n1"), "debug"), ran("3", "ada", 400.0, ("n1",)),
+    ])  # fmt: skip
+    found = {
+        asked: [job.id for job in store.past(asked)]
+        for asked in (Past(), Past(user="ada"), Past(partition="debug"), Past(node="n0"), Past(user="ada", node="n0"))
+    }
+    assert list(found.values()) == [["3", "2", "1"], ["3", "1"], ["2"], ["2", "1"], ["1"]]
+    assert [job.id for job in store.past(Past(), before_s=400.0, limit=1)] == ["2"]
+    assert store.past(Past(user="'; DROP TABLE ended; --")) == []
+
+
+def test_a_job_that_ran_again_elsewhere_is_found_there_and_no_more_where_it_was(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "PRUNE_EVERY", 1)
+    store = open_store(url)
+    store.ended([ran("1", "ada", 200.0, ("n0",))])
+    store.ended([ran("1", "ada", 300.0, ("n1",))])
+    assert store.past(Past(node="n0")) == []
+    assert [job.ended_s for job in store.past(Past(node="n1"))] == [300.0]
+    store.ticked(tick(1))
+    assert store._reader.rows("SELECT node FROM ran_on") == [("n1",)]
+    store.close()
+
+
+def test_usage_counts_gpu_time_and_waiting(store: Store) -> None:
+    store.ended(
+        [ran("1", "ada", 200.0, ("n0",)), ran("2", "ada", 300.0, ("n0", "n1")), ran("3", "bob", 310.0, ("n1",))]
+    )
+    ada = store.usage(Past(user="ada"), 100.0, 400.0, 100.0)
+    assert (ada.jobs, ada.gpu_s, ada.failed) == (2, 10 * 2 + 10 * 4, 0)
+    assert ada.waited_s == pytest.approx((90 + 190) / 2)
+    assert ada.ran_s == 10.0
+    assert [(each.time_s, each.jobs, each.gpu_s) for each in ada.spent] == [
+        (100.0, 0, 0.0), (200.0, 1, 20.0), (300.0, 1, 40.0)
+    ]  # fmt: skip
+    assert store.usage(Past(node="n1"), 100.0, 400.0, 300.0).gpu_s == 10 * 2 + 10 * 2
+    nobody = store.usage(Past(user="carl"), 100.0, 400.0, 100.0)
+    assert (nobody.jobs, nobody.waited_s, nobody.waited_p90_s) == (0, None, None)
+
+
+def test_jobs_that_an_older_version_wrote_are_found_by_user_and_node_too(lasting: str) -> None:
+    old = open_connection(lasting)
+    migrate(old, last=2)
+    job = ran("1", "ada", 200.0, ("n0",))
+    row = (1, job.id, job.ended_s, 200.0, store_module.json_of(job))
+    old.rows("INSERT INTO ended (number, id, ended_s, noted_s, body) VALUES (?, ?, ?, ?, ?)", row)
+    old.rows("INSERT INTO ended (number, id, ended_s, noted_s, body) VALUES (2, 'x', 1, 1, 'no job')")
+    old.close()
+    store = open_store(lasting, clock=lambda: 300.0)
+    assert [each.id for each in store.past(Past(user="ada", node="n0"))] == ["1"]
+    assert store.usage(Past(user="ada"), 0.0, 300.0, 300.0).gpu_s == 20.0
+    store.close()
+
+
 # ---- opening -----------------------------------------------------------------------------------------------------
 
 
@@ -338,7 +461,7 @@ def test_a_store_that_a_newer_program_wrote_is_refused_and_left_alone(lasting: s
     store = open_store(lasting)
     store._writer.rows("UPDATE schema_version SET version = 99")
     store.close()
-    with pytest.raises(StoreError, match=r"newer adlro has written it \(version 99 .* knows 2\)"):
+    with pytest.raises(StoreError, match=r"newer adlro has written it \(version 99 .* knows 3\)"):
         open_store(lasting)
     assert not list(tmp_path.glob("*corrupt*"))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from adlro.core.accounts import Owners
 from adlro.core.errors import StoreError, UsageError
 from adlro.serve.service import Who
 from adlro.serve.tokens import LOOK_AGAIN_S, KeptToken, TokenFile, find_who, hash_of, new_token
@@ -78,8 +79,32 @@ def test_a_name_that_has_no_token_cannot_be_removed_and_the_one_meant_is_named(t
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "a\nb", "x" * 65, "<b>", "../x"])
 def test_a_name_that_no_user_can_have_is_refused(tokens: TokenFile, name: str) -> None:
-    with pytest.raises(UsageError, match="no name for a token"):
+    with pytest.raises(UsageError, match="is not a user name"):
         tokens.add(name, "user")
+
+
+@pytest.mark.parametrize("name", ["0", "00", "1000", "-0", "٠", "0.0"])
+@pytest.mark.parametrize("role", ["viewer", "user", "operator"])
+def test_a_number_is_no_name_for_a_token_of_any_role(tokens: TokenFile, name: str, role: str) -> None:
+    with pytest.raises(UsageError, match="is not a user name"):
+        tokens.add(name, role)
+    assert tokens.read() == ()
+
+
+def test_a_system_account_gets_no_token_of_a_user_even_where_names_are_labels(tokens: TokenFile) -> None:
+    for name in ("root", "nobody"):
+        with pytest.raises(UsageError, match="jobs may not run as"):
+            tokens.add(name, "user")
+    tokens.add("root", "operator")
+    tokens.add("nobody", "viewer")
+
+
+def test_where_jobs_run_as_their_users_a_token_needs_an_account(tmp_path: Path) -> None:
+    tokens = TokenFile(tmp_path / "tokens.json", owners=Owners(are_accounts=True))
+    with pytest.raises(UsageError, match="no account 'no-such-login'"):
+        tokens.add("no-such-login", "user")
+    tokens.add("grafana", "viewer")
+    assert [token.name for token in tokens.read()] == ["grafana"]
 
 
 def test_a_role_that_does_not_exist_is_refused(tokens: TokenFile) -> None:

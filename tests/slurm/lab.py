@@ -21,6 +21,9 @@ from typing import Final
 from tests.parts import program
 
 PROGRAMS: Final = ("munged", "slurmctld", "slurmd", "scontrol", "squeue", "sbatch", "slurmrestd")
+FOR_ACCOUNTING: Final = ("slurmdbd", "sacctmgr", "sacct", "mariadbd", "mariadb-install-db", "mariadb")
+STOPPING: Final = ("slurmrestd", "slurmctld", "slurmd", "slurmdbd", "mariadbd", "munged")
+"""The order in which daemons are ended: each before what it talks to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class Machine:
     gpus: int = 4
     cpus: int = 16
     memory_mib: int = 64_000
+    sockets: int = 1
 
 
 MACHINES: Final = (
@@ -56,20 +60,24 @@ class Lab:
         lua: str = "",
         conf: Sequence[str] = (),
         min_job_age_s: int = 3600,
+        dbd: bool = False,
     ) -> None:
-        """Lay out the folder; `start` starts the daemons. `conf` are more lines for slurm.conf."""
-        for name in PROGRAMS:
+        """Lay out the folder; `start` starts the daemons. `conf` are more lines for slurm.conf.
+
+        With `dbd` there are slurmdbd and a MariaDB of its own: sacct, accounts, and limits that Slurm enforces.
+        """
+        for name in (*PROGRAMS, *(FOR_ACCOUNTING if dbd else ())):
             program(name)
         self.machines = tuple(machines)
-        self.index_types, self.jwt, self.lua = index_types, jwt, lua
+        self.index_types, self.jwt, self.lua, self.dbd = index_types, jwt, lua, dbd
         # Not under pytest's folders: munged wants to be let into every folder above its socket, and a socket's path
         # has at most 107 characters.
         self.folder = Path(tempfile.mkdtemp(prefix="adlro-slurm."))
         self.folder.chmod(0o755)
         self.socket = self.folder / "run" / "rest.sock"
         self.daemons: dict[str, subprocess.Popen[bytes]] = {}
-        self._ports = free_ports(2 + len(machines))
-        self.rest_port = self._ports[1]
+        self._ports = free_ports(4 + len(machines))
+        self.rest_port, self._dbd_port, self._database_port = self._ports[1:4]
         self.environment = {**os.environ, "SLURM_CONF": str(self.folder / "etc" / "slurm.conf")}
         self.environment["PATH"] = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
         for word in ("SLURM_JWT", "SLURM_TIME_FORMAT", "SQUEUE_FORMAT"):
@@ -106,7 +114,7 @@ class Lab:
             "MpiDefault=none",
             "MailProg=/bin/true",
             "JobAcctGatherType=jobacct_gather/none",
-            "AccountingStorageType=accounting_storage/none",
+            *(self._accounting() if self.dbd else ["AccountingStorageType=accounting_storage/none"]),
             "JobCompType=jobcomp/filetxt",
             f"JobCompLoc={place}/log/jobcomp.txt",
             "SelectType=select/cons_tres",
@@ -134,12 +142,13 @@ class Lab:
             lines.append("JobSubmitPlugins=lua")
             (place / "etc" / "job_submit.lua").write_text(self.lua)
         gres = ["AutoDetect=off"]
-        for port, machine in zip(self._ports[2:], self.machines, strict=True):
+        for port, machine in zip(self._ports[4:], self.machines, strict=True):
             kinds = self._kinds(machine)
             lines.append(
                 f"NodeName={machine.name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={machine.cpus} "
-                f"Sockets=1 CoresPerSocket={machine.cpus} ThreadsPerCore=1 RealMemory={machine.memory_mib} "
-                f"Gres={','.join(f'gpu:{kind}:{len(indices)}' for kind, indices in kinds)} Feature={machine.features}"
+                f"Sockets={machine.sockets} CoresPerSocket={machine.cpus // machine.sockets} ThreadsPerCore=1 "
+                f"RealMemory={machine.memory_mib} Feature={machine.features}"
+                + (f" Gres={','.join(f'gpu:{kind}:{len(indices)}' for kind, indices in kinds)}" if kinds else "")
             )
             for kind, indices in kinds:
                 for index in indices:  # a path that ends in the index, and leads to a device that everybody has
@@ -160,7 +169,43 @@ class Lab:
     def _kinds(self, machine: Machine) -> list[tuple[str, list[int]]]:
         """The GPU types of a node with the indices that each has: one for all of them, or one for each."""
         every = list(range(machine.gpus))
+        if not every:
+            return []
         return [(f"{machine.kind}_{i}", [i]) for i in every] if self.index_types else [(machine.kind, every)]
+
+    def _accounting(self) -> list[str]:
+        """What slurm.conf says of slurmdbd; slurmdbd's own file is written beside it."""
+        me = "root" if os.geteuid() == 0 else str(os.geteuid())
+        munge = f"{self.folder}/munge/munge.socket"
+        self._password = secrets.token_hex(16)
+        file = self.folder / "etc" / "slurmdbd.conf"
+        file.touch(0o600)  # slurmdbd does not start if others may read it
+        lines = [
+            "AuthType=auth/munge",
+            f"AuthInfo=socket={munge}",
+            f"DbdHost={socket.gethostname().partition('.')[0]}",
+            "DbdAddr=127.0.0.1",
+            f"DbdPort={self._dbd_port}",
+            f"SlurmUser={me}",
+            "StorageType=accounting_storage/mysql",
+            "StorageHost=127.0.0.1",
+            f"StoragePort={self._database_port}",
+            "StorageUser=slurm",
+            f"StoragePass={self._password}",
+            "StorageLoc=slurm_accounts",
+            f"PidFile={self.folder}/run/slurmdbd.pid",
+            f"LogFile={self.folder}/log/slurmdbd.log",
+            "CommunicationParameters=NoInAddrAny",
+        ]
+        file.write_text("\n".join(lines) + "\n")
+        return [
+            "AccountingStorageType=accounting_storage/slurmdbd",
+            "AccountingStorageHost=127.0.0.1",
+            f"AccountingStoragePort={self._dbd_port}",
+            f"AccountingStoragePass={munge}",  # else it looks for the socket of the machine's own munge
+            "AccountingStorageEnforce=associations,limits,qos",
+            "AccountingStorageTRES=gres/gpu",
+        ]
 
     def _secret(self, name: str, size: int) -> None:
         path = self.folder / name
@@ -185,15 +230,76 @@ class Lab:
             ],
         )
         self.wait((munge / "munge.socket").exists, "munged's socket")
+        if self.dbd:
+            self._start_accounting()
         self.start_controller()
         for machine in self.machines:
             self.start_node(machine.name)
         self.wait(lambda: self.node_states() == ["idle"] * len(self.machines), "all nodes idle")
         self.start_rest()
 
+    def _start_accounting(self) -> None:
+        """Start a MariaDB in the lab's folder, on loopback, and slurmdbd on it; and make the account `lab`."""
+        data, own = self.folder / "database", self.folder / "run" / "mariadb.sock"
+        as_root = ["--user=root"] if os.geteuid() == 0 else []
+        make = ["--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal", "--skip-test-db"]
+        self.run("mariadb-install-db", *make, *as_root)
+        self._spawn(
+            "mariadbd",
+            [
+                "mariadbd",
+                "--no-defaults",
+                f"--datadir={data}",
+                f"--socket={own}",
+                f"--port={self._database_port}",
+                "--bind-address=127.0.0.1",
+                f"--pid-file={self.folder}/run/mariadb.pid",
+                "--skip-log-bin",
+                "--innodb-buffer-pool-size=64M",
+                "--innodb-flush-log-at-trx-commit=0",
+                "--innodb-lock-wait-timeout=900",
+                *as_root,
+            ],
+        )
+        self.wait(lambda: own.exists() and answers(self._database_port), "MariaDB")
+        sql = (
+            f"CREATE USER slurm@'127.0.0.1' IDENTIFIED BY '{self._password}'; "
+            "GRANT ALL ON slurm_accounts.* TO slurm@'127.0.0.1';"
+        )
+        self.run("mariadb", "--no-defaults", f"--socket={own}", "-uroot", stdin=sql)
+        self._spawn("slurmdbd", ["slurmdbd", "-D"])
+        self.wait(lambda: answers(self._dbd_port), "slurmdbd")
+        self.run("sacctmgr", "--immediate", "add", "cluster", "lab")
+        self.run("sacctmgr", "--immediate", "add", "account", "lab", "Description=lab", "Organization=lab")
+
+    def add_user(self, user: str, *words: str) -> None:
+        """Let a user use the account `lab`; `words` are for sacctmgr, as QOS=small."""
+        self.run("sacctmgr", "--immediate", "add", "user", user, "Account=lab", *words)
+
+    def add_qos(self, name: str, *words: str) -> None:
+        """Make a QOS; `words` are its limits, as GrpTRES=gres/gpu=2."""
+        self.run("sacctmgr", "--immediate", "add", "qos", name, *words)
+
+    def limit(self, qos: str, *words: str) -> None:
+        """Change the limits of a QOS."""
+        self.run("sacctmgr", "--immediate", "modify", "qos", qos, "set", *words)
+
+    def sacct(self, *fields: str) -> list[dict[str, str]]:
+        """What slurmdbd has of all jobs: a row for each time that one was handed in or put back, without steps."""
+        command = ["sacct", "--allusers", "--duplicates", "--allocations", "--parsable2", "--starttime=now-7days"]
+        head, *rows = self.run(*command, f"--format={','.join(fields)}").splitlines()
+        return [dict(zip(head.split("|"), row.split("|"), strict=True)) for row in rows]
+
     def start_controller(self) -> None:
         """Start slurmctld, also after it was killed: it goes on from its saved state."""
         self._spawn("slurmctld", ["slurmctld", "-D", "-i", "-f", self.environment["SLURM_CONF"]])
+
+    def restart_controller(self) -> None:
+        """End slurmctld as an administrator does, and start it again: it saves what it knows, and reads slurm.conf."""
+        daemon = self.daemons.pop("slurmctld")
+        daemon.terminate()
+        daemon.wait(30)
+        self.start_controller()
 
     def start_node(self, name: str) -> None:
         """Start slurmd of a node, also after a crash."""
@@ -282,12 +388,12 @@ class Lab:
 
     def stop(self) -> None:
         """End every job and every daemon, and remove the folder."""
-        order = sorted(
-            self.daemons, key=lambda name: ("slurmrestd", "slurmctld", "slurmd", "munged").index(name.split()[0])
-        )
+        order = sorted(self.daemons, key=lambda name: STOPPING.index(name.split()[0]))
         for name in order:
+            if STOPPING.index(name.split()[0]) < STOPPING.index("mariadbd"):
+                self.daemons[name].terminate()
+        for name in order:  # the database goes when nobody writes into it
             self.daemons[name].terminate()
-        for name in order:
             try:
                 self.daemons[name].wait(5)
             except subprocess.TimeoutExpired:

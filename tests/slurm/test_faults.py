@@ -1,10 +1,12 @@
 """What fails around the daemon: the controller, slurmrestd, a node. Nothing is lost, and nothing runs twice."""
 
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from tests.slurm.driving import VOLTA, Driven, options_of
@@ -12,6 +14,7 @@ from tests.slurm.lab import Lab, running
 
 from adlro.core.errors import BackendError
 from adlro.core.ports import ENDED, Answer, Backend, JobState, Order, Part
+from adlro.ingest.slurm_live import HANGS_S, Commands, Rest
 from adlro.serve.orchestrator import Orchestrator
 from adlro.serve.slurm import slurm_backend
 from adlro.serve.store import open_store
@@ -60,21 +63,121 @@ def assert_is_an_error_everywhere(driven: Driven, held: str) -> None:
         driven.backend.act([Order(held, "d9", (Part("volta1", VOLTA, 1),))])
 
 
-def test_without_slurmrestd_the_command_line_goes_on_and_a_note_says_so(on_frail: Driven) -> None:
-    lab = on_frail.lab
-    name = on_frail.submit("sleep 0.2")
-    lab.kill("slurmrestd")
+class Counted:
+    """How often slurmrestd answered, and which commands of Slurm's were run, since the last look."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.answered: list[str] = []
+        self.commands: list[str] = []
+        self.longest_s = 0.0
+        ask, run = Rest.ask, Commands.run
+
+        def asked(rest: Rest, method: str, path: str, *more: Any, **named: Any) -> tuple[int, Any]:
+            began = time.monotonic()
+            try:
+                answer = ask(rest, method, path, *more, **named)
+            finally:
+                self.longest_s = max(self.longest_s, time.monotonic() - began)
+            self.answered.append(f"{method} {path.partition('?')[0].rpartition('/')[0] or path.partition('?')[0]}")
+            return answer
+
+        def ran(commands: Commands, command: Sequence[str], *more: Any) -> Any:
+            self.commands.append(command[0])
+            return run(commands, command, *more)
+
+        monkeypatch.setattr(Rest, "ask", asked)
+        monkeypatch.setattr(Commands, "run", ran)
+
+    def since(self) -> tuple[list[str], list[str]]:
+        """What slurmrestd answered and what was run, since this was asked last."""
+        answered, commands = self.answered, self.commands
+        self.answered, self.commands, self.longest_s = [], [], 0.0
+        return answered, commands
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    return Counted(monkeypatch)
+
+
+def test_a_slurmrestd_that_answered_and_is_killed_is_replaced_by_the_commands_until_it_is_back(
+    frail: Lab, counted: Counted, tmp_path: Path
+) -> None:
+    with Driven(frail, "socket") as driven, closing(open_store(f"sqlite:{tmp_path}/adlro.db")) as store:
+        daemon = Orchestrator(driven.backend, store, policy="fcfs-first-fit")
+        first = driven.submit("sleep 0.2")
+        turn_until_ended(daemon, driven, first)
+        answered, commands = counted.since()
+        assert {"GET /jobs", "GET /nodes", "POST /job"} <= set(answered)
+        assert commands == []  # all of it went over slurmrestd: reading, handing in, placing
+
+        frail.kill("slurmrestd")
+        try:
+            second = driven.submit("sleep 0.2")
+            notes = turn_until_ended(daemon, driven, second)
+            answered, commands = counted.since()
+            assert answered == []
+            assert {"squeue", "sinfo", "sbatch", "scontrol"} <= set(commands)
+            assert all("slurmrestd was not used" in note for note in notes)
+            assert notes
+        finally:
+            frail.start_rest()
+
+        third = driven.submit("sleep 0.2")
+        notes = turn_until_ended(daemon, driven, third)
+        answered, commands = counted.since()
+        assert {"GET /jobs", "GET /nodes", "POST /job"} <= set(answered)
+        assert (commands, notes) == ([], [])
+
+
+def turn_until_ended(daemon: Orchestrator, driven: Driven, job: str) -> list[str]:
+    """Take turns until a job has ended well; what the turns noted of slurmrestd."""
+    end, notes = time.monotonic() + 30, []
+    while True:
+        daemon.tick()
+        snapshot = daemon.state().snapshot
+        notes += [note for note in snapshot.notes if "slurmrestd" in note]
+        found = [each for each in snapshot.jobs if each.id == job]
+        if found and found[0].state in ENDED:
+            assert found[0].state is JobState.FINISHED
+            return notes
+        assert time.monotonic() < end, found
+        time.sleep(0.1)
+
+
+def test_a_slurmrestd_that_hangs_holds_up_one_call_and_not_every_one(frail: Lab, counted: Counted) -> None:
+    limit_s = 1.5
+    options = replace(options_of(frail, "socket"), timeout_s=limit_s)
+    with Driven(frail, "socket") as driven, closing(slurm_backend(options)) as backend:
+        names = [driven.submit("sleep 0.2") for _ in range(6)]
+        backend.read()
+        assert "GET /jobs" in counted.since()[0]
+        process = frail.daemons["slurmrestd"]
+        process.send_signal(signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            orders = [Order(name, f"h{name}", (Part("volta0", VOLTA, 1),)) for name in names[:4]]
+            assert all(answer.done for answer in backend.act(orders))
+            for _ in range(3):
+                assert any("slurmrestd was not used" in note for note in backend.read().notes)
+            took_s = time.monotonic() - began
+            answered, commands = counted.since()
+            assert answered == []
+            assert "squeue" in commands
+            assert limit_s <= took_s < 2 * limit_s + 2  # one time-out in seven calls, and the commands
+        finally:
+            process.send_signal(signal.SIGCONT)
+        frail.wait(lambda: not backend.read().notes, "slurmrestd is used again", 2 * HANGS_S)
+        assert "GET /jobs" in counted.since()[0]
+
+
+def test_without_slurmrestd_and_commands_there_is_an_error(on_frail: Driven) -> None:
+    on_frail.lab.kill("slurmrestd")
     try:
-        snapshot = on_frail.read()
-        assert any("slurmrestd was not used" in note for note in snapshot.notes)
-        on_frail.place(name, Part("volta0", VOLTA, 1))
-        assert on_frail.until(name, *ENDED).state is JobState.FINISHED
-        assert on_frail.until(on_frail.submit("sleep 1"), JobState.WAITING).managed
         with pytest.raises(BackendError, match=r"slurmrestd at unix:.* does not answer"):
-            slurm_backend(options_of(lab, "socket-only")).read()
+            slurm_backend(options_of(on_frail.lab, "socket-only")).read()
     finally:
-        lab.start_rest()
-    assert not on_frail.read().notes
+        on_frail.lab.start_rest()
 
 
 def test_a_job_whose_node_crashed_is_placed_again_at_once(on_frail: Driven) -> None:

@@ -114,6 +114,11 @@ class Shadow:
         return "shadow"
 
     @property
+    def can_annotate(self) -> bool:
+        """Shadow mode changes nothing on the cluster."""
+        return False
+
+    @property
     def can_stop(self) -> bool:
         """Never: what a stop would lead to cannot be seen from the real cluster."""
         return False
@@ -163,6 +168,13 @@ class Shadow:
                 self._fresh[job.id] = self._wishes[job.id]
         self._keep(notes)
         return answers
+
+    def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:
+        """Nothing was ever taken from it."""
+        return [Answer(job, False, "shadow mode changes nothing", is_final=True) for job in reasons]
+
+    def annotate(self, lines: Mapping[str, str]) -> None:
+        """Shadow mode changes nothing on the cluster."""
 
     def submit(self, submission: Submission) -> str:
         """Refused: a shadow changes nothing."""

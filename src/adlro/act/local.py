@@ -6,12 +6,14 @@ of two things: a start that never began, or one whose end can be found.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import secrets
 import shutil
 import signal
+import stat
 import sys
 import threading
 import time
@@ -21,8 +23,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from adlro.act.room import Room, is_at, wrong_with
-from adlro.core.errors import BackendError
-from adlro.core.ports import ENDED, Answer, JobState, LiveJob, Order, Part, Snapshot, Submission
+from adlro.core.accounts import Account, Owners
+from adlro.core.errors import AccountError, BackendError
+from adlro.core.ports import (
+    ENDED,
+    Answer,
+    JobState,
+    LiveJob,
+    Order,
+    Output,
+    Part,
+    Snapshot,
+    Submission,
+    nobody_to_give_to,
+)
 from adlro.core.records import WHOLE_GPU, Cluster, Job
 
 RUNNER: Final = Path(__file__).with_name("runner.py")
@@ -39,6 +53,16 @@ DYING_S: Final = 0.5
 
 PASSED_ON: Final = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER")
 """All that a job gets of the daemon's environment: there may be secrets in the rest."""
+
+NOT_FOR_OTHERS: Final = ("HOME", "LOGNAME", "SHELL", "TMPDIR", "USER")
+"""What of that describes the daemon's own account: jobs of other accounts get their own."""
+
+OWN_FOLDER: Final = 0o700
+OPEN_FOLDER: Final = 0o711
+"""A folder that users may pass through to a file of their own, and not list. Our files in it are for us only."""
+
+SHOWN_BYTES: Final = 64 * 1024
+"""How much of the end of each output is shown."""
 
 MARK: Final = "ADLRO_RUN"
 """The variable by which processes of a run are known again."""
@@ -74,8 +98,10 @@ class Local:
 
     `spool` is a folder on a disk of this machine; one daemon at a time may use it. `driver_numbers` says by which
     number its driver knows each GPU of the node, where that is not its place among the GPUs of its vendor.
-    With `has_gpus` false the GPUs are stand-ins. Times are read off the monotonic clock and shown as seconds since
-    1970, so that a clock that is set forwards or back makes no job longer or shorter.
+    With `has_gpus` false the GPUs are stand-ins. `owners` says whose jobs are taken, and whether each runs as the
+    account of its user (this process must be root then); without it all run as the account of this process.
+    Times are read off the monotonic clock and shown as seconds since 1970, so that a clock that is set forwards or back
+    makes no job longer or shorter.
     """
 
     def __init__(
@@ -86,6 +112,7 @@ class Local:
         driver_numbers: Sequence[int] = (),
         has_gpus: bool = False,
         grace_s: float = 10.0,
+        owners: Owners | None = None,
         most_output: int = 16 << 20,
         keep_ended_s: float = 3600.0,
         keep_files_s: float = 7 * 86400.0,
@@ -103,6 +130,8 @@ class Local:
         self._node = cluster.nodes[0]
         self._has_gpus, self._grace_s, self._most_output = has_gpus, grace_s, most_output
         self._keep_ended_s, self._keep_files_s, self._python = keep_ended_s, keep_files_s, python
+        self._owners = owners
+        self._mode = OPEN_FOLDER if owners and owners.are_accounts else OWN_FOLDER
         self._numbers = tuple(driver_numbers) or _numbers_by_vendor(cluster)
         self._monotonic = monotonic
         self._offset = wall() - monotonic()
@@ -127,6 +156,11 @@ class Local:
     def name(self) -> str:
         """What it is, in a word."""
         return "local"
+
+    @property
+    def can_annotate(self) -> bool:
+        """Nobody looks elsewhere than at our own pages."""
+        return False
 
     @property
     def can_stop(self) -> bool:
@@ -156,12 +190,20 @@ class Local:
         with self._lock, self._told("written"):
             return [self._start(order) if order.is_start else self._stop(order) for order in orders]
 
+    def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:
+        """There is no other scheduler."""
+        return nobody_to_give_to(reasons)
+
+    def annotate(self, lines: Mapping[str, str]) -> None:
+        """Nobody looks elsewhere than at ADLRO's own pages."""
+
     def submit(self, submission: Submission) -> str:
         """Write a job into the spool, where it waits; its id."""
         with self._lock, self._told("written"):
             job = replace(submission.job, submit_s=self._now())
             if wrong := wrong_with(job) or _wrong_with_command(submission):
                 raise BackendError(f"job {job.name!r} of user {job.user!r}: {wrong}.")
+            self._account_of(job.user)
             id = self._new_folder()
             record = _as_json(submission) | self._stamp()
             _write(self._jobs / id / "job.json", record)
@@ -203,6 +245,27 @@ class Local:
             folder = self._folder(entry)
             return folder / "out", folder / "err"
 
+    def output(self, job: str) -> Output | None:
+        """The end of what the latest start of a job wrote; None if there is none, or a file is not what it should be.
+
+        The job may have written into these folders itself, so nothing in them is followed: no link, no second name of
+        a file elsewhere, no pipe.
+        """
+        if not (job.isascii() and job.isdigit()):
+            return None
+        try:
+            record = _read(self._jobs / job / "job.json")
+            with contextlib.ExitStack() as stack:
+                folder = _enter(stack, self._jobs / job)
+                runs = [int(name[4:]) for name in os.listdir(folder) if name[:4] == "run-" and name[4:].isdigit()]
+                if record is None or not runs:
+                    return None
+                run = _enter(stack, f"run-{max(runs)}", folder)
+                (out, out_bytes), (err, err_bytes) = (_end_of(name, run) for name in ("out", "err"))
+                return Output(job, str(record["job"]["user"]), out, err, out_bytes, err_bytes)
+        except (OSError, KeyError, TypeError, BackendError):
+            return None
+
     # ---- the spool ---------------------------------------------------------------------------------------------
 
     @property
@@ -224,7 +287,8 @@ class Local:
     def _open(self) -> int:
         """Make the spool if there is none, and keep other daemons out of it."""
         with self._told("opened"):
-            self._jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for folder in (self.spool, self._jobs):
+                self._open_folder(folder)
             file = os.open(self.spool / "lock", os.O_RDWR | os.O_CREAT, 0o600)
             until = time.monotonic() + DYING_S
             while _is_taken(file):
@@ -285,8 +349,33 @@ class Local:
         known = [int(each.name) for each in self._jobs.iterdir() if each.name.isdigit()]
         number = max([(_read(file) or {}).get("number", 1), *(each + 1 for each in known)])
         _write(file, {"number": number + 1})
-        (self._jobs / str(number)).mkdir(mode=0o700)
+        self._make_folder(self._jobs / str(number))
         return str(number)
+
+    def _open_folder(self, path: Path) -> None:
+        """Make a folder of the spool, or use one that nobody else may change."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._make_folder(path)
+        except FileExistsError:
+            found = path.lstat() if self._mode == OPEN_FOLDER else path.stat()
+            if not stat.S_ISDIR(found.st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, "it is no folder", str(path)) from None
+            if self._mode == OPEN_FOLDER and (found.st_uid != os.geteuid() or found.st_mode & 0o022):
+                raise BackendError(
+                    f"others may change {path}, and jobs run as their users. Name a folder in [local] that belongs to "
+                    "the daemon's account, and that nobody else may write to."
+                ) from None
+
+    def _make_folder(self, path: Path) -> None:
+        """A folder of ours; the umask does not count."""
+        path.mkdir(mode=OWN_FOLDER)
+        if self._mode != OWN_FOLDER:
+            path.chmod(self._mode)
+
+    def _account_of(self, user: str) -> Account | None:
+        """The account that a job of this user runs as; None: that of this process. Raises AccountError."""
+        return self._owners.account(user) if self._owners else None
 
     def _forget(self) -> None:
         """Show no more what ended long ago and was shown, and after days throw its files away."""
@@ -438,9 +527,13 @@ class Local:
         parts = self._room.fit(entry.job, order.parts)
         if isinstance(parts, str):
             return Answer(order.job, False, parts)
+        try:
+            account = self._account_of(entry.job.user)  # now: it may have been removed since the job was submitted
+        except AccountError as error:
+            return Answer(order.job, False, str(error))
         entry.run += 1
         try:
-            self._launch(entry, order.decision, parts)
+            self._launch(entry, order.decision, parts, account)
         except OSError as error:
             return Answer(order.job, False, f"cannot start it: {error.strerror or error}")
         entry.state, entry.parts, entry.decision = JobState.PLACED, parts, order.decision
@@ -449,11 +542,11 @@ class Local:
         self._room.take(entry.id, entry.job, parts)
         return Answer(order.job, True)
 
-    def _launch(self, entry: _Entry, decision: str, parts: tuple[Part, ...]) -> None:
+    def _launch(self, entry: _Entry, decision: str, parts: tuple[Part, ...], account: Account | None) -> None:
         """Write the order down, take the lock of the run, and hand both to a runner."""
         folder = self._folder(entry)
-        folder.mkdir(mode=0o700)
-        _write(folder / "order.json", self._order(entry, folder, decision, parts))
+        self._make_folder(folder)
+        _write(folder / "order.json", self._order(entry, folder, decision, parts, account))
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -472,18 +565,21 @@ class Local:
         finally:
             os.close(lock)
 
-    def _order(self, entry: _Entry, folder: Path, decision: str, parts: tuple[Part, ...]) -> dict[str, Any]:
+    def _order(
+        self, entry: _Entry, folder: Path, decision: str, parts: tuple[Part, ...], account: Account | None
+    ) -> dict[str, Any]:
         """All that the runner must know."""
         job, submission, mark = entry.job, entry.submission, secrets.token_hex(16)
         memory = round(job.memory_gb * GIB) if job.memory_gb else None
-        environment = _passed_on() | dict(submission.environment) | self._sight(job, parts)
+        environment = _passed_on(account) | dict(submission.environment) | self._sight(job, parts)
         # Drivers reserve far more addresses than they use, so only jobs without one are held to a number of them.
         bounded = memory is not None and not (job.gpus and self._has_gpus)
         return {
             "decision": decision,
             "parts": [asdict(part) for part in parts],
             "command": list(submission.command),
-            "directory": submission.directory or str(folder),
+            "directory": submission.directory or (account.home if account else str(folder)),
+            "account": None if account is None else [account.uid, account.gid, list(account.groups)],
             "environment": environment | {"ADLRO_JOB": entry.id, MARK: mark},
             "mark": mark,
             "limit_s": job.limit_s,
@@ -588,6 +684,29 @@ def _ending(end: Mapping[str, Any]) -> str:
         return f"signal {end['signal']}"
 
 
+def _enter(stack: contextlib.ExitStack, path: Path | str, inside: int | None = None) -> int:
+    """Open a folder that is no link; it is closed with the stack."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=inside)
+    stack.callback(os.close, folder)
+    return folder
+
+
+def _end_of(name: str, folder: int) -> tuple[str, int]:
+    """The end of a plain file of a folder that has no other name, and the size of all of it; nothing else is read."""
+    try:
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return "", 0
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+            return "", 0
+        skipped = max(0, status.st_size - SHOWN_BYTES)
+        return os.pread(file, SHOWN_BYTES, skipped).decode("utf-8", "replace"), status.st_size
+    finally:
+        os.close(file)
+
+
 def _is_held(lock: Path) -> bool:
     """Whether somebody holds the lock of a run, so that its runner is alive."""
     try:
@@ -612,7 +731,9 @@ def _is_taken(file: int) -> bool:
 def _write(path: Path, record: Mapping[str, Any]) -> None:
     """Write a file whole or not at all, so that it lasts."""
     unfinished = path.with_name(f"{path.name}.tmp")
-    with open(unfinished, "w", encoding="utf-8") as file:
+    unfinished.unlink(missing_ok=True)
+    made = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(made, "w", encoding="utf-8") as file:
         json.dump(record, file)
         file.flush()
         os.fsync(file.fileno())
@@ -681,6 +802,10 @@ def _numbers_by_vendor(cluster: Cluster) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def _passed_on() -> dict[str, str]:
-    """What a job gets of the daemon's environment."""
-    return {name: value for name in PASSED_ON if (value := os.environ.get(name)) is not None}
+def _passed_on(account: Account | None = None) -> dict[str, str]:
+    """What a job gets of the daemon's environment; the account's own values in place of those of the daemon's."""
+    found = {name: value for name in PASSED_ON if (value := os.environ.get(name)) is not None}
+    if account is None:
+        return found
+    theirs = {"HOME": account.home, "LOGNAME": account.name, "SHELL": account.shell, "USER": account.name}
+    return {name: value for name, value in found.items() if name not in NOT_FOR_OTHERS} | theirs

@@ -8,6 +8,7 @@ end the job. The job begins only after `child.json` is on the disk, and is kille
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import resource
@@ -33,14 +34,18 @@ NOT_FOUND: Final = 127
 class Output:
     """One stream of the job on its way to a file: so many bytes of it, and never an error to the job."""
 
-    def __init__(self, name: str, pipe: int, most: int) -> None:
+    def __init__(self, name: str, pipe: int, most: int, account: Any = None) -> None:
         self.name, self.pipe, self.most = name, pipe, most
         self.written = 0
         self.lost = 0
         self.why = ""
         self.file = -1
         try:
-            self.file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            if account is None:
+                self.file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            else:  # a new file, which its user may read; only we may write into this folder
+                self.file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+                os.fchown(self.file, account[0], account[1])
         except OSError as error:
             self.why = error.strerror or "error"
 
@@ -126,7 +131,8 @@ def run(order: dict[str, Any], told: dict[str, bool], wake: int) -> None:
         os.write(begin, b"!")
     os.close(begin)
     failed = os.read(said, CHUNK).decode(errors="replace")  # ends at once when the command is there
-    outputs = [Output("out", out, order["most_output"]), Output("err", err, order["most_output"])]
+    most, account = order["most_output"], order.get("account")
+    outputs = [Output("out", out, most, account), Output("err", err, most, account)]
     for pipe in (out, err):
         os.set_blocking(pipe, False)
     status, why, text = watch(pid, order, told, wake, outputs)
@@ -156,7 +162,6 @@ def become(order: dict[str, Any], go: int, begin: int, say: int, out: int, err: 
     try:
         os.close(begin)
         os.setsid()
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
@@ -170,6 +175,12 @@ def become(order: dict[str, Any], go: int, begin: int, say: int, out: int, err: 
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write("500")  # if memory runs out, the job goes before the daemon
         os.umask(0o022)
+        if order.get("account") is not None:
+            what = "its account"
+            take_account((out, err), *order["account"])
+            what = "its process"
+        # After the change of account, which takes this away; before the word to go, which never comes from the dead.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.read(go, 1) != b"!":
             os._exit(CANNOT_RUN)
         what = order["directory"]
@@ -182,6 +193,23 @@ def become(order: dict[str, Any], go: int, begin: int, say: int, out: int, err: 
         with contextlib.suppress(OSError):
             os.write(say, f"cannot run it: {said}: {what!r}".encode())
     os._exit(code)
+
+
+def take_account(streams: tuple[int, ...], uid: int, gid: int, groups: list[int]) -> None:
+    """Become this user for good, with these groups only. Raises OSError unless all of it came about."""
+    for stream in streams:
+        os.fchown(stream, uid, gid)  # so that the job may open /dev/stdout
+    os.setgroups(groups)
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    took = os.getresuid() == (uid,) * 3 and os.getresgid() == (gid,) * 3 and set(os.getgroups()) == set(groups)
+    if not took or uid == 0:
+        raise PermissionError(errno.EPERM, "it cannot run as its user")
+    try:
+        os.setresuid(0, 0, 0)
+    except PermissionError:
+        return
+    raise PermissionError(errno.EPERM, "it could become root again")
 
 
 def watch(

@@ -8,13 +8,23 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from adlro.act.room import Gpu, Host, Room, is_at, wrong_with
 from adlro.core.errors import AdlroError, BackendError
-from adlro.core.ports import ENDED, Answer, JobState, LiveJob, Order, Part, Snapshot, Submission
+from adlro.core.ports import (
+    ENDED,
+    Answer,
+    JobState,
+    LiveJob,
+    Order,
+    Part,
+    Snapshot,
+    Submission,
+    nobody_to_give_to,
+)
 from adlro.core.records import WHOLE_GPU, Cluster, Disturbance, Job, Link, Placing, SpeedOf
 
 SECONDS_IF_UNSAID: Final = 600.0
@@ -137,6 +147,11 @@ class Simulated:
         return "simulated"
 
     @property
+    def can_annotate(self) -> bool:
+        """Nobody looks elsewhere than at our own pages."""
+        return False
+
+    @property
     def can_stop(self) -> bool:
         """Whether orders to stop a job are carried out."""
         return True
@@ -162,6 +177,13 @@ class Simulated:
         with self._lock:
             self._advance()
             return [self._start(order) if order.is_start else self._stop(order) for order in orders]
+
+    def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:
+        """There is no other scheduler."""
+        return nobody_to_give_to(reasons)
+
+    def annotate(self, lines: Mapping[str, str]) -> None:
+        """Nobody looks elsewhere than at ADLRO's own pages."""
 
     def submit(self, submission: Submission) -> str:
         """Hand a job in, at this moment; its id."""

@@ -7,11 +7,14 @@ between the job is held: whoever dies there leaves it waiting, not lost.
 import re
 import secrets
 import shlex
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
-from adlro.core.errors import BackendError
+from adlro.core.accounts import Account, account_of, checked_name
+from adlro.core.errors import AccountError, BackendError
 from adlro.core.ports import ENDED, Answer, JobState, LiveJob, Order, Part, Snapshot, Submission
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Job
 
@@ -28,12 +31,20 @@ CONTROLLER_GONE: Final = re.compile(
 SAYS_NOTHING: Final = "Unexpected message received"
 """What Slurm says of an update when the controller is gone, and of some that it refuses."""
 
+HUNG_S: Final = 5.0
+BARRED_S: Final = 600.0
+"""A user whose sbatch failed only after HUNG_S, while Slurm was up, may submit again after this time."""
+
 ARRAY_UPDATE: Final = "job array update"
 """22.05's slurmrestd says that this failed when it has been done."""
 
 
 class RefusedError(Exception):
     """Slurm said no to an order; the text is what it said."""
+
+
+class NotNowError(Exception):
+    """An order that does not fit the job as it is now; Slurm was not asked."""
 
 
 class Told(Protocol):
@@ -87,8 +98,12 @@ class Told(Protocol):
     def together(self) -> str:
         """It, or it with the tasks that wait in one record with it."""
 
-    def comment(self, **words: str) -> str:
-        """Its comment with these words of ours; an empty one is taken away."""
+    @property
+    def line(self) -> str:
+        """What users are told in its comment now."""
+
+    def comment(self, line: str = "", **words: str) -> str:
+        """Its comment with this line for users and these words of ours; an empty one is taken away."""
 
 
 class Reader(Protocol):
@@ -146,8 +161,8 @@ class Ran(Protocol):
 class Commands(Protocol):
     """Slurm's own commands."""
 
-    def run(self, command: Sequence[str], stdin: str = "") -> Ran:
-        """Run one to its end."""
+    def run(self, command: Sequence[str], stdin: str = "", account: Account | None = None) -> Ran:
+        """Run one to its end: as this account, or as ourselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +183,9 @@ class Way(Protocol):
 
     def place(self, place: Place) -> None:
         """Pin a job to nodes, or to none, and let it go."""
+
+    def note(self, job: str, comment: str) -> None:
+        """Write the comment of a job."""
 
     def cancel(self, job: str) -> None:
         """End a job for good."""
@@ -201,6 +219,10 @@ class RestWay:
         if place.begin_s is not None:
             body["begin_time"] = {"set": True, "number": int(place.begin_s)} if new else "now"
         self._post(f"/job/{place.job}", body)
+
+    def note(self, job: str, comment: str) -> None:
+        """Write the comment of a job."""
+        self._post(f"/job/{job}", {"comment": comment})
 
     def cancel(self, job: str) -> None:
         """End a job for good."""
@@ -296,6 +318,18 @@ class CommandWay:
         self._run(["scontrol", "update", f"JobId={place.job}", *words])
         self._run(["scontrol", "release", place.job])
 
+    def withdraw(self, job: str, comment: str) -> None:
+        """Hold a job that was let go and has not begun, then unpin it: in between it cannot start elsewhere.
+
+        slurmrestd has no word for this: its hold is an administrator's, which is not ours to end.
+        """
+        self._run(["scontrol", "uhold", job])
+        self._run(["scontrol", "update", f"JobId={job}", "ReqNodeList=", f"Comment={comment}"])
+
+    def note(self, job: str, comment: str) -> None:
+        """Write the comment of a job."""
+        self._run(["scontrol", "update", f"JobId={job}", f"Comment={comment}"])
+
     def clear_gpus(self, job: str, comment: str) -> None:
         """Take away what GPUs a held job asks for, and note in its comment how many they were.
 
@@ -303,20 +337,19 @@ class CommandWay:
         """
         self._run(["scontrol", "update", f"JobId={job}", "TresPerNode=", f"Comment={comment}"])
 
-    def put_back(self, job: str) -> None:
-        """End a running job so that it waits, held."""
+    def put_back(self, job: str, comment: str) -> None:
+        """End a running job so that it waits, held. The comment says first for whom."""
+        self.note(job, comment)
         self._run(["scontrol", "requeuehold", job])
-
-    def hold(self, job: str) -> None:
-        """Hold a job that has not begun, as its owner would."""
-        self._run(["scontrol", "uhold", job])
 
     def cancel(self, job: str) -> None:
         """End a job for good."""
         self._run(["scancel", job])
 
     def submit(self, script: str, job: Mapping[str, Any], name: str) -> str:
-        """Hand a script in, held."""
+        """Hand a script in, held. With an account sbatch itself runs as that user: what Slurm checks of a login, it
+        checks of the job, and the job gets the user's uid, gid and groups. `sbatch --uid` would keep root's group.
+        """
         command = [
             "sbatch",
             "--parsable",
@@ -327,8 +360,8 @@ class CommandWay:
             f"--comment={job['comment']}",
             f"--chdir={job['directory']}",
         ]
-        if job["uid"]:
-            command.append(f"--uid={job['uid']}")
+        if job["account"]:
+            command.append("--propagate=NONE")  # the limits of this process are not the user's
         if job["partition"]:
             command.append(f"--partition={job['partition']}")
         if job["gpus"]:
@@ -341,17 +374,25 @@ class CommandWay:
             command.append(f"--mem={job['memory_mib']}M")
         if job["minutes"]:
             command.append(f"--time={job['minutes']}")
-        said = self._run(command, script).strip().splitlines()
-        if not said:
+        said = self._run(command, script, job["account"]).strip().splitlines()
+        found = said[-1].partition(";")[0] if said else ""
+        if not re.fullmatch(r"[0-9]{1,10}", found):
             raise BackendError("sbatch took a job and told no id for it.")
-        return said[-1].partition(";")[0]
+        return found
+
+    def administrator(self) -> int:
+        """The uid of SlurmUser, who may do everything in Slurm."""
+        found = re.search(r"^SlurmUser\s*=\s*\S*\(([0-9]+)\)\s*$", self._run(["scontrol", "show", "config"]), re.M)
+        if found is None:
+            raise BackendError("'scontrol show config' does not tell SlurmUser.")
+        return int(found[1])
 
     def is_up(self) -> bool:
         """Whether the controller answers."""
         return "is UP" in self._commands.run(["scontrol", "ping"]).out
 
-    def _run(self, command: Sequence[str], stdin: str = "") -> str:
-        ran = self._commands.run(command, stdin)
+    def _run(self, command: Sequence[str], stdin: str = "", account: Account | None = None) -> str:
+        ran = self._commands.run(command, stdin, account)
         if ran.code != 0:
             said = ran.said
             raise BackendError(f"{command[0]}: {said}.") if CONTROLLER_GONE.search(said) else RefusedError(said)
@@ -363,12 +404,14 @@ class CommandWay:
 
 @dataclass(frozen=True, slots=True)
 class Handing:
-    """How jobs are handed in for others."""
+    """How jobs of the API are handed in."""
 
     as_whom: str = "nobody"
-    """nobody: they are not, users call sbatch; self: as whom the daemon runs as; user: as their owner (needs root)."""
+    """nobody: they are not, users call sbatch; self: as the daemon's account; user: as their user (needs root)."""
     partition: str = ""
     directory: str = "/tmp"
+    min_uid: int = 0
+    """The lowest uid that jobs may run as; 0 is UID_MIN of /etc/login.defs."""
 
 
 @final
@@ -391,6 +434,13 @@ class Slurm:
         self._largest = largest_node or most_on_a_node
         self._done: dict[str, str] = {}  # orders since the last reading
         self._snapshot: Snapshot | None = None
+        self._slurm_user: int | None = None  # asked for once
+        self._barred: dict[int, float] = {}  # uids whose sbatch did not end, and until when they wait
+
+    @property
+    def can_annotate(self) -> bool:
+        """The line stands in the comment, which squeue shows."""
+        return True
 
     @property
     def can_stop(self) -> bool:
@@ -411,6 +461,41 @@ class Slurm:
         """Carry out orders, each as far as Slurm lets us."""
         return [self._carry_out(order) for order in orders]
 
+    def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:
+        """Hand jobs to Slurm for good: unpinned, not held, with the reason in their comment."""
+        now_s = self._snapshot.time_s if self._snapshot else 0.0
+        ways = self._ways()
+        answers, given = [], dict[str, GivenBack]()
+        for job, reason in reasons.items():
+            told = self._reader.told(job)
+            if told is None or not told.is_ours_to_give_back:
+                answers.append(Answer(job, False, "it does not wait for ADLRO"))
+                continue
+            if told.together not in given:  # tasks that wait in one record go together
+                line = f"given back to Slurm: {reason}"
+                order = list(reversed(ways)) if told.is_task else ways
+                given[told.together] = _give_back(_freed(told, now_s, line), order)
+            done = given[told.together]
+            if done.done:
+                self._done[job] = ""
+            answers.append(Answer(job, done.done, done.said))
+        return answers
+
+    def annotate(self, lines: Mapping[str, str]) -> None:
+        """Write a line into the comment of each waiting job, where `squeue -o %k` shows it."""
+        for job, line in lines.items():
+            told = self._reader.told(job)
+            if told is None or job in self._done:  # its comment has changed since it was read
+                continue
+            if not told.is_pending or told.together != told.live.id or told.line == line:
+                continue  # tasks that wait in one record would each become a record of their own
+            with suppress(RefusedError):
+                self._note(told, told.comment(line))
+
+    def _note(self, told: Told, comment: str) -> None:
+        """Write the comment of a job."""
+        self._tell(lambda way: way.note(told.live.id, comment), told.is_task)
+
     def submit(self, submission: Submission) -> str:
         """Hand a job in, held for us; its id."""
         job = submission.job
@@ -418,8 +503,7 @@ class Slurm:
             raise BackendError(
                 "this daemon hands no jobs in to Slurm: use sbatch, or set submit_as of [slurm] to 'self' or 'user'."
             )
-        if self._handing.as_whom == "user" and job.user in ("", "root"):
-            raise BackendError(f"a job is handed in as its owner, and '{job.user}' is nobody who may own one.")
+        account = self._account_of(job.user)
         if not submission.command:
             raise BackendError("a job for Slurm needs a command.")
         if job.share != WHOLE_GPU:
@@ -428,17 +512,37 @@ class Slurm:
         snapshot = self._snapshot or self.read()
         wish = {
             "comment": " ".join(_words_of(job, token, self._handing.as_whom)),
-            "directory": submission.directory or self._handing.directory,
+            "directory": submission.directory or (account.home if account else self._handing.directory),
             "partition": self._handing.partition,
             "gpus": job.gpus,
             "spreads": job.gpus > self._largest(snapshot),
             "cpus": -int(-job.cpus // 1),
             "memory_mib": int(job.memory_gb * 1e9 / 1024**2),
             "minutes": -int(-(job.limit_s or 0.0) // 60),
-            "uid": job.user if self._handing.as_whom == "user" else "",
+            "account": account,
         }
         name = "".join(sign for sign in job.name if sign.isprintable())[:LONGEST_NAME] or "adlro"
-        return self._hand_in(script_of(submission), wish, name, token)
+        # sbatch runs with a umask that keeps the output file private; files that the job makes are as usual.
+        script = script_of(submission, ("umask 022",) if account else ())
+        return self._hand_in(script, wish, name, token)
+
+    def _account_of(self, user: str) -> Account | None:
+        """The account that a job of this user runs as; None: the daemon's own. Raises AccountError."""
+        if self._handing.as_whom != "user":
+            checked_name(user or "adlro")
+            return None
+        account = account_of(user, self._handing.min_uid)
+        if self._commands is None:  # slurmrestd runs jobs as the owner of our token
+            raise AccountError("a job can be submitted as its user with Slurm's commands only, and they are off.")
+        if (wait_s := self._barred.get(account.uid, 0.0) - time.monotonic()) > 0:
+            raise AccountError(
+                f"the last sbatch of {user!r} hung while Slurm was up. Find out why, and try again in {wait_s:.0f} s."
+            )
+        if self._slurm_user is None:
+            self._slurm_user = self._commands.administrator()
+        if account.uid == self._slurm_user:
+            raise AccountError(f"jobs may not run as {user!r}: it is SlurmUser, who may do everything in Slurm.")
+        return account
 
     def cancel(self, job: str) -> None:
         """End a job for good."""
@@ -467,8 +571,10 @@ class Slurm:
             return Answer(order.job, False, "Slurm does not know this job")
         try:
             said = self._start(told, order) if order.is_start else self._stop(told, order)
+        except NotNowError as no:
+            return Answer(order.job, False, str(no))
         except RefusedError as no:
-            return Answer(order.job, False, f"Slurm says: {no}")
+            return Answer(order.job, False, f"Slurm says: {no}", is_final=order.is_start)
         self._done[order.job] = order.decision
         return Answer(order.job, True, said)
 
@@ -479,11 +585,11 @@ class Slurm:
         if earlier == order.decision or (live.decision == order.decision and live.state is not JobState.WAITING):
             return "it is there already"
         if earlier is not None:
-            raise RefusedError("it was placed by another decision in this turn")
+            raise NotNowError("it was placed by another decision in this turn")
         if live.state is not JobState.WAITING or not live.managed:
-            raise RefusedError(f"it is {live.state}" if live.managed else "it is not ours to place")
+            raise NotNowError(f"it is {live.state}" if live.managed else "it is not ours to place")
         if sum(part.count for part in order.parts) != live.job.gpus:
-            raise RefusedError(f"it asks for {live.job.gpus} GPUs, and the order has others")
+            raise NotNowError(f"it asks for {live.job.gpus} GPUs, and the order has others")
         gres, words, said = self._request(told, order.parts)
         words |= {"decision": order.decision, "held": "", "restarts": str(told.restarts)}
         words |= {"submit": f"{live.job.submit_s:.0f}"}
@@ -524,7 +630,7 @@ class Slurm:
             if kind := self._reader.type_of(first.node, first.model):
                 return f"gpu:{kind}:{first.count}"
         elif len(counts) > 1:
-            raise RefusedError("it asks for the same number of GPUs on each node, and the order has others")
+            raise NotNowError("it asks for the same number of GPUs on each node, and the order has others")
         asked_each = f"gpu:{first.count}"
         return None if told.asked.rpartition(":")[2] == str(first.count) else asked_each
 
@@ -532,17 +638,19 @@ class Slurm:
         """Put a job back so that it waits again."""
         commands = self._commands
         if commands is None:
-            raise RefusedError("putting a job back needs the command line, which was not given")
+            raise NotNowError("putting a job back needs the command line, which was not given")
+        held = told.comment(decision="", placed="", held="yes")
+        if told.is_pending and not told.is_held:  # let go to a place, and it has not begun
+            self._say(lambda _: commands.withdraw(told.live.id, held), commands)
+            return ""
         if told.live.state is JobState.WAITING:
             return "it waits already"
-        if told.live.state is JobState.PLACED:
-            self._say(lambda _: commands.hold(told.live.id), commands)
-            return ""
         if told.live.state is not JobState.RUNNING or not told.live.managed:
-            raise RefusedError(f"it is {told.live.state}" if told.live.managed else "it is not ours to stop")
+            raise NotNowError(f"it is {told.live.state}" if told.live.managed else "it is not ours to stop")
         if not told.may_requeue:
-            raise RefusedError("it was handed in with --no-requeue")
-        self._say(lambda _: commands.put_back(told.live.id), commands)
+            raise NotNowError("it was handed in with --no-requeue")
+        again = told.comment(held="yes")
+        self._say(lambda _: commands.put_back(told.live.id, again), commands)
         return ""
 
     def _tell(self, say: Callable[[Way], None], is_task: bool = False) -> None:
@@ -571,7 +679,9 @@ class Slurm:
 
     def _hand_in(self, script: str, wish: Mapping[str, Any], name: str, token: str) -> str:
         """Hand in once. If the answer got lost, look whether the job is there before anybody tries again."""
-        ways = [self._commands] if wish["uid"] and self._commands is not None else self._ways()
+        account: Account | None = wish["account"]
+        ways = [self._commands] if account and self._commands is not None else self._ways()
+        began = time.monotonic()
         for way in ways:
             try:
                 if isinstance(way, RestWay) and self._rest is not None:
@@ -585,14 +695,17 @@ class Slurm:
             except RefusedError as said:
                 raise BackendError(f"Slurm does not take the job: {said}.") from None
             except BackendError as error:
-                return self._found(token, error)
+                # A user can stop a process of theirs, and everybody waits for it here: not again and again.
+                if account and time.monotonic() - began >= HUNG_S and way.is_up():
+                    self._barred[account.uid] = time.monotonic() + BARRED_S
+                return self._found(token, account, error)
         raise BackendError("there is no way to tell Slurm anything: neither slurmrestd nor its commands.")
 
-    def _found(self, token: str, error: BackendError) -> str:
-        """The job with this token, after an answer that got lost."""
+    def _found(self, token: str, account: Account | None, error: BackendError) -> str:
+        """The job with this token, after an answer that got lost. Others can read the token: it must be its user's."""
         self.read()
         for told in self._reader.all_told():
-            if told.words.get("token") == token:
+            if told.words.get("token") == token and (account is None or told.live.job.user == account.name):
                 return told.live.id
         raise BackendError(f"{error} The job is not in the queue: hand it in again.")
 
@@ -602,8 +715,8 @@ def most_on_a_node(snapshot: Snapshot) -> int:
     return max((gpus.count for node in snapshot.cluster.nodes for gpus in node.gpus), default=0)
 
 
-def script_of(submission: Submission) -> str:
-    """The script of a job: its words are quoted, so that each is what it was."""
+def script_of(submission: Submission, first: Sequence[str] = ()) -> str:
+    """The script of a job: its words are quoted, so that each is what it was. `first` are lines before its own."""
     names = [name for name in submission.environment if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)]
     if odd := set(submission.environment) - set(names):
         raise BackendError(f"'{sorted(odd)[0]}' is no name of a variable.")
@@ -611,7 +724,7 @@ def script_of(submission: Submission) -> str:
         raise BackendError("a command cannot have a zero byte in it.")
     exports = {"PATH": PATH, **submission.environment}
     lines = [f"export {name}={shlex.quote(value)}" for name, value in exports.items()]
-    return "\n".join(["#!/bin/sh", *lines, f"exec {shlex.join(submission.command)}", ""])
+    return "\n".join(["#!/bin/sh", *first, *lines, f"exec {shlex.join(submission.command)}", ""])
 
 
 def _words_of(job: Job, token: str, as_whom: str) -> Iterator[str]:
@@ -655,15 +768,18 @@ def release_all(reader: Reader, ways: Sequence[Way], now_s: float) -> list[Given
         name = told.together
         if name in given or not told.is_ours_to_give_back:
             continue
-        gpus = told.words.get("gpus", "0")
-        lacks = not told.asked and not told.is_per_job and gpus != "0"
-        gone = dict.fromkeys(("decision", "held", "restarts", "submit", "gpus", "placed"), "")
-        comment = told.comment(**gone, released=f"{now_s:.0f}")
-        nodes = () if told.is_pinned else None  # scontrol takes no empty list for tasks that wait together
-        gres = f"gpu:{gpus}" if lacks else None
-        place = Place(name, nodes, comment, gres, now_s if told.restarts else None)
-        given[name] = _give_back(place, ways)
+        given[name] = _give_back(_freed(told, now_s), ways)
     return list(given.values())
+
+
+def _freed(told: Told, now_s: float, line: str = "") -> Place:
+    """What gives a job back to Slurm: no pin, no hold, and our words gone but for the moment."""
+    gpus = told.words.get("gpus", "0")
+    lacks = not told.asked and not told.is_per_job and gpus != "0"
+    gone = dict.fromkeys(("decision", "held", "restarts", "submit", "gpus", "placed"), "")
+    comment = told.comment(line, **gone, released=f"{now_s:.0f}")
+    nodes = () if told.is_pinned else None  # scontrol takes no empty list for tasks that wait together
+    return Place(told.together, nodes, comment, f"gpu:{gpus}" if lacks else None, now_s if told.restarts else None)
 
 
 def _give_back(place: Place, ways: Sequence[Way]) -> GivenBack:

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 import typer
 
 from adlro import __version__
-from adlro.cli import ingest, lists, live, predict, report, runs, serve, shadow, slurm, trace, train, warm
+from adlro.cli import ingest, lists, live, monitoring, predict, report, runs, serve, shadow, slurm, trace, train, warm
 from adlro.cli.output import say
 from adlro.core.errors import AdlroError, CatalogueError, UsageError
 
@@ -76,6 +76,7 @@ app.command()(live.top)
 app.add_typer(live.app_of_tokens, name="token")
 app.add_typer(slurm.app, name="slurm")
 app.add_typer(shadow.app, name="shadow")
+app.add_typer(monitoring.app, name="monitoring")
 app.command()(runs.bench)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from adlro.core.records import Cluster, GpuModel
     from adlro.core.telemetry import GpuSeen, Readings
-    from adlro.normalise.telemetry import ModelOf, Telemetry
+    from adlro.normalise.telemetry import Telemetry
 
 Look = Callable[[], "Readings"]
 
@@ -47,6 +47,14 @@ def ingest(
     slurm: Annotated[
         Path | None,
         typer.Option("--slurm", metavar="FILE", help="Output of 'scontrol show node': print it as a cluster file."),
+    ] = None,
+    types: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--types",
+            metavar="TYPE=MODEL",
+            help="With --slurm: the GPU model of a GRES type, as in turing=t4 (repeatable).",
+        ),
     ] = None,
     cluster: Annotated[
         str | None,
@@ -74,7 +82,7 @@ def ingest(
             "'adlro ingest --help' says more."
         )
     if slurm is not None:
-        show_slurm(slurm, as_json)
+        show_slurm(slurm, as_json, types)
         return
     look = looker(prometheus, metrics, nvml, timeout, oldest)
     pictures = watched(look, cluster, oldest, every, looks if watch else 1)
@@ -380,18 +388,17 @@ def printable(text: str) -> str:
 # ---- Slurm -------------------------------------------------------------------------------------------------------
 
 
-def show_slurm(path: Path, as_json: bool) -> None:
+def show_slurm(path: Path, as_json: bool, types: list[str] | None = None) -> None:
     """Print the nodes that Slurm reports as a cluster file."""
     from dataclasses import asdict
 
-    from adlro.catalogue.gpus import find_gpu
+    from adlro.cli.slurm import pairs_of
     from adlro.ingest.slurm import cluster_toml, nodes_of, read_nodes
-    from adlro.ingest.telemetry.names import model_of
+    from adlro.serve.slurm import SlurmOptions, naming_of
 
     text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8", errors="replace")
     found = read_nodes(text, str(path))
-    model: ModelOf = lambda name: model_of(name, find_gpu)  # noqa: E731
-    nodes, problems = nodes_of(found, model)
+    nodes, problems = nodes_of(found, naming_of(SlurmOptions(types=pairs_of(types))).model_of)
     for problem in problems:
         say(f"adlro: {problem}")
     if as_json:

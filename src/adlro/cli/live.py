@@ -3,18 +3,21 @@
 import os
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
 from adlro.cli.asking import Daemon, Where, in_path, printable
 from adlro.cli.lists import Json
 from adlro.cli.options import spread
-from adlro.cli.output import plain_table, print_json, show_list, stdout
+from adlro.cli.output import fitted, plain_table, print_json, show_list, stdout
 from adlro.cli.trace import length
 from adlro.core.errors import UsageError
+from adlro.serve.words import clock, day, moment
 
 if TYPE_CHECKING:
     from adlro.serve.tokens import TokenFile
@@ -24,6 +27,11 @@ LIVE: Final = ("running", "placed", "waiting")
 UNITS: Final = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 PARTS_OF_TIME: Final = re.compile(r"(\d+(?:\.\d+)?)(min|s|m|h|d)")
 CLOCK: Final = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?")
+SHADOW: Final = "shadow"
+"""The back end that starts nothing."""
+HEADINGS: Final = ("job", "user", "name", "GPUs", "state", "for", "where, or predicted start")
+GIVING: Final = {0: (8, 24), 1: (6, 16), 2: (8, 40), 6: (30, 80)}
+"""Columns of HEADINGS that give way on a narrow screen: the least and the most that each has."""
 KEPT_WIDTH: Final = 80
 KEPT_HEIGHT: Final = 50
 """A screen has so many columns and lines where there is no terminal."""
@@ -72,24 +80,30 @@ def show_jobs(page: dict[str, Any]) -> None:
     if not page["jobs"]:
         out.print("No job." if not page["total"] else f"No more than {page['total']:,} jobs.", markup=False)
         return
-    table = plain_table()
-    table.add_column("job", style="cyan", no_wrap=True)
-    table.add_column("user", no_wrap=True, max_width=10)
-    table.add_column("name", no_wrap=True, min_width=8, max_width=32)
-    table.add_column("GPUs", justify="right", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    table.add_column("for", justify="right", no_wrap=True)
-    table.add_column("where, or predicted start", no_wrap=True)
-    for live in page["jobs"]:
-        table.add_row(*job_cells(live, page["starts"].get(live["id"]), page["time_s"]))
-    out.print(table)
+    is_shadow = page.get("backend") == SHADOW
+    rows = [job_cells(live, page["starts"].get(live["id"]), page["time_s"], is_shadow) for live in page["jobs"]]
+    out.print(jobs_table(rows, out.width))
     first, shown = page["offset"] + 1, len(page["jobs"])
     if page["total"] > shown:
         rest = f"Jobs {first:,} to {first + shown - 1:,} of {page['total']:,}; --offset and --limit show others."
         out.print(Text(rest, "dim"))
 
 
-def job_cells(live: dict[str, Any], start: dict[str, Any] | None, now: float) -> tuple[Text, ...]:
+def jobs_table(rows: Sequence[Sequence[str]], width: int) -> Table:
+    """The lines of jobs (job_cells) as a table of at most this width."""
+    table = plain_table()
+    for heading in HEADINGS:
+        is_number = heading in ("GPUs", "for")
+        style = "cyan" if heading == "job" else None
+        table.add_column(heading, justify="right" if is_number else "left", no_wrap=True, style=style)
+    for row in fitted(HEADINGS, rows, width, GIVING):
+        table.add_row(*(Text(cell, overflow="ellipsis") for cell in row))
+    return table
+
+
+def job_cells(
+    live: dict[str, Any], start: dict[str, Any] | None, now: float, is_shadow: bool = False
+) -> tuple[str, ...]:
     """A job's line: id, user, name, GPUs, state, since when, and where it is or when it starts."""
     job = live["job"]
     user, name = ("–", "–") if live["is_hidden"] else (job["user"], job["name"])
@@ -97,20 +111,22 @@ def job_cells(live: dict[str, Any], start: dict[str, Any] | None, now: float) ->
     since = job["submit_s"] if live["state"] == "waiting" else live["started_s"]
     until = live["ended_s"] if live["ended_s"] is not None else now
     lasted = "–" if since is None else short(until - since)
-    last = predicted(start, now) if live["state"] == "waiting" else place(live["parts"])
+    last = predicted(start, now, is_shadow) if live["state"] == "waiting" else place(live["parts"])
     cells = (live["id"], user, name, gpus, live["state"], lasted, last)
-    return tuple(Text(printable(cell), overflow="ellipsis") for cell in cells)
+    return tuple(printable(cell) for cell in cells)
 
 
-def predicted(start: dict[str, Any] | None, now: float) -> str:
-    """When a job is predicted to start, from now, with its interval."""
+def predicted(start: dict[str, Any] | None, now: float, is_shadow: bool = False) -> str:
+    """When a job is predicted to start, from now, with its interval; in shadow mode, when it would."""
     if start is None or start["middle_s"] is None:
         return "not foreseen"
+    would = "would start " if is_shadow else ""
     middle = start["middle_s"] - now
-    text = "now" if middle <= 0 else f"in {short(middle)}"
-    if start["low_s"] is None or start["high_s"] is None:
+    text = f"{would}any moment" if middle <= 0 else f"{would}in {short(middle)}"
+    if start["low_s"] is None or start["high_s"] is None or start["high_s"] <= now:
         return text
-    return f"{text} ({short(start['low_s'] - now)}–{short(start['high_s'] - now)})"
+    low = "now" if start["low_s"] <= now else short(start["low_s"] - now)
+    return f"{text} ({low}–{short(start['high_s'] - now)})"
 
 
 def place(parts: list[dict[str, Any]]) -> str:
@@ -134,7 +150,13 @@ def short(seconds: float) -> str:
 
 
 @spread
-def why(job: JobArgument, as_json: Json = False, *, where: Where) -> None:
+def why(
+    job: JobArgument,
+    scores: Annotated[bool, typer.Option("--scores", help="Show how the policy scored each place.")] = False,
+    as_json: Json = False,
+    *,
+    where: Where,
+) -> None:
     """Say why a job waits and when it is predicted to start; or why it runs where it does."""
     with Daemon(where) as daemon:
         reply = daemon.get(f"/jobs/{in_path(job)}/why")
@@ -142,9 +164,9 @@ def why(job: JobArgument, as_json: Json = False, *, where: Where) -> None:
             print(reply.text)
             return
         found = reply.value
-        now = daemon.get("/jobs", {"limit": 1}).value["time_s"] if found["start"] else 0.0
+        page = daemon.get("/jobs", {"limit": 1}).value if found["start"] else {"time_s": 0.0}
     out = stdout()
-    for line in in_words(found, now):
+    for line in in_words(found, page["time_s"], page.get("backend") == SHADOW):
         out.print(Text(printable(line)))
     if found["places"]:
         show_list(
@@ -152,25 +174,17 @@ def why(job: JobArgument, as_json: Json = False, *, where: Where) -> None:
             [(f"  {printable(one['model'])}", printable(one["answer"])) for one in found["places"]],
         )
     if found["decision"]:
-        show_decision(found["decision"], found["text"])
+        show_decision(found["decision"], found["text"], scores)
 
 
-def in_words(found: dict[str, Any], now: float) -> list[str]:
+def in_words(found: dict[str, Any], now: float, is_shadow: bool = False) -> list[str]:
     """The answer, as sentences."""
     dominant = f" ({found['dominant']})" if found["dominant"] not in ("", found["state"]) else ""
     lines = [f"Job {found['job']}, {found['state']}{dominant}: {found['text']}"]
     if found["rule"]:
         lines.append(f"The rule: {found['rule']}.")
-    start = found["start"]
     if found["state"] == "waiting":
-        if start is None or start["middle_s"] is None:
-            lines.append("When it will start cannot be foreseen yet.")
-        else:
-            line = f"It is predicted to start {from_now(start['middle_s'] - now)}"
-            if start["low_s"] is not None and start["high_s"] is not None:
-                low, high = (length(max(start[key] - now, 0.0)) for key in ("low_s", "high_s"))
-                line += f", most likely {low} to {high} from now"
-            lines.append(f"{line}.")
+        lines.append(start_in_words(found["start"], now, is_shadow))
         if found["ahead"] is not None:
             count = found["ahead"]
             ahead = {0: "No job is", 1: "1 job is"}.get(count, f"{count:,} jobs are")
@@ -178,12 +192,22 @@ def in_words(found: dict[str, Any], now: float) -> list[str]:
     return lines
 
 
-def from_now(seconds: float) -> str:
-    """A moment from now."""
-    return "now" if seconds < 1 else f"in {length(seconds)}"
+def start_in_words(start: dict[str, Any] | None, now: float, is_shadow: bool = False) -> str:
+    """When a job that waits is predicted to start, from now and by the clock, with its interval."""
+    if start is None or start["middle_s"] is None:
+        return "When it will start cannot be foreseen yet."
+    will = "would start" if is_shadow else "is predicted to start"
+    middle = start["middle_s"]
+    line = f"It {will} any moment" if middle < now + 1 else f"It {will} in {length(middle - now)}"
+    if middle >= now + 1:
+        line += f", at {moment(middle, now)}"
+    if start["low_s"] is not None and start["high_s"] is not None and start["high_s"] > now:
+        low = max(start["low_s"], now)
+        line += f" (most likely {day(low, now)}{clock(low)} to {day(start['high_s'], now)}{clock(start['high_s'])})"
+    return f"{line}."
 
 
-def show_decision(decision: dict[str, Any], said: str) -> None:
+def show_decision(decision: dict[str, Any], said: str, scores: bool = False) -> None:
     """The decision that placed a job, with the other places and the past jobs it is like; not what was said already."""
     out = stdout()
     runs = ""
@@ -196,19 +220,21 @@ def show_decision(decision: dict[str, Any], said: str) -> None:
     reason = f": {reason}." if reason and reason not in said else "."
     out.print(Text(printable(f"Decided by {decision['policy']} at tick {decision['tick']}{reason}{runs}")))
     if decision["alternatives"]:
-        show_list(
-            (("  place", "name"), ("GPU", "left"), ("score", "right"), ("would run", "right"), ("", "left")),
+        columns = [("  place", "name"), ("GPU", "left"), ("would run", "right"), ("", "left")]
+        rows = [
             [
-                (
-                    f"  {printable(place(one['parts']))}",
-                    printable(one["parts"][0]["model"]) if one["parts"] else "–",
-                    "–" if one["score"] is None else f"{one['score']:.3f}",
-                    length(one["runtime_s"]),
-                    "chosen" if one["chosen"] else "",
-                )
-                for one in decision["alternatives"]
-            ],
-        )
+                f"  {printable(place(one['parts']))}",
+                printable(one["parts"][0]["model"]) if one["parts"] else "–",
+                length(one["runtime_s"]),
+                "chosen" if one["chosen"] else "",
+            ]
+            for one in decision["alternatives"]
+        ]
+        if scores:
+            columns.insert(2, ("score", "right"))
+            for row, one in zip(rows, decision["alternatives"], strict=True):
+                row.insert(2, "–" if one["score"] is None else f"{one['score']:.3f}")
+        show_list(tuple(columns), [tuple(row) for row in rows])
     if like := [one for one in decision["like"] if one["name"] or one["user"]]:
         past = ", ".join(f"{one['name']} of {one['user']} (ran {length(one['runtime_s'])})" for one in like)
         out.print(Text(printable(f"Past jobs like it: {past}.")))
@@ -342,7 +368,7 @@ TokensFile = Annotated[
 
 @app_of_tokens.command("add")
 def add_token(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is: the login name, for a user.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is: the login name, for a user. No number.")],
     role: Annotated[str, typer.Option(metavar="ROLE", help="viewer, user or operator.")] = "user",
     config: Config = None,
     file: TokensFile = None,
@@ -367,7 +393,7 @@ def list_tokens(config: Config = None, file: TokensFile = None, as_json: Json = 
     else:
         show_list(
             (("name", "name"), ("role", "left"), ("made", "left")),
-            [(one.name, one.role, time.strftime("%Y-%m-%d %H:%M", time.localtime(one.made_s))) for one in kept],
+            [(one.name, one.role, time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(one.made_s))) for one in kept],
         )
 
 
@@ -387,6 +413,7 @@ def open_tokens(config: Path | None, file: Path | None) -> "TokenFile":
     from adlro.serve.config import load_config
     from adlro.serve.tokens import TokenFile
 
-    path = file or load_config(config).api_settings().tokens
+    settings = load_config(config).api_settings()
+    path = file or settings.tokens
     assert path is not None
-    return TokenFile(path)
+    return TokenFile(path, owners=settings.owners)

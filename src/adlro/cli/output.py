@@ -5,15 +5,19 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Literal
 
+from rich.cells import cell_len, chop_cells
 from rich.console import Console
 from rich.table import Table
 
 PIPED_WIDTH: Final = 400
 """A pipe has no width; this one is wide enough for every line of ours."""
+
+GAP: Final = 2
+"""Columns of space between two columns of a table."""
 
 LINE_EVERY_S: Final = 10.0
 """How often progress is told where it cannot be drawn."""
@@ -58,7 +62,7 @@ def without_nan(value: Any) -> Any:
 
 def plain_table(header: bool = True) -> Table:
     """A table without a frame, in which columns stand close together."""
-    return Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0), show_header=header)
+    return Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0), show_header=header)
 
 
 def show_list(columns: tuple[tuple[str, str], ...], rows: list[tuple[str, ...]]) -> None:
@@ -75,6 +79,57 @@ def show_list(columns: tuple[tuple[str, str], ...], rows: list[tuple[str, ...]])
     for row in rows:
         table.add_row(*row)
     stdout().print(table)
+
+
+def shortened(names: Iterable[str], width: int) -> dict[str, str]:
+    """Each name as it fits into so many columns: cut in the middle, and never so that two names become the same."""
+    known = list(dict.fromkeys(names))
+    long = [name for name in known if cell_len(name) > width]
+    others = set(known) - set(long)
+    for tail in sorted(range(1, width - 1), key=lambda tail: abs(tail - (width - 1) // 2)):
+        found = {name: cut_in_the_middle(name, width, tail) for name in long}
+        if len({*found.values(), *others}) == len(known):
+            return {name: found.get(name, name) for name in known}
+    # Names that differ only where nothing is shown: number them.
+    found = {}
+    for number, name in enumerate(long, 1):
+        mark = f"…{number}"
+        found[name] = head_of(name, max(width - len(mark), 1)) + mark
+    return {name: found.get(name, name) for name in known}
+
+
+def cut_in_the_middle(name: str, width: int, tail: int) -> str:
+    """The name with an ellipsis in the place of its middle; so many of its columns are the end of the name."""
+    end = head_of(name[::-1], tail)[::-1]
+    return f"{head_of(name, max(width - 1 - cell_len(end), 0))}…{end}"
+
+
+def head_of(text: str, width: int) -> str:
+    """As much of the text as fits into so many columns."""
+    if cell_len(text) <= width:
+        return text
+    return chop_cells(text, width)[0] if width > 1 else text[:width] if cell_len(text[:width]) <= width else ""
+
+
+def fitted(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], width: int, giving: Mapping[int, tuple[int, int]]
+) -> list[tuple[str, ...]]:
+    """The rows of a table (plain_table) so that it fits into a width: columns that give way are cut in the middle.
+
+    `giving` has the least and the most columns of text for each column of the table that gives way.
+    """
+    wide = [
+        max([cell_len(heading), *(cell_len(row[c]) for row in rows)]) for c, heading in enumerate(headings)
+    ]  # fmt: skip
+    for c, (_, most) in giving.items():
+        wide[c] = min(wide[c], max(most, cell_len(headings[c])))
+    while sum(wide) + GAP * (len(wide) - 1) > width:
+        can_give = [c for c, (least, _) in giving.items() if wide[c] > max(least, cell_len(headings[c]))]
+        if not can_give:
+            break
+        wide[max(can_give, key=lambda c: wide[c])] -= 1
+    texts = {c: shortened((row[c] for row in rows), wide[c]) for c in giving}
+    return [tuple(texts[c][cell] if c in texts else cell for c, cell in enumerate(row)) for row in rows]
 
 
 @contextmanager

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from rich.markup import escape
 
+from adlro.cli.asking import printable
 from adlro.cli.lists import Json
 from adlro.cli.output import print_json, show_list, stdout
 from adlro.cli.warm import say_progress, telling
@@ -128,6 +130,8 @@ def turn_once(config: "Config", as_json: bool) -> None:
 
 def show(tick: "Tick", state: "State") -> None:
     """A turn in words."""
+    from adlro.serve.service import with_names
+
     cluster = state.snapshot.cluster
     out = stdout()
     out.print(
@@ -135,13 +139,15 @@ def show(tick: "Tick", state: "State") -> None:
         f"jobs wait, {tick.running} run; {tick.decided_by} made {len(tick.decisions)} decisions in {tick.seconds:.2f}s",
         markup=False,
     )
+    would = "would " if state.backend == "shadow" else ""
     said = {answer.job: answer for answer in tick.answers}
     rows: list[tuple[str, ...]] = []
     for decision in tick.decisions:
         where = ", ".join(f"{part.count} {part.model} on {part.node}" for part in decision.parts)
         answer = said.get(decision.job)
         done = "–" if answer is None else "done" if answer.done else f"refused: {answer.said}"
-        rows.append((decision.job, decision.verb, where, done, decision.reason))
+        reason = escape(printable(with_names(decision.reason, decision.mentions)))
+        rows.append((decision.job, f"{would}{decision.verb}", where, done, reason))
     if rows:
         show_list((("job", "name"), ("", "left"), ("where", "left"), ("answer", "left"), ("reason", "text")), rows)
     for alarm in tick.alarms:

@@ -27,15 +27,17 @@ RestAt = Annotated[
 User = Annotated[str, typer.Option("--user", help="The name that the token belongs to.")]
 JwtFile = Annotated[str, typer.Option("--jwt-file", metavar="FILE", help="A file with the token for slurmrestd.")]
 Conf = Annotated[str, typer.Option("--conf", metavar="FILE", help="slurm.conf, if it is not where Slurm looks.")]
-Partition = Annotated[
-    list[str] | None, typer.Option("--partition", "-p", help="Only this partition (may be said again).")
+Partition = Annotated[list[str] | None, typer.Option("--partition", "-p", help="Only this partition (repeatable).")]
+Types = Annotated[
+    list[str] | None,
+    typer.Option("--types", metavar="TYPE=MODEL", help="The GPU model of a GRES type, as in turing=t4 (repeatable)."),
 ]
 
 
 @app.command()
 def check(
     rest: RestAt = "", user: User = "", jwt_file: JwtFile = "", conf: Conf = "", partition: Partition = None,
-    as_json: Json = False,
+    types: Types = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Tell what is there and what is missing for ADLRO to place jobs in this Slurm. Changes nothing."""
     from dataclasses import asdict
@@ -43,9 +45,9 @@ def check(
     from rich.text import Text
 
     from adlro.cli.output import plain_table
-    from adlro.serve.slurm import check as findings_of
+    from adlro.serve.slurm_setup import check as findings_of
 
-    findings = findings_of(options_of(rest, user, jwt_file, conf, partition))
+    findings = findings_of(options_of(rest, user, jwt_file, conf, partition, types))
     missing = sum(finding.verdict == "missing" for finding in findings)
     if as_json:
         print_json({"ready": not missing, "findings": [asdict(finding) for finding in findings]})
@@ -64,51 +66,56 @@ def check(
 def install(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the files and change nothing.")] = False,
     write: Annotated[
-        Path | None, typer.Option("--write", metavar="FOLDER", help="Write the files into this folder to look at.")
+        Path | None, typer.Option("--write", metavar="FOLDER", help="Write the files into this folder.")
     ] = None,
-    daemon: Annotated[str, typer.Option("--daemon", metavar="NAME", help="The account that the daemon has.")] = "slurm",
-    ready: Annotated[str, typer.Option("--ready", metavar="URL", help="Where the daemon tells that it is up.")] = READY,
+    daemon: Annotated[str, typer.Option("--daemon", metavar="NAME", help="The account of the daemon.")] = "slurm",
+    ready: Annotated[str, typer.Option("--ready", metavar="URL", help="Where the daemon says it is ready.")] = READY,
     rest: RestAt = "", user: User = "", jwt_file: JwtFile = "", conf: Conf = "", partition: Partition = None,
-    as_json: Json = False,
+    types: Types = None, as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Print what an administrator must add to Slurm, and how to undo it.
+    """Print or write the files that ADLRO needs on this Slurm, how to put them in place, and how to undo it.
 
-    That is job_submit.lua, lines of slurm.conf, and the watchdog. Slurm itself is never changed by this command: the
-    files are yours to look at and to put in place.
+    These are the job_submit plugin, a diff of slurm.conf if something is missing there, ADLRO's config, and its systemd
+    units. This command changes neither Slurm nor systemd.
     """
     import pwd
     from dataclasses import asdict
 
-    from adlro.serve.slurm import setup, sites_now, undo
+    from adlro.serve.slurm_setup import notes_of, setup, site_now, steps, undo, unknown_partitions
 
     if not dry_run and write is None:
         raise UsageError(
             "adlro does not change Slurm by itself: 'adlro slurm install --dry-run' prints what to add, "
             "'--write FOLDER' writes it into a folder."
         )
+    options = options_of(rest, user, jwt_file, conf, partition, types)
+    now = site_now(options)
+    if unknown := unknown_partitions(options.partitions, now.partitions):
+        raise UsageError(unknown)
     try:
         uid: int | None = pwd.getpwnam(daemon).pw_uid
     except KeyError:
         uid = None
-        say(f"adlro: there is no account '{daemon}' here; put its number into PLACERS of job_submit.lua.")
-    options = options_of(rest, user, jwt_file, conf, partition)
-    sites = sites_now(options)
-    if not sites:
-        say("adlro: Slurm does not answer; the names of partitions and GPU types in these files are examples.")
-    files = setup(options, sites, user=daemon, uid=uid, ready=ready)
+    files = setup(options, now, user=daemon, uid=uid, ready=ready)
+    notes = notes_of(options, now, files)
+    if uid is None:
+        notes.append(f"There is no account '{daemon}' here: put its number into PLACERS of the plugin.")
     if write is not None:
         write.mkdir(parents=True, exist_ok=True)
         for file in files:
-            (write / Path(file.path).name).write_text(file.text, encoding="utf-8")
+            (write / file.name).write_text(file.text, encoding="utf-8")
         say(f"adlro: {len(files)} files are in {write}.")
     if as_json:
-        print_json({"files": [asdict(file) for file in files], "undo": undo()})
-    elif dry_run:
+        found = {"files": [asdict(file) for file in files], "undo": undo(options, now, files), "notes": notes}
+        print_json(found | {"steps": steps(options, now, files)})
+        return
+    if dry_run:
         for file in files:
-            print(f"# ==== {file.path}: {file.why}\n{file.text}")
-        print("# ==== then\n#   systemctl restart slurmctld && systemctl daemon-reload")
-        print("#   systemctl enable --now adlro-release.timer && adlro slurm check")
-        print("# ==== to undo it\n" + "\n".join(f"#   {line}" for line in undo()))
+            print(f"# ==== {file.path}{' (diff)' if file.is_diff else ''}: {file.why}\n{file.text}")
+    for note in notes:
+        print(f"# note: {note}")
+    print("# ==== put them in place, in the folder of --write\n" + "\n".join(steps(options, now, files)))
+    print("# ==== undo it\n" + "\n".join(undo(options, now, files)))
 
 
 @app.command("release-all")
@@ -117,26 +124,44 @@ def release(
         str, typer.Option("--unless-ready", metavar="URL", help="Do nothing if the daemon says there that it is ready.")
     ] = "",
     patience: Annotated[
-        float, typer.Option("--patience", min=0, metavar="SECONDS", help="How long it may be silent first.")
+        float, typer.Option("--patience", min=0, metavar="SECONDS", help="How long it may not be ready first.")
     ] = 0.0,
+    unit: Annotated[
+        str,
+        typer.Option(
+            "--unit",
+            metavar="NAME",
+            help="With --unless-ready: if nobody answers there, do nothing while systemd hears from this unit.",
+        ),
+    ] = "",
     rest: RestAt = "", user: User = "", jwt_file: JwtFile = "", conf: Conf = "", partition: Partition = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Give every job that waits for ADLRO back to Slurm: no longer pinned to nodes, no longer held.
 
-    The daemon need not be alive. Doing it twice does no harm, and jobs that run go on.
+    The daemon need not be alive. Doing it twice does no harm, running jobs go on, and a user's own hold stays.
     """
+    from contextlib import closing
     from dataclasses import asdict
 
-    from adlro.serve.slurm import give_back, stays_silent
+    from adlro.serve.slurm import give_back, slurm_parts, stays_silent
+    from adlro.serve.slurm_setup import read_partitions, unknown_partitions
 
-    if unless_ready and not stays_silent(unless_ready, patience):
+    options = options_of(rest, user, jwt_file, conf, partition)
+    if options.partitions:
+        with closing(slurm_parts(options)) as parts:
+            known = read_partitions(parts)
+        if unknown := unknown_partitions(options.partitions, known):
+            if not set(options.partitions) & set(known):
+                raise UsageError(unknown)
+            say(f"adlro: {unknown}")  # a partition that was removed must not keep the jobs of the others
+    if unless_ready and not stays_silent(unless_ready, patience, unit):
         if as_json:
             print_json({"daemon": "ready", "jobs": []})
         else:
             print("The daemon is ready: nothing was given back.")
         return
-    given = give_back(options_of(rest, user, jwt_file, conf, partition), time.time())
+    given = give_back(options, time.time())
     failed = [job for job in given if not job.done]
     if as_json:
         print_json({"daemon": "silent" if unless_ready else "not asked", "jobs": [asdict(job) for job in given]})
@@ -148,9 +173,22 @@ def release(
         raise BackendError(f"{len(failed)} jobs could not be given back; the first, {failed[0].job}: {failed[0].said}")
 
 
-def options_of(rest: str, user: str, jwt_file: str, conf: str, partitions: list[str] | None) -> "SlurmOptions":
+def options_of(
+    rest: str, user: str, jwt_file: str, conf: str, partitions: list[str] | None, types: list[str] | None = None
+) -> "SlurmOptions":
     """The options of a command line."""
     from adlro.serve.slurm import SlurmOptions
 
     conf = conf or os.environ.get("SLURM_CONF", "")
-    return SlurmOptions(rest=rest, user=user, jwt_file=jwt_file, conf=conf, partitions=tuple(partitions or ()))
+    return SlurmOptions(
+        rest=rest, user=user, jwt_file=jwt_file, conf=conf, partitions=tuple(partitions or ()), types=pairs_of(types)
+    )
+
+
+def pairs_of(types: list[str] | None) -> tuple[tuple[str, str], ...]:
+    """(GRES type, GPU model) for each TYPE=MODEL."""
+    words = [word for text in types or () for word in text.split(",") if word]
+    if wrong := next((word for word in words if not word.partition("=")[2]), ""):
+        raise UsageError(f"--types is '{wrong}'; expected TYPE=MODEL, as in turing=t4.")
+    found = (word.partition("=") for word in words)
+    return tuple((kind, model) for kind, _, model in found)

@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from adlro.cli.output import plain_table, stdout
+from adlro.cli.output import plain_table, shortened, stdout
 from adlro.core.run import Run
 from adlro.experiment import Comparison, Mean, Recorded, over_seeds
 from adlro.measure.bounds import Bounds
@@ -19,6 +19,8 @@ from adlro.measure.statistics import Regression, Verdict, against, fewest_seeds
 
 BEST: Final = "bold green"
 MOST_REASONS: Final = 10
+NARROW: Final = 9
+"""Columns of a name over a narrow column."""
 
 MARKS: Final[dict[Verdict, str]] = {"different": "*", "no difference shown": "·", "too few seeds": "?"}
 
@@ -99,9 +101,10 @@ def comparison_table(comparison: Comparison, found: dict[str, Verdict]) -> Table
     first = comparison.baseline
     seconds, unit = unit_for([row["jct_mean_s"].value for row in means.values()])
     table = plain_table()
+    baseline = shortened([first], NARROW)[first]
     table.add_column("policy\n", style="cyan", overflow="fold")
     for heading in (
-        f"mean JCT\n{unit}", f"against\n{shortened(first)}", f"p95\n{unit}", f"wait\n{unit}", "jobs\n/h", "util.\n%",
+        f"mean JCT\n{unit}", f"against\n{baseline}", f"p95\n{unit}", f"wait\n{unit}", "jobs\n/h", "util.\n%",
         "eff.\n%", "unfin./\nrefused",
     ):  # fmt: skip
         table.add_column(heading, justify="right", no_wrap=True)
@@ -358,11 +361,6 @@ def with_reach(of: Mean, unit: float) -> str:
 def minutes(seconds: float | None) -> float | None:
     """Seconds as minutes."""
     return None if seconds is None else seconds / 60
-
-
-def shortened(name: str) -> str:
-    """A name that fits over a narrow column."""
-    return name if len(name) <= 9 else f"{name[:8]}…"
 
 
 def best_of(values: Sequence[float | None], sign: int) -> float | None:

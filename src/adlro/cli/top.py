@@ -8,15 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from adlro.cli.asking import Daemon, Reply, printable
-from adlro.cli.live import job_cells, short
-from adlro.cli.output import plain_table
+from adlro.cli.live import SHADOW, job_cells, jobs_table, short
+from adlro.cli.output import shortened
 from adlro.core.errors import AdlroError
 
 LEVELS: Final = "▁▂▃▄▅▆▇█"
@@ -24,6 +23,8 @@ FREE, DOWN, UNKNOWN = "·", "×", "?"
 MOST_NODES: Final = 12
 """Clusters with more nodes are shown by GPU model."""
 HOT: Final = 0.9
+WIDEST_NAME: Final = 20
+"""Columns of a node's or a model's name; longer ones are cut in the middle."""
 LEAST_JOBS: Final = 4
 
 
@@ -33,7 +34,7 @@ def frame(state: dict[str, Any], width: int, height: int, note: str = "") -> Gro
     middle = gpus(state, width)
     tail = [*warnings(state, width)]
     left = height - len(head) - len(middle) - len(tail) - 2
-    return Group(*head, *middle, Text(""), jobs(state, max(left - 2, LEAST_JOBS)), *tail)
+    return Group(*head, *middle, Text(""), jobs(state, max(left - 2, LEAST_JOBS), width), *tail)
 
 
 def heading(state: dict[str, Any], width: int) -> Text:
@@ -41,7 +42,7 @@ def heading(state: dict[str, Any], width: int) -> Text:
     tick, counts = state["tick"], state["counts"]
     text = Text(overflow="ellipsis", no_wrap=True)
     text.append(printable(state["snapshot"]["cluster"]["name"]), "bold cyan")
-    text.append(f" ({state['backend']})  ")
+    text.append(f" ({printable(state['backend'])})  ")
     if state["is_guarded"]:
         text.append(f"{state['fallback']} decides, guarded", "bold yellow")
     else:
@@ -52,6 +53,9 @@ def heading(state: dict[str, Any], width: int) -> Text:
     text.append(f"  {held:,} run, {counts['waiting']:,} wait", "bold")
     if not state["is_leader"]:
         text.append("  standby", "yellow")
+    moment = time.strftime("  %Y-%m-%d %H:%M %Z", time.localtime(state["snapshot"]["time_s"]))
+    if text.cell_len + cell_len(moment) <= width:
+        text.append(moment, "dim")
     text.truncate(width, overflow="ellipsis")
     return text
 
@@ -77,13 +81,15 @@ def gpus(state: dict[str, Any], width: int) -> list[Text]:
             had = by_model.get(group["model"], (0, 0))
             by_model[group["model"]] = (had[0] + busy, had[1] + group["count"])
     if len(nodes) > MOST_NODES:
-        return [bar(model, busy, count, width) for model, (busy, count) in by_model.items()]
-    wide = max((cell_len(name) for name, *_ in lines), default=0)
+        texts = shortened(by_model, WIDEST_NAME)
+        return [bar(texts[model], busy, count, width) for model, (busy, count) in by_model.items()]
+    texts = shortened((printable(name) for name, *_ in lines), WIDEST_NAME)
+    wide = max((cell_len(text) for text in texts.values()), default=0)
     wide_model = max((cell_len(model) for _, model, *_ in lines), default=0)
     shown = []
     for name, model, cells, busy, count in lines:
         text = Text(no_wrap=True, overflow="ellipsis")
-        text.append(printable(name).ljust(wide), "cyan")
+        text.append(set_cell_size(texts[printable(name)], wide), "cyan")
         text.append(f"  {printable(model).ljust(wide_model)}  {busy:>2}/{count:<2} ")
         for sign, style in cells:
             text.append(sign, style)
@@ -132,7 +138,7 @@ def bar(model: str, busy: int, count: int, width: int) -> Text:
     room = max(min(width - 40, 40), 10)
     full = round(room * busy / count) if count else 0
     text = Text(no_wrap=True)
-    text.append(printable(model)[:20].ljust(20), "cyan")
+    text.append(set_cell_size(printable(model), WIDEST_NAME), "cyan")
     text.append(" ")
     text.append("█" * full, "green")
     text.append("░" * (room - full), "dim")
@@ -140,28 +146,17 @@ def bar(model: str, busy: int, count: int, width: int) -> Text:
     return text
 
 
-def jobs(state: dict[str, Any], most: int) -> RenderableType:
+def jobs(state: dict[str, Any], most: int, width: int) -> RenderableType:
     """The jobs that run and those that wait, as many as fit: half of the lines for each, if both have so many."""
-    now = state["snapshot"]["time_s"]
+    now, is_shadow = state["snapshot"]["time_s"], state["backend"] == SHADOW
     listed = state["snapshot"]["jobs"]
     running = [live for live in listed if live["state"] in ("running", "placed")]
     waiting = [live for live in listed if live["state"] == "waiting"]
-    queue = min(len(waiting), max(most // 2, most - len(running)))
-    table: Table = plain_table()
-    for heading_text, side in (("job", "l"), ("user", "l"), ("name", "l"), ("GPUs", "r"), ("state", "l"), ("for", "r")):
-        table.add_column(
-            heading_text,
-            justify="right" if side == "r" else "left",
-            no_wrap=True,
-            style="cyan" if heading_text == "job" else None,
-            max_width=20 if heading_text == "name" else 10,
-        )
-    table.add_column("where, or predicted start", no_wrap=True)
-    for live in (*running[: most - queue], *waiting[:queue]):
-        table.add_row(*job_cells(live, state["starts"].get(live["id"]), now))
     if not running and not waiting:
         return Text("No job runs or waits.", "dim")
-    return table
+    queue = min(len(waiting), max(most // 2, most - len(running)))
+    shown = (*running[: most - queue], *waiting[:queue])
+    return jobs_table([job_cells(live, state["starts"].get(live["id"]), now, is_shadow) for live in shown], width)
 
 
 def warnings(state: dict[str, Any], width: int) -> Iterator[Text]:

@@ -8,6 +8,7 @@ AdlroError
 ├── PolicyError     a user's policy file cannot be loaded or does not answer
 ├── CheckpointError a checkpoint of a network, or the state of a training, cannot be read
 ├── TelemetryError  a source of live figures does not answer, or not as it should
+├── AccountError    a user's name is not one that jobs may run as
 ├── BackendError    a live cluster does not answer, or refuses what it was told
 └── StoreError      the daemon's own records cannot be opened, read or written
 """
@@ -43,6 +44,10 @@ class CheckpointError(AdlroError):
 
 class TelemetryError(AdlroError):
     """A source of live figures does not answer, or not as it should."""
+
+
+class AccountError(AdlroError):
+    """A name is not a user's, or jobs may not run as that account."""
 
 
 class BackendError(AdlroError):

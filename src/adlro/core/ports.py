@@ -7,7 +7,7 @@ an error is never an empty cluster.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from adlro.core.records import Cluster, Job
 
@@ -24,6 +24,15 @@ class JobState(StrEnum):
 
 
 ENDED: frozenset[JobState] = frozenset([JobState.FINISHED, JobState.FAILED, JobState.CANCELLED])
+
+
+class Setback(StrEnum):
+    """What keeps a waiting job of ours from starting, besides a lack of room."""
+
+    NONE = ""
+    LIMIT = "limit"  # a limit of its user, account or licence: it starts nowhere until that changes
+    PLACE = "place"  # the cluster does not start it where we placed it
+    UNPLACEABLE = "unplaceable"  # held for us, but the cluster's own scheduler places it better: give it back
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +69,8 @@ class LiveJob:
     signal: int | None = None
     reason: str = ""  # what the back end says of it, in its own words
     decision: str = ""  # the decision that placed it, as the back end keeps it: "" if none of ours did
+    partition: str = ""  # the queue it was submitted to, where the cluster has several
+    setback: Setback = Setback.NONE  # why it does not start although it waits for us; `reason` has the words
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +100,15 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the back end said to an order. Not `done`: nothing happened, and `said` tells why."""
+    """What the back end said to an order. Not `done`: nothing happened, and `said` tells why.
+
+    `is_final`: it would be refused again. A job whose start is refused for good should be given back to the cluster.
+    """
 
     job: str
     done: bool
     said: str = ""
+    is_final: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +119,31 @@ class Submission:
     command: tuple[str, ...] = ()
     directory: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The end of what the latest start of a job wrote. The byte counts are those of the whole files."""
+
+    job: str
+    user: str  # whose job it is, as the back end knows it
+    out: str
+    err: str
+    out_bytes: int
+    err_bytes: int
+
+
+@runtime_checkable
+class KeepsOutput(Protocol):
+    """A back end that keeps the output of jobs in a place that only it writes. Any thread may call it."""
+
+    def output(self, job: str) -> Output | None:
+        """The end of a job's output; None if there is none, or it cannot be read safely."""
+
+
+def nobody_to_give_to(reasons: Mapping[str, str]) -> list[Answer]:
+    """The answers of a cluster that has no scheduler of its own."""
+    return [Answer(job, False, "this cluster has no scheduler besides ADLRO", is_final=True) for job in reasons]
 
 
 class Backend(Protocol):
@@ -117,6 +157,10 @@ class Backend(Protocol):
     def can_stop(self) -> bool:
         """Whether orders to stop a job so that it waits again are carried out."""
 
+    @property
+    def can_annotate(self) -> bool:
+        """Whether users see what `annotate` is given."""
+
     def read(self) -> Snapshot:
         """The cluster now. Raises BackendError when it cannot be read whole."""
 
@@ -125,6 +169,15 @@ class Backend(Protocol):
 
         Carrying out an order twice does no harm: a job that is placed or runs already is not started again.
         """
+
+    def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:
+        """Hand waiting jobs (by id, with the reason) to the cluster's own scheduler for good; an answer for each.
+
+        A cluster that has no scheduler of its own answers not done.
+        """
+
+    def annotate(self, lines: Mapping[str, str]) -> None:
+        """Show users a line about each waiting job where they look for it. What cannot be shown is left out."""
 
     def submit(self, submission: Submission) -> str:
         """Hand a job in, held for us; its id."""

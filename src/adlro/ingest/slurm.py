@@ -62,6 +62,7 @@ class SlurmNode:
     features: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
     reason: str = ""
+    used: tuple[tuple[str, int], ...] = ()  # GPUs that Slurm counts as used, like `gres`
 
     @property
     def is_up(self) -> bool:
@@ -89,6 +90,7 @@ class SlurmJob:
     priority: float
     states: tuple[str, ...] = ()  # the state and its flags, as newer versions tell them
     reason: str = ""
+    description: str = ""  # more about the reason, where Slurm has more to say
     comment: str = ""
     exit_code: int | None = None
     signal: int | None = None
@@ -107,6 +109,20 @@ class SlurmJob:
     reservation: str = ""
     is_het: bool = False  # a part of a heterogeneous job
     may_requeue: bool = True
+    special: str = ""  # what it asks for beyond nodes, GPUs, CPUs and memory, in words; "" if nothing
+    account: str = ""
+    qos: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmReservation:
+    """Nodes that Slurm keeps for somebody for a time. Times are seconds since 1970."""
+
+    name: str
+    nodes: tuple[str, ...]
+    start_unix: float
+    end_unix: float
+    cpus: int | None = None  # how many CPUs of its nodes it has; None: Slurm does not say
 
 
 # ---- nodes -------------------------------------------------------------------------------------------------------
@@ -185,6 +201,7 @@ def _nodes_of_json(answer: Mapping[str, Any], where: str) -> Iterator[SlurmNode]
             features=tuple(_words(node.get("features"))),
             partitions=tuple(_words(node.get("partitions"))),
             reason=str(node.get("reason") or ""),
+            used=gpus_in(str(node.get("gres_used") or "")),
         )
 
 
@@ -238,7 +255,7 @@ def nodes_of(found: Iterable[SlurmNode], model_of: Callable[[str], GpuModel | No
             if model is None:
                 problems[word] = (
                     f"node '{node.name}': the GPU type '{word or '(none)'}' is not in the catalogue, and was left out. "
-                    "Give the type or a feature of the node a name that 'adlro gpus' lists."
+                    f"Name its model with --types {word}=MODEL; 'adlro gpus' lists the models."
                 )
             else:
                 counts[model.name] = counts.get(model.name, 0) + count
@@ -249,7 +266,7 @@ def nodes_of(found: Iterable[SlurmNode], model_of: Callable[[str], GpuModel | No
 
 def model_at(word: str, features: Iterable[str], model_of: Callable[[str], GpuModel | None]) -> GpuModel | None:
     """The model of a GPU type, by the type (with or without an index), else by a feature of its node."""
-    names = filter(None, (word, INDEX_TYPE.sub("", word), *features))
+    names = (word, INDEX_TYPE.sub("", word), *features)
     return next(filter(None, map(model_of, names)), None)
 
 
@@ -269,6 +286,50 @@ def cluster_toml(nodes: Iterable[Node], name: str = "slurm") -> str:
         lines += [f"gpus = [{gpus}]"] if gpus else []
         lines += [f"cpus = {node.cpus:g}", f"memory_gb = {node.memory_gb:.1f}", 'link = "pcie"']
     return "\n".join(lines) + "\n"
+
+
+# ---- reservations ------------------------------------------------------------------------------------------------
+
+
+def read_reservations(text: str, where: str) -> list[SlurmReservation]:
+    """The reservations in the output of `scontrol show reservation --oneliner`."""
+    found = []
+    for line in filter(str.strip, text.splitlines()):
+        if line.lower().startswith("no reservations"):
+            continue
+        values = _pairs(line) if "ReservationName=" in line else {}
+        if not values:
+            raise TelemetryError(f"{where}: expected 'scontrol show reservation'; found {line.strip()[:60]!r}.")
+        cpus = re.search(r"(?:^|,)cpu=(\d+)", values.get("TRES", ""))
+        found.append(
+            SlurmReservation(
+                values["ReservationName"],
+                hosts_in(_told(values.get("Nodes", ""))),
+                _unix(values.get("StartTime", "")) or 0.0,
+                _unix(values.get("EndTime", "")) or math.inf,
+                int(cpus[1]) if cpus else None,
+            )
+        )
+    return found
+
+
+def reservations_in(answer: Any, where: str) -> list[SlurmReservation]:
+    """The reservations in an answer of slurmrestd."""
+    found = _without_errors(answer, where).get("reservations")
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise TelemetryError(f"{where}: no 'reservations' in this JSON; expected an answer to /reservations.")
+    return [_reservation_of_json(each) for each in found]
+
+
+def _reservation_of_json(told: Mapping[str, Any]) -> SlurmReservation:
+    cpus = re.search(r"(?:^|,)cpu=(\d+)", str(told.get("tres") or ""))
+    return SlurmReservation(
+        str(told.get("name") or ""),
+        hosts_in(",".join(_words(told.get("node_list")))),
+        _number(told.get("start_time")) or 0.0,
+        _number(told.get("end_time")) or math.inf,
+        int(cpus[1]) if cpus else None,
+    )
 
 
 # ---- jobs --------------------------------------------------------------------------------------------------------
@@ -321,6 +382,7 @@ def _job_of_json(job: Mapping[str, Any]) -> SlurmJob:
         priority=_number(job.get("priority")) or 0.0,
         states=states,
         reason=str(job.get("state_reason") or ""),
+        description=str(job.get("state_description") or ""),
         comment=str(job.get("comment") or ""),
         exit_code=code,
         signal=signal,
@@ -339,11 +401,52 @@ def _job_of_json(job: Mapping[str, Any]) -> SlurmJob:
         reservation=str(job.get("resv_name") or ""),
         is_het=bool(_number(job.get("het_job_id"))),
         may_requeue=job.get("requeue") is not False,
+        special=", ".join(_special(job, nodes)),
+        account=str(job.get("account") or ""),
+        qos=str(job.get("qos") or ""),
     )
 
 
+SHARED_ALL_RIGHT: Final = frozenset(["", "shared", "oversubscribe"])
+"""Values of `shared` with which a job may have neighbours on its nodes. Others are --exclusive and its kinds."""
+
+BINDING: Final = ("sockets_per_node", "cores_per_socket", "threads_per_core", "tasks_per_core", "tasks_per_socket")
+SET_ASIDE: Final = ("core_spec", "thread_spec")
+CORE_SPEC_UNSET: Final = 32_766
+"""What 24.11 writes where no thread is set aside."""
+
+
+def _special(job: Mapping[str, Any], nodes: int) -> Iterator[str]:
+    """What a job asks for that our rules have no word for: it is Slurm's to place."""
+    for key, option in (("tres_per_task", "--gpus-per-task"), ("tres_per_socket", "--gpus-per-socket")):
+        if job.get(key):
+            yield f"it asks for {option}"
+    shared = {word.lower() for word in _words(job.get("shared"))}
+    if shared - SHARED_ALL_RIGHT:
+        yield "it asks for nodes of its own (--exclusive)"
+    if (_number(job.get("max_nodes")) or 0) > nodes:
+        yield "it asks for a range of nodes"
+    if job.get("contiguous") is True:
+        yield "it asks for neighbouring nodes (--contiguous)"
+    if job.get("licenses"):
+        yield "it asks for licences"
+    if job.get("burst_buffer"):
+        yield "it asks for a burst buffer"
+    if any(0 < (_number(job.get(key)) or 0) < CORE_SPEC_UNSET for key in SET_ASIDE):
+        yield "it asks for cores for the system (--core-spec)"
+    if any(_number(job.get(key)) for key in BINDING):
+        yield "it asks for a layout of sockets, cores or threads"
+    if "GRES_ENFORCE_BIND" in _words(job.get("flags")):
+        yield "it binds GPUs to cores (--gres-flags)"
+
+
 def _gres_of(job: Mapping[str, Any], nodes: int) -> tuple[tuple[str, int], ...]:
-    """The GPUs of the whole job: asked for in all, for each task, or on each node."""
+    """The GPUs of the whole job: those it holds, else those asked for in all, for each task, or on each node."""
+    held: dict[str, int] = {}
+    for word, devices in (found for line in job.get("gres_detail") or () for found in devices_in(str(line))):
+        held[word] = held.get(word, 0) + len(devices)
+    if held:
+        return tuple(held.items())
     tasks = max(int(_number(job.get("tasks")) or 1), 1)
     for key, times in (("tres_per_job", 1), ("tres_per_task", tasks), ("tres_per_node", nodes)):
         if found := gpus_in(str(job.get(key) or "")):

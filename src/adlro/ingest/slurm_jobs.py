@@ -4,18 +4,21 @@ A job's comment is the one memory that lives as long as the job does. Ours are w
 else stands there is the user's and stays.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Final
 
-from adlro.core.ports import JobState, LiveJob, Part
+from adlro.core.ports import JobState, LiveJob, Part, Setback
 from adlro.core.records import CPU_ONLY, Cluster, GpuModel, Gpus, Job, Link, Node
 from adlro.ingest.slurm import (
     INDEX_TYPE,
     PCIE,
     SlurmJob,
     SlurmNode,
+    SlurmReservation,
     devices_in,
     gpus_in,
     hosts_in,
@@ -28,6 +31,12 @@ ModelOf = Callable[[str], GpuModel | None]
 
 HELD: Final = "held"
 """The word of a job that waits for us: adlro:held. job_submit.lua writes it."""
+
+USER_HELD: Final = "userheld"
+"""The word of a job that its user holds: adlro:userheld. job_submit.lua writes it; the hold is the user's to end."""
+
+MARKS: Final = frozenset([HELD, USER_HELD])
+"""Words without a value."""
 
 RELEASED: Final = "released"
 """The word of a job that was given back to Slurm, with the moment: adlro:released=1794725489."""
@@ -52,28 +61,30 @@ RUNS: Final = frozenset(["RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_
 CLOSED: Final = frozenset(["JobHeldAdmin", "JobArrayTaskLimit", "SpecialExit"])
 """Holds that are not ours to end: an administrator's, an array's own limit, one that a job asked for when it ended."""
 
-LOST_ITS_PLACE: Final = (
-    "BadConstraints",
-    "ReqNodeNotAvail",
-    "NodeDown",
-    "PartitionNodeLimit",
-    "PartitionDown",
-    "JobLaunchFailure",
-    "launch failed requeued held",
-    "QOS",
-    "Assoc",
-    "Licenses",
-    "Reservation",
-    "InvalidAccount",
-    "InvalidQOS",
+NEVER_STARTS: Final = re.compile(
+    r"BadConstraints|Partition(Node|Time)Limit|Invalid(Account|QOS)|AccountNotAllowed|.*PerJob"
 )
-"""Reasons for which a job that was let go to a place will not start there."""
+"""Reasons for which Slurm starts a job nowhere, whoever places it."""
 
-PATIENCE_S: Final = 120.0
-"""A job that has not begun in its place for so long, because others took it first, is placed anew."""
+LIMITS: Final = ("QOS", "Assoc", "Licenses", "Max")
+"""Reasons of a limit of a user, an account, a QOS or a licence: the job starts nowhere until that changes."""
+
+LAUNCH_FAILED: Final = "launch failed"
+"""What Slurm says of a job that it holds because a node could not start it. The reason is JobHeldUser all the same."""
+
+LOST_ITS_PLACE: Final = re.compile(
+    r"ReqNodeNotAvail(?!, May be reserved)|NodeDown|PartitionDown|PartitionInactive|JobLaunchFailure|Reservation"
+)
+"""Reasons for which a job that was let go to a place will not start there. "May be reserved" is said for a moment of
+any job whose node another job may get first."""
+
+PATIENCE_S: Final = 60.0
+"""A job that has not begun in its place for so long has lost it. Slurm looks for places every 30 s by default."""
 
 DEFAULT_NETWORK: Final = Link("ethernet-10g", 2.5)
 _OURS: Final = re.compile(r"(?:^|(?<=\s))adlro:([a-z]+)(?:=(\S*))?(?=\s|$)")
+_LINE: Final = re.compile(r"\[adlro: [^\]]*\]")
+"""What users are told in the comment: [adlro: waits for 4 v100 on one node; start about 14:20]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +106,7 @@ class Naming:
 
     model_of: ModelOf
     is_family: Callable[[str], bool] = lambda name: True
+    nearest: Callable[[str], Sequence[str]] = lambda kind: ()  # models that an unknown GPU type may mean
     families: tuple[FamilyRule, ...] = ()
     partitions: frozenset[str] = frozenset()  # only these, with their nodes; none: all
     links: Mapping[str, Link] = field(default_factory=dict)  # inside a node, by its name
@@ -173,23 +185,38 @@ class Told:
         """Whether it waits because of us: held for us, or let go to a place and not begun."""
         if not self.is_pending or not self.words or RELEASED in self.words or self.job.reason == "JobHeldAdmin":
             return False
-        return self.is_held or (self.is_pinned and "decision" in self.words)
+        return is_held_for_us(self.job, self.words) or (
+            not self.is_held and self.is_pinned and "decision" in self.words
+        )
 
-    def comment(self, **words: str) -> str:
-        """Its comment with these words of ours in place of those of the same name; an empty word is taken away."""
-        return comment_with(self.job.comment, {**self.words, **words})
+    def comment(self, line: str = "", **words: str) -> str:
+        """Its comment with these words of ours in place of those of the same name; an empty word is taken away.
+
+        `line` is what users are told.
+        """
+        return comment_with(self.job.comment, {**self.words, **words}, line)
+
+    @property
+    def line(self) -> str:
+        """What users are told in its comment now."""
+        found = _LINE.search(self.job.comment)
+        return found[0][len("[adlro: ") : -1] if found else ""
 
 
 def words_in(comment: str) -> dict[str, str]:
-    """Our words in a comment: {"decision": "17", "held": ""}."""
-    return dict(_OURS.findall(comment))
+    """Our words in a comment: {"decision": "17", "held": "yes"}."""
+    return {name: value or ("yes" if name in MARKS else "") for name, value in _OURS.findall(comment)}
 
 
-def comment_with(comment: str, words: Mapping[str, str]) -> str:
-    """A comment with exactly these words of ours, and the user's text before them. `held` has no value."""
-    text = " ".join(_OURS.sub(" ", comment).split())
-    ours = [f"adlro:{name}" if name == HELD else f"adlro:{name}={value}" for name, value in words.items() if value]
-    return " ".join([text, *ours] if text else ours)
+def comment_with(comment: str, words: Mapping[str, str], line: str = "") -> str:
+    """A comment with exactly these words of ours and this line for users, and the user's own text before them.
+
+    A mark such as `held` has no value: any value but "" keeps it.
+    """
+    text = " ".join(_OURS.sub(" ", _LINE.sub(" ", comment)).split())
+    ours = [f"adlro:{name}" if name in MARKS else f"adlro:{name}={value}" for name, value in words.items() if value]
+    told = [f"[adlro: {re.sub(r'[^ -Z^-~]', ' ', line)}]"] if line else []
+    return " ".join([*([text] if text else []), *told, *ours])
 
 
 # ---- nodes -------------------------------------------------------------------------------------------------------
@@ -206,9 +233,12 @@ def sites_of(nodes: Sequence[SlurmNode], naming: Naming) -> tuple[dict[str, Site
         for word, count in node.gres:
             model = model_at(word, node.features, naming.model_of)
             if model is None:
+                key, (guess, *others) = word or '""', naming.nearest(word) or ("MODEL",)
+                also = f" (or {', '.join(others)})" if others else ""
                 problems[word] = (
                     f"node {node.name}: the GPU type '{word or '(none)'}' is not in the catalogue; its {count} GPUs "
-                    "were left out. Name the type, or a feature of the node, as 'adlro gpus' does."
+                    f"are left out. Name its model in ADLRO's config, under [slurm.types]: "
+                    f"{key} = \"{guess}\"{also}; 'adlro gpus' lists all models."
                 )
             else:
                 found.setdefault(model.name, []).extend((word, number + each) for each in range(count))
@@ -244,13 +274,57 @@ def cluster_of(sites: Mapping[str, Site], naming: Naming) -> Cluster:
     return Cluster(naming.name, "a live Slurm", nodes, naming.network, models)
 
 
-def down_of(sites: Mapping[str, Site]) -> dict[str, str]:
-    """Nodes that take no jobs, and why, in Slurm's words."""
-    return {
+def down_of(sites: Mapping[str, Site], reserved: Mapping[str, "Reserved"] | None = None) -> dict[str, str]:
+    """Nodes that take no jobs of ours, and why: those that are down in Slurm's words, and those that are reserved."""
+    down = {name: kept.in_words for name, kept in (reserved or {}).items() if kept.is_active and name in sites}
+    down |= {
         name: " ".join(filter(None, ["+".join(site.node.state).lower(), site.node.reason]))
         for name, site in sites.items()
         if not site.node.is_up
     }
+    return down
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """A node that Slurm keeps for somebody, now or soon."""
+
+    name: str  # of the reservation
+    start_unix: float
+    end_unix: float
+    is_active: bool
+
+    @property
+    def in_words(self) -> str:
+        """For people."""
+        if self.is_active:
+            return f"reserved ({self.name}) until {_clock(self.end_unix)}"
+        return f"reserved ({self.name}) from {_clock(self.start_unix)}"
+
+
+def _clock(unix: float) -> str:
+    """A moment in this machine's time zone."""
+    return datetime.fromtimestamp(unix).astimezone().strftime("%Y-%m-%d %H:%M %Z") if unix < 1e11 else "further notice"
+
+
+def reserved_nodes(
+    reservations: Sequence[SlurmReservation], sites: Mapping[str, Site], now_s: float
+) -> dict[str, Reserved]:
+    """The nodes that are reserved whole, each with the first of its reservations that is not over.
+
+    Part of a node (some of its CPUs) is left to Slurm: it knows which part, and refuses what does not fit.
+    """
+    found: dict[str, Reserved] = {}
+    for each in sorted(reservations, key=lambda one: one.start_unix):
+        known = [sites[name] for name in each.nodes if name in sites]
+        is_part = (
+            each.cpus is not None and len(known) == len(each.nodes) and each.cpus < sum(s.node.cpus for s in known)
+        )
+        if is_part or each.end_unix <= now_s:
+            continue
+        for name in each.nodes:
+            found.setdefault(name, Reserved(each.name, each.start_unix, each.end_unix, each.start_unix <= now_s))
+    return found
 
 
 # ---- jobs --------------------------------------------------------------------------------------------------------
@@ -259,6 +333,18 @@ def down_of(sites: Mapping[str, Site]) -> dict[str, str]:
 def is_held(job: SlurmJob) -> bool:
     """Whether a waiting job will not start before somebody lets it go."""
     return job.priority == 0 or job.reason.startswith("JobHeld")
+
+
+def is_held_for_us(job: SlurmJob, words: Mapping[str, str]) -> bool:
+    """Whether a job is held because ADLRO shall place it. A hold of its user or of an administrator is theirs to end.
+
+    A job that we placed is held again without our mark when its user holds it. Slurm itself holds it when it cannot
+    start there; that one is ours too.
+    """
+    if not is_held(job) or RELEASED in words or USER_HELD in words:
+        return False
+    is_slurms = not job.reason.startswith("JobHeld") or job.description.startswith(LAUNCH_FAILED)
+    return HELD in words or ("decision" in words and is_slurms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +359,20 @@ class Wish:
     has_gpus: bool
     nodes: int
     each: int  # GPUs on each of its nodes, if it must have so many
+    on_one: int  # GPUs that must be on one node
+    reserved: frozenset[str]  # nodes that are reserved before it would end
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The models that a job may get (none: all of them); else why we do not place it now.
+
+    Not `is_for_good`: it only has to wait.
+    """
+
+    models: frozenset[str] = frozenset()
+    problem: str = ""
+    is_for_good: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,27 +381,37 @@ class Look:
 
     sites: Mapping[str, Site]
     down: frozenset[str]
+    reserved: Mapping[str, Reserved]
     naming: Naming
     now_s: float
     keeps_types: bool
     notes: list[str] = field(default_factory=list)
-    answers: dict[Wish, tuple[frozenset[str], str]] = field(default_factory=dict)
+    answers: dict[Wish, Verdict] = field(default_factory=dict)
 
 
 def told_of(
-    jobs: Sequence[SlurmJob], sites: Mapping[str, Site], naming: Naming, now_s: float, keeps_types: bool
+    jobs: Sequence[SlurmJob],
+    sites: Mapping[str, Site],
+    naming: Naming,
+    now_s: float,
+    keeps_types: bool,
+    reserved: Mapping[str, Reserved] | None = None,
 ) -> tuple[list[Told], list[str]]:
     """All jobs, and what is odd about some of them. `keeps_types`: this Slurm cannot change a GPU type that was set."""
-    down = frozenset(name for name, site in sites.items() if not site.node.is_up)
-    look = Look(sites, down, naming, now_s, keeps_types)
+    look = Look(sites, frozenset(down_of(sites, reserved)), reserved or {}, naming, now_s, keeps_types)
     told: list[Told] = []
     busy = _tasks_at_work(jobs)
     for job in without_met_dependencies(jobs):
-        if naming.partitions and not naming.partitions & set(job.partition.split(",")) and not job.node_list:
+        if not _is_in(job, naming) and not job.node_list and not is_held_for_us(job, words_in(job.comment)):
             continue
         for each, is_task in _tasks(job, busy, look.notes):
             told.append(_told(each, is_task, look))
     return told, look.notes
+
+
+def _is_in(job: SlurmJob, naming: Naming) -> bool:
+    """Whether a job was submitted to one of our partitions."""
+    return not naming.partitions or bool(naming.partitions & set(job.partition.split(",")))
 
 
 DEPENDENCY: Final = re.compile(r"(afterok|afterany|afternotok):(\d+)(?:\((?:un)?fulfilled\))?")
@@ -364,16 +474,16 @@ def _tasks(job: SlurmJob, busy: Mapping[str, int], notes: list[str]) -> Iterator
 
 def _told(job: SlurmJob, is_task: bool, look: Look) -> Told:
     words = words_in(job.comment)
-    state, managed, reason = _state(job, words, look.down, look.now_s)
+    stands = _standing(job, words, look)
+    state = stands.state
     models: frozenset[str] = frozenset()
     if state is JobState.WAITING:  # also of jobs that are not ours: who looks on wants to know where they could go
-        models, problem = _models_for(job, words, look)
-        if problem and not managed:
-            reason = problem
-        elif problem:
-            managed, reason = False, problem
-            text = f"job {job.id} is held for us, but {problem}: 'scontrol release {job.id}' gives it to Slurm"
-            look.notes.append(text)
+        verdict = _models_for(job, words, look)
+        models = verdict.models
+        if verdict.problem and stands.managed and verdict.is_for_good:
+            stands = Standing(state, False, verdict.problem, Setback.UNPLACEABLE)
+        elif verdict.problem:
+            stands = Standing(state, False, verdict.problem)
     ran = state in (JobState.RUNNING, *ENDS.values()) and job.start_unix is not None
     return Told(
         LiveJob(
@@ -384,11 +494,13 @@ def _told(job: SlurmJob, is_task: bool, look: Look) -> Told:
             started_s=job.start_unix if ran else None,
             ended_s=job.end_unix if state in ENDS.values() else None,
             starts=job.restarts + (1 if ran else 0),
-            managed=managed,
+            managed=stands.managed,
             exit_code=job.exit_code if state in ENDS.values() else None,
             signal=job.signal if state in ENDS.values() else None,
-            reason=reason,
+            reason=stands.reason,
             decision=words.get("decision", ""),
+            partition=job.partition,
+            setback=stands.setback,
         ),
         job,
         words,
@@ -397,42 +509,67 @@ def _told(job: SlurmJob, is_task: bool, look: Look) -> Told:
     )
 
 
-def _state(job: SlurmJob, words: Mapping[str, str], down: frozenset[str], now_s: float) -> tuple[JobState, bool, str]:
+@dataclass(frozen=True, slots=True)
+class Standing:
     """Where a job stands, whether it is ours to place, and Slurm's reason."""
+
+    state: JobState
+    managed: bool
+    reason: str = ""
+    setback: Setback = Setback.NONE
+
+
+def _standing(job: SlurmJob, words: Mapping[str, str], look: Look) -> Standing:
+    """Where a job stands."""
     ours = "decision" in words
+    reason = "" if job.reason == "None" else job.reason
     if "COMPLETING" in job.states or job.state == "COMPLETING":
-        return JobState.RUNNING, ours, "Completing"  # its GPUs are not free yet
+        return Standing(JobState.RUNNING, ours, "Completing")  # its GPUs are not free yet
     if job.state in ENDS:
-        return ENDS[job.state], ours, "" if job.reason == "None" else job.reason
+        return Standing(ENDS[job.state], ours, reason)
     if job.state in RUNS:
-        return JobState.RUNNING, ours, "" if job.reason == "None" else job.reason
+        return Standing(JobState.RUNNING, ours, reason)
     if job.state == "CONFIGURING":
-        return JobState.PLACED, ours, job.reason
+        return Standing(JobState.PLACED, ours, job.reason)
     if job.state != "PENDING":
-        return JobState.WAITING, False, job.state
-    if is_held(job) or job.reason == "BadConstraints":
-        if (
-            not words
-            or RELEASED in words
-            or job.reason in CLOSED
-            or job.reason == "JobArrayTaskLimit"
-            or "SPECIAL_EXIT" in job.states
-        ):
-            return JobState.WAITING, False, job.reason
-        if job.dependency:
-            return JobState.WAITING, False, f"Dependency {job.dependency}"
-        if not job.restarts and job.start_unix is not None and job.start_unix > now_s:
-            return JobState.WAITING, False, "BeginTime"
-        return JobState.WAITING, True, job.reason
+        return Standing(JobState.WAITING, False, job.state)
+    if is_held(job):
+        return _held(job, words, look.now_s)
     if not ours or not job.required_nodes:
-        return JobState.WAITING, False, job.reason  # Slurm will place it
+        return Standing(JobState.WAITING, False, job.reason)  # Slurm will place it
+    return _let_go(job, words, look)
+
+
+def _held(job: SlurmJob, words: Mapping[str, str], now_s: float) -> Standing:
+    """A waiting job that is held, by us or by others."""
+    if USER_HELD in words:
+        return Standing(JobState.WAITING, False, "held by its user")
+    if not is_held_for_us(job, words) or job.reason in CLOSED or "SPECIAL_EXIT" in job.states:
+        return Standing(JobState.WAITING, False, job.reason)
+    if job.dependency:
+        return Standing(JobState.WAITING, False, f"Dependency {job.dependency}")
+    if not job.restarts and job.start_unix is not None and job.start_unix > now_s:
+        return Standing(JobState.WAITING, False, "BeginTime")
+    if "decision" in words and NEVER_STARTS.match(job.reason):
+        return Standing(JobState.WAITING, False, f"Slurm says {job.reason}", Setback.UNPLACEABLE)
+    return Standing(JobState.WAITING, True, job.reason)
+
+
+def _let_go(job: SlurmJob, words: Mapping[str, str], look: Look) -> Standing:
+    """A job that we placed and that has not begun."""
+    why = job.description or job.reason
+    said = f"Slurm says {why}"
     if job.restarts > _whole(words.get("restarts", "0")):
-        return JobState.WAITING, True, f"{job.reason}: put back after it began"
-    if down & set(hosts_in(job.required_nodes)) or job.reason.startswith(LOST_ITS_PLACE):
-        return JobState.WAITING, True, job.reason
-    if now_s - _number(words.get("placed"), now_s) > PATIENCE_S:
-        return JobState.WAITING, True, f"{job.reason}: its place was taken by others"
-    return JobState.PLACED, True, job.reason
+        return Standing(JobState.WAITING, True, f"{job.reason}: put back after it began")
+    if NEVER_STARTS.match(job.reason):
+        return Standing(JobState.WAITING, False, said, Setback.UNPLACEABLE)
+    if job.reason.startswith(LIMITS):
+        return Standing(JobState.WAITING, True, said, Setback.LIMIT)
+    if look.down & set(hosts_in(job.required_nodes)) or LOST_ITS_PLACE.match(why):
+        return Standing(JobState.WAITING, True, said, Setback.PLACE)
+    if look.now_s - _number(words.get("placed"), look.now_s) > PATIENCE_S:
+        return Standing(JobState.WAITING, True, f"{said} for {PATIENCE_S:.0f} s", Setback.PLACE)
+    return Standing(JobState.PLACED, True, job.reason)
 
 
 def _job(job: SlurmJob, words: Mapping[str, str], models: frozenset[str], look: Look) -> Job:
@@ -462,15 +599,22 @@ def _job(job: SlurmJob, words: Mapping[str, str], models: frozenset[str], look: 
     )
 
 
-def _models_for(job: SlurmJob, words: Mapping[str, str], look: Look) -> tuple[frozenset[str], str]:
-    """The models that a waiting job may get (none: all of them), and why it cannot be ours if it cannot."""
+def _models_for(job: SlurmJob, words: Mapping[str, str], look: Look) -> Verdict:
+    """The models that a waiting job may get, or why we do not place it."""
     if job.is_het:
-        return frozenset(), "it is part of a heterogeneous job"
+        return Verdict(problem="it is part of a heterogeneous job")
     if job.reservation:
-        return frozenset(), f"it asks for the reservation {job.reservation}"
+        return Verdict(problem=f"it asks for the reservation {job.reservation}")
+    if not _is_in(job, look.naming):
+        return Verdict(problem=f"it is in partition {job.partition}, where ADLRO places no jobs")
     if job.required_nodes and "decision" not in words:
-        return frozenset(), f"it names its nodes ({job.required_nodes})"
+        return Verdict(problem=f"it names its nodes ({job.required_nodes})")
+    if job.special:
+        return Verdict(problem=job.special)
     each = sum(count for _, count in gpus_in(job.per_node))
+    has_gpus = bool(job.gres) or _whole(words.get("gpus", "0")) > 0
+    if job.nodes > 1 and not has_gpus:
+        return Verdict(problem=f"it asks for {job.nodes} nodes without GPUs")
     is_bound = "bound" in words  # its types are then those of the devices that we chose, and no wish of its own
     wish = Wish(
         job.partition,
@@ -478,16 +622,24 @@ def _models_for(job: SlurmJob, words: Mapping[str, str], look: Look) -> tuple[fr
         job.features,
         frozenset() if is_bound else frozenset(word for word, _ in gpus_in(f"{job.per_node},{job.per_job}") if word),
         words["bound"] if is_bound and look.keeps_types else "",
-        bool(job.gres) or _whole(words.get("gpus", "0")) > 0,
+        has_gpus,
         job.nodes,
         each if job.nodes > 1 and "decision" not in words else 0,
+        max(each, _whole(words.get("gpus", "0"))) if job.nodes == 1 and not gpus_in(job.per_job) else 0,
+        _reserved_for(job, look),
     )
     if wish not in look.answers:
-        look.answers[wish] = _models_of(wish, look.sites)
+        look.answers[wish] = _models_of(wish, look)
     return look.answers[wish]
 
 
-def _models_of(wish: Wish, sites: Mapping[str, Site]) -> tuple[frozenset[str], str]:
+def _reserved_for(job: SlurmJob, look: Look) -> frozenset[str]:
+    """The nodes that are not reserved now, but will be before the job would have to end."""
+    end_s = math.inf if job.limit_s is None else look.now_s + job.limit_s
+    return frozenset(name for name, kept in look.reserved.items() if not kept.is_active and kept.start_unix < end_s)
+
+
+def _models_of(wish: Wish, look: Look) -> Verdict:
     """The models that meet a wish (none: all of them), or what is wrong with it.
 
     We place by model; a job that may use some nodes of a model but not others has a wish for which we have no word.
@@ -495,23 +647,36 @@ def _models_of(wish: Wish, sites: Mapping[str, Site]) -> tuple[frozenset[str], s
     partitions, excluded = set(wish.partition.split(",")), set(hosts_in(wish.excluded))
     able: dict[str, set[str]] = {}  # for each model, the nodes that it may use …
     every: dict[str, set[str]] = {}  # … and all that have it
-    for name, site in sites.items():
+    large = models_with(wish.on_one, look.sites)
+    waits_for = ""
+    for name, site in look.sites.items():
         if (has := _has_features(wish.features, site.node.features)) is None:
-            return frozenset(), f"its constraint '{wish.features}' is more than a choice of features"
+            return Verdict(problem=f"its constraint '{wish.features}' is more than a choice of features")
         fits = bool(has and partitions & set(site.node.partitions) and name not in excluded)
         for model, devices in site.devices.items() if wish.has_gpus else [(CPU_ONLY, None)]:
             every.setdefault(model, set()).add(name)
+            if devices is not None and model not in large:
+                continue  # it would have to be split over nodes, and asks for one
             if fits and wish.bound in ("", model) and (devices is None or wish.types <= set(devices.types)):
-                able.setdefault(model, set()).add(name)
+                if name in wish.reserved:
+                    waits_for = waits_for or f"{name} is {look.reserved[name].in_words}, before it would end"
+                else:
+                    able.setdefault(model, set()).add(name)
     if not able:
-        return frozenset(), "no node can ever take it"
+        return Verdict(problem=waits_for or "no node can ever take it", is_for_good=not waits_for)
     if any(nodes != every[model] for model, nodes in able.items()):
-        return frozenset(), "it may use some nodes and not others that are like them"
+        others = f": {waits_for}" if waits_for else ""
+        return Verdict(problem=f"it may use some nodes and not others that are like them{others}")
     if wish.each:  # of several nodes we choose the fewest: it must want whole ones
-        found = (site.devices.get(model) for site in sites.values() for model in able)
+        found = (site.devices.get(model) for site in look.sites.values() for model in able)
         if {len(devices.types) for devices in found if devices is not None} != {wish.each}:
-            return frozenset(), f"it asks for {wish.nodes} nodes with {wish.each} GPUs on each"
-    return frozenset() if len(able) == len(every) else frozenset(able), ""
+            return Verdict(problem=f"it asks for {wish.nodes} nodes with {wish.each} GPUs on each")
+    return Verdict(frozenset() if len(able) == len(every) else frozenset(able))
+
+
+def models_with(gpus: int, sites: Mapping[str, Site]) -> set[str]:
+    """The models of which some node has so many GPUs. By the rules, a job that fits on one node waits for one."""
+    return {model for site in sites.values() for model, devices in site.devices.items() if len(devices.types) >= gpus}
 
 
 def _has_features(constraint: str, features: Sequence[str]) -> bool | None:

@@ -18,10 +18,36 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, Protocol, TypeVar, final
 from urllib.parse import urlsplit
 
+from adlro.core.accounts import Account
 from adlro.core.errors import BackendError, TelemetryError
-from adlro.core.ports import ENDED, JobState, LiveJob, Part, Snapshot
-from adlro.ingest.slurm import SlurmJob, SlurmNode, jobs_in, nodes_in, read_jobs, read_nodes, version_in
-from adlro.ingest.slurm_jobs import Naming, Site, Told, cluster_of, down_of, sites_of, told_of
+from adlro.core.ports import ENDED, JobState, LiveJob, Part, Setback, Snapshot
+from adlro.core.records import Job
+from adlro.ingest.as_user import run_as
+from adlro.ingest.slurm import (
+    SlurmJob,
+    SlurmNode,
+    SlurmReservation,
+    jobs_in,
+    nodes_in,
+    read_jobs,
+    read_nodes,
+    read_reservations,
+    reservations_in,
+    version_in,
+)
+from adlro.ingest.slurm_jobs import (
+    RUNS,
+    UNIFORM,
+    Devices,
+    Naming,
+    Site,
+    Told,
+    cluster_of,
+    down_of,
+    reserved_nodes,
+    sites_of,
+    told_of,
+)
 
 TIMEOUT_S: Final = 30.0
 """Slurm itself gives up on its controller after about 9 s; a large queue takes a second to be written down."""
@@ -31,6 +57,12 @@ KNOWN_API: Final = 42
 
 REREAD_S: Final = 60.0
 """However often the answer is "not modified", after so long everything is read anew."""
+
+HANGS_S: Final = 10.0
+"""A slurmrestd that let a question time out is not asked for so long; the command line is used at once instead."""
+
+PROBE_S: Final = 2.0
+"""Then it is asked whether it answers again, and is not waited for longer than this."""
 
 DEPENDENT_S: Final = 10.0
 """After so long, if a job waits for others: Slurm does not tell when it finds that a dependency is met."""
@@ -43,6 +75,15 @@ SAME_S: Final = 10.0
 
 KEPT_S: Final = 900.0
 """How long a job that vanished from Slurm's answers is told as ended."""
+
+LEAK_S: Final = 15.0
+"""GPUs that no job has must be counted as used for so long before they count as leaked."""
+
+FORGOTTEN_S: Final = 20.0
+"""A job that slurmctld forgot to have started is not placed for so long. Its script still runs: slurmctld ends that run
+when the node registers (5 s later in the lab). Who starts the job again before has it twice, and Slurm drains the node
+("Duplicate jobid").
+"""
 
 NODES_SHARE: Final = 0.01
 NODES_S: Final = 4.0
@@ -82,6 +123,7 @@ class Rest:
         self._secret = ""
         self._connection: http.client.HTTPConnection | None = None
         self._api = 0
+        self._hung_s: float | None = None  # when it last let a question time out, by the clock that never jumps
 
     @property
     def api(self) -> int:
@@ -101,6 +143,7 @@ class Rest:
         return self._ask(method, f"/slurm/v0.0.{self.api}{path}", body, again)
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None, again: bool) -> tuple[int, Any]:
+        self._check_hangs()
         if not again:
             self.close()  # a connection that the other side has closed would fail after the request was sent
         try:
@@ -135,12 +178,32 @@ class Rest:
                 f"slurmrestd at {self.address} answers {status} to {path}, and not in JSON: {text[:80]!r}."
             ) from None
 
+    def _check_hangs(self) -> None:
+        """Raise at once while it hangs: who waits for it at every call holds up every turn."""
+        if self._hung_s is None:
+            return
+        for_s = time.monotonic() - self._hung_s
+        if for_s < HANGS_S:
+            raise BackendError(
+                f"slurmrestd at {self.address} does not answer: it let a question time out {for_s:.0f} s ago."
+            )
+        try:
+            self._exchange("GET", "/openapi/v3", None, min(PROBE_S, self._timeout_s))
+        except (OSError, http.client.HTTPException) as error:
+            raise self._silent(error) from None
+        finally:
+            self.close()  # its time-out is that of the probe
+        self._hung_s = None
+
     def _silent(self, error: Exception) -> BackendError:
+        self._hung_s = time.monotonic() if isinstance(error, TimeoutError) else None
         return BackendError(f"slurmrestd at {self.address} does not answer: {_said(error)}.")
 
-    def _exchange(self, method: str, path: str, body: Mapping[str, Any] | None) -> tuple[int, bytes]:
+    def _exchange(
+        self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float | None = None
+    ) -> tuple[int, bytes]:
         if self._connection is None:
-            self._connection = connection_to(self.address, self._timeout_s)
+            self._connection = connection_to(self.address, timeout_s or self._timeout_s)
         headers = {"Accept": "application/json"}
         if self._token is not None:
             self._secret = self._secret or self._token()
@@ -202,9 +265,15 @@ class Commands:
             self._environment["SLURM_CONF"] = conf or os.environ["SLURM_CONF"]
         self._version: tuple[int, int] | None = None
 
-    def run(self, command: Sequence[str], stdin: str = "") -> Ran:
-        """Run a command to its end. One that is not there, or does not end, is a BackendError."""
+    def run(self, command: Sequence[str], stdin: str = "", account: Account | None = None) -> Ran:
+        """Run a command to its end. One that is not there, or does not end, is a BackendError.
+
+        With an account it runs as that user, with the user's uid, gid and groups.
+        """
         try:
+            if account is not None:
+                code, out, err = run_as(account, command, stdin, self._environment, self._timeout_s)
+                return Ran(code, out.decode(errors="replace"), err.decode(errors="replace"))
             done = subprocess.run(
                 list(command),
                 input=stdin.encode(),
@@ -245,6 +314,9 @@ class Source(Protocol):
 
     def nodes(self) -> list[SlurmNode]:
         """All nodes. Raises BackendError."""
+
+    def reservations(self) -> list[SlurmReservation]:
+        """All reservations that are not over. Raises BackendError."""
 
     def version(self) -> tuple[int, int] | None:
         """The generation of Slurm, if it is known yet."""
@@ -295,6 +367,17 @@ class RestSource:
         """All nodes."""
         self._nodes = self._read("/nodes", self._nodes, nodes_in)
         return self._nodes.value
+
+    def reservations(self) -> list[SlurmReservation]:
+        """All reservations that are not over. There are few: they are read whole."""
+        status, answer = self._rest.ask("GET", "/reservations")
+        try:
+            found = reservations_in(answer, f"slurmrestd at {self._rest.address}")
+        except TelemetryError as error:
+            raise BackendError(str(error)) from None
+        if status != http.HTTPStatus.OK:
+            raise BackendError(f"slurmrestd at {self._rest.address} answers {status} to /reservations.")
+        return found
 
     def version(self) -> tuple[int, int] | None:
         """The generation of Slurm, once it has answered."""
@@ -389,6 +472,17 @@ class CommandSource:
         new = self._commands.version >= (23, 2)
         return self._read(["scontrol", "show", "nodes", "--json"] if new else ["sinfo", "--json"], read_nodes)
 
+    def reservations(self) -> list[SlurmReservation]:
+        """All reservations that are not over."""
+        command = ["scontrol", "show", "reservation", "--oneliner"]
+        ran = self._commands.run(command)
+        if ran.code != 0:
+            raise BackendError(f"'{' '.join(command)}' fails: {ran.said}")
+        try:
+            return read_reservations(ran.out, f"'{' '.join(command)}'")
+        except TelemetryError as error:
+            raise BackendError(str(error)) from None
+
     def version(self) -> tuple[int, int] | None:
         """The generation of Slurm."""
         return self._commands.version
@@ -427,14 +521,91 @@ class CommandSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
-    """The last reading, for the case that nothing has happened since."""
+class Reading:
+    """What one source told."""
 
     jobs: list[SlurmJob]
     nodes: list[SlurmNode]
+    reservations: list[SlurmReservation]
+    version: tuple[int, int] | None
+
+    def is_as(self, other: "Reading") -> bool:
+        """Whether nothing has happened since another reading. Of jobs, the source gives the same list then."""
+        return self.jobs is other.jobs and self.nodes == other.nodes and self.reservations == other.reservations
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """The last reading, for the case that nothing has happened since."""
+
+    reading: Reading
     snapshot: Snapshot
     odd: tuple[str, ...]
     at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """A job that ran, and of which slurmctld knew no more when it was started again: when that was seen, how often."""
+
+    at_s: float
+    starts: int
+
+
+@final
+class Leaks:
+    """GPUs that Slurm counts as used though no job has them: after a crash of slurmctld some may be.
+
+    Slurm gives them to nobody, so they must not count as free. They are shown as held by a job that is not ours.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self._since: dict[tuple[str, str], float] = {}
+
+    def look(self, sites: Mapping[str, Site], jobs: Sequence[LiveJob], now_s: float) -> tuple[list[LiveJob], list[str]]:
+        """A stand-in for each leak that lasts, and a line about it. Jobs and nodes are read one after the other, so a
+        difference may be a job that began in between.
+        """
+        held: dict[tuple[str, str], int] = {}
+        for job in jobs:
+            for part in job.parts if job.state is JobState.RUNNING else ():
+                held[part.node, part.model] = held.get((part.node, part.model), 0) + part.count
+        leaks = {
+            at: extra
+            for name, site in sites.items()
+            for model, devices in site.devices.items()
+            if (extra := used_of(site, devices) - held.get(at := (name, model), 0)) > 0
+        }
+        self._since = {at: self._since.get(at, now_s) for at in leaks}
+        found, lines = [], []
+        for (node, model), count in leaks.items():
+            since = self._since[node, model]
+            if now_s - since < LEAK_S:
+                continue
+            books = Job(UNIFORM, 0.0, since, gpus=count, name="used in Slurm's books")
+            reason = "Slurm counts these GPUs as used, and no job has them"
+            found.append(
+                LiveJob(
+                    f"leak@{node}",
+                    books,
+                    JobState.RUNNING,
+                    (Part(node, model, count),),
+                    since,
+                    managed=False,
+                    reason=reason,
+                )
+            )
+            lines.append(
+                f"node {node}: Slurm counts {count} {model} as used that no job has. 'scontrol reconfigure' frees them."
+            )
+        return found, lines
+
+
+def used_of(site: Site, devices: Devices) -> int:
+    """How many of these devices Slurm counts as used."""
+    types = set(devices.types)
+    return min(sum(count for word, count in site.node.used if word in types), len(devices.types))
 
 
 @final
@@ -442,7 +613,8 @@ class Reader:
     """Snapshots of one Slurm, from the first of its sources that answers.
 
     It keeps what Slurm forgets: the devices of a job that has ended, the first submission of one that was put back,
-    and that a job was there at all, should Slurm lose it or drop it before it was seen to end.
+    that a job ran when slurmctld was killed before it had saved that, and that a job was there at all, should Slurm
+    lose it or drop it before it was seen to end.
     """
 
     def __init__(self, sources: Sequence[Source], naming: Naming, clock: Callable[[], float] = time.time) -> None:
@@ -453,6 +625,8 @@ class Reader:
         self._parts: dict[str, tuple[Part, ...]] = {}
         self._first: dict[str, tuple[SlurmJob, float]] = {}
         self._gone: dict[str, LiveJob] = {}
+        self._forgotten: dict[str, Forgotten] = {}
+        self._leaks = Leaks()
         self._before: Before | None = None
         self._latest: Source | None = None  # who answered last
         self._has_changed = False
@@ -467,24 +641,30 @@ class Reader:
         """The cluster now. Raises BackendError when no source gives all of it."""
         now = self._clock()
         self._has_changed = False
-        jobs, nodes, version, notes = self._ask()
+        reading, notes = self._ask()
         before = self._before
-        if before is not None and jobs is before.jobs and nodes == before.nodes and 0 <= now - before.at_s < SAME_S:
+        if before is not None and reading.is_as(before.reading) and 0 <= now - before.at_s < SAME_S:
             return replace(before.snapshot, time_s=now, notes=tuple([*notes, *before.odd][:MOST_NOTES]))
-        sites, problems = sites_of(nodes, self._naming)
-        told, odd = told_of(jobs, sites, self._naming, now, keeps_types=version is None or version < (24, 11))
-        kept = {each.live.id: self._with_memory(each) for each in told}
-        lost = self._note_gone(kept, now)
+        sites, problems = sites_of(reading.nodes, self._naming)
+        reserved = reserved_nodes(reading.reservations, sites, now)
+        keeps_types = reading.version is None or reading.version < (24, 11)
+        told, odd = told_of(reading.jobs, sites, self._naming, now, keeps_types, reserved)
+        lost: list[str] = []
+        kept = {each.live.id: self._with_memory(each, now, lost) for each in told}
+        lost += self._note_gone(kept, now)
         self._told, self._sites = kept, sites
         live = [each.live for each in kept.values()]
+        leaked, leaks = self._leaks.look(sites, live, now)
+        live += leaked
+        odd += leaks
         snapshot = Snapshot(
             time_s=now,
             cluster=cluster_of(sites, self._naming),
             jobs=tuple(live + [job for job in self._gone.values() if job.id not in kept]),
-            down=down_of(sites),
+            down=down_of(sites, reserved),
             notes=tuple([*notes, *lost, *problems, *odd][:MOST_NOTES]),
         )
-        self._before = Before(jobs, nodes, snapshot, (*problems, *odd), now)
+        self._before = Before(reading, snapshot, (*problems, *odd), now)
         return snapshot
 
     def told(self, job: str) -> Told | None:
@@ -513,19 +693,19 @@ class Reader:
             return ""
         return site.devices[model].types[0]
 
-    def _ask(self) -> tuple[list[SlurmJob], list[SlurmNode], tuple[int, int] | None, list[str]]:
-        """Jobs and nodes of the first source that gives both."""
+    def _ask(self) -> tuple[Reading, list[str]]:
+        """Jobs, nodes and reservations of the first source that gives all of them."""
         notes: list[str] = []
         for source in self._sources:
             try:
-                found = source.jobs(), source.nodes(), source.version(), notes
+                reading = Reading(source.jobs(), source.nodes(), source.reservations(), source.version())
                 self._latest = source
-                return found
+                return reading, notes
             except BackendError as error:
                 notes.append(f"{source.what} was not used: {error}")
         raise BackendError(" ".join(note.removeprefix(f"{self._sources[0].what} was not used: ") for note in notes[:2]))
 
-    def _with_memory(self, told: Told) -> Told:
+    def _with_memory(self, told: Told, now_s: float, notes: list[str]) -> Told:
         """A job with what Slurm has forgotten of it."""
         live = told.live
         before = self._first.get(live.id)
@@ -533,6 +713,12 @@ class Reader:
             self._first[live.id] = before = told.job, live.job.submit_s
             self._parts.pop(live.id, None)
             self._gone.pop(live.id, None)
+            self._forgotten.pop(live.id, None)
+        elif _was_forgotten(before[0], told.job):
+            earlier = self._forgotten.get(live.id, Forgotten(0.0, 0))
+            self._forgotten[live.id] = Forgotten(now_s, earlier.starts + 1)
+            notes.append(f"job {live.id} ran on {before[0].node_list}, and slurmctld forgot it: it will begin again")
+        live = self._as_forgotten(live, now_s)
         first = min(before[1], live.job.submit_s)
         self._first[live.id] = told.job, first
         if live.state is JobState.RUNNING and any(part.indices for part in live.parts):
@@ -545,6 +731,17 @@ class Reader:
         ends = live.state is JobState.RUNNING or live.state in ENDED
         parts = self._parts.get(live.id, live.parts) if ends else live.parts
         return replace(told, live=replace(live, parts=parts, job=replace(live.job, submit_s=first)))
+
+    def _as_forgotten(self, live: LiveJob, now_s: float) -> LiveJob:
+        """A job with the starts that slurmctld forgot; one that it forgot just now is not to be placed yet."""
+        forgotten = self._forgotten.get(live.id)
+        if forgotten is None:
+            return live
+        live = replace(live, starts=live.starts + forgotten.starts)
+        if live.state is not JobState.WAITING or not live.managed or now_s - forgotten.at_s >= FORGOTTEN_S:
+            return live
+        reason = "slurmctld forgot that it ran; it is placed again when that run must have ended"
+        return replace(live, managed=False, reason=reason, setback=Setback.NONE)
 
     def _note_gone(self, now: Mapping[str, Told], time_s: float) -> list[str]:
         """Tell of jobs that are in the answers no longer though nobody saw them end."""
@@ -566,6 +763,7 @@ class Reader:
                 )
             self._first.pop(name, None)
             self._parts.pop(name, None)
+            self._forgotten.pop(name, None)
         self._gone = {name: job for name, job in self._gone.items() if time_s - (job.ended_s or 0.0) < KEPT_S}
         return notes
 
@@ -579,6 +777,12 @@ def _is_another(before: SlurmJob, now: SlurmJob) -> bool:
     """Whether a number has been given to another job: slurmctld forgets what it had no time to save."""
     moved = before.submit_unix != now.submit_unix and now.restarts <= before.restarts
     return moved or before.user != now.user or before.name != now.name
+
+
+def _was_forgotten(before: SlurmJob, now: SlurmJob) -> bool:
+    """Whether a job ran and waits with the same restart count: slurmctld was killed before it had saved the start."""
+    ran = before.state in RUNS or before.state == "COMPLETING"
+    return ran and now.state == "PENDING" and now.restarts == before.restarts
 
 
 def _said(error: Exception) -> str:

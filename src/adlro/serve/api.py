@@ -5,7 +5,6 @@ question played forward) is asked in a thread.
 """
 
 import asyncio
-import gc
 import logging
 import socket
 import sys
@@ -28,9 +27,10 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Match
 
 from adlro import __version__
-from adlro.core.errors import AdlroError, CatalogueError
+from adlro.core.errors import AccountError, AdlroError, CatalogueError
 from adlro.core.ports import ENDED, LiveJob
 from adlro.core.toml import nearest
+from adlro.serve.api_door import Door, listening
 from adlro.serve.api_errors import Refused, body_of, refused, refused_for, refused_for_input
 from adlro.serve.api_events import Listeners
 from adlro.serve.api_models import (
@@ -43,7 +43,6 @@ from adlro.serve.api_models import (
     EventNumber,
     EventsAsked,
     HealthOut,
-    HistoryOut,
     IdOut,
     JobId,
     JobOut,
@@ -84,7 +83,8 @@ from adlro.serve.api_views import (
     state_shown,
     why_shown,
 )
-from adlro.serve.service import Event, Foreseen, Service, Who, Why
+from adlro.serve.collector import COLLECT_EVERY_S, unhurried_collector
+from adlro.serve.service import Event, Foreseen, Service, Who, Why, reason_for_all
 from adlro.serve.tokens import TokenFile, Tokens
 
 __all__ = ["ApiServer", "ApiSettings", "make_app", "make_server"]
@@ -107,10 +107,6 @@ PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 SWITCH_S: Final = 0.0001
 """How long a busy thread may keep the interpreter while the API waits for it; Python grants 5 ms."""
 
-THRESHOLDS: Final = (5_000, 4, 1_000_000)
-"""New objects for a look at the new ones, such looks for one at those somewhat older, and such for one at all."""
-COLLECT_EVERY_S: Final = 300.0
-
 MOST_QUESTIONS: Final = 2
 """Questions that are played forward at a time."""
 QUESTION_WAIT_S: Final = 2.0
@@ -131,6 +127,7 @@ class Kit:
     listeners: Listeners
     questions: threading.BoundedSemaphore
     making: dict[Address, asyncio.Future[Body]]
+    policies: Callable[[], Sequence[Mapping[str, Any]]]
 
 
 def make_app(
@@ -139,8 +136,14 @@ def make_app(
     metrics: Callable[[], bytes | str] | None = None,
     dashboard: FilePath | None = None,
     tokens: Tokens | None = None,
+    policies: Callable[[], Sequence[Mapping[str, Any]]] | None = None,
 ) -> FastAPI:
-    """The API around a service. `tokens` says which count, in place of the file of the settings."""
+    """The API around a service. `tokens` says which count, in place of the file of the settings.
+
+    `policies` lists the catalogue where importing it, and the compiler with it, would take too long.
+    """
+    from adlro.serve.api_pages import add_pages, add_past  # they use what is here
+
     counted = tokens or tokens_of(settings)
     kit = Kit(
         service,
@@ -149,6 +152,7 @@ def make_app(
         Listeners(service.events, settings.heartbeat_s, settings.stream_s),
         threading.BoundedSemaphore(MOST_QUESTIONS),
         {},
+        policies or catalogue,
     )
     app = FastAPI(
         title="ADLRO",
@@ -162,12 +166,12 @@ def make_app(
     app.state.listeners = kit.listeners
     app.state.has_tokens = lambda: bool(counted())
     add_reading(app, kit)
+    add_past(app, kit)
     add_doing(app, kit)
     add_events(app, kit)
     add_probes(app, kit, metrics)
     app.add_route(f"{V1}/openapi.json", document_of(app), include_in_schema=False)
-    for path, (body, kind) in pages_in(dashboard).items():
-        app.add_route(path, page(body, kind), include_in_schema=False)
+    add_pages(app, pages_in(dashboard))
     app.add_exception_handler(Refused, cast(Any, on_refused))
     app.add_exception_handler(AdlroError, cast(Any, on_adlro_error))
     app.add_exception_handler(RequestValidationError, cast(Any, on_bad_input))
@@ -202,9 +206,12 @@ def add_reading(app: FastAPI, kit: Kit) -> None:
 
     @app.get(f"{V1}/jobs", response_model=JobsOut, responses=errors(422, 503) | UNCHANGED, tags=["jobs"])
     async def list_jobs(request: Request, asked: Annotated[JobsAsked, Query()]) -> Response:
-        """Jobs, page by page: those that hold GPUs, those that wait by predicted start, those that ended."""
+        """Jobs, page by page: those that hold GPUs, those that wait by predicted start, those that ended; or sorted."""
         eyes = kit_eyes(kit, request)
-        wanted = Filter(tuple(sorted(set(asked.state))), asked.user, asked.model)
+        wanted = Filter(
+            tuple(sorted(set(asked.state))), asked.user, asked.model, asked.partition, asked.node,
+            asked.search.strip().casefold(), asked.sort, asked.order == "desc",
+        )  # fmt: skip
         return await kept(kit, request, lambda now: jobs_shown(now, eyes, wanted, asked.offset, asked.limit))
 
     @app.get(f"{V1}/jobs/{{id}}", response_model=JobOut, responses=errors(404, 422, 503) | UNCHANGED, tags=["jobs"])
@@ -246,9 +253,7 @@ def add_reading(app: FastAPI, kit: Kit) -> None:
         def answer(now: Picture) -> dict[str, Any]:
             found = kit.service.decisions(asked.job, asked.before, asked.limit)
             following = found[-1].id if len(found) == asked.limit else None
-            if eyes.all:
-                return {"decisions": found, "next": following}
-            jobs = (now.jobs.get(one.job) or kit.service.job(one.job) for one in found)
+            jobs = (None if eyes.all else now.jobs.get(one.job) or kit.service.job(one.job) for one in found)
             shown = [decision_shown(one, live, eyes) for one, live in zip(found, jobs, strict=True)]
             return {"decisions": shown, "next": following}
 
@@ -257,7 +262,7 @@ def add_reading(app: FastAPI, kit: Kit) -> None:
     @app.get(f"{V1}/policies", response_model=PoliciesOut, responses=errors(422, 503) | UNCHANGED, tags=["policies"])
     async def list_policies(request: Request, asked: Annotated[NothingAsked, Query()]) -> Response:
         """The policies by name, the one in use, and the fallback."""
-        return await kept(kit, request, policies_shown)
+        return await kept(kit, request, lambda now: policies_shown(now, kit.policies()))
 
     @app.get(f"{V1}/alarms", response_model=AlarmsOut, responses=errors(422, 503) | UNCHANGED, tags=["cluster"])
     async def list_alarms(request: Request, asked: Annotated[LatestAsked, Query()]) -> Response:
@@ -273,11 +278,6 @@ def add_reading(app: FastAPI, kit: Kit) -> None:
     async def list_drifts(request: Request, asked: Annotated[NothingAsked, Query()]) -> Response:
         """Speeds that are not what they were thought to be."""
         return await kept(kit, request, lambda now: {"drifts": now.state.drifts})
-
-    @app.get(f"{V1}/history", response_model=HistoryOut, responses=errors(422, 503) | UNCHANGED, tags=["cluster"])
-    async def list_history(request: Request, asked: Annotated[LatestAsked, Query()]) -> Response:
-        """Utilisation and JCT as measured, beside what the fallback is predicted to have come to; the oldest first."""
-        return await kept(kit, request, lambda now: {"history": now.state.history[-asked.limit :]})
 
     @app.get(f"{V1}/me", response_model=MeOut, responses=errors(422), tags=["cluster"])
     async def get_me(request: Request, asked: Annotated[NothingAsked, Query()]) -> Response:
@@ -308,10 +308,12 @@ def add_doing(app: FastAPI, kit: Kit) -> None:
         """Hand a job in. It belongs to the token's name; an operator may name another."""
         who = who_of(request)
         now = await picture(kit)
-        submission = submission_of(fitting(given), owner(given, who), now.state.snapshot.time_s)
+        user = owner(given, who)
+        await to_thread.run_sync(check_user, kit.settings, user)
+        submission = submission_of(fitting(given), user, now.state.snapshot.time_s)
         id = await to_thread.run_sync(kit.service.submit, submission)
         now.touch(id)
-        log.info("job submitted", extra={"by": who.name, "job": id})
+        log.info("job submitted", extra={"by": who.name, "user": user, "job": id})
         return in_json({"id": id}, 201, {"Location": f"{V1}/jobs/{id}"})
 
     @app.delete(
@@ -353,7 +355,7 @@ def add_doing(app: FastAPI, kit: Kit) -> None:
         now = (await picture(kit)).state.snapshot.time_s
         jobs = tuple(submission_of(fitting(one), owner(one, who), now) for one in given.jobs)
         if given.policy:
-            await to_thread.run_sync(check_policy, given.policy)
+            await to_thread.run_sync(check_policy, given.policy, kit.policies)
         question = question_of(given, jobs)
 
         def answer() -> Foreseen:
@@ -377,11 +379,11 @@ def add_doing(app: FastAPI, kit: Kit) -> None:
         request: Request, asked: Annotated[NothingAsked, Query()], given: Annotated[PolicyIn, FromBody()]
     ) -> Response:
         """Decide with a policy of the catalogue from the next tick on."""
-        await to_thread.run_sync(check_policy, given.name)
+        await to_thread.run_sync(check_policy, given.name, kit.policies)
         await to_thread.run_sync(kit.service.use_policy, given.name)
         now = await picture(kit)
         log.info("policy set", extra={"by": who_of(request).name, "policy": given.name})
-        return in_json(policies_shown(now) | {"current": given.name})
+        return in_json(policies_shown(now, kit.policies()) | {"current": given.name})
 
 
 def owner(given: SubmissionIn, who: Who) -> str:
@@ -389,6 +391,14 @@ def owner(given: SubmissionIn, who: Who) -> str:
     if given.job.user and given.job.user != who.name and who.role != "operator":
         raise refused(403, "a job for another user", "body.job.user", f"{who.name!r}, or nothing")
     return given.job.user or who.name
+
+
+def check_user(settings: ApiSettings, user: str) -> None:
+    """Refuse a user whose jobs are not taken. The back end looks again: what it finds is what the job runs as."""
+    try:
+        settings.owners.account(user)
+    except AccountError as error:
+        raise refused_for(error, "body.job.user") from None
 
 
 def fitting(given: SubmissionIn) -> SubmissionIn:
@@ -445,8 +455,9 @@ def add_probes(app: FastAPI, kit: Kit, metrics: Callable[[], bytes | str] | None
     )
     async def get_ready(request: Request) -> Response:
         """Whether the latest tick is recent and whole."""
-        ready, why = await to_thread.run_sync(kit.service.is_ready)
-        return in_json({"ready": ready, "why": why if request.scope[WHO] else ""}, 200 if ready else 503)
+        ready, why = kit.service.is_ready()
+        told = why if request.scope[WHO] else "" if ready else reason_for_all(why)
+        return in_json({"ready": ready, "why": told}, 200 if ready else 503)
 
     described: Documented = {
         200: {"description": "For Prometheus.", "content": {"text/plain": {"schema": {"type": "string"}}}}
@@ -460,7 +471,7 @@ def add_probes(app: FastAPI, kit: Kit, metrics: Callable[[], bytes | str] | None
         return Response(await to_thread.run_sync(metrics), media_type=PROMETHEUS)
 
 
-def pages_in(folder: FilePath | None) -> Mapping[str, tuple[bytes, str]]:
+def pages_in(folder: FilePath | None) -> dict[str, tuple[bytes, str]]:
     """The files of the dashboard by address, read once: no address can lead to another file."""
     if folder is None:
         return {}
@@ -589,11 +600,11 @@ def not_yours(id: str) -> Refused:
     return refused(403, f"job {id} is another's", f"job {id}", "a job of your own, or the role operator")
 
 
-def policies_shown(now: Picture) -> dict[str, Any]:
+def policies_shown(now: Picture, policies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The policies, and the one in use."""
     state = now.state
     return {
-        "current": state.policy, "fallback": state.fallback, "is_guarded": state.is_guarded, "policies": catalogue(),
+        "current": state.policy, "fallback": state.fallback, "is_guarded": state.is_guarded, "policies": policies,
     }  # fmt: skip
 
 
@@ -606,9 +617,9 @@ def catalogue() -> list[dict[str, Any]]:
     return [{key: getattr(policy, key) for key in keys} for policy in policies()]
 
 
-def check_policy(name: str) -> None:
+def check_policy(name: str, policies: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
     """Raise CatalogueError unless it is in the catalogue: a path would have the daemon run a file."""
-    names = [policy["name"] for policy in catalogue()]
+    names = [policy["name"] for policy in policies()]
     if name not in names:
         raise CatalogueError(f"there is no policy {name!r}.{nearest(name, names)} GET {V1}/policies lists them.")
 
@@ -782,16 +793,34 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
 @final
 class ApiServer(uvicorn.Server):
-    """A server that ends its streams when it is told to end, and lets a busy daemon not hold up its answers."""
+    """A server with a door of its own, that ends its streams when it is told to end. Signals are the daemon's."""
+
+    def __init__(self, config: uvicorn.Config, settings: ApiSettings) -> None:
+        super().__init__(config)
+        self._settings = settings
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until told to end."""
-        with unhurried_collector(), quick_switches():
-            collecting = asyncio.create_task(collect_now_and_then())
+        with unhurried_collector() as collect, quick_switches():
+            collecting = asyncio.create_task(collect_now_and_then(collect))
             try:
                 await super().serve(sockets)
             finally:
                 collecting.cancel()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections, as the door allows."""
+        door = Door(
+            sockets or [listening(self.config.host, self.config.port)], self.config, self.server_state, self._settings
+        )
+        door.open()
+        self.servers = cast(Any, [door])
+        self.started = True
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to whoever runs us."""
+        yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End: streams first, for they would not."""
@@ -811,25 +840,11 @@ def quick_switches() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-@contextmanager
-def unhurried_collector() -> Iterator[None]:
-    """Look through all objects only when `collect_now_and_then` says so.
-
-    With 10,000 jobs that takes a tenth of a second in which nobody is answered, and Python would do it in every tick.
-    """
-    before = gc.get_threshold()
-    gc.set_threshold(*THRESHOLDS)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
-
-async def collect_now_and_then() -> None:
-    """Look through all objects every few minutes, for rings of them that nobody holds any more."""
+async def collect_now_and_then(collect: Callable[[], None]) -> None:
+    """Look for rings of objects that nobody holds any more."""
     while True:
         await asyncio.sleep(COLLECT_EVERY_S)
-        gc.collect()
+        collect()
 
 
 def make_server(app: FastAPI, settings: ApiSettings) -> ApiServer:
@@ -851,11 +866,11 @@ def make_server(app: FastAPI, settings: ApiSettings) -> ApiServer:
             lifespan="off",
             proxy_headers=False,
             server_header=False,
-            timeout_keep_alive=20,
+            timeout_keep_alive=cast(Any, settings.idle_s),  # a fraction works as well
             timeout_graceful_shutdown=3,
-            limit_concurrency=1000,
             h11_max_incomplete_event_size=32_768,
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
-        )
+        ),
+        settings,
     )

@@ -6,7 +6,8 @@ from typing import Any, Final, final
 
 from pydantic_core import to_json
 
-from adlro.core.errors import AdlroError, BackendError, StoreError
+from adlro.core.accounts import NAME_RULE
+from adlro.core.errors import AccountError, AdlroError, BackendError, StoreError
 
 LONGEST_SHOWN: Final = 80
 
@@ -48,6 +49,8 @@ def refused_for(error: AdlroError, where: str) -> Refused:
     """What a user's mistake, or a cluster that does not answer, is over HTTP."""
     if isinstance(error, BackendError | StoreError):
         return refused(503, str(error), where, "a cluster that answers", "Ask again in a while, or ask an operator.")
+    if isinstance(error, AccountError):
+        return refused(403, str(error), where, "a user whose jobs this daemon takes", "Ask an operator.")
     return refused(409, str(error), where)
 
 
@@ -62,6 +65,8 @@ def refused_for_input(errors: list[Mapping[str, Any]]) -> Refused:
     what = f"{'.'.join(place[1:]) or place[0]!r} is {shown(first.get('input'))}"
     if first["type"] == "missing":
         what = f"'{place[-1]}' is missing"
+    elif place[-1] == "user" and first["type"] == "string_pattern_mismatch":
+        expected = NAME_RULE
     elif first["type"] == "extra_forbidden":
         what, expected = f"there is no '{shown(place[-1])[1:-1]}'", "a name that the document lists"
     return refused(

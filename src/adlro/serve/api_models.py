@@ -7,7 +7,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
-from adlro.core.ports import JobState, Part, Submission
+from adlro.core.accounts import LONGEST_NAME, NAME_PATTERN
+from adlro.core.ports import JobState, Part, Setback, Submission
 from adlro.core.records import WHOLE_GPU, Job, Link, Node
 from adlro.serve.service import Alarm, Compared, Decision, Drift, Start, WhatIf
 
@@ -20,6 +21,12 @@ JobId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*
 DecisionId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:+-]*$", max_length=128)]
 Name = Annotated[str, StringConstraints(pattern=NAME, max_length=64)]
 NameOrNone = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9._/@+ -]*)?$", max_length=64)]
+UserOrNone = Annotated[str, StringConstraints(pattern=f"^({NAME_PATTERN})?$", max_length=LONGEST_NAME)]
+PlainOrNone = Annotated[str, StringConstraints(pattern=PLAIN, max_length=256)]
+Sort = Literal[
+    "", "id", "name", "user", "partition", "state", "gpus", "submitted", "waited", "started", "start", "place", "ran",
+    "ended",
+]  # fmt: skip
 Argument = Annotated[str, StringConstraints(pattern=r"^[^\u0000]*$", max_length=65_536)]
 
 
@@ -65,7 +72,9 @@ class JobIn(In):
     gpu_memory_gb: float = Field(0.0, ge=0, le=1e5, description="Memory of each GPU.")
     models: list[Name] = Field([], max_length=64, description="The GPU models that will do; none: all of them.")
     priority: float = Field(0.5, ge=0, le=1)
-    user: NameOrNone = Field("", description="Only an operator may name another than himself.")
+    user: UserOrNone = Field(
+        "", description="A login name, never a number. Only an operator may name another than himself."
+    )
     name: Annotated[str, StringConstraints(pattern=PLAIN, max_length=200)] = ""
     work: float = Field(0.0, ge=0, le=1e12, description="GPU-seconds on the reference model; 0: not known.")
     limit_s: float | None = Field(None, gt=0, le=1e9, description="Walltime after which it may be ended.")
@@ -136,8 +145,15 @@ class JobsAsked(Asked):
     """Which jobs, and which page of them."""
 
     state: list[JobState] = Field([], max_length=6)
-    user: NameOrNone = ""
+    user: PlainOrNone = ""
     model: NameOrNone = ""
+    partition: PlainOrNone = ""
+    node: PlainOrNone = Field("", description="Jobs that hold GPUs on this node.")
+    search: Annotated[str, StringConstraints(pattern=PLAIN, max_length=200)] = Field(
+        "", description="A text in the id, family, partition, name or user; of others' jobs name and user do not count."
+    )
+    sort: Sort = Field("", description="Empty: those that run, those that wait by predicted start, the rest.")
+    order: Literal["asc", "desc"] = "asc"
     offset: int = Field(0, ge=0, le=10_000_000)
     limit: int = Field(100, ge=1, le=1000)
 
@@ -161,6 +177,44 @@ class LatestAsked(Asked):
     """How many."""
 
     limit: int = Field(100, ge=1, le=10_000)
+
+
+Moment = Annotated[float, Field(ge=0, le=1e12)]
+
+
+class HistoryAsked(Asked):
+    """Which stretch of the history, and how fine."""
+
+    limit: int = Field(100, ge=1, le=10_000)
+    since: Moment | None = Field(None, description="Seconds since 1970.", json_schema_extra=one_of_them)
+    until: Moment | None = Field(None, description="Seconds since 1970.", json_schema_extra=one_of_them)
+    step_s: Annotated[float, Field(ge=0, le=1e7)] | None = Field(
+        None,
+        description="Average over so many seconds; left out: as fine as `limit` allows.",
+        json_schema_extra=one_of_them,
+    )
+
+
+class PastAsked(Asked):
+    """Which jobs of the past."""
+
+    user: PlainOrNone = ""
+    partition: PlainOrNone = ""
+    node: PlainOrNone = ""
+    before: Moment | None = Field(
+        None, description="Ended before this moment: `next` of the page before.", json_schema_extra=one_of_them
+    )
+    limit: int = Field(100, ge=1, le=1000)
+
+
+class UsageAsked(Asked):
+    """Whose usage, over how many days, in how many steps."""
+
+    user: PlainOrNone = ""
+    partition: PlainOrNone = ""
+    node: PlainOrNone = ""
+    days: float = Field(7.0, gt=0, le=3660)
+    steps: int = Field(7, ge=1, le=500)
 
 
 class EventsAsked(Asked):
@@ -250,6 +304,8 @@ class JobOut(Out):
     signal: int | None
     reason: str
     decision: str
+    partition: str = Field(description='The queue it was submitted to; "" where the cluster has no queues.')
+    setback: Setback = Field(description="What keeps a waiting job from starting, besides a lack of room.")
     is_hidden: bool = Field(description="It is another's: user, name and reason are not shown.")
 
 
@@ -262,6 +318,7 @@ class JobsOut(Out):
     offset: int
     limit: int
     time_s: float
+    backend: str = Field("", description="As in the state; with shadow the jobs would start, and do not.")
 
 
 class IdOut(Out):
@@ -311,6 +368,7 @@ class TickOut(Out):
     waiting: int
     running: int
     alarms: list[Alarm]
+    is_cut: bool
 
 
 class StateOut(Out):
@@ -329,6 +387,7 @@ class StateOut(Out):
     history: list[Compared]
     telemetry: dict[str, dict[str, float | None]]
     counts: dict[str, int]
+    partitions: list[str] = Field(description="Those that jobs were submitted to, by name.")
 
 
 class TenantOut(Out):
@@ -415,6 +474,48 @@ class HistoryOut(Out):
     """What was measured, the oldest first."""
 
     history: list[Compared]
+    step_s: float = Field(description="The seconds over which points were averaged; 0: they are as they were kept.")
+
+
+class PastOut(Out):
+    """Jobs that ended, the latest first; `next` is the `before` of the next page."""
+
+    jobs: list[JobOut]
+    next: float | None
+
+
+class SpentOut(Out):
+    """What the jobs that ended within one stretch of time used."""
+
+    time_s: float
+    jobs: int
+    gpu_s: float
+    waited_s: float | None
+
+
+class UsageOut(Out):
+    """What the jobs that ended between two moments used, and how long they waited."""
+
+    since_s: float
+    until_s: float
+    jobs: int
+    gpu_s: float
+    failed: int
+    waited_s: float | None
+    waited_median_s: float | None
+    waited_p90_s: float | None
+    ran_s: float | None
+    spent: list[SpentOut]
+
+
+class OutputOut(Out):
+    """The last 64 KiB of each output of a job, and how large each is."""
+
+    job: str
+    out: str
+    err: str
+    out_bytes: int
+    err_bytes: int
 
 
 class MeOut(Out):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from adlro.core.accounts import ANYBODY, Owners
 from adlro.core.errors import ConfigError
 
 PORT: Final = 8321
@@ -32,6 +33,11 @@ class ApiSettings:
     most_streams: int = 100  # listeners to events at a time
     heartbeat_s: float = 15.0
     stream_s: float = 3600.0  # a stream ends after so long, and its listener comes back
+    head_s: float = 10.0  # within which TLS and the head of a request must be there
+    idle_s: float = 20.0  # a connection without a request is closed after so long
+    most_connections: int = 1000  # at a time, from everywhere …
+    most_per_address: int = 250  # … and from one address
+    owners: Owners = ANYBODY  # whose jobs are taken
 
     @property
     def is_loopback(self) -> bool:
@@ -46,6 +52,19 @@ class ApiSettings:
         """Whether it speaks TLS itself."""
         return self.tls_cert is not None
 
+    def _check_tls(self) -> None:
+        """Raise ConfigError unless the certificate and its key can be used."""
+        import ssl
+
+        assert self.tls_cert is not None
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.tls_cert, self.tls_key, password=lambda: "")
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"the API's TLS: {self.tls_cert} and {self.tls_key} cannot be used: {error}. Expected a certificate "
+                "and its key in PEM, without a password, that this user can read."
+            ) from None
+
     def check(self, has_tokens: bool) -> None:
         """Raise ConfigError for what would let in whom it should not, or cannot work."""
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -53,6 +72,8 @@ class ApiSettings:
         for path in (self.tls_cert, self.tls_key):
             if path is not None and not path.is_file():
                 raise ConfigError(f"the API's TLS: {path} is no file; expected one in PEM.")
+        if self.tls_cert is not None:
+            self._check_tls()
         if self.rate_per_s <= 0 or self.burst < 1:
             raise ConfigError(
                 f"the API's rate is {self.rate_per_s}/s, burst {self.burst}; expected above 0, and from 1."

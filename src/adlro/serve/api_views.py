@@ -5,6 +5,7 @@ nor their names, reasons or past, unless the site shows them (`others = "shown"`
 """
 
 import gzip
+import re
 import threading
 import time
 from collections import Counter
@@ -16,9 +17,9 @@ from typing import Any, Final, final
 
 from pydantic_core import to_json
 
-from adlro.core.ports import ENDED, JobState, LiveJob, Part
+from adlro.core.ports import ENDED, JobState, LiveJob, Part, Setback
 from adlro.core.records import WHOLE_GPU, Cluster, Node
-from adlro.serve.service import Alarm, Decision, Event, Start, State, Who, Why
+from adlro.serve.service import Alarm, Decision, Event, Mention, Start, State, Who, Why, with_names
 
 HELD: Final = (JobState.RUNNING, JobState.PLACED)
 MOST_ALARMS: Final = 100
@@ -39,6 +40,9 @@ OF_NO_JOB: Final = frozenset({
 LONG_S: Final = 0.005
 """A picture that takes longer to make is made aside."""
 
+PIECE: Final = 100
+"""Records that are written as JSON in one go; the interpreter is not free meanwhile."""
+
 WORTH_PACKING: Final = 4096
 """Bytes from which an answer is compressed for those who take it so."""
 
@@ -46,6 +50,21 @@ WORTH_PACKING: Final = 4096
 def json_bytes(value: object) -> bytes:
     """A value as JSON: records by the names of their fields; what is not a number is null."""
     return to_json(value, inf_nan_mode="null")
+
+
+def json_in_pieces(value: object) -> bytes:
+    """The same as `json_bytes`, piece by piece: between two of them other threads have their turn."""
+    if isinstance(value, Mapping):
+        entries = list(value.items())
+        if len(entries) > PIECE:
+            parts = [json_bytes(dict(entries[at : at + PIECE]))[1:-1] for at in range(0, len(entries), PIECE)]
+        else:
+            parts = [json_bytes(str(key)) + b":" + json_in_pieces(each) for key, each in entries]
+        return b"{" + b",".join(parts) + b"}"
+    if isinstance(value, list | tuple) and len(value) > PIECE:
+        parts = [json_bytes(value[at : at + PIECE])[1:-1] for at in range(0, len(value), PIECE)]
+        return b"[" + b",".join(parts) + b"]"
+    return json_bytes(value)
 
 
 @dataclass(slots=True)
@@ -103,6 +122,11 @@ class Filter:
     states: tuple[str, ...] = ()
     user: str = ""
     model: str = ""
+    partition: str = ""
+    node: str = ""
+    search: str = ""  # in lower case
+    sort: str = ""  # one of SORT_KEYS
+    is_descending: bool = False
 
 
 @dataclass(slots=True)
@@ -133,7 +157,7 @@ class Picture:
     def make(self, address: Address, how: Callable[["Picture"], object], packs: bool) -> Body:
         """Make an answer, compressed too if it is worth it and `packs`, and keep it."""
         began = time.thread_time()
-        body = Body(json_bytes(how(self)))
+        body = Body(json_in_pieces(how(self)))
         if packs and len(body.plain) >= WORTH_PACKING:
             _ = body.packed  # here, so that the event loop has not to wait for it
         self.keep(address, body)
@@ -210,7 +234,8 @@ class Views:
             new = picture_of(state)
             took_s = time.thread_time() - began
             for eyes, asked in list(old.lists) if old else ():
-                listed(new, eyes, asked)
+                if not (asked.sort or asked.search):  # what one reader sorts or looks for is made when it is asked for
+                    listed(new, eyes, asked)
             for address, how in list(old.costly.items()) if old else ():
                 was = old.bodies.get(address) if old else None
                 if was is not None and was.uses:
@@ -249,23 +274,36 @@ def job_shown(live: LiveJob, eyes: Eyes) -> dict[str, Any]:
         },
         "state": live.state, "parts": live.parts, "started_s": live.started_s, "ended_s": live.ended_s,
         "starts": live.starts, "managed": live.managed, "exit_code": live.exit_code, "signal": live.signal,
-        "reason": live.reason if seen else "", "decision": live.decision, "is_hidden": not seen,
+        "reason": live.reason if seen else "", "decision": live.decision,
+        "partition": live.partition, "setback": live.setback if seen else Setback.NONE, "is_hidden": not seen,
     }  # fmt: skip
 
 
 def decision_shown(decision: Decision, live: LiveJob | None, eyes: Eyes) -> Decision:
-    """A decision as this reader sees it: of others' jobs the places only, and of past jobs only one's own."""
-    if eyes.all:
-        return decision
-    if live is None or not eyes.sees(live):
-        return replace(decision, reason="", like=())
-    like = (one if one.user == eyes.name else replace(one, user="", name="") for one in decision.like)
-    return replace(decision, like=tuple(like))
+    """A decision as this reader sees it: of others' jobs the places only, and of past jobs only one's own.
+
+    Its reason names other jobs by their ids; the names of those that the reader may see are added here.
+    """
+    if not eyes.all and (live is None or not eyes.sees(live)):
+        return replace(decision, reason="", like=(), mentions=())
+    mentions = mentions_shown(decision.mentions, eyes)
+    like = tuple(one if eyes.all or one.user == eyes.name else replace(one, user="", name="") for one in decision.like)
+    return replace(decision, reason=with_names(decision.reason, mentions), like=like, mentions=mentions)
+
+
+def mentions_shown(mentions: Sequence[Mention], eyes: Eyes) -> tuple[Mention, ...]:
+    """The jobs that a sentence names, with name and user only where this reader may see them."""
+    is_own = bool(eyes.name)
+    return tuple(
+        one if eyes.all or (is_own and one.user == eyes.name) else replace(one, name="", user="") for one in mentions
+    )
 
 
 def why_shown(why: Why, live: LiveJob | None, eyes: Eyes) -> Why:
-    """An answer to why, with its decision as this reader sees it."""
-    return replace(why, decision=why.decision and decision_shown(why.decision, live, eyes))
+    """An answer to why, with names of other jobs and its decision as this reader sees them."""
+    mentions = mentions_shown(why.mentions, eyes)
+    decision = why.decision and decision_shown(why.decision, live, eyes)
+    return replace(why, text=with_names(why.text, mentions), mentions=mentions, decision=decision)
 
 
 def alarms_shown(alarms: Iterable[Alarm], jobs: Mapping[str, LiveJob], eyes: Eyes) -> list[Alarm]:
@@ -314,13 +352,14 @@ def state_shown(picture: Picture, eyes: Eyes, waiting: int, ended: int) -> dict[
         "tick": tick and {
             "number": tick.number, "time_s": tick.time_s, "policy": tick.policy, "decided_by": tick.decided_by,
             "seconds": tick.seconds, "waiting": tick.waiting, "running": tick.running,
-            "alarms": alarms_shown(tick.alarms, picture.jobs, eyes),
+            "alarms": alarms_shown(tick.alarms, picture.jobs, eyes), "is_cut": tick.is_cut,
         },
         "backend": state.backend, "policy": state.policy, "fallback": state.fallback, "is_guarded": state.is_guarded,
         "is_leader": state.is_leader, "starts": starts_of(state, queue),
         "alarms": alarms_shown(state.alarms, picture.jobs, eyes)[-MOST_ALARMS:], "drifts": state.drifts,
         "history": state.history[-MOST_HISTORY:], "telemetry": state.telemetry,
         "counts": {str(kind): counts[kind] for kind in JobState},
+        "partitions": sorted({live.partition for live in snapshot.jobs} - {""}),
     }  # fmt: skip
 
 
@@ -331,6 +370,7 @@ def jobs_shown(picture: Picture, eyes: Eyes, asked: Filter, offset: int, limit: 
     return {
         "jobs": [job_shown(live, eyes) for live in page], "starts": starts_of(picture.state, page),
         "total": len(found), "offset": offset, "limit": limit, "time_s": picture.state.snapshot.time_s,
+        "backend": picture.state.backend,
     }  # fmt: skip
 
 
@@ -340,7 +380,8 @@ def listed(picture: Picture, eyes: Eyes, asked: Filter) -> list[LiveJob]:
     if key not in picture.lists:
         if len(picture.lists) >= MOST_LISTS:
             picture.lists.clear()
-        picture.lists[key] = [live for live in in_order(picture, asked) if is_asked_for(live, asked, eyes)]
+        found = [live for live in in_order(picture, asked) if is_asked_for(live, asked, eyes)]
+        picture.lists[key] = in_sorting(found, asked, picture, eyes) if asked.sort else found
     return picture.lists[key]
 
 
@@ -357,14 +398,73 @@ def in_order(picture: Picture, asked: Filter) -> Iterable[LiveJob]:
 
 
 def is_asked_for(live: LiveJob, asked: Filter, eyes: Eyes) -> bool:
-    """Whether a job is of the user and on the model; whose a hidden job is cannot be found out."""
+    """Whether a job is of the user, on the model and so on; whose a hidden job is cannot be found out."""
     if asked.user and not (live.job.user == asked.user and eyes.sees(live)):
+        return False
+    if asked.partition and live.partition != asked.partition:
+        return False
+    if asked.node and not any(part.node == asked.node for part in live.parts):
+        return False
+    if asked.search and not any(asked.search in text.casefold() for text in searched(live, eyes)):
         return False
     if not asked.model:
         return True
     if live.parts:
         return any(part.model == asked.model for part in live.parts)
     return not live.job.models or asked.model in live.job.models
+
+
+def searched(live: LiveJob, eyes: Eyes) -> tuple[str, ...]:
+    """The texts of a job in which this reader may search."""
+    seen = (live.job.name, live.job.user) if eyes.sees(live) else ()
+    return (live.id, live.job.family, live.partition, *seen)
+
+
+Key = Callable[[LiveJob, Picture], Any]
+SORT_KEYS: Final[Mapping[str, Key]] = {
+    "id": lambda live, _: counted(live.id),
+    "name": lambda live, _: counted(live.job.name) or None,
+    "user": lambda live, _: live.job.user.casefold() or None,
+    "partition": lambda live, _: live.partition.casefold() or None,
+    "state": lambda live, _: list(JobState).index(live.state),
+    "gpus": lambda live, _: live.job.gpus * live.job.share,
+    "submitted": lambda live, _: live.job.submit_s,
+    "waited": lambda live, now: (live.started_s or now.state.snapshot.time_s) - live.job.submit_s,
+    "started": lambda live, _: live.started_s,
+    "start": lambda live, now: start.middle_s if (start := now.state.starts.get(live.id)) else live.started_s,
+    "place": lambda live, _: counted(live.parts[0].node) if live.parts else None,
+    "ran": lambda live, now: (
+        (now.state.snapshot.time_s if live.ended_s is None else live.ended_s) - live.started_s
+        if live.started_s is not None
+        else None
+    ),
+    "ended": lambda live, _: live.ended_s,
+}
+"""By what jobs can be sorted; None comes last."""
+
+HIDDEN_KEYS: Final = frozenset({"name", "user"})
+"""Sorting by these must not tell what is hidden: such jobs come last, in their usual order."""
+
+
+def counted(text: str) -> list[tuple[int, int | str]]:
+    """A key by which node9 comes before node10."""
+    parts = re.split(r"([0-9]{1,18})", text.casefold())
+    return [(0, int(part)) if number % 2 else (1, part) for number, part in enumerate(parts) if part]
+
+
+def in_sorting(jobs: list[LiveJob], asked: Filter, picture: Picture, eyes: Eyes) -> list[LiveJob]:
+    """The jobs sorted; those without a value, or with one that is hidden, last, in their usual order."""
+    key = SORT_KEYS[asked.sort]
+    first: list[tuple[Any, LiveJob]] = []
+    last: list[LiveJob] = []
+    for live in jobs:
+        value = None if asked.sort in HIDDEN_KEYS and not eyes.sees(live) else key(live, picture)
+        if value is None:
+            last.append(live)
+        else:
+            first.append((value, live))
+    first.sort(key=lambda pair: pair[0], reverse=asked.is_descending)
+    return [*(live for _, live in first), *last]
 
 
 def starts_of(state: State, jobs: Iterable[LiveJob]) -> dict[str, Start]:

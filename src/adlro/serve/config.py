@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, model_validator
 
-from adlro.core.errors import ConfigError
+from adlro.core.accounts import Owners, account_of, own_account_name, why_not
+from adlro.core.errors import AccountError, ConfigError
 from adlro.core.toml import Schema, parse_toml
 from adlro.serve.api_settings import PORT, ApiSettings
 
@@ -45,6 +46,10 @@ class LocalTable(Schema):
     cluster: str = Field(default="", description='A cluster file with this machine as its only node; "" is none.')
     folder: str = Field(default="", description='Where jobs and their output are kept; "" is jobs beside the store.')
     grace_s: float = Field(default=10.0, ge=0, description="Seconds between asking a job to end and ending it.")
+    shared_account: bool = Field(
+        default=False,
+        description="Whether a daemon that is not root runs jobs of several users, all as its own account.",
+    )
 
 
 class FamilyTable(Schema):
@@ -74,9 +79,14 @@ class SlurmTable(Schema):
     families: list[FamilyTable] = Field(
         default=[], description="Tables {field, pattern, family}: the first whose pattern fits says a job's family."
     )
+    types: dict[str, str] = Field(
+        default={}, description='The GPU model of a GRES type that the catalogue does not know, as in turing = "t4".'
+    )
     cluster: str = Field(default="", description="A cluster file that says how GPUs and nodes are joined.")
     submit_as: Literal["nobody", "self", "user"] = Field(
-        default="nobody", description="As whom jobs of the API are handed in: nobody (they are not), self, or user."
+        default="nobody",
+        description="Which account the jobs of the API run as: nobody (none are taken), self (the daemon's) or user "
+        "(their user's; the daemon must be root).",
     )
     submit_partition: str = Field(default="", description='To which partition; "" is the first of partitions.')
     timeout_s: float = Field(default=30.0, gt=0, le=600, description="The longest that one question to Slurm may take.")
@@ -152,6 +162,11 @@ class ApiTable(Schema):
         description="Who is let in: those with a token, or (off) everybody on this machine, as an operator.",
     )
     tokens: str = Field(default="", description='The file of `adlro token`; "" is tokens.json beside the store.')
+    min_uid: int = Field(
+        default=0,
+        ge=0,
+        description="The lowest uid that a job may run as; 0 is UID_MIN of /etc/login.defs. Root is always refused.",
+    )
     hosts: list[str] = Field(default=[], description="Further names under which it is reached.")
     tls_cert: str = Field(default="", description="The certificate, in PEM.")
     tls_key: str = Field(default="", description="Its key, in PEM.")
@@ -168,6 +183,19 @@ class ApiTable(Schema):
     )
     body_s: float = Field(default=10.0, gt=0, description="Seconds within which the body of a request must be there.")
     most_streams: int = Field(default=100, ge=1, le=10_000, description="Most listeners to events at a time.")
+    head_s: float = Field(
+        default=10.0, gt=0, le=600, description="Seconds within which the head of a request must be there."
+    )
+    idle_s: float = Field(
+        default=20.0, gt=0, le=3600, description="A connection without a request is closed after so many seconds."
+    )
+    most_connections: int = Field(default=1000, ge=10, le=1_000_000, description="Most connections at a time …")
+    most_per_address: int = Field(
+        default=250,
+        ge=1,
+        le=1_000_000,
+        description="… and from one address; more where a proxy stands in front of it.",
+    )
 
 
 class LogTable(Schema):
@@ -229,7 +257,47 @@ class Config(Schema):
             api.host, api.port, api.auth, self.beside_store("tokens.json", api.tokens), tuple(api.hosts),
             Path(api.tls_cert) if api.tls_cert else None, Path(api.tls_key) if api.tls_key else None,
             api.plain_http, api.others, api.rate_per_s, api.burst, api.largest_body, api.body_s, api.most_streams,
+            owners=self.owners(),
+            head_s=api.head_s, idle_s=api.idle_s, most_connections=api.most_connections,
+            most_per_address=api.most_per_address,
         )  # fmt: skip
+
+    def owners(self) -> Owners:
+        """Whose jobs this daemon takes, and as whom they run."""
+        kind, min_uid = self.backend.kind, self.api.min_uid
+        if kind == "slurm":
+            return Owners(self.slurm.submit_as == "user", min_uid)
+        if kind != "local":
+            return Owners(min_uid=min_uid)
+        if os.geteuid() == 0:
+            return Owners(True, min_uid)
+        is_shared = self.local.shared_account or self.api.auth == "off"
+        return Owners(False, min_uid, "" if is_shared else own_account_name())
+
+    def check_owners(self) -> None:
+        """Raise ConfigError where people could get an account that they have no right to."""
+        if not self.api.is_on:
+            return
+        kind, is_root, is_self = self.backend.kind, os.geteuid() == 0, self.slurm.submit_as == "self"
+        if self.owners().are_accounts and self.api.auth == "off":
+            raise ConfigError(
+                'jobs run as their users and [api] has auth = "off": everybody on this machine could run jobs as '
+                "anybody. Use tokens, or run the daemon as the one user whose jobs it runs."
+            )
+        if kind == "local" and is_root and self.local.shared_account:
+            raise ConfigError("[local] shared_account = true and the daemon is root: jobs never run as root.")
+        if kind == "slurm" and is_self and (no := why_not(os.geteuid(), self.api.min_uid)):
+            raise ConfigError(
+                f'[slurm] submit_as = "self": jobs of the API would run as {own_account_name()!r}, and {no}. Run the '
+                'daemon as an ordinary account, or use submit_as = "user" with a daemon that is root.'
+            )
+        if kind == "slurm" and is_self and self.slurm.rest and self.slurm.user:
+            try:
+                account_of(self.slurm.user, self.api.min_uid)
+            except AccountError as error:
+                raise ConfigError(
+                    f'[slurm] submit_as = "self" with the token of {self.slurm.user!r}: {error}'
+                ) from None
 
     def store_url(self) -> str:
         """Where the memory is."""

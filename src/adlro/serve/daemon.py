@@ -16,12 +16,38 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from adlro import __version__
 from adlro.core.errors import AdlroError, BackendError, CatalogueError, StoreError
-from adlro.core.ports import ENDED, Answer, Backend, JobState, LiveJob, Order, Snapshot, Submission
+from adlro.core.ports import (
+    ENDED,
+    Answer,
+    Backend,
+    JobState,
+    KeepsOutput,
+    LiveJob,
+    Order,
+    Output,
+    Snapshot,
+    Submission,
+)
+from adlro.serve.collector import unhurried_collector
 from adlro.serve.config import Config, changes, load_config
 from adlro.serve.leader import Alone, Leadership
 from adlro.serve.logs import LOGGER
-from adlro.serve.metrics import Metrics
-from adlro.serve.service import Alarm, Decision, Event, Foreseen, Memory, State, Tick, WhatIf, Why
+from adlro.serve.metrics import Metrics, file_bytes
+from adlro.serve.news import News
+from adlro.serve.service import (
+    Alarm,
+    Compared,
+    Decision,
+    Event,
+    Foreseen,
+    Memory,
+    Past,
+    State,
+    Tick,
+    Usage,
+    WhatIf,
+    Why,
+)
 from adlro.serve.store import Store
 from adlro.serve.store_sqlite import AwayError
 from adlro.serve.systemd import Systemd
@@ -31,7 +57,6 @@ if TYPE_CHECKING:  # it imports the compiler, which tests of the daemon do witho
 
 log = logging.getLogger(LOGGER)
 
-KEPT_EVENTS: Final = 10_000
 KEPT_ALARMS: Final = 200
 KEPT_FRESH: Final = 10_000
 
@@ -112,6 +137,11 @@ class Fenced:
         """Whether orders to stop are carried out."""
         return self._backend.can_stop
 
+    @property
+    def can_annotate(self) -> bool:
+        """Whether users see what `annotate` is given."""
+        return self._backend.can_annotate
+
     def has_changed(self) -> bool | None:
         """Whether anything has changed since the latest reading; None: this back end, or a silent one, cannot tell."""
         probe = getattr(self._backend, "has_changed", None)
@@ -141,6 +171,18 @@ class Fenced:
             self._check()
             return self._backend.act(orders)
 
+    def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:
+        """Hand jobs to the cluster's own scheduler, as long as we lead."""
+        with self._lock:
+            self._check()
+            return self._backend.give_back(reasons)
+
+    def annotate(self, lines: Mapping[str, str]) -> None:
+        """Show users a line about each job, as long as we lead."""
+        with self._lock:
+            self._check()
+            self._backend.annotate(lines)
+
     def submit(self, submission: Submission) -> str:
         """Hand a job in."""
         with self._lock:
@@ -152,6 +194,10 @@ class Fenced:
         with self._lock:
             self._check()
             self._backend.cancel(job)
+
+    def output(self, job: str) -> Output | None:
+        """The end of what a job wrote, where the back end keeps that. It waits for nobody."""
+        return self._backend.output(job) if isinstance(self._backend, KeepsOutput) else None
 
     def close(self) -> None:
         """Let go of it."""
@@ -208,19 +254,17 @@ class Daemon:
         self._build, self._path, self._flags = build, path, dict(flags or {})
         self._leadership = leadership or Alone()
         self._systemd = Systemd()
-        self.metrics_page = Metrics(__version__)
+        self.metrics_page = Metrics(__version__, lambda: self.is_ready()[0], self._store_bytes)
         self._running: _Running | None = None
         self._is_stopping = self._wants_reload = False
-        self._why_not, self._again_s = "the daemon starts.", STANDBY_S
+        self._why_not, self._again_s = "the daemon is starting.", STANDBY_S
         self._alarms: deque[Alarm] = deque(maxlen=KEPT_ALARMS)
         self._later: deque[Callable[[], None]] = deque()
         self._bell, self._ring = socket.socketpair()
         for end in (self._bell, self._ring):
             end.setblocking(False)
         # Numbers go on growing over a restart, so that whoever listens sees a gap and not a repetition.
-        self._number = int(time.time() * 1000)
-        self._events: deque[Event] = deque(maxlen=KEPT_EVENTS)
-        self._news = threading.Condition()
+        self._news = News(int(time.time() * 1000))
 
     # ---- life ----------------------------------------------------------------------------------------------------
 
@@ -229,14 +273,17 @@ class Daemon:
         is_first = True
         try:
             self._compile(self.config)
-            while not self._is_stopping:
-                began = time.monotonic()
-                self.tick()
-                if is_first:
-                    self._systemd.tell("READY=1")
-                    is_first = False
-                self._systemd.alive()
-                self._wait(began, self._again_s if self._running is None else self.config.tick_s)
+            with unhurried_collector() as collect:
+                while not self._is_stopping:
+                    began = time.monotonic()
+                    tick = self.tick()
+                    if is_first:
+                        self._systemd.tell("READY=1")
+                        is_first = False
+                    self._systemd.alive()
+                    goes_on = tick is not None and tick.is_cut and bool(tick.decisions)
+                    self._wait(began, self._again_s if self._running is None else self.config.tick_s, goes_on)
+                    collect()
         finally:
             self._systemd.tell("STOPPING=1")
             self.close()
@@ -278,8 +325,7 @@ class Daemon:
         """Let go of the back end, the store and the lock, in this order."""
         self._is_stopping = True
         self._step_down("the daemon has ended.")
-        with self._news:
-            self._news.notify_all()
+        self._news.close()
         self._bell.close()
         self._ring.close()
 
@@ -337,14 +383,14 @@ class Daemon:
             if self._leadership.holds():
                 return True
             log.error("the leader's lock is lost; standing by")
-            self._step_down("this daemon has lost the leader's lock.")
+            self._step_down("a standby: this daemon has lost the leader's lock.")
         try:
             if not self._leadership.take():
                 self._stand_by(f"a standby: {self._leadership.holder()} leads.")
                 return False
             self._running = self._begin()
         except (BackendError, AwayError) as error:
-            self._stand_by(str(error), self.config.tick_s)
+            self._stand_by(f"the cluster or the store cannot be opened: {error}", self.config.tick_s)
             self._leadership.release()
             return False
         self.metrics_page.led(True)
@@ -466,6 +512,22 @@ class Daemon:
         """Decisions, the latest first."""
         return self._leading().memory.decisions(job, before, limit)
 
+    def points(self, since_s: float, until_s: float) -> Sequence[Compared]:
+        """The measured history between two moments, the oldest first; the older the coarser."""
+        return self._leading().memory.points(since_s, until_s)
+
+    def past(self, asked: Past, before_s: float | None, limit: int) -> Sequence[LiveJob]:
+        """Jobs that ended before a moment (None: now), the latest first."""
+        return self._leading().memory.past(asked, before_s, limit)
+
+    def usage(self, asked: Past, since_s: float, until_s: float, step_s: float) -> Usage:
+        """What jobs that ended between two moments used, in total and in stretches of `step_s`."""
+        return self._leading().memory.usage(asked, since_s, until_s, step_s)
+
+    def output(self, job: str) -> Output | None:
+        """The end of what a job wrote; None where the back end keeps no output, or has none of this job."""
+        return self._leading().backend.output(job)
+
     def use_policy(self, name: str) -> None:
         """Decide with this policy from the next tick on, also after a restart. Raises CatalogueError without one."""
         running = self._leading()
@@ -482,18 +544,7 @@ class Daemon:
 
         A number that was never given out is of another life: all that is kept is new then.
         """
-        with self._news:
-            if after > self._number:
-                after = 0
-            if not self._events or self._events[-1].number <= after:
-                if self._is_stopping:
-                    return []
-                self._news.wait(wait_s)
-            if not self._events:
-                return []
-            missed = self._events[-1].number - after
-            first = max(0, len(self._events) - missed)
-            return [self._events[at] for at in range(first, len(self._events))]
+        return self._news.since(after, wait_s)
 
     def is_ready(self) -> tuple[bool, str]:
         """Whether we lead and the latest reading is recent and whole; else why not."""
@@ -505,15 +556,19 @@ class Daemon:
         if running.backend.trouble:
             return False, f"the cluster cannot be read: {running.backend.trouble}"
         if not running.has_looked:
-            return False, "the first turn goes on."
+            return False, "the first turn is still running."
         age_s = time.monotonic() - running.backend.read_s
         if age_s > max(LATE_S, LATE * self.config.tick_s):
-            return False, f"the latest reading of the cluster is {age_s:.0f} s old."
+            return False, f"the latest reading of the cluster is too old: {age_s:.0f} s old."
         return True, "ready"
 
     def metrics(self) -> str:
         """The page for Prometheus, in its text format (metrics.CONTENT_TYPE)."""
         return self.metrics_page.page()
+
+    def _store_bytes(self) -> int | None:
+        running = self._running
+        return file_bytes(running.memory.path) if running is not None else None
 
     def _leading(self) -> "_Running":
         running = self._running
@@ -526,6 +581,11 @@ class Daemon:
             self._leading().memory.put(POLICY_KEY, text)
 
     # ---- what is told --------------------------------------------------------------------------------------------
+
+    def alarm_soon(self, kind: str, text: str) -> None:
+        """Raise an alarm from another thread: the next turn, which comes at once, tells it."""
+        self._later.append(lambda: self.alarm(kind, text))
+        self._wake()
 
     def alarm(self, kind: str, text: str) -> None:
         """Raise an alarm of the daemon's own."""
@@ -555,6 +615,8 @@ class Daemon:
     def _tell(self, running: "_Running", tick: Tick) -> None:
         """Tell what a turn brought: to the log, to the metrics, and to those who listen."""
         self.metrics_page.ticked(tick)
+        if not running.backend.trouble:
+            self.metrics_page.read()
         for decision in tick.decisions:
             self._emit("decided", _told(decision), tick.time_s)
         for alarm in tick.alarms:
@@ -568,16 +630,13 @@ class Daemon:
         summary = {
             "number": tick.number, "policy": tick.policy, "decided_by": tick.decided_by,
             "seconds": round(tick.seconds, 6), "waiting": tick.waiting, "running": tick.running,
-            "decisions": len(tick.decisions), "alarms": len(tick.alarms),
+            "decisions": len(tick.decisions), "alarms": len(tick.alarms), "is_cut": tick.is_cut,
         }  # fmt: skip
         log.log(logging.INFO if tick.decisions or tick.alarms else logging.DEBUG, "turn", extra=summary)
         self._emit("tick", summary, tick.time_s)
 
     def _emit(self, kind: str, data: Mapping[str, Any], time_s: float | None = None) -> None:
-        with self._news:
-            self._number += 1
-            self._events.append(Event(self._number, time.time() if time_s is None else time_s, kind, data))
-            self._news.notify_all()
+        self._news.happen(kind, time.time() if time_s is None else time_s, data)
 
     # ---- waiting -------------------------------------------------------------------------------------------------
 
@@ -586,10 +645,11 @@ class Daemon:
         with suppress(OSError):  # it rings already, or all is over
             self._ring.send(b"!")
 
-    def _wait(self, began: float, seconds: float) -> None:
+    def _wait(self, began: float, seconds: float, goes_on: bool = False) -> None:
         """Wait until so long after the beginning of a turn, until somebody wakes us, or until the cluster has changed.
 
-        A pause is always kept, as long as the turn took if that was long: others want to compute too.
+        A pause is always kept, as long as the turn took if that was long: the cluster has other things to do too. A
+        turn whose time was over goes on after the shortest pause.
         """
         now = time.monotonic()
         took = now - began
@@ -598,6 +658,8 @@ class Daemon:
         changed = max(pause, now + min(took / TURN_SHARE, LONGEST_PAUSE_S))  # not before then because of a change
         probe = now + PROBE_S
         running = self._running
+        if goes_on:
+            until = now + min(seconds, PAUSE_S)
         while not self._is_stopping and (left := until - time.monotonic()) > 0:
             wait = min(left, self._systemd.alive_every_s or left)
             if running is not None:
@@ -621,7 +683,11 @@ class Daemon:
 
 @contextmanager
 def obeying_signals(daemon: Daemon) -> Iterator[None]:
-    """SIGTERM and SIGINT end the daemon after its turn, a second SIGINT at once; SIGHUP reads the config again."""
+    """SIGTERM and SIGINT end the daemon after its turn, a second SIGINT at once; SIGHUP reads the config again.
+
+    SIGPIPE is ignored, though commands end by it (`adlro … | head`): whoever closes a connection to the daemon, as a
+    slurmrestd that is killed does, would end the daemon too.
+    """
 
     def end(number: int, frame: object) -> None:
         daemon.stop()
@@ -629,6 +695,7 @@ def obeying_signals(daemon: Daemon) -> Iterator[None]:
 
     handlers = {signal.SIGTERM: end, signal.SIGINT: end, signal.SIGHUP: lambda number, frame: daemon.reload()}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    before[signal.SIGPIPE] = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     try:
         yield
     finally:

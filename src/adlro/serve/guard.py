@@ -25,7 +25,10 @@ from adlro.serve.service import Alternative
 from adlro.serve.starvation import Kept, keep_nodes
 
 GRACE: Final = 2.0
-"""A policy that does not answer at all is given up after its budget for the turn, times this."""
+"""A policy that does not answer is given up after the longest turn and this many times its time for one decision."""
+
+LONGEST: Final = 4.0
+"""On a busy machine the decisions of a turn may last this many times their budget of processor time."""
 
 STARVATION: Final = "starvation guard"
 
@@ -35,7 +38,9 @@ class Limits:
     """What the guard allows. Seconds."""
 
     turn_s: float = 0.4
-    """Asking stops for this turn after so long; the next turn goes on."""
+    """Asking stops for this turn after so much of the processor's time, or LONGEST times as long; the next goes on.
+
+    Not after so long by the clock alone: on a busy machine a turn would decide less and less."""
     decision_s: float = 0.5
     """One decision may take so long."""
     guarded_s: float = 600.0
@@ -199,7 +204,7 @@ class Guarded:
         asking.start_overdue(kept, turn)
         thread = threading.Thread(target=asking.ask_all, args=(turn,), name=f"policy {policy.name}", daemon=True)
         thread.start()
-        thread.join(GRACE * (self.limits.turn_s + self.limits.decision_s))
+        thread.join(LONGEST * self.limits.turn_s + GRACE * self.limits.decision_s)
         if not turn.is_over:
             if policy is self.policy:
                 self._stuck = thread
@@ -251,7 +256,7 @@ class Asking:
     def _ask_all(self, turn: Turn) -> None:
         """As ask_all, and may raise."""
         policy, view = self._policy, self._view
-        began = time.perf_counter()
+        began, began_work = time.perf_counter(), time.thread_time()
         if wrong := self._check(view):
             turn.fault = "nan", wrong
             return
@@ -262,7 +267,7 @@ class Asking:
             if clock.queued == 0 and not (policy.preemptive and clock.running > 0):
                 return
             asked = time.perf_counter()
-            if asked - began > self._limits.turn_s:
+            if time.thread_time() - began_work > self._limits.turn_s or asked - began > LONGEST * self._limits.turn_s:
                 turn.is_cut = True
                 return
             choice = checked(choose(view), policy.name)

@@ -5,8 +5,8 @@ their first submission, and the truth is made of estimates. Times in it are seco
 still there (`epoch_s`), as in a run that began then.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from threading import Lock
 from typing import Any, Final, cast, final
@@ -490,9 +490,8 @@ class Scenes:
         live: list[LiveJob] = []
         rows: list[int] = []
         row_of, known = self._row, self._records
-        for job in snapshot.jobs:
-            if job.state in ENDED:
-                continue
+        unended = (job for job in snapshot.jobs if job.state not in ENDED)
+        for job in (part for whole in unended for part in by_node(whole)):
             row = row_of.get(job.id)
             if row is None or (known[row] is not job.job and known[row] != job.job):
                 try:
@@ -566,8 +565,6 @@ class Scenes:
                 if s is None:
                     notes.append(f"job {job.id} stands on {part.node} ({part.model}), which the cluster does not have")
                     continue
-                if job.job.gpus == 0 and len(sites) > before:
-                    continue  # the rules know jobs without GPUs on one node only
                 first = self._first_of.get((part.node, part.model), 0)
                 mask = 0
                 for number in part.indices:
@@ -610,6 +607,17 @@ class Scenes:
         view.queue[: len(waiting)] = waiting
         view.clock[0].queued = len(waiting)
         view.clock[0].arrived = int(np.count_nonzero(there))
+
+
+def by_node(job: LiveJob) -> Iterator[LiveJob]:
+    """A job; one without GPUs that stands on several nodes, which the rules do not know, as one job on each of them."""
+    if job.job.gpus or len(job.parts) < 2 or job.state not in PLACES:
+        yield job
+        return
+    share = 1.0 / len(job.parts)
+    each = replace(job.job, cpus=job.job.cpus * share, memory_gb=job.job.memory_gb * share)
+    for number, part in enumerate(job.parts):
+        yield replace(job, id=f"{job.id}@{part.node}" if number else job.id, job=each, parts=(part,))
 
 
 def able_there(view: View, placed: Ints, at: Ints) -> View:

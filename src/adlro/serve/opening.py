@@ -3,7 +3,7 @@
 import errno
 import os
 import socket
-import threading
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,6 +33,9 @@ IN_MEMORY_DAYS: Final = 0.25
 IN_MEMORY_ROWS: Final = 10_000
 """What a store without a file keeps at most: nothing of it outlasts the process, and all of it takes its memory."""
 
+SWITCH_S: Final = 0.001
+"""How long a turn may keep the interpreter while a question of the API waits for it; Python grants 5 ms."""
+
 SELDOM_S: Final = 60.0
 SOON_S: Final = 10.0
 """How often policies are held against each other, and where a minute of ours is an hour of the cluster's."""
@@ -53,6 +56,11 @@ def check(config: Config) -> None:
     """Find mistakes that would else show when a standby takes over."""
     from adlro.decide.catalogue import find_policy
 
+    config.check_owners()
+    if config.backend.kind == "slurm":
+        from adlro.serve.slurm import check_submitting
+
+        check_submitting(config.slurm.submit_as, config.slurm.command_line)
     for name in (config.policy.name, config.policy.fallback):
         find_policy(name)
     if config.telemetry.is_on:
@@ -84,6 +92,7 @@ def open_memory(config: Config) -> tuple[Store, tuple[str, ...]]:
 
 def open_backend(config: Config) -> tuple[Backend, Callable[[], float]]:
     """The cluster that a config names, and its clock."""
+    config.check_owners()
     match config.backend.kind:
         case "simulated":
             return _simulated(config)
@@ -172,6 +181,7 @@ def _local(config: Config) -> "Local":
         driver_numbers=machine.driver_numbers,
         has_gpus=machine.has_gpus,
         grace_s=table.grace_s,
+        owners=config.owners(),
     )
 
 
@@ -188,9 +198,11 @@ def _slurm(config: Config) -> Backend:
             command_line=table.command_line,
             partitions=tuple(table.partitions),
             families=tuple((rule.field, rule.pattern, rule.family) for rule in table.families),
+            types=tuple(table.types.items()),
             cluster=table.cluster,
             submit_as=table.submit_as,
             submit_partition=table.submit_partition,
+            min_uid=config.api.min_uid,
             timeout_s=table.timeout_s,
         )
     )
@@ -199,7 +211,10 @@ def _slurm(config: Config) -> Backend:
 def _shadow(config: Config) -> Backend:
     from adlro.serve.shadow import FILE, shadowed
 
-    return shadowed(_slurm(config), config.beside_store(FILE, config.shadow.record))
+    submits_nothing = config.slurm.model_copy(update={"submit_as": "nobody"})
+    return shadowed(
+        _slurm(config.model_copy(update={"slurm": submits_nothing})), config.beside_store(FILE, config.shadow.record)
+    )
 
 
 # ---- the API -----------------------------------------------------------------------------------------------------
@@ -207,18 +222,19 @@ def _shadow(config: Config) -> Backend:
 
 @contextmanager
 def answering(daemon: Daemon, config: Config) -> Iterator[str]:
-    """The API and the dashboard in a thread of their own; their address, "" if they are off or come later.
+    """The API and the dashboard in a process of their own; their address, "" if they are off or come later.
 
     A standby beside the leader finds its port taken: it answers as soon as the leader is gone.
     """
     if not config.api.is_on:
         yield ""
         return
-    from adlro.serve.api import make_app, make_server
+    from adlro.serve.api import catalogue, tokens_of
+    from adlro.serve.api_host import ApiHost
+    from adlro.serve.api_link import METRICS, POLICIES
 
     settings = config.api_settings()
-    app = make_app(daemon, settings, metrics=daemon.metrics, dashboard=Path(str(files("adlro.serve") / "dashboard")))
-    server = make_server(app, settings)
+    settings.check(settings.auth == "off" or bool(tokens_of(settings)()))
     listener = _bound(settings.host, settings.port)
     if listener is None and not is_led(config):
         raise ConfigError(
@@ -226,22 +242,24 @@ def answering(daemon: Daemon, config: Config) -> Iterator[str]:
             "--port N, or any with --port 0."
         )
 
-    def answer() -> None:
-        bound = listener
-        while bound is None and not daemon.is_stopping:
-            time.sleep(0.2)
-            bound = _bound(settings.host, settings.port)
-        if bound is not None:
-            with bound:
-                server.run(sockets=[bound])
-
-    thread = threading.Thread(target=answer, name="api", daemon=True)
-    thread.start()
+    host = ApiHost(
+        daemon,
+        settings,
+        lambda: listener or _bound(settings.host, settings.port),
+        {METRICS: daemon.metrics, POLICIES: catalogue},
+        lambda text: daemon.alarm_soon("api", text),
+        config.secrets(),
+        Path(str(files("adlro.serve") / "dashboard")),
+    )
+    address = _address(listener, settings) if listener else ""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, SWITCH_S))
+    host.start()
     try:
-        yield _address(listener, settings) if listener else ""
+        yield address
     finally:
-        server.should_exit = True
-        thread.join(timeout=5)
+        host.close()
+        sys.setswitchinterval(before)
 
 
 def is_led(config: Config) -> bool:
@@ -255,13 +273,10 @@ def is_led(config: Config) -> bool:
 
 def _bound(host: str, port: int) -> socket.socket | None:
     """A socket that listens there; None if another program does."""
+    from adlro.serve.api_door import listening
+
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, backlog=1024)
-        # Connections inherit it. asyncio would set it, but not on sockets made here: without it the second half of an
-        # answer waits for the reader's acknowledgement, which takes its 40 ms.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return listener
+        return listening(host, port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return None

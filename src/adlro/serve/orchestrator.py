@@ -6,7 +6,8 @@ written down before they were acted on, and the next snapshot says which of them
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Final, TypeVar, final
@@ -15,16 +16,17 @@ import numpy as np
 
 from adlro.core.errors import AdlroError, BackendError, CatalogueError, StoreError
 from adlro.core.policy import Policy
-from adlro.core.ports import ENDED, Answer, Backend, JobState, LiveJob, Order, Snapshot
-from adlro.core.tables import QUEUED, START
+from adlro.core.ports import ENDED, Answer, Backend, JobState, LiveJob, Order, Part, Setback, Snapshot
+from adlro.core.tables import QUEUED, REFUSED, START
 from adlro.decide.catalogue import find_policy
+from adlro.normalise.pack import why_refused
 from adlro.serve.compared import Outcome, Window
 from adlro.serve.drift import Watch, in_words
 from adlro.serve.foresight import Foresight, changed_snapshot
 from adlro.serve.guard import Chosen, Decided, Guarded, Limits
 from adlro.serve.live_view import PLACES, Carried, Corrections, Scene, Scenes
 from adlro.serve.predicting import Measured, Runtimes, measured, pace
-from adlro.serve.reasons import Explaining, Judge, Standing, why, why_started
+from adlro.serve.reasons import Explaining, Judge, Standing, short_reason, why, why_started
 from adlro.serve.service import (
     Alarm,
     Compared,
@@ -37,15 +39,12 @@ from adlro.serve.service import (
     WhatIf,
     Why,
 )
+from adlro.serve.setbacks import Setbacks
 
 Telemetry = Mapping[str, Mapping[str, float | None]]
 """By "node/index", as State.telemetry."""
 
 T = TypeVar("T")
-
-BACK_OFF_S: Final = 30.0
-LONGEST_BACK_OFF_S: Final = 3600.0
-"""A job whose order was refused is not asked for so long, twice as long each time, up to an hour."""
 
 LONG_QUEUE: Final = 1000
 SELDOM: Final = 9.0
@@ -92,19 +91,14 @@ class Settings:
     """Choices of a turn whose alternatives are written down."""
     alike: int = 16
     """Choices of a turn for which past jobs alike are looked up."""
+    annotated: int = 12
+    """Waiting jobs whose line in the cluster's own queue is brought up to date in one turn."""
+    annotate_s: float = 60.0
+    """How long such a line stands at least."""
     kept_alarms: int = 200
     kept_history: int = 1440
     history_s: float = 60.0
     """How often a point of the history is kept, by the cluster's clock."""
-
-
-@dataclass(slots=True)
-class Refused:
-    """A job whose order was not carried out."""
-
-    times: int
-    until: float
-    said: str
 
 
 @dataclass(slots=True)
@@ -114,6 +108,7 @@ class Heard:
     alarms: list[Alarm] = field(default_factory=list)
     decisions: tuple[Decision, ...] = ()
     answers: tuple[Answer, ...] = ()
+    given_back: set[str] = field(default_factory=set)
 
 
 @final
@@ -164,7 +159,9 @@ class Orchestrator:
         self._carried: dict[str, Carried] = {}
         self._stopped: set[str] = set()
         self._expected: dict[str, float] = {}  # work as predicted when the job was started
-        self._refused: dict[str, Refused] = {}
+        self._setbacks = Setbacks(monotonic)
+        self._lines: dict[str, tuple[str, float]] = {}  # what users were told of a job, and when
+        self._not_taken: set[str] = set()  # jobs that nobody else takes: they stay with us
         self._unchecked: dict[str, Decision] = {}
         self._moved: tuple[float, float] | None = None  # the snapshot's time, and when it last moved
         self._compared_at = self._kept_at = -np.inf
@@ -172,8 +169,10 @@ class Orchestrator:
         latest: Sequence[Alarm] = self._try_memory(self._latest_alarms, [])
         self._alarms: deque[Alarm] = deque(latest, maxlen=settings.kept_alarms)
         self._history: deque[Compared] = deque(maxlen=settings.kept_history)
+        self._has_points = False
         self._state: State | None = None
         self._standing: Standing | None = None
+        self._explain: Explaining | None = None
         self._by_job: dict[str, Decision] = {}
         self._foreseen_until = -np.inf
 
@@ -250,6 +249,7 @@ class Orchestrator:
         ended = self._learn(snapshot, heard)
         self._settle(snapshot, now_s, heard)
         self._check_placed(snapshot, heard)
+        self._meet_setbacks(snapshot, heard)
         self._carry(snapshot)
         remind = self._runtimes.past.remind if self._looks_back() else None
         scene = self._scenes.scene(
@@ -261,7 +261,8 @@ class Orchestrator:
         after = self._act(scene, decided, heard)
         self._compare(snapshot, submitted, ended, heard)
         self._publish(scene, decided, after or snapshot, heard)
-        return self._finish(began, now_s, decided.by, snapshot, heard)
+        self._annotate(after or snapshot, heard)
+        return self._finish(began, now_s, decided.by, snapshot, heard, decided.is_cut)
 
     def _blind(self, began: float, heard: Heard, said: str) -> Tick:
         """A turn without a snapshot: nothing is decided, and the old picture stays, marked as stale."""
@@ -274,13 +275,15 @@ class Orchestrator:
         self._is_unsettled = True
         return self._finish(began, now_s, self._named, None, heard)
 
-    def _finish(self, began: float, now_s: float, by: str, snapshot: Snapshot | None, heard: Heard) -> Tick:
+    def _finish(
+        self, began: float, now_s: float, by: str, snapshot: Snapshot | None, heard: Heard, is_cut: bool = False
+    ) -> Tick:
         """Write the turn down, and show it."""
         states = [job.state for job in snapshot.jobs] if snapshot is not None else []
         tick = Tick(
             self._number, now_s, self._named, by, self._monotonic() - began, states.count(JobState.WAITING),
             states.count(JobState.RUNNING) + states.count(JobState.PLACED), heard.decisions, heard.answers,
-            tuple(heard.alarms),
+            tuple(heard.alarms), is_cut,
         )  # fmt: skip
         try:
             self._memory.ticked(tick)
@@ -353,6 +356,7 @@ class Orchestrator:
                     self._submitted[job.id] = found.get(job.id, job.job.submit_s)
         if len(self._submitted) > 2 * len(snapshot.jobs) + 1000:
             there = {job.id for job in snapshot.jobs}
+            self._not_taken &= there
             with self._lock:
                 self._submitted = {id: at for id, at in self._submitted.items() if id in there}
         return self._submitted
@@ -384,7 +388,6 @@ class Orchestrator:
         found = measured(ended, snapshot.cluster, self._watch.corrections, self._expected)
         self._take_in(found, heard)
         for job in ended:
-            self._refused.pop(job.id, None)
             self._carried.pop(job.id, None)
             self._expected.pop(job.id, None)
         return found
@@ -412,7 +415,6 @@ class Orchestrator:
         there = {job.id: job for job in snapshot.jobs}
         gone = [id for id, job in self._known.items() if id not in there and job.managed and job.state not in ENDED]
         for id in gone:  # nobody will see them end
-            self._refused.pop(id, None)
             self._carried.pop(id, None)
             self._expected.pop(id, None)
             self._stopped.discard(id)
@@ -475,25 +477,56 @@ class Orchestrator:
         for id, decision in list(self._unchecked.items()):
             job = there.get(id)
             if job is not None and decision.verb == "start":
+                if job.setback is not Setback.NONE:
+                    continue  # `_meet_setbacks` knows why
                 if job.state is JobState.WAITING:
                     self._refuse(id, "the cluster took the order, and the job waits still", snapshot.time_s, heard)
                 elif job.state in PLACES and not stands_as(job, decision):
-                    where = ", ".join(f"{part.node} ({part.model})" for part in job.parts)
-                    text = (
-                        f"job {id} was to start on {', '.join(part.node for part in decision.parts)} and is on {where}."
-                    )
+                    wanted, there_is = in_places(decision.parts), in_places(job.parts)
+                    text = f"job {id} was to start on {wanted} and has {there_is}."
                     self._tell(heard, snapshot.time_s, "misplaced", text, id, job.parts[0].node if job.parts else "")
                 elif job.state in PLACES:
-                    self._refused.pop(id, None)
+                    self._setbacks.accept(id)
         self._unchecked.clear()
 
     def _refuse(self, id: str, said: str, time_s: float, heard: Heard) -> None:
-        """An order was not carried out: leave the job alone for a while, longer each time."""
-        times = self._refused[id].times + 1 if id in self._refused else 1
-        wait_s = min(BACK_OFF_S * 2 ** (times - 1), LONGEST_BACK_OFF_S)
-        self._refused[id] = Refused(times, self._monotonic() + wait_s, said)
-        again = f"It is tried again after {wait_s:.0f} s."
+        """An order was not carried out: leave the job alone for a while."""
+        again = f"It is tried again after {self._setbacks.refuse(id, said):.0f} s."
         self._tell(heard, time_s, "refused", f"job {id} could not be started: {said}. {again}", id)
+
+    def _meet_setbacks(self, snapshot: Snapshot, heard: Heard) -> None:
+        """Give back what we cannot place, hold again what a limit keeps from starting, and tell of both."""
+        seen = self._setbacks.look(snapshot)
+        for id, said in seen.limits.items():
+            text = f"job {id} cannot start now: {said}. It is passed over until that may have changed."
+            self._tell(heard, snapshot.time_s, "limit", text, id)
+        if seen.withdraw:
+            try:
+                self._backend.act([Order(id, "") for id in seen.withdraw])
+            except BackendError as error:
+                self._tell_once(heard, snapshot.time_s, "backend", f"the cluster did not take the orders: {error}")
+        self._give_back(seen.give_back, snapshot.time_s, heard)
+
+    def _give_back(self, reasons: Mapping[str, str], time_s: float, heard: Heard) -> None:
+        """Hand jobs to the cluster's own scheduler, and tell why."""
+        new = {id: reason for id, reason in reasons.items() if id not in self._not_taken}
+        if not new:
+            return
+        try:
+            answers = self._backend.give_back(new)
+        except BackendError as error:
+            self._tell_once(heard, time_s, "backend", f"jobs could not be given back: {error}")
+            return
+        for answer in answers:
+            if answer.done:
+                heard.given_back.add(answer.job)
+                text = f"job {answer.job} is back with the cluster's own scheduler: {new[answer.job]}."
+                self._tell(heard, time_s, "given-back", text, answer.job)
+            elif answer.is_final:
+                self._not_taken.add(answer.job)
+            else:
+                text = f"job {answer.job} could not be given back: {answer.said}. It is tried again every turn."
+                self._tell_once(heard, time_s, "given-back", text)
 
     # ---- what is decided now -----------------------------------------------------------------------------------------
 
@@ -501,12 +534,10 @@ class Orchestrator:
         """Ask the policy, or the fallback, as the guard says."""
         for policy in (self._guarded.policy, self._guarded.fallback):
             self._warm_up(policy)
-        now = self._monotonic()
-        held = frozenset(
-            scene.index[id] for id, refused in self._refused.items() if id in scene.index and refused.until > now
-        )
-        queued = frozenset(j for j in held if scene.live[j].state is JobState.WAITING)
-        explain = Explaining(scene, self._judge, self._settings.explained)
+        passed = self._setbacks.passed_over({job.id: job for job in scene.live})
+        held = {scene.index[id] for id in (*passed, *self._going_back(scene, heard))}
+        queued = frozenset(j for j in held if scene.view.runs.state[j] == QUEUED)
+        explain = self._explain = Explaining(scene, self._judge, self._settings.explained)
         check = self._judge.check if self._judge.has_network else lambda view: ""
         decided = self._guarded.decide(scene, queued, self._backend.can_stop, unfit, explain, check, seed=self._number)
         time_s = scene.snapshot.time_s
@@ -521,6 +552,16 @@ class Orchestrator:
                 nodes = ", ".join(decided.kept.nodes[id])
                 self._tell(heard, time_s, "kept", f"job {id} has waited long: {nodes} is kept for it.", id)
         return decided
+
+    def _going_back(self, scene: Scene, heard: Heard) -> Sequence[str]:
+        """The jobs of this scene that are not ours any more; those that no node could ever take are given back."""
+        never = {
+            scene.live[j].id: f"it {why_refused(scene.plan, scene.jobs, scene.view, j)}"
+            for j in np.flatnonzero(scene.view.runs.state == REFUSED).tolist()
+            if scene.live[j].state is JobState.WAITING and scene.live[j].managed
+        }
+        self._give_back(never, scene.snapshot.time_s, heard)
+        return [id for id in heard.given_back if id in scene.index]
 
     def _looks_back(self) -> bool:
         """Whether anybody who may decide looks at users and their past."""
@@ -553,6 +594,8 @@ class Orchestrator:
         heard.answers = tuple(answers)
         self._write(heard, time_s, lambda: self._memory.answered(decisions, answers), None)
         for decision, answer in zip(decisions, answers, strict=True):
+            if answer.is_final:
+                self._give_back({decision.job: answer.said}, time_s, heard)
             if not answer.done:
                 self._refuse(decision.job, answer.said or "the cluster gave no reason", time_s, heard)
                 continue
@@ -577,26 +620,30 @@ class Orchestrator:
     def _decisions(self, scene: Scene, decided: Decided) -> tuple[Decision, ...]:
         """Choices as records, with their reasons and predictions."""
         corrections = self._watch.corrections
+        started = {chosen.job for chosen in decided.chosen if chosen.verb == START}
         found = []
         for number, chosen in enumerate(decided.chosen):
-            found.append(self._decision(scene, chosen, number, corrections))
+            found.append(self._decision(scene, chosen, number, corrections, started))
         return tuple(found)
 
-    def _decision(self, scene: Scene, chosen: Chosen, number: int, corrections: Corrections) -> Decision:
-        """One choice as a record."""
+    def _decision(
+        self, scene: Scene, chosen: Chosen, number: int, corrections: Corrections, started: Collection[int]
+    ) -> Decision:
+        """One choice as a record; `started` are all jobs that start in this turn."""
         job = scene.live[chosen.job]
         time_s = scene.snapshot.time_s
         if chosen.verb != START:
-            reason = f"{chosen.by} stopped it, so that another may run; it goes on later."
+            reason = f"{chosen.by} stopped it so that another job can run; it goes on later."
             return Decision(self._id(time_s, number), time_s, self._number, job.id, "stop", (), chosen.by, reason)
         speed = pace(job.job, chosen.parts, scene.plan.cluster, corrections)
         low, middle, high = (scene.predicted[chosen.job] / max(speed, 1e-9)).tolist()
         mine = scene.traits[chosen.job : chosen.job + 1].view(np.recarray)
         like = self._runtimes.like(mine) if number < self._settings.alike else ()
-        reason = why_started(chosen.by, chosen.alternatives, chosen.parts[0].model if chosen.parts else "")
+        around = self._explain.around.get(chosen.job) if self._explain is not None else None
+        reason, mentions = why_started(scene, chosen, around, middle, started)
         return Decision(
             self._id(time_s, number), time_s, self._number, job.id, "start", chosen.parts, chosen.by, reason,
-            middle, low, high, chosen.alternatives, like,
+            middle, low, high, chosen.alternatives, like, mentions,
         )  # fmt: skip
 
     def _id(self, time_s: float, number: int) -> str:
@@ -637,20 +684,12 @@ class Orchestrator:
 
     def _publish(self, scene: Scene, decided: Decided, snapshot: Snapshot, heard: Heard) -> None:
         """Make the latest state, for other threads to read."""
-        settings = self._settings
         starts = self._starts(scene, decided)
-        now = self._monotonic()
-        held = {
-            id: f"The cluster refused to start it ({refused.said}); it is tried again in {refused.until - now:.0f} s."
-            for id, refused in self._refused.items()
-            if refused.until > now
-        }
+        held = self._setbacks.passed_over({job.id: job for job in scene.live})
         self._standing = Standing(
             scene, decided.view, self._named, decided.by, starts, decided.kept.nodes, held, decided.is_cut
         )
-        if not 0.0 <= snapshot.time_s - self._kept_at < settings.history_s:  # a clock that was set back counts too
-            self._kept_at = snapshot.time_s
-            self._history.append(self._point(scene, snapshot))
+        self._keep_point(snapshot, heard)
         figures = self._telemetry() if self._telemetry is not None else None
         self._state = State(
             snapshot=snapshot,
@@ -666,6 +705,52 @@ class Orchestrator:
             history=tuple(self._history),
             telemetry=figures or {},
         )
+
+    def _annotate(self, snapshot: Snapshot, heard: Heard) -> None:
+        """Tell users in the cluster's own queue what their jobs wait for: a few each turn, the next to start first."""
+        standing, now = self._standing, self._monotonic()
+        if standing is None or not self._backend.can_annotate:
+            return
+        waiting = [
+            job
+            for job in snapshot.jobs
+            if job.state is JobState.WAITING and job.managed and job.id not in heard.given_back
+        ]
+        if len(self._lines) > 2 * len(waiting) + 1000:
+            there = {job.id for job in waiting}
+            self._lines = {id: told for id, told in self._lines.items() if id in there}
+        due = [job for job in waiting if now - self._lines.get(job.id, ("", -np.inf))[1] >= self._settings.annotate_s]
+        due.sort(key=lambda job: self._start_of(standing, job.id))
+        lines = {}
+        for job in due[: self._settings.annotated]:
+            line = short_reason(why(standing, job, None), now_s=snapshot.time_s).removeprefix("adlro: ")
+            if line != self._lines.get(job.id, ("", 0.0))[0]:
+                lines[job.id] = line
+            self._lines[job.id] = line, now
+        if lines:
+            with suppress(BackendError):  # the next turn tells that the cluster is gone
+                self._backend.annotate(lines)
+
+    def _start_of(self, standing: Standing, id: str) -> float:
+        """When a job is predicted to start; later than all others if that is not known."""
+        start = standing.starts.get(id)
+        return start.middle_s if start is not None and start.middle_s is not None else np.inf
+
+    def _keep_point(self, snapshot: Snapshot, heard: Heard) -> None:
+        """Keep a point of the history now and then, also beyond a restart."""
+        settings, now_s = self._settings, snapshot.time_s
+        if not self._has_points:
+            self._has_points = True
+            since_s = now_s - settings.kept_history * settings.history_s
+            none: Sequence[Compared] = []
+            self._history.extend(self._try_memory(lambda: self._memory.points(since_s, now_s), none))
+            self._kept_at = self._history[-1].time_s if self._history else -np.inf
+        if 0.0 <= now_s - self._kept_at < settings.history_s:  # a clock that was set back counts too
+            return
+        self._kept_at = now_s
+        point = self._point(snapshot)
+        self._history.append(point)
+        self._write(heard, now_s, lambda: self._memory.keep_points([point]), None)
 
     def _starts(self, scene: Scene, decided: Decided) -> Mapping[str, Start]:
         """The predicted starts; those of a long queue are not foreseen anew every turn."""
@@ -687,11 +772,14 @@ class Orchestrator:
         """Who decides as things are."""
         return self._guarded.fallback if self._guarded.reason is not None else self._guarded.policy
 
-    def _point(self, scene: Scene, snapshot: Snapshot) -> Compared:
+    def _point(self, snapshot: Snapshot) -> Compared:
         """One point of the history."""
         found = self._outcome
         measured_s, fallback_s = (found.measured_s, found.fallback_s) if found is not None else (None, None)
-        return Compared(snapshot.time_s, utilisation(snapshot), measured_s, fallback_s)
+        states = [job.state for job in snapshot.jobs]
+        running = sum(state in PLACES for state in states)
+        waiting = states.count(JobState.WAITING)
+        return Compared(snapshot.time_s, utilisation(snapshot), measured_s, fallback_s, waiting, running)
 
     def _decision_of(self, job: LiveJob) -> Decision | None:
         """The decision that placed a job."""
@@ -716,18 +804,29 @@ def settled(decision: Decision, job: LiveJob | None) -> Answer:
 
 
 def stands_as(job: LiveJob, decision: Decision) -> bool:
-    """Whether a job stands where it was to start; GPUs count where both name them."""
+    """Whether a job has as many GPUs of the same models on the same nodes as decided.
+
+    Which GPUs of a node they are does not count: the cluster chooses those.
+    """
     if not job.parts:
         return True
-    here = {(part.node, part.model): part for part in job.parts}
-    wanted = {(part.node, part.model): part for part in decision.parts}
     if job.job.gpus == 0:
-        return {node for node, _ in here} == {node for node, _ in wanted}
-    if here.keys() != wanted.keys():
-        return False
-    return all(
-        not part.indices or not wanted[at].indices or set(part.indices) == set(wanted[at].indices)
-        for at, part in here.items()
+        return {part.node for part in job.parts} == {part.node for part in decision.parts}
+    return gpus_by_place(job.parts) == gpus_by_place(decision.parts)
+
+
+def gpus_by_place(parts: Sequence[Part]) -> dict[tuple[str, str], int]:
+    """How many GPUs by node and model."""
+    found: dict[tuple[str, str], int] = {}
+    for part in parts:
+        found[part.node, part.model] = found.get((part.node, part.model), 0) + part.count
+    return found
+
+
+def in_places(parts: Sequence[Part]) -> str:
+    """Parts in words."""
+    return ", ".join(
+        f"{count} {model} on {node}" if count else node for (node, model), count in gpus_by_place(parts).items()
     )
 
 

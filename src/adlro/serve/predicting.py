@@ -37,6 +37,9 @@ DOUBT: Final = 0.5
 GROUPS: Final = 65_536
 """Users and names of which the past is kept."""
 
+AT_ONCE_S: Final = 10.0
+"""A job that fails within this time failed at once: a wrong path, a refused start."""
+
 LEAST_SPREAD: Final = 0.05
 TENTH: Final = 1.2816
 """So many spreads below and above the middle lie the tenths of a normal distribution."""
@@ -99,12 +102,17 @@ def measured(
     expected: Mapping[str, float] | None = None,
     speed: SpeedOf = speed_of,
 ) -> list[Measured]:
-    """Those of the jobs that ran to an end of their own, with the work that they were and what was expected of them."""
+    """Those of the jobs that ran to an end of their own, with the work that they were and what was expected of them.
+
+    A job that never ran, or failed as soon as it began, says nothing about how long such jobs run.
+    """
     found = []
     for job in jobs:
         if job.state is JobState.CANCELLED or job.started_s is None or job.ended_s is None:
             continue
-        seconds = max(job.ended_s - job.started_s, 0.0)
+        seconds = job.ended_s - job.started_s
+        if seconds <= 0.0 or (job.state is JobState.FAILED and seconds < AT_ONCE_S):
+            continue
         work = max(seconds, 1.0) * pace(job.job, job.parts, cluster, corrections, speed)
         found.append(Measured(job, seconds, work, job.parts, (expected or {}).get(job.id)))
     return found

@@ -1,6 +1,8 @@
 """Why a job waits, and why it runs where it does, by the rules that decide. docs/live-decisions.md has the words."""
 
-from collections.abc import Callable, Mapping
+import re
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, final
@@ -9,7 +11,7 @@ import numpy as np
 
 from adlro.core.compiled import compiled_alone, widened
 from adlro.core.ports import ENDED, JobState, LiveJob, Part
-from adlro.core.records import CPU_ONLY
+from adlro.core.records import CPU_ONLY, WHOLE_GPU
 from adlro.core.rules import fits, in_queue, queue_position, runtime
 from adlro.core.tables import FOREVER, NOBODY, REFUSED, Floats, Ints, View
 from adlro.decide.catalogue import CHECKPOINT
@@ -17,13 +19,40 @@ from adlro.decide.checkpoint import read_arrays, read_weights
 from adlro.decide.greedy_q import ROWS, Mind, new_mind, rank_by_q, shipped
 from adlro.decide.network import Weights
 from adlro.decide.outlook import tightest_spot
+from adlro.decide.reserving import by_expected_end, imagined, reserve
 from adlro.normalise.pack import why_refused
-from adlro.serve.live_view import Scene, copied, open_nodes
-from adlro.serve.service import Alternative, Decision, Start, Why
+from adlro.serve.guard import STARVATION, Chosen
+from adlro.serve.live_view import PLACES, Scene, copied, open_nodes
+from adlro.serve.service import Alternative, Decision, Mention, Start, Why
 from adlro.serve.starvation import sites_taken
+from adlro.serve.words import about, clock, day, plain_ascii, short_names, spell, zone
 
 FASTER: Final = 1.5
 """A busy place counts as what a policy waits for, if the job would end there in this much less time."""
+
+LONGEST_LINE: Final = 100
+"""Characters of a line for squeue."""
+
+MOST_OLDER: Final = 4
+"""Older jobs at the head of the queue that are looked at when a job is started."""
+
+MOST_PLACES: Final = 2
+"""Other open places that a sentence names."""
+
+CLEARLY: Final = 0.1
+"""A busy model is named if the job would run there in this much less time."""
+
+MARGIN: Final = 0.05
+"""Runtimes that differ by less than this share count as equal."""
+
+LATER_S: Final = 300.0
+"""A start that is predicted so long after GPUs come free is behind other jobs."""
+
+STARTS_LATER: Final = frozenset(["resources", "down", "reserved", "policy", "priority", "turn", "new"])
+"""Reasons beside which the predicted start is shown."""
+
+TRIED_AGAIN: Final = re.compile(r"\((.+)\); it is tried again (.+?)\.?$")
+"""What the cluster said and when a job is tried again, in the sentence about a job that is passed over."""
 
 RULE_FITS: Final = "What fits where"
 RULE_ORDER: Final = "Time and order"
@@ -140,104 +169,263 @@ def weights_behind(policy: str) -> Weights | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class Older:
+    """A job that had waited longer than one that was started: whether it fitted then, and its shortest runtime."""
+
+    job: int
+    fits: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What stood around a start: places that would be faster and were taken, and the oldest jobs that waited longer."""
+
+    busy: tuple[tuple[str, float], ...] = ()  # model and runtime there
+    older: tuple[Older, ...] = ()
+    ahead: int = 0  # how many waited longer
+
+
 @final
 class Explaining:
     """Says what else was open when a job was started; for the first choices of a turn only, since it takes time."""
 
     def __init__(self, scene: Scene, judge: Judge, most: int) -> None:
         self._scene, self._judge, self._left = scene, judge, most
+        self.around: dict[int, Around] = {}  # by job
+        self._nowhere: set[int] = set()  # fit nowhere: starts only take room
+        self._running = 0
 
     def __call__(self, view: View, j: int, s: int) -> tuple[tuple[Alternative, ...], float | None]:
         """The alternatives of a start, the chosen one first, and its score."""
+        self.around.pop(j, None)
         if self._left <= 0:
             return (), None
         self._left -= 1
         scores, _ = self._judge.scores(view)
         spots, seconds = places_of(view, j)
         chosen_pool = int(view.sites[s].pool)
-        found = [
-            Alternative(
-                parts_at(self._scene, view, j, s), scores.get((j, s)), round(float(runtime(view, j, s)), 3), True
-            )
-        ]
+        mine = float(runtime(view, j, s))
+        found = [Alternative(parts_at(self._scene, view, j, s), scores.get((j, s)), round(mine, 3), True)]
         for p, spot in enumerate(spots.tolist()):
             if spot != NOBODY and p != chosen_pool:
                 parts = parts_at(self._scene, view, j, spot)
                 found.append(Alternative(parts, scores.get((j, spot)), round(float(seconds[p]), 3)))
+        models = self._scene.plan.models
+        busy = tuple(
+            (models[p], float(seconds[p]))
+            for p, spot in enumerate(spots.tolist())
+            if spot == NOBODY and p != chosen_pool and seconds[p] < (1.0 - CLEARLY) * mine
+        )
+        older = self._older(view, j)
+        self.around[j] = Around(busy, older, int(queue_position(view, j)))
         return tuple(found), found[0].score
 
+    def _older(self, view: View, j: int) -> tuple[Older, ...]:
+        """The oldest jobs before this one in the queue."""
+        if int(view.clock[0].running) < self._running:
+            self._nowhere.clear()  # a job was stopped: there is room again
+        self._running = int(view.clock[0].running)
+        found = []
+        for position in range(min(int(queue_position(view, j)), MOST_OLDER)):
+            other = int(in_queue(view, position))
+            fastest = FOREVER
+            if other not in self._nowhere:
+                spots, seconds = places_of(view, other)
+                fastest = float(seconds[spots != NOBODY].min(initial=FOREVER))
+                if fastest == FOREVER:
+                    self._nowhere.add(other)
+            found.append(Older(other, fastest < FOREVER, fastest))
+        return tuple(found)
 
-def why_started(policy: str, alternatives: tuple[Alternative, ...], model: str) -> str:
-    """Why a job was started where it was, in one sentence."""
-    if not alternatives:
-        return f"{policy} chose it."
-    mine, others = alternatives[0], alternatives[1:]
-    if mine.score is not None:
-        known = [each.score for each in others if each.score is not None]
-        beside = f"; the next best place has {max(known):.2f}" if known else "; no other place was open"
-        return f"{policy}: Q is {mine.score:.2f} on {model}{beside}."
-    if not others:
-        return f"{policy}: {model} was the only place open, about {spell(mine.runtime_s)} there."
-    best = min(others, key=lambda each: each.runtime_s)
-    return (
-        f"{policy}: about {spell(mine.runtime_s)} on {model}; on {best.parts[0].model} it would be "
-        f"{spell(best.runtime_s)}."
-    )
+
+def why_started(
+    scene: Scene, chosen: Chosen, around: Around | None, runtime_s: float, started: Collection[int]
+) -> tuple[str, tuple[Mention, ...]]:
+    """Why a job was started where it was and before whom, in words, and the jobs that this names.
+
+    `started` are all jobs of the turn: who starts in the same turn has not been overtaken.
+    """
+    where = how_long(scene, chosen, around, runtime_s)
+    if chosen.by == STARVATION:
+        waited = max(0.0, float(scene.view.clock[0].now - scene.view.jobs[chosen.job].submit))
+        return f"{where} It goes first, because it has waited {spell(waited)} and no job may wait longer.", ()
+    if around is None:
+        return where, ()
+    left = [one for one in around.older if one.job not in started]
+    ahead = around.ahead - (len(around.older) - len(left))
+    if not left:
+        return f"{where} No older job waits." if ahead <= 0 else where, ()
+    rival = next((one for one in left if one.fits), None)
+    other = rival or left[0]
+    id = scene.live[other.job].id
+    before = f"Starts before job {id}, which is older" if ahead == 1 else f"Starts before {ahead:,} older jobs"
+    if rival is None:
+        but = " but fits nowhere now." if ahead == 1 else f": job {id}, the oldest, fits nowhere now."
+    else:
+        but = ", " if ahead == 1 else f", such as job {id}, "
+        but += because(scene, chosen, runtime_s, rival)
+    return f"{where} {before}{but}", (mention_of(scene, id),)
 
 
-def spell(seconds: float) -> str:
-    """A time in words, short."""
-    if not np.isfinite(seconds):
-        return "for ever"
-    for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.0f} s"
+def how_long(scene: Scene, chosen: Chosen, around: Around | None, runtime_s: float) -> str:
+    """How long a job runs where it starts, where else it could have started, and where it would be faster."""
+    here = chosen.alternatives[0].runtime_s if chosen.alternatives else runtime_s
+    if not chosen.parts or chosen.parts[0].count == 0:
+        return f"About {spell(here)}."
+    names = short_names(scene.plan.models)
+    said = [f"{spell(here)} on {names[chosen.parts[0].model]} here"]
+    if free := sorted(chosen.alternatives[1:], key=lambda one: one.runtime_s)[:MOST_PLACES]:
+        said += [f"{spell(one.runtime_s)} on {names[one.parts[0].model]}" for one in free]
+    if around is not None and around.busy:
+        model, seconds = min(around.busy, key=lambda one: one[1])
+        said.append(f"{spell(seconds)} on {names[model]}, which is not free")
+    elif chosen.alternatives and not free:
+        said.append("no other model is free")
+    return f"{', '.join(said)}."
+
+
+def because(scene: Scene, chosen: Chosen, runtime_s: float, rival: Older) -> str:
+    """Why a job went before an older one that fitted too."""
+    here = chosen.alternatives[0].runtime_s if chosen.alternatives else runtime_s
+    if rival.seconds - here > max(MARGIN * rival.seconds, 1.0):
+        return f"because it ends {spell(rival.seconds - here)} sooner."
+    mine, other = (max(1, scene.live[j].job.gpus) for j in (chosen.job, rival.job))
+    if mine * here < (1.0 - MARGIN) * other * rival.seconds:
+        return f"because it needs fewer GPUs: {mine}, not {other}."
+    return f"as {chosen.by} ranks it higher."
+
+
+def mention_of(scene: Scene, id: str) -> Mention:
+    """A job of the scene as a sentence names it."""
+    job = scene.live[scene.index[id]].job
+    return Mention(id, job.name, job.user)
+
+
+# ---- one line for squeue -----------------------------------------------------------------------------------------
+
+
+def short_reason(why: Why, start: Start | None = None, now_s: float | None = None) -> str:
+    """What a job waits for and its predicted start, in one line for Slurm's AdminComment.
+
+    "adlro: waits for 4 v100 on one node; start about 14:20 (13:50-16:10) CET". Times are in the daemon's time zone; the
+    date is there unless it is today's. `start` is `why.start` unless given.
+    """
+    what = why.short or f"{why.state}, {why.dominant}"
+    if why.dominant not in STARTS_LATER:
+        return one_line(what)
+    return one_line(what, when_in_short(start or why.start, time.time() if now_s is None else now_s))
+
+
+def given_back(reason: str) -> str:
+    """The line of a job that ADLRO leaves to Slurm."""
+    return one_line(f"given back to Slurm: {reason}")
+
+
+def passed_over(reason: str, until: str = "") -> str:
+    """The line of a job that the cluster refused to start: the cause, and what must change before it is tried again."""
+    return one_line(f"passed over: {reason}", f"tried again {until}" if until else "")
+
+
+def one_line(what: str, then: str = "") -> str:
+    """A line that scontrol takes as it is: plain ASCII without quotes, at most LONGEST_LINE characters.
+
+    What is too long is cut in `what`; `then` stays whole as far as that is possible.
+    """
+    rest = f"; {plain_ascii(then)}" if then else ""
+    room = max(LONGEST_LINE - len("adlro: ") - len(rest), 20)
+    what = plain_ascii(what)
+    if len(what) > room:
+        what = what[: room - 3].rstrip() + "..."
+    return f"adlro: {what}{rest}"[:LONGEST_LINE]
+
+
+def when_in_short(start: Start | None, now_s: float) -> str:
+    """A predicted start with its interval, as in: start about 14:20 (13:50-16:10) CET."""
+    if start is None or start.middle_s is None:
+        return "start not foreseen yet"
+    if start.middle_s <= now_s:
+        return "start expected any moment"
+    text = f"start about {day(start.middle_s, now_s)}{clock(start.middle_s)}"
+    if start.low_s is not None and start.high_s is not None:
+        low_s = max(start.low_s, now_s)
+        low = f"{day(low_s, start.middle_s) and (day(low_s, now_s) or 'today ')}{clock(low_s)}"
+        text += f" ({low}-{day(start.high_s, start.middle_s)}{clock(start.high_s)})"
+    return f"{text} {zone(start.middle_s)}"
 
 
 # ---- why ---------------------------------------------------------------------------------------------------------
 
 
-def why(standing: Standing, job: LiveJob, decision: Decision | None) -> Why:
-    """Why a job stands as it does."""
+def why(standing: Standing, job: LiveJob, decision: Decision | None, in_full: bool = True) -> Why:
+    """Why a job stands as it does. In a text other jobs have their ids only; `mentions` has their names.
+
+    Not `in_full`: only as much as the line for squeue needs, for whoever asks for every job of a long queue.
+    """
     if job.state in ENDED:
         text = {
             JobState.FINISHED: "It has finished.",
             JobState.FAILED: "It ended with an error, or at its limit.",
         }.get(job.state, "It was cancelled.")
-        return Why(job.id, job.state, "ended", f"{text} {job.reason}".strip(), "", decision=decision)
+        return Why(job.id, job.state, "ended", f"{text} {job.reason}".strip(), "", decision=decision, short=job.state)
     if job.state is not JobState.WAITING:
         where = ", ".join(f"{part.count} × {part.model} on {part.node}" for part in job.parts) or "an unknown place"
         dominant = "running" if job.state is JobState.RUNNING else "starting"
         verb = "It runs on" if job.state is JobState.RUNNING else "It is about to start on"
         because = f" {decision.reason}" if decision is not None else " No decision of ours put it there."
-        return Why(job.id, job.state, dominant, f"{verb} {where}.{because}", "", decision=decision)
+        short = f"{'runs' if job.state is JobState.RUNNING else 'starts'} on {where}"
+        named = decision.mentions if decision is not None else ()
+        return Why(
+            job.id, job.state, dominant, f"{verb} {where}.{because}", "", decision=decision, short=short, mentions=named
+        )
     start = standing.starts.get(job.id)
-    dominant, text, rule, places = why_waiting(standing, job)
-    return Why(job.id, job.state, dominant, text, rule, start, places, jobs_ahead(standing, job.id), decision)
+    told = why_waiting(standing, job, in_full)
+    ahead = jobs_ahead(standing, job.id) if in_full else None
+    return Why(
+        job.id, job.state, told.dominant, told.text, told.rule, start, told.places, ahead, decision, told.short,
+        told.mentions,
+    )  # fmt: skip
 
 
-def why_waiting(standing: Standing, job: LiveJob) -> tuple[str, str, str, tuple[Mapping[str, str], ...]]:
-    """The dominant reason, its sentence, its rule, and an answer for each pool."""
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Why a job waits: the word, the sentence, the rule, an answer for each pool, and the same in a few words."""
+
+    dominant: str
+    text: str
+    rule: str = ""
+    short: str = ""
+    places: tuple[Mapping[str, str], ...] = ()
+    mentions: tuple[Mention, ...] = ()
+
+
+def why_waiting(standing: Standing, job: LiveJob, in_full: bool = True) -> Told:
+    """Why a job waits."""
     if not job.managed:
         text = f"It is not ours to place: the cluster schedules it itself. {job.reason}".strip()
-        return "unmanaged", text, "", ()
+        return Told("unmanaged", text, short="not scheduled by adlro")
     scene, view = standing.scene, standing.view
     j = scene.index.get(job.id)
     if j is None:
-        left_out = next((note for note in scene.notes if job.id in note), "It came after the latest turn.")
-        return "new", left_out, RULE_ORDER, ()
+        about_it = re.compile(rf"(?<![\w.+-]){re.escape(job.id)}(?![\w+-]|\.\w)")
+        left_out = next((note for note in scene.notes if about_it.search(note)), "It came after the latest turn.")
+        return Told("new", left_out, RULE_ORDER, "new in the queue")
     if view.runs[j].state == REFUSED:
-        text = f"It can never run here: it {why_refused(scene.plan, scene.jobs, view, j)}."
-        return "never", text, RULE_FITS, ()
+        lacks = why_refused(scene.plan, scene.jobs, view, j)
+        return Told("never", f"It can never run here: it {lacks}.", RULE_FITS, f"can never run here: it {lacks}")
     if job.id in standing.held:
-        return "refused", standing.held[job.id], RULE_ORDER, ()
+        text = standing.held[job.id]
+        found = TRIED_AGAIN.search(text)
+        short = f"{found[1]}; tried again {found[2]}" if found else text
+        return Told("refused", text, RULE_ORDER, f"passed over: {short}")
     if int(view.runs[j].state) != int(scene.view.runs[j].state):
-        return "starting", "It was decided in the latest turn, and has not been seen to run yet.", RULE_ORDER, ()
-    return why_not_now(standing, j)
+        text = "It was decided in the latest turn, and has not been seen to run yet."
+        return Told("starting", text, RULE_ORDER, "starts now")
+    return why_not_now(standing, j, in_full)
 
 
-def why_not_now(standing: Standing, j: int) -> tuple[str, str, str, tuple[Mapping[str, str], ...]]:
+def why_not_now(standing: Standing, j: int, in_full: bool = True) -> Told:
     """As why_waiting, for a job in the queue that could run here."""
     scene, view = standing.scene, standing.view
     spots, seconds = places_of(view, j)
@@ -248,37 +436,123 @@ def why_not_now(standing: Standing, j: int) -> tuple[str, str, str, tuple[Mappin
     places = tuple(
         {"model": model, "answer": answer_of(standing, j, p, int(spots[p]), int(with_kept[p]), int(with_down[p]))}
         for p, model in enumerate(scene.plan.models)
-        if model != CPU_ONLY or view.jobs[j].gpus == 0
+        if in_full and (model != CPU_ONLY or view.jobs[j].gpus == 0)
     )
     able = [p for p in range(len(spots)) if np.isfinite(seconds[p])]
     fastest = min(able, key=lambda p: float(seconds[p]))
     here = [p for p in able if spots[p] != NOBODY]
-    models = scene.plan.models
+    names = short_names(scene.plan.models)
+    models = [names[model] for model in scene.plan.models]
+    by = standing.decided_by
     if here:
         if standing.is_cut:
             text = "It fits, but the time for decisions of the latest turn was over before its turn came."
-            return "turn", text, RULE_ORDER, places
+            return Told("turn", text, RULE_ORDER, "fits, is decided in the next turn", places)
         best = min(here, key=lambda p: float(seconds[p]))
         if seconds[best] > FASTER * seconds[fastest]:
+            there, now = spell(seconds[fastest]), spell(seconds[best])
             text = (
-                f"It fits on {models[best]} ({spell(seconds[best])}); {standing.decided_by} waits for "
-                f"{models[fastest]}, where it runs {spell(seconds[fastest])}."
+                f"Waits for {models[fastest]}, where it runs about {there}: {models[best]} is free, but it would take "
+                f"{now} there."
             )
-            return "policy", text, f"policy {standing.decided_by}", places
-        text = f"It fits on {models[best]}, but {standing.decided_by} lets others go first."
-        return "priority", text, f"policy {standing.decided_by}", places
+            short = f"waits for {models[fastest]}: {there} there, {now} on {models[best]}"
+            return Told("policy", text, f"policy {by}", short, places)
+        text, named = others_first(standing, j, f"Fits on {models[best]} now ({spell(seconds[best])})")
+        return Told("priority", text, f"policy {by}", f"fits on {models[best]}, others go first", places, named)
+    need = need_in_words(standing, j, able)
     if any(with_kept[p] != NOBODY for p in able):
-        others = [id for id in standing.kept if id != scene.live[j].id]
-        text = f"It would fit on nodes that are kept for job {others[0] if others else '?'}, which has waited too long."
-        return "reserved", text, "starvation guard", places
-    if any(with_down[p] != NOBODY for p in able):
-        names = [name for name in scene.snapshot.down if name in numbers]
-        text = (
-            f"It would fit if {', '.join(names[:3])} were up: {scene.snapshot.down[names[0]] or 'no reason is given'}."
+        other = next((id for id in standing.kept if id != scene.live[j].id), "")
+        text = f"Waits for {need}: free nodes are kept for job {other}, which has waited too long."
+        named = (mention_of(scene, other),) if other in scene.index else ()
+        return Told(
+            "reserved", text, "starvation guard", f"waits for {need}: free nodes are kept for older jobs", places, named
         )
-        return "down", text, RULE_FITS, places
-    text = f"All places where it could run are busy; it would run fastest on {models[fastest]}."
-    return "resources", text, RULE_FITS, places
+    if any(with_down[p] != NOBODY for p in able):
+        downs = [name for name in scene.snapshot.down if name in numbers]
+        reason = scene.snapshot.down[downs[0]] or "no reason is given"
+        text = f"Waits for {need}: would fit if {', '.join(downs[:3])} were up ({reason})."
+        return Told("down", text, RULE_FITS, f"waits for {need}: {downs[0]} is down", places)
+    coming, named = coming_free(standing, j) if in_full else ("all of it is busy", ())
+    return Told("resources", f"Waits for {need}: {coming}.", RULE_FITS, f"waits for {need}", places, named)
+
+
+def others_first(standing: Standing, j: int, fits_there: str) -> tuple[str, tuple[Mention, ...]]:
+    """That a job fits and others go first; who is the next of them, if that is foreseen."""
+    scene, by = standing.scene, standing.decided_by
+    id = scene.live[j].id
+    middle_s = {start.job: start.middle_s for start in standing.starts.values() if start.middle_s is not None}
+    sooner = [other for other, at_s in middle_s.items() if other in scene.index and at_s < middle_s.get(id, np.inf)]
+    if not sooner:
+        return f"{fits_there}, but {by} lets others go first.", ()
+    first = min(sooner, key=lambda other: middle_s[other])
+    now_s = scene.snapshot.time_s
+    text = f"{fits_there}, but {by} lets job {first} go first, which starts {about(middle_s[first], now_s)}."
+    return text, (mention_of(scene, first),)
+
+
+def coming_free(standing: Standing, j: int) -> tuple[str, tuple[Mention, ...]]:
+    """Where what a job needs is expected to come free first: how much of it, when, and by the end of which job."""
+    scene, view = standing.scene, standing.view
+    world = imagined(view)
+    found = reserve(view, world, j)
+    if found.site == NOBODY:
+        return "no running job whose end would make room for it is known", ()
+    sites, counts = np.zeros(len(view.sites), np.int32), np.zeros(len(view.sites), np.int32)
+    many = int(sites_taken(world, j, int(found.site), sites, counts))
+    mine = sites[:many].tolist()
+    names = list(dict.fromkeys(scene.plan.cluster.nodes[scene.plan.sites[s].node].name for s in mine))
+    where = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if len(names) < 4 else "they"
+    asked = int(view.jobs[j].gpus)
+    free = sum(min(int(view.sites[s].free_gpus), int(count)) for s, count in zip(mine, counts, strict=False))
+    rows, ends = by_expected_end(view)
+    ending = (k for k, end in zip(rows.tolist()[::-1], ends.tolist()[::-1], strict=True) if end <= found.time)
+    last = next((scene.live[k].id for k in ending if any(part.node in names for part in parts_now(standing, k))), "")
+    when = about(scene.time_s(found.time), scene.snapshot.time_s)
+    has = "has" if len(names) == 1 else "have"
+    if asked == 0:
+        text = f"{where} {has} room for it {when}"
+    elif free >= asked:
+        text = f"{where} {has} the GPUs, and the cores and the memory beside them {when}"
+    else:
+        rest = "the next comes" if asked - free == 1 else f"the next {asked - free} come"
+        text = f"{where} {has} {free} free; {rest} free {when}"
+    if last:
+        text += f" (job {last})"
+    start = standing.starts.get(scene.live[j].id)
+    if start is not None and start.middle_s is not None and start.middle_s > scene.time_s(found.time) + LATER_S:
+        text += ", and jobs ahead of it take them first"
+    return text, (mention_of(scene, last),) if last else ()
+
+
+def parts_now(standing: Standing, j: int) -> tuple[Part, ...]:
+    """Where a job stands after the turn."""
+    live = standing.scene.live[j]
+    return live.parts if live.state in PLACES else standing.scene.parts_of(standing.view, j)
+
+
+def need_in_words(standing: Standing, j: int, able: list[int]) -> str:
+    """What a job needs, as in: 4 v100 on one node. `able` are the pools that could run it."""
+    scene, view = standing.scene, standing.view
+    job = view.jobs[j]
+    if job.gpus == 0:
+        said = scene.live[j].job
+        asked = [f"{said.cpus:g} cores"] * (said.cpus > 0) + [f"{said.memory_gb:g} GB"] * (said.memory_gb > 0)
+        return f"a node with {' and '.join(asked)} free" if asked else "a node with room"
+    names = short_names(scene.plan.models)
+    gpu_pools = [p for p, model in enumerate(scene.plan.models) if model != CPU_ONLY]
+    if set(able) >= set(gpu_pools) and len(gpu_pools) > 1:
+        model = "GPU" if job.gpus == 1 else "GPUs of one model"
+    else:
+        mine = [names[scene.plan.models[p]] for p in able]
+        model = mine[0] if len(mine) == 1 else f"{', '.join(mine[:-1])} or {mine[-1]}"
+    if job.share < WHOLE_GPU:
+        return f"{int(job.share) / WHOLE_GPU:g} of a {model}"
+    if job.gpus == 1:
+        return f"1 {model}"
+    widths = {int(view.width[job.kind][view.forms["pool"] == p].max()) for p in able}
+    width = widths.pop() if len(widths) == 1 else 0
+    where = {0: "", 1: " on one node"}.get(width, f" on {width} nodes")
+    return f"{int(job.gpus)} {model}{where}"
 
 
 def spots_with(view: View, j: int, nodes: list[int]) -> Ints:

@@ -3,11 +3,12 @@
 JSON has the same names as these fields.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from adlro.core.ports import Answer, LiveJob, Part, Snapshot, Submission
+from adlro.core.ports import Answer, LiveJob, Output, Part, Snapshot, Submission
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,15 @@ class Like:
 
 
 @dataclass(frozen=True, slots=True)
+class Mention:
+    """A job that a sentence names by its id; its name and user, for those who may see them."""
+
+    job: str
+    name: str
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """A choice that was made, with its reasons. `verb` is start or stop."""
 
@@ -42,12 +52,13 @@ class Decision:
     verb: str
     parts: tuple[Part, ...]
     policy: str  # who decided: the policy, or the fallback
-    reason: str  # in words
+    reason: str  # in words, with ids of other jobs only: `with_names` adds the names that a reader may see
     runtime_s: float | None = None  # predicted there: the middle …
     low_s: float | None = None  # … and the interval (p10, p90)
     high_s: float | None = None
     alternatives: tuple[Alternative, ...] = ()
     like: tuple[Like, ...] = ()
+    mentions: tuple[Mention, ...] = ()  # the jobs that the reason names
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +112,7 @@ class Tick:
     decisions: tuple[Decision, ...] = ()
     answers: tuple[Answer, ...] = ()
     alarms: tuple[Alarm, ...] = ()
+    is_cut: bool = False  # the time for decisions was over before everybody had been asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +123,43 @@ class Compared:
     utilisation: float  # allocated share of the GPUs that are up
     jct_s: float | None  # mean time in the system within the window, of all its jobs, ended or not
     fallback_jct_s: float | None
+    waiting: float | None = None  # jobs; not whole in a mean over several points
+    running: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Which jobs of the past: of a user, of a partition, on a node; what is empty does not filter."""
+
+    user: str = ""
+    partition: str = ""
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What the jobs that ended within one stretch of time used. `time_s` is where the stretch begins."""
+
+    time_s: float
+    jobs: int
+    gpu_s: float
+    waited_s: float | None  # mean from submission to the latest start
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the jobs that ended between two moments used, and how long they waited."""
+
+    since_s: float
+    until_s: float
+    jobs: int
+    gpu_s: float
+    failed: int
+    waited_s: float | None  # mean …
+    waited_median_s: float | None
+    waited_p90_s: float | None
+    ran_s: float | None  # mean time from start to end
+    spent: tuple[Spent, ...] = ()  # the oldest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +188,23 @@ class Why:
     job: str
     state: str
     dominant: str  # one word of a fixed list (docs/live-decisions.md): resources, priority, reserved, policy, down, …
-    text: str  # one sentence for the user
+    text: str  # a sentence or two for the user, with ids of other jobs only
     rule: str  # the rule that says so, as docs/semantics.md names it
     start: Start | None = None
     places: tuple[Mapping[str, str], ...] = ()  # for each pool: {"model", "answer"} why not there now
     ahead: int | None = None  # jobs that are expected to start before it
     decision: Decision | None = None  # the one that placed it, if it runs or ran
+    short: str = ""  # the same in a few words, without names of others: for one line in squeue
+    mentions: tuple[Mention, ...] = ()  # the jobs that the text names
+
+
+def with_names(text: str, mentions: Sequence[Mention]) -> str:
+    """A sentence with the names of the jobs that it names by id: "job 812" becomes "lattice-3 (job 812)"."""
+    names = {mention.job: mention.name for mention in mentions if mention.name}
+    if not names:
+        return text
+    ids = "|".join(re.escape(id) for id in sorted(names, key=len, reverse=True))
+    return re.sub(rf"\bjob ({ids})(?![\w+-]|\.\w)", lambda found: f"{names[found[1]]} ({found[0]})", text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +249,34 @@ class Who:
     role: str
 
 
+NOT_READY: Final = frozenset({
+    "the daemon is starting",
+    "a standby",
+    "the cluster or the store cannot be opened",
+    "the policies are being compiled",
+    "the first turn is still running",
+    "the cluster cannot be read",
+    "the latest reading of the cluster is too old",
+    "the daemon does not answer",
+    "the daemon has ended",
+})  # fmt: skip
+"""Reasons for not being ready that name nobody and nothing: everybody may read them."""
+
+
+def reason_for_all(why: str) -> str:
+    """Why the daemon is not ready, without details that only those with a token may know."""
+    if found := re.match(r"compiling: \d+ of \d+", why):
+        return found[0]
+    reason = why.partition(":")[0].rstrip(".")
+    return reason if reason in NOT_READY else "not ready"
+
+
 class Service(Protocol):
-    """What the API may ask of the daemon; all of it may be called from any thread."""
+    """What the API may ask of the daemon; all of it may be called from any thread.
+
+    The API runs in a process of its own (api_host.py): what is given and answered must be data that can be pickled.
+    A new method here can be called from there at once.
+    """
 
     def state(self) -> State:
         """The latest state; it does not wait for a tick."""
@@ -220,7 +306,22 @@ class Service(Protocol):
         """Events with a number above `after`, at once if there are some, else after waiting for one so long."""
 
     def is_ready(self) -> tuple[bool, str]:
-        """Whether the latest tick is recent and whole; else why not."""
+        """Whether the latest tick is recent and whole; else why not, as "reason: details". It never waits.
+
+        Everybody is told the reason if it is one of NOT_READY; only those with a token are told the details.
+        """
+
+    def points(self, since_s: float, until_s: float) -> Sequence[Compared]:
+        """The measured history between two moments, the oldest first; the older the coarser."""
+
+    def past(self, asked: Past, before_s: float | None, limit: int) -> Sequence[LiveJob]:
+        """Jobs that ended before a moment (None: now), the latest first."""
+
+    def usage(self, asked: Past, since_s: float, until_s: float, step_s: float) -> Usage:
+        """What jobs that ended between two moments used, in total and in stretches of `step_s`."""
+
+    def output(self, job: str) -> Output | None:
+        """The end of what a job wrote; None where the back end keeps no output, or has none of this job."""
 
 
 class Memory(Protocol):
@@ -249,6 +350,12 @@ class Memory(Protocol):
 
     def job(self, id: str) -> LiveJob | None:
         """A job that ended, if it is remembered."""
+
+    def keep_points(self, points: Sequence[Compared]) -> None:
+        """Write down points of the measured history."""
+
+    def points(self, since_s: float, until_s: float) -> Sequence[Compared]:
+        """The measured history between two moments, the oldest first; the older the coarser."""
 
     def ticked(self, tick: Tick) -> None:
         """Write down a turn with its alarms."""

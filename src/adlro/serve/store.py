@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib import resources
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, cast, final
 
@@ -19,7 +20,24 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from adlro.core.errors import StoreError
 from adlro.core.ports import Answer, LiveJob
-from adlro.serve.service import Alarm, Decision, Tick
+from adlro.serve.service import Alarm, Compared, Decision, Past, Tick, Usage
+from adlro.serve.store_history import (
+    DAY_S,
+    FIGURES,
+    FILL_IN,
+    INSERT_POINTS,
+    INSERT_RAN_ON,
+    SELECT_POINTS,
+    THIN,
+    THINNING,
+    TO_THIN,
+    figures_of,
+    finite,
+    nodes_of,
+    summed,
+    thinned,
+    where,
+)
 from adlro.serve.store_sqlite import IN_MEMORY, AwayError, BrokenError, SqliteConnection, prepare_file, set_aside
 
 R = TypeVar("R")
@@ -36,8 +54,6 @@ MOST_OWED: Final = 10_000
 CHUNK: Final = 500
 """Ids in one question; SQLite allows some thousand values in a statement."""
 
-DAY_S: Final = 86_400.0
-
 
 @dataclass(frozen=True, slots=True)
 class Keep:
@@ -48,6 +64,7 @@ class Keep:
     jobs: int = 200_000
     ticks: int = 50_000
     alarms: int = 10_000
+    points: int = 200_000
 
 
 class Connection(Protocol):
@@ -123,9 +140,16 @@ class Store:
         self._seen: dict[str, tuple[float, str]] = {}
         self._ended: dict[str, float | None] = {}
         self._owed: deque[tuple[str, Sequence[tuple[Any, ...]]]] = deque(maxlen=MOST_OWED)
+        self._point_s: float | None = None  # the moment of the latest point, by the cluster's clock
         self._open()
         with suppress(StoreError):  # on a full disk we can read at least
+            self._fill_in()
             self._prune()
+
+    @property
+    def path(self) -> Path | None:
+        """The file it is in; None if it is in memory or on a server."""
+        return self._path
 
     def close(self) -> None:
         """Let go of the database."""
@@ -150,7 +174,7 @@ class Store:
             self._reader = self._connect(False)
             self._numbers = {
                 table: int(self._writer.rows(f"SELECT coalesce(max(number), 0) FROM {table}")[0][0])
-                for table in ("decisions", "ended", "ticks", "alarms")
+                for table in ("decisions", "ended", "ticks", "alarms", "points")
             }
         except BaseException:
             self._writer.close()
@@ -233,14 +257,24 @@ class Store:
         if not new:
             return
         now = self._clock()
+        numbered = list(self._numbered("ended", new))
+        columns = ("number", "ended_s", "noted_s", "body", "owner", "queue", "state", "gpu_s", "waited_s", "ran_s")
         self._write(
-            "INSERT INTO ended (number, id, ended_s, noted_s, body) VALUES (?, ?, ?, ?, ?) "
-            "ON CONFLICT (id) DO UPDATE SET number = excluded.number, ended_s = excluded.ended_s, "
-            "noted_s = excluded.noted_s, body = excluded.body "
+            f"INSERT INTO ended (id, {', '.join(columns)}) VALUES (?, {marks(columns)}) "
+            f"ON CONFLICT (id) DO UPDATE SET {', '.join(f'{each} = excluded.{each}' for each in columns)} "
             "WHERE excluded.ended_s > ended.ended_s",
             [
-                (number, job.id, job.ended_s if job.ended_s is not None else now, now, json_of(job))
-                for number, job in self._numbered("ended", new)
+                (job.id, number, ended_at(job, now), now, json_of(job), *map(plain, figures_of(job)))
+                for number, job in numbered
+            ],
+        )
+        # Rows whose number is in `ended` no more, or never came there, are passed over and forgotten later.
+        self._write(
+            INSERT_RAN_ON,
+            [
+                (number, readable(node), ended_at(job, now), gpu_s)
+                for number, job in numbered
+                for node, gpu_s in nodes_of(job)
             ],
         )
         if len(self._ended) > 2 * len(jobs) + 10_000:
@@ -256,6 +290,58 @@ class Store:
         """A job that ended, if it is remembered."""
         found = records(LiveJob, self._read("SELECT body FROM ended WHERE id = ?", [readable(id)]))
         return found[0] if found else None
+
+    def past(self, asked: Past, before_s: float | None = None, limit: int = 100) -> Sequence[LiveJob]:
+        """Jobs that ended before a moment (None: now), the latest first."""
+        tables, conditions, values = where(asked)
+        if before_s is not None:
+            conditions.append("e.ended_s < ?")
+            values.append(before_s)
+        sql = f"SELECT e.body FROM {tables} WHERE {' AND '.join(conditions) or '1 = 1'} "
+        sql += "ORDER BY e.ended_s DESC, e.number DESC LIMIT ?"
+        return records(LiveJob, self._read(sql, [*map(plain, values), max(limit, 0)]))
+
+    def usage(self, asked: Past, since_s: float, until_s: float, step_s: float) -> Usage:
+        """What jobs that ended between two moments used, in total and in stretches of `step_s`."""
+        tables, conditions, values = where(asked)
+        conditions += ["e.ended_s >= ?", "e.ended_s <= ?", "e.owner IS NOT NULL"]
+        gpu_s = "r.gpu_s" if asked.node else "e.gpu_s"
+        sql = f"SELECT e.ended_s, {gpu_s}, e.waited_s, e.ran_s, e.state FROM {tables} WHERE {' AND '.join(conditions)}"
+        rows = self._read(sql, [*map(plain, values), since_s, until_s])
+        return summed(rows, since_s, until_s, step_s)
+
+    def _fill_in(self) -> None:
+        """Fill in what an older version did not write down about jobs that ended."""
+        sql = "SELECT number, ended_s, body FROM ended WHERE owner IS NULL AND number > ? ORDER BY number LIMIT ?"
+        last = -1
+        while rows := self._writer.rows(sql, [last, PRUNED_AT_ONCE]):
+            last = rows[-1][0]
+            known = [(row, job) for row in rows for job in records(LiveJob, [(row[2],)])]
+            with self._writing() as writer:
+                writer.many(FILL_IN, [(*map(plain, figures_of(job)), row[0]) for row, job in known])
+                writer.many(
+                    INSERT_RAN_ON,
+                    [(row[0], readable(node), row[1], gpu_s) for row, job in known for node, gpu_s in nodes_of(job)],
+                )
+
+    # ---- the measured history ----------------------------------------------------------------------------------------
+
+    def keep_points(self, points: Sequence[Compared]) -> None:
+        """Write down points of the measured history."""
+        now = self._clock()
+        self._write(
+            INSERT_POINTS,
+            [
+                (number, now, each.time_s, *(finite(getattr(each, name)) for name in FIGURES))
+                for number, each in self._numbered("points", [each for each in points if isfinite(each.utilisation)])
+            ],
+        )
+        if points:
+            self._point_s = points[-1].time_s
+
+    def points(self, since_s: float, until_s: float) -> Sequence[Compared]:
+        """The measured history between two moments, the oldest first; the older the coarser."""
+        return [Compared(*row) for row in reversed(self._read(SELECT_POINTS, [since_s, until_s]))]
 
     # ---- decisions ---------------------------------------------------------------------------------------------------
 
@@ -393,6 +479,7 @@ class Store:
             "ended": self._keep.jobs,
             "ticks": self._keep.ticks,
             "alarms": self._keep.alarms,
+            "points": self._keep.points,
         }
         with self._writing() as writer:
             for table, rows in most.items():
@@ -402,6 +489,13 @@ class Store:
                     f"(SELECT number FROM {table} WHERE noted_s < ? ORDER BY number LIMIT ?)",
                     [oldest, PRUNED_AT_ONCE],
                 )
+            writer.rows("DELETE FROM ran_on WHERE number NOT IN (SELECT number FROM ended)")
+            if self._point_s is not None:
+                for age_s, span_s in THINNING:
+                    before_s = (self._point_s - age_s) // span_s * span_s  # only whole stretches
+                    kept, gone = thinned(writer.rows(TO_THIN, [span_s, before_s]), span_s)
+                    writer.many(THIN, kept)
+                    writer.many("DELETE FROM points WHERE number = ?", gone)
             if self._seen:  # before the first look at the cluster nobody knows which of them still wait
                 sql = "SELECT id FROM seen WHERE noted_s < ? ORDER BY noted_s LIMIT ?"
                 old = [row for row in writer.rows(sql, [oldest, PRUNED_AT_ONCE]) if row[0] not in self._seen]
@@ -487,6 +581,16 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 def readable(text: str) -> str:
     """A text that every database can keep."""
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+
+
+def plain(value: Any) -> Any:
+    """A value that every database can keep."""
+    return readable(value) if isinstance(value, str) else value
+
+
+def ended_at(job: LiveJob, now_s: float) -> float:
+    """When a job ended; now, if nobody says."""
+    return job.ended_s if job.ended_s is not None else now_s
 
 
 def chunks(items: Sequence[str]) -> Iterable[Sequence[str]]:

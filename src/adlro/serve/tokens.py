@@ -17,7 +17,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Literal, Protocol, final, get_args
 
-from adlro.core.errors import StoreError, UsageError
+from adlro.core import accounts
+from adlro.core.accounts import ANYBODY, Owners, account_of, is_known
+from adlro.core.errors import AccountError, StoreError, UsageError
 from adlro.core.toml import nearest
 from adlro.serve.service import Who
 
@@ -28,7 +30,6 @@ ROLES: Final[tuple[Role, ...]] = get_args(Role)
 PREFIX: Final = "adlro_"
 """So that a token is recognised where it should not be: in a log, in a repository."""
 
-LONGEST_NAME: Final = 64
 LOOK_AGAIN_S: Final = 1.0
 """A token that is added or removed counts after so long at the latest."""
 
@@ -87,13 +88,19 @@ def find_who(tokens: Sequence[Token], token: str) -> Who | None:
     return found
 
 
-def checked_name(name: str) -> str:
-    """The name, if it can be that of a user."""
-    if not 0 < len(name) <= LONGEST_NAME or not all(sign.isalnum() or sign in "._@-" for sign in name):
-        raise UsageError(
-            f"{name!r} is no name for a token; expected 1 to {LONGEST_NAME} letters, digits and . _ @ -, "
-            "the user's login name for a user."
-        )
+def checked_name(name: str, role: str, owners: Owners) -> str:
+    """The name, if a token of this role may have it. Raises UsageError.
+
+    A user's name must be one that jobs may have, and never that of a system account, even where it is only a label: the
+    same file may serve another back end tomorrow. Viewers submit no jobs and operators may name the user of a job, so
+    their own names need only be names.
+    """
+    try:
+        accounts.checked_name(name)
+        if role == "user" and owners.account(name) is None and is_known(name):
+            account_of(name, owners.min_uid)
+    except AccountError as error:
+        raise UsageError(f"no token for {name!r}: {error}") from None
     return name
 
 
@@ -108,8 +115,9 @@ def checked_role(role: str) -> str:
 class TokenFile:
     """Tokens in a JSON file that only its owner may read. Every change is whole or not at all."""
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic, owners: Owners = ANYBODY) -> None:
         self.path = path
+        self._owners = owners
         self._clock = clock
         self._looked_s = float("-inf")
         self._stamp: tuple[int, int, int] | None = None
@@ -144,9 +152,8 @@ class TokenFile:
         return found
 
     def add(self, name: str, role: str) -> str:
-        """Make a token for a name; it is shown this once. Raises UsageError if the name has one."""
-        checked_name(name)
-        checked_role(role)
+        """Make a token for a name; it is shown this once. Raises UsageError if it may not have one, or has one."""
+        checked_name(name, checked_role(role), self._owners)
         with self._alone():
             kept = self.read()
             if any(one.name == name for one in kept):

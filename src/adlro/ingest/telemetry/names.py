@@ -64,10 +64,16 @@ def model_of(name: str, find: Find) -> GpuModel | None:
     return None
 
 
+def near_models(name: str, known: Iterable[str]) -> list[str]:
+    """Up to three of the known models whose names are most like this one."""
+    bare = list(spellings(name))[1].lower()
+    ranked = sorted((-_likeness(bare, model), model) for model in known)
+    return [model for score, model in ranked if score < -0.5][:3]
+
+
 def explain_unknown(name: str, known: Iterable[str]) -> str:
     """One line about a name that the catalogue does not have: the nearest models, and how to add it."""
-    bare = list(spellings(name))[1].lower()
-    near = [model for score, model in sorted((-_likeness(bare, model), model) for model in known) if score < -0.5][:3]
+    near = near_models(name, known)
     guess = f" Nearest: {', '.join(near)}." if near else ""
     return (
         f"the GPU '{name}' is not in the catalogue, so its figures have no ranges.{guess} "

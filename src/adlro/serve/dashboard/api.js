@@ -1,6 +1,6 @@
 /** Talking to the daemon: one question at a time, and the stream of what happens. */
 
-const BASE = new URL("api/v1/", document.baseURI);
+const BASE = new URL("api/v1/", import.meta.url); // beside this file, whatever page is open
 const KEY = "adlro-token";
 const LONGEST_MS = 15_000; // for one answer
 const QUIET_S = 40; // the daemon says something at least every 15 s; after so long the stream counts as gone
@@ -53,7 +53,7 @@ export async function ask(path, { method = "GET", body, etag, asked = {} } = {})
 
 /** Whether the daemon is well; else why not. */
 export async function illness() {
-  const answer = await fetch(new URL("readyz", document.baseURI), { headers: headers(), cache: "no-store" });
+  const answer = await fetch(new URL("readyz", import.meta.url), { headers: headers(), cache: "no-store" });
   return answer.ok ? "" : (await answer.json()).why || "the daemon is not ready";
 }
 

@@ -1,8 +1,8 @@
 /** How the timeline is drawn. A `view` has the pen, the colours, and where a moment is: scale(time). */
 
 import { FONT } from "./cells.js";
-import { cut, isLight } from "./dom.js";
-import { asked, duration, interval, moment, places, title } from "./words.js";
+import { cut, cutApart, isLight } from "./dom.js";
+import { asked, dayOf, duration, mode, moment, places, startPhrase, title } from "./words.js";
 
 export const AXIS = 22; // height of the axis at the top
 export const NEXT_HEIGHT = 18; // of the line of a waiting job
@@ -26,7 +26,8 @@ export function drawAxis({ pen, paint, scale, from, until, now }, bottom) {
     pen.lineTo(x, bottom);
     pen.stroke();
     const hasRoom = Math.abs(x - scale(now)) > 34 && x > scale(from) + 14 && x < scale(until) - 14;
-    if (hasRoom) pen.fillText(moment(time), x, 8);
+    const isMidnight = (time - shift) % 86400 === 0;
+    if (hasRoom) pen.fillText(isMidnight ? dayOf(time) : moment(time), x, 8);
   }
   pen.textAlign = "left";
 }
@@ -50,12 +51,13 @@ export function drawNow({ pen, paint, scale, now }, height) {
 /** Names at the left; where rows are too thin for all, some are left out. */
 export function drawRowNames({ pen, paint, gutter }, rows) {
   pen.font = `12px ${FONT}`;
+  const texts = cutApart(pen, rows.map((row) => (row.isDown ? `✕ ${row.name}` : row.name)), gutter - 8);
   let last = -Infinity;
   for (const row of rows) {
     const y = row.y + row.height / 2;
     if (y - last < 13) continue;
     pen.fillStyle = row.isDown ? paint.warn : paint.quiet;
-    pen.fillText(cut(pen, row.isDown ? `✕ ${row.name}` : row.name, gutter - 8), 0, y);
+    pen.fillText(texts.get(row.isDown ? `✕ ${row.name}` : row.name), 0, y);
     last = y;
   }
 }
@@ -197,14 +199,15 @@ export function drawNext(view, waiting, top) {
   const { pen, paint } = view;
   pen.font = `600 11px ${FONT}`;
   pen.fillStyle = paint.quiet;
-  pen.fillText("Next", 0, top + 8);
+  pen.fillText(mode.isShadow ? "Would start" : "Next", 0, top + 8);
   return waiting.map(({ job, start }, number) => drawStart(view, job, start, top + 8 + number * NEXT_HEIGHT));
 }
 
 function drawStart({ pen, paint, scale, until, now, gutter, width }, job, start, y) {
   const end = scale(until);
-  const low = Math.min(end, scale(start.low_s ?? start.middle_s));
-  const high = Math.min(end, scale(start.high_s ?? start.middle_s));
+  const ahead = (time) => Math.min(end, scale(Math.max(now, time))); // a start to come is not in the past
+  const low = ahead(start.low_s ?? start.middle_s);
+  const high = ahead(start.high_s ?? start.middle_s);
   const isBeyond = start.middle_s > until;
   pen.strokeStyle = paint.quiet;
   pen.fillStyle = paint.quiet;
@@ -219,7 +222,7 @@ function drawStart({ pen, paint, scale, until, now, gutter, width }, job, start,
   pen.stroke();
   if (!isBeyond) {
     pen.beginPath();
-    pen.arc(scale(start.middle_s), y, 3.5, 0, 2 * Math.PI);
+    pen.arc(ahead(start.middle_s), y, 3.5, 0, 2 * Math.PI);
     pen.fill();
   }
 
@@ -240,6 +243,6 @@ function drawStart({ pen, paint, scale, until, now, gutter, width }, job, start,
   return {
     job,
     boxes: [{ x: left, y: y - 8, width: Math.max(x + room, high) - left, height: 16 }],
-    words: `${whose(job)}, ${asked(job)}: waits, predicted to start ${interval(start, now)}.`,
+    words: `${whose(job)}, ${asked(job)}: waits, ${mode.isShadow ? "would start" : "predicted to start"} ${startPhrase(start, now)}.`,
   };
 }

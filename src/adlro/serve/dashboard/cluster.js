@@ -1,7 +1,7 @@
 /** The cluster as a grid of GPUs, pool by pool on canvases: sixteen large cells or eight thousand small ones. */
 
 import { drawCell, drawFrame, FONT, showLegend } from "./cells.js";
-import { colours, cut, element, find, keep, prepared, say } from "./dom.js";
+import { colours, cutApart, element, find, keep, prepared, say } from "./dom.js";
 import { placed } from "./layout.js";
 import { duration, many, number, percent, title } from "./words.js";
 import { HOT, summed } from "./world.js";
@@ -9,12 +9,15 @@ import { HOT, summed } from "./world.js";
 const NEAR = 3; // pixels around a cell that its frame may reach
 const HEADER = 60; // height of what stays at the top of the page
 
-/** Show the grid in the page; `open` is called with the id of a job. */
-export function makeCluster(open) {
+/** Show the grid in the page; `open` is called with the id of a job, `openNode` with the name of a node. */
+export function makeCluster(open, openNode) {
   const grid = find("#grid");
   const holder = find("#pools");
   const buttons = [...document.querySelectorAll("[data-figure]")];
+  const search = find("#find-node");
+  const tip = find("#grid-tip");
   let world = null;
+  let pools = []; // those of the nodes that are looked for
   let figure = "busy"; // or heat
   let kind = null; // of the cells
   let places = []; // of each pool: {height, cells, labels}
@@ -26,12 +29,17 @@ export function makeCluster(open) {
 
   function show(next) {
     world = next;
-    keep(holder, world.pools, (pool) => pool.model, makePool, updatePool);
     drawnWidth = holder.clientWidth;
-    ({ kind, places } = placed(world.pools, drawnWidth));
+    if (!drawnWidth) return; // another page is open
+    pools = matching(world.pools, search.value.trim().toLowerCase());
+    keep(holder, pools, (pool) => pool.model, makePool, updatePool);
+    ({ kind, places } = pools.length ? placed(pools, drawnWidth) : { kind: null, places: [] });
+    find("#find").hidden = world.byNode.size < 12 && !search.value;
+    say(find("#find-said"), search.value.trim() ? foundWords(pools, world) : "");
     cells = places.flatMap((place, number) =>
       place.cells.map((cell) => ({ ...cell, canvas: holder.children[number].lastElementChild })));
     const before = current && cellName(current);
+    if (!cells.length) hideTip();
     current = before ? (cells.find((cell) => cellName(cell) === before) ?? null) : null;
     showLegend(figure);
     showNotes(world);
@@ -59,18 +67,20 @@ export function makeCluster(open) {
       const pen = prepared(canvas, drawnWidth, height);
       pen.textBaseline = "middle";
       pens.set(canvas, pen);
-      for (const label of labels) drawLabel(pen, paint, label);
+      pen.font = `${labels[0]?.isRuler ? 11 : 12}px ${FONT}`;
+      const texts = cutApart(pen, labels.map(labelText), labels[0]?.width ?? 0);
+      for (const label of labels) drawLabel(pen, paint, label, texts.get(labelText(label)));
     });
     for (const cell of cells) drawCell(pens.get(cell.canvas), paint, cell, figure, kind);
     for (const cell of cells) drawFrames(pens.get(cell.canvas), paint, cell);
     showDetail();
   }
 
-  function drawLabel(pen, paint, { node, x, y, width }) {
-    const isUp = node.down === null;
-    pen.font = `12px ${FONT}`;
-    pen.fillStyle = isUp ? paint.quiet : paint.warn;
-    pen.fillText(cut(pen, isUp ? node.name : `✕ ${node.name} is down`, width), x, y);
+  const labelText = ({ node, isRuler }) => (node.down === null || isRuler ? node.name : `✕ ${node.name} is down`);
+
+  function drawLabel(pen, paint, { node, x, y, isRuler }, text) {
+    pen.fillStyle = node.down === null || isRuler ? paint.quiet : paint.warn;
+    pen.fillText(text, x, y);
   }
 
   /** Frames around the cells of the job in the panel, and around the one that is pointed at. */
@@ -141,29 +151,58 @@ export function makeCluster(open) {
   }
 
   function under({ target, offsetX: x, offsetY: y }) {
+    if (!kind) return null;
     const isUnder = (cell) => cell.canvas === target
       && x >= cell.x && x < cell.x + cell.width + kind.gap && y >= cell.y && y < cell.y + cell.height + kind.gap;
     return cells.find(isUnder) ?? null;
   }
 
+  /** The node whose name is under the pointer. */
+  function labelUnder({ target, offsetX: x, offsetY: y }) {
+    const at = [...holder.querySelectorAll("canvas")].indexOf(target);
+    const isUnder = (label) => x >= label.x && x < label.x + label.width && Math.abs(y - label.y) < 8;
+    return places[at]?.labels.find(isUnder)?.node ?? null;
+  }
+
+  /** Open the job on a cell; the node if it is free, or if the cell stands for all of it. */
   function openCurrent() {
-    const [job] = current?.gpus.flatMap((gpu) => gpu.jobs) ?? [];
-    if (job) open(job.id);
+    if (!current) return;
+    const [job] = current.gpus.flatMap((gpu) => gpu.jobs);
+    if (job && kind.name !== "node") open(job.id);
+    else openNode(current.node.name);
+  }
+
+  /** Name what is pointed at beside the pointer, where the cells are too small for names. */
+  function showTip(event) {
+    tip.hidden = !current || !["dot", "tiny", "node"].includes(kind.name);
+    if (tip.hidden) return;
+    say(tip, cellWords(current, world.now));
+    const box = grid.getBoundingClientRect();
+    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    tip.style.left = `${Math.max(0, Math.min(x + 14, box.width - tip.offsetWidth))}px`;
+    tip.style.top = `${y + 18}px`;
+  }
+
+  function hideTip() {
+    tip.hidden = true;
   }
 
   grid.addEventListener("pointermove", (event) => {
     const cell = under(event);
     isHovered = cell !== null;
-    if (cell === current) return;
-    grid.style.cursor = cell?.gpus.some((gpu) => gpu.jobs.length) ? "pointer" : "";
-    pointAt(cell);
+    grid.style.cursor = cell || labelUnder(event) ? "pointer" : "";
+    if (cell !== current) pointAt(cell);
+    showTip(event);
   });
   grid.addEventListener("pointerleave", () => {
     isHovered = false;
+    hideTip();
     pointAt(grid.matches(":focus") ? current : null);
   });
   grid.addEventListener("click", (event) => {
     const cell = under(event);
+    const node = cell ? null : labelUnder(event);
+    if (node) openNode(node.name);
     if (!cell) return;
     pointAt(cell);
     openCurrent();
@@ -182,8 +221,18 @@ export function makeCluster(open) {
     };
     if (event.key in moves) goTo(moves[event.key]());
     else if (event.key === "Enter" || event.key === " ") openCurrent();
+    else if (event.key === "n" && current) openNode(current.node.name);
     else return;
     event.preventDefault();
+  });
+  search.addEventListener("input", () => world && show(world));
+  find("#find").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const text = search.value.trim().toLowerCase();
+    const names = [...world.byNode.keys()];
+    const exact = names.find((name) => name.toLowerCase() === text);
+    const hits = names.filter((name) => text && name.toLowerCase().includes(text));
+    if (exact || hits.length === 1) openNode(exact ?? hits[0]);
   });
   for (const button of buttons) {
     button.addEventListener("click", () => {
@@ -201,6 +250,22 @@ export function makeCluster(open) {
     draw();
   }
   return { show, mark };
+}
+
+/** The pools with only the nodes whose name has a text in it. */
+function matching(pools, text) {
+  if (!text) return pools;
+  return pools.flatMap((pool) => {
+    const nodes = pool.nodes.filter((node) => node.name.toLowerCase().includes(text));
+    const gpus = nodes.flatMap((node) => node.gpus);
+    return nodes.length ? [{ ...pool, nodes, gpus, ...summed(gpus) }] : [];
+  });
+}
+
+function foundWords(pools, world) {
+  const names = new Set(pools.flatMap((pool) => pool.nodes.map((node) => node.name)));
+  if (!names.size) return "No node matches.";
+  return `${number(names.size)} of ${many(world.byNode.size, "node")}`;
 }
 
 // ---- words ----------------------------------------------------------------------------------------------------------

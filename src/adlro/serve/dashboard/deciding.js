@@ -2,11 +2,12 @@
 
 import { ask } from "./api.js";
 import { element, find, keep, say } from "./dom.js";
-import { away, duration, many, MISSING, moment, number, percent, places, title } from "./words.js";
+import { link } from "./route.js";
+import { away, duration, many, MISSING, mode, moment, number, percent, places, short, title } from "./words.js";
 import { summed } from "./world.js";
 
 const FEW = 4; // alarms shown before one asks for more
-const LATEST = 5; // decisions shown
+const LATEST = 20; // decisions in the list; as many as there is room for are seen without scrolling
 const NONE = [null]; // stands for an empty list, so that it has a line that says so
 
 /** Show the figures at the top. */
@@ -22,7 +23,7 @@ export function showTiles(world) {
   const tiles = [
     ["GPUs in use", number(sum.used), `of ${number(sum.up)} that are up${down ? `, ${number(down)} down` : ""}`],
     ["Mean utilisation", percent(sum.busy), sum.busy === null ? "no telemetry" : busyNote],
-    ["Running", number(running), counts.placed ? `${number(counts.placed)} about to start` : ""],
+    ["Running", number(mode.isShadow ? counts.running ?? 0 : running), placedNote(counts.placed)],
     ["Waiting", number(counts.waiting ?? 0), nextStart(world)],
     ["Time in the system", duration(last?.jct_s), against(last, state.fallback)],
     ["Latest tick", tick ? `#${number(tick.number)}` : MISSING, took ?? "none yet"],
@@ -35,10 +36,18 @@ export function showTiles(world) {
   });
 }
 
+function placedNote(placed) {
+  if (!placed) return "";
+  return mode.isShadow ? `ADLRO would run ${number(placed)} more` : `${number(placed)} about to start`;
+}
+
 function nextStart(world) {
   if (!world.waiting.length) return "the queue is empty";
   const middles = Object.values(world.state.starts).map((start) => start.middle_s).filter((time) => time !== null);
-  return middles.length ? `next ${away(Math.max(Math.min(...middles), world.now), world.now)}` : "no start foreseen";
+  if (!middles.length) return "no start foreseen";
+  const first = middles.reduce((a, b) => Math.min(a, b));
+  const when = first <= world.now ? "any moment now" : away(first, world.now);
+  return mode.isShadow ? `next would start ${when}` : `next ${when}`;
 }
 
 function against(compared, fallback) {
@@ -48,8 +57,8 @@ function against(compared, fallback) {
   return `${Math.abs(share)} % ${share > 0 ? "shorter" : "longer"} than ${fallback}`;
 }
 
-/** Show who decides, alarms, drift and decisions; `open` is called with the id of a job. */
-export function makeDeciding(open) {
+/** Show who decides, alarms, drift and decisions. */
+export function makeDeciding() {
   let world = null;
   let isAll = false;
 
@@ -75,26 +84,30 @@ export function makeDeciding(open) {
 
   function makeAlarm(alarm) {
     if (!alarm) return element("li", { class: "empty" }, "No alarms.");
-    const link = { type: "button", class: "plain link", onclick: () => open(alarm.job) };
     return element("li", {},
       element("span", { class: "kind" }, alarm.kind), element("time", { class: "quiet" }),
-      element("p", {}, alarm.text, alarm.job && [" ", element("button", link, "Open the job")]));
+      element("p", {}, alarm.text,
+        alarm.job && [" ", link("job", alarm.job, "Open the job")],
+        alarm.node && [" ", link("node", alarm.node, "Open the node")]));
   }
 
   function showDecisions(decisions) {
     const shown = decisions.slice(0, LATEST);
-    keep(find("#decisions"), shown.length ? shown : NONE, (decision) => decision?.id ?? "none", makeDecision);
+    keep(find("#decisions"), shown.length ? shown : NONE, (decision) => decision?.id ?? "none", makeDecision,
+      (row, decision) => {
+        const job = decision && world.jobs.get(decision.job);
+        if (job) say(find("a", row), short(title(job), 40));
+      });
   }
 
   function makeDecision(decision) {
     if (!decision) return element("li", { class: "empty" }, "Nothing was decided yet.");
-    const job = world.jobs.get(decision.job);
-    const button = { type: "button", class: "job", onclick: () => open(decision.job) };
-    const what = decision.verb === "start" ? places(decision.parts) : "stopped, so that it waits again";
+    const verb = mode.isShadow ? "would start: " : "";
+    const what = decision.verb === "start" ? verb + places(decision.parts) : "stopped, so that it waits again";
     const by = decision.policy === world.state.policy ? "" : ` · by ${decision.policy}`;
     return element("li", {},
       element("time", { class: "quiet" }, moment(decision.time_s, world.now)),
-      element("p", {}, element("button", button, job ? title(job) : `job ${decision.job}`),
+      element("p", {}, link("job", decision.job, `job ${decision.job}`, { class: "job" }),
         element("small", { class: "quiet" }, what + by)));
   }
 
@@ -117,11 +130,13 @@ function grouped(alarms) {
 }
 
 function showGuard(state) {
-  const kind = !state.is_leader ? "follows" : state.is_guarded ? "guarded" : "decides";
+  const leads = mode.isShadow ? "shadow" : state.is_guarded ? "guarded" : "decides";
+  const kind = state.is_leader ? leads : "follows";
   const reason = state.alarms.findLast((alarm) => alarm.kind !== "drift" && alarm.kind !== "down")?.text ?? "";
   const words = {
     decides: `The fallback is ${state.fallback}; the guard has not stepped in.`,
     guarded: `The guard stepped in: the fallback decides instead of ${state.policy}. ${reason}`,
+    shadow: "Shadow mode: Slurm schedules this cluster. ADLRO changes nothing; it shows what it would do.",
     follows: "Another daemon schedules this cluster. This one watches.",
   }[kind];
   const who = state.is_guarded ? state.fallback : state.policy;
@@ -130,10 +145,11 @@ function showGuard(state) {
   if (holder.dataset.text === text) return; // it is a live region: say it once
   holder.dataset.text = text;
   holder.dataset.kind = kind;
-  const mark = { decides: "●", guarded: "▲", follows: "○" }[kind];
+  const mark = { decides: "●", guarded: "▲", follows: "○", shadow: "○" }[kind];
+  const verb = kind === "shadow" ? " would decide" : " decides";
   holder.replaceChildren(
     element("p", { class: "decider" }, element("span", { class: "mark", "aria-hidden": "true" }, mark),
-      element("span", {}, kind === "follows" ? "Watching" : [element("strong", {}, who), " decides"])),
+      element("span", {}, kind === "follows" ? "Watching" : [element("strong", {}, who), verb])),
     element("p", { class: "quiet" }, words));
 }
 
@@ -152,10 +168,10 @@ function makeDrift(drift) {
   if (!drift) return element("li", { class: "empty" }, "Every GPU runs as fast as expected.");
   const where = [
     drift.model,
-    drift.node && `on ${drift.node}`,
+    drift.node && ["on ", link("node", drift.node)],
     drift.gpu !== null && `GPU ${drift.gpu}`,
     drift.family && `for ${drift.family}`,
-  ].filter(Boolean).join(" ");
+  ].filter(Boolean).flatMap((part) => [part, " "]);
   return element("li", {},
     element("p", {}, where),
     element("span", { class: "track", "aria-hidden": "true" }, element("span", { class: "bar" })),

@@ -73,18 +73,54 @@ export function colours() {
   return new Proxy(known, { get: (_, name) => (known[name] ??= style.getPropertyValue(`--${name}`).trim()) });
 }
 
-/** A text cut to a width, with … where something is missing. */
+/** A text cut to a width, with … in its middle: names that begin alike mostly end differently. */
 export function cut(pen, text, width) {
+  return fitted(pen, text, width, (letters, kept) => {
+    const tail = Math.floor(kept * 0.45);
+    return `${letters.slice(0, kept - tail).join("")}…${letters.slice(letters.length - tail).join("")}`;
+  });
+}
+
+/** The longest form of a text that is not wider: `form` makes one from its letters and how many of them to keep. */
+function fitted(pen, text, width, form) {
   if (pen.measureText(text).width <= width) return text;
   const letters = [...text];
   let low = 0;
-  let high = letters.length;
+  let high = letters.length - 1;
   while (low < high) {
     const middle = (low + high + 1) >> 1;
-    if (pen.measureText(letters.slice(0, middle).join("") + "…").width <= width) low = middle;
+    if (pen.measureText(form(letters, middle)).width <= width) low = middle;
     else high = middle - 1;
   }
-  return low ? letters.slice(0, low).join("") + "…" : "";
+  return low ? form(letters, low) : "";
+}
+
+/** Names cut to a width so that no two of them look the same: {name: text}. Those that would are cut where they
+ * differ; if even that does not fit, they get a number. */
+export function cutApart(pen, names, width) {
+  const found = new Map([...new Set(names)].map((name) => [name, cut(pen, name, width)]));
+  const alike = new Map();
+  for (const [name, text] of found) alike.set(text, [...(alike.get(text) ?? []), name]);
+  const taken = new Set();
+  for (const [text, group] of alike) {
+    if (group.length === 1) taken.add(text);
+    else apart(pen, group, width, taken).forEach((each, at) => found.set(group[at], each));
+  }
+  return found;
+}
+
+function apart(pen, group, width, taken) {
+  const [first, ...others] = group;
+  let same = 0;
+  while (others.every((name) => name[same] !== undefined && name[same] === first[same])) same += 1;
+  return group.map((name, at) => {
+    const tail = `…${name.slice(same)}`;
+    let text = fitted(pen, tail, width, (letters, kept) => letters.slice(0, kept).join(""));
+    if (!text || text === "…" || taken.has(text)) text = `…${at + 1}`;
+    for (let more = at + 2; taken.has(text); more++) text = `…${more}`;
+    taken.add(text);
+    return text;
+  });
 }
 
 /** Whether letters on a colour of the style sheet (#rrggbb) should be dark. */

@@ -2,7 +2,7 @@
 
 import { ask, token, useToken } from "./api.js";
 import { element, find, say } from "./dom.js";
-import { away, duration, interval, many, MISSING } from "./words.js";
+import { duration, many, MISSING, startPhrase } from "./words.js";
 import { models } from "./world.js";
 
 const OFTEN_ADDED = ["a100-sxm4-80gb", "h100-sxm5-80gb", "mi300x"]; // offered beside the models that are there
@@ -157,10 +157,7 @@ function foreseenContent(foreseen, now) {
   const cell = (text) => element("td", { class: "right" }, text);
   const row = (name, was, would) => element("tr", {},
     element("th", { scope: "row" }, name), cell(duration(was)), cell(duration(would)), cell(change(was, would)));
-  const starts = foreseen.starts.map((start) => {
-    const likely = start.middle_s === null ? "" : `, likely ${away(start.middle_s, now)}`;
-    return `It would start: ${interval(start, now)}${likely}.`;
-  });
+  const starts = foreseen.starts.map((start) => `It would start: ${startPhrase(start, now)}.`);
   return [
     element("p", { class: "answer" }, foreseen.text),
     element("table", { class: "small" },

@@ -3,6 +3,7 @@
 import { AXIS, drawAreas, drawAxis, drawBars, drawNext, drawNow, drawRowNames, NEXT_HEIGHT } from "./bars.js";
 import { colours, element, find, prepared, say } from "./dom.js";
 import { many } from "./words.js";
+import { expectedEnd } from "./world.js";
 
 const MOST_ROWS = 160; // above that a row for each GPU is too thin: each pool becomes an area
 const MOST_NEXT = 8; // waiting jobs shown
@@ -34,6 +35,7 @@ export function makeGantt(open) {
     if (!world) return;
     const width = holder.clientWidth;
     drawnWidth = width;
+    if (!width) return; // another page is open
     const all = timed(world, foreseen);
     const hours = chosenHours ?? fitting(all[0]?.from ?? world.now, world.now);
     for (const button of buttons) button.setAttribute("aria-pressed", Number(button.dataset.hours) === hours);
@@ -130,7 +132,7 @@ export function makeGantt(open) {
 function hint(bars, waiting, isAreas) {
   if (!bars && !waiting) return "Nothing ran in these hours, and nothing waits.";
   const byJob = "Point at a job, or move with the arrow keys, to read more.";
-  const first = isAreas ? "So many GPUs are shown by model." : byJob;
+  const first = isAreas ? "With so many GPUs, the timeline shows allocated GPUs by model." : byJob;
   if (waiting <= MOST_NEXT) return first;
   return `${first} The next ${MOST_NEXT} of ${many(waiting, "waiting job")} with a predicted start are shown.`;
 }
@@ -145,8 +147,8 @@ function timed(world, foreseen) {
     const from = job.started_s;
     if (job.ended_s !== null) return { job, from, end: job.ended_s, until: job.ended_s };
     const own = job.job.estimate ? job.job.estimate / Math.max(1, job.job.gpus) : null; // as its owner says
-    const runtime = foreseen.get(job.id)?.runtime_s ?? own;
-    return { job, from, end: null, until: runtime === null ? world.now : Math.max(world.now, from + runtime) };
+    const until = expectedEnd(job, foreseen.get(job.id)?.runtime_s ?? own) ?? world.now;
+    return { job, from, end: null, until: Math.max(world.now, until) };
   }).sort((a, b) => a.from - b.from);
 }
 

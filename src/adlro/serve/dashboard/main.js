@@ -1,16 +1,18 @@
 /** The page: it reads the state, hands it to each part, and listens for what happens. */
 
 import { ask, illness, listen, token } from "./api.js";
-import { drawChart } from "./chart.js";
 import { makeCluster } from "./cluster.js";
+import { makeCourse } from "./course.js";
 import { makeDeciding, makePolicies, showTiles } from "./deciding.js";
 import { find, say } from "./dom.js";
 import { openSubmit, openToken, openWhatIf } from "./forms.js";
 import { makeGantt } from "./gantt.js";
+import { makePages } from "./pages.js";
 import { makePanel, openJob } from "./panel.js";
 import { makeQueue } from "./queue.js";
-import { brief, duration, many, moment, percent } from "./words.js";
-import { arrange } from "./world.js";
+import { address, follow, here } from "./route.js";
+import { fullDate, many, mode, moment, short, zoneOf } from "./words.js";
+import { arrange, expectedEnd } from "./world.js";
 
 const LEAST_MS = 500; // between two readings of the state; more if a reading takes long …
 const MOST_MS = 5000; // … but not for ever: a machine that slept seems slow
@@ -22,6 +24,7 @@ const etag = { value: null };
 const foreseen = new Map(); // by job: what its latest decision predicts
 let world = null; // the state, arranged; null until it was read
 let me = null; // who asks; null if the daemon does not know
+let route = here();
 let rereadJob = null; // reads the job in the panel again
 let hasDecisions = false;
 
@@ -29,13 +32,56 @@ const panel = makePanel(() => {
   rereadJob = null;
   mark(null);
 });
-const cluster = makeCluster(showJob);
+const go = follow(showPage, peek);
+const cluster = makeCluster(showJob, (name) => go("node", name));
 const gantt = makeGantt(showJob);
-const queue = makeQueue(showJob);
-const deciding = makeDeciding(showJob);
+const queue = makeQueue(showJob, (job) => endOf(job));
+const deciding = makeDeciding();
+const course = makeCourse();
 const policies = makePolicies(refresh);
+const pages = makePages({ world: () => world, me: () => me, changed: refresh });
+course.useRange(() => world);
+
+// ---- pages ----------------------------------------------------------------------------------------------------------
+
+const isOverview = () => route.kind === "overview";
+const JOBS_OF = { node: ["live", "Jobs here now"], user: ["live", "Jobs that wait or run"], partition: ["live", "Jobs that wait or run"] };
+
+/** Show the page of an address. */
+function showPage(next) {
+  route = next;
+  panel.close();
+  for (const part of document.querySelectorAll("[data-in]")) part.hidden = !part.dataset.in.split(" ").includes(route.kind);
+  const [state, heading] = JOBS_OF[route.kind] ?? ["waiting", "Jobs"];
+  queue.use(isOverview() || route.kind === "job" ? {} : { [route.kind]: route.name }, state, heading);
+  pages.open(route);
+  if (isOverview()) nameOverview();
+  if (world) {
+    queue.offer(world);
+    show(world.state);
+  }
+  if (world) Promise.all([pages.refresh(), route.kind !== "job" && queue.refresh()]).catch(() => {});
+}
+
+function nameOverview() {
+  document.title = world ? `ADLRO · ${world.state.snapshot.cluster.name}` : "ADLRO";
+}
+
+/** A click on a job in the overview opens the panel; everywhere else, and from the panel, the page. */
+function peek({ kind, name }, anchor) {
+  if (kind !== "job" || !isOverview() || anchor.closest("#panel")) return false;
+  showJob(name);
+  return true;
+}
+
+/** When a job that runs is expected to end; null if nobody knows. */
+const endOf = (job) => expectedEnd(job, foreseen.get(job.id)?.runtime_s);
 
 function showJob(id) {
+  if (!isOverview()) {
+    go("job", id);
+    return;
+  }
   mark(id);
   rereadJob = openJob(panel, id, { now: () => world.now, me: () => me, changed: refresh });
 }
@@ -73,10 +119,12 @@ async function readAll() {
     const state = await ask("state", { etag, asked: SHOWN });
     fresh.answered();
     if (state) await show(state);
-    await Promise.all([queue.refresh(), rereadJob?.()]);
+    await Promise.all([
+      route.kind !== "job" && queue.refresh(), rereadJob?.(), pages.refresh(), isOverview() && course.refresh(world)]);
     complain("");
   } catch (error) {
     fresh.failed(error.status);
+    if (error.status === undefined) console.error(error); // a mistake of the page, not of the daemon
     if (error.status === 401) {
       complain("The daemon wants a token. Sign in to see the cluster.");
       if (!panel.isOpen()) signIn();
@@ -92,13 +140,17 @@ async function show(state) {
   document.body.classList.add("ready");
   const { name, nodes } = state.snapshot.cluster;
   const size = `${many(world.gpus.length, "GPU")} on ${many(nodes.length, "node")}`;
-  say(find("#cluster-name"), [name, size, state.backend].join(" · "));
-  document.title = `ADLRO · ${name}`;
-  showTiles(world);
-  cluster.show(world);
+  say(find("#cluster-name"), [short(name, 60), size, state.backend].join(" · "));
+  say(find("#clock"), `${fullDate(world.now)}, ${moment(world.now)} ${zoneOf(world.now)}`);
+  mode.isShadow = state.backend === "shadow";
+  queue.offer(world);
   deciding.show(world);
-  showCourse();
-  gantt.show(world, foreseen);
+  if (isOverview()) {
+    nameOverview();
+    showTiles(world);
+    cluster.show(world);
+    gantt.show(world, foreseen);
+  }
   await readDecisions();
 }
 
@@ -113,17 +165,7 @@ async function readDecisions() {
   for (const job of unknown) if (!isKnown(job)) foreseen.set(job.id, { id: job.decision, runtime_s: null });
   for (const id of foreseen.keys()) if (!world.jobs.has(id)) foreseen.delete(id);
   deciding.showDecisions(decisions);
-  gantt.show(world, foreseen);
-}
-
-function showCourse() {
-  const { history, policy, fallback } = world.state;
-  const line = (name, kind, key) => ({ name, kind, points: history.map((each) => [each.time_s, each[key]]) });
-  drawChart(find("#utilisation-chart"), [line("allocated", "own", "utilisation")],
-    { written: percent, range: [0, 1], empty: "Too little was measured yet." });
-  const both = [line(policy, "own", "jct_s"), line(`${fallback}, predicted`, "other", "fallback_jct_s")];
-  drawChart(find("#jct-chart"), both,
-    { written: duration, axis: brief, empty: "Too few jobs have ended yet." });
+  if (isOverview()) gantt.show(world, foreseen);
 }
 
 function complain(text) {
@@ -204,7 +246,7 @@ find("#open-token").addEventListener("click", signIn);
 find("#open-submit").addEventListener("click", () => world && openSubmit(panel, world, refresh));
 find("#open-what-if").addEventListener("click", () => world && openWhatIf(panel, world, policies.names()));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => world && show(world.state));
-window.addEventListener("resize", () => world && showCourse());
+window.addEventListener("resize", () => world && isOverview() && course.show());
 window.addEventListener("online", () => comeBack());
 
 // ---- begin ----------------------------------------------------------------------------------------------------------
@@ -219,5 +261,7 @@ const comeBack = listen((event) => {
   refresh(); // what happened meanwhile was not told
 });
 setInterval(watch, POLL_MS);
+find("#home").href = address();
+showPage(route);
 readMe();
 refresh();

@@ -1,18 +1,26 @@
 /** Numbers, times and places as people say them. */
 
-const count = new Intl.NumberFormat("en");
-const short = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
-const minute = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
-const second = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
+const count = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+const figures = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
+const form = (options) => new Intl.DateTimeFormat("en-GB", options);
+const minute = form({ hour: "2-digit", minute: "2-digit" });
+const second = form({ hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const day = form({ day: "numeric", month: "short" });
+const dayAndYear = form({ day: "numeric", month: "short", year: "numeric" });
+const weekday = form({ weekday: "short", day: "numeric", month: "short", year: "numeric" });
+const zone = form({ timeZoneName: "short" });
 
 export const MISSING = "–";
+export const LONGEST = 48; // letters of a name in a table
 const GLUE = "\u00a0"; // a number and its unit stay on one line
+
+/** How the daemon works: in shadow it only says what it would do. */
+export const mode = { isShadow: false };
 
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
 export const number = (value) => (isNumber(value) ? count.format(value) : MISSING);
-export const score = (value) => (isNumber(value) ? short.format(value).replace("-", "−") : MISSING);
+export const score = (value) => (isNumber(value) ? figures.format(value).replace("-", "−") : MISSING);
 export const percent = (value) => (isNumber(value) ? `${Math.round(value * 100)}${GLUE}%` : MISSING);
 
 /** A noun with its number: "1 job", "12 jobs". */
@@ -37,16 +45,40 @@ export function duration(seconds) {
 export function brief(seconds) {
   if (!isNumber(seconds)) return MISSING;
   const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"]].find(([each]) => seconds >= 1.5 * each) ?? [1, "s"];
-  return `${Math.round((seconds / size) * 10) / 10}${GLUE}${unit}`;
+  const value = seconds / size;
+  return `${value < 9.95 ? Math.round(value * 10) / 10 : Math.round(value)}${GLUE}${unit}`;
 }
 
-/** A moment on the wall clock; with its day, if that is not the day of `now`. */
+/** GPU-seconds as GPU-hours. */
+export const gpuHours = (seconds) => (isNumber(seconds) ? `${figures.format(seconds / 3600)}${GLUE}GPU-h` : MISSING);
+
+/** A size in bytes. */
+export function bytes(size) {
+  const [unit, name] = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]].find(([each]) => size >= each) ?? [1, "B"];
+  return `${figures.format(size / unit)}${GLUE}${name}`;
+}
+
+// ---- moments --------------------------------------------------------------------------------------------------------
+
+const dateOf = (seconds) => new Date(seconds * 1000);
+
+/** A moment on the wall clock; with its day, if that is not the day of `now`, and its year if that differs too. */
 export function moment(seconds, now = seconds, precise = false) {
   if (!isNumber(seconds)) return MISSING;
-  const date = new Date(seconds * 1000);
+  const [date, today] = [dateOf(seconds), dateOf(now)];
   const time = (precise ? second : minute).format(date);
-  return day.format(date) === day.format(new Date(now * 1000)) ? time : `${day.format(date)} ${time}`;
+  if (dayAndYear.format(date) === dayAndYear.format(today)) return time;
+  return `${(date.getFullYear() === today.getFullYear() ? day : dayAndYear).format(date)} ${time}`;
 }
+
+/** A moment with its day, always. */
+export const dated = (seconds) => (isNumber(seconds) ? `${day.format(dateOf(seconds))} ${minute.format(dateOf(seconds))}` : MISSING);
+export const dayOf = (seconds) => day.format(dateOf(seconds));
+export const fullDate = (seconds) => weekday.format(dateOf(seconds));
+
+/** The name of the time zone in which moments are written, as it is at that moment. */
+export const zoneOf = (seconds) =>
+  zone.formatToParts(dateOf(seconds)).find((part) => part.type === "timeZoneName")?.value ?? "";
 
 /** How far a moment is from now. */
 export function away(seconds, now) {
@@ -56,11 +88,34 @@ export function away(seconds, now) {
   return apart > 0 ? `in ${duration(apart)}` : `${duration(-apart)} ago`;
 }
 
-/** The interval of a predicted start; "not foreseen" where there is none. */
-export function interval(start, now) {
-  if (!start || !isNumber(start.middle_s)) return "not foreseen";
-  const [low, high] = [moment(start.low_s, now), moment(start.high_s, now)];
-  return low === MISSING || high === MISSING || low === high ? moment(start.middle_s, now) : `${low} – ${high}`;
+/** A predicted start in two pieces, [when, more]. A start to come is never in the past: it is overdue. */
+export function startWords(start, now) {
+  if (!start || !isNumber(start.middle_s)) return ["not foreseen", ""];
+  const low = isNumber(start.low_s) ? start.low_s : start.middle_s;
+  const high = isNumber(start.high_s) ? start.high_s : start.middle_s;
+  if (high <= now) return ["any moment now", `overdue since ${moment(high, now)}`];
+  if (start.middle_s <= now) return ["any moment now", `most likely by ${moment(high, now)}`];
+  const [from, until] = [low <= now ? "now" : moment(low, now), moment(high, now)];
+  const when = from === until ? from : `${from} – ${until}`;
+  return [when, `likely ${away(start.middle_s, now)}`];
+}
+
+/** The two pieces as one phrase. */
+export function startPhrase(start, now) {
+  const [when, more] = startWords(start, now);
+  return more ? `${when} (${more})` : when;
+}
+
+export const startHead = () => (mode.isShadow ? "Would start" : "Predicted start");
+
+// ---- jobs -----------------------------------------------------------------------------------------------------------
+
+/** A text cut in the middle: names that begin alike mostly end differently. */
+export function short(text, most = LONGEST) {
+  const letters = [...text];
+  if (letters.length <= most) return text;
+  const tail = Math.floor((most - 1) * 0.4);
+  return `${letters.slice(0, most - 1 - tail).join("")}…${letters.slice(letters.length - tail).join("")}`;
 }
 
 /** Where parts are: "4 × v100 on volta1". */
@@ -85,3 +140,6 @@ export function asked(job) {
   const amount = share < 1000 ? `${gpus > 1 ? `${gpus} × ` : ""}${share / 1000} GPU` : many(gpus, "GPU");
   return models.length ? `${amount}, ${models.join(" or ")}` : amount;
 }
+
+/** The state of a job. In shadow a job that was placed was only wished for. */
+export const stateWord = (job) => (mode.isShadow && job.state === "placed" ? "would run" : job.state);

@@ -97,5 +97,12 @@ export function summed(gpus) {
   };
 }
 
+/** When a job that runs is expected to end: as predicted, but not after its limit. null: nobody knows. */
+export function expectedEnd(job, runtime) {
+  const longest = job.job.limit_s ?? Infinity;
+  if (job.started_s === null || runtime === null || runtime === undefined) return null;
+  return job.started_s + Math.min(runtime, longest);
+}
+
 /** The models of a cluster that have GPUs. */
 export const models = (world) => world.pools.map((pool) => pool.model);

@@ -1,91 +1,317 @@
--- ADLRO beside Slurm: hold the batch jobs of some partitions until ADLRO has chosen their place.
--- It belongs beside slurm.conf, with JobSubmitPlugins=lua there. It runs inside slurmctld: it only marks and holds.
+-- ADLRO's job_submit plugin: marks and holds the batch jobs that ADLRO places. Everything else is left to Slurm.
+-- Put it beside slurm.conf as job_submit.lua and set JobSubmitPlugins=lua. If you have a job_submit.lua already, save
+-- this file as adlro.lua and load it before the last line of yours: your functions are then called first.
+--     pcall(dofile, "/etc/slurm/adlro.lua")
+-- It runs inside slurmctld, so it only looks at the request. If it fails, the job is left to Slurm and the log says why.
 
--- The partitions whose jobs ADLRO places.
-local PARTITIONS = { @PARTITIONS@ }
--- Who may change the placement of a job besides root: the account of the daemon, by its number.
-local PLACERS = { [0] = true@PLACERS@ }
--- Only for sites on which each GPU has a type of its own: what users ask for, and the node feature that means it.
-local TYPES = { @TYPES@ }
--- What a user may say to ADLRO in a comment. All other words that begin with adlro: are ours.
-local FOR_USERS = { family = true, estimate = true, models = true, gpumemory = true }
+-- ADLRO's partitions and their kinds of nodes: how many nodes, CPUs, memory in MB, the most GPUs of one model, and
+-- GPUs by type. A job that fits no node listed here is left to Slurm, which refuses what it cannot run.
+-- After a change of nodes or partitions, make this file again with 'adlro slurm install'.
+local PARTITIONS = {@PARTITIONS@}
+-- User ids, besides root, that may place jobs: the daemon's.
+local PLACERS = {[0] = true@PLACERS@}
+-- Node features that all nodes of a GPU model share. A job that asks for another feature is left to Slurm.
+local FEATURES = {@FEATURES@}
+-- Only for sites where each GPU has a GRES type of its own: the type that users ask for → the feature of its nodes.
+local TYPES = {@TYPES@}
+-- What users may tell ADLRO in a comment, as adlro:WORD. All other words are ADLRO's own.
+local FOR_USERS = {family = true, estimate = true, models = true, gpumemory = true, token = true}
 
--- Whether a job goes to our partitions only; one that names none goes to Slurm's default.
-local function is_ours(asked, partitions)
-   if asked == nil or asked == "" then
-      for name, partition in pairs(partitions) do
-         if partition.flag_default == 1 then return PARTITIONS[name] == true end
-      end
-      return false
+-- Requests that ADLRO does not understand: a job that sets one of these is left to Slurm.
+local TEXTS = {"req_nodes", "exc_nodes", "reservation", "licenses", "tres_per_socket", "tres_per_task", "burst_buffer",
+   "batch_features", "prefer", "network", "clusters"}
+local NUMBERS = {"shared", "contiguous", "req_switch", "ntasks_per_gpu", "ntasks_per_tres", "ntasks_per_socket",
+   "ntasks_per_core", "sockets_per_node", "cores_per_socket", "threads_per_core", "pn_min_tmp_disk", "reboot",
+   "power_flags"}
+-- What a waiting job asks for: the owner may change it, but then Slurm has to place the job.
+local SIZES = {"min_nodes", "max_nodes", "num_tasks", "min_cpus", "pn_min_cpus", "cpus_per_task", "ntasks_per_node",
+   "tres_per_node", "tres_per_job", "cpus_per_tres", "mem_per_tres", "min_mem_per_node", "min_mem_per_cpu"}
+
+local site_submit, site_modify = slurm_job_submit, slurm_job_modify
+
+local function number(value)
+   if value == slurm.NO_VAL or value == slurm.NO_VAL16 or value == slurm.NO_VAL64 then return nil end
+   return value
+end
+
+local function is_set(job, field)
+   local value = job[field]
+   if type(value) == "number" then return number(value) ~= nil end
+   return value ~= nil and value ~= ""
+end
+
+local function has_flag(job, flag)
+   return flag ~= nil and math.floor((job.bitflags or 0) / flag) % 2 == 1
+end
+
+-- ---- comments -------------------------------------------------------------------------------------------------------
+
+local function has(comment, word)
+   return string.find(" " .. (comment or "") .. " ", "%sadlro:" .. word .. "[%s=]") ~= nil
+end
+
+-- A comment without the words of ours that `drops` names, and without the line that ADLRO writes for users.
+local function without(comment, drops)
+   local kept = {}
+   for word in string.gmatch((string.gsub(comment or "", "%[adlro: [^%]]*%]", " ")), "%S+") do
+      local name = string.match(word, "^adlro:(%a*)")
+      if not (name and drops(name)) then kept[#kept + 1] = word end
    end
-   for name in string.gmatch(asked, "[^,]+") do
-      if not PARTITIONS[name] then return false end
+   return table.concat(kept, " ")
+end
+
+local function with(comment, word)
+   return (comment == "" and "" or comment .. " ") .. "adlro:" .. word
+end
+
+local function marked(comment, word)
+   return with(without(comment, function(name) return name == "held" or name == "userheld" end), word)
+end
+
+-- ---- is it a job that ADLRO places? -----------------------------------------------------------------------------------
+
+-- The nodes that a job may use, if all of its partitions are ADLRO's and share no CPUs; nil otherwise.
+local function nodes_of(asked, partitions)
+   local names, nodes = {}, {}
+   if (asked or "") == "" then
+      for name, partition in pairs(partitions) do
+         if partition.flag_default == 1 then names[1] = name end
+      end
+   else
+      for name in string.gmatch(asked, "[^,]+") do names[#names + 1] = name end
+   end
+   for _, name in ipairs(names) do
+      local share = partitions[name] and partitions[name].max_share or 0
+      -- 0 is OverSubscribe=EXCLUSIVE, SHARED_FORCE + n is FORCE:n
+      if not PARTITIONS[name] or share == 0 or share > (slurm.SHARED_FORCE or 32768) + 1 then return nil end
+      for _, node in ipairs(PARTITIONS[name]) do nodes[#nodes + 1] = node end
+   end
+   return #names > 0 and nodes or nil
+end
+
+-- GPUs of a request such as gres:gpu:v100:2, and their type. nil: it is more than a number of GPUs of one kind.
+local function gpus_in(text)
+   if (text or "") == "" then return 0 end
+   local item = string.gsub(text, "^gres[:/]", "")
+   local kind, count = string.match(item, "^gpu:([%w_.%-]+)[:=](%d+)$")
+   if kind then return tonumber(count), kind end
+   if item == "gpu" then return 1 end
+   count = string.match(item, "^gpu[:=](%d+)$")
+   if count then return tonumber(count) end
+   kind = string.match(item, "^gpu:([%w_.%-]+)$")
+   if kind then return 1, kind end
+   return nil
+end
+
+local function has_known_features(job, has_gpus)
+   local asked = job.features or ""
+   if asked == "" then return true end
+   if not has_gpus or string.find(asked, "[^%w_.%-&|,]") then return false end
+   for word in string.gmatch(asked, "[^&|,]+") do
+      if not FEATURES[word] then return false end
    end
    return true
 end
 
-local function is_set(number)
-   return number ~= nil and number ~= slurm.NO_VAL and number ~= slurm.NO_VAL16 and number ~= slurm.NO_VAL64
+local function is_understood(job)
+   for _, field in ipairs(TEXTS) do
+      if is_set(job, field) then return false end
+   end
+   for _, field in ipairs(NUMBERS) do
+      if is_set(job, field) and (job[field] ~= 0 or field == "shared") then return false end
+   end
+   return (job.script or "") ~= "" and not job.cron_job and not is_set(job, "het_job_offset")
+      and not has_flag(job, slurm.GRES_ENFORCE_BIND) and not has_flag(job, slurm.SPREAD_JOB)
+      and job.min_mem_per_node ~= 0  -- all memory of the node
 end
 
--- A job that ADLRO has no words for is left to Slurm: an interactive one, one that names its nodes or a reservation,
--- a heterogeneous one, one that asks for some GPUs on each of several nodes.
-local function is_placeable(job)
-   if job.script == nil or job.script == "" then return false end
-   if (job.req_nodes or "") ~= "" or (job.reservation or "") ~= "" then return false end
-   if is_set(job.het_job_offset) then return false end
-   local several = is_set(job.min_nodes) and job.min_nodes > 1
-   return not (several and string.find(job.tres_per_node or "", "gpu"))
+-- CPUs and memory that a job needs in all.
+local function cpus_of(job, gpus)
+   local tasks = math.max(number(job.num_tasks) or 1, number(job.ntasks_per_node) or 1)
+   local per_gpu = tonumber(string.match(job.cpus_per_tres or "", "(%d+)$") or 0)
+   return math.max(number(job.min_cpus) or 1, number(job.pn_min_cpus) or 1, tasks * (number(job.cpus_per_task) or 1),
+      per_gpu * gpus)
 end
 
-local function cleaned(comment, keep)
-   local text = string.gsub(comment or "", "adlro:(%a+)(=?%S*)", function(word, value)
-      if keep or FOR_USERS[word] then return nil end
-      return ""
-   end)
-   return text
+local function memory_of(job, cpus, gpus)
+   local per_gpu = tonumber(string.match(job.mem_per_tres or "", "(%d+)$") or 0)
+   return math.max(job.min_mem_per_node or 0, (job.min_mem_per_cpu or 0) * cpus, per_gpu * gpus)
+end
+
+-- How many GPUs of the asked type, or of one model, a node has.
+local function gpus_at(node, kind)
+   if kind then return node.gpus[kind] or 0 end
+   return node.most
+end
+
+-- Whether `gpus` GPUs can be given as whole nodes that all have the same number of them; on so many nodes.
+local function whole_nodes(nodes, gpus, kind)
+   local each, room = nil, 0
+   for _, node in ipairs(nodes) do
+      local here = gpus_at(node, kind)
+      if here > 0 then
+         if each and each ~= here then return nil end
+         each, room = here, math.max(room, here * node.nodes)
+      end
+   end
+   return each and gpus % each == 0 and gpus <= room and gpus / each or nil
+end
+
+-- Whether ADLRO can place a job as well as Slurm: on one node, or on whole nodes with GPUs.
+local function is_placeable(job, nodes)
+   if not is_understood(job) then return false end
+   local per_node, kind = gpus_in(job.tres_per_node)
+   local per_job, other = gpus_in(job.tres_per_job)
+   if not per_node or not per_job or (per_node > 0 and per_job > 0) then return false end
+   kind = kind or other
+   local least, most, tasks = number(job.min_nodes) or 1, number(job.max_nodes), number(job.num_tasks) or 1
+   if most == 0 then most = nil end
+   local gpus, count = math.max(per_node, per_job), 1
+   if not has_known_features(job, gpus > 0) then return false end
+   if least > 1 then  -- a gang of so many nodes
+      if most ~= least then return false end
+      gpus = per_node > 0 and per_node * least or per_job
+      count = least
+      if whole_nodes(nodes, gpus, kind) ~= least then return false end
+   elseif most == nil and per_job > 0 then  -- one node, or a gang if it has more GPUs than one node
+      local largest = 0
+      for _, node in ipairs(nodes) do largest = math.max(largest, gpus_at(node, kind)) end
+      count = per_job <= largest and 1 or whole_nodes(nodes, gpus, kind)
+      if not count or (tasks > 1 and count == 1) then return false end
+   elseif most ~= 1 and (most ~= nil or tasks > 1) then  -- Slurm may spread it over several nodes
+      return false
+   end
+   local cpus = math.ceil(cpus_of(job, gpus) / count)
+   local each = math.ceil(gpus / count)
+   local memory = memory_of(job, cpus, each)
+   for _, node in ipairs(nodes) do
+      if each <= gpus_at(node, kind) and cpus <= node.cpus and memory <= node.memory then return true end
+   end
+   return false
 end
 
 -- gpu:v100:2 becomes gpu:2 and the feature of its nodes, where no device has the type v100.
-local function untyped(job, field)
-   local asked, feature = job[field], nil
-   if asked == nil then return end
-   local function plain(word, count)
-      if not TYPES[word] then return nil end
-      feature = TYPES[word]
-      return "gpu:" .. count
+local function untype(job, field)
+   local count, kind = gpus_in(job[field])
+   if not kind or not TYPES[kind] then return end
+   job[field] = string.match(job[field], "^gres[:/]") .. "gpu:" .. count
+   job.features = ((job.features or "") ~= "") and (job.features .. "&" .. TYPES[kind]) or TYPES[kind]
+end
+
+local function submit(job, partitions, uid)
+   local nodes = nodes_of(job.partition, partitions)
+   if not nodes then return slurm.SUCCESS end
+   local priority = number(job.priority)
+   -- --hold with the comment adlro:held is ADLRO's hold; any other hold is the user's own to end.
+   local for_adlro = priority == 0 and has(job.comment, "held")
+   local has_words = string.find(job.comment or "", "adlro:", 1, true)
+   local comment = without(job.comment, function(name) return not PLACERS[uid] and not FOR_USERS[name] end)
+   if (priority == nil or priority == 0) and is_placeable(job, nodes) then
+      untype(job, "tres_per_node")
+      untype(job, "tres_per_job")
+      job.comment = marked(comment, priority == 0 and not for_adlro and "userheld" or "held")
+      job.priority = 0
+   elseif has_words and not PLACERS[uid] then
+      job.comment = comment
+      if for_adlro then job.priority = slurm.NO_VAL end
    end
-   local text = string.gsub(asked, "gpu:(%a[%w_%-]*):(%d+)", plain)
-   text = string.gsub(text, "gpu:(%a[%w_%-]*)$", function(word) return plain(word, "1") end)
-   if feature == nil then return end
-   job[field] = text
-   job.features = ((job.features or "") ~= "") and (job.features .. "&" .. feature) or feature
+   return slurm.SUCCESS
+end
+
+-- ---- changes of a job -------------------------------------------------------------------------------------------------
+
+-- What we put into the latest wish, and what it asked for. For an array, Slurm calls us once for each part of it, and
+-- each time with the same wish.
+local written = {}
+
+local function asked_of(wish)
+   local same = written.comment and wish.comment == written.comment and wish.priority == written.priority
+   if same and os.time() - written.time <= 5 then
+      wish.comment, wish.priority = written.asked_comment or "", written.asked_priority
+      return written.asked_comment, written.asked_priority
+   end
+   written = {}
+   return wish.comment, wish.priority
+end
+
+local function write(wish, asked_comment, asked_priority, comment, priority)
+   written = {asked_comment = asked_comment, asked_priority = asked_priority, comment = comment, priority = priority,
+      time = os.time()}
+   wish.comment, wish.priority = comment, priority
+   return slurm.SUCCESS
+end
+
+-- Whether the owner asks for other resources, which ADLRO has not looked at.
+local function is_other_request(wish)
+   for _, fields in ipairs({SIZES, TEXTS, NUMBERS}) do
+      for _, field in ipairs(fields) do
+         if field ~= "power_flags" and is_set(wish, field) then return true end
+      end
+   end
+   return false
+end
+
+local function modify(wish, job, partitions, uid)
+   local comment, priority = asked_of(wish)
+   local held, userheld = has(job.comment, "held"), has(job.comment, "userheld")
+   local was_placed = has(job.comment, "decision")
+   if not held and not userheld and not was_placed then return slurm.SUCCESS end
+   local denied = slurm.ESLURM_ACCESS_DENIED or slurm.ERROR
+   if (job.job_state or 0) % 256 ~= 0 then  -- it does not wait
+      return (comment and not PLACERS[uid]) and denied or slurm.SUCCESS
+   end
+   -- A user held the job after ADLRO last looked: the hold stays.
+   if comment and PLACERS[uid] then
+      if not userheld or has(comment, "userheld") then return slurm.SUCCESS end
+      if not has(comment, "held") then return denied end
+      return write(wish, comment, priority, marked(comment, "userheld"), priority)
+   end
+   local function give_back(hold_ends)
+      local text = with(without(job.comment, function() return true end), "released=" .. os.time())
+      return write(wish, comment, priority, text, hold_ends and slurm.INFINITE or priority)
+   end
+   -- What was placed may be pinned to nodes. Only ADLRO itself can unpin it, and gives it back when it next looks.
+   if is_set(wish, "partition") and not was_placed and not nodes_of(wish.partition, partitions) then
+      return give_back(held)
+   end
+   if not PLACERS[uid] then
+      -- A new nice value ends a hold in Slurm 22.05.
+      if comment or is_set(wish, "req_nodes") or (is_set(wish, "nice") and job.priority == 0) then return denied end
+      if is_other_request(wish) then
+         return was_placed and denied or give_back(held)
+      end
+   end
+   if priority == 0 and (held or not PLACERS[uid]) then
+      return write(wish, comment, priority, marked(job.comment, "userheld"), priority)
+   elseif priority == slurm.INFINITE and userheld then
+      if not was_placed and not nodes_of(job.partition, partitions) then return give_back(true) end
+      return write(wish, comment, priority, marked(job.comment, "held"), 0)
+   elseif number(priority) and priority ~= 0 and not PLACERS[uid] then
+      return denied
+   end
+   return slurm.SUCCESS
+end
+
+-- ---- what Slurm calls -------------------------------------------------------------------------------------------------
+
+-- Our answer; an error of ours must never keep users from their jobs.
+local function safely(what, ours, ...)
+   local went_well, answer = pcall(ours, ...)
+   if went_well then return answer end
+   slurm.log_error("adlro: %s left to Slurm: %s", what, tostring(answer))
+   return slurm.SUCCESS
 end
 
 function slurm_job_submit(job, partitions, uid)
-   if not is_ours(job.partition, partitions) or not is_placeable(job) then
-      return slurm.SUCCESS
-   end
-   untyped(job, "tres_per_node")
-   untyped(job, "tres_per_job")
-   local comment = cleaned(job.comment, PLACERS[uid])
-   if not string.find(comment, "adlro:held", 1, true) then
-      comment = (comment == "" and "" or comment .. " ") .. "adlro:held"
-   end
-   job.comment = comment
-   job.priority = 0
-   return slurm.SUCCESS
+   local said = site_submit and site_submit(job, partitions, uid) or slurm.SUCCESS
+   if said ~= slurm.SUCCESS then return said end
+   return safely("a job", submit, job, partitions, uid)
 end
 
--- The owner may cancel a job, or change its time limit or its name, but not where and when it starts.
 function slurm_job_modify(wish, job, partitions, uid)
-   if PLACERS[uid] or not string.find(job.comment or "", "adlro:", 1, true) then return slurm.SUCCESS end
-   if is_set(wish.priority) or wish.req_nodes ~= nil or wish.tres_per_node ~= nil or wish.tres_per_job ~= nil
-      or wish.comment ~= nil then
-      slurm.log_info("adlro: job %u: uid %u may not change where it starts", job.job_id, uid)
-      return slurm.ERROR
-   end
-   return slurm.SUCCESS
+   local said = site_modify and site_modify(wish, job, partitions, uid) or slurm.SUCCESS
+   if said ~= slurm.SUCCESS then return said end
+   return safely("a change", modify, wish, job, partitions, uid)
 end
 
 return slurm.SUCCESS

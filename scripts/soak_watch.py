@@ -1,0 +1,295 @@
+"""What a soak sees: its own reading of Slurm by `squeue` and `scontrol`, never through ADLRO, and what must not be.
+
+A GPU idles if it was free at every look for some time, while a job waited all that time that may run and fits into what
+was free all that time. In doubt a job does not fit, or may not run.
+"""
+
+import re
+import subprocess
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from scripts.soak_jobs import BY_NAME, LIMITED, PARTITION, Free, Wish, fits
+from tests.slurm.lab import Lab
+
+FIELDS: Final = ("number", "array", "task", "name", "state", "reason", "priority", "partition", "nodes", "after", "qos")
+FORMAT: Final = "%A|%F|%K|%j|%T|%r|%Q|%P|%N|%E|%q"
+LONGEST_S: Final = 180.0
+"""How far back is looked for GPUs that idle."""
+CLOSED: Final = re.compile(r"DRAIN|DOWN|FAIL|NOT_RESPONDING|MAINT|RESERVED|UNKNOWN|FUTURE|REBOOT|POWER|INVAL")
+NOT_YET: Final = (
+    "BeginTime",
+    "JobHeldAdmin",
+    "DependencyNeverSatisfied",
+    "JobArrayTaskLimit",
+    "Dependency",
+    "Cleaning",
+)
+"""Reasons for which a job may not run that are nobody's here to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A job of `squeue` that has not ended."""
+
+    number: str
+    array: str
+    task: str
+    name: str
+    state: str
+    reason: str
+    priority: int
+    partition: str
+    nodes: str
+    after: str
+    qos: str
+
+    @property
+    def key(self) -> str:
+        """Which of the soak's jobs it is: its name, and the task of an array."""
+        return f"{self.name}_{self.task}" if self.task.isdigit() else self.name
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it waits for somebody to let it go."""
+        return self.state == "PENDING" and (self.priority == 0 or self.reason.startswith("JobHeld"))
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at Slurm."""
+
+    at_s: float
+    rows: tuple[Row, ...]
+    free: Mapping[str, Free]
+    states: Mapping[str, str]
+    leaked: Mapping[str, str] = field(default_factory=dict)
+    """Nodes on which no job has a CPU and Slurm counts GPUs as used, with those GPUs."""
+
+
+def look(lab: Lab, at_s: float) -> Look | None:
+    """The cluster now; None while the controller does not answer."""
+    try:
+        squeue = _said(lab, "squeue", "--noheader", "--array", "--all", f"--format={FORMAT}")
+        nodes = _said(lab, "scontrol", "--details", "--oneliner", "show", "nodes")
+    except (subprocess.SubprocessError, OSError):
+        return None
+    rows = []
+    for line in squeue.splitlines():
+        words = dict(zip(FIELDS, line.split("|"), strict=True))
+        rows.append(Row(**{**words, "priority": int(words["priority"])}))  # type: ignore[arg-type]
+    free, states, leaked = {}, {}, {}
+    for line in nodes.splitlines():
+        told = dict(re.findall(r"(\w+)=(\S*)", line))
+        states[told["NodeName"]] = told["State"]
+        free[told["NodeName"]] = _free(told)
+        if told["CPUAlloc"] == "0" and "IDX:" in told.get("GresUsed", "") and "IDX:N/A" not in told["GresUsed"]:
+            leaked[told["NodeName"]] = told["GresUsed"]
+    return Look(at_s, tuple(rows), free, states, leaked) if free else None
+
+
+def _said(lab: Lab, *command: str) -> str:
+    done = subprocess.run(command, env=lab.environment, capture_output=True, text=True, timeout=10, check=True)
+    return done.stdout
+
+
+def _free(told: Mapping[str, str]) -> Free:
+    """What is free on a node of `scontrol show node`; nothing if it takes no jobs."""
+    machine = BY_NAME[told["NodeName"]]
+    if CLOSED.search(told["State"]):
+        return Free(frozenset(), 0, 0, False)
+    used: set[int] = set()
+    found = re.search(r"IDX:([\d,-]+)", told.get("GresUsed", ""))
+    for part in found[1].split(",") if found else ():
+        low, _, high = part.partition("-")
+        used |= set(range(int(low), int(high or low) + 1))
+    busy = int(told["CPUAlloc"])
+    return Free(
+        frozenset(range(machine.gpus)) - used,
+        machine.cpus - busy,
+        machine.memory_mib - int(told["AllocMem"]),
+        busy == 0 and not used,
+    )
+
+
+@dataclass(slots=True)
+class Job:
+    """What became of a wish so far."""
+
+    wish: Wish
+    number: str = ""
+    said: str = ""  # by sbatch, when it refused
+    submitted_s: float | None = None
+    let_go_s: float | None = None  # when its user let it go
+    cancelled_s: float | None = None
+    put_back_s: list[float] = field(default_factory=list)
+    ran_s: float | None = None  # first seen to run
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """GPUs that stood idle while a job waited that could have had them."""
+
+    job: str
+    shape: str
+    seconds: float
+    until_s: float
+    held: bool
+    reason: str
+    partition: str
+    row: str
+    free: str
+
+
+@dataclass(slots=True)
+class Watch:
+    """Keeps the looks of the last minutes and finds what must not be."""
+
+    jobs: Mapping[str, Job]
+    limit: int  # of the QOS now
+    reserved: set[str] = field(default_factory=set)
+    calm_since_s: float = 0.0
+    looks: deque[Look] = field(default_factory=deque)
+    since: dict[str, float] = field(default_factory=dict)  # since when each job may run, without a break
+    held_since: dict[str, float] = field(default_factory=dict)
+    idle: dict[str, Idle] = field(default_factory=dict)  # the longest of each job
+    longest_held: dict[str, Idle] = field(default_factory=dict)
+    released_for_users: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, set[str]] = field(default_factory=dict)
+
+    def upset(self, at_s: float) -> None:
+        """Something was done to the cluster: idleness is counted from here."""
+        self.calm_since_s = max(self.calm_since_s, at_s)
+
+    def see(self, now: Look) -> None:
+        """Take in a look."""
+        open_free = {name: room for name, room in now.free.items() if name not in self.reserved}
+        now = Look(now.at_s, now.rows, open_free, now.states)
+        self.looks.append(now)
+        while self.looks and self.looks[0].at_s < now.at_s - LONGEST_S:
+            self.looks.popleft()
+        may = {row.key: row for row in now.rows if self._may_run(row, now)}
+        self.since = {key: self.since.get(key, now.at_s) for key in may}
+        fit = {key for key, row in may.items() if row.is_held and fits(self.jobs[row.name].wish.need, now.free)}
+        self.held_since = {key: max(self.held_since.get(key, now.at_s), self.calm_since_s) for key in fit}
+        for row in now.rows:
+            self._see_row(row, now)
+        for key, row in may.items():
+            self._measure(key, row, now)
+
+    def _see_row(self, row: Row, now: Look) -> None:
+        job = self.jobs.get(row.name)
+        if job is None:
+            return
+        self.reasons.setdefault(row.name, set()).add(f"{row.state} {row.reason}")
+        if row.state in ("RUNNING", "COMPLETING") and job.ran_s is None:
+            job.ran_s = now.at_s
+        is_closed = job.wish.is_held and job.let_go_s is None
+        if is_closed and not row.is_held and row.name not in self.released_for_users:
+            self.released_for_users[row.name] = f"{row.state} {row.reason} on {row.nodes or 'no node'}"
+
+    def _may_run(self, row: Row, now: Look) -> bool:
+        """Whether nothing but a place, or ADLRO, keeps a job from running."""
+        job = self.jobs.get(row.name)
+        if job is None or row.state != "PENDING" or row.partition != PARTITION or job.cancelled_s is not None:
+            return False
+        wish = job.wish
+        if wish.is_held and job.let_go_s is None:
+            return False
+        if row.after not in ("", "(null)") or row.reason in NOT_YET:
+            return False
+        if wish.begin_s and now.at_s < (job.submitted_s or 0.0) + wish.begin_s + 1:
+            return False
+        running = [other for other in now.rows if other.state in ("RUNNING", "COMPLETING", "CONFIGURING")]
+        if wish.at_once and sum(other.name == row.name for other in running) >= wish.at_once:
+            return False
+        if row.qos == LIMITED:
+            used = sum(self.jobs[other.name].wish.need.gpus for other in running if other.qos == LIMITED)
+            return used + wish.need.gpus <= self.limit
+        return True
+
+    def _measure(self, key: str, row: Row, now: Look) -> None:
+        wish = self.jobs[row.name].wish
+        begin = max(self.since[key], self.calm_since_s)
+        room: Mapping[str, Free] | None = None
+        oldest = now.at_s
+        for each in reversed(self.looks):
+            if each.at_s < begin:
+                break
+            room = each.free if room is None else _both(room, each.free)
+            if not fits(wish.need, room):
+                break
+            oldest = each.at_s
+        self._keep(self.idle, key, row, now, now.at_s - oldest)
+        if key in self.held_since:
+            self._keep(self.longest_held, key, row, now, now.at_s - self.held_since[key])
+
+    def _keep(self, where: dict[str, Idle], key: str, row: Row, now: Look, seconds: float) -> None:
+        if seconds > (where[key].seconds if key in where else 0.0):
+            shape = self.jobs[row.name].wish.shape
+            free = " ".join(f"{name}:{len(room.gpus)}" for name, room in now.free.items())
+            line = f"{row.number} {key} {row.state} {row.reason} priority={row.priority} {row.partition} {row.qos}"
+            where[key] = Idle(
+                key, shape, round(seconds, 1), now.at_s, row.is_held, row.reason, row.partition, line, free
+            )
+
+
+def _both(one: Mapping[str, Free], other: Mapping[str, Free]) -> dict[str, Free]:
+    return {name: room & other[name] for name, room in one.items() if name in other}
+
+
+# ---- what the jobs say -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """A line that a job wrote: that it began or ended, when, and for which time Slurm says that it runs."""
+
+    key: str
+    what: str
+    at_s: float
+    restarts: int
+    node: str
+    devices: tuple[int, ...]
+    number: str
+
+
+def script_of(wish: Wish, folder: str) -> str:
+    """What a job does: stamp, sleep, stamp."""
+    line = (
+        '$(date +%s.%N) ${SLURM_RESTART_COUNT:-0} $SLURMD_NODENAME "${CUDA_VISIBLE_DEVICES:-$ROCR_VISIBLE_DEVICES}" '
+        "$SLURM_JOB_ID"
+    )
+    key = f"{wish.name}${{SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}"
+    file = f"{folder}/{wish.name}.stamps"
+    return f"echo {key} began {line} >> {file}\nsleep {wish.seconds}\necho {key} ended {line} >> {file}\n"
+
+
+def stamps_in(text: str) -> Iterator[Stamp]:
+    """The stamps of a file; a line that a kill cut short is left out."""
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) not in (6, 7):
+            continue
+        key, what, at, restarts, node, *devices, number = words
+        found = tuple(map(int, devices[0].split(","))) if devices and devices[0] else ()
+        yield Stamp(key, what, float(at), int(restarts), node, found, number)
+
+
+def runs_of(stamps: Sequence[Stamp]) -> dict[str, list[tuple[Stamp, Stamp | None]]]:
+    """For each job or task, its runs: how each began, and how it ended if it came so far."""
+    runs: dict[str, list[tuple[Stamp, Stamp | None]]] = {}
+    for stamp in stamps:
+        mine = runs.setdefault(stamp.key, [])
+        if stamp.what == "began":
+            mine.append((stamp, None))
+            continue
+        # The latest run of this node and count that has no end yet: two may overlap.
+        for place in reversed(range(len(mine))):
+            began, ended = mine[place]
+            if ended is None and began.node == stamp.node and began.restarts == stamp.restarts:
+                mine[place] = (began, stamp)
+                break
+    return runs
