@@ -157,6 +157,8 @@ def warm_daemon(
 
 def daemon_steps(policies: Sequence[str]) -> Iterator[Step]:
     """Everything that a daemon needs with these policies, the fallback the last of them."""
+    for name in policies:
+        find_policy(name)  # one that is not there is told at once
     rehearsal = Rehearsal(tuple(dict.fromkeys(policies)))
     yield from rehearsal.steps()
 
