@@ -15,6 +15,7 @@ from adlro.core.compiled import compiled_here
 from adlro.core.errors import CatalogueError
 from adlro.serve.config import load_config
 from adlro.serve.daemon import Daemon
+from adlro.serve.service import reason_for_all
 from adlro.serve.warming import Progress, Step, StoppedError, Tell, Warmed, listening, warm
 
 REAL_LIFE = """
@@ -145,6 +146,7 @@ def test_a_daemon_is_ready_only_when_everything_is_compiled_and_tells_how_far_it
     try:
         until(slow.begun.is_set)
         assert daemon.is_ready() == (False, "compiling: 4 of 12 (decisions of adlro)")
+        assert reason_for_all(daemon.is_ready()[1]) == "compiling: 4 of 12"
         slow.go_on.set()
         until(lambda: daemon.is_ready()[0])
         assert slow.asked == [["fcfs", "sjf"]]

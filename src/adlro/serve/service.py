@@ -265,6 +265,8 @@ NOT_READY: Final = frozenset({
 
 def reason_for_all(why: str) -> str:
     """Why the daemon is not ready, without details that only those with a token may know."""
+    if found := re.match(r"compiling: \d+ of \d+", why):
+        return found[0]
     reason = why.partition(":")[0].rstrip(".")
     return reason if reason in NOT_READY else "not ready"
 

@@ -15,7 +15,7 @@ import numba.core.event
 from adlro.act.simulated import ByHand, Simulated
 from adlro.catalogue.speeds import speed_of
 from adlro.core.errors import AdlroError
-from adlro.core.ports import JobState, Submission
+from adlro.core.ports import Submission
 from adlro.core.records import WHOLE_GPU, Job
 from adlro.decide.catalogue import find_policy
 from adlro.serve.demo import demo_cluster
@@ -157,6 +157,8 @@ def warm_daemon(
 
 def daemon_steps(policies: Sequence[str]) -> Iterator[Step]:
     """Everything that a daemon needs with these policies, the fallback the last of them."""
+    for name in policies:
+        find_policy(name)  # one that is not there is told at once
     rehearsal = Rehearsal(tuple(dict.fromkeys(policies)))
     yield from rehearsal.steps()
 
@@ -191,7 +193,7 @@ class Rehearsal:
             yield Step(f"predictions with {name}", lambda name=name: self.play(name))  # type: ignore[misc]
         for name in reversed(self.policies):
             yield Step(f"decisions of {name}", lambda name=name: self.live(name))  # type: ignore[misc]
-        yield Step("comparison and questions", self.ask)
+        yield Step("what-if questions", self.ask)
         yield Step("learning from the past", self.look_back)
 
     def look(self) -> None:
@@ -219,7 +221,7 @@ class Rehearsal:
         play_forward(self.scene.view, usual_work(self.scene.view)[0], find_policy(name), LONG_S)
 
     def live(self, name: str) -> None:
-        """Turns in which jobs wait, start, end, are put back, and a node goes and comes."""
+        """Turns in which jobs wait, start, end and are put back, a node goes and comes, and all is asked why."""
         settings = replace(PATIENT, max_wait_s=TURN_S)
         life = self.lives[name] = Orchestrator(
             self.backend, self.memory, name, self.fallback, settings, clock=lambda: self.backend.now_s
@@ -236,6 +238,8 @@ class Rehearsal:
                 )
                 self.backend.submit(Submission(replace(long, gpus=gpus)))
             life.tick()
+            for job in life.state().snapshot.jobs:
+                life.why(job.id)
             self.clock.move(TURN_S)
             if turn == 1:
                 self.backend.fail_node(node)
@@ -244,12 +248,8 @@ class Rehearsal:
                 self.backend.wear(node, 0, 0.5)
 
     def ask(self) -> None:
-        """Everything that is asked of a daemon."""
+        """What would be, with other jobs, nodes and policies."""
         life = self.lives[self.policies[0]]
-        jobs = life.state().snapshot.jobs
-        for state in JobState:
-            for job in [job for job in jobs if job.state is state][:6]:
-                life.why(job.id)
         new = Submission(Job("simulation", 300.0, gpus=2, user="warm", estimate=300.0))
         last = self.backend.cluster.nodes[-1].name
         life.what_if(WhatIf(jobs=(new,)))
