@@ -13,6 +13,8 @@ Runs = list[tuple[Stamp, Stamp | None]]
 
 FORGETS_S: Final = 15.0
 """A slurmctld that is killed forgets what it was told in its last seconds: it saves its state that seldom."""
+LAUNCH_S: Final = 60.0
+"""A job that a killed slurmctld forgot leaves its number: the next job with it, handed in so soon, may fail to start."""
 ENDED: Final = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
 
 
@@ -112,14 +114,16 @@ def _end(
     states = [record["State"].split()[0] for record in records]
     ended = [state for state in states if state in ENDED]
     finished = any(end is not None for _, end in runs)
+    killed = happened.controller_died(job.submitted_s, job.submitted_s + LAUNCH_S) or any(
+        happened.controller_died(began.at_s, began.at_s + wish.seconds) for began, _ in runs
+    )
     if "COMPLETED" in ended:
         if not runs:
             return wrong("completed and never began", f"job {job.number}, sacct {states}")
         for record in records:
-            if record["State"] == "COMPLETED" and (text := _differs(job, record)):
+            if record["State"] == "COMPLETED" and not killed and (text := _differs(job, record)):
                 wrong("got something else than it asked for", f"job {job.number}: {text}")
         return "completed"
-    killed = any(happened.controller_died(began.at_s, began.at_s + wish.seconds) for began, _ in runs)
     if finished and killed:
         return "completed; slurmctld was killed before it told slurmdbd"
     if "CANCELLED" in ended and job.cancelled_s is not None:
