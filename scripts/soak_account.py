@@ -14,7 +14,7 @@ Runs = list[tuple[Stamp, Stamp | None]]
 FORGETS_S: Final = 15.0
 """A slurmctld that is killed forgets what it was told in its last seconds: it saves its state that seldom."""
 LAUNCH_S: Final = 60.0
-"""A job that a killed slurmctld forgot leaves its number: the next job with it, handed in so soon, may fail to start."""
+"""A job may fail to start around a kill: also because it got the number of one that was forgotten and still runs."""
 ENDED: Final = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
 
 
@@ -114,9 +114,7 @@ def _end(
     states = [record["State"].split()[0] for record in records]
     ended = [state for state in states if state in ENDED]
     finished = any(end is not None for _, end in runs)
-    killed = happened.controller_died(job.submitted_s, job.submitted_s + LAUNCH_S) or any(
-        happened.controller_died(began.at_s, began.at_s + wish.seconds) for began, _ in runs
-    )
+    killed = any(happened.controller_died(began.at_s, began.at_s + wish.seconds) for began, _ in runs)
     if "COMPLETED" in ended:
         if not runs:
             return wrong("completed and never began", f"job {job.number}, sacct {states}")
@@ -128,7 +126,8 @@ def _end(
         return "completed; slurmctld was killed before it told slurmdbd"
     if "CANCELLED" in ended and job.cancelled_s is not None:
         return "cancelled by its user"
-    if ended and killed and ended[-1] in ("CANCELLED", "FAILED"):
+    launched = happened.controller_died(job.submitted_s - LAUNCH_S, job.submitted_s + LAUNCH_S)
+    if ended and (killed or (launched and not runs)) and ended[-1] in ("CANCELLED", "FAILED"):
         return f"ended by Slurm as {ended[-1]}: slurmctld was killed, and its second start failed"
     if "CANCELLED" in ended:
         return wrong("cancelled by nobody", f"job {job.number}, sacct {states}")
