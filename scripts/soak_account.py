@@ -15,6 +15,8 @@ FORGETS_S: Final = 15.0
 """A slurmctld that is killed forgets what it was told in its last seconds: it saves its state that seldom."""
 LAUNCH_S: Final = 60.0
 """A job may fail to start around a kill: also because it got the number of one that was forgotten and still runs."""
+RECOVERS_S: Final = 30.0
+"""Until the nodes have registered with a slurmctld that came back, it starts jobs without the GPUs that they ask for."""
 ENDED: Final = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
 
 
@@ -119,8 +121,10 @@ def _end(
         if not runs:
             return wrong("completed and never began", f"job {job.number}, sacct {states}")
         for record in records:
-            if record["State"] == "COMPLETED" and not killed and (text := _differs(job, record)):
-                wrong("got something else than it asked for", f"job {job.number}: {text}")
+            if record["State"] == "COMPLETED" and (text := _differs(job, record)):
+                if killed or any(happened.controller_died(began.at_s - RECOVERS_S, began.at_s) for began, _ in runs):
+                    return "completed with other GPUs than it asked for: slurmctld had been killed"
+                return wrong("got something else than it asked for", f"job {job.number}: {text}")
         return "completed"
     if finished and killed:
         return "completed; slurmctld was killed before it told slurmdbd"
