@@ -16,7 +16,7 @@ FORGETS_S: Final = 15.0
 LAUNCH_S: Final = 60.0
 """A job may fail to start around a kill: also because it got the number of one that was forgotten and still runs."""
 RECOVERS_S: Final = 30.0
-"""Until the nodes have registered with a slurmctld that came back, it starts jobs without the GPUs that they ask for."""
+"""Until the nodes have registered with a slurmctld that came back, it starts jobs without the GPUs they ask for."""
 ENDED: Final = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
 
 
