@@ -478,7 +478,8 @@ class Soak:
             if look(self.lab, time.time()) is None:
                 return self._at(time.time() + 0.5, answers)
             self._is_up = True
-            self.watch.upset(time.time())
+            self.watch.back_s = time.time()
+            self.watch.upset(self.watch.back_s)
             for job in self.jobs.values():  # slurmctld may have forgotten that their users let them go
                 if job.number and job.let_go_s is not None and killed - FORGETS_S < job.let_go_s <= killed:
                     self._try("scontrol", "release", job.number, user=job.wish.user)

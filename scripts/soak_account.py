@@ -13,6 +13,10 @@ Runs = list[tuple[Stamp, Stamp | None]]
 
 FORGETS_S: Final = 15.0
 """A slurmctld that is killed forgets what it was told in its last seconds: it saves its state that seldom."""
+LAUNCH_S: Final = 60.0
+"""A job may fail to start around a kill: also because it got the number of one that was forgotten and still runs."""
+RECOVERS_S: Final = 30.0
+"""Until the nodes have registered with a slurmctld that came back, it starts jobs without the GPUs they ask for."""
 ENDED: Final = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
 
 
@@ -112,19 +116,22 @@ def _end(
     states = [record["State"].split()[0] for record in records]
     ended = [state for state in states if state in ENDED]
     finished = any(end is not None for _, end in runs)
+    killed = any(happened.controller_died(began.at_s, began.at_s + wish.seconds) for began, _ in runs)
     if "COMPLETED" in ended:
         if not runs:
             return wrong("completed and never began", f"job {job.number}, sacct {states}")
         for record in records:
             if record["State"] == "COMPLETED" and (text := _differs(job, record)):
-                wrong("got something else than it asked for", f"job {job.number}: {text}")
+                if killed or any(happened.controller_died(began.at_s - RECOVERS_S, began.at_s) for began, _ in runs):
+                    return "completed with other GPUs than it asked for: slurmctld had been killed"
+                return wrong("got something else than it asked for", f"job {job.number}: {text}")
         return "completed"
-    killed = any(happened.controller_died(began.at_s, began.at_s + wish.seconds) for began, _ in runs)
     if finished and killed:
         return "completed; slurmctld was killed before it told slurmdbd"
     if "CANCELLED" in ended and job.cancelled_s is not None:
         return "cancelled by its user"
-    if ended and killed and ended[-1] in ("CANCELLED", "FAILED"):
+    launched = happened.controller_died(job.submitted_s - LAUNCH_S, job.submitted_s + LAUNCH_S)
+    if ended and (killed or (launched and not runs)) and ended[-1] in ("CANCELLED", "FAILED"):
         return f"ended by Slurm as {ended[-1]}: slurmctld was killed, and its second start failed"
     if "CANCELLED" in ended:
         return wrong("cancelled by nobody", f"job {job.number}, sacct {states}")

@@ -31,6 +31,8 @@ FIELDS: Final = (
 FORMAT: Final = "%A|%F|%K|%j|%T|%r|%Q|%P|%N|%E|%q|%n"
 LONGEST_S: Final = 180.0
 """How far back is looked for GPUs that idle."""
+FORGOTTEN_S: Final = 40.0
+"""For so long after a kill of slurmctld a job that ran before may wait: ADLRO keeps it for 20 s after it saw that."""
 CLOSED: Final = re.compile(r"DRAIN|DOWN|FAIL|NOT_RESPONDING|MAINT|RESERVED|UNKNOWN|FUTURE|REBOOT|POWER|INVAL")
 NOT_YET: Final = (
     "BeginTime",
@@ -165,6 +167,7 @@ class Watch:
     limit: int  # of the QOS now
     reserved: set[str] = field(default_factory=set)
     calm_since_s: float = 0.0
+    back_s: float = float("-inf")  # when slurmctld last came back after a kill
     looks: deque[Look] = field(default_factory=deque)
     since: dict[str, float] = field(default_factory=dict)  # since when each job may run, without a break
     held_since: dict[str, float] = field(default_factory=dict)
@@ -212,6 +215,8 @@ class Watch:
         wish = job.wish
         if wish.is_held and job.let_go_s is None:
             return False
+        if job.ran_s is not None and now.at_s - self.back_s < FORGOTTEN_S:
+            return False  # slurmctld may have forgotten that it runs; nobody should start it before that run is over
         if row.after not in ("", "(null)") or row.reason in NOT_YET:
             return False
         if wish.begin_s and now.at_s < (job.submitted_s or 0.0) + wish.begin_s + 1:

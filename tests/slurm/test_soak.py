@@ -8,7 +8,7 @@ from scripts.soak import Settings, soak
 from scripts.soak_account import Happened, account
 from scripts.soak_faults import KINDS, faults
 from scripts.soak_jobs import MACHINES, SHAPES, Free, Need, Plan, Wish, fits, wishes
-from scripts.soak_watch import Job, Look, Row, Watch, runs_of, stamps_in
+from scripts.soak_watch import FORGOTTEN_S, Job, Look, Row, Watch, runs_of, stamps_in
 
 
 def room(gpus: int, cpus: int = 16, memory_mib: int = 64_000, is_empty: bool = False) -> Free:
@@ -34,7 +34,7 @@ def job(name: str = "s1", need: Need = Need(each=1), **more: object) -> Job:  # 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can hand jobs in as several users")
 def test_jobs_of_every_shape_are_all_accounted_for_whatever_is_killed(capsys: pytest.CaptureFixture[str]) -> None:
     settings = Settings(
-        minutes=0.8, jobs=50, seed=2, tick_s=1.0, policy="sjf", every_s=4.5, drain_s=120.0, slack_s=10.0
+        minutes=0.8, jobs=50, seed=2, tick_s=1.0, policy="sjf", every_s=4.5, drain_s=120.0, slack_s=20.0
     )
     said: list[str] = []
     result = soak(settings, said.append)
@@ -117,6 +117,15 @@ def test_a_gpu_that_was_free_for_a_moment_only_does_not_idle() -> None:
 )
 def test_a_job_that_may_not_run_makes_no_gpu_idle(one: Job, what: Row) -> None:
     assert idle_s(one, what, *[room(4)] * 11) == 0.0
+
+
+def test_a_job_that_slurmctld_may_have_forgotten_to_run_is_not_missed_for_a_while() -> None:
+    ran = job()
+    ran.ran_s = 0.0
+    watch = Watch({"s1": ran}, limit=2, back_s=0.0)
+    for each in looks(*[room(4)] * 60, rows=(row("s1"),)):
+        watch.see(each)
+    assert max(found.seconds for found in watch.idle.values()) == 59 - FORGOTTEN_S
 
 
 def test_idleness_is_counted_from_the_last_disturbance_on_and_not_on_reserved_nodes() -> None:
