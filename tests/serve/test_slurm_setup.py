@@ -84,6 +84,7 @@ def test_our_own_plugin_is_written_anew_in_its_place() -> None:
 def test_the_units_get_the_account_and_the_paths_of_the_site() -> None:
     made = written(site("x=1\n"), conf="/etc/slurm/slurm.conf", rest="unix:/run/a b.sock")
     assert "\nUser=slurm\n" in made["adlro.service"]
+    assert "\nExecStartPre=-/opt/adlro/bin/adlro warm --config /etc/adlro/adlro.toml\n" in made["adlro.service"]
     assert "\nExecStart=/opt/adlro/bin/adlro serve --config /etc/adlro/adlro.toml\n" in made["adlro.service"]
     (command,) = (line for line in made["adlro-release.service"].splitlines() if line.startswith("ExecStart="))
     assert command == (

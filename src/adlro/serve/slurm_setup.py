@@ -371,7 +371,12 @@ def setup(
         Setup(CONFIG, config_of(options, partitions, now), "ADLRO's config"),
         Setup(
             f"{UNITS}/adlro.service",
-            _unit("adlro.service", User=user, ExecStart=f"{program} serve --config {CONFIG}"),
+            _unit(
+                "adlro.service",
+                User=user,
+                ExecStartPre=f"-{program} warm --config {CONFIG}",
+                ExecStart=f"{program} serve --config {CONFIG}",
+            ),
             "the daemon",
         ),
         Setup(
