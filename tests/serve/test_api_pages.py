@@ -178,14 +178,14 @@ def test_output_is_for_the_jobs_user_and_for_operators_even_where_jobs_are_shown
 def test_output_that_the_back_end_has_under_another_user_is_not_shown(service: FakeService) -> None:
     own = service.one(JobState.RUNNING, "ann")
     service.outputs[own.id] = Output(own.id, "bob", "secret", "", 6, 0)
-    assert client_for(service, "ann").get(f"{V1}/jobs/{own.id}/output").status_code == 404
+    assert client_for(service, "ann").get(f"{V1}/jobs/{own.id}/output").status_code == 409
     assert client_for(service, "root").get(f"{V1}/jobs/{own.id}/output").status_code == 200
 
 
-def test_a_job_without_output_is_a_404_that_says_where_to_look(service: FakeService) -> None:
+def test_a_job_without_output_is_a_conflict_that_says_where_to_look(service: FakeService) -> None:
     own = service.one(JobState.RUNNING, "ann")
     answer = client_for(service, "ann").get(f"{V1}/jobs/{own.id}/output")
-    assert answer.status_code == 404
+    assert answer.status_code == 409
     assert "only the local back end keeps output" in answer.json()["error"]["do"]
     assert client_for(service, "ann").get(f"{V1}/jobs/nobody/output").status_code == 404
 

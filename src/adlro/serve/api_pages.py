@@ -93,7 +93,9 @@ def add_past(app: FastAPI, kit: Kit) -> None:
 
         return await kept(kit, request, answer)
 
-    @app.get(f"{V1}/jobs/{{id}}/output", response_model=OutputOut, responses=errors(403, 404, 422, 503), tags=["jobs"])
+    @app.get(
+        f"{V1}/jobs/{{id}}/output", response_model=OutputOut, responses=errors(403, 404, 409, 422, 503), tags=["jobs"]
+    )
     async def get_output(
         request: Request, id: Annotated[JobId, Path()], asked: Annotated[NothingAsked, Query()]
     ) -> Response:
@@ -105,7 +107,7 @@ def add_past(app: FastAPI, kit: Kit) -> None:
         found = await to_thread.run_sync(kit.service.output, id)
         if found is None or (who.role != "operator" and found.user != who.name):
             raise refused(
-                404, f"there is no output of job {id} here", f"job {id}", "",
+                409, f"there is no output of job {id} here", f"job {id}", "",
                 "Look where the job writes it: only the local back end keeps output itself.",
             )  # fmt: skip
         return in_json({
