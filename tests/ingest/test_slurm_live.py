@@ -33,7 +33,7 @@ from adlro.ingest.slurm import (
     version_in,
     whole_numbers,
 )
-from adlro.ingest.slurm_jobs import FamilyRule, Naming, comment_with, words_in
+from adlro.ingest.slurm_jobs import FamilyRule, Naming, comment_with, down_of, sites_of, words_in
 from adlro.ingest.slurm_live import FORGOTTEN_S, Commands, CommandSource, Reader, Rest, RestSource
 from adlro.ingest.telemetry.names import model_of
 
@@ -958,3 +958,13 @@ def test_a_job_that_slurm_holds_because_its_launch_failed_is_ours_to_place_again
     failed = job(comment="adlro:decision=d1", description="launch failed requeued held", required_nodes="volta0")
     assert read_one(failed).managed
     assert not read_one(replace(failed, description="")).managed  # its user holds it
+
+
+def test_a_node_that_slurmctld_has_not_heard_from_since_its_start_takes_no_jobs() -> None:
+    told = {"name": "volta0", "state": "mixed", "gres": "gpu:v100:4", "partitions": ["gpu"], "cpus": 16}
+    (unheard,) = nodes_in({"nodes": [{**told, "slurmd_start_time": 0}]}, "a test")
+    assert not unheard.is_up
+    assert down_of(sites_of([unheard], NAMING)[0]) == {"volta0": "mixed+unregistered"}
+    for start in (1794823725, {"set": True, "infinite": False, "number": 1794823725}):
+        (heard,) = nodes_in({"nodes": [{**told, "slurmd_start_time": start}]}, "a test")
+        assert heard.is_up

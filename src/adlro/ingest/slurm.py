@@ -34,9 +34,12 @@ DOWN: Final = frozenset(
         "NOT_RESPONDING",
         "POWERED_DOWN",
         "UNKNOWN",
+        "UNREGISTERED",
     ]
 )
-"""States in which a node takes no jobs."""
+"""States in which a node takes no jobs. UNREGISTERED is our word: slurmctld was started, and has not heard from the node
+since. Slurm 22.05 would start jobs there, and without their GPUs.
+"""
 
 MIB_PER: Final = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "": 1.0}
 PCIE: Final = Link("pcie", 32.0)
@@ -197,12 +200,20 @@ def _nodes_of_json(answer: Mapping[str, Any], where: str) -> Iterator[SlurmNode]
             cpus=_number(node.get("effective_cpus")) or _number(node.get("cpus")) or 0.0,
             memory_mib=(_number(node.get("real_memory")) or 0.0) - (_number(node.get("specialized_memory")) or 0.0),
             gres=gpus_in(str(node.get("gres") or "")),
-            state=tuple(word.upper() for word in [*_words(node.get("state")), *_words(node.get("state_flags"))]),
+            state=tuple(
+                word.upper()
+                for word in [*_words(node.get("state")), *_words(node.get("state_flags")), *_unregistered(node)]
+            ),
             features=tuple(_words(node.get("features"))),
             partitions=tuple(_words(node.get("partitions"))),
             reason=str(node.get("reason") or ""),
             used=gpus_in(str(node.get("gres_used") or "")),
         )
+
+
+def _unregistered(node: Mapping[str, Any]) -> list[str]:
+    """A word for a node that slurmctld has not heard from since it was started."""
+    return ["unregistered"] if _number(node.get("slurmd_start_time")) == 0 else []
 
 
 def _node_of_block(block: str, where: str) -> SlurmNode:
