@@ -34,7 +34,7 @@ def job(name: str = "s1", need: Need = Need(each=1), **more: object) -> Job:  # 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can hand jobs in as several users")
 def test_jobs_of_every_shape_are_all_accounted_for_whatever_is_killed(capsys: pytest.CaptureFixture[str]) -> None:
     settings = Settings(
-        minutes=0.8, jobs=50, seed=2, tick_s=1.0, policy="sjf", every_s=4.5, drain_s=120.0, slack_s=20.0
+        minutes=0.8, jobs=50, seed=2, tick_s=1.0, policy="sjf", every_s=4.5, drain_s=240.0, slack_s=20.0
     )
     said: list[str] = []
     result = soak(settings, said.append)
