@@ -391,6 +391,7 @@ def test_a_placed_job_holds_its_place_until_it_lost_it() -> None:
         (replace(placed, reason="QOSMaxJobsPerUserLimit"), Setback.LIMIT),
         (replace(placed, reason="AssocGrpGRES"), Setback.LIMIT),
         (replace(placed, reason="Licenses"), Setback.LIMIT),
+        (replace(placed, reason="JobArrayTaskLimit"), Setback.LIMIT),
         (replace(placed, comment=f"{placed.comment} adlro:placed={NOW - 600:.0f}"), Setback.PLACE),  # others took it
     ):
         live = read_one(lost)

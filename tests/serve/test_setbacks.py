@@ -58,6 +58,12 @@ def test_a_limit_of_a_user_also_holds_up_his_jobs_that_ask_for_as_much() -> None
     assert names(setbacks, same, small, other) == {"same"}
 
 
+def test_a_limit_of_an_array_holds_up_nobody_else() -> None:
+    setbacks = Setbacks(Clock())
+    setbacks.look(snapshot(limited("12_3", said="Slurm says JobArrayTaskLimit", gpus=1)))
+    assert names(setbacks, limited("12_3"), waiting("other", user="ann", gpus=1)) == {"12_3"}
+
+
 def test_a_limit_of_a_user_is_tried_again_when_one_of_his_jobs_ends() -> None:
     clock = Clock()
     setbacks = Setbacks(clock)

@@ -37,8 +37,8 @@ DOWN: Final = frozenset(
         "UNREGISTERED",
     ]
 )
-"""States in which a node takes no jobs. UNREGISTERED is our word: slurmctld was started, and has not heard from the node
-since. Slurm 22.05 would start jobs there, and without their GPUs.
+"""States in which a node takes no jobs. UNREGISTERED is our word: slurmctld has not heard from it since its own start.
+Slurm 22.05 would start jobs there, and without their GPUs.
 """
 
 MIB_PER: Final = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "": 1.0}

@@ -66,8 +66,8 @@ NEVER_STARTS: Final = re.compile(
 )
 """Reasons for which Slurm starts a job nowhere, whoever places it."""
 
-LIMITS: Final = ("QOS", "Assoc", "Licenses", "Max")
-"""Reasons of a limit of a user, an account, a QOS or a licence: the job starts nowhere until that changes."""
+LIMITS: Final = ("QOS", "Assoc", "Licenses", "Max", "JobArrayTaskLimit")
+"""Reasons of a limit of a user, an account, a QOS, a licence or an array: the job starts nowhere until that changes."""
 
 LAUNCH_FAILED: Final = "launch failed"
 """What Slurm says of a job that it holds because a node could not start it. The reason is JobHeldUser all the same."""

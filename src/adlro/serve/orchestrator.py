@@ -806,13 +806,14 @@ def settled(decision: Decision, job: LiveJob | None) -> Answer:
 def stands_as(job: LiveJob, decision: Decision) -> bool:
     """Whether a job has as many GPUs of the same models on the same nodes as decided.
 
-    Which GPUs of a node they are does not count: the cluster chooses those.
+    Which GPUs of a node they are, and how they are divided over several nodes, does not count: the cluster chooses.
     """
     if not job.parts:
         return True
     if job.job.gpus == 0:
         return {part.node for part in job.parts} == {part.node for part in decision.parts}
-    return gpus_by_place(job.parts) == gpus_by_place(decision.parts)
+    there, wanted = gpus_by_place(job.parts), gpus_by_place(decision.parts)
+    return there.keys() == wanted.keys() and sum(there.values()) == sum(wanted.values())
 
 
 def gpus_by_place(parts: Sequence[Part]) -> dict[tuple[str, str], int]:

@@ -32,6 +32,9 @@ LOST_S: Final = 15.0
 PER_USER: Final = "User"
 """In the reason of a limit that counts the jobs of one user."""
 
+OF_AN_ARRAY: Final = "Array"
+"""In the reason of a limit that an array has set for its own tasks."""
+
 PLACES: Final = (JobState.PLACED, JobState.RUNNING)
 
 
@@ -67,7 +70,8 @@ class Limit:
 
     def holds_up(self, job: LiveJob) -> bool:
         """Whether it also keeps another job from starting: one of the same user that asks for as much or more."""
-        return job.job.user == self.job.user and job.partition == self.partition and job.job.gpus >= self.job.gpus > 0
+        is_alike = job.job.user == self.job.user and job.partition == self.partition
+        return is_alike and job.job.gpus >= self.job.gpus > 0 and OF_AN_ARRAY not in self.said
 
 
 @dataclass(frozen=True, slots=True)
