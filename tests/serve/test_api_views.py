@@ -1,6 +1,7 @@
 """Pictures of a state: made once, and the one before it is shown while a large one is made."""
 
 import threading
+import time
 from dataclasses import replace
 
 from tests.serve.fake_service import FakeService, large_cluster
@@ -102,6 +103,28 @@ def test_the_picture_before_is_shown_while_a_large_one_is_made_and_then_never_ag
     views._took_s = 1.0
     latest.turn()
     assert views.ready() is first
+    settled(views)
+    now = views.ready()
+    assert now is not None
+    assert now.state is latest.state
+
+
+def test_a_large_picture_is_not_made_again_for_every_turn_that_follows_closely() -> None:
+    latest = Turning()
+    views = Views(latest)
+    views.picture()
+    views._took_s = 1.0
+    latest.turn()
+    views.ready()
+    settled(views)
+    second = views._picture
+    views._took_s, views._rests_until = 1.0, time.monotonic() + 60
+    latest.turn()
+    assert views.ready() is second
+    settled(views)
+    assert views.ready() is second
+    views._rests_until = time.monotonic()
+    views.ready()
     settled(views)
     now = views.ready()
     assert now is not None

@@ -5,6 +5,7 @@ nor their names, reasons or past, unless the site shows them (`others = "shown"`
 """
 
 import gzip
+import math
 import re
 import threading
 import time
@@ -40,6 +41,10 @@ OF_NO_JOB: Final = frozenset({
 
 LONG_S: Final = 0.005
 """A picture that takes longer to make is made aside."""
+
+SELDOM: Final = 10.0
+OLDEST_S: Final = 1.0
+"""Turns may follow each other closely. A large picture rests for so many times as long as it took, up to a second."""
 
 PIECE: Final = 100
 """Records that are written as JSON in one go; the interpreter is not free meanwhile."""
@@ -222,6 +227,7 @@ class Views:
         self._latest = latest
         self._picture: Picture | None = None
         self._took_s = 0.0
+        self._rests_until = -math.inf
         self._lock = threading.Lock()
         self._making = threading.Lock()
 
@@ -232,7 +238,7 @@ class Views:
             return picture
         if self._took_s < LONG_S:
             return None
-        if self._making.acquire(blocking=False):
+        if time.monotonic() >= self._rests_until and self._making.acquire(blocking=False):
             threading.Thread(target=self._make, name="picture", daemon=True).start()
         return picture
 
@@ -252,8 +258,10 @@ class Views:
                     was = old.bodies.get(address) if old else None
                     if was is not None and was.uses:
                         new.make(address, how, was.is_packed)
+                rests_s = min(SELDOM * (time.thread_time() - began), OLDEST_S)
             with self._lock:
                 self._picture, self._took_s = new, took_s
+                self._rests_until = time.monotonic() + rests_s
         finally:
             self._making.release()
 
