@@ -368,7 +368,7 @@ TokensFile = Annotated[
 
 @app_of_tokens.command("add")
 def add_token(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is: the login name, for a user. No number.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The owner; for the role user a login name, no number.")],
     role: Annotated[str, typer.Option(metavar="ROLE", help="viewer, user or operator.")] = "user",
     config: Config = None,
     file: TokensFile = None,
@@ -399,7 +399,7 @@ def list_tokens(config: Config = None, file: TokensFile = None, as_json: Json = 
 
 @app_of_tokens.command("remove")
 def remove_token(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the token.")],
     config: Config = None,
     file: TokensFile = None,
 ) -> None:

@@ -99,7 +99,7 @@ def install(
     files = setup(options, now, user=daemon, uid=uid, ready=ready)
     notes = notes_of(options, now, files)
     if uid is None:
-        notes.append(f"There is no account '{daemon}' here: put its number into PLACERS of the plugin.")
+        notes.append(f"There is no account '{daemon}' here: put its uid into PLACERS of the plugin.")
     if write is not None:
         write.mkdir(parents=True, exist_ok=True)
         for file in files:
@@ -124,7 +124,7 @@ def release(
         str, typer.Option("--unless-ready", metavar="URL", help="Do nothing if the daemon says there that it is ready.")
     ] = "",
     patience: Annotated[
-        float, typer.Option("--patience", min=0, metavar="SECONDS", help="How long it may not be ready first.")
+        float, typer.Option("--patience", min=0, metavar="SECONDS", help="Act only if it was not ready for so long.")
     ] = 0.0,
     unit: Annotated[
         str,

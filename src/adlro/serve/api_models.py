@@ -152,7 +152,7 @@ class JobsAsked(Asked):
     search: Annotated[str, StringConstraints(pattern=PLAIN, max_length=200)] = Field(
         "", description="A text in the id, family, partition, name or user; of others' jobs name and user do not count."
     )
-    sort: Sort = Field("", description="Empty: those that run, those that wait by predicted start, the rest.")
+    sort: Sort = Field("", description="Empty: running jobs, waiting jobs by predicted start, the rest.")
     order: Literal["asc", "desc"] = "asc"
     offset: int = Field(0, ge=0, le=10_000_000)
     limit: int = Field(100, ge=1, le=1000)
@@ -318,7 +318,7 @@ class JobsOut(Out):
     offset: int
     limit: int
     time_s: float
-    backend: str = Field("", description="As in the state; with shadow the jobs would start, and do not.")
+    backend: str = Field("", description="As in the state. With shadow, starts are not carried out.")
 
 
 class IdOut(Out):

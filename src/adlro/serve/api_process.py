@@ -113,7 +113,7 @@ class Copy:
             return answer.result(CALL_S)
         except TooLateError:
             raise BackendError(
-                f"the daemon did not answer within {CALL_S:.0f} s. It may still do what it was asked to: look first."
+                f"the daemon did not answer within {CALL_S:.0f} s. It may still carry out the request: check first."
             ) from None
         except OSError:
             raise BackendError("the daemon has ended.") from None

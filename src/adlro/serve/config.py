@@ -184,17 +184,17 @@ class ApiTable(Schema):
     body_s: float = Field(default=10.0, gt=0, description="Seconds within which the body of a request must be there.")
     most_streams: int = Field(default=100, ge=1, le=10_000, description="Most listeners to events at a time.")
     head_s: float = Field(
-        default=10.0, gt=0, le=600, description="Seconds within which the head of a request must be there."
+        default=10.0, gt=0, le=600, description="Seconds within which the headers of a request must arrive."
     )
     idle_s: float = Field(
-        default=20.0, gt=0, le=3600, description="A connection without a request is closed after so many seconds."
+        default=20.0, gt=0, le=3600, description="Seconds after which a connection without a request is closed."
     )
-    most_connections: int = Field(default=1000, ge=10, le=1_000_000, description="Most connections at a time …")
+    most_connections: int = Field(default=1000, ge=10, le=1_000_000, description="Most connections at a time.")
     most_per_address: int = Field(
         default=250,
         ge=1,
         le=1_000_000,
-        description="… and from one address; more where a proxy stands in front of it.",
+        description="Most connections from one address; raise it behind a proxy.",
     )
 
 

@@ -223,12 +223,12 @@ def _config_findings(commands: Commands | None) -> Iterator[Finding]:
             "Shadow mode does not need this.",
         )
     wants = (
-        ("SchedulerType", "sched/backfill", "odd", "sched/builtin ignores what is let go out of order"),
+        ("SchedulerType", "sched/backfill", "odd", "sched/builtin starts jobs only in the order of their priority"),
         ("SelectType", "select/cons_tres", "missing", "only select/cons_tres gives out GPUs"),
         ("GresTypes", "gpu", "missing", "without it Slurm knows no GPUs"),
         ("JobSubmitPlugins", "lua", "odd", "ADLRO places only jobs that are submitted with --hold and "
          "--comment=adlro:held. 'adlro slurm install --dry-run' shows the plugin that does this for your users"),
-        ("JobRequeue", "1", "odd", "jobs cannot be put back, and do not come back when a node dies"),
+        ("JobRequeue", "1", "odd", "jobs cannot be requeued, not even when their node fails"),
     )  # fmt: skip
     for key, wanted, verdict, text in wants:
         value = config.get(key, "")
@@ -236,7 +236,7 @@ def _config_findings(commands: Commands | None) -> Iterator[Finding]:
         yield Finding(key, "good" if good else verdict, f"is {value}" if good else f"is {value or 'not set'}: {text}")
     age = re.match(r"\d+", config.get("MinJobAge", ""))
     if age and not 30 <= int(age[0]) <= 3600:
-        yield Finding("MinJobAge", "odd", f"is {age[0]} s: from 60 to 600 jobs are seen to end and looks stay cheap")
+        yield Finding("MinJobAge", "odd", f"is {age[0]} s: choose 60 to 600 s, to see jobs end and read quickly")
     if _has_no_default_memory(config, {}):
         yield Finding(
             "DefMemPerCPU",

@@ -260,7 +260,7 @@ function keepOpen(part, change) {
 
 function outputParts(output) {
   const quiet = (words) => [element("p", { class: "quiet" }, words)];
-  if (output === null) return quiet("The end of what it wrote.");
+  if (output === null) return quiet("The end of its output.");
   if (output.refused) return quiet(output.refused);
   const part = (name, text, size) => {
     const all = size ? ` ${bytes(size)}` : "";
