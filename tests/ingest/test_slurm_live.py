@@ -33,7 +33,7 @@ from adlro.ingest.slurm import (
     version_in,
     whole_numbers,
 )
-from adlro.ingest.slurm_jobs import FamilyRule, Naming, comment_with, down_of, sites_of, words_in
+from adlro.ingest.slurm_jobs import FamilyRule, Naming, comment_with, down_of, sites_of, told_of, words_in
 from adlro.ingest.slurm_live import FORGOTTEN_S, Commands, CommandSource, Reader, Rest, RestSource
 from adlro.ingest.telemetry.names import model_of
 
@@ -249,6 +249,29 @@ def test_a_job_that_is_held_for_us_and_that_we_cannot_place_is_to_be_given_back(
     assert reason in live.reason
     not_ours = read_one(job(**{"partition": "gpu", **change, "comment": "", "node_list": "volta0"}), naming, TWO_MODELS)
     assert not_ours.setback is Setback.NONE
+
+
+def test_a_job_that_was_moved_to_another_partition_after_we_placed_it_is_given_back() -> None:
+    placed = runs(state="PENDING", states=("PENDING",), reason="Resources", node_list="", start_unix=None, detail=())
+    naming = replace(NAMING, partitions=frozenset(["gpu"]))
+    assert read_one(placed, naming).setback is Setback.NONE
+    moved = read_one(replace(placed, partition="cpu"), naming)
+    assert (moved.managed, moved.setback) == (False, Setback.UNPLACEABLE)
+
+
+@pytest.mark.parametrize("listed", ["1-200000", "nonsense"])
+def test_an_array_whose_tasks_cannot_be_read_is_given_back(listed: str) -> None:
+    live = read_one(job(array="7", tasks=listed))
+    assert (live.id, live.setback) == ("7", Setback.UNPLACEABLE)
+
+
+def test_an_array_whose_list_of_tasks_slurm_shortens_has_its_own_name() -> None:
+    told, _ = told_of([job(array="7", tasks="1,3,5,...")], sites_of([node()], NAMING)[0], NAMING, NOW, True)
+    assert {each.together for each in told} == {"7"}
+
+
+def test_words_in_the_line_for_people_are_no_marks() -> None:
+    assert words_in("mine [adlro: waits for adlro:held jobs] adlro:decision=d1") == {"decision": "d1"}
 
 
 def test_gpus_asked_for_on_one_node_are_never_split_over_two() -> None:

@@ -16,7 +16,7 @@ from adlro.decide.catalogue import find_policy
 from adlro.serve.guard import Guarded, Limits
 from adlro.serve.live_view import Scenes, as_said
 from adlro.serve.orchestrator import Orchestrator, Settings
-from adlro.serve.reasons import Judge, Standing, given_back, parts_at, passed_over, short_reason, why
+from adlro.serve.reasons import Judge, Standing, parts_at, short_reason, why
 from adlro.serve.service import Decision, Mention, Start, Why, with_names
 from adlro.serve.words import moment, short_names, spell
 
@@ -300,38 +300,31 @@ def in_short(short: str, start: Start | None = None, dominant: str = "resources"
 @pytest.mark.usefixtures("vienna")
 def test_the_line_for_squeue_has_what_the_job_waits_for_and_when_it_starts() -> None:
     start = Start("a", NOON_S + 6600, NOON_S + 8400, NOON_S + 15000)
-    wanted = "adlro: waits for 4 v100 on one node; start about 14:20 (13:50-16:10) CET"
+    wanted = "waits for 4 v100 on one node; start about 14:20 (13:50-16:10) CET"
     assert in_short("waits for 4 v100 on one node", start) == wanted
 
 
 @pytest.mark.usefixtures("vienna")
 def test_a_start_on_another_day_has_its_date_and_so_has_the_end_of_its_interval() -> None:
     start = Start("a", NOON_S + 43000, NOON_S + 86400, NOON_S + 2 * 86400)
-    assert in_short("x", start) == "adlro: x; start about Nov 16 12:00 (today 23:56-Nov 17 12:00) CET"
+    assert in_short("x", start) == "x; start about Nov 16 12:00 (today 23:56-Nov 17 12:00) CET"
 
 
 @pytest.mark.usefixtures("vienna")
 def test_a_start_in_the_past_is_expected_any_moment_and_one_that_is_not_foreseen_is_said_so() -> None:
-    assert in_short("x", Start("a", NOON_S - 9, NOON_S - 5, NOON_S + 5)) == "adlro: x; start expected any moment"
-    assert in_short("x") == "adlro: x; start not foreseen yet"
-    assert in_short("x", dominant="never") == "adlro: x"
+    assert in_short("x", Start("a", NOON_S - 9, NOON_S - 5, NOON_S + 5)) == "x; start expected any moment"
+    assert in_short("x") == "x; start not foreseen yet"
+    assert in_short("x", dominant="never") == "x"
 
 
 @pytest.mark.usefixtures("vienna")
 @given(text=st.text(max_size=200))
 def test_no_line_for_squeue_is_too_long_or_has_a_sign_that_scontrol_misreads(text: str) -> None:
     start = Start("a", NOON_S + 43000, NOON_S + 86400, NOON_S + 2 * 86400)
-    for line in (in_short(text, start), given_back(text), passed_over(text, f"when {text} ends")):
-        assert line.startswith("adlro: ")
+    for line in (in_short(text, start), in_short(text)):
         assert len(line) <= 100
         assert re.fullmatch(r"[A-Za-z0-9 _.,:;()+/@<>*-]+", line)
     assert in_short(text, start).endswith("CET")
-
-
-def test_a_job_that_is_given_back_or_passed_over_has_its_line() -> None:
-    assert given_back("--exclusive is not ours") == "adlro: given back to Slurm: --exclusive is not ours"
-    wanted = "adlro: passed over: Slurm limit QOSMaxGRESPerUser; tried again when a job of ann ends"
-    assert passed_over("Slurm's limit QOSMaxGRESPerUser", "when a job of ann ends") == wanted
 
 
 @pytest.mark.usefixtures("vienna")
@@ -345,8 +338,8 @@ def test_a_job_that_is_passed_over_says_what_the_cluster_said_and_when_it_is_tri
     scene = Scenes().scene(snapshot(job), as_said)
     text = "A limit keeps it from starting (QOSMaxGRESPerUser); it is tried again when a job of ann ends."
     for held, line in (
-        (text, "adlro: passed over: QOSMaxGRESPerUser; tried again when a job of ann ends"),
-        ("It is refused.", "adlro: passed over: It is refused"),
+        (text, "passed over: QOSMaxGRESPerUser; tried again when a job of ann ends"),
+        ("It is refused.", "passed over: It is refused"),
     ):
         found = why(Standing(scene, scene.view, "fcfs", "fcfs", held={"a": held}), job, None)
         assert (found.dominant, found.text) == ("refused", held)

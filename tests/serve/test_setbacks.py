@@ -55,7 +55,14 @@ def test_a_limit_of_a_user_also_holds_up_his_jobs_that_ask_for_as_much() -> None
     setbacks.look(snapshot(limited(gpus=2)))
     same, small = waiting("same", user="ann", gpus=2), waiting("small", user="ann", gpus=1)
     other = waiting("other", user="bob", gpus=8)
-    assert names(setbacks, same, small, other) == {"same"}
+    elsewhere = replace(waiting("elsewhere", user="ann", gpus=2), qos="large")
+    assert names(setbacks, same, small, other, elsewhere) == {"same"}
+
+
+def test_a_limit_on_cpus_says_nothing_about_jobs_with_as_many_gpus() -> None:
+    setbacks = Setbacks(Clock())
+    setbacks.look(snapshot(limited(said="Slurm says QOSMaxCpuPerUserLimit")))
+    assert not names(setbacks, waiting("same", user="ann", gpus=4))
 
 
 def test_a_limit_of_an_array_holds_up_nobody_else() -> None:
@@ -115,7 +122,8 @@ def test_a_limit_is_forgotten_when_the_job_was_changed() -> None:
 def test_a_job_that_lost_two_places_goes_back() -> None:
     setbacks = Setbacks(Clock())
     lost = replace(waiting("j"), setback=Setback.PLACE, reason="Slurm says ReqNodeNotAvail", decision="d1")
-    assert not setbacks.look(snapshot(lost)).give_back
+    first = setbacks.look(snapshot(lost))
+    assert (first.give_back, first.withdraw) == ({}, ("j",))
     assert not setbacks.look(snapshot(lost)).give_back  # the same place: it was not tried again yet
     assert names(setbacks, lost) == {"j"}  # for some seconds it is passed over
     assert setbacks.look(snapshot(replace(lost, decision="d2"))).give_back == {

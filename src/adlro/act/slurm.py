@@ -318,11 +318,13 @@ class CommandWay:
         self._run(["scontrol", "update", f"JobId={place.job}", *words])
         self._run(["scontrol", "release", place.job])
 
-    def withdraw(self, job: str, comment: str) -> None:
-        """Hold a job that was let go and has not begun, then unpin it: in between it cannot start elsewhere.
+    def withdraw(self, job: str, marked: str, comment: str) -> None:
+        """Hold a job that was let go and has not begun, then unpin it. `marked` says first whose the hold is: whoever
+        dies in between leaves a job that is held for us, and not one that its user seems to hold.
 
         slurmrestd has no word for this: its hold is an administrator's, which is not ours to end.
         """
+        self.note(job, marked)
         self._run(["scontrol", "uhold", job])
         self._run(["scontrol", "update", f"JobId={job}", "ReqNodeList=", f"Comment={comment}"])
 
@@ -639,9 +641,9 @@ class Slurm:
         commands = self._commands
         if commands is None:
             raise NotNowError("putting a job back needs the command line, which was not given")
-        held = told.comment(decision="", placed="", held="yes")
+        marked, held = told.comment(held="yes"), told.comment(decision="", placed="", held="yes")
         if told.is_pending and not told.is_held:  # let go to a place, and it has not begun
-            self._say(lambda _: commands.withdraw(told.live.id, held), commands)
+            self._say(lambda _: commands.withdraw(told.live.id, marked, held), commands)
             return ""
         if told.live.state is JobState.WAITING:
             return "it waits already"

@@ -24,6 +24,11 @@ class JobState(StrEnum):
 
 
 ENDED: frozenset[JobState] = frozenset([JobState.FINISHED, JobState.FAILED, JobState.CANCELLED])
+PLACES: frozenset[JobState] = frozenset([JobState.PLACED, JobState.RUNNING])
+"""States in which a job holds its place."""
+
+RESERVED = "reserved"
+"""The first word of the reason in `Snapshot.down` of a node that is reserved for others."""
 
 
 class Setback(StrEnum):
@@ -70,6 +75,7 @@ class LiveJob:
     reason: str = ""  # what the back end says of it, in its own words
     decision: str = ""  # the decision that placed it, as the back end keeps it: "" if none of ours did
     partition: str = ""  # the queue it was submitted to, where the cluster has several
+    qos: str = ""  # the cluster's word for the set of limits that count for it
     setback: Setback = Setback.NONE  # why it does not start although it waits for us; `reason` has the words
 
 

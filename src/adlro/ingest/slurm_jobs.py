@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
-from adlro.core.ports import JobState, LiveJob, Part, Setback
+from adlro.core.ports import RESERVED, JobState, LiveJob, Part, Setback
 from adlro.core.records import CPU_ONLY, Cluster, GpuModel, Gpus, Job, Link, Node
 from adlro.ingest.slurm import (
     INDEX_TYPE,
@@ -85,6 +85,7 @@ is 30 s by default).
 
 DEFAULT_NETWORK: Final = Link("ethernet-10g", 2.5)
 _OURS: Final = re.compile(r"(?:^|(?<=\s))adlro:([a-z]+)(?:=(\S*))?(?=\s|$)")
+LONGEST_LINE: Final = 160
 _LINE: Final = re.compile(r"\[adlro: [^\]]*\]")
 """What users are told in the comment: [adlro: waits for 4 v100 on one node; start about 14:20]."""
 
@@ -207,7 +208,8 @@ class Told:
 
 def words_in(comment: str) -> dict[str, str]:
     """Our words in a comment: {"decision": "17", "held": "yes"}."""
-    return {name: value or ("yes" if name in MARKS else "") for name, value in _OURS.findall(comment)}
+    words = _OURS.findall(_LINE.sub(" ", comment))
+    return {name: value or ("yes" if name in MARKS else "") for name, value in words}
 
 
 def comment_with(comment: str, words: Mapping[str, str], line: str = "") -> str:
@@ -217,7 +219,7 @@ def comment_with(comment: str, words: Mapping[str, str], line: str = "") -> str:
     """
     text = " ".join(_OURS.sub(" ", _LINE.sub(" ", comment)).split())
     ours = [f"adlro:{name}" if name in MARKS else f"adlro:{name}={value}" for name, value in words.items() if value]
-    told = [f"[adlro: {re.sub(r'[^ -Z^-~]', ' ', line)}]"] if line else []
+    told = [f"[adlro: {re.sub(r'[^ -Z^-~]', ' ', line)[:LONGEST_LINE]}]"] if line else []
     return " ".join([*([text] if text else []), *told, *ours])
 
 
@@ -300,8 +302,8 @@ class Reserved:
     def in_words(self) -> str:
         """For people."""
         if self.is_active:
-            return f"reserved ({self.name}) until {_clock(self.end_unix)}"
-        return f"reserved ({self.name}) from {_clock(self.start_unix)}"
+            return f"{RESERVED} ({self.name}) until {_clock(self.end_unix)}"
+        return f"{RESERVED} ({self.name}) from {_clock(self.start_unix)}"
 
 
 def _clock(unix: float) -> str:
@@ -404,11 +406,18 @@ def told_of(
     told: list[Told] = []
     busy = _tasks_at_work(jobs)
     for job in without_met_dependencies(jobs):
-        if not _is_in(job, naming) and not job.node_list and not is_held_for_us(job, words_in(job.comment)):
+        if not _is_in(job, naming) and not job.node_list and not waits_for_us(job):
             continue
         for each, is_task in _tasks(job, busy, look.notes):
             told.append(_told(each, is_task, look))
     return told, look.notes
+
+
+def waits_for_us(job: SlurmJob) -> bool:
+    """Whether a job is held for us, or was let go to a place of ours and has not begun."""
+    words = words_in(job.comment)
+    was_placed = job.state == "PENDING" and "decision" in words and bool(job.required_nodes) and not is_held(job)
+    return was_placed or is_held_for_us(job, words)
 
 
 def _is_in(job: SlurmJob, naming: Naming) -> bool:
@@ -463,8 +472,8 @@ def _tasks(job: SlurmJob, busy: Mapping[str, int], notes: list[str]) -> Iterator
     listed, _, limit = job.tasks.partition("%")
     tasks = whole_numbers(listed)
     if not tasks:
-        notes.append(f"array {job.array}: its tasks '{job.tasks[:40]}' cannot be read; it was left to Slurm")
-        yield replace(job, comment=""), False
+        notes.append(f"array {job.array}: its tasks '{job.tasks[:40]}' cannot be read; it is left to Slurm")
+        yield replace(job, special="its list of tasks cannot be read"), False
         return
     if len(tasks) > MOST_TASKS:
         notes.append(f"array {job.array}: {len(tasks)} tasks wait; {MOST_TASKS} are looked at")
@@ -484,7 +493,7 @@ def _told(job: SlurmJob, is_task: bool, look: Look) -> Told:
         models = verdict.models
         if verdict.problem and stands.managed and verdict.is_for_good:
             stands = Standing(state, False, verdict.problem, Setback.UNPLACEABLE)
-        elif verdict.problem:
+        elif verdict.problem and stands.setback is Setback.NONE:
             stands = Standing(state, False, verdict.problem)
     ran = state in (JobState.RUNNING, *ENDS.values()) and job.start_unix is not None
     return Told(
@@ -502,13 +511,20 @@ def _told(job: SlurmJob, is_task: bool, look: Look) -> Told:
             reason=stands.reason,
             decision=words.get("decision", ""),
             partition=job.partition,
+            qos=job.qos,
             setback=stands.setback,
         ),
         job,
         words,
         is_task,
-        f"{job.array}_[{job.tasks.partition('%')[0]}]" if is_task and job.tasks else job.id,
+        _together(job) if is_task and job.tasks else job.id,
     )
+
+
+def _together(job: SlurmJob) -> str:
+    """The tasks that wait in one record, as one name; the whole array where Slurm has shortened the list with dots."""
+    listed = job.tasks.partition("%")[0]
+    return job.array if "..." in listed else f"{job.array}_[{listed}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -563,6 +579,8 @@ def _let_go(job: SlurmJob, words: Mapping[str, str], look: Look) -> Standing:
     said = f"Slurm says {why}"
     if job.restarts > _whole(words.get("restarts", "0")):
         return Standing(JobState.WAITING, True, f"{job.reason}: put back after it began")
+    if not _is_in(job, look.naming):
+        return Standing(JobState.WAITING, False, f"it was moved to partition {job.partition}", Setback.UNPLACEABLE)
     if NEVER_STARTS.match(job.reason):
         return Standing(JobState.WAITING, False, said, Setback.UNPLACEABLE)
     if job.reason.startswith(LIMITS):

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from adlro.core.accounts import Account
 from adlro.core.errors import BackendError, TelemetryError
-from adlro.core.ports import ENDED, JobState, LiveJob, Part, Setback, Snapshot
+from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Part, Setback, Snapshot
 from adlro.core.records import Job
 from adlro.ingest.as_user import run_as
 from adlro.ingest.slurm import (
@@ -260,7 +260,7 @@ class Commands:
         self._timeout_s = timeout_s
         # Not the whole environment: SQUEUE_FORMAT, SBATCH_… and the like would change what is said.
         self._environment = {name: os.environ[name] for name in ("PATH", "HOME", "USER", "TZ") if name in os.environ}
-        self._environment |= {"LC_ALL": "C.UTF-8"}
+        self._environment |= {"LC_ALL": "C.UTF-8", "SLURM_BITSTR_LEN": "0"}  # lists of tasks are not shortened
         if conf or os.environ.get("SLURM_CONF"):
             self._environment["SLURM_CONF"] = conf or os.environ["SLURM_CONF"]
         self._version: tuple[int, int] | None = None
@@ -569,7 +569,7 @@ class Leaks:
         """
         held: dict[tuple[str, str], int] = {}
         for job in jobs:
-            for part in job.parts if job.state is JobState.RUNNING else ():
+            for part in job.parts if job.state in PLACES else ():
                 held[part.node, part.model] = held.get((part.node, part.model), 0) + part.count
         leaks = {
             at: extra
@@ -587,7 +587,7 @@ class Leaks:
             reason = "Slurm counts these GPUs as used, and no job has them"
             found.append(
                 LiveJob(
-                    f"leak@{node}",
+                    f"leak@{node}/{model}",
                     books,
                     JobState.RUNNING,
                     (Part(node, model, count),),

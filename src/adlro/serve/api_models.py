@@ -305,6 +305,7 @@ class JobOut(Out):
     reason: str
     decision: str
     partition: str = Field(description='The queue it was submitted to; "" where the cluster has no queues.')
+    qos: str = Field(description='The name of the limits that count for it; "" where the cluster has none.')
     setback: Setback = Field(description="What keeps a waiting job from starting, besides a lack of room.")
     is_hidden: bool = Field(description="It is another's: user, name and reason are not shown.")
 

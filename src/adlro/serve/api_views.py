@@ -18,12 +18,11 @@ from typing import Any, Final, final
 
 from pydantic_core import to_json
 
-from adlro.core.ports import ENDED, JobState, LiveJob, Part, Setback
+from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Part, Setback
 from adlro.core.records import WHOLE_GPU, Cluster, Node
 from adlro.serve.pace import breathe, paced
 from adlro.serve.service import Alarm, Decision, Event, Mention, Start, State, Who, Why, with_names
 
-HELD: Final = (JobState.RUNNING, JobState.PLACED)
 MOST_ALARMS: Final = 100
 MOST_HISTORY: Final = 500
 MOST_KEPT: Final = 4096
@@ -197,7 +196,7 @@ def picture_of(state: State) -> Picture:
 
     by_id = {live.id: live for live in jobs}
     breathe()
-    held = sorted((live for live in jobs if live.state in HELD), key=lambda live: live.started_s or float("inf"))
+    held = sorted((live for live in jobs if live.state in PLACES), key=lambda live: live.started_s or float("inf"))
     breathe()
     waiting = sorted((live for live in jobs if live.state is JobState.WAITING), key=by_start)
     breathe()
@@ -296,7 +295,8 @@ def job_shown(live: LiveJob, eyes: Eyes) -> dict[str, Any]:
         "state": live.state, "parts": live.parts, "started_s": live.started_s, "ended_s": live.ended_s,
         "starts": live.starts, "managed": live.managed, "exit_code": live.exit_code, "signal": live.signal,
         "reason": live.reason if seen else "", "decision": live.decision,
-        "partition": live.partition, "setback": live.setback if seen else Setback.NONE, "is_hidden": not seen,
+        "partition": live.partition, "qos": live.qos if seen else "",
+        "setback": live.setback if seen else Setback.NONE, "is_hidden": not seen,
     }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from adlro.core.compiled import compiled, compiled_alone
 from adlro.core.engine import LIVE, PROGRESS, Truth, rise, set_end
 from adlro.core.errors import CatalogueError, ConfigError
 from adlro.core.policy import Policy
-from adlro.core.ports import ENDED, JobState, LiveJob, Part, Snapshot
+from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Part, Snapshot
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Job, Placing, Speed, SpeedOf
 from adlro.core.rules import (
     add_free,
@@ -59,7 +59,6 @@ UNKNOWN_FAMILY: Final = "uniform"
 SPARE_ROWS: Final = 1024
 """Rows of jobs that are gone are kept until there are more of them than of live jobs, and than this."""
 
-PLACES: Final = frozenset([JobState.PLACED, JobState.RUNNING])
 
 Masks = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

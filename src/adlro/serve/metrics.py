@@ -16,7 +16,7 @@ from typing import Final, final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from adlro.core.ports import ENDED, JobState, LiveJob, Snapshot
+from adlro.core.ports import ENDED, PLACES, RESERVED, JobState, LiveJob, Snapshot
 from adlro.core.records import WHOLE_GPU
 from adlro.serve.service import Alarm, State, Tick
 
@@ -31,7 +31,6 @@ WAITS_S: Final = (
 """Bounds of the histogram of the time that jobs waited."""
 
 LIVE: Final = (JobState.WAITING, JobState.PLACED, JobState.RUNNING)
-HELD: Final = (JobState.PLACED, JobState.RUNNING)
 WAITED: Final = (JobState.WAITING, JobState.PLACED)
 BEGAN: Final = (JobState.RUNNING, JobState.FINISHED, JobState.FAILED)
 
@@ -48,8 +47,6 @@ ALARMS: Final = (
 GIVEN_BACK: Final = "given-back"
 """The kind of alarm of a job that is left to the cluster's own scheduler."""
 
-RESERVED: Final = "reserved"
-"""How the reason of a node begins that takes no jobs because of a reservation."""
 
 REFUSALS: Final = (
     ("limit", re.compile(r"qos|assoc|limit|max\w*per|license|quota", re.IGNORECASE)),
@@ -337,7 +334,7 @@ def held_by_node(snapshot: Snapshot) -> HeldByNode:
     """How many GPUs jobs hold by node and model; a share of one counts as its share."""
     held: HeldByNode = {}
     for live in snapshot.jobs:
-        if live.state in HELD:
+        if live.state in PLACES:
             for part in live.parts:
                 at = (part.node, part.model)
                 held[at] = held.get(at, 0.0) + part.count * live.job.share / WHOLE_GPU

@@ -16,7 +16,7 @@ import numpy as np
 
 from adlro.core.errors import AdlroError, BackendError, CatalogueError, StoreError
 from adlro.core.policy import Policy
-from adlro.core.ports import ENDED, Answer, Backend, JobState, LiveJob, Order, Part, Setback, Snapshot
+from adlro.core.ports import ENDED, PLACES, Answer, Backend, JobState, LiveJob, Order, Part, Setback, Snapshot
 from adlro.core.tables import QUEUED, REFUSED, START
 from adlro.decide.catalogue import find_policy
 from adlro.normalise.pack import why_refused
@@ -24,7 +24,7 @@ from adlro.serve.compared import Outcome, Window
 from adlro.serve.drift import Watch, in_words
 from adlro.serve.foresight import Foresight, changed_snapshot
 from adlro.serve.guard import Chosen, Decided, Guarded, Limits
-from adlro.serve.live_view import PLACES, Carried, Corrections, Scene, Scenes
+from adlro.serve.live_view import Carried, Corrections, Scene, Scenes
 from adlro.serve.predicting import Measured, Runtimes, measured, pace
 from adlro.serve.reasons import Explaining, Judge, Standing, short_reason, why, why_started
 from adlro.serve.service import (
@@ -502,9 +502,14 @@ class Orchestrator:
             self._tell(heard, snapshot.time_s, "limit", text, id)
         if seen.withdraw:
             try:
-                self._backend.act([Order(id, "") for id in seen.withdraw])
+                answers = self._backend.act([Order(id, "") for id in seen.withdraw])
             except BackendError as error:
+                answers = []
                 self._tell_once(heard, snapshot.time_s, "backend", f"the cluster did not take the orders: {error}")
+            for answer in answers:
+                if not answer.done:
+                    text = f"job {answer.job} could not be held again: {answer.said}."
+                    self._tell_once(heard, snapshot.time_s, "refused", text)
         self._give_back(seen.give_back, snapshot.time_s, heard)
 
     def _give_back(self, reasons: Mapping[str, str], time_s: float, heard: Heard) -> None:
@@ -525,7 +530,7 @@ class Orchestrator:
             elif answer.is_final:
                 self._not_taken.add(answer.job)
             else:
-                text = f"job {answer.job} could not be given back: {answer.said}. It is tried again every turn."
+                text = f"job {answer.job} could not be given back: {answer.said}. It is tried again."
                 self._tell_once(heard, time_s, "given-back", text)
 
     # ---- what is decided now -----------------------------------------------------------------------------------------
@@ -723,7 +728,7 @@ class Orchestrator:
         due.sort(key=lambda job: self._start_of(standing, job.id))
         lines = {}
         for job in due[: self._settings.annotated]:
-            line = short_reason(why(standing, job, None), now_s=snapshot.time_s).removeprefix("adlro: ")
+            line = short_reason(why(standing, job, None, in_full=False), now_s=snapshot.time_s)
             if line != self._lines.get(job.id, ("", 0.0))[0]:
                 lines[job.id] = line
             self._lines[job.id] = line, now

@@ -10,7 +10,7 @@ from typing import Final, final
 import numpy as np
 
 from adlro.core.compiled import compiled_alone, widened
-from adlro.core.ports import ENDED, JobState, LiveJob, Part
+from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Part
 from adlro.core.records import CPU_ONLY, WHOLE_GPU
 from adlro.core.rules import fits, in_queue, queue_position, runtime
 from adlro.core.tables import FOREVER, NOBODY, REFUSED, Floats, Ints, View
@@ -22,7 +22,7 @@ from adlro.decide.outlook import tightest_spot
 from adlro.decide.reserving import by_expected_end, imagined, reserve
 from adlro.normalise.pack import why_refused
 from adlro.serve.guard import STARVATION, Chosen
-from adlro.serve.live_view import PLACES, Scene, copied, open_nodes
+from adlro.serve.live_view import Scene, copied, open_nodes
 from adlro.serve.service import Alternative, Decision, Mention, Start, Why
 from adlro.serve.starvation import sites_taken
 from adlro.serve.words import about, clock, day, plain_ascii, short_names, spell, zone
@@ -307,9 +307,9 @@ def mention_of(scene: Scene, id: str) -> Mention:
 
 
 def short_reason(why: Why, start: Start | None = None, now_s: float | None = None) -> str:
-    """What a job waits for and its predicted start, in one line for Slurm's AdminComment.
+    """What a job waits for and its predicted start, in one line for the comment of a Slurm job.
 
-    "adlro: waits for 4 v100 on one node; start about 14:20 (13:50-16:10) CET". Times are in the daemon's time zone; the
+    "waits for 4 v100 on one node; start about 14:20 (13:50-16:10) CET". Times are in the daemon's time zone; the
     date is there unless it is today's. `start` is `why.start` unless given.
     """
     what = why.short or f"{why.state}, {why.dominant}"
@@ -318,27 +318,17 @@ def short_reason(why: Why, start: Start | None = None, now_s: float | None = Non
     return one_line(what, when_in_short(start or why.start, time.time() if now_s is None else now_s))
 
 
-def given_back(reason: str) -> str:
-    """The line of a job that ADLRO leaves to Slurm."""
-    return one_line(f"given back to Slurm: {reason}")
-
-
-def passed_over(reason: str, until: str = "") -> str:
-    """The line of a job that the cluster refused to start: the cause, and what must change before it is tried again."""
-    return one_line(f"passed over: {reason}", f"tried again {until}" if until else "")
-
-
 def one_line(what: str, then: str = "") -> str:
     """A line that scontrol takes as it is: plain ASCII without quotes, at most LONGEST_LINE characters.
 
     What is too long is cut in `what`; `then` stays whole as far as that is possible.
     """
     rest = f"; {plain_ascii(then)}" if then else ""
-    room = max(LONGEST_LINE - len("adlro: ") - len(rest), 20)
+    room = max(LONGEST_LINE - len(rest), 20)
     what = plain_ascii(what)
     if len(what) > room:
         what = what[: room - 3].rstrip() + "..."
-    return f"adlro: {what}{rest}"[:LONGEST_LINE]
+    return f"{what}{rest}"[:LONGEST_LINE]
 
 
 def when_in_short(start: Start | None, now_s: float) -> str:

@@ -4,11 +4,12 @@ A refusal is remembered with its reason, and the job is passed over until what c
 its GPUs count as free. What ADLRO cannot place as well as the cluster's own scheduler is given back to that.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, final
 
-from adlro.core.ports import ENDED, JobState, LiveJob, Setback, Snapshot
+from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Setback, Snapshot
 from adlro.core.records import Job
 
 BACK_OFF_S: Final = 30.0
@@ -32,10 +33,8 @@ LOST_S: Final = 15.0
 PER_USER: Final = "User"
 """In the reason of a limit that counts the jobs of one user."""
 
-OF_AN_ARRAY: Final = "Array"
-"""In the reason of a limit that an array has set for its own tasks."""
-
-PLACES: Final = (JobState.PLACED, JobState.RUNNING)
+BY_SIZE: Final = re.compile(r"GRES|Jobs|Submit")
+"""In the reason of a limit on GPUs or on the number of jobs: what asks for as many GPUs or more is over it as well."""
 
 
 @dataclass(slots=True)
@@ -54,6 +53,7 @@ class Limit:
     said: str
     job: Job
     partition: str
+    qos: str
     since: float
     until: float  # tried again then, whatever happens
     has_ended: bool = False  # a job that may have counted towards it has ended
@@ -70,8 +70,8 @@ class Limit:
 
     def holds_up(self, job: LiveJob) -> bool:
         """Whether it also keeps another job from starting: one of the same user that asks for as much or more."""
-        is_alike = job.job.user == self.job.user and job.partition == self.partition
-        return is_alike and job.job.gpus >= self.job.gpus > 0 and OF_AN_ARRAY not in self.said
+        is_alike = (job.job.user, job.partition, job.qos) == (self.job.user, self.partition, self.qos)
+        return is_alike and job.job.gpus >= self.job.gpus > 0 and BY_SIZE.search(self.said) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +116,8 @@ class Setbacks:
                     self._limit(job, now)
             elif self._lost(job) >= MOST_LOSSES:
                 give_back[job.id] = f"{job.reason}, {MOST_LOSSES} times"
+            else:
+                withdraw.append(job.id)  # else Slurm might start it there after all, where others have been placed
         return Seen(give_back, tuple(withdraw), new)
 
     def _note_ends(self, there: Mapping[str, LiveJob]) -> None:
@@ -142,7 +144,7 @@ class Setbacks:
     def _limit(self, job: LiveJob, now: float) -> None:
         tries = self._tries[job.id] = self._tries.get(job.id, 0) + 1
         wait_s = min(LIMIT_S * 2 ** (tries - 1), LONGEST_LIMIT_S)
-        self._limits[job.id] = Limit(job.reason, job.job, job.partition, now, now + wait_s)
+        self._limits[job.id] = Limit(job.reason, job.job, job.partition, job.qos, now, now + wait_s)
 
     def _lost(self, job: LiveJob) -> int:
         """How many decisions lost their place."""
