@@ -9,7 +9,7 @@ import pytest
 
 from adlro.act.dry_run import DOWN, GONE, LEFT, LOOKED, OVER, TAKEN, Note, Shadow, Write
 from adlro.core.errors import BackendError
-from adlro.core.ports import Answer, Backend, JobState, LiveJob, Order, Part, Snapshot, Submission
+from adlro.core.ports import Answer, Backend, JobState, LiveJob, Order, Part, Snapshot, Submission, Watched
 from adlro.core.records import Cluster, Gpus, Job, Link, Node
 
 PCIE = Link("pcie", 32.0)
@@ -104,7 +104,7 @@ def test_nothing_that_changes_the_cluster_is_ever_called() -> None:
 
 
 def test_the_shadow_has_every_method_of_a_back_end_so_that_none_can_fall_through() -> None:
-    methods = {name for name, _ in inspect.getmembers(Backend) if not name.startswith("_")}
+    methods = {name for kind in (Backend, Watched) for name, _ in inspect.getmembers(kind) if not name.startswith("_")}
     assert methods == {name for name in vars(Shadow) if not name.startswith("_")} - {"wishes"}
 
 
