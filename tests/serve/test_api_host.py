@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -156,6 +156,49 @@ def test_a_process_that_hangs_is_ended_and_started_again(monkeypatch: pytest.Mon
         assert "did not answer" in alarms[0]
         monkeypatch.setattr("adlro.serve.api_host.SILENT_S", 30.0)
         assert ask(f"{address}/healthz")[0] == 200
+
+
+def with_all_jobs_changed(service: FakeService) -> None:
+    """Change every job, so that what is told next does not fit in the buffer of a socket."""
+    was = service.latest
+    jobs = tuple(replace(job, starts=job.starts + 1, reason=job.id * 200) for job in was.snapshot.jobs)
+    service.latest = replace(was, snapshot=replace(was.snapshot, jobs=jobs))
+    assert len(packed(state_changes(was, service.latest))) > 1_000_000
+
+
+def test_a_process_that_hangs_before_it_has_read_a_large_message_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = FakeService(large_cluster(20), 3000)
+    with hosted(service) as (host, address, alarms):
+        until(lambda: ask(f"{address}/readyz")[0] == 200)
+        first = host.pid
+        assert first is not None
+        monkeypatch.setattr("adlro.serve.api_host.SILENT_S", 3.0)
+        os.kill(first, signal.SIGSTOP)
+        with_all_jobs_changed(service)
+        until(lambda: alarms, seconds=20)
+        assert "did not answer" in alarms[0]
+        monkeypatch.setattr("adlro.serve.api_host.SILENT_S", 30.0)
+        assert ask(f"{address}/healthz")[0] == 200
+
+
+def test_a_process_that_hangs_holds_up_no_end_of_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adlro.serve.api_host.STOP_S", 0.5)
+    service = FakeService(large_cluster(20), 3000)
+    with hosted(service) as (host, address, _):
+        until(lambda: ask(f"{address}/readyz")[0] == 200)
+        first = host.pid
+        assert first is not None
+        os.kill(first, signal.SIGSTOP)
+        with_all_jobs_changed(service)
+        time.sleep(1.0)
+        closing = threading.Thread(target=host.close, daemon=True)
+        closing.start()
+        closing.join(10)
+        try:
+            assert not closing.is_alive()
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(first, signal.SIGKILL)
 
 
 def test_turns_go_on_while_the_api_is_dead_and_its_death_is_an_alarm_of_the_daemon() -> None:

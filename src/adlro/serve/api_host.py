@@ -49,6 +49,9 @@ SILENT_S: Final = 30.0
 STARTING_S: Final = 120.0
 """The same for one that starts, maybe on a machine that is very busy."""
 
+CHECK_S: Final = 0.5
+"""How often that is checked."""
+
 STOP_S: Final = 5.0
 
 FIRST_PAUSE_S: Final = 0.5
@@ -99,9 +102,8 @@ class ApiHost:
         """End it: politely, then not."""
         self._closing.set()
         process, link = self._process, self._link
-        if link is not None:
-            with suppress(OSError):
-                link.send(Stop())
+        if link is not None:  # aside: while the process hangs, sending may take for ever
+            threading.Thread(target=say_stop, args=(link,), name="api stop", daemon=True).start()
         if process is not None:
             try:
                 process.wait(STOP_S)
@@ -153,6 +155,12 @@ class ApiHost:
                 process.wait()
 
 
+def say_stop(link: Link) -> None:
+    """Tell the process to end, if it is there."""
+    with suppress(OSError):
+        link.send(Stop())
+
+
 def spawn(theirs: socket.socket, listener: socket.socket) -> "subprocess.Popen[bytes]":
     """Start the process, with its end of the pair and the listening socket."""
     # It finds what we found, and nothing in the folder that we happen to be in (-P).
@@ -198,16 +206,22 @@ class Session:
         self._late: dict[str, deque[Call]] = {}
         self._is_over = threading.Event()
         self._heard_s = time.monotonic() + STARTING_S - SILENT_S
-        self._is_hung = False
         self._telling = threading.Thread(target=self._tell, name="api news", daemon=True)
 
     def serve(self) -> str:
-        """Answer until the process ends; how it ended."""
+        """Answer until the process ends; how it ended. One that hangs is killed.
+
+        This thread checks that, because those that send may wait for ever for a process that reads nothing.
+        """
         self._telling.start()
         for _ in range(THREADS * (len(CALLS) + len(self._more)) + 1):
             threading.Thread(target=self._work, name="api answers", daemon=True).start()
-        self._is_over.wait()
-        return "did not answer, and was ended," if self._is_hung else ended(self._process)
+        is_hung = False
+        while not self._is_over.wait(CHECK_S):
+            if not is_hung and time.monotonic() - self._heard_s > SILENT_S:
+                is_hung = True
+                self._process.kill()
+        return "did not answer, and was ended," if is_hung else ended(self._process)
 
     def close(self) -> None:
         """Tell and answer nothing more."""
@@ -285,7 +299,7 @@ class Session:
     # ---- what it is told ---------------------------------------------------------------------------------------------
 
     def _tell(self) -> None:
-        """Tell what happens until the process is gone; end one that hangs."""
+        """Tell what happens until the process is gone."""
         state: State | None = None
         number, wait_s = 0, 0.0
         with suppress(OSError):
@@ -300,9 +314,6 @@ class Session:
                     log.exception("the API could not be told what has changed; it is told everything")
                     state = None
                     self._is_over.wait(TELL_S)
-                if time.monotonic() - self._heard_s > SILENT_S:
-                    self._is_hung = True
-                    self._process.kill()
                 self._is_over.wait(LEAST_S)
 
     def _tell_once(self, known: State | None, events: tuple[Any, ...]) -> State | None:
