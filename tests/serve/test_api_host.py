@@ -23,7 +23,7 @@ from tests.serve.daemons import made_daemon, until
 from tests.serve.fake_service import FakeService, large_cluster
 from tests.serve.processes import served
 
-from adlro.core.errors import BackendError, CatalogueError
+from adlro.core.errors import BackendError, CatalogueError, ConfigError
 from adlro.core.ports import JobState, LiveJob, Snapshot, Submission
 from adlro.core.records import Job
 from adlro.serve.api_door import listening
@@ -199,6 +199,72 @@ def test_a_process_that_hangs_holds_up_no_end_of_the_daemon(monkeypatch: pytest.
         finally:
             with suppress(ProcessLookupError):
                 os.kill(first, signal.SIGKILL)
+
+
+class Odd:
+    """A record that cannot be read where it arrives, as one whose fields have changed."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, ("no number",)
+
+
+def test_a_process_that_cannot_read_a_message_ends_and_is_started_again() -> None:
+    service = FakeService()
+    with hosted(service) as (host, address, alarms):
+        until(lambda: ask(f"{address}/readyz")[0] == 200)
+        first = host.pid
+        service.latest = replace(service.latest, policy=cast(Any, Odd()))
+        until(lambda: alarms)
+        assert "ended with exit code 1" in alarms[0]
+        service.latest = replace(service.latest, policy="sjf")
+        until(lambda: ask(f"{address}/readyz")[0] == 200 and ask(f"{address}/api/v1/state")[1]["policy"] == "sjf")
+        assert host.pid not in (None, first)
+
+
+def test_a_process_of_another_version_is_not_used_and_the_alarm_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("adlro.serve.api_host.__version__", "0.0.1")
+    with hosted(FakeService()) as (_, _, alarms):
+        until(lambda: alarms)
+        assert "another version of ADLRO" in alarms[0]
+        assert "restart the daemon" in alarms[0]
+
+
+def test_a_port_that_cannot_be_opened_is_an_alarm_and_is_tried_again() -> None:
+    alarms: list[str] = []
+    tries: list[int] = []
+    listener = listening("127.0.0.1", 0)
+
+    def listen() -> socket.socket:
+        tries.append(1)
+        if len(tries) < 4:
+            raise ConfigError("the API cannot answer on here:80: Permission denied.")
+        return listener
+
+    host = ApiHost(FakeService(), OPEN, listen, {}, alarms.append)
+    host.start()
+    try:
+        assert ask(f"http://127.0.0.1:{listener.getsockname()[1]}/healthz")[0] == 200
+        assert len(tries) == 4
+        assert len(alarms) == 1
+        assert "Permission denied" in alarms[0]
+    finally:
+        host.close()
+        listener.close()
+
+
+def test_a_process_that_cannot_be_started_is_an_alarm_and_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_more(*what: object) -> None:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("adlro.serve.api_host.spawn", no_more)
+        with hosted(FakeService()) as (_, address, alarms):
+            until(lambda: alarms)
+            assert "cannot be started (Resource temporarily unavailable)" in alarms[0]
+            patch.undo()
+            assert ask(f"{address}/healthz")[0] == 200
 
 
 def test_turns_go_on_while_the_api_is_dead_and_its_death_is_an_alarm_of_the_daemon() -> None:

@@ -14,9 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, final
 
+from adlro import __version__
 from adlro.core.errors import AdlroError
 from adlro.serve.api_link import (
     CALLS,
+    OTHER_VERSION,
     Answered,
     Call,
     DaemonFaultError,
@@ -53,6 +55,9 @@ CHECK_S: Final = 0.5
 """How often that is checked."""
 
 STOP_S: Final = 5.0
+
+PORT_S: Final = 0.2
+"""How often a port that another program has is tried again; after an error the pauses grow."""
 
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
@@ -114,24 +119,44 @@ class ApiHost:
     # ---- its life ----------------------------------------------------------------------------------------------------
 
     def _keep_running(self) -> None:
-        listener = self._listen()
-        while listener is None and not self._closing.wait(0.2):
-            listener = self._listen()
+        listener = self._listener()
         if listener is None:
             return
         pause_s = FIRST_PAUSE_S
         with listener:
             while not self._closing.is_set():
                 began = time.monotonic()
-                how = self._run_once(listener)
+                try:
+                    what = f"{self._run_once(listener)} after {time.monotonic() - began:.0f} s; it is started again"
+                except OSError as error:  # no memory, no process, no file left: that may pass
+                    what = f"cannot be started ({error.strerror or error}); it is tried again"
                 if self._closing.is_set():
                     return
                 lived_s = time.monotonic() - began
                 pause_s = FIRST_PAUSE_S if lived_s > LIVED_S else min(2 * pause_s, LONGEST_PAUSE_S)
-                text = f"the API's process {how} after {lived_s:.0f} s; it is started again. Turns go on."
-                log.error(text)
-                self._alarm(text)
+                self._tell_trouble(f"the API's process {what}. Turns go on.")
                 self._closing.wait(pause_s)
+
+    def _listener(self) -> socket.socket | None:
+        """The listening socket, as soon as there is one; None if we are closed before. What is wrong is told once."""
+        told = ""
+        pause_s = PORT_S
+        while not self._closing.is_set():
+            try:
+                if (found := self._listen()) is not None:
+                    return found
+                pause_s = PORT_S
+            except (AdlroError, OSError) as error:
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                if str(error) != told:
+                    told = str(error)
+                    self._tell_trouble(f"the API cannot be started: {told} It is tried again. Turns go on.")
+            self._closing.wait(pause_s)
+        return None
+
+    def _tell_trouble(self, text: str) -> None:
+        log.error(text)
+        self._alarm(text)
 
     def _run_once(self, listener: socket.socket) -> str:
         """Start the process and serve it until it ends; how it ended."""
@@ -168,7 +193,7 @@ def spawn(theirs: socket.socket, listener: socket.socket) -> "subprocess.Popen[b
     env = {name: value for name, value in os.environ.items() if not name.startswith(("NOTIFY_", "WATCHDOG_"))}
     numbers = (theirs.fileno(), listener.fileno())
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", MODULE, *map(str, numbers), str(os.getpid())],
+        [sys.executable, "-P", "-m", MODULE, *map(str, numbers), str(os.getpid()), __version__],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=numbers,
@@ -182,6 +207,8 @@ def ended(process: "subprocess.Popen[bytes]") -> str:
         code = process.wait(1.0)
     except subprocess.TimeoutExpired:
         return "closed its connection"
+    if code == OTHER_VERSION:
+        return "found another version of ADLRO installed than the daemon runs (restart the daemon) and ended"
     if code >= 0:
         return f"ended with exit code {code}"
     with suppress(ValueError):
