@@ -181,8 +181,8 @@ class Local:
             return Snapshot(self._now(), self.cluster, jobs, {})
 
     def has_changed(self) -> bool:
-        """Whether a start has begun or ended since it was last shown."""
-        with self._lock:
+        """Whether a start has begun or ended since it was last shown. Raises BackendError like `read`."""
+        with self._lock, self._told("read"):
             return any(self._has_news(entry) for entry in self._entries.values() if entry.is_open)
 
     def act(self, orders: Sequence[Order]) -> list[Answer]:
