@@ -12,7 +12,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from adlro.core.errors import BackendError, CatalogueError, ConfigError
 from adlro.core.ports import JobState, LiveJob, Snapshot, Submission
 from adlro.core.records import Job
 from adlro.serve.api_door import listening
-from adlro.serve.api_host import ApiHost, Session
+from adlro.serve.api_host import MOST_LATE, ApiHost, Session
 from adlro.serve.api_link import (
     CALLS,
     Answered,
@@ -44,7 +44,7 @@ from adlro.serve.api_link import (
 )
 from adlro.serve.api_process import SILENT_S, Copy, kept_for
 from adlro.serve.api_settings import ApiSettings
-from adlro.serve.service import Event, Service
+from adlro.serve.service import Compared, Decision, Event, Service
 
 OPEN = ApiSettings(port=0, auth="off", rate_per_s=10_000, burst=10_000)
 QUICK = '[policy]\nname = "fcfs"\nfallback = "fcfs"\n[simulated]\ncluster = "paper16"\n[api]\nauth = "off"\n'
@@ -491,6 +491,61 @@ def test_a_method_that_is_slow_holds_up_no_other() -> None:
     service.go.set()
     for thread in asked:
         thread.join()
+    session.close()
+    theirs.close()
+
+
+class SlowStore(FakeService):
+    """A service whose store is slow; it counts how many ask it at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go, self.counting = threading.Event(), threading.Lock()
+        self.asking = self.most = 0
+
+    def decisions(self, job: str = "", before: str = "", limit: int = 100) -> Sequence[Decision]:
+        return self.slowly(super().decisions(job, before, limit))
+
+    def points(self, since_s: float, until_s: float) -> Sequence[Compared]:
+        return self.slowly(super().points(since_s, until_s))
+
+    def slowly(self, found: Any) -> Any:
+        with self.counting:
+            self.asking += 1
+            self.most = max(self.most, self.asking)
+        self.go.wait(20)
+        with self.counting:
+            self.asking -= 1
+        return found
+
+
+def test_questions_of_the_store_are_answered_one_at_a_time_and_too_many_are_refused() -> None:
+    service = SlowStore()
+    ours, theirs = pair()
+    copy = Copy(theirs)
+    session = Session(service, {}, ours, cast(Any, Ended()))
+    for target in (session.serve, lambda: hear_all(theirs, copy)):
+        threading.Thread(target=target, daemon=True).start()
+    came: list[object] = []
+
+    def ask_store(number: int) -> None:
+        try:
+            came.append(copy.points(0.0, 1.0) if number % 2 else copy.decisions(limit=1))
+        except BackendError as error:
+            came.append(error)
+
+    asked = [threading.Thread(target=ask_store, args=(number,)) for number in range(MOST_LATE + 4)]
+    for thread in asked:
+        thread.start()
+    until(lambda: len(came) == 3)  # one is answered, MOST_LATE wait
+    assert all("too many questions wait for the store" in str(each) for each in came)
+    id = service.one(JobState.WAITING).id
+    assert copy.job(id) == service.jobs[id]
+    service.go.set()
+    for thread in asked:
+        thread.join()
+    assert len(came) == len(asked)
+    assert service.most == 1
     session.close()
     theirs.close()
 

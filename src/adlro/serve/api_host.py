@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from adlro import __version__
-from adlro.core.errors import AdlroError
+from adlro.core.errors import AdlroError, BackendError
 from adlro.serve.api_link import (
     CALLS,
     OTHER_VERSION,
@@ -44,6 +44,12 @@ LEAST_S: Final = 0.05
 THREADS: Final = 2
 """Calls of one method that are answered at a time. A slow method holds up no other; and few threads leave the
 interpreter to the turn."""
+
+STORE: Final = frozenset(["decisions", "past", "points", "usage"])
+MOST_LATE: Final = 16
+QUEUE: Final = "the store"
+"""Questions that the store answers, possibly from very many rows. They have one thread together, and only so many may
+wait for it."""
 
 SILENT_S: Final = 30.0
 """A process that has said nothing for so long hangs, and is ended."""
@@ -216,6 +222,11 @@ def ended(process: "subprocess.Popen[bytes]") -> str:
     return f"was ended by signal {-code}"
 
 
+def queue_of(name: str) -> str:
+    """The queue in which calls of a method wait: its own, or that of the store."""
+    return QUEUE if name in STORE else name
+
+
 @final
 class Session:
     """One life of the API's process: what it is told, and what it asks."""
@@ -229,7 +240,7 @@ class Session:
     ) -> None:
         self._service, self._more, self._link, self._process = service, more, link, process
         self._taking, self._counting = threading.Lock(), threading.Lock()
-        self._busy: Counter[str] = Counter()  # threads that answer calls of a method
+        self._busy: Counter[str] = Counter()  # threads that answer calls of a queue
         self._late: dict[str, deque[Call]] = {}
         self._is_over = threading.Event()
         self._heard_s = time.monotonic() + STARTING_S - SILENT_S
@@ -279,20 +290,26 @@ class Session:
                 call = self._next(call.name)
 
     def _may_answer(self, call: Call) -> bool:
-        """Whether a call is to be answered now; else those who answer calls of the same method do it later."""
+        """Whether a call is to be answered now; else those who answer calls of the same queue do it later."""
+        queue = queue_of(call.name)
         with self._counting:
-            if self._busy[call.name] >= THREADS:
-                self._late.setdefault(call.name, deque()).append(call)
+            if self._busy[queue] < (1 if queue == QUEUE else THREADS):
+                self._busy[queue] += 1
+                return True
+            late = self._late.setdefault(queue, deque())
+            if queue != QUEUE or len(late) < MOST_LATE:
+                late.append(call)
                 return False
-            self._busy[call.name] += 1
-            return True
+        self._send(call, Failed(call.number, BackendError("too many questions wait for the store. Ask again later.")))
+        return False
 
     def _next(self, name: str) -> Call | None:
-        """A call of the same method that waits."""
+        """A call of the same queue that waits."""
+        queue = queue_of(name)
         with self._counting:
-            if late := self._late.get(name):
+            if late := self._late.get(queue):
                 return late.popleft()
-            self._busy[name] -= 1
+            self._busy[queue] -= 1
             return None
 
     def _answer(self, call: Call) -> None:
@@ -306,6 +323,10 @@ class Session:
             # The words of an error may hold what a user sent; its kind and place do not.
             log.error("a question of the API failed", extra={"question": call.name, "where": place_of(error)})
             answer = Failed(call.number, DaemonFaultError(place_of(error)))
+        self._send(call, answer)
+
+    def _send(self, call: Call, answer: Answered | Failed) -> None:
+        """Send the answer to a call, if the process is still there."""
         with suppress(OSError):
             try:
                 self._link.send(answer)
