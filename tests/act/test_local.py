@@ -90,9 +90,9 @@ class Bench:
 
     def output(self, job: str) -> str:
         """What it wrote."""
-        found = self.backend.output_of(job)
+        found = self.backend.output(job)
         assert found is not None
-        return found[0].read_text()
+        return found.out
 
     def file(self, job: str, name: str, run: int = 1) -> dict[str, int]:
         """A file of a start, once it is there."""

@@ -572,7 +572,7 @@ class Daemon:
         return True, "ready"
 
     def metrics(self) -> str:
-        """The page for Prometheus, in its text format (metrics.CONTENT_TYPE)."""
+        """The page for Prometheus, in its text format (api.PROMETHEUS)."""
         return self.metrics_page.page()
 
     def _store_bytes(self) -> int | None:
