@@ -90,9 +90,9 @@ class Bench:
 
     def output(self, job: str) -> str:
         """What it wrote."""
-        found = self.backend.output_of(job)
+        found = self.backend.output(job)
         assert found is not None
-        return found[0].read_text()
+        return found.out
 
     def file(self, job: str, name: str, run: int = 1) -> dict[str, int]:
         """A file of a start, once it is there."""
@@ -154,6 +154,20 @@ def test_the_begin_and_the_end_of_a_job_are_changes_until_they_are_read(bench: B
     until(bench.backend.has_changed)
     assert bench.job(job).state is JobState.FINISHED
     assert not bench.backend.has_changed()
+
+
+def test_a_spool_that_cannot_be_read_is_an_error_of_the_back_end_when_changes_are_asked_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_more(lock: Path) -> bool:
+        raise OSError(24, "Too many open files")
+
+    assert bench.start(bench.sh("sleep 60", gpus=1)) == ""
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "_is_held", no_more)
+        patch.setattr(Path, "exists", lambda self: False)
+        with pytest.raises(BackendError, match=r"the spool cannot be read: .*Too many open files"):
+            bench.backend.has_changed()
 
 
 def test_the_end_of_the_output_is_told_with_whose_it_is_also_when_the_job_is_long_over(bench: Bench) -> None:

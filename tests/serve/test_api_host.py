@@ -12,8 +12,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -23,11 +23,11 @@ from tests.serve.daemons import made_daemon, until
 from tests.serve.fake_service import FakeService, large_cluster
 from tests.serve.processes import served
 
-from adlro.core.errors import BackendError, CatalogueError
+from adlro.core.errors import BackendError, CatalogueError, ConfigError
 from adlro.core.ports import JobState, LiveJob, Snapshot, Submission
 from adlro.core.records import Job
 from adlro.serve.api_door import listening
-from adlro.serve.api_host import ApiHost, Session
+from adlro.serve.api_host import MOST_LATE, ApiHost, Session
 from adlro.serve.api_link import (
     CALLS,
     Answered,
@@ -44,7 +44,7 @@ from adlro.serve.api_link import (
 )
 from adlro.serve.api_process import SILENT_S, Copy, kept_for
 from adlro.serve.api_settings import ApiSettings
-from adlro.serve.service import Event, Service
+from adlro.serve.service import Compared, Decision, Event, Service
 
 OPEN = ApiSettings(port=0, auth="off", rate_per_s=10_000, burst=10_000)
 QUICK = '[policy]\nname = "fcfs"\nfallback = "fcfs"\n[simulated]\ncluster = "paper16"\n[api]\nauth = "off"\n'
@@ -156,6 +156,115 @@ def test_a_process_that_hangs_is_ended_and_started_again(monkeypatch: pytest.Mon
         assert "did not answer" in alarms[0]
         monkeypatch.setattr("adlro.serve.api_host.SILENT_S", 30.0)
         assert ask(f"{address}/healthz")[0] == 200
+
+
+def with_all_jobs_changed(service: FakeService) -> None:
+    """Change every job, so that what is told next does not fit in the buffer of a socket."""
+    was = service.latest
+    jobs = tuple(replace(job, starts=job.starts + 1, reason=job.id * 200) for job in was.snapshot.jobs)
+    service.latest = replace(was, snapshot=replace(was.snapshot, jobs=jobs))
+    assert len(packed(state_changes(was, service.latest))) > 1_000_000
+
+
+def test_a_process_that_hangs_before_it_has_read_a_large_message_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = FakeService(large_cluster(20), 3000)
+    with hosted(service) as (host, address, alarms):
+        until(lambda: ask(f"{address}/readyz")[0] == 200)
+        first = host.pid
+        assert first is not None
+        monkeypatch.setattr("adlro.serve.api_host.SILENT_S", 3.0)
+        os.kill(first, signal.SIGSTOP)
+        with_all_jobs_changed(service)
+        until(lambda: alarms, seconds=20)
+        assert "did not answer" in alarms[0]
+        monkeypatch.setattr("adlro.serve.api_host.SILENT_S", 30.0)
+        assert ask(f"{address}/healthz")[0] == 200
+
+
+def test_a_process_that_hangs_holds_up_no_end_of_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adlro.serve.api_host.STOP_S", 0.5)
+    service = FakeService(large_cluster(20), 3000)
+    with hosted(service) as (host, address, _):
+        until(lambda: ask(f"{address}/readyz")[0] == 200)
+        first = host.pid
+        assert first is not None
+        os.kill(first, signal.SIGSTOP)
+        with_all_jobs_changed(service)
+        time.sleep(1.0)
+        closing = threading.Thread(target=host.close, daemon=True)
+        closing.start()
+        closing.join(10)
+        try:
+            assert not closing.is_alive()
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(first, signal.SIGKILL)
+
+
+class Odd:
+    """A record that cannot be read where it arrives, as one whose fields have changed."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, ("no number",)
+
+
+def test_a_process_that_cannot_read_a_message_ends_and_is_started_again() -> None:
+    service = FakeService()
+    with hosted(service) as (host, address, alarms):
+        until(lambda: ask(f"{address}/readyz")[0] == 200)
+        first = host.pid
+        service.latest = replace(service.latest, policy=cast(Any, Odd()))
+        until(lambda: alarms)
+        assert "ended with exit code 1" in alarms[0]
+        service.latest = replace(service.latest, policy="sjf")
+        until(lambda: ask(f"{address}/readyz")[0] == 200 and ask(f"{address}/api/v1/state")[1]["policy"] == "sjf")
+        assert host.pid not in (None, first)
+
+
+def test_a_process_of_another_version_is_not_used_and_the_alarm_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("adlro.serve.api_host.__version__", "0.0.1")
+    with hosted(FakeService()) as (_, _, alarms):
+        until(lambda: alarms)
+        assert "another version of ADLRO" in alarms[0]
+        assert "restart the daemon" in alarms[0]
+
+
+def test_a_port_that_cannot_be_opened_is_an_alarm_and_is_tried_again() -> None:
+    alarms: list[str] = []
+    tries: list[int] = []
+    listener = listening("127.0.0.1", 0)
+
+    def listen() -> socket.socket:
+        tries.append(1)
+        if len(tries) < 4:
+            raise ConfigError("the API cannot answer on here:80: Permission denied.")
+        return listener
+
+    host = ApiHost(FakeService(), OPEN, listen, {}, alarms.append)
+    host.start()
+    try:
+        assert ask(f"http://127.0.0.1:{listener.getsockname()[1]}/healthz")[0] == 200
+        assert len(tries) == 4
+        assert len(alarms) == 1
+        assert "Permission denied" in alarms[0]
+    finally:
+        host.close()
+        listener.close()
+
+
+def test_a_process_that_cannot_be_started_is_an_alarm_and_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_more(*what: object) -> None:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("adlro.serve.api_host.spawn", no_more)
+        with hosted(FakeService()) as (_, address, alarms):
+            until(lambda: alarms)
+            assert "cannot be started (Resource temporarily unavailable)" in alarms[0]
+            patch.undo()
+            assert ask(f"{address}/healthz")[0] == 200
 
 
 def test_turns_go_on_while_the_api_is_dead_and_its_death_is_an_alarm_of_the_daemon() -> None:
@@ -382,6 +491,61 @@ def test_a_method_that_is_slow_holds_up_no_other() -> None:
     service.go.set()
     for thread in asked:
         thread.join()
+    session.close()
+    theirs.close()
+
+
+class SlowStore(FakeService):
+    """A service whose store is slow; it counts how many ask it at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go, self.counting = threading.Event(), threading.Lock()
+        self.asking = self.most = 0
+
+    def decisions(self, job: str = "", before: str = "", limit: int = 100) -> Sequence[Decision]:
+        return self.slowly(super().decisions(job, before, limit))
+
+    def points(self, since_s: float, until_s: float) -> Sequence[Compared]:
+        return self.slowly(super().points(since_s, until_s))
+
+    def slowly(self, found: Any) -> Any:
+        with self.counting:
+            self.asking += 1
+            self.most = max(self.most, self.asking)
+        self.go.wait(20)
+        with self.counting:
+            self.asking -= 1
+        return found
+
+
+def test_questions_of_the_store_are_answered_one_at_a_time_and_too_many_are_refused() -> None:
+    service = SlowStore()
+    ours, theirs = pair()
+    copy = Copy(theirs)
+    session = Session(service, {}, ours, cast(Any, Ended()))
+    for target in (session.serve, lambda: hear_all(theirs, copy)):
+        threading.Thread(target=target, daemon=True).start()
+    came: list[object] = []
+
+    def ask_store(number: int) -> None:
+        try:
+            came.append(copy.points(0.0, 1.0) if number % 2 else copy.decisions(limit=1))
+        except BackendError as error:
+            came.append(error)
+
+    asked = [threading.Thread(target=ask_store, args=(number,)) for number in range(MOST_LATE + 4)]
+    for thread in asked:
+        thread.start()
+    until(lambda: len(came) == 3)  # one is answered, MOST_LATE wait
+    assert all("too many questions wait for the store" in str(each) for each in came)
+    id = service.one(JobState.WAITING).id
+    assert copy.job(id) == service.jobs[id]
+    service.go.set()
+    for thread in asked:
+        thread.join()
+    assert len(came) == len(asked)
+    assert service.most == 1
     session.close()
     theirs.close()
 

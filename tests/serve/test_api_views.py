@@ -1,5 +1,6 @@
 """Pictures of a state: made once, and the one before it is shown while a large one is made."""
 
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -159,3 +160,30 @@ def test_json_in_pieces_is_the_same_json() -> None:
     whole: list[object] = [state_shown(now, ALL, 500, 50), cluster_shown(now, Eyes()), {}, [], {"a": []}, None]
     for shown in whole:
         assert json_in_pieces(shown) == json_bytes(shown)
+
+
+def test_a_job_can_be_touched_while_threads_keep_answers() -> None:
+    picture = picture_of(FakeService().state())
+    body = api_views.Body(b"{}")
+    for number in range(3000):
+        picture.keep((f"/api/v1/jobs/{number}", b"", ALL), body)
+    before, is_over = sys.getswitchinterval(), threading.Event()
+
+    def keep_more() -> None:
+        number = 0
+        while not is_over.is_set():
+            number += 1
+            picture.bodies[f"/api/v1/other/{number % 500}", b"", ALL] = body
+            picture.bodies.pop((f"/api/v1/other/{(number + 250) % 500}", b"", ALL), None)
+
+    thread = threading.Thread(target=keep_more)
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        for number in range(0, 3000, 100):
+            picture.touch(str(number))
+            assert (f"/api/v1/jobs/{number}", b"", ALL) not in picture.bodies
+    finally:
+        is_over.set()
+        thread.join()
+        sys.setswitchinterval(before)

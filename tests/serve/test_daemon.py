@@ -6,19 +6,25 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest
 from tests.serve.daemons import FLAGS, Made, a_job, made_daemon, new_parts, until
 from tests.serve.postgres import cut_all, new_database, postgres_server
 
-from adlro.core.errors import BackendError, CatalogueError, StoreError
-from adlro.core.ports import JobState, Submission
+from adlro.act.slurm import Handing, Reader, Slurm, Told
+from adlro.catalogue.clusters import load_cluster
+from adlro.core.accounts import Account
+from adlro.core.errors import AccountError, BackendError, CatalogueError, StoreError
+from adlro.core.ports import Backend, JobState, Snapshot, Submission
+from adlro.core.records import Job
 from adlro.serve.config import load_config
-from adlro.serve.daemon import Daemon
-from adlro.serve.leader import FileLock, PostgresLock
+from adlro.serve.daemon import Daemon, Fenced
+from adlro.serve.leader import Alone, FileLock, PostgresLock
 from adlro.serve.news import KEPT_EVENTS
 from adlro.serve.service import Event, Service
 from adlro.serve.store import open_store
@@ -433,6 +439,99 @@ def test_a_cluster_that_does_not_answer_is_not_asked_again_before_the_next_turn(
     waited(daemon, 0.1)
     assert len(asked) == 1  # the turn could not read it either
     daemon.close()
+
+
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), KeyError("a fault of ours")])
+def test_no_error_of_asking_whether_anything_has_changed_ends_the_daemon(error: Exception) -> None:
+    class Failing:
+        trouble = ""
+
+        def has_changed(self) -> bool:
+            raise error
+
+    assert Fenced(cast(Backend, Failing()), Alone()).has_changed() is None
+
+
+# ---- submissions -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Ran:
+    """What a command came to."""
+
+    out: str
+    code: int = 0
+    said: str = ""
+
+
+class Stopped:
+    """Slurm's commands, with an sbatch that its user has stopped until `go`; `late` makes it fail then."""
+
+    def __init__(self, late: bool = False) -> None:
+        self.began, self.go, self.late = threading.Event(), threading.Event(), late
+
+    def run(self, command: Sequence[str], stdin: str = "", account: Account | None = None) -> Ran:
+        if command[0] != "sbatch":
+            return Ran("Slurmctld(primary) at here is UP\nSlurmUser = slurm(64030)")
+        self.began.set()
+        assert self.go.wait(20)
+        if self.late:
+            raise BackendError("sbatch has not answered for 30 s; is slurmctld up?")
+        return Ran("17")
+
+
+class Empty:
+    """A reader of a Slurm without jobs."""
+
+    def __init__(self) -> None:
+        self.snapshot = Snapshot(0.0, load_cluster("paper16"), ())
+
+    def read(self) -> Snapshot:
+        return self.snapshot
+
+    def all_told(self) -> Sequence[Told]:
+        return ()
+
+
+@contextmanager
+def submitted_as_user(commands: Stopped, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Fenced, list[object]]]:
+    """A back end with an sbatch of a user under way, and what comes of it once that has ended."""
+    ann = Account("ann", 1000, 1000, (1000,), "/home/ann", "/bin/sh")
+    monkeypatch.setattr("adlro.act.slurm.account_of", lambda user, least: ann)
+    monkeypatch.setattr("adlro.act.slurm.HUNG_S", 0.0)
+    fenced = Fenced(Slurm(cast(Reader, Empty()), None, commands, Handing("user")), Alone())
+    came: list[object] = []
+
+    def submit() -> None:
+        try:
+            came.append(fenced.submit(Submission(Job("any", 1.0, user="ann"), ("true",))))
+        except BackendError as error:
+            came.append(error)
+
+    thread = threading.Thread(target=submit, daemon=True)
+    thread.start()
+    assert commands.began.wait(10)
+    yield fenced, came
+    commands.go.set()
+    thread.join()
+
+
+def test_turns_go_on_while_a_user_has_stopped_the_own_sbatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    with submitted_as_user(Stopped(), monkeypatch) as (fenced, came):
+        reading = threading.Thread(target=fenced.read, daemon=True)
+        reading.start()
+        reading.join(5)
+        assert fenced.latest is not None
+        assert not came
+    assert came == ["17"]
+
+
+def test_a_user_whose_sbatch_hung_waits_before_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with submitted_as_user(Stopped(late=True), monkeypatch) as (fenced, came):
+        pass
+    assert "The job is not in the queue: hand it in again" in str(came[0])
+    with pytest.raises(AccountError, match="hung while Slurm was up"):
+        fenced.submit(Submission(Job("any", 1.0, user="ann"), ("true",)))
 
 
 def test_asking_whether_anything_has_changed_takes_a_small_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:

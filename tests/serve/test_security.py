@@ -283,6 +283,13 @@ def test_a_question_played_forward_counts_for_many(service: FakeService) -> None
     assert statuses == [200, 429]
 
 
+def test_a_question_of_the_store_counts_for_several(service: FakeService) -> None:
+    client = client_for(service, "ann", ApiSettings(rate_per_s=0.01, burst=25))
+    assert [client.get(f"{V1}/usage?steps={steps}").status_code for steps in (1, 2, 3)] == [200, 200, 429]
+    assert client.get(f"{V1}/past").status_code == 200
+    assert client.get(f"{V1}/me").status_code == 429
+
+
 def test_a_bucket_fills_again_and_no_more_are_kept_than_there_is_room_for() -> None:
     now = [0.0]
     buckets = Buckets(rate_per_s=2.0, burst=2.0, clock=lambda: now[0])

@@ -181,8 +181,8 @@ class Local:
             return Snapshot(self._now(), self.cluster, jobs, {})
 
     def has_changed(self) -> bool:
-        """Whether a start has begun or ended since it was last shown."""
-        with self._lock:
+        """Whether a start has begun or ended since it was last shown. Raises BackendError like `read`."""
+        with self._lock, self._told("read"):
             return any(self._has_news(entry) for entry in self._entries.values() if entry.is_open)
 
     def act(self, orders: Sequence[Order]) -> list[Answer]:
@@ -235,15 +235,6 @@ class Local:
     def now_s(self) -> float:
         """The time of its snapshots now: for whoever asks how old one is, whatever became of the clock since."""
         return self._now()
-
-    def output_of(self, job: str) -> tuple[Path, Path] | None:
-        """The files with what the latest start of a job wrote to its two outputs; None if there was no start."""
-        with self._lock:
-            entry = self._entries.get(job)
-            if entry is None or not entry.run:
-                return None
-            folder = self._folder(entry)
-            return folder / "out", folder / "err"
 
     def output(self, job: str) -> Output | None:
         """The end of what the latest start of a job wrote; None if there is none, or a file is not what it should be.
@@ -807,5 +798,4 @@ def _passed_on(account: Account | None = None) -> dict[str, str]:
     found = {name: value for name in PASSED_ON if (value := os.environ.get(name)) is not None}
     if account is None:
         return found
-    theirs = {"HOME": account.home, "LOGNAME": account.name, "SHELL": account.shell, "USER": account.name}
-    return {name: value for name, value in found.items() if name not in NOT_FOR_OTHERS} | theirs
+    return {name: value for name, value in found.items() if name not in NOT_FOR_OTHERS} | account.environment

@@ -9,7 +9,7 @@ import secrets
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
@@ -500,6 +500,18 @@ class Slurm:
 
     def submit(self, submission: Submission) -> str:
         """Hand a job in, held for us; its id."""
+        return self.submit_aside(submission, nullcontext())
+
+    def submit_aside(self, submission: Submission, alone: AbstractContextManager[object]) -> str:
+        """The same (ports.SubmitsAside). An sbatch that runs as its user, who can stop it, runs without the lock."""
+        with alone:
+            script, wish, name, token = self._wish(submission)
+            if wish["account"] is None:
+                return self._hand_in(script, wish, name, token)
+        return self._hand_in_as_user(script, wish, name, token, alone)
+
+    def _wish(self, submission: Submission) -> tuple[str, Mapping[str, Any], str, str]:
+        """The script of a job, what it asks for, its name, and the token by which it is found again."""
         job = submission.job
         if self._handing.as_whom == "nobody":
             raise BackendError(
@@ -526,7 +538,7 @@ class Slurm:
         name = "".join(sign for sign in job.name if sign.isprintable())[:LONGEST_NAME] or "adlro"
         # sbatch runs with a umask that keeps the output file private; files that the job makes are as usual.
         script = script_of(submission, ("umask 022",) if account else ())
-        return self._hand_in(script, wish, name, token)
+        return script, wish, name, token
 
     def _account_of(self, user: str) -> Account | None:
         """The account that a job of this user runs as; None: the daemon's own. Raises AccountError."""
@@ -681,9 +693,7 @@ class Slurm:
 
     def _hand_in(self, script: str, wish: Mapping[str, Any], name: str, token: str) -> str:
         """Hand in once. If the answer got lost, look whether the job is there before anybody tries again."""
-        account: Account | None = wish["account"]
-        ways = [self._commands] if account and self._commands is not None else self._ways()
-        began = time.monotonic()
+        ways = self._ways()
         for way in ways:
             try:
                 if isinstance(way, RestWay) and self._rest is not None:
@@ -697,11 +707,26 @@ class Slurm:
             except RefusedError as said:
                 raise BackendError(f"Slurm does not take the job: {said}.") from None
             except BackendError as error:
-                # A user can stop a process of theirs, and everybody waits for it here: not again and again.
-                if account and time.monotonic() - began >= HUNG_S and way.is_up():
-                    self._barred[account.uid] = time.monotonic() + BARRED_S
-                return self._found(token, account, error)
+                return self._found(token, None, error)
         raise BackendError("there is no way to tell Slurm anything: neither slurmrestd nor its commands.")
+
+    def _hand_in_as_user(
+        self, script: str, wish: Mapping[str, Any], name: str, token: str, alone: AbstractContextManager[object]
+    ) -> str:
+        """The same with an sbatch of the user's. It shares nothing with other calls but what it takes `alone` for."""
+        account, commands = wish["account"], self._commands
+        assert commands is not None  # _account_of has checked it
+        began = time.monotonic()
+        try:
+            return commands.submit(script, wish, name)
+        except RefusedError as said:
+            raise BackendError(f"Slurm does not take the job: {said}.") from None
+        except BackendError as error:
+            # A user can stop a process of theirs, and a thread of ours waits for it: not again and again.
+            if time.monotonic() - began >= HUNG_S and commands.is_up():
+                self._barred[account.uid] = time.monotonic() + BARRED_S
+            with alone:
+                return self._found(token, account, error)
 
     def _found(self, token: str, account: Account | None, error: BackendError) -> str:
         """The job with this token, after an answer that got lost. Others can read the token: it must be its user's."""

@@ -39,6 +39,11 @@ class Account:
     home: str
     shell: str
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that describe it, as a login sets them."""
+        return {"HOME": self.home, "LOGNAME": self.name, "SHELL": self.shell, "USER": self.name}
+
 
 def is_name(text: str) -> bool:
     """Whether a text can be the name of a user."""

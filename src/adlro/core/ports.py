@@ -5,6 +5,7 @@ an error is never an empty cluster.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
@@ -193,6 +194,17 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Let go of what it holds. Jobs that run go on where the back end can keep them."""
+
+
+@runtime_checkable
+class SubmitsAside(Protocol):
+    """A back end whose submissions may take long because a user can hold them up. Turns go on meanwhile."""
+
+    def submit_aside(self, submission: Submission, alone: AbstractContextManager[object]) -> str:
+        """Hand a job in as `submit` does; its id. Any thread may call it, several at a time.
+
+        `alone` is the lock of all other calls. It is taken only for a moment, never while a user's process runs.
+        """
 
 
 class Watched(Protocol):

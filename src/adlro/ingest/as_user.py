@@ -23,7 +23,6 @@ def run_as(
     It starts in /, in a session of its own, with a umask that keeps its files private. One that does not end in time,
     or prints too much, is killed: BackendError. Raises OSError if it cannot be started as that user.
     """
-    theirs = {"HOME": account.home, "USER": account.name, "LOGNAME": account.name, "SHELL": account.shell}
     with tempfile.TemporaryFile() as given:
         given.write(stdin.encode())
         given.seek(0)
@@ -32,7 +31,7 @@ def run_as(
             stdin=given,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**environment, **theirs},
+            env={**environment, **account.environment},
             cwd="/",
             user=account.uid,
             group=account.gid,

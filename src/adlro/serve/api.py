@@ -104,8 +104,10 @@ KINDS: Final = {
 """Files of the dashboard that are served."""
 
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
-SWITCH_S: Final = 0.0001
-"""How long a busy thread may keep the interpreter while the API waits for it; Python grants 5 ms."""
+"""The content type of /metrics. It is written here because this process does not import Prometheus' client."""
+
+API_SWITCH_S: Final = 0.0001
+"""How long a busy thread of the API's process may keep the interpreter while another waits; Python grants 5 ms."""
 
 MOST_QUESTIONS: Final = 2
 """Questions that are played forward at a time."""
@@ -833,7 +835,7 @@ class ApiServer(uvicorn.Server):
 def quick_switches() -> Iterator[None]:
     """Let the thread of the API have its turn soon while another is busy."""
     before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, SWITCH_S))
+    sys.setswitchinterval(min(before, API_SWITCH_S))
     try:
         yield
     finally:

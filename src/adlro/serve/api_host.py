@@ -14,9 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, final
 
-from adlro.core.errors import AdlroError
+from adlro import __version__
+from adlro.core.errors import AdlroError, BackendError
 from adlro.serve.api_link import (
     CALLS,
+    OTHER_VERSION,
     Answered,
     Call,
     DaemonFaultError,
@@ -43,13 +45,25 @@ THREADS: Final = 2
 """Calls of one method that are answered at a time. A slow method holds up no other; and few threads leave the
 interpreter to the turn."""
 
+STORE: Final = frozenset(["decisions", "past", "points", "usage"])
+MOST_LATE: Final = 16
+QUEUE: Final = "the store"
+"""Questions that the store answers, possibly from very many rows. They have one thread together, and only so many may
+wait for it."""
+
 SILENT_S: Final = 30.0
 """A process that has said nothing for so long hangs, and is ended."""
 
 STARTING_S: Final = 120.0
 """The same for one that starts, maybe on a machine that is very busy."""
 
+CHECK_S: Final = 0.5
+"""How often that is checked."""
+
 STOP_S: Final = 5.0
+
+PORT_S: Final = 0.2
+"""How often a port that another program has is tried again; after an error the pauses grow."""
 
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
@@ -99,9 +113,8 @@ class ApiHost:
         """End it: politely, then not."""
         self._closing.set()
         process, link = self._process, self._link
-        if link is not None:
-            with suppress(OSError):
-                link.send(Stop())
+        if link is not None:  # aside: while the process hangs, sending may take for ever
+            threading.Thread(target=say_stop, args=(link,), name="api stop", daemon=True).start()
         if process is not None:
             try:
                 process.wait(STOP_S)
@@ -112,24 +125,44 @@ class ApiHost:
     # ---- its life ----------------------------------------------------------------------------------------------------
 
     def _keep_running(self) -> None:
-        listener = self._listen()
-        while listener is None and not self._closing.wait(0.2):
-            listener = self._listen()
+        listener = self._listener()
         if listener is None:
             return
         pause_s = FIRST_PAUSE_S
         with listener:
             while not self._closing.is_set():
                 began = time.monotonic()
-                how = self._run_once(listener)
+                try:
+                    what = f"{self._run_once(listener)} after {time.monotonic() - began:.0f} s; it is started again"
+                except OSError as error:  # no memory, no process, no file left: that may pass
+                    what = f"cannot be started ({error.strerror or error}); it is tried again"
                 if self._closing.is_set():
                     return
                 lived_s = time.monotonic() - began
                 pause_s = FIRST_PAUSE_S if lived_s > LIVED_S else min(2 * pause_s, LONGEST_PAUSE_S)
-                text = f"the API's process {how} after {lived_s:.0f} s; it is started again. Turns go on."
-                log.error(text)
-                self._alarm(text)
+                self._tell_trouble(f"the API's process {what}. Turns go on.")
                 self._closing.wait(pause_s)
+
+    def _listener(self) -> socket.socket | None:
+        """The listening socket, as soon as there is one; None if we are closed before. What is wrong is told once."""
+        told = ""
+        pause_s = PORT_S
+        while not self._closing.is_set():
+            try:
+                if (found := self._listen()) is not None:
+                    return found
+                pause_s = PORT_S
+            except (AdlroError, OSError) as error:
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                if str(error) != told:
+                    told = str(error)
+                    self._tell_trouble(f"the API cannot be started: {told} It is tried again. Turns go on.")
+            self._closing.wait(pause_s)
+        return None
+
+    def _tell_trouble(self, text: str) -> None:
+        log.error(text)
+        self._alarm(text)
 
     def _run_once(self, listener: socket.socket) -> str:
         """Start the process and serve it until it ends; how it ended."""
@@ -153,6 +186,12 @@ class ApiHost:
                 process.wait()
 
 
+def say_stop(link: Link) -> None:
+    """Tell the process to end, if it is there."""
+    with suppress(OSError):
+        link.send(Stop())
+
+
 def spawn(theirs: socket.socket, listener: socket.socket) -> "subprocess.Popen[bytes]":
     """Start the process, with its end of the pair and the listening socket."""
     # It finds what we found, and nothing in the folder that we happen to be in (-P).
@@ -160,7 +199,7 @@ def spawn(theirs: socket.socket, listener: socket.socket) -> "subprocess.Popen[b
     env = {name: value for name, value in os.environ.items() if not name.startswith(("NOTIFY_", "WATCHDOG_"))}
     numbers = (theirs.fileno(), listener.fileno())
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", MODULE, *map(str, numbers), str(os.getpid())],
+        [sys.executable, "-P", "-m", MODULE, *map(str, numbers), str(os.getpid()), __version__],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=numbers,
@@ -174,11 +213,18 @@ def ended(process: "subprocess.Popen[bytes]") -> str:
         code = process.wait(1.0)
     except subprocess.TimeoutExpired:
         return "closed its connection"
+    if code == OTHER_VERSION:
+        return "found another version of ADLRO installed than the daemon runs (restart the daemon) and ended"
     if code >= 0:
         return f"ended with exit code {code}"
     with suppress(ValueError):
         return f"was ended by {signal.Signals(-code).name}"
     return f"was ended by signal {-code}"
+
+
+def queue_of(name: str) -> str:
+    """The queue in which calls of a method wait: its own, or that of the store."""
+    return QUEUE if name in STORE else name
 
 
 @final
@@ -194,20 +240,26 @@ class Session:
     ) -> None:
         self._service, self._more, self._link, self._process = service, more, link, process
         self._taking, self._counting = threading.Lock(), threading.Lock()
-        self._busy: Counter[str] = Counter()  # threads that answer calls of a method
+        self._busy: Counter[str] = Counter()  # threads that answer calls of a queue
         self._late: dict[str, deque[Call]] = {}
         self._is_over = threading.Event()
         self._heard_s = time.monotonic() + STARTING_S - SILENT_S
-        self._is_hung = False
         self._telling = threading.Thread(target=self._tell, name="api news", daemon=True)
 
     def serve(self) -> str:
-        """Answer until the process ends; how it ended."""
+        """Answer until the process ends; how it ended. One that hangs is killed.
+
+        This thread checks that, because those that send may wait for ever for a process that reads nothing.
+        """
         self._telling.start()
         for _ in range(THREADS * (len(CALLS) + len(self._more)) + 1):
             threading.Thread(target=self._work, name="api answers", daemon=True).start()
-        self._is_over.wait()
-        return "did not answer, and was ended," if self._is_hung else ended(self._process)
+        is_hung = False
+        while not self._is_over.wait(CHECK_S):
+            if not is_hung and time.monotonic() - self._heard_s > SILENT_S:
+                is_hung = True
+                self._process.kill()
+        return "did not answer, and was ended," if is_hung else ended(self._process)
 
     def close(self) -> None:
         """Tell and answer nothing more."""
@@ -238,20 +290,26 @@ class Session:
                 call = self._next(call.name)
 
     def _may_answer(self, call: Call) -> bool:
-        """Whether a call is to be answered now; else those who answer calls of the same method do it later."""
+        """Whether a call is to be answered now; else those who answer calls of the same queue do it later."""
+        queue = queue_of(call.name)
         with self._counting:
-            if self._busy[call.name] >= THREADS:
-                self._late.setdefault(call.name, deque()).append(call)
+            if self._busy[queue] < (1 if queue == QUEUE else THREADS):
+                self._busy[queue] += 1
+                return True
+            late = self._late.setdefault(queue, deque())
+            if queue != QUEUE or len(late) < MOST_LATE:
+                late.append(call)
                 return False
-            self._busy[call.name] += 1
-            return True
+        self._send(call, Failed(call.number, BackendError("too many questions wait for the store. Ask again later.")))
+        return False
 
     def _next(self, name: str) -> Call | None:
-        """A call of the same method that waits."""
+        """A call of the same queue that waits."""
+        queue = queue_of(name)
         with self._counting:
-            if late := self._late.get(name):
+            if late := self._late.get(queue):
                 return late.popleft()
-            self._busy[name] -= 1
+            self._busy[queue] -= 1
             return None
 
     def _answer(self, call: Call) -> None:
@@ -265,6 +323,10 @@ class Session:
             # The words of an error may hold what a user sent; its kind and place do not.
             log.error("a question of the API failed", extra={"question": call.name, "where": place_of(error)})
             answer = Failed(call.number, DaemonFaultError(place_of(error)))
+        self._send(call, answer)
+
+    def _send(self, call: Call, answer: Answered | Failed) -> None:
+        """Send the answer to a call, if the process is still there."""
         with suppress(OSError):
             try:
                 self._link.send(answer)
@@ -285,7 +347,7 @@ class Session:
     # ---- what it is told ---------------------------------------------------------------------------------------------
 
     def _tell(self) -> None:
-        """Tell what happens until the process is gone; end one that hangs."""
+        """Tell what happens until the process is gone."""
         state: State | None = None
         number, wait_s = 0, 0.0
         with suppress(OSError):
@@ -300,9 +362,6 @@ class Session:
                     log.exception("the API could not be told what has changed; it is told everything")
                     state = None
                     self._is_over.wait(TELL_S)
-                if time.monotonic() - self._heard_s > SILENT_S:
-                    self._is_hung = True
-                    self._process.kill()
                 self._is_over.wait(LEAST_S)
 
     def _tell_once(self, known: State | None, events: tuple[Any, ...]) -> State | None:

@@ -28,6 +28,9 @@ METRICS: Final = "metrics"
 POLICIES: Final = "policies"
 """And what the daemon gives besides."""
 
+OTHER_VERSION: Final = 3
+"""The exit code of an API process whose files are of another version than the daemon that started it."""
+
 HEAD: Final = struct.Struct("!Q")
 BUFFER: Final = 65_536
 PIECE: Final = 250

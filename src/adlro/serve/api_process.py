@@ -19,12 +19,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TooLateError
 from typing import Any, Final, cast, final
 
+from adlro import __version__
 from adlro.core.errors import BackendError
 from adlro.serve.api import ApiServer, make_app, make_server
 from adlro.serve.api_door import raise_open_files
 from adlro.serve.api_link import (
     CALLS,
     METRICS,
+    OTHER_VERSION,
     POLICIES,
     Answered,
     Beat,
@@ -175,16 +177,14 @@ class Ears(threading.Thread):
             try:
                 with paced():
                     message = self._link.receive()
+                    if isinstance(message, Stop):
+                        self._server.should_exit = True
+                    else:
+                        self._copy.hear(message)
             except EOFError:
                 os._exit(1)  # the daemon is gone: nothing here is worth keeping, and another may want the port
-            if isinstance(message, Stop):
-                self._server.should_exit = True
-                continue
-            try:
-                with paced():
-                    self._copy.hear(message)
-            except Exception:  # a copy that is wrong is worse than none: the daemon starts us again
-                log.exception("what the daemon told cannot be understood")
+            except Exception:  # an old copy is worse than none: the daemon starts us again
+                log.exception("a message of the daemon cannot be read; the API's process ends and is started again")
                 os._exit(1)
 
 
@@ -214,7 +214,14 @@ async def answer_all(server: ApiServer, link: Link, listener: socket.socket) -> 
 
 def main(words: Sequence[str]) -> None:
     """Answer on the socket that was handed over, for the daemon at the other one."""
-    talking, listening, parent = (int(word) for word in words)
+    *numbers, version = words
+    if version != __version__:  # before anything is read: the records of other versions may have other fields
+        print(
+            f"adlro: the daemon runs version {version}, and {__version__} is installed now. Restart the daemon.",
+            file=sys.stderr,
+        )
+        os._exit(OTHER_VERSION)
+    talking, listening, parent = map(int, numbers)
     # These go to all processes of a terminal or a unit; the daemon says what comes of them.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

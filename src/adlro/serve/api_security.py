@@ -38,8 +38,14 @@ PROBES: Final = frozenset({"/healthz", "/readyz"})
 MOST_HEADERS: Final = 100
 LARGEST_HEADERS: Final = 16_384
 MOST_BUCKETS: Final = 10_000
-COSTS: Final = {"/api/v1/what-if": 20.0}
-"""Requests that count for several: a question played forward costs the daemon much."""
+COSTS: Final = {
+    "/api/v1/what-if": 20.0,
+    "/api/v1/usage": 10.0,
+    "/api/v1/past": 5.0,
+    "/api/v1/history": 5.0,
+    "/api/v1/decisions": 2.0,
+}
+"""Requests that count for several: a question played forward, or answered from the store, costs the daemon much."""
 
 LOCAL: Final = Who("local", "operator")
 

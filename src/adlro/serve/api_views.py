@@ -178,10 +178,11 @@ class Picture:
         return body
 
     def touch(self, job: str) -> None:
-        """A job is no more as this picture shows it: answers about it are made anew."""
+        """A job is no longer as this picture shows it: answers about it are made anew."""
         self.touched.add(job)
-        for address in [address for address in self.bodies if f"/jobs/{job}" in address[0]]:
-            del self.bodies[address]
+        for address in list(self.bodies):  # a copy: other threads keep answers meanwhile
+            if f"/jobs/{job}" in address[0]:
+                self.bodies.pop(address, None)
 
 
 def picture_of(state: State) -> Picture:

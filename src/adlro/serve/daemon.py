@@ -27,6 +27,7 @@ from adlro.core.ports import (
     Output,
     Snapshot,
     Submission,
+    SubmitsAside,
 )
 from adlro.serve.collector import unhurried_collector
 from adlro.serve.config import Config, changes, load_config
@@ -117,7 +118,10 @@ class Closing(Protocol):
 
 @final
 class Fenced:
-    """A back end that one thread calls at a time, and only the leader to change anything."""
+    """A back end that one thread calls at a time, and only the leader to change anything.
+
+    Submissions that a user can hold up (`SubmitsAside`) run beside other calls.
+    """
 
     def __init__(self, backend: Backend, leadership: Leadership) -> None:
         self._backend, self._leadership = backend, leadership
@@ -153,6 +157,9 @@ class Fenced:
             except BackendError as error:
                 log.debug("the cluster does not say whether it has changed", extra={"why": str(error)})
                 return None
+            except Exception:  # a fault of ours: it must not end the daemon, and the next turn reads everything
+                log.exception("the back end failed when it was asked whether anything has changed")
+                return None
 
     def read(self) -> Snapshot:
         """The cluster now."""
@@ -184,10 +191,12 @@ class Fenced:
             self._backend.annotate(lines)
 
     def submit(self, submission: Submission) -> str:
-        """Hand a job in."""
+        """Hand a job in. Where its user could hold that up, turns do not wait for it."""
         with self._lock:
             self._check()
-            return self._backend.submit(submission)
+            if not isinstance(self._backend, SubmitsAside):
+                return self._backend.submit(submission)
+        return self._backend.submit_aside(submission, self._lock)
 
     def cancel(self, job: str) -> None:
         """End a job."""
@@ -563,7 +572,7 @@ class Daemon:
         return True, "ready"
 
     def metrics(self) -> str:
-        """The page for Prometheus, in its text format (metrics.CONTENT_TYPE)."""
+        """The page for Prometheus, in its text format (api.PROMETHEUS)."""
         return self.metrics_page.page()
 
     def _store_bytes(self) -> int | None:

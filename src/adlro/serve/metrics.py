@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Final, final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.exposition import generate_latest
 
 from adlro.core.ports import ENDED, PLACES, RESERVED, JobState, LiveJob, Snapshot
 from adlro.core.records import WHOLE_GPU
 from adlro.serve.service import Alarm, State, Tick
-
-CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Bounds of the histogram of a turn's time; 1 s is what we promise for 10,000 jobs."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 IN_MEMORY: Final = "sqlite::memory:"
 
-SWITCH_S: Final = 0.0002
+TURN_SWITCH_S: Final = 0.0002
 """How long a turn may keep the interpreter while a question of the API waits for it; Python grants 5 ms."""
 
 IN_MEMORY_DAYS: Final = 0.25
@@ -253,7 +253,7 @@ def answering(daemon: Daemon, config: Config) -> Iterator[str]:
     )
     address = _address(listener, settings) if listener else ""
     before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, SWITCH_S))
+    sys.setswitchinterval(min(before, TURN_SWITCH_S))
     host.start()
     try:
         yield address
