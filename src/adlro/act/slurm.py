@@ -105,6 +105,9 @@ class Told(Protocol):
     def comment(self, line: str = "", **words: str) -> str:
         """Its comment with this line for users and these words of ours; an empty one is taken away."""
 
+    def admin_comment(self, **words: str) -> str:
+        """Its admin comment with these words of ours, which users cannot write."""
+
 
 class Reader(Protocol):
     """What was last read of the cluster."""
@@ -330,16 +333,17 @@ class CommandWay:
         """Write the comment of a job."""
         self._run(["scontrol", "update", f"JobId={job}", f"Comment={comment}"])
 
-    def clear_gpus(self, job: str, comment: str) -> None:
-        """Take away what GPUs a held job asks for, and note in its comment how many they were.
+    def clear_gpus(self, job: str, comment: str, admin_comment: str) -> None:
+        """Take away what GPUs a held job asks for, and note in its admin comment how many they were.
 
         Slurm does not let a request without a type become one with types otherwise.
         """
-        self._run(["scontrol", "update", f"JobId={job}", "TresPerNode=", f"Comment={comment}"])
+        words = ["TresPerNode=", f"Comment={comment}", f"AdminComment={admin_comment}"]
+        self._run(["scontrol", "update", f"JobId={job}", *words])
 
-    def put_back(self, job: str, comment: str) -> None:
+    def put_back(self, job: str, comment: str, admin_comment: str) -> None:
         """End a running job so that it waits, held. The comment says first for whom."""
-        self.note(job, comment)
+        self._run(["scontrol", "update", f"JobId={job}", f"Comment={comment}", f"AdminComment={admin_comment}"])
         self._run(["scontrol", "requeuehold", job])
 
     def cancel(self, job: str) -> None:
@@ -613,8 +617,8 @@ class Slurm:
         if told.asked:
             if (commands := self._commands) is None:
                 return None, {}, "by node only: the command line is needed to ask for devices"
-            comment = told.comment(gpus=words["gpus"])
-            self._say(lambda _: commands.clear_gpus(told.live.id, comment), commands)
+            proof = told.admin_comment(gpus=words["gpus"])
+            self._say(lambda _: commands.clear_gpus(told.live.id, told.comment(gpus=words["gpus"]), proof), commands)
         return wanted, words, ""
 
     def _wanted(self, told: Told, parts: Sequence[Part]) -> str | None:
@@ -650,7 +654,8 @@ class Slurm:
         if not told.may_requeue:
             raise NotNowError("it was handed in with --no-requeue")
         again = told.comment(held="yes")
-        self._say(lambda _: commands.put_back(told.live.id, again), commands)
+        proof = told.admin_comment(submit=f"{told.live.job.submit_s:.0f}")
+        self._say(lambda _: commands.put_back(told.live.id, again, proof), commands)
         return ""
 
     def _tell(self, say: Callable[[Way], None], is_task: bool = False) -> None:

@@ -14,6 +14,7 @@ from adlro.act.slurm import CommandWay, GivenBack, Handing, RestWay, Slurm, Way,
 from adlro.catalogue.clusters import load_cluster
 from adlro.catalogue.families import find_family
 from adlro.catalogue.gpus import find_gpu, gpu_models
+from adlro.core.accounts import own_account_name
 from adlro.core.errors import BackendError, CatalogueError, ConfigError
 from adlro.core.ports import Backend
 from adlro.core.records import GpuModel
@@ -23,6 +24,7 @@ from adlro.ingest.telemetry.names import model_of, near_models
 
 FIELDS: Final = ("name", "partition", "comment")
 TOKEN_S: Final = 3600
+NOBODY: Final = frozenset[str]()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,9 @@ def naming_of(options: SlurmOptions) -> Naming:
         links={node.name: node.link for node in cluster.nodes} if cluster else {},
         network=cluster.network if cluster else DEFAULT_NETWORK,
         name=cluster.name if cluster else "slurm",
+        submitters=frozenset(filter(None, [own_account_name(), options.user]))
+        if options.submit_as == "self"
+        else NOBODY,
     )
 
 
