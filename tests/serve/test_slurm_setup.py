@@ -238,6 +238,31 @@ def test_a_unit_is_alive_while_systemd_hears_from_it(
     assert is_alive("adlro.service", 120) is alive
 
 
+@pytest.mark.parametrize(
+    ("ago_s", "sub_state", "restarts", "alive"),
+    [
+        (600, "start-pre", 0, True),  # after an upgrade, while `adlro warm` compiles
+        (600, "start", 0, True),
+        (1900, "start-pre", 0, False),
+        (20, "start-pre", 3, False),  # it fails again and again
+        (20, "auto-restart", 0, False),
+        (None, "start-pre", 0, False),
+    ],
+)
+def test_a_unit_that_starts_is_alive_for_half_an_hour(
+    ago_s: float | None, sub_state: str, restarts: int, alive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic() + 1e4
+    began = 0 if ago_s is None else int((now - ago_s) * 1e6)
+    said = (
+        f"ActiveState=activating\nSubState={sub_state}\nNRestarts={restarts}\n"
+        f"InactiveExitTimestampMonotonic={began}\nWatchdogTimestampMonotonic=0\n"
+    )
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, said, ""))
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert is_alive("adlro.service", 120) is alive
+
+
 def test_without_systemd_no_unit_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert not is_alive("adlro.service", 120)
