@@ -126,7 +126,7 @@ def test_the_steps_compile_as_the_daemons_account_before_it_starts_and_undo_remo
 
 
 def test_a_sites_own_plugin_is_touched_when_only_ours_changes() -> None:
-    """slurmctld looks at the time of job_submit.lua, not of the files that it loads."""
+    """The controller looks at the time of job_submit.lua, not of the files that it loads."""
     theirs = 'function slurm_job_submit() end\npcall(dofile, "/etc/slurm/adlro.lua")\nreturn slurm.SUCCESS\n'
     options = SlurmOptions(partitions=("canary",))
     for text, is_touched in ((theirs, True), ("return slurm.SUCCESS\n", False), ("", False)):

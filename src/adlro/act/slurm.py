@@ -22,6 +22,7 @@ NEW_API: Final = 39
 """From v0.0.39 on the nodes of a job are a list, and its GPUs have another key."""
 
 LONGEST_NAME: Final = 200
+DEFAULT_PRIORITY: Final = 0.5
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 CONTROLLER_GONE: Final = re.compile(
     r"contact slurm controller|Zero Bytes were transmitted|connect failure|Socket timed out|communication error"
@@ -333,6 +334,10 @@ class CommandWay:
         """Write the comment of a job."""
         self._run(["scontrol", "update", f"JobId={job}", f"Comment={comment}"])
 
+    def note_as_admin(self, job: str, comment: str) -> None:
+        """Write the admin comment of a job, which only operators of Slurm can write."""
+        self._run(["scontrol", "update", f"JobId={job}", f"AdminComment={comment}"])
+
     def clear_gpus(self, job: str, comment: str, admin_comment: str) -> None:
         """Take away what GPUs a held job asks for, and note in its admin comment how many they were.
 
@@ -528,7 +533,13 @@ class Slurm:
         name = "".join(sign for sign in job.name if sign.isprintable())[:LONGEST_NAME] or "adlro"
         # sbatch runs with a umask that keeps the output file private; files that the job makes are as usual.
         script = script_of(submission, ("umask 022",) if account else ())
-        return self._hand_in(script, wish, name, token)
+        id = self._hand_in(script, wish, name, token)
+        if account and self._commands is not None and job.priority != DEFAULT_PRIORITY:
+            # A user could write such a word too, so it counts only where users cannot write. Without it the job waits
+            # with the usual priority.
+            with suppress(RefusedError, BackendError):
+                self._commands.note_as_admin(id, f"adlro:priority={job.priority:g}")
+        return id
 
     def _account_of(self, user: str) -> Account | None:
         """The account that a job of this user runs as; None: the daemon's own. Raises AccountError."""
@@ -740,7 +751,7 @@ def _words_of(job: Job, token: str, as_whom: str) -> Iterator[str]:
         yield f"adlro:family={job.family}"
     if job.estimate:
         yield f"adlro:estimate={job.estimate:.6g}"
-    if job.priority != 0.5:
+    if job.priority != DEFAULT_PRIORITY and as_whom == "self":
         yield f"adlro:priority={job.priority:g}"
     if job.gpu_memory_gb:
         yield f"adlro:gpumemory={job.gpu_memory_gb:g}"

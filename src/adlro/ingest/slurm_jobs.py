@@ -606,10 +606,10 @@ def _job(job: SlurmJob, words: Mapping[str, str], models: frozenset[str], look: 
     ours = job_of(job, naming.model_of, found)
     asked = frozenset[str]() if "bound" in words else ours.models  # bound: the types are our choice, not its wish
     named = frozenset(words["models"].split("+")) if words.get("models") else frozenset()
-    # Where Slurm has no plugin of ours, a user can write any comment. A user can gain nothing from these two, unless
-    # Slurm says that the job comes from an account that submits for others.
+    # Without our plugin a user can write any comment. So these two count only if Slurm says that the job comes from an
+    # account that submits for others, and a priority also where only operators can write it.
     is_for_others = job.user in naming.submitters
-    priority = _number(words.get("priority"), DEFAULT_PRIORITY) if is_for_others else DEFAULT_PRIORITY
+    priority = words_in(job.admin_comment).get("priority") or (words.get("priority") if is_for_others else None)
     return replace(
         ours,
         work=0.0,
@@ -617,7 +617,7 @@ def _job(job: SlurmJob, words: Mapping[str, str], models: frozenset[str], look: 
         gpus=ours.gpus or _whole(words.get("gpus", "0")),
         gpu_memory_gb=_number(words.get("gpumemory"), 0.0),
         models=(models & named if models else named) if named else models or asked,
-        priority=min(max(priority, 0.0), 1.0),
+        priority=min(max(_number(priority, DEFAULT_PRIORITY), 0.0), 1.0),
         user=(words.get("user") if is_for_others else "") or job.user,
         estimate=estimate if estimate > 0 else None,
     )
