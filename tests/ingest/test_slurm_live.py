@@ -171,8 +171,9 @@ def test_our_words_in_a_comment_are_read_back_and_the_users_text_stays(text: str
     comment = comment_with(text, words)
     assert set(words_in(comment)) == set(words)
     assert all(value == words[name] for name, value in words_in(comment).items() if name != "held")
-    assert " ".join(text.split()) in comment
-    assert comment_with(comment, {}) == " ".join(text.split())
+    kept = " ".join(re.findall(r"\S+", text, re.ASCII))
+    assert kept in comment
+    assert comment_with(comment, {}) == kept
 
 
 def test_the_version_is_told_by_both_generations() -> None:
@@ -510,11 +511,31 @@ def test_devices_that_are_taken_back_before_the_end_is_told_are_remembered_where
 
 
 def test_the_first_submit_time_survives_a_requeue_and_a_new_daemon() -> None:
-    again = job(restarts=1, submit_unix=NOW, comment=f"adlro:held adlro:submit={NOW - 500:.0f}", start_unix=NOW + 10)
+    first = f"adlro:submit={NOW - 500:.0f}"
+    again = job(restarts=1, submit_unix=NOW, comment="adlro:held", admin_comment=first, start_unix=NOW + 10)
     assert read_one(again).job.submit_s == NOW - 500
     assert read_one(again).managed
-    liar = job(comment="adlro:held adlro:submit=5")
+    liar = job(comment="adlro:held", admin_comment="adlro:submit=5")
     assert read_one(liar).job.submit_s == NOW - 100  # of a job that never began, only Slurm is believed
+
+
+@pytest.mark.parametrize("space", [" ", "\u00a0", "\x1f", "] "])
+def test_words_in_a_comment_give_a_user_no_priority_no_age_no_gpus_and_no_other_name(space: str) -> None:
+    """Where Slurm has no plugin of ours, a user can write all of this, and requeue the job."""
+    words = ["adlro:held", "adlro:user=alice", "adlro:priority=1", "adlro:gpus=4", "adlro:submit=5", "adlro:bound=x",
+             "adlro:restarts=1", "adlro:decision=7"]  # fmt: skip
+    comment = "adlro:held " + space.join(["x", *words])
+    told = read_one(job(comment=comment, restarts=1, gres=(), per_node=""))
+    assert (told.job.user, told.job.priority, told.job.gpus, told.job.submit_s) == ("ada", 0.5, 0, NOW - 100)
+    again = comment_with(comment, {"held": "yes"})  # as the daemon writes it
+    assert words_in(again) == {"held": "yes"}
+
+
+def test_an_account_that_submits_for_others_says_whose_a_job_is() -> None:
+    naming = replace(NAMING, submitters=frozenset(["ada"]))
+    given = job(comment="adlro:held adlro:user=alice adlro:priority=0.9")
+    found = Reader([Fixed([given])], naming, lambda: NOW).read().jobs[0].job
+    assert (found.user, found.priority) == ("alice", 0.9)
 
 
 def test_a_running_job_that_vanished_is_told_as_ended_with_a_note() -> None:

@@ -138,6 +138,19 @@ def test_a_job_belongs_to_the_token_and_only_an_operator_may_name_another(servic
     assert service.jobs[submit("root", "bob").json()["id"]].job.user == "bob"
 
 
+def test_only_an_operator_may_choose_a_priority(service: FakeService) -> None:
+    def submit(name: str, priority: float) -> Any:
+        wish = {"job": {"family": "learning", "priority": priority}}
+        return client_for(service, name).post(f"{V1}/jobs", json=wish)
+
+    for priority in (1.0, 0.0):
+        answer = submit("ann", priority)
+        assert (answer.status_code, answer.json()["error"]["where"]) == (403, "body.job.priority")
+        assert "ask an operator" in answer.json()["error"]["do"]
+    assert service.jobs[submit("ann", 0.5).json()["id"]].job.priority == 0.5
+    assert service.jobs[submit("root", 0.9).json()["id"]].job.priority == 0.9
+
+
 @pytest.mark.parametrize("user", ["0", "00", "1000", "-0", "+0", "a/b", "a b", "0\n"])
 def test_a_user_given_as_a_number_is_refused_to_an_operator_too(service: FakeService, user: str) -> None:
     before = set(service.jobs)

@@ -112,6 +112,29 @@ def test_steps_and_undo_name_every_file() -> None:
         assert word in back
 
 
+def test_the_steps_compile_as_the_daemons_account_before_it_starts_and_undo_removes_its_folders() -> None:
+    now, options = site("x=1\n"), SlurmOptions(partitions=("canary",))
+    made = setup(options, now, user="ops", uid=1, ready="x", adlro="/opt/adlro/bin/adlro")
+    lines = steps(options, now, made)
+    (warm,) = (n for n, line in enumerate(lines) if "/opt/adlro/bin/adlro warm --config" in line)
+    assert lines[warm].startswith("runuser -u ops -- env -C / XDG_CACHE_HOME=/var/cache/adlro ")
+    assert warm < next(n for n, line in enumerate(lines) if "enable --now" in line)
+    unit = next(file.text for file in made if file.name == "adlro.service")
+    for line in ("CacheDirectory=adlro", "StateDirectory=adlro", "Environment=XDG_CACHE_HOME=/var/cache/adlro"):
+        assert f"\n{line}\n" in unit
+    assert undo(options, now, made)[-1].startswith("rm -r /etc/adlro /var/lib/adlro /var/cache/adlro ")
+
+
+def test_a_sites_own_plugin_is_touched_when_only_ours_changes() -> None:
+    """The controller looks at the time of job_submit.lua, not of the files that it loads."""
+    theirs = 'function slurm_job_submit() end\npcall(dofile, "/etc/slurm/adlro.lua")\nreturn slurm.SUCCESS\n'
+    options = SlurmOptions(partitions=("canary",))
+    for text, is_touched in ((theirs, True), ("return slurm.SUCCESS\n", False), ("", False)):
+        now = site("JobSubmitPlugins=lua\n", text, "lua")
+        made = steps(options, now, setup(options, now, user="slurm", uid=1, ready="x"))
+        assert any(line.startswith("touch /etc/slurm/job_submit.lua") for line in made) is is_touched
+
+
 def test_undo_takes_the_plugin_out_of_slurm_conf_before_its_file_is_gone_and_then_gives_the_queue_back() -> None:
     options = SlurmOptions(partitions=("canary",))
     for conf, plugins, first in (("x=1\n", "", "patch -R"), ("JobSubmitPlugins=lua\n", "lua", "# take lua out")):
@@ -233,6 +256,31 @@ def test_a_unit_is_alive_while_systemd_hears_from_it(
     heard = 0 if ago_s is None else int((time.monotonic() + 1e4 - ago_s) * 1e6)
     now = time.monotonic() + 1e4  # also on a machine that has just started
     said = f"ActiveState={state}\nWatchdogTimestampMonotonic={heard}\n"
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, said, ""))
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert is_alive("adlro.service", 120) is alive
+
+
+@pytest.mark.parametrize(
+    ("ago_s", "sub_state", "restarts", "alive"),
+    [
+        (600, "start-pre", 0, True),  # after an upgrade, while `adlro warm` compiles
+        (600, "start", 0, True),
+        (1900, "start-pre", 0, False),
+        (20, "start-pre", 3, False),  # it fails again and again
+        (20, "auto-restart", 0, False),
+        (None, "start-pre", 0, False),
+    ],
+)
+def test_a_unit_that_starts_is_alive_for_half_an_hour(
+    ago_s: float | None, sub_state: str, restarts: int, alive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic() + 1e4
+    began = 0 if ago_s is None else int((now - ago_s) * 1e6)
+    said = (
+        f"ActiveState=activating\nSubState={sub_state}\nNRestarts={restarts}\n"
+        f"InactiveExitTimestampMonotonic={began}\nWatchdogTimestampMonotonic=0\n"
+    )
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, said, ""))
     monkeypatch.setattr(time, "monotonic", lambda: now)
     assert is_alive("adlro.service", 120) is alive

@@ -94,7 +94,7 @@ def test_release_all_gives_the_queue_back_with_the_daemon_dead_and_twice_does_no
     pinned = on_set_up.submit("sleep 0.2")
     on_set_up.place(pinned, Part("volta0", VOLTA, 1))  # which is full: it would wait for half a minute
     cut = on_set_up.submit("sleep 0.2", gpus=2)
-    lab.run("scontrol", "update", f"JobId={cut}", "TresPerNode=", "Comment=adlro:held adlro:gpus=2")
+    lab.run("scontrol", "update", f"JobId={cut}", "TresPerNode=", "Comment=adlro:held", "AdminComment=adlro:gpus=2")
     code, out = command(lab, "release-all", "--json")
     given = json.loads(out)["jobs"]
     assert code == 0, out

@@ -57,7 +57,9 @@ def test_a_job_that_is_moved_to_other_devices_lets_go_of_the_first(by_index: Dri
 def test_a_daemon_that_died_before_it_placed_a_job_leaves_its_gpus_known(by_index: Driven) -> None:
     """Between taking the request without types away and asking with types, the job asks for no GPUs."""
     name = by_index.submit(SAY_WHERE, gpus=2)
-    by_index.lab.run("scontrol", "update", f"JobId={name}", "TresPerNode=", "Comment=adlro:held adlro:gpus=2")
+    by_index.lab.run(
+        "scontrol", "update", f"JobId={name}", "TresPerNode=", "Comment=adlro:held", "AdminComment=adlro:gpus=2"
+    )
     job = by_index.job(name)
     assert (job.job.gpus, job.managed, job.state) == (2, True, JobState.WAITING)
     by_index.place(name, Part("radeon0", RADEON, 2))

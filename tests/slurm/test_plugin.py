@@ -4,13 +4,18 @@ import getpass
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from pathlib import Path
+from shutil import which
 
 import pytest
 from tests.slurm.lab import MACHINES, Lab, Machine, running
 from tests.slurm.plugins import NO_RULES, files_for, plugin_for, put, with_plugin
 
+from adlro.core.ports import JobState, Order, Part
 from adlro.ingest.slurm_live import Rest
+from adlro.serve.slurm import SlurmOptions, slurm_backend
+from adlro.serve.slurm_setup import SiteNow, setup
 
 A_USER = "nobody"
 """Somebody who is not the daemon."""
@@ -254,6 +259,49 @@ def test_a_job_that_is_slurms_waits_for_nobody_and_says_nothing_of_adlro(site: L
     assert told(site, job) == ("mine adlro:family=data", False)
 
 
+FORGED = "adlro:held adlro:user=alice adlro:priority=1 adlro:gpus=4 adlro:submit=5 adlro:decision=7 adlro:userheld"
+"""What only ADLRO may write."""
+
+
+@as_root
+def test_words_of_adlro_in_a_comment_are_taken_out_in_every_partition(site: Lab) -> None:
+    job = site.sbatch("sleep 1", "-p", "other", "--hold", f"--comment=mine {FORGED} adlro:family=data", LATER,
+                      user=A_USER)  # fmt: skip
+    assert told(site, job) == ("mine adlro:family=data", False)  # a hold for ADLRO would last for ever there
+    site.run("scontrol", "update", f"JobId={job}", "Partition=gpu", user=A_USER)
+    assert told(site, job) == ("mine adlro:family=data", False)
+    here = site.sbatch("sleep 1", "--gres=gpu:1", "--hold", f"--comment={FORGED}", user=A_USER)
+    assert told(site, here) == ("adlro:held", True)
+
+
+@as_root
+@pytest.mark.parametrize("options", ["--partition=other", "--exclusive", "--partition=other --hold"])
+def test_words_of_adlro_cannot_be_written_into_the_comment_of_slurms_job(site: Lab, options: str) -> None:
+    job = site.sbatch("sleep 1", "--comment=mine", LATER, *options.split(), user=A_USER)
+    is_held = "--hold" in options
+    for comment in (FORGED, f"[adlro: soon] {FORGED}", "[adlro:\tsoon adlro:priority=1 ]"):
+        site.run("scontrol", "update", f"JobId={job}", f"Comment=ours  {comment} adlro:models=v100", user=A_USER)
+        words, still_held = told(site, job)
+        assert [word for word in words.split() if word.startswith("adlro:")] == ["adlro:models=v100"]
+        assert still_held == is_held
+    site.run("scontrol", "update", f"JobId={job}", "Partition=gpu", user=A_USER)
+    site.run("scontrol", "hold", job, user=A_USER)
+    site.run("scontrol", "release", job, user=A_USER)
+    assert "adlro:held" not in told(site, job)[0]
+
+
+@as_root
+def test_text_of_a_users_own_stays_as_it_is_in_a_comment(site: Lab) -> None:
+    job = site.sbatch("sleep 1", "--partition=other", "--comment=two  spaces", LATER, user=A_USER)
+    assert told(site, job)[0] == "two  spaces"
+    site.run("scontrol", "update", f"JobId={job}", "Comment=three   spaces", user=A_USER)
+    assert told(site, job)[0] == "three   spaces"
+    site.run("scontrol", "update", f"JobId={job}", "Comment=", user=A_USER)
+    assert told(site, job)[0] == ""
+    site.run("scontrol", "update", f"JobId={job}", "Comment=by root adlro:decision=7")  # a placer may
+    assert told(site, job)[0] == "by root adlro:decision=7"
+
+
 def test_a_job_that_slurmrestd_hands_in_is_held_like_one_of_sbatch(site: Lab) -> None:
     rest = Rest(f"unix:{site.socket}", "", None, 10)
     wish = {"name": "x", "partition": "gpu", "current_working_directory": "/tmp", "environment": {"A": "b"}}
@@ -286,6 +334,29 @@ def test_a_user_may_hold_a_job_that_was_placed_but_has_not_begun(site: Lab) -> N
 
 
 @as_root
+@as_root
+def test_a_placed_job_that_adlro_holds_again_is_adlros_and_no_users(site: Lab) -> None:
+    blocker = site.sbatch("sleep 60", "--gres=gpu:4", "--nodelist=radeon0", "--partition=other")
+    site.wait(lambda: "RUNNING" in site.run("squeue", "--noheader", "--format=%T", f"--jobs={blocker}"), "a blocker")
+    job = site.sbatch("sleep 60", "--gres=gpu:1", user=A_USER)
+    backend = slurm_backend(SlurmOptions(rest=f"unix:{site.socket}", conf=site.environment["SLURM_CONF"]))
+    with closing(backend):
+        backend.read()
+        (placed,) = backend.act([Order(job, "d1", (Part("radeon0", "mi50", 1),))])
+        assert placed.done, placed
+        backend.read()
+        (held,) = backend.act([Order(job, "")])
+        assert held.done, held
+        comment, is_held = told(site, job)
+        assert is_held
+        assert "adlro:held" in comment
+        assert "userheld" not in comment
+        assert "decision" not in comment
+        (live,) = (each for each in backend.read().jobs if each.id == job)
+        assert live.managed
+        assert live.state is JobState.WAITING
+
+
 def test_a_line_for_users_that_comes_too_late_does_not_end_a_users_hold(site: Lab) -> None:
     job = site.sbatch("sleep 1", "--gres=gpu:1", "--hold", user=A_USER)
     site.run("scontrol", "update", f"JobId={job}", "Comment=[adlro: waits for a v100] adlro:held")
@@ -307,6 +378,59 @@ def test_each_part_of_an_array_keeps_its_own_words(site: Lab) -> None:
     site.run("scontrol", "update", f"JobId={array}", "Partition=other", user=A_USER)
     words = {comment.partition("=")[0] for comment in comments(site, array)}
     assert words == {"adlro:released", "adlro:decision"}  # what may be pinned waits for the reader
+
+
+@as_root
+@pytest.mark.parametrize("tasks", ["12345", "54321"])
+def test_a_hold_of_an_array_keeps_the_comments_of_the_parts_that_it_does_not_mark(site: Lab, tasks: str) -> None:
+    array = site.sbatch("sleep 60", "--gres=gpu:1", "--array=1-5", "--comment=mine", user=A_USER)
+    comments = ("mine adlro:decision=7", "mine adlro:released=5", "theirs", "mine adlro:held", "mine adlro:held")
+    for task, comment in zip(tasks, comments, strict=True):
+        site.run("scontrol", "update", f"JobId={array}_{task}", f"Comment={comment}")
+    site.run("scontrol", "release", f"{array}_{tasks[0]}")
+    site.wait(lambda: "RUNNING" in site.run("squeue", f"--jobs={array}_{tasks[0]}", "--format=%T"), "a running task")
+    hold = ["scontrol", "update", f"JobId={array}", "Priority=0"]
+    subprocess.run(hold, env=site.environment, capture_output=True, user=A_USER)  # one of them runs
+    found = dict(line.split("|") for line in site.run("squeue", "-hr", f"-j{array}", "--format=%K|%k").splitlines())
+    expected = (*comments[:3], "mine adlro:userheld", "mine adlro:userheld")
+    assert found == dict(zip(tasks, expected, strict=True))
+
+
+PARTS = """
+slurm = {NO_VAL = 4294967294, INFINITE = 4294967295, SUCCESS = 0, ERROR = -1, log_error = print}
+dofile(arg[1])
+local wish, asked = {}, {comment = ASKED, priority = 0}
+setmetatable(wish, {__index = asked, __newindex = function(_, key, value)
+   assert(value ~= nil, "Slurm takes no nil for a text")
+   asked[key] = value
+end})
+for _, part in ipairs({{"mine adlro:held", 0}, {"mine adlro:decision=7", 1}, {"theirs", 0}, {nil, 0},
+                       {"adlro:released=5", 1}, {"adlro:decision=8", 0}, {"last adlro:held", 0}}) do
+   local job = {comment = part[1], job_state = part[2], array_job_id = 12, partition = "gpu", priority = 0}
+   local answer = slurm_job_modify(wish, job, {}, 1000)
+   print(answer == 0 and (asked.comment or "nil") or "denied")
+end
+"""
+"""What Slurm does for an array: it calls the plugin for each part, in any order, and always with the same wish."""
+
+
+@pytest.mark.skipif(not which("lua"), reason="lua is not installed")
+@pytest.mark.parametrize(
+    ("asked", "answers"),
+    [
+        ("nil", ["mine adlro:userheld", "mine adlro:decision=7", "theirs", "", "adlro:released=5",
+                 "adlro:decision=8 adlro:userheld", "last adlro:userheld"]),
+        ("'new adlro:priority=1'", ["denied", "denied", "new", "new", "new", "denied", "denied"]),
+    ],
+)  # fmt: skip
+def test_a_change_of_an_array_is_looked_at_for_each_part_anew(tmp_path: Path, asked: str, answers: list[str]) -> None:
+    options = SlurmOptions(partitions=("gpu",))
+    plugin = setup(options, SiteNow(conf=str(tmp_path / "slurm.conf")), user="slurm", uid=None, ready="")[0].text
+    (tmp_path / "job_submit.lua").write_text(plugin)
+    (tmp_path / "parts.lua").write_text(PARTS.replace("ASKED", asked))
+    command = ["lua", str(tmp_path / "parts.lua"), str(tmp_path / "job_submit.lua")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.stderr, done.stdout.splitlines()) == ("", answers)
 
 
 # ---- changes ---------------------------------------------------------------------------------------------------------

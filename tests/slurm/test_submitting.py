@@ -60,6 +60,19 @@ def test_a_job_has_the_uid_the_gid_and_the_groups_of_its_user(as_users: Driven, 
     assert f"UserId={ann.name}({ann.uid}) GroupId={ann.name}({ann.gid})" in shown
 
 
+def test_a_priority_of_the_api_counts_and_one_that_the_user_writes_does_not(as_users: Driven, ann: Account) -> None:
+    name = as_users.submit("sleep 1", user=ann.name, priority=0.9)
+    assert as_users.job(name).job.priority == 0.9
+    as_users.lab.run("scontrol", "update", f"JobId={name}", "Comment=adlro:held adlro:priority=1", user=ann.name)
+    assert as_users.job(name).job.priority == 0.9
+    own = as_users.lab.sbatch("sleep 1", "--gres=gpu:1", "--hold", "--comment=adlro:held adlro:priority=1 adlro:user=x",
+                              user=ann.name)  # fmt: skip
+    with pytest.raises(AssertionError):
+        as_users.lab.run("scontrol", "update", f"JobId={own}", "AdminComment=adlro:priority=1", user=ann.name)
+    found = as_users.job(own).job
+    assert (found.priority, found.user) == (0.5, ann.name)
+
+
 def test_nothing_is_written_where_the_user_may_not_write(by_socket: Driven, ann: Account) -> None:
     by_socket.backend = slurm_backend(replace(options_of(by_socket.lab, "socket"), submit_as="user"))
     closed = by_socket.lab.folder / "closed"

@@ -22,6 +22,7 @@ NEW_API: Final = 39
 """From v0.0.39 on the nodes of a job are a list, and its GPUs have another key."""
 
 LONGEST_NAME: Final = 200
+DEFAULT_PRIORITY: Final = 0.5
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 CONTROLLER_GONE: Final = re.compile(
     r"contact slurm controller|Zero Bytes were transmitted|connect failure|Socket timed out|communication error"
@@ -104,6 +105,9 @@ class Told(Protocol):
 
     def comment(self, line: str = "", **words: str) -> str:
         """Its comment with this line for users and these words of ours; an empty one is taken away."""
+
+    def admin_comment(self, **words: str) -> str:
+        """Its admin comment with these words of ours, which users cannot write."""
 
 
 class Reader(Protocol):
@@ -332,16 +336,21 @@ class CommandWay:
         """Write the comment of a job."""
         self._run(["scontrol", "update", f"JobId={job}", f"Comment={comment}"])
 
-    def clear_gpus(self, job: str, comment: str) -> None:
-        """Take away what GPUs a held job asks for, and note in its comment how many they were.
+    def note_as_admin(self, job: str, comment: str) -> None:
+        """Write the admin comment of a job, which only operators of Slurm can write."""
+        self._run(["scontrol", "update", f"JobId={job}", f"AdminComment={comment}"])
+
+    def clear_gpus(self, job: str, comment: str, admin_comment: str) -> None:
+        """Take away what GPUs a held job asks for, and note in its admin comment how many they were.
 
         Slurm does not let a request without a type become one with types otherwise.
         """
-        self._run(["scontrol", "update", f"JobId={job}", "TresPerNode=", f"Comment={comment}"])
+        words = ["TresPerNode=", f"Comment={comment}", f"AdminComment={admin_comment}"]
+        self._run(["scontrol", "update", f"JobId={job}", *words])
 
-    def put_back(self, job: str, comment: str) -> None:
+    def put_back(self, job: str, comment: str, admin_comment: str) -> None:
         """End a running job so that it waits, held. The comment says first for whom."""
-        self.note(job, comment)
+        self._run(["scontrol", "update", f"JobId={job}", f"Comment={comment}", f"AdminComment={admin_comment}"])
         self._run(["scontrol", "requeuehold", job])
 
     def cancel(self, job: str) -> None:
@@ -508,7 +517,13 @@ class Slurm:
             script, wish, name, token = self._wish(submission)
             if wish["account"] is None:
                 return self._hand_in(script, wish, name, token)
-        return self._hand_in_as_user(script, wish, name, token, alone)
+        id = self._hand_in_as_user(script, wish, name, token, alone)
+        if self._commands is not None and submission.job.priority != DEFAULT_PRIORITY:
+            # A user could write such a word too, so it counts only where users cannot write. Without it the job waits
+            # with the usual priority.
+            with alone, suppress(RefusedError, BackendError):
+                self._commands.note_as_admin(id, f"adlro:priority={submission.job.priority:g}")
+        return id
 
     def _wish(self, submission: Submission) -> tuple[str, Mapping[str, Any], str, str]:
         """The script of a job, what it asks for, its name, and the token by which it is found again."""
@@ -627,8 +642,8 @@ class Slurm:
         if told.asked:
             if (commands := self._commands) is None:
                 return None, {}, "by node only: the command line is needed to ask for devices"
-            comment = told.comment(gpus=words["gpus"])
-            self._say(lambda _: commands.clear_gpus(told.live.id, comment), commands)
+            proof = told.admin_comment(gpus=words["gpus"])
+            self._say(lambda _: commands.clear_gpus(told.live.id, told.comment(gpus=words["gpus"]), proof), commands)
         return wanted, words, ""
 
     def _wanted(self, told: Told, parts: Sequence[Part]) -> str | None:
@@ -664,7 +679,8 @@ class Slurm:
         if not told.may_requeue:
             raise NotNowError("it was handed in with --no-requeue")
         again = told.comment(held="yes")
-        self._say(lambda _: commands.put_back(told.live.id, again), commands)
+        proof = told.admin_comment(submit=f"{told.live.job.submit_s:.0f}")
+        self._say(lambda _: commands.put_back(told.live.id, again, proof), commands)
         return ""
 
     def _tell(self, say: Callable[[Way], None], is_task: bool = False) -> None:
@@ -762,7 +778,7 @@ def _words_of(job: Job, token: str, as_whom: str) -> Iterator[str]:
         yield f"adlro:family={job.family}"
     if job.estimate:
         yield f"adlro:estimate={job.estimate:.6g}"
-    if job.priority != 0.5:
+    if job.priority != DEFAULT_PRIORITY and as_whom == "self":
         yield f"adlro:priority={job.priority:g}"
     if job.gpu_memory_gb:
         yield f"adlro:gpumemory={job.gpu_memory_gb:g}"

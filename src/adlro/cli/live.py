@@ -261,7 +261,9 @@ def submit(
     cpus: Annotated[float, typer.Option(metavar="N", min=0, help="CPU cores for the whole job.")] = 0.0,
     memory_gb: Annotated[float, typer.Option(metavar="GB", min=0, help="Memory for the whole job.")] = 0.0,
     gpu_memory_gb: Annotated[float, typer.Option(metavar="GB", min=0, help="Memory that each GPU must have.")] = 0.0,
-    priority: Annotated[float, typer.Option(metavar="X", min=0, max=1, help="From 0 to 1.")] = 0.5,
+    priority: Annotated[
+        float, typer.Option(metavar="X", min=0, max=1, help="From 0 to 1; only operators may choose it.")
+    ] = 0.5,
     env: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="For its environment; may be given often.")
     ] = None,

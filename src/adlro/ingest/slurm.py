@@ -115,6 +115,7 @@ class SlurmJob:
     special: str = ""  # what it asks for beyond nodes, GPUs, CPUs and memory, in words; "" if nothing
     account: str = ""
     qos: str = ""
+    admin_comment: str = ""  # only operators of Slurm can write it
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,6 +416,7 @@ def _job_of_json(job: Mapping[str, Any]) -> SlurmJob:
         special=", ".join(_special(job, nodes)),
         account=str(job.get("account") or ""),
         qos=str(job.get("qos") or ""),
+        admin_comment=str(job.get("admin_comment") or ""),
     )
 
 

@@ -41,6 +41,10 @@ MARKS: Final = frozenset([HELD, USER_HELD])
 RELEASED: Final = "released"
 """The word of a job that was given back to Slurm, with the moment: adlro:released=1794725489."""
 
+PROVEN: Final = ("gpus", "submit")
+"""Words that count only in the admin comment: GPUs that ADLRO has taken out of a request, and the first submission."""
+
+DEFAULT_PRIORITY: Final = 0.5
 UNIFORM: Final = "uniform"
 MOST_TASKS: Final = 1000
 """Tasks of one waiting array that are looked at; the others come when these have started."""
@@ -84,7 +88,9 @@ is 30 s by default).
 """
 
 DEFAULT_NETWORK: Final = Link("ethernet-10g", 2.5)
-_OURS: Final = re.compile(r"(?:^|(?<=\s))adlro:([a-z]+)(?:=(\S*))?(?=\s|$)")
+_OURS: Final = re.compile(r"(?:^|(?<=\s))adlro:([a-z]+)(?:=(\S*))?(?=\s|$)", re.ASCII)
+"""Only ASCII spaces part words, as for job_submit.lua: what is one word there must not be two here."""
+
 LONGEST_LINE: Final = 160
 _LINE: Final = re.compile(r"\[adlro: [^\]]*\]")
 """What users are told in the comment: [adlro: waits for 4 v100 on one node; start about 14:20]."""
@@ -115,6 +121,7 @@ class Naming:
     links: Mapping[str, Link] = field(default_factory=dict)  # inside a node, by its name
     network: Link = DEFAULT_NETWORK
     name: str = "slurm"
+    submitters: frozenset[str] = frozenset()  # accounts that submit jobs of others, and say in a comment whose
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +206,10 @@ class Told:
         """
         return comment_with(self.job.comment, {**self.words, **words}, line)
 
+    def admin_comment(self, **words: str) -> str:
+        """Its admin comment with these words of ours, which users cannot write."""
+        return comment_with(self.job.admin_comment, words_in(self.job.admin_comment) | words)
+
     @property
     def line(self) -> str:
         """What users are told in its comment now."""
@@ -217,7 +228,7 @@ def comment_with(comment: str, words: Mapping[str, str], line: str = "") -> str:
 
     A mark such as `held` has no value: any value but "" keeps it.
     """
-    text = " ".join(_OURS.sub(" ", _LINE.sub(" ", comment)).split())
+    text = " ".join(re.findall(r"\S+", _OURS.sub(" ", _LINE.sub(" ", comment)), re.ASCII))
     ours = [f"adlro:{name}" if name in MARKS else f"adlro:{name}={value}" for name, value in words.items() if value]
     told = [f"[adlro: {re.sub(r'[^ -Z^-~]', ' ', line)[:LONGEST_LINE]}]"] if line else []
     return " ".join([*([text] if text else []), *told, *ours])
@@ -484,7 +495,7 @@ def _tasks(job: SlurmJob, busy: Mapping[str, int], notes: list[str]) -> Iterator
 
 
 def _told(job: SlurmJob, is_task: bool, look: Look) -> Told:
-    words = words_in(job.comment)
+    words = _proven(words_in(job.comment), job)
     stands = _standing(job, words, look)
     state = stands.state
     models: frozenset[str] = frozenset()
@@ -592,6 +603,13 @@ def _let_go(job: SlurmJob, words: Mapping[str, str], look: Look) -> Standing:
     return Standing(JobState.PLACED, True, job.reason)
 
 
+def _proven(words: Mapping[str, str], job: SlurmJob) -> dict[str, str]:
+    """Words of a comment, those with which a user could gain GPUs or age only from where users cannot write."""
+    ours = words_in(job.admin_comment)
+    others = {name: value for name, value in words.items() if name not in PROVEN}
+    return others | {name: ours[name] for name in PROVEN if name in ours}
+
+
 def _job(job: SlurmJob, words: Mapping[str, str], models: frozenset[str], look: Look) -> Job:
     """Our record of the submission, with what our words add to Slurm's."""
     naming, family = look.naming, words.get("family", "")
@@ -606,6 +624,10 @@ def _job(job: SlurmJob, words: Mapping[str, str], models: frozenset[str], look: 
     ours = job_of(job, naming.model_of, found)
     asked = frozenset[str]() if "bound" in words else ours.models  # bound: the types are our choice, not its wish
     named = frozenset(words["models"].split("+")) if words.get("models") else frozenset()
+    # Without our plugin a user can write any comment. So these two count only if Slurm says that the job comes from an
+    # account that submits for others, and a priority also where only operators can write it.
+    is_for_others = job.user in naming.submitters
+    priority = words_in(job.admin_comment).get("priority") or (words.get("priority") if is_for_others else None)
     return replace(
         ours,
         work=0.0,
@@ -613,8 +635,8 @@ def _job(job: SlurmJob, words: Mapping[str, str], models: frozenset[str], look: 
         gpus=ours.gpus or _whole(words.get("gpus", "0")),
         gpu_memory_gb=_number(words.get("gpumemory"), 0.0),
         models=(models & named if models else named) if named else models or asked,
-        priority=min(max(_number(words.get("priority"), 0.5), 0.0), 1.0),
-        user=words.get("user") or job.user,
+        priority=min(max(_number(priority, DEFAULT_PRIORITY), 0.0), 1.0),
+        user=(words.get("user") if is_for_others else "") or job.user,
         estimate=estimate if estimate > 0 else None,
     )
 

@@ -311,6 +311,7 @@ def add_doing(app: FastAPI, kit: Kit) -> None:
         who = who_of(request)
         now = await picture(kit)
         user = owner(given, who)
+        check_priority(given, who)
         await to_thread.run_sync(check_user, kit.settings, user)
         submission = submission_of(fitting(given), user, now.state.snapshot.time_s)
         id = await to_thread.run_sync(kit.service.submit, submission)
@@ -393,6 +394,16 @@ def owner(given: SubmissionIn, who: Who) -> str:
     if given.job.user and given.job.user != who.name and who.role != "operator":
         raise refused(403, "a job for another user", "body.job.user", f"{who.name!r}, or nothing")
     return given.job.user or who.name
+
+
+def check_priority(given: SubmissionIn, who: Who) -> None:
+    """Refuse a priority that a user chooses: everybody would choose the highest."""
+    usual: float = type(given.job).model_fields["priority"].default
+    if given.job.priority != usual and who.role != "operator":
+        raise refused(
+            403, f"a priority of {given.job.priority:g} from the role {who.role}", "body.job.priority",
+            f"{usual:g}, or nothing", "Leave it out, or ask an operator to submit the job.",
+        )  # fmt: skip
 
 
 def check_user(settings: ApiSettings, user: str) -> None:

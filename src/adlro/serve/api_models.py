@@ -71,7 +71,7 @@ class JobIn(In):
     memory_gb: float = Field(0.0, ge=0, le=1e7, description="Memory for the whole job.")
     gpu_memory_gb: float = Field(0.0, ge=0, le=1e5, description="Memory of each GPU.")
     models: list[Name] = Field([], max_length=64, description="The GPU models that will do; none: all of them.")
-    priority: float = Field(0.5, ge=0, le=1)
+    priority: float = Field(0.5, ge=0, le=1, description="Only an operator may submit a job with another than 0.5.")
     user: UserOrNone = Field(
         "", description="A login name, never a number. Only an operator may name another than himself."
     )

@@ -14,6 +14,7 @@ from adlro.act.slurm import CommandWay, GivenBack, Handing, RestWay, Slurm, Way,
 from adlro.catalogue.clusters import load_cluster
 from adlro.catalogue.families import find_family
 from adlro.catalogue.gpus import find_gpu, gpu_models
+from adlro.core.accounts import own_account_name
 from adlro.core.errors import BackendError, CatalogueError, ConfigError
 from adlro.core.ports import Backend
 from adlro.core.records import GpuModel
@@ -23,6 +24,10 @@ from adlro.ingest.telemetry.names import model_of, near_models
 
 FIELDS: Final = ("name", "partition", "comment")
 TOKEN_S: Final = 3600
+STARTING_S: Final = 1800.0
+"""A unit may take so long to start: after an upgrade `adlro warm` compiles first."""
+
+NOBODY: Final = frozenset[str]()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,9 @@ def naming_of(options: SlurmOptions) -> Naming:
         links={node.name: node.link for node in cluster.nodes} if cluster else {},
         network=cluster.network if cluster else DEFAULT_NETWORK,
         name=cluster.name if cluster else "slurm",
+        submitters=frozenset(filter(None, [own_account_name(), options.user]))
+        if options.submit_as == "self"
+        else NOBODY,
     )
 
 
@@ -245,14 +253,24 @@ def stays_silent(
 
 
 def is_alive(unit: str, within_s: float) -> bool:
-    """Whether systemd has heard from this unit within the last seconds (WatchdogSec=)."""
-    command = ["systemctl", "show", unit, "--property=ActiveState", "--property=WatchdogTimestampMonotonic"]
+    """Whether systemd has heard from this unit within the last seconds (WatchdogSec=), or starts it just now.
+
+    A start that follows a failure does not count: a daemon that fails again and again must not keep the queue.
+    """
+    keys = ("ActiveState", "SubState", "NRestarts", "InactiveExitTimestampMonotonic", "WatchdogTimestampMonotonic")
+    command = ["systemctl", "show", unit, *(f"--property={key}" for key in keys)]
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
     told = dict(line.partition("=")[::2] for line in ran.stdout.splitlines())
-    heard = told.get("WatchdogTimestampMonotonic", "")
-    if told.get("ActiveState") != "active" or not heard.isdigit() or heard == "0":
-        return False
-    return time.monotonic() - int(heard) / 1e6 <= max(within_s, 60.0)
+    if told.get("ActiveState") == "activating":
+        is_first = told.get("SubState") in ("start-pre", "start") and told.get("NRestarts", "0") == "0"
+        return is_first and _is_within(STARTING_S, told.get("InactiveExitTimestampMonotonic", ""))
+    is_active = told.get("ActiveState") == "active"
+    return is_active and _is_within(max(within_s, 60.0), told.get("WatchdogTimestampMonotonic", ""))
+
+
+def _is_within(seconds: float, moment: str) -> bool:
+    """Whether a moment that systemd tells (in microseconds; 0: never) is at most so long ago."""
+    return moment.isdigit() and moment != "0" and time.monotonic() - int(moment) / 1e6 <= seconds

@@ -24,6 +24,10 @@ from adlro.serve.slurm import Parts, SlurmOptions, slurm_parts
 COMMANDS: Final = ("scontrol", "squeue", "sinfo", "sbatch", "scancel")
 UNITS: Final = "/etc/systemd/system"
 CONFIG: Final = "/etc/adlro/adlro.toml"
+STATE: Final = "/var/lib/adlro"
+CACHE: Final = "/var/cache/adlro"
+"""The folders of StateDirectory= and CacheDirectory= in the unit."""
+
 OURS: Final = "ADLRO's job_submit plugin"
 """What the first line of our job_submit.lua says."""
 
@@ -431,17 +435,31 @@ def steps(options: SlurmOptions, now: SiteNow, files: Sequence[Setup]) -> list[s
         for file in files
         if file.path != CONFIG and not file.path.startswith(UNITS)
     ]
+    names = [file.name for file in files]
+    if CHAINED in names and "job_submit.lua.diff" not in names:
+        plugin.append(_said(f"touch {now.folder}/job_submit.lua", f"else slurmctld does not load the new {CHAINED}"))
     if _restarts(now, files):
         plugin.append(_said("systemctl restart slurmctld", "running jobs go on; every node needs the same slurm.conf"))
     types = "".join(f" --types {shlex.quote(f'{kind}={model}')}" for kind, model in options.types)
     return [
         f"install -D -m 644 {Path(CONFIG).name} {CONFIG}",
         f"install -m 644 adlro.service adlro-release.service adlro-release.timer {UNITS}",
+        *_warm_up(files),
         "systemctl daemon-reload",
-        _said("systemctl enable --now adlro adlro-release.timer", "the first start compiles for some minutes"),
+        "systemctl enable --now adlro adlro-release.timer",
         *plugin,
         f"adlro slurm check{_flags(options)}{types}",
     ]
+
+
+def _warm_up(files: Sequence[Setup]) -> list[str]:
+    """How to compile before the first start, as the daemon's account and into the folder that its unit uses."""
+    unit = next(file.text for file in files if file.path == f"{UNITS}/adlro.service")
+    user, warm = (re.search(rf"^{key}=-?(.+)$", unit, re.M) for key in ("User", "ExecStartPre"))
+    if user is None or warm is None:
+        return []
+    command = f"runuser -u {user[1]} -- env -C / XDG_CACHE_HOME={CACHE} {warm[1].replace('%%', '%')}"
+    return [f"install -d -o {user[1]} {CACHE}", _said(command, "compiles for some minutes")]
 
 
 def undo(options: SlurmOptions, now: SiteNow, files: Sequence[Setup]) -> list[str]:
@@ -462,6 +480,7 @@ def undo(options: SlurmOptions, now: SiteNow, files: Sequence[Setup]) -> list[st
         _said("systemctl disable --now adlro adlro-release.timer", "ADLRO stops deciding"),
         _said(f"adlro slurm release-all{_flags(options)}", "every job that waits for ADLRO is Slurm's again"),
         f"rm {UNITS}/adlro.service {UNITS}/adlro-release.*; systemctl daemon-reload",
+        _said(f"rm -r {Path(CONFIG).parent} {STATE} {CACHE}", "config, tokens and history: keep what you need"),
     ]
 
 

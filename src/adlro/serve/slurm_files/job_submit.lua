@@ -2,6 +2,7 @@
 -- Put it beside slurm.conf as job_submit.lua and set JobSubmitPlugins=lua. If you have a job_submit.lua already, save
 -- this file as adlro.lua and load it before the last line of yours: your functions are then called first.
 --     pcall(dofile, "/etc/slurm/adlro.lua")
+-- slurmctld looks at the time of job_submit.lua only: after a change of adlro.lua, touch job_submit.lua.
 -- It runs inside slurmctld, so it only looks at the request. If it fails, the job is left to Slurm and the log says why.
 
 -- ADLRO's partitions and their kinds of nodes: how many nodes, CPUs, memory in MB, the most GPUs of one model, and
@@ -58,6 +59,12 @@ local function without(comment, drops)
       if not (name and drops(name)) then kept[#kept + 1] = word end
    end
    return table.concat(kept, " ")
+end
+
+-- A comment of this user without the words that are ADLRO's own. Other text stays as it is.
+local function cleaned(comment, uid)
+   if PLACERS[uid] or not string.find(comment or "", "adlro:", 1, true) then return comment end
+   return without(comment, function(name) return not FOR_USERS[name] end)
 end
 
 local function with(comment, word)
@@ -199,21 +206,21 @@ local function untype(job, field)
 end
 
 local function submit(job, partitions, uid)
-   local nodes = nodes_of(job.partition, partitions)
-   if not nodes then return slurm.SUCCESS end
    local priority = number(job.priority)
    -- --hold with the comment adlro:held is ADLRO's hold; any other hold is the user's own to end.
    local for_adlro = priority == 0 and has(job.comment, "held")
-   local has_words = string.find(job.comment or "", "adlro:", 1, true)
-   local comment = without(job.comment, function(name) return not PLACERS[uid] and not FOR_USERS[name] end)
-   if (priority == nil or priority == 0) and is_placeable(job, nodes) then
+   -- In every partition: a job can be moved to one of ADLRO's later.
+   local comment = cleaned(job.comment, uid)
+   local is_forged = comment ~= job.comment
+   if is_forged then job.comment = comment end
+   local nodes = nodes_of(job.partition, partitions)
+   if nodes and (priority == nil or priority == 0) and is_placeable(job, nodes) then
       untype(job, "tres_per_node")
       untype(job, "tres_per_job")
       job.comment = marked(comment, priority == 0 and not for_adlro and "userheld" or "held")
       job.priority = 0
-   elseif has_words and not PLACERS[uid] then
-      job.comment = comment
-      if for_adlro then job.priority = slurm.NO_VAL end
+   elseif is_forged and for_adlro then
+      job.priority = slurm.NO_VAL
    end
    return slurm.SUCCESS
 end
@@ -224,21 +231,13 @@ end
 -- each time with the same wish.
 local written = {}
 
-local function asked_of(wish)
+-- The comment and the priority that a user asks for, and whether we have changed the wish for an earlier part.
+local function asked_of(wish, job, uid)
    local same = written.comment and wish.comment == written.comment and wish.priority == written.priority
-   if same and os.time() - written.time <= 5 then
-      wish.comment, wish.priority = written.asked_comment or "", written.asked_priority
-      return written.asked_comment, written.asked_priority
-   end
+      and written.uid == uid and written.array == job.array_job_id
+   if same and os.time() - written.time <= 5 then return written.asked_comment, written.asked_priority, true end
    written = {}
-   return wish.comment, wish.priority
-end
-
-local function write(wish, asked_comment, asked_priority, comment, priority)
-   written = {asked_comment = asked_comment, asked_priority = asked_priority, comment = comment, priority = priority,
-      time = os.time()}
-   wish.comment, wish.priority = comment, priority
-   return slurm.SUCCESS
+   return wish.comment, wish.priority, false
 end
 
 -- Whether the owner asks for other resources, which ADLRO has not looked at.
@@ -252,23 +251,37 @@ local function is_other_request(wish)
 end
 
 local function modify(wish, job, partitions, uid)
-   local comment, priority = asked_of(wish)
+   local comment, priority, is_changed = asked_of(wish, job, uid)
+   local function write(text, new_priority)
+      written = {asked_comment = comment, asked_priority = priority, comment = text, priority = new_priority,
+         uid = uid, array = job.array_job_id, time = os.time()}
+      wish.comment, wish.priority = text, new_priority
+      return slurm.SUCCESS
+   end
+   -- What the user asks for, without words that are ADLRO's own. A comment in a wish cannot become none again, so a
+   -- part of an array whose comment nobody asked to change gets the one that it has.
+   local function as_asked()
+      local text = cleaned(comment, uid)
+      if is_changed then return write(text or job.comment or "", priority) end
+      if text ~= comment then return write(text, priority) end
+      return slurm.SUCCESS
+   end
    local held, userheld = has(job.comment, "held"), has(job.comment, "userheld")
    local was_placed = has(job.comment, "decision")
-   if not held and not userheld and not was_placed then return slurm.SUCCESS end
+   if not held and not userheld and not was_placed then return as_asked() end
    local denied = slurm.ESLURM_ACCESS_DENIED or slurm.ERROR
    if (job.job_state or 0) % 256 ~= 0 then  -- it does not wait
-      return (comment and not PLACERS[uid]) and denied or slurm.SUCCESS
+      return (comment and not PLACERS[uid]) and denied or as_asked()
    end
    -- A user held the job after ADLRO last looked: the hold stays.
    if comment and PLACERS[uid] then
-      if not userheld or has(comment, "userheld") then return slurm.SUCCESS end
+      if not userheld or has(comment, "userheld") then return as_asked() end
       if not has(comment, "held") then return denied end
-      return write(wish, comment, priority, marked(comment, "userheld"), priority)
+      return write(marked(comment, "userheld"), priority)
    end
    local function give_back(hold_ends)
       local text = with(without(job.comment, function() return true end), "released=" .. os.time())
-      return write(wish, comment, priority, text, hold_ends and slurm.INFINITE or priority)
+      return write(text, hold_ends and slurm.INFINITE or priority)
    end
    -- What was placed may be pinned to nodes. Only ADLRO itself can unpin it, and gives it back when it next looks.
    if is_set(wish, "partition") and not was_placed and not nodes_of(wish.partition, partitions) then
@@ -281,15 +294,17 @@ local function modify(wish, job, partitions, uid)
          return was_placed and denied or give_back(held)
       end
    end
-   if priority == 0 and (held or not PLACERS[uid]) then
-      return write(wish, comment, priority, marked(job.comment, "userheld"), priority)
+   -- ADLRO holds a job again that it has placed: it marks the job first, so both words are there.
+   local is_withdrawn = held and was_placed and PLACERS[uid]
+   if priority == 0 and not is_withdrawn and (held or not PLACERS[uid]) then
+      return write(marked(job.comment, "userheld"), priority)
    elseif priority == slurm.INFINITE and userheld then
       if not was_placed and not nodes_of(job.partition, partitions) then return give_back(true) end
-      return write(wish, comment, priority, marked(job.comment, "held"), 0)
+      return write(marked(job.comment, "held"), 0)
    elseif number(priority) and priority ~= 0 and not PLACERS[uid] then
       return denied
    end
-   return slurm.SUCCESS
+   return as_asked()
 end
 
 -- ---- what Slurm calls -------------------------------------------------------------------------------------------------
