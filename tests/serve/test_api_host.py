@@ -262,7 +262,7 @@ def test_a_process_that_cannot_be_started_is_an_alarm_and_is_tried_again(monkeyp
         patch.setattr("adlro.serve.api_host.spawn", no_more)
         with hosted(FakeService()) as (_, address, alarms):
             until(lambda: alarms)
-            assert "cannot be started (Resource temporarily unavailable)" in alarms[0]
+            assert "cannot be started ([Errno 11] Resource temporarily unavailable)" in alarms[0]
             patch.undo()
             assert ask(f"{address}/healthz")[0] == 200
 

@@ -134,8 +134,8 @@ class ApiHost:
                 began = time.monotonic()
                 try:
                     what = f"{self._run_once(listener)} after {time.monotonic() - began:.0f} s; it is started again"
-                except OSError as error:  # no memory, no process, no file left: that may pass
-                    what = f"cannot be started ({error.strerror or error}); it is tried again"
+                except Exception as error:  # no memory, process, thread or file is left: that may pass
+                    what = f"cannot be started ({error}); it is tried again"
                 if self._closing.is_set():
                     return
                 lived_s = time.monotonic() - began
@@ -152,7 +152,7 @@ class ApiHost:
                 if (found := self._listen()) is not None:
                     return found
                 pause_s = PORT_S
-            except (AdlroError, OSError) as error:
+            except Exception as error:  # nobody else would notice that this thread ends
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
                 if str(error) != told:
                     told = str(error)
