@@ -496,7 +496,7 @@ class Empty:
 @contextmanager
 def submitted_as_user(commands: Stopped, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Fenced, list[object]]]:
     """A back end with an sbatch of a user under way, and what comes of it once that has ended."""
-    ann = Account("ann", 1000, 1000, (1000,), "/home/ann", "/bin/sh")
+    ann = Account("ann", 1000, 1000, (1000,), "/tmp/ann", "/bin/sh")
     monkeypatch.setattr("adlro.act.slurm.account_of", lambda user, least: ann)
     monkeypatch.setattr("adlro.act.slurm.HUNG_S", 0.0)
     fenced = Fenced(Slurm(cast(Reader, Empty()), None, commands, Handing("user")), Alone())
