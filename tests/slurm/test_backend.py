@@ -70,6 +70,16 @@ def test_a_cancelled_job_is_told_as_cancelled_whether_it_waited_or_ran(driven: D
         driven.backend.cancel("999999")
 
 
+def test_a_job_that_is_placed_again_right_after_its_requeue_runs(driven: Driven) -> None:
+    name = driven.submit("sleep 1")
+    driven.place(name, Part("turing0", TURING, 1))
+    driven.until(name, JobState.RUNNING)
+    driven.lab.run("scontrol", "requeue", name)
+    driven.when(name, lambda job: job.state is JobState.WAITING and job.managed, "waiting again", 20)
+    driven.place(name, Part("turing0", TURING, 1))
+    assert driven.until(name, *ENDED, seconds=30).state is JobState.FINISHED
+
+
 def test_a_stopped_job_waits_again_with_its_first_submit_time_and_runs_elsewhere(driven: Driven) -> None:
     assert driven.backend.can_stop
     name = driven.submit("sleep 1.5")

@@ -4,6 +4,7 @@ Over slurmrestd a placement is one call, so that no job is let go without its pl
 between the job is held: whoever dies there leaves it waiting, not lost.
 """
 
+import math
 import re
 import secrets
 import shlex
@@ -17,6 +18,11 @@ from adlro.core.accounts import Account, account_of, checked_name
 from adlro.core.errors import AccountError, BackendError
 from adlro.core.ports import ENDED, Answer, JobState, LiveJob, Order, Part, Snapshot, Submission
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Job
+
+REQUEUED_S: Final = 3.0
+"""A job that was put back does not start again sooner: within the second of its requeue its node refuses the credential
+of the new start ("Job credential revoked"), and Slurm ends the job as FAILED.
+"""
 
 NEW_API: Final = 39
 """From v0.0.39 on the nodes of a job are a list, and its GPUs have another key."""
@@ -86,6 +92,10 @@ class Told(Protocol):
     @property
     def restarts(self) -> int:
         """How often it began and was put back."""
+
+    @property
+    def requeued_s(self) -> float:
+        """When it was last put back; 0 if it never was."""
 
     @property
     def asked(self) -> str:
@@ -180,6 +190,7 @@ class Place:
     begin_s: float | None = (
         None  # from when on it may start; None: as it is. A job that was put back would wait a while
     )
+    delay_s: int = 0  # how far `begin_s` lies ahead
 
 
 class Way(Protocol):
@@ -221,7 +232,7 @@ class RestWay:
         if place.gres is not None:
             body["tres_per_node" if new else "gres"] = _with_prefix(place.gres) if new else place.gres
         if place.begin_s is not None:
-            body["begin_time"] = {"set": True, "number": int(place.begin_s)} if new else "now"
+            body["begin_time"] = {"set": True, "number": int(place.begin_s)} if new else _moment(place)
         self._post(f"/job/{place.job}", body)
 
     def note(self, job: str, comment: str) -> None:
@@ -294,6 +305,11 @@ def _check(status: int, answer: Any) -> None:
     raise BackendError(f"{said}.") if CONTROLLER_GONE.search(said) else RefusedError(said)
 
 
+def _moment(place: Place) -> str:
+    """From when on a job may start, in Slurm's words."""
+    return f"now+{place.delay_s}" if place.delay_s else "now"
+
+
 def _with_prefix(gres: str) -> str:
     """gres/gpu:2 for gpu:2, as newer versions want it."""
     return ",".join(f"gres/{part}" for part in gres.split(",") if part)
@@ -318,7 +334,7 @@ class CommandWay:
         if place.gres is not None:
             words.append(f"Gres={place.gres}")
         if place.begin_s is not None:
-            words.append("StartTime=now")
+            words.append(f"StartTime={_moment(place)}")
         self._run(["scontrol", "update", f"JobId={place.job}", *words])
         self._run(["scontrol", "release", place.job])
 
@@ -625,7 +641,9 @@ class Slurm:
         nodes = tuple(dict.fromkeys(part.node for part in order.parts))
         now_s = self._snapshot.time_s if self._snapshot else 0.0
         words |= {"placed": f"{now_s:.0f}"}
-        place = Place(live.id, nodes, told.comment(**words), gres, now_s if told.restarts else None)
+        delay_s = max(0, math.ceil(told.requeued_s + REQUEUED_S - now_s))
+        begin_s = now_s + delay_s if told.restarts else None
+        place = Place(live.id, nodes, told.comment(**words), gres, begin_s, delay_s)
         self._tell(lambda way: way.place(place), told.is_task)
         return said
 

@@ -176,6 +176,11 @@ class Told:
         return self.job.restarts
 
     @property
+    def requeued_s(self) -> float:
+        """When it was last put back: Slurm overwrites the time of its submission then. 0 if it never was."""
+        return (self.job.submit_unix or 0.0) if self.job.restarts else 0.0
+
+    @property
     def asked(self) -> str:
         """The GPUs asked for on each node, in Slurm's words; "" if none are, or if they are asked for otherwise."""
         return ",".join(f"gpu:{word}:{count}" if word else f"gpu:{count}" for word, count in gpus_in(self.job.per_node))
