@@ -7,11 +7,12 @@
 set -euo pipefail
 
 # One word for each package. A test names the command it needs of it.
-PACKAGES="chromium prometheus munge slurmctld slurmd slurm-client slurmrestd slurm-wlm-jwt-plugin \
+PACKAGES="chromium prometheus munge slurmctld slurmd slurm-client slurmrestd slurm-wlm-jwt-plugin lua5.3 \
 slurmdbd mariadb-server postgresql"
 
 command_of() {  # What a package is there for, where that is not a command of its own name.
     case $1 in
+        lua5.3) echo lua ;;
         munge) echo munged ;;
         mariadb-server) echo mariadbd ;;
         postgresql) echo postgres ;;

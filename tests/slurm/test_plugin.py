@@ -6,9 +6,9 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from shutil import which
 
 import pytest
+from tests.parts import program
 from tests.slurm.lab import MACHINES, Lab, Machine, running
 from tests.slurm.plugins import NO_RULES, files_for, plugin_for, put, with_plugin
 
@@ -414,7 +414,6 @@ end
 """What Slurm does for an array: it calls the plugin for each part, in any order, and always with the same wish."""
 
 
-@pytest.mark.skipif(not which("lua"), reason="lua is not installed")
 @pytest.mark.parametrize(
     ("asked", "answers"),
     [
@@ -428,7 +427,7 @@ def test_a_change_of_an_array_is_looked_at_for_each_part_anew(tmp_path: Path, as
     plugin = setup(options, SiteNow(conf=str(tmp_path / "slurm.conf")), user="slurm", uid=None, ready="")[0].text
     (tmp_path / "job_submit.lua").write_text(plugin)
     (tmp_path / "parts.lua").write_text(PARTS.replace("ASKED", asked))
-    command = ["lua", str(tmp_path / "parts.lua"), str(tmp_path / "job_submit.lua")]
+    command = [program("lua"), str(tmp_path / "parts.lua"), str(tmp_path / "job_submit.lua")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.stderr, done.stdout.splitlines()) == ("", answers)
 

@@ -201,7 +201,7 @@ def test_every_job_is_placed_as_decided_none_is_lost_and_none_runs_twice(
     assert_no_gpu_is_used_twice(ran)
 
     slurm_s, alone = with_slurm_alone(quick_lab, jobs)
-    assert len(alone) >= JOBS - 2  # on an overloaded machine Slurm alone has been seen to end a job that never began
+    assert set(alone) == set(ran)
     record_property("mean_jct_adlro_s", adlro_s)
     record_property("mean_jct_slurm_s", slurm_s)
     with capsys.disabled():
