@@ -96,6 +96,8 @@ def check_submitting(submit_as: str, has_commands: bool) -> None:
 
 def slurm_parts(options: SlurmOptions) -> Parts:
     """The reader and the ways to Slurm of these options."""
+    if options.conf and not Path(options.conf).is_file():  # Slurm's commands would look for a server for minutes
+        raise ConfigError(f"there is no file '{options.conf}'; expected the path of slurm.conf.")
     commands = Commands(options.conf, options.timeout_s) if options.command_line else None
     rest = None
     if options.rest:
