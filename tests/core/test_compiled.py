@@ -50,7 +50,9 @@ SMALL_QUEUE = {"NUMBA_FUNCTION_CACHE_SIZE": "2"}
 
 def started(folder: Path, body: str, **more: str) -> "subprocess.Popen[str]":
     """A process that runs `body` with the module `many`, and prints the names of what it compiled."""
-    (folder / "many.py").write_text(MODULE)
+    module = folder / "many.py"
+    if not module.exists():  # a process that started before us may be reading it
+        module.write_text(MODULE)
     text = f"from many import *\n{textwrap.dedent(body)}\nprint(*Compiled.names)\n"
     environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), **more}
     environment["PYTHONPATH"] = os.pathsep.join([str(folder), *sys.path])
