@@ -5,12 +5,12 @@ import math
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -33,8 +33,29 @@ from adlro.ingest.slurm import (
     version_in,
     whole_numbers,
 )
-from adlro.ingest.slurm_jobs import FamilyRule, Naming, comment_with, down_of, sites_of, told_of, words_in
-from adlro.ingest.slurm_live import FORGOTTEN_S, Commands, CommandSource, Reader, Rest, RestSource
+from adlro.ingest.slurm_jobs import (
+    LEAST_PATIENCE_S,
+    PATIENCE_S,
+    FamilyRule,
+    Naming,
+    comment_with,
+    down_of,
+    sites_of,
+    told_of,
+    words_in,
+)
+from adlro.ingest.slurm_live import (
+    CONFIG_S,
+    FORGOTTEN_S,
+    Commands,
+    CommandSource,
+    Patience,
+    Ran,
+    Reader,
+    Rest,
+    RestSource,
+    patience_in,
+)
 from adlro.ingest.telemetry.names import model_of
 
 SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "slurm" / "samples"
@@ -416,7 +437,8 @@ def test_a_placed_job_holds_its_place_until_it_lost_it() -> None:
         (replace(placed, reason="AssocGrpGRES"), Setback.LIMIT),
         (replace(placed, reason="Licenses"), Setback.LIMIT),
         (replace(placed, reason="JobArrayTaskLimit"), Setback.LIMIT),
-        (replace(placed, comment=f"{placed.comment} adlro:placed={NOW - 600:.0f}"), Setback.PLACE),  # others took it
+        (replace(placed, comment=f"{placed.comment} adlro:placed={NOW - 600:.0f}"), Setback.UNPLACEABLE),  # for others
+        (replace(placed, reason="None", comment=f"{placed.comment} adlro:placed={NOW - 600:.0f}"), Setback.PLACE),
     ):
         live = read_one(lost)
         assert (live.state, live.parts, live.setback) == (JobState.WAITING, (), setback), lost.reason
@@ -566,6 +588,55 @@ def test_an_answer_that_is_the_same_is_not_translated_again_but_time_goes_on() -
     assert second.time_s == NOW + 5
     clock["now"] += 300  # the answer is still the same, but it has waited too long in its place
     assert [each.state for each in (*second.jobs, *reader.read().jobs)] == [JobState.PLACED, JobState.WAITING]
+
+
+@pytest.mark.parametrize(
+    ("config", "seconds"),
+    [
+        ("SchedulerParameters     = batch_sched_delay=0,bf_interval=45,bf_max_time=9\n", 45.0),
+        ("SchedulerParameters     = bf_interval=1\n", LEAST_PATIENCE_S),
+        ("SchedulerParameters     = (null)\nSchedulerType = sched/backfill\n", PATIENCE_S),
+        ("SchedulerParameters     = xbf_interval=4,bf_interval=x\n", PATIENCE_S),
+        ("slurm_load_ctl_conf error: Unable to contact slurm controller\n", PATIENCE_S),
+    ],
+)
+def test_patience_is_the_time_that_slurm_takes_to_look_for_backfill(config: str, seconds: float) -> None:
+    assert patience_in(config) == seconds
+
+
+def test_slurm_s_config_is_read_again_now_and_then_and_not_at_every_turn() -> None:
+    asked: list[Sequence[str]] = []
+
+    class Answering:
+        def run(self, command: Sequence[str]) -> Ran:
+            asked.append(command)
+            if len(asked) == 2:
+                raise BackendError("scontrol has not answered for 30 s; is slurmctld up?")
+            return Ran(0, f"SchedulerParameters = bf_interval={10 * len(asked)}\n", "")
+
+    clock = {"now": 0.0}
+    patience = Patience(cast(Commands, Answering()), lambda: clock["now"])
+    assert [patience(), patience()] == [10.0, 10.0]
+    clock["now"] += CONFIG_S
+    assert patience() == 10.0  # no answer: what was known
+    clock["now"] += CONFIG_S
+    assert patience() == 30.0
+    assert len(asked) == 3
+
+
+def test_a_job_whose_gpus_slurm_keeps_for_another_goes_back_when_slurm_has_looked_for_backfill() -> None:
+    clock = {"now": NOW}
+    placed = job(
+        priority=1.0, reason="Priority", required_nodes="volta0", comment=f"adlro:decision=d1 adlro:placed={NOW:.0f}"
+    )
+    reader = Reader([Fixed([placed])], NAMING, lambda: clock["now"], lambda: 4.0)
+    assert reader.read().jobs[0].setback is Setback.NONE
+    clock["now"] += 4
+    assert reader.read().jobs[0].setback is Setback.NONE
+    clock["now"] += 2
+    (live,) = reader.read().jobs
+    assert (live.state, live.managed, live.setback) == (JobState.WAITING, False, Setback.UNPLACEABLE)
+    assert live.reason == "Slurm says Priority for 6 s: it keeps the GPUs for another job"
 
 
 def test_a_number_that_slurm_gives_to_another_job_is_another_job() -> None:

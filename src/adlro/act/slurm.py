@@ -10,7 +10,7 @@ import secrets
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
@@ -41,6 +41,13 @@ SAYS_NOTHING: Final = "Unexpected message received"
 HUNG_S: Final = 5.0
 BARRED_S: Final = 600.0
 """A user whose sbatch failed only after HUNG_S, while Slurm was up, may submit again after this time."""
+
+NO_UPDATE: Final = "DB index is being set"
+"""What Slurm says of a job that it lets nobody update, after 5 s. After a crash of slurmctld a job may stay so."""
+
+NO_UPDATE_S: Final = 60.0
+LONGEST_NO_UPDATE_S: Final = 3600.0
+"""Such a job is not asked for again for so long, twice as long each time: each try holds up the turn."""
 
 ARRAY_UPDATE: Final = "job array update"
 """22.05's slurmrestd says that this failed when it has been done."""
@@ -441,6 +448,24 @@ class Handing:
     """The lowest uid that jobs may run as; 0 is UID_MIN of /etc/login.defs."""
 
 
+@dataclass(frozen=True, slots=True)
+class GivenBack:
+    """A job, or tasks of an array that wait together, and whether Slurm has it again."""
+
+    job: str
+    done: bool
+    said: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A job that Slurm lets nobody update: what Slurm said, how often, and until when it is not asked again."""
+
+    said: str
+    times: int
+    until: float
+
+
 @final
 class Slurm:
     """A Slurm cluster as a back end: the reader reads, the first way that answers carries out."""
@@ -463,6 +488,7 @@ class Slurm:
         self._snapshot: Snapshot | None = None
         self._slurm_user: int | None = None  # asked for once
         self._barred: dict[int, float] = {}  # uids whose sbatch did not end, and until when they wait
+        self._stuck: dict[str, Stuck] = {}  # jobs that Slurm lets nobody update
 
     @property
     def can_annotate(self) -> bool:
@@ -478,6 +504,9 @@ class Slurm:
         """The cluster now."""
         self._snapshot = self._reader.read()
         self._done.clear()
+        if self._stuck:
+            there = {told.together for told in self._reader.all_told() if told.is_pending}
+            self._stuck = {name: stuck for name, stuck in self._stuck.items() if name in there}
         return self._snapshot
 
     def has_changed(self) -> bool:
@@ -501,7 +530,7 @@ class Slurm:
             if told.together not in given:  # tasks that wait in one record go together
                 line = f"given back to Slurm: {reason}"
                 order = list(reversed(ways)) if told.is_task else ways
-                given[told.together] = _give_back(_freed(told, now_s, line), order)
+                given[told.together] = self._given_back(told, _freed(told, now_s, line), order)
             done = given[told.together]
             if done.done:
                 self._done[job] = ""
@@ -516,12 +545,40 @@ class Slurm:
                 continue
             if not told.is_pending or told.together != told.live.id or told.line == line:
                 continue  # tasks that wait in one record would each become a record of their own
-            with suppress(RefusedError):
+            with suppress(RefusedError), self._updating(told):
                 self._note(told, told.comment(line))
 
     def _note(self, told: Told, comment: str) -> None:
         """Write the comment of a job."""
         self._tell(lambda way: way.note(told.live.id, comment), told.is_task)
+
+    def _given_back(self, told: Told, place: Place, ways: Sequence[Way]) -> GivenBack:
+        """Give a job back to Slurm."""
+        try:
+            with self._updating(told):
+                given = _give_back(place, ways)
+                if NO_UPDATE in given.said:
+                    raise RefusedError(given.said)
+                return given
+        except RefusedError as no:
+            return GivenBack(place.job, False, str(no))
+
+    @contextmanager
+    def _updating(self, told: Told) -> Iterator[None]:
+        """Around every update of a job. A job that Slurm lets nobody update is left alone for a while."""
+        name, now = told.together, time.monotonic()
+        stuck = self._stuck.get(name)
+        if stuck is not None and now < stuck.until:
+            raise RefusedError(stuck.said)
+        try:
+            yield
+        except RefusedError as no:
+            if NO_UPDATE in str(no):
+                times = stuck.times + 1 if stuck else 1
+                wait_s = min(NO_UPDATE_S * 2 ** (times - 1), LONGEST_NO_UPDATE_S)
+                self._stuck[name] = Stuck(str(no), times, time.monotonic() + wait_s)
+            raise
+        self._stuck.pop(name, None)
 
     def submit(self, submission: Submission) -> str:
         """Hand a job in, held for us; its id."""
@@ -615,7 +672,8 @@ class Slurm:
         if told is None:
             return Answer(order.job, False, "Slurm does not know this job")
         try:
-            said = self._start(told, order) if order.is_start else self._stop(told, order)
+            with self._updating(told):
+                said = self._start(told, order) if order.is_start else self._stop(told, order)
         except NotNowError as no:
             return Answer(order.job, False, str(no))
         except RefusedError as no:
@@ -807,15 +865,6 @@ def _words_of(job: Job, token: str, as_whom: str) -> Iterator[str]:
 
 
 # ---- the watchdog ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class GivenBack:
-    """A job, or tasks of an array that wait together, and whether Slurm has it again."""
-
-    job: str
-    done: bool
-    said: str = ""
 
 
 def release_all(reader: Reader, ways: Sequence[Way], now_s: float) -> list[GivenBack]:

@@ -87,6 +87,14 @@ PATIENCE_S: Final = 30.0
 is 30 s by default).
 """
 
+LEAST_PATIENCE_S: Final = 3.0
+"""A site that looks for backfill every second still needs a moment to start a job."""
+
+KEPT_FOR_OTHERS: Final = frozenset(["Priority", "Resources"])
+"""What Slurm says of a job whose GPUs it keeps for another job. When it has looked for backfill and still says so, its
+plan is not ours, and the job is Slurm's to place.
+"""
+
 DEFAULT_NETWORK: Final = Link("ethernet-10g", 2.5)
 _OURS: Final = re.compile(r"(?:^|(?<=\s))adlro:([a-z]+)(?:=(\S*))?(?=\s|$)", re.ASCII)
 """Only ASCII spaces part words, as for job_submit.lua: what is one word there must not be two here."""
@@ -405,6 +413,7 @@ class Look:
     naming: Naming
     now_s: float
     keeps_types: bool
+    patience_s: float = PATIENCE_S
     notes: list[str] = field(default_factory=list)
     answers: dict[Wish, Verdict] = field(default_factory=dict)
 
@@ -416,9 +425,14 @@ def told_of(
     now_s: float,
     keeps_types: bool,
     reserved: Mapping[str, Reserved] | None = None,
+    patience_s: float = PATIENCE_S,
 ) -> tuple[list[Told], list[str]]:
-    """All jobs, and what is odd about some of them. `keeps_types`: this Slurm cannot change a GPU type that was set."""
-    look = Look(sites, frozenset(down_of(sites, reserved)), reserved or {}, naming, now_s, keeps_types)
+    """All jobs, and what is odd about some of them.
+
+    `keeps_types`: this Slurm cannot change a GPU type that was set. `patience_s`: how long it takes Slurm to look for
+    backfill.
+    """
+    look = Look(sites, frozenset(down_of(sites, reserved)), reserved or {}, naming, now_s, keeps_types, patience_s)
     told: list[Told] = []
     busy = _tasks_at_work(jobs)
     for job in without_met_dependencies(jobs):
@@ -603,8 +617,12 @@ def _let_go(job: SlurmJob, words: Mapping[str, str], look: Look) -> Standing:
         return Standing(JobState.WAITING, True, said, Setback.LIMIT)
     if look.down & set(hosts_in(job.required_nodes)) or LOST_ITS_PLACE.match(why):
         return Standing(JobState.WAITING, True, said, Setback.PLACE)
-    if look.now_s - _number(words.get("placed"), look.now_s) > PATIENCE_S:
-        return Standing(JobState.WAITING, True, f"{said} for {PATIENCE_S:.0f} s", Setback.PLACE)
+    waited_s = look.now_s - _number(words.get("placed"), look.now_s)
+    if waited_s > look.patience_s and job.reason in KEPT_FOR_OTHERS:
+        text = f"{said} for {waited_s:.0f} s: it keeps the GPUs for another job"
+        return Standing(JobState.WAITING, False, text, Setback.UNPLACEABLE)
+    if waited_s > max(PATIENCE_S, look.patience_s):
+        return Standing(JobState.WAITING, True, f"{said} for {waited_s:.0f} s", Setback.PLACE)
     return Standing(JobState.PLACED, True, job.reason)
 
 

@@ -14,6 +14,7 @@ import ssl
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, Protocol, TypeVar, final
 from urllib.parse import urlsplit
@@ -36,6 +37,8 @@ from adlro.ingest.slurm import (
     version_in,
 )
 from adlro.ingest.slurm_jobs import (
+    LEAST_PATIENCE_S,
+    PATIENCE_S,
     RUNS,
     UNIFORM,
     Devices,
@@ -88,6 +91,14 @@ when the node registers (5 s later in the lab). Who starts the job again before 
 NODES_SHARE: Final = 0.01
 NODES_S: Final = 4.0
 """Nodes can only be read whole: whether they changed is asked this seldom, and for this share of the time at most."""
+
+CONFIG_S: Final = 600.0
+"""Slurm's config is read again after so long."""
+
+UPDATES_S: Final = 7.0
+"""An update of a job is waited for at least so long: slurmctld takes 5 s to say that it cannot update a job now."""
+
+UPDATES: Final = (["scontrol", "update"], ["scontrol", "release"])
 
 MOST_NOTES: Final = 50
 
@@ -202,8 +213,11 @@ class Rest:
     def _exchange(
         self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float | None = None
     ) -> tuple[int, bytes]:
+        wait_s = timeout_s or (self._timeout_s if body is None else max(self._timeout_s, UPDATES_S))
         if self._connection is None:
-            self._connection = connection_to(self.address, timeout_s or self._timeout_s)
+            self._connection = connection_to(self.address, wait_s)
+        elif self._connection.sock is not None:
+            self._connection.sock.settimeout(wait_s)
         headers = {"Accept": "application/json"}
         if self._token is not None:
             self._secret = self._secret or self._token()
@@ -278,7 +292,7 @@ class Commands:
                 list(command),
                 input=stdin.encode(),
                 capture_output=True,
-                timeout=self._timeout_s,
+                timeout=max(self._timeout_s, UPDATES_S) if list(command[:2]) in UPDATES else self._timeout_s,
                 env=self._environment,
                 check=False,
             )
@@ -300,6 +314,31 @@ class Commands:
                 raise BackendError(f"'scontrol --version' says {ran.said!r}; expected a version of Slurm.")
             self._version = int(found[1]), int(found[2])
         return self._version
+
+
+@final
+class Patience:
+    """How long a Slurm takes to look for backfill: bf_interval of its SchedulerParameters, asked for now and then."""
+
+    def __init__(self, commands: Commands, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Nothing is asked yet."""
+        self._commands, self._monotonic = commands, monotonic
+        self._seconds, self._until = PATIENCE_S, -math.inf
+
+    def __call__(self) -> float:
+        """The seconds; if Slurm does not say, its default."""
+        if self._monotonic() >= self._until:
+            self._until = self._monotonic() + CONFIG_S
+            with suppress(BackendError):
+                self._seconds = patience_in(self._commands.run(["scontrol", "show", "config"]).out)
+        return self._seconds
+
+
+def patience_in(config: str) -> float:
+    """The same from what `scontrol show config` prints."""
+    parameters = re.search(r"^SchedulerParameters\s*=\s*(\S*)", config, re.M)
+    found = re.search(r"(?:^|,)bf_interval=(\d+)(?:,|$)", parameters[1]) if parameters else None
+    return max(float(found[1]), LEAST_PATIENCE_S) if found else PATIENCE_S
 
 
 class Source(Protocol):
@@ -617,9 +656,15 @@ class Reader:
     lose it or drop it before it was seen to end.
     """
 
-    def __init__(self, sources: Sequence[Source], naming: Naming, clock: Callable[[], float] = time.time) -> None:
-        """At least one source, the preferred first."""
-        self._sources, self._naming, self._clock = tuple(sources), naming, clock
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        naming: Naming,
+        clock: Callable[[], float] = time.time,
+        patience: Callable[[], float] = lambda: PATIENCE_S,
+    ) -> None:
+        """At least one source, the preferred first. `patience` says how long Slurm takes to look for backfill."""
+        self._sources, self._naming, self._clock, self._patience = tuple(sources), naming, clock, patience
         self._told: dict[str, Told] = {}
         self._sites: dict[str, Site] = {}
         self._parts: dict[str, tuple[Part, ...]] = {}
@@ -642,13 +687,14 @@ class Reader:
         now = self._clock()
         self._has_changed = False
         reading, notes = self._ask()
-        before = self._before
-        if before is not None and reading.is_as(before.reading) and 0 <= now - before.at_s < SAME_S:
+        before, patience_s = self._before, self._patience()
+        same_s = min(SAME_S, patience_s / 2)
+        if before is not None and reading.is_as(before.reading) and 0 <= now - before.at_s < same_s:
             return replace(before.snapshot, time_s=now, notes=tuple([*notes, *before.odd][:MOST_NOTES]))
         sites, problems = sites_of(reading.nodes, self._naming)
         reserved = reserved_nodes(reading.reservations, sites, now)
         keeps_types = reading.version is None or reading.version < (24, 11)
-        told, odd = told_of(reading.jobs, sites, self._naming, now, keeps_types, reserved)
+        told, odd = told_of(reading.jobs, sites, self._naming, now, keeps_types, reserved, patience_s)
         lost: list[str] = []
         kept = {each.live.id: self._with_memory(each, now, lost) for each in told}
         lost += self._note_gone(kept, now)

@@ -27,7 +27,7 @@ SOONEST_SHARED_S: Final = 20.0
 MOST_LOSSES: Final = 2
 """A job that lost its place so often goes back to the cluster's own scheduler."""
 
-LOST_S: Final = 15.0
+LOST_S: Final = 4.0
 """For so long a job that lost its place is passed over: nodes that come back after a fault need some seconds."""
 
 PER_USER: Final = "User"

@@ -19,7 +19,7 @@ from adlro.core.errors import BackendError, CatalogueError, ConfigError
 from adlro.core.ports import Backend
 from adlro.core.records import GpuModel
 from adlro.ingest.slurm_jobs import DEFAULT_NETWORK, FamilyRule, Naming
-from adlro.ingest.slurm_live import Commands, CommandSource, Reader, Rest, RestSource, Source, connection_to
+from adlro.ingest.slurm_live import Commands, CommandSource, Patience, Reader, Rest, RestSource, Source, connection_to
 from adlro.ingest.telemetry.names import model_of, near_models
 
 FIELDS: Final = ("name", "partition", "comment")
@@ -108,7 +108,8 @@ def slurm_parts(options: SlurmOptions) -> Parts:
     sources += [CommandSource(commands)] if commands else []
     if not sources:
         raise ConfigError("there is no way to Slurm: name slurmrestd with rest = …, or set command_line = true.")
-    return Parts(Reader(sources, naming_of(options)), rest, commands)
+    patience = {"patience": Patience(commands)} if commands else {}
+    return Parts(Reader(sources, naming_of(options), **patience), rest, commands)
 
 
 def naming_of(options: SlurmOptions) -> Naming:
