@@ -60,7 +60,7 @@ class Settings:
     minutes: float = 5.0
     jobs: int = 120
     seed: int = 1
-    tick_s: float = 2.0
+    tick_s: float = 5.0
     policy: str = "adlro"
     plain: bool = False  # Slurm alone
     kinds: tuple[str, ...] = tuple(KINDS)
@@ -208,7 +208,7 @@ class Daemon:
 
     def why(self, number: str) -> tuple[str, str]:
         """Why a job waits, by `adlro why`: the word and the sentence."""
-        address = f"http://127.0.0.1:{self.port}/v1/jobs/{number}/why"
+        address = f"http://127.0.0.1:{self.port}/api/v1/jobs/{number}/why"
         try:
             with urllib.request.urlopen(address, timeout=5) as answer:
                 told = json.load(answer)
@@ -697,7 +697,7 @@ def main(words: Sequence[str] | None = None) -> int:
     asked.add_argument("--minutes", type=float, default=5.0, help="how long jobs are handed in")
     asked.add_argument("--jobs", type=int, default=120, help="how many")
     asked.add_argument("--seed", type=int, default=1, help="of the jobs and of what happens to the cluster")
-    asked.add_argument("--tick", type=float, default=2.0, metavar="S", help="seconds between two turns of the daemon")
+    asked.add_argument("--tick", type=float, default=5.0, metavar="S", help="seconds between two turns of the daemon")
     asked.add_argument("--policy", default="adlro", help="who decides (adlro policies)")
     asked.add_argument("--plain", action="store_true", help="Slurm alone: no plugin and no daemon")
     asked.add_argument("--faults", default=",".join(KINDS), help="which of these happen; '' is none")

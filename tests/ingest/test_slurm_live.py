@@ -34,8 +34,8 @@ from adlro.ingest.slurm import (
     whole_numbers,
 )
 from adlro.ingest.slurm_jobs import (
-    LEAST_PATIENCE_S,
     PATIENCE_S,
+    STARTING_S,
     FamilyRule,
     Naming,
     comment_with,
@@ -500,6 +500,14 @@ def test_partitions_that_are_not_ours_are_left_out_with_their_nodes() -> None:
     assert [(each.name, each.link.kind) for each in snapshot.cluster.nodes] == [("volta0", "nvlink")]
 
 
+def test_the_last_task_of_an_array_waits_for_the_others_if_too_many_would_run() -> None:
+    last = job("12", array="12", task=2, at_once=2)
+    at_work = [runs("13", array="12", task=0), runs("14", array="12", task=1, node_list="volta1")]
+    for others, managed in ((at_work, False), (at_work[:1], True)):
+        snapshot = Reader([Fixed([last, *others])], NAMING, lambda: NOW).read()
+        assert [each.managed for each in snapshot.jobs if each.id == "12_2"] == [managed]
+
+
 def test_of_an_array_as_many_tasks_are_ours_as_may_run_at_a_time() -> None:
     waiting = job("12", array="12", tasks="1,3,7-9%3")
     at_work = runs("13", array="12", task=0)
@@ -593,8 +601,8 @@ def test_an_answer_that_is_the_same_is_not_translated_again_but_time_goes_on() -
 @pytest.mark.parametrize(
     ("config", "seconds"),
     [
-        ("SchedulerParameters     = batch_sched_delay=0,bf_interval=45,bf_max_time=9\n", 45.0),
-        ("SchedulerParameters     = bf_interval=1\n", LEAST_PATIENCE_S),
+        ("SchedulerParameters     = batch_sched_delay=0,bf_interval=45,bf_max_time=9\n", 45.0 + STARTING_S),
+        ("SchedulerParameters     = bf_interval=1\n", 1.0 + STARTING_S),
         ("SchedulerParameters     = (null)\nSchedulerType = sched/backfill\n", PATIENCE_S),
         ("SchedulerParameters     = xbf_interval=4,bf_interval=x\n", PATIENCE_S),
         ("slurm_load_ctl_conf error: Unable to contact slurm controller\n", PATIENCE_S),
@@ -616,11 +624,11 @@ def test_slurm_s_config_is_read_again_now_and_then_and_not_at_every_turn() -> No
 
     clock = {"now": 0.0}
     patience = Patience(cast(Commands, Answering()), lambda: clock["now"])
-    assert [patience(), patience()] == [10.0, 10.0]
+    assert [patience(), patience()] == [15.0, 15.0]
     clock["now"] += CONFIG_S
-    assert patience() == 10.0  # no answer: what was known
+    assert patience() == 15.0  # no answer: what was known
     clock["now"] += CONFIG_S
-    assert patience() == 30.0
+    assert patience() == 35.0
     assert len(asked) == 3
 
 

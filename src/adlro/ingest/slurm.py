@@ -109,6 +109,7 @@ class SlurmJob:
     array: str = ""  # the array that it is a task of …
     task: int | None = None
     tasks: str = ""  # … or the tasks of an array that still wait together: 1,3,7-9%2
+    at_once: int = 0  # of an array, how many tasks may run at a time; 0: no limit, or Slurm does not say
     reservation: str = ""
     is_het: bool = False  # a part of a heterogeneous job
     may_requeue: bool = True
@@ -410,6 +411,7 @@ def _job_of_json(job: Mapping[str, Any]) -> SlurmJob:
         array=str(array) if array else "",
         task=None if task is None or not array else int(task),
         tasks=str(job.get("array_task_string") or "") if task is None else "",
+        at_once=int(_number(job.get("array_max_tasks")) or 0),
         reservation=str(job.get("resv_name") or ""),
         is_het=bool(_number(job.get("het_job_id"))),
         may_requeue=job.get("requeue") is not False,

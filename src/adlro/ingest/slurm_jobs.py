@@ -62,7 +62,8 @@ ENDS: Final = {
     "REVOKED": JobState.CANCELLED,
 }
 RUNS: Final = frozenset(["RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"])
-CLOSED: Final = frozenset(["JobHeldAdmin", "JobArrayTaskLimit", "SpecialExit"])
+TASK_LIMIT: Final = "JobArrayTaskLimit"
+CLOSED: Final = frozenset(["JobHeldAdmin", TASK_LIMIT, "SpecialExit"])
 """Holds that are not ours to end: an administrator's, an array's own limit, one that a job asked for when it ended."""
 
 NEVER_STARTS: Final = re.compile(
@@ -70,7 +71,7 @@ NEVER_STARTS: Final = re.compile(
 )
 """Reasons for which Slurm starts a job nowhere, whoever places it."""
 
-LIMITS: Final = ("QOS", "Assoc", "Licenses", "Max", "JobArrayTaskLimit")
+LIMITS: Final = ("QOS", "Assoc", "Licenses", "Max", TASK_LIMIT)
 """Reasons of a limit of a user, an account, a QOS, a licence or an array: the job starts nowhere until that changes."""
 
 LAUNCH_FAILED: Final = "launch failed"
@@ -82,13 +83,13 @@ LOST_ITS_PLACE: Final = re.compile(
 """Reasons for which a job that was let go to a place will not start there. "May be reserved" is said for a moment of
 any job whose node another job may get first."""
 
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 35.0
 """A job that has not begun in its place for so long has lost it. By then Slurm has looked for backfill too (bf_interval
 is 30 s by default).
 """
 
-LEAST_PATIENCE_S: Final = 3.0
-"""A site that looks for backfill every second still needs a moment to start a job."""
+STARTING_S: Final = 5.0
+"""Slurm looks for backfill every bf_interval seconds, and needs a moment more until it has started a job."""
 
 KEPT_FOR_OTHERS: Final = frozenset(["Priority", "Resources"])
 """What Slurm says of a job whose GPUs it keeps for another job. When it has looked for backfill and still says so, its
@@ -494,7 +495,9 @@ def _tasks_at_work(jobs: Sequence[SlurmJob]) -> dict[str, int]:
 def _tasks(job: SlurmJob, busy: Mapping[str, int], notes: list[str]) -> Iterator[tuple[SlurmJob, bool]]:
     """A job; or, of an array, each task that waits. Their names are those that scontrol takes: 12_3."""
     if job.task is not None:
-        yield replace(job, id=f"{job.array}_{job.task}"), True
+        is_full = 0 < job.at_once <= busy.get(job.array, 0) and job.state == "PENDING" and is_held(job)
+        reason = TASK_LIMIT if is_full else job.reason
+        yield replace(job, id=f"{job.array}_{job.task}", reason=reason), True
         return
     if not job.array or not job.tasks or job.state != "PENDING":
         yield job, False
@@ -509,7 +512,7 @@ def _tasks(job: SlurmJob, busy: Mapping[str, int], notes: list[str]) -> Iterator
         notes.append(f"array {job.array}: {len(tasks)} tasks wait; {MOST_TASKS} are looked at")
     room = max(int(limit) - busy.get(job.array, 0), 0) if limit.isdigit() else len(tasks)
     for position, task in enumerate(tasks[:MOST_TASKS]):
-        reason = job.reason if position < room else "JobArrayTaskLimit"
+        reason = job.reason if position < room else TASK_LIMIT
         yield replace(job, id=f"{job.array}_{task}", task=task, reason=reason), True
 
 

@@ -37,9 +37,9 @@ from adlro.ingest.slurm import (
     version_in,
 )
 from adlro.ingest.slurm_jobs import (
-    LEAST_PATIENCE_S,
     PATIENCE_S,
     RUNS,
+    STARTING_S,
     UNIFORM,
     Devices,
     Naming,
@@ -338,7 +338,7 @@ def patience_in(config: str) -> float:
     """The same from what `scontrol show config` prints."""
     parameters = re.search(r"^SchedulerParameters\s*=\s*(\S*)", config, re.M)
     found = re.search(r"(?:^|,)bf_interval=(\d+)(?:,|$)", parameters[1]) if parameters else None
-    return max(float(found[1]), LEAST_PATIENCE_S) if found else PATIENCE_S
+    return float(found[1]) + STARTING_S if found else PATIENCE_S
 
 
 class Source(Protocol):

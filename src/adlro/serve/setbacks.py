@@ -33,6 +33,9 @@ LOST_S: Final = 4.0
 PER_USER: Final = "User"
 """In the reason of a limit that counts the jobs of one user."""
 
+OF_ARRAY: Final = "ArrayTaskLimit"
+"""In the reason of the limit on tasks of an array that run at a time."""
+
 BY_SIZE: Final = re.compile(r"GRES|Jobs|Submit")
 """In the reason of a limit on GPUs or on the number of jobs: what asks for as many GPUs or more is over it as well."""
 
@@ -60,8 +63,8 @@ class Limit:
 
     @property
     def is_per_user(self) -> bool:
-        """Whether only jobs of the same user count towards it."""
-        return PER_USER in self.said
+        """Whether only jobs of the same user count towards it: a limit of this user, or of an array."""
+        return PER_USER in self.said or OF_ARRAY in self.said
 
     def is_over(self, now: float) -> bool:
         """Whether it is time to try again."""
