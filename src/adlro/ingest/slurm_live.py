@@ -95,11 +95,6 @@ NODES_S: Final = 4.0
 CONFIG_S: Final = 600.0
 """Slurm's config is read again after so long."""
 
-UPDATES_S: Final = 7.0
-"""An update of a job is waited for at least so long: slurmctld takes 5 s to say that it cannot update a job now."""
-
-UPDATES: Final = (["scontrol", "update"], ["scontrol", "release"])
-
 MOST_NOTES: Final = 50
 
 
@@ -213,11 +208,8 @@ class Rest:
     def _exchange(
         self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float | None = None
     ) -> tuple[int, bytes]:
-        wait_s = timeout_s or (self._timeout_s if body is None else max(self._timeout_s, UPDATES_S))
         if self._connection is None:
-            self._connection = connection_to(self.address, wait_s)
-        elif self._connection.sock is not None:
-            self._connection.sock.settimeout(wait_s)
+            self._connection = connection_to(self.address, timeout_s or self._timeout_s)
         headers = {"Accept": "application/json"}
         if self._token is not None:
             self._secret = self._secret or self._token()
@@ -292,7 +284,7 @@ class Commands:
                 list(command),
                 input=stdin.encode(),
                 capture_output=True,
-                timeout=max(self._timeout_s, UPDATES_S) if list(command[:2]) in UPDATES else self._timeout_s,
+                timeout=self._timeout_s,
                 env=self._environment,
                 check=False,
             )
