@@ -12,16 +12,17 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # The stages of `make test`, in order; each is also a target of its own. A new stage needs three things: its name here,
 # the tool it runs (TOOL_name), and a target below.
-STAGES := setup parts style types layers compile pytest
+STAGES := setup parts style types layers $(if $(wildcard mkdocs.yml),docs) compile pytest
 TOOL_setup := pip
 TOOL_parts := scripts/test_parts.sh
 TOOL_style := ruff
 TOOL_types := mypy
 TOOL_layers := lint-imports
+TOOL_docs := mkdocs
 TOOL_compile := adlro
 TOOL_pytest := pytest
 
-.PHONY: help demo test $(STAGES) wheel format bench clean
+.PHONY: help demo test $(STAGES) docs wheel format bench clean
 .DELETE_ON_ERROR:
 
 help:
@@ -29,6 +30,7 @@ help:
 	@echo "make test    run all checks: $(STAGES)"
 	@echo "             (TESTS=tests/act runs some of the tests, WORKERS=8 uses more processes)"
 	@echo "make types   run one stage of make test alone; likewise for the others"
+	@echo "make docs    build the documents as a site, into site/"
 	@echo "make wheel   build the wheel into dist/"
 	@echo "make format  format the code"
 	@echo "make bench   measure speed and memory"
@@ -62,6 +64,10 @@ types: .venv/.dev
 layers: .venv/.dev
 	$(BIN)/lint-imports --no-logo
 
+# The site, into site/; a dead link or a page without a place in the menu is an error.
+docs: .venv/.dev
+	$(BIN)/mkdocs build --strict -q -d site
+
 # Compile what takes longest, on two cores, into the cache that the parallel tests then share.
 compile: .venv/.dev
 	@echo "Compiling (some minutes the first time) …"
@@ -76,7 +82,7 @@ compile: .venv/.dev
 pytest: .venv/.dev
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(TESTS)
 
-wheel: .venv/.demo
+wheel: | .venv/bin/pip
 	$(BIN)/python -m pip wheel -q --no-deps -w dist .
 
 format: .venv/.dev
@@ -87,7 +93,7 @@ bench: .venv/.demo
 	$(BIN)/adlro bench
 
 clean:
-	rm -rf .venv .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist src/*.egg-info
+	rm -rf .venv .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist site src/*.egg-info
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps say which extras are in, and that they are newer than what was asked for.

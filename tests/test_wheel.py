@@ -57,7 +57,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", *target], check=True)
     for distribution in needed_by(metadata.Distribution.at(next(site.glob("adlro-*.dist-info")))):
         for entry in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
-            (site / entry).symlink_to(distribution.locate_file(entry))
+            (site / entry).symlink_to(str(distribution.locate_file(entry)))
     return folder / "bin" / "python"
 
 
