@@ -60,21 +60,27 @@ class Result:
         return self.value <= self.floor if self.less_is_better else self.value >= self.floor
 
 
-def run_bench(progress: Progress, only: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Measure everything, or only what is named."""
+def check_names(only: tuple[str, ...]) -> None:
+    """Refuse a name that is not a measurement."""
     for name in only:
         if name not in BENCHES:
-            raise UsageError(f"no measurement {name!r}.{nearest(name, BENCHES)} There are: {', '.join(BENCHES)}.")
+            raise UsageError(
+                f"--only: no measurement {name!r}.{nearest(name, BENCHES)} Expected one of: {', '.join(BENCHES)}."
+            )
+
+
+def run_bench(progress: Progress, only: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Measure everything, or only what is named."""
+    check_names(only)
     results: list[Result] = []
     skipped: list[dict[str, str]] = []
-    for name, bench in BENCHES.items():
-        if not only or name in only:
-            progress(name)
-            found = bench()
-            if isinstance(found, str):
-                skipped.append({"name": name, "why": found})
-            else:
-                results.append(Result(name, *found))
+    for name in [name for name in BENCHES if not only or name in only]:
+        progress(name)
+        found = BENCHES[name]()
+        if isinstance(found, str):
+            skipped.append({"name": name, "why": found})
+        else:
+            results.append(Result(name, *found))
     rows = [{**asdict(result), "met": result.met} for result in results]
     return {"machine": machine(), "results": rows, "skipped": skipped}
 
