@@ -30,6 +30,8 @@ test: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	@echo "Building the documents …"
+	@folder=$$(mktemp -d) && $(BIN)/mkdocs build --strict -q -d $$folder; built=$$?; rm -rf $$folder; exit $$built
 	@echo "Compiling (some minutes the first time) …"
 	@$(BIN)/adlro compare --policies sjf,multifactor,adlro,adlro-lookahead --jobs 20 --seeds 1 --json >/dev/null & \
 	    folder=$$(mktemp -d); $(BIN)/adlro train --quick --steps 256 --set environments=32 --set worlds=4 \
