@@ -21,7 +21,8 @@ SITE_TO_ROOT: Final = {page: name for name, page in ROOT_PAGES.items()}
 CODE: Final = re.compile(r"(^ *(?:`{3,}|~{3,}).*?^ *(?:`{3,}|~{3,}) *$)", re.MULTILINE | re.DOTALL)
 LINK: Final = re.compile(r"(\]\(|src=\"|srcset=\"|href=\")(?![a-z][a-z0-9+.-]*:|#)([^)\s\"#]+)")
 PICTURE: Final = re.compile(
-    r"<picture>\s*<source [^>]*srcset=\"(?P<dark>[^\"]+)\">\s*<img src=\"(?P<light>[^\"]+)\"(?P<rest>[^>]*)>\s*</picture>"
+    r"<picture>\s*<source [^>]*srcset=\"(?P<dark>[^\"]+)\">\s*"
+    r"<img src=\"(?P<light>[^\"]+)\"(?P<rest>[^>]*)>\s*</picture>"
 )
 LANGUAGES: Final = {".py": "python", ".sh": "bash", ".toml": "toml"}
 
