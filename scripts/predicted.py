@@ -163,8 +163,8 @@ Order = Callable[[Floats, Floats, np.random.Generator], Floats]
 """What is told, from the limits and the runtimes in s."""
 
 ORDERS: Final[dict[str, Order]] = {
-    "limit; equal ones by chance": lambda limit, ran, rng: limit * np.exp(A_LITTLE * rng.standard_normal(len(ran))),
-    "limit; equal ones by the truth": lambda limit, ran, rng: limit * ran**A_LITTLE,
+    "limit; ties broken at random": lambda limit, ran, rng: limit * np.exp(A_LITTLE * rng.standard_normal(len(ran))),
+    "limit; ties broken by the truth": lambda limit, ran, rng: limit * ran**A_LITTLE,
     "truth, with a log-normal error of 2": lambda limit, ran, rng: ran * np.exp(2.0 * rng.standard_normal(len(ran))),
     "truth, with a log-normal error of 1": lambda limit, ran, rng: ran * np.exp(rng.standard_normal(len(ran))),
     "truth": lambda limit, ran, rng: ran,
