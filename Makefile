@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # The stages of `make test`, in order; each is also a target of its own. A new stage needs three things: its name here,
 # the tool it runs (TOOL_name), and a target below.
-STAGES := setup parts style types layers $(if $(wildcard mkdocs.yml),docs) compile pytest
+STAGES := setup parts style types layers docs compile pytest
 TOOL_setup := pip
 TOOL_parts := scripts/test_parts.sh
 TOOL_style := ruff
