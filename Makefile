@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 help:
 	@echo "make demo    compare the policies on the paper's cluster and print Table 1, ours"
-	@echo "make test    style, types, layers, tests (TESTS=tests/act for some of them, WORKERS=8 for more processes)"
+	@echo "make test    style, types, layers, tests (TESTS=tests/live for some of them, WORKERS=8 for more processes)"
 	@echo "make format  put the code into the house's format"
 	@echo "make bench   measure speed and memory"
 	@echo "make clean   remove the virtual environment and every cache in this folder"
