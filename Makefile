@@ -28,7 +28,7 @@ TOOL_pytest := pytest
 help:
 	@echo "make demo    compare the policies on the paper's cluster and print Table 1, ours"
 	@echo "make test    run all checks: $(STAGES)"
-	@echo "             (TESTS=tests/act runs some of the tests, WORKERS=8 uses more processes)"
+	@echo "             (TESTS=tests/live runs some of the tests, WORKERS=8 uses more processes)"
 	@echo "make types   run one stage of make test alone; likewise for the others"
 	@echo "make docs    build the documents as a site, into site/"
 	@echo "make wheel   build the wheel into dist/"

@@ -12,12 +12,12 @@ import pytest
 from tests.slurm.driving import VOLTA, Driven, options_of
 from tests.slurm.lab import Lab, running
 
+from adlro.backends.slurm.backend import slurm_backend
+from adlro.backends.slurm.live import HANGS_S, Commands, Rest
 from adlro.core.errors import BackendError
 from adlro.core.ports import ENDED, Answer, Backend, JobState, Order, Part
-from adlro.ingest.slurm_live import HANGS_S, Commands, Rest
-from adlro.serve.orchestrator import Orchestrator
-from adlro.serve.slurm import slurm_backend
-from adlro.serve.store import open_store
+from adlro.daemon.store import open_store
+from adlro.live.turn import Orchestrator
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +211,7 @@ def test_a_job_whose_node_crashed_is_placed_again_at_once(on_frail: Driven) -> N
 def test_a_submission_whose_answer_got_lost_is_found_and_not_handed_in_twice(
     on_frail: Driven, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from adlro.act.slurm import RestWay
+    from adlro.backends.slurm.orders import RestWay
 
     real = RestWay.submit
 
