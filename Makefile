@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 help:
 	@echo "make demo    compare the policies on the paper's cluster and print Table 1, ours"
-	@echo "make test    style, types, layers, tests (TESTS=tests/act for some of them, WORKERS=8 for more processes)"
+	@echo "make test    style, types, layers, documents, tests (TESTS=tests/act for some of them, WORKERS=8 for more processes)"
 	@echo "make format  put the code into the house's format"
 	@echo "make bench   measure speed and memory"
 	@echo "make clean   remove the virtual environment and every cache in this folder"
@@ -31,7 +31,7 @@ test: .venv/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	@echo "Building the documents …"
-	@folder=$$(mktemp -d) && $(BIN)/mkdocs build --strict -q -d $$folder; built=$$?; rm -rf $$folder; exit $$built
+	@folder=$$(mktemp -d) && NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q -d $$folder; built=$$?; rm -rf $$folder; exit $$built
 	@echo "Compiling (some minutes the first time) …"
 	@$(BIN)/adlro compare --policies sjf,multifactor,adlro,adlro-lookahead --jobs 20 --seeds 1 --json >/dev/null & \
 	    folder=$$(mktemp -d); $(BIN)/adlro train --quick --steps 256 --set environments=32 --set worlds=4 \
