@@ -31,7 +31,8 @@ test: .venv/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	@echo "Building the documents …"
-	@folder=$$(mktemp -d) && NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q -d $$folder; built=$$?; rm -rf $$folder; exit $$built
+	@folder=$$(mktemp -d); NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -d $$folder/site >$$folder/log 2>&1; \
+	    built=$$?; [ $$built = 0 ] || cat $$folder/log; rm -rf $$folder; exit $$built
 	@echo "Compiling (some minutes the first time) …"
 	@$(BIN)/adlro compare --policies sjf,multifactor,adlro,adlro-lookahead --jobs 20 --seeds 1 --json >/dev/null & \
 	    folder=$$(mktemp -d); $(BIN)/adlro train --quick --steps 256 --set environments=32 --set worlds=4 \

@@ -16,9 +16,9 @@ FONT_FROM_ELSEWHERE = re.compile(r"(?:@import|url\()\s*[\"']?(?:https?:)?//[^)\"
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site; a dead link or anchor fails here."""
+    """The built site; a dead link or anchor fails here (but not with -q, which hides warnings from --strict too)."""
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(folder)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(folder)]
     built = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     )
