@@ -30,10 +30,10 @@ import numpy as np
 
 from adlro.core.tables import Floats
 from adlro.decide.catalogue import find_policy
-from adlro.decompose.following import SHORTEST_S, seconds_of, units_of
 from adlro.experiment import Instance, draw, judge, load_scenario
 from adlro.ingest.traces.tabulate import TraceOptions
 from adlro.measure.statistics import holm, wilcoxon_p
+from adlro.predict.following import SHORTEST_S, seconds_of, units_of
 
 ROOT: Final = Path(__file__).parent.parent
 TRACES: Final = os.environ.get("ADLRO_TRACES", str(ROOT.parent / "shared" / "traces"))
