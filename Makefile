@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # The stages of `make test`, in order; each is also a target of its own. A new stage needs three things: its name here,
 # the tool it runs (TOOL_name), and a target below.
-STAGES := setup parts style types layers $(if $(wildcard mkdocs.yml),docs) compile pytest
+STAGES := setup parts style types layers docs compile pytest
 TOOL_setup := pip
 TOOL_parts := scripts/test_parts.sh
 TOOL_style := ruff
@@ -28,7 +28,7 @@ TOOL_pytest := pytest
 help:
 	@echo "make demo    compare the policies on the paper's cluster and print Table 1, ours"
 	@echo "make test    run all checks: $(STAGES)"
-	@echo "             (TESTS=tests/act runs some of the tests, WORKERS=8 uses more processes)"
+	@echo "             (TESTS=tests/live runs some of the tests, WORKERS=8 uses more processes)"
 	@echo "make types   run one stage of make test alone; likewise for the others"
 	@echo "make docs    build the documents as a site, into site/"
 	@echo "make wheel   build the wheel into dist/"

@@ -241,8 +241,8 @@ def load(
     cluster: str, workload: str, jobs: int | None, windows: int | None, reading: Reading, world: World
 ) -> "Scenario":
     """The scenario that the options of a command ask for."""
-    from adlro.act.simulator import Settings
     from adlro.experiment import Hazards, find_disturbances, load_scenario
+    from adlro.simulate.simulator import Settings
 
     listed = find_disturbances(world.disturbances) if world.disturbances else ()
     settings = Settings(world.restart_s, world.kill_at_limit, world.queue_window)
