@@ -67,7 +67,7 @@ def hosted(service: Service) -> Iterator[tuple[ApiHost, str, list[str]]]:
         listener.close()
 
 
-def ask(address: str, method: str = "GET", body: object = None, seconds: float = 30.0) -> tuple[int, Any]:
+def ask(address: str, method: str = "GET", body: object = None, seconds: float = 60.0) -> tuple[int, Any]:
     data = json.dumps(body).encode() if body is not None else None
     request = urllib.request.Request(address, data, {"Content-Type": "application/json"}, method=method)
     try:
@@ -98,7 +98,7 @@ def test_the_process_answers_as_the_service_would() -> None:
         assert ask(f"{v1}/jobs/{made['id']}", "DELETE")[0] == 200
         assert service.jobs[made["id"]].state is JobState.CANCELLED
         assert [each["name"] for each in ask(f"{v1}/policies")[1]["policies"]] == ["fcfs"]
-        with urllib.request.urlopen(f"{address}/metrics", timeout=10) as page:
+        with urllib.request.urlopen(f"{address}/metrics", timeout=60) as page:
             assert page.read() == b"adlro_up 1\n"
         service.turn()
         until(lambda: ask(f"{v1}/state")[1]["tick"]["number"] == service.number)
@@ -123,7 +123,7 @@ def test_a_stream_hears_what_happens_in_the_daemon() -> None:
     service = FakeService()
     with hosted(service) as (_, address, _):
         until(lambda: ask(f"{address}/readyz")[0] == 200)
-        with urllib.request.urlopen(f"{address}/api/v1/events", timeout=10) as stream:
+        with urllib.request.urlopen(f"{address}/api/v1/events", timeout=60) as stream:
             assert stream.readline() == b": still here\n"
             service.happen("policy", {"name": "sjf"})
             lines = [stream.readline() for _ in range(4)]
@@ -152,7 +152,7 @@ def test_a_process_that_hangs_is_ended_and_started_again(monkeypatch: pytest.Mon
         assert first is not None
         monkeypatch.setattr("adlro.api.host.SILENT_S", 3.0)
         os.kill(first, signal.SIGSTOP)
-        until(lambda: alarms, seconds=20)
+        until(lambda: alarms)
         assert "did not answer" in alarms[0]
         monkeypatch.setattr("adlro.api.host.SILENT_S", 30.0)
         assert ask(f"{address}/healthz")[0] == 200
@@ -175,7 +175,7 @@ def test_a_process_that_hangs_before_it_has_read_a_large_message_is_ended(monkey
         monkeypatch.setattr("adlro.api.host.SILENT_S", 3.0)
         os.kill(first, signal.SIGSTOP)
         with_all_jobs_changed(service)
-        until(lambda: alarms, seconds=20)
+        until(lambda: alarms)
         assert "did not answer" in alarms[0]
         monkeypatch.setattr("adlro.api.host.SILENT_S", 30.0)
         assert ask(f"{address}/healthz")[0] == 200
@@ -193,7 +193,7 @@ def test_a_process_that_hangs_holds_up_no_end_of_the_daemon(monkeypatch: pytest.
         time.sleep(1.0)
         closing = threading.Thread(target=host.close, daemon=True)
         closing.start()
-        closing.join(10)
+        closing.join(30)
         try:
             assert not closing.is_alive()
         finally:
@@ -275,13 +275,13 @@ def test_turns_go_on_while_the_api_is_dead_and_its_death_is_an_alarm_of_the_daem
         thread = threading.Thread(target=daemon.run)
         thread.start()
         try:
-            until(lambda: ask(f"{address}readyz")[0] == 200, seconds=30)
+            until(lambda: ask(f"{address}readyz")[0] == 200)
             (child,) = children_of(os.getpid())
             os.kill(child, signal.SIGKILL)
             before = made.deciders[-1].number
             until(lambda: [alarm for alarm in daemon.state().alarms if alarm.kind == "api"])
             assert made.deciders[-1].number > before
-            until(lambda: ask(f"{address}readyz")[0] == 200, seconds=30)
+            until(lambda: ask(f"{address}readyz")[0] == 200)
             assert [each["kind"] for each in ask(f"{address}api/v1/alarms")[1]["alarms"]] == ["api"]
         finally:
             daemon.stop()
@@ -307,9 +307,9 @@ def test_the_process_ends_with_the_daemon_however_that_ends(tmp_path: Path, numb
     with served(tmp_path, config=QUICK) as daemon:
         (child,) = children_of(daemon.process.pid)
         daemon.process.send_signal(number)
-        code = daemon.process.wait(timeout=20)
+        code = daemon.process.wait(timeout=60)
         assert code == (-number if number is signal.SIGKILL else 0)
-        until(lambda: not Path(f"/proc/{child}").exists(), seconds=5)
+        until(lambda: not Path(f"/proc/{child}").exists())
 
 
 def test_signals_to_all_processes_of_a_terminal_or_a_unit_are_the_daemons(tmp_path: Path) -> None:
@@ -321,8 +321,8 @@ def test_signals_to_all_processes_of_a_terminal_or_a_unit_are_the_daemons(tmp_pa
         assert daemon.is_ready()
         assert children_of(daemon.process.pid) == [child]
         daemon.process.send_signal(signal.SIGINT)
-        assert daemon.process.wait(timeout=20) == 0
-        until(lambda: not Path(f"/proc/{child}").exists(), seconds=5)
+        assert daemon.process.wait(timeout=60) == 0
+        until(lambda: not Path(f"/proc/{child}").exists())
 
 
 def test_the_process_imports_neither_numpy_nor_a_compiler() -> None:
@@ -467,7 +467,7 @@ class Slow(FakeService):
         self.go = threading.Event()
 
     def submit(self, submission: Submission) -> str:
-        self.go.wait(20)
+        self.go.wait(60)
         return super().submit(submission)
 
 
@@ -481,11 +481,10 @@ def test_a_method_that_is_slow_holds_up_no_other() -> None:
     asked = [threading.Thread(target=copy.submit, args=(Submission(Job("learning", 1.0)),)) for _ in range(6)]
     for thread in asked:
         thread.start()
-    began = time.monotonic()
     id = service.one(JobState.WAITING).id
     assert copy.job(id) == service.jobs[id]
     assert copy.decisions(limit=1)[0] == service.log[-1]
-    assert time.monotonic() - began < 5
+    assert all(thread.is_alive() for thread in asked)
     with pytest.raises(CatalogueError):
         copy.use_policy("none")
     service.go.set()
@@ -513,7 +512,7 @@ class SlowStore(FakeService):
         with self.counting:
             self.asking += 1
             self.most = max(self.most, self.asking)
-        self.go.wait(20)
+        self.go.wait(60)
         with self.counting:
             self.asking -= 1
         return found

@@ -83,7 +83,7 @@ def settled(views: Views) -> None:
     """Wait for the thread that makes a picture."""
     for thread in threading.enumerate():
         if thread.name == "picture":
-            thread.join(10)
+            thread.join(60)
 
 
 def test_a_small_picture_is_made_by_whoever_asks() -> None:

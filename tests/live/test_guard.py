@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from tests.daemon.daemons import until
 from tests.live.stand_in import EPOCH_S, Notebook, Obedient, Watch, running, snapshot, waiting
 
 from adlro.catalogue.clusters import load_cluster
@@ -116,8 +117,7 @@ def test_a_policy_that_never_answers_is_given_up_and_not_asked_again_until_it_ha
     assert guarded.decide(scene).by == "fcfs"
     assert asked[0] == 1
     wake[0] = True
-    time.sleep(0.1)
-    assert guarded.decide(scene).by == "hangs"
+    until(lambda: guarded.decide(scene).by == "hangs")
 
 
 def test_a_turn_ends_when_its_time_is_over_and_that_is_no_fault() -> None:
