@@ -382,6 +382,28 @@ def pair() -> tuple[Link, Link]:
     return Link(one), Link(other)
 
 
+@contextmanager
+def linked(service: Service, hears: bool = True) -> Iterator[Copy]:
+    """A copy and the session that tells it and answers it; one that does not hear its news reads answers only."""
+    (ours, theirs), (news, heard) = pair(), pair()
+    copy = Copy(theirs)
+    session = Session(service, {}, ours, news, cast(Any, Ended()))
+    threads = [
+        threading.Thread(target=target, args=given, daemon=True)
+        for target, given in ((session.serve, ()), (hear_all, (theirs, copy)), (hear_all, (heard, copy)))
+    ]
+    for thread in threads[: 3 if hears else 2]:
+        thread.start()
+    try:
+        yield copy
+    finally:
+        session.close()
+        theirs.close()
+        heard.close()
+        for thread in threads[: 3 if hears else 2]:
+            thread.join(10)
+
+
 def test_a_daemon_that_is_silent_is_not_ready() -> None:
     now = [0.0]
     link, other = pair()
@@ -412,20 +434,14 @@ def test_while_the_daemon_has_no_state_it_is_told_why() -> None:
 def test_a_telling_that_failed_is_made_good_by_the_whole_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adlro.serve.api_host.TELL_S", 0.05)
     service = FakeService()
-    ours, theirs = pair()
-    copy = Copy(theirs)
-    session = Session(service, {}, ours, cast(Any, Ended()))
-    for target in (session.serve, lambda: hear_all(theirs, copy)):
-        threading.Thread(target=target, daemon=True).start()
-    until(lambda: copy.is_ready()[0])
-    was = service.latest
-    service.latest = replace(was, drifts=cast(Any, lambda: "this cannot be pickled"))
-    time.sleep(0.2)
-    some = was.snapshot.jobs[5:]
-    service.latest = replace(was, snapshot=replace(was.snapshot, jobs=some))
-    until(lambda: copy.state() == service.latest)
-    session.close()
-    theirs.close()
+    with linked(service) as copy:
+        until(lambda: copy.is_ready()[0])
+        was = service.latest
+        service.latest = replace(was, drifts=cast(Any, lambda: "this cannot be pickled"))
+        time.sleep(0.2)
+        some = was.snapshot.jobs[5:]
+        service.latest = replace(was, snapshot=replace(was.snapshot, jobs=some))
+        until(lambda: copy.state() == service.latest)
 
 
 def test_events_are_numbered_as_in_the_daemon() -> None:
@@ -473,26 +489,28 @@ class Slow(FakeService):
 
 def test_a_method_that_is_slow_holds_up_no_other() -> None:
     service = Slow()
-    ours, theirs = pair()
-    copy = Copy(theirs)
-    session = Session(service, {}, ours, cast(Any, Ended()))
-    for target in (session.serve, lambda: hear_all(theirs, copy)):
-        threading.Thread(target=target, daemon=True).start()
-    asked = [threading.Thread(target=copy.submit, args=(Submission(Job("learning", 1.0)),)) for _ in range(6)]
-    for thread in asked:
-        thread.start()
-    began = time.monotonic()
-    id = service.one(JobState.WAITING).id
-    assert copy.job(id) == service.jobs[id]
-    assert copy.decisions(limit=1)[0] == service.log[-1]
-    assert time.monotonic() - began < 5
-    with pytest.raises(CatalogueError):
-        copy.use_policy("none")
-    service.go.set()
-    for thread in asked:
-        thread.join()
-    session.close()
-    theirs.close()
+    with linked(service) as copy:
+        asked = [threading.Thread(target=copy.submit, args=(Submission(Job("learning", 1.0)),)) for _ in range(6)]
+        for thread in asked:
+            thread.start()
+        began = time.monotonic()
+        id = service.one(JobState.WAITING).id
+        assert copy.job(id) == service.jobs[id]
+        assert copy.decisions(limit=1)[0] == service.log[-1]
+        assert time.monotonic() - began < 5
+        with pytest.raises(CatalogueError):
+            copy.use_policy("none")
+        service.go.set()
+        for thread in asked:
+            thread.join()
+
+
+def test_an_answer_does_not_wait_for_a_long_telling() -> None:
+    service = FakeService(large_cluster(20), 3000)  # more than a socket takes before it is read
+    with linked(service, hears=False) as copy:
+        for id in service.jobs:
+            assert copy.job(id) == service.jobs[id]
+        assert not copy.is_ready()[0]
 
 
 class SlowStore(FakeService):
@@ -521,33 +539,27 @@ class SlowStore(FakeService):
 
 def test_questions_of_the_store_are_answered_one_at_a_time_and_too_many_are_refused() -> None:
     service = SlowStore()
-    ours, theirs = pair()
-    copy = Copy(theirs)
-    session = Session(service, {}, ours, cast(Any, Ended()))
-    for target in (session.serve, lambda: hear_all(theirs, copy)):
-        threading.Thread(target=target, daemon=True).start()
-    came: list[object] = []
+    with linked(service) as copy:
+        came: list[object] = []
 
-    def ask_store(number: int) -> None:
-        try:
-            came.append(copy.points(0.0, 1.0) if number % 2 else copy.decisions(limit=1))
-        except BackendError as error:
-            came.append(error)
+        def ask_store(number: int) -> None:
+            try:
+                came.append(copy.points(0.0, 1.0) if number % 2 else copy.decisions(limit=1))
+            except BackendError as error:
+                came.append(error)
 
-    asked = [threading.Thread(target=ask_store, args=(number,)) for number in range(MOST_LATE + 4)]
-    for thread in asked:
-        thread.start()
-    until(lambda: len(came) == 3)  # one is answered, MOST_LATE wait
-    assert all("too many questions wait for the store" in str(each) for each in came)
-    id = service.one(JobState.WAITING).id
-    assert copy.job(id) == service.jobs[id]
-    service.go.set()
-    for thread in asked:
-        thread.join()
-    assert len(came) == len(asked)
-    assert service.most == 1
-    session.close()
-    theirs.close()
+        asked = [threading.Thread(target=ask_store, args=(number,)) for number in range(MOST_LATE + 4)]
+        for thread in asked:
+            thread.start()
+        until(lambda: len(came) == 3)  # one is answered, MOST_LATE wait
+        assert all("too many questions wait for the store" in str(each) for each in came)
+        id = service.one(JobState.WAITING).id
+        assert copy.job(id) == service.jobs[id]
+        service.go.set()
+        for thread in asked:
+            thread.join()
+        assert len(came) == len(asked)
+        assert service.most == 1
 
 
 def hear_all(link: Link, copy: Copy) -> None:
@@ -570,8 +582,8 @@ def test_an_answer_that_does_not_come_is_an_error(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_question_that_does_not_exist_is_no_danger() -> None:
-    ours, theirs = pair()
-    session = Session(FakeService(), {}, ours, cast(Any, Ended()))
+    (ours, theirs), (news, heard) = pair(), pair()
+    session = Session(FakeService(), {}, ours, news, cast(Any, Ended()))
     for name in ("close", "__class__", "fail_if_broken"):
         session._answer(Call(1, name))
         answer = theirs.receive()
@@ -581,6 +593,7 @@ def test_a_question_that_does_not_exist_is_no_danger() -> None:
     assert theirs.receive() == Answered(2, None)
     session.close()
     theirs.close()
+    heard.close()
 
 
 def test_a_page_is_asked_for_again_only_after_a_while() -> None:

@@ -1,7 +1,8 @@
-"""What the daemon's process and the API's say to each other: records, over a pair of sockets.
+"""What the daemon's process and the API's say to each other: records, over two pairs of sockets.
 
-The daemon tells its state, its events and whether it is ready, each time only what has changed. The API asks everything
-else by the name of a method of `Service`. Both run as the same user, from the same files: what comes is trusted.
+On one link the daemon tells its state, its events and whether it is ready, each time only what has changed. On the
+other the API asks everything else by the name of a method of `Service`. Both run as the same user, from the same files:
+what comes is trusted.
 """
 
 import io

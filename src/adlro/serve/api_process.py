@@ -125,7 +125,7 @@ class Copy:
     # ---- what the daemon says ----------------------------------------------------------------------------------------
 
     def hear(self, message: object) -> None:
-        """Take in a message. One thread calls it."""
+        """Take in a message: news in one thread, answers in another."""
         match message:
             case Told():
                 self._take(message)
@@ -165,7 +165,7 @@ def kept_for(seconds: float, ask: Callable[[], Any], clock: Callable[[], float] 
 
 @final
 class Ears(threading.Thread):
-    """Hears the daemon until it says stop, or is gone."""
+    """Hears the daemon on one link until it says stop, or is gone."""
 
     def __init__(self, link: Link, copy: Copy, server: ApiServer) -> None:
         super().__init__(name="daemon", daemon=True)
@@ -221,7 +221,7 @@ def main(words: Sequence[str]) -> None:
             file=sys.stderr,
         )
         os._exit(OTHER_VERSION)
-    talking, listening, parent = map(int, numbers)
+    talking, hearing, listening, parent = map(int, numbers)
     # These go to all processes of a terminal or a unit; the daemon says what comes of them.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -240,7 +240,8 @@ def main(words: Sequence[str]) -> None:
         policies=cast(Callable[[], Sequence[Mapping[str, Any]]], policies),
     )
     server = make_server(app, hello.settings)
-    Ears(link, copy, server).start()
+    for each in (link, Link(socket.socket(fileno=hearing))):
+        Ears(each, copy, server).start()
     asyncio.run(answer_all(server, link, socket.socket(fileno=listening)))
     os._exit(0)  # threads that wait for the daemon need not end
 

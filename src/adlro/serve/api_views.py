@@ -39,7 +39,8 @@ OF_NO_JOB: Final = frozenset({
 """What everyone is told of an event that is about no job."""
 
 LONG_S: Final = 0.005
-"""A picture that takes longer to make is made aside."""
+LARGE: Final = 1000
+"""A picture that took longer to make, or that has more jobs and nodes than this, is made aside."""
 
 SELDOM: Final = 10.0
 OLDEST_S: Final = 1.0
@@ -215,6 +216,11 @@ def is_same(one: State, other: State) -> bool:
     )
 
 
+def is_large(state: State) -> bool:
+    """Whether a picture of a state, or an answer made of it, probably takes long."""
+    return len(state.snapshot.jobs) + len(state.snapshot.cluster.nodes) > LARGE
+
+
 @final
 class Views:
     """The latest picture. Any thread may ask; one makes it.
@@ -234,9 +240,9 @@ class Views:
     def ready(self) -> Picture | None:
         """The picture of the latest state if it is made already, or the one before it while a large one is made."""
         picture = self._picture
-        if picture is None or is_same(picture.state, self._latest()):
+        if picture is None or is_same(picture.state, latest := self._latest()):
             return picture
-        if self._took_s < LONG_S:
+        if self._took_s < LONG_S and not is_large(latest):
             return None
         if time.monotonic() >= self._rests_until and self._making.acquire(blocking=False):
             threading.Thread(target=self._make, name="picture", daemon=True).start()
