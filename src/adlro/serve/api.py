@@ -81,6 +81,7 @@ from adlro.serve.api_views import (
     jobs_shown,
     json_bytes,
     state_shown,
+    why_here,
     why_shown,
 )
 from adlro.serve.collector import COLLECT_EVERY_S, unhurried_collector
@@ -238,6 +239,10 @@ def add_reading(app: FastAPI, kit: Kit) -> None:
         live = await find_job(kit, id)
         if not eyes.sees(live):
             raise not_yours(id)
+        now = await picture(kit)
+        if (here := why_here(now, id)) is not None:
+            address = address_of(request.scope, eyes)
+            return sent(request, now.make(address, lambda _: why_shown(here, live, eyes), packs=False), JSON)
 
         def answer(now: Picture) -> Why:
             why = kit.service.why(id)

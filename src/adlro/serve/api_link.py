@@ -228,17 +228,22 @@ class Link:
 
 # ---- what has changed ------------------------------------------------------------------------------------------------
 
-MAPPINGS: Final = ("starts", "telemetry")
+MAPPINGS: Final = ("starts", "telemetry", "placed")
 """Fields of a state that are long mappings."""
 
 
 def state_changes(old: State | None, new: State) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
-    """The fields of a state that have changed, and those of its snapshot (None: none of them)."""
+    """The fields of a state that have changed, and those of its snapshot (None: none of them).
+
+    The tick is told without its decisions and answers: the API shows none of them, and `placed` has the decisions.
+    """
     found: dict[str, Any] = {}
     for name in (each.name for each in fields(State) if each.name != "snapshot"):
         now, was = getattr(new, name), getattr(old, name) if old is not None else None
         if old is not None and (now is was or (name != "tick" and now == was)):
             continue
+        if name == "tick" and now is not None:
+            now = replace(now, decisions=(), answers=())
         found[name] = entry_changes(was or {}, now) if name in MAPPINGS else now
     if old is not None and new.snapshot is old.snapshot:
         return found, None

@@ -21,7 +21,7 @@ from pydantic_core import to_json
 from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Part, Setback
 from adlro.core.records import WHOLE_GPU, Cluster, Node
 from adlro.serve.pace import breathe, paced
-from adlro.serve.service import Alarm, Decision, Event, Mention, Start, State, Who, Why, with_names
+from adlro.serve.service import Alarm, Decision, Event, Mention, Start, State, Who, Why, why_placed, with_names
 
 MOST_ALARMS: Final = 100
 MOST_HISTORY: Final = 500
@@ -325,6 +325,16 @@ def mentions_shown(mentions: Sequence[Mention], eyes: Eyes) -> tuple[Mention, ..
     return tuple(
         one if eyes.all or (is_own and one.user == eyes.name) else replace(one, name="", user="") for one in mentions
     )
+
+
+def why_here(picture: Picture, id: str) -> Why | None:
+    """Why a job runs where it does, or how it ended; None if this picture does not say, and the daemon is to be asked.
+
+    The job and its decision are of the same turn.
+    """
+    live = None if id in picture.touched else picture.jobs.get(id)
+    made = picture.state.placed.get(id)
+    return why_placed(live, made) if live is not None and made is not None else None
 
 
 def why_shown(why: Why, live: LiveJob | None, eyes: Eyes) -> Why:

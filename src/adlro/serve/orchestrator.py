@@ -709,6 +709,11 @@ class Orchestrator:
             drifts=self._watch.drifts,
             history=tuple(self._history),
             telemetry=figures or {},
+            placed={
+                job.id: made
+                for job in snapshot.jobs
+                if job.state is not JobState.WAITING and (made := self._by_job.get(job.id)) is not None
+            },
         )
 
     def _annotate(self, snapshot: Snapshot, heard: Heard) -> None:

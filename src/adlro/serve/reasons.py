@@ -10,7 +10,7 @@ from typing import Final, final
 import numpy as np
 
 from adlro.core.compiled import compiled_alone, widened
-from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Part
+from adlro.core.ports import PLACES, JobState, LiveJob, Part
 from adlro.core.records import CPU_ONLY, WHOLE_GPU
 from adlro.core.rules import fits, in_queue, queue_position, runtime
 from adlro.core.tables import FOREVER, NOBODY, REFUSED, Floats, Ints, View
@@ -23,7 +23,7 @@ from adlro.decide.reserving import by_expected_end, imagined, reserve
 from adlro.normalise.pack import why_refused
 from adlro.serve.guard import STARVATION, Chosen
 from adlro.serve.live_view import Scene, copied, open_nodes
-from adlro.serve.service import Alternative, Decision, Mention, Start, Why
+from adlro.serve.service import Alternative, Decision, Mention, Start, Why, why_placed
 from adlro.serve.starvation import sites_taken
 from adlro.serve.words import about, clock, day, plain_ascii, short_names, spell, zone
 
@@ -353,22 +353,8 @@ def why(standing: Standing, job: LiveJob, decision: Decision | None, in_full: bo
 
     Not `in_full`: only as much as the line for squeue needs, for whoever asks for every job of a long queue.
     """
-    if job.state in ENDED:
-        text = {
-            JobState.FINISHED: "It has finished.",
-            JobState.FAILED: "It ended with an error, or at its limit.",
-        }.get(job.state, "It was cancelled.")
-        return Why(job.id, job.state, "ended", f"{text} {job.reason}".strip(), "", decision=decision, short=job.state)
     if job.state is not JobState.WAITING:
-        where = ", ".join(f"{part.count} × {part.model} on {part.node}" for part in job.parts) or "an unknown place"
-        dominant = "running" if job.state is JobState.RUNNING else "starting"
-        verb = "It runs on" if job.state is JobState.RUNNING else "It is about to start on"
-        because = f" {decision.reason}" if decision is not None else " No decision of ours put it there."
-        short = f"{'runs' if job.state is JobState.RUNNING else 'starts'} on {where}"
-        named = decision.mentions if decision is not None else ()
-        return Why(
-            job.id, job.state, dominant, f"{verb} {where}.{because}", "", decision=decision, short=short, mentions=named
-        )
+        return why_placed(job, decision)
     start = standing.starts.get(job.id)
     told = why_waiting(standing, job, in_full)
     ahead = jobs_ahead(standing, job.id) if in_full else None
