@@ -44,7 +44,7 @@ from adlro.serve.api_link import (
 )
 from adlro.serve.api_process import SILENT_S, Copy, kept_for
 from adlro.serve.api_settings import ApiSettings
-from adlro.serve.service import Compared, Decision, Event, Service, State
+from adlro.serve.service import Compared, Decision, Event, Service, State, Tick
 
 OPEN = ApiSettings(port=0, auth="off", rate_per_s=10_000, burst=10_000)
 QUICK = '[policy]\nname = "fcfs"\nfallback = "fcfs"\n[simulated]\ncluster = "paper16"\n[api]\nauth = "off"\n'
@@ -99,7 +99,9 @@ def test_the_process_answers_as_the_service_would() -> None:
         assert service.jobs[made["id"]].state is JobState.CANCELLED
         assert [each["name"] for each in ask(f"{v1}/policies")[1]["policies"]] == ["fcfs"]
         with urllib.request.urlopen(f"{address}/metrics", timeout=10) as page:
-            assert page.read() == b"adlro_up 1\n"
+            text = page.read().decode()
+        assert text.startswith("adlro_up 1\n")
+        assert 'adlro_api_requests_total{route="/api/v1/jobs/{id}",method="DELETE",status="200"} 1.0\n' in text
         service.turn()
         until(lambda: ask(f"{v1}/state")[1]["tick"]["number"] == service.number)
         assert not alarms
@@ -344,12 +346,31 @@ def as_told(state: State) -> State:
     return replace(state, tick=replace(state.tick, decisions=(), answers=()))
 
 
+class Placing(FakeService):
+    """A service whose states have the decisions that placed jobs; it keeps all its states by number."""
+
+    def __init__(self) -> None:
+        self.made: dict[int, State] = {}
+        super().__init__(large_cluster(20), 300)
+
+    def state(self) -> State:
+        with self.lock:
+            return super().state()
+
+    def turn(self) -> Tick:
+        with self.lock:
+            tick = super().turn()
+            placed = {one.job: one for one in self.log if self.jobs[one.job].state is not JobState.WAITING}
+            self.latest = replace(self.latest, placed=placed)
+            self.made[self.number] = as_told(self.latest)
+            return tick
+
+
 def test_only_what_has_changed_is_told_and_the_copy_is_the_same() -> None:
-    service = FakeService(large_cluster(20), 300)
+    service = Placing()
     known, copied = None, None
     for _ in range(12):
-        placed = {made.job: made for made in service.log if service.jobs[made.job].state is not JobState.WAITING}
-        state = service.latest = replace(service.latest, placed=placed)
+        state = service.state()
         changes, snapshot = pickle.loads(packed(state_changes(known, state))[8:])
         copied = state_with(copied, changes, snapshot)
         assert copied == as_told(state)
@@ -360,6 +381,22 @@ def test_only_what_has_changed_is_told_and_the_copy_is_the_same() -> None:
         known = state
         service.turn()
     assert state_changes(known, cast(Any, known)) == ({}, None)
+
+
+def test_a_copy_is_always_one_state_of_the_daemon_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adlro.serve.api_host.LEAST_S", 0.0)
+    service = Placing()
+    seen = set()
+    with linked(service) as copy:
+        until(lambda: copy.is_ready()[0])
+        for _ in range(40):
+            number = service.turn().number - 1
+            until(lambda: copy.state().tick != service.made[number].tick)  # noqa: B023  (it is called here)
+            state = copy.state()
+            assert state.tick is not None
+            assert state == service.made[state.tick.number]
+            seen.add(state.tick.number)
+    assert len(seen) > 5
 
 
 def test_jobs_in_any_order_that_come_and_go_are_told() -> None:

@@ -33,6 +33,7 @@ from adlro.core.toml import nearest
 from adlro.serve.api_door import Door, listening
 from adlro.serve.api_errors import Refused, body_of, refused, refused_for, refused_for_input
 from adlro.serve.api_events import Listeners
+from adlro.serve.api_metrics import Requests
 from adlro.serve.api_models import (
     AlarmsOut,
     ClusterOut,
@@ -172,15 +173,17 @@ def make_app(
     add_past(app, kit)
     add_doing(app, kit)
     add_events(app, kit)
-    add_probes(app, kit, metrics)
+    requests = Requests()
+    add_probes(app, kit, metrics, requests)
     app.add_route(f"{V1}/openapi.json", document_of(app), include_in_schema=False)
     add_pages(app, pages_in(dashboard))
+    requests.use_routes(app.routes)
     app.add_exception_handler(Refused, cast(Any, on_refused))
     app.add_exception_handler(AdlroError, cast(Any, on_adlro_error))
     app.add_exception_handler(RequestValidationError, cast(Any, on_bad_input))
     app.add_exception_handler(HTTPException, cast(Any, on_http))
     app.add_middleware(cast(Any, Shortcut), views=kit.views, others=settings.others)
-    app.add_middleware(cast(Any, Guard), settings=settings, tokens=counted)
+    app.add_middleware(cast(Any, Guard), settings=settings, tokens=counted, note=requests.note)
     return app
 
 
@@ -457,7 +460,7 @@ def add_events(app: FastAPI, kit: Kit) -> None:
         )
 
 
-def add_probes(app: FastAPI, kit: Kit, metrics: Callable[[], bytes | str] | None) -> None:
+def add_probes(app: FastAPI, kit: Kit, metrics: Callable[[], bytes | str] | None, requests: Requests) -> None:
     """What watches the daemon."""
 
     @app.get("/healthz", response_model=HealthOut, responses=errors(), tags=["probes"])
@@ -483,10 +486,12 @@ def add_probes(app: FastAPI, kit: Kit, metrics: Callable[[], bytes | str] | None
 
     @app.get("/metrics", response_class=Response, responses=errors(404) | described, tags=["probes"])
     async def get_metrics() -> Response:
-        """The daemon's own figures and the cluster's."""
+        """The figures of the daemon, of the cluster and of this API."""
         if metrics is None:
             raise refused(404, "this daemon has no metrics", "/metrics")
-        return Response(await to_thread.run_sync(metrics), media_type=PROMETHEUS)
+        page = await to_thread.run_sync(metrics)
+        page = page.encode() if isinstance(page, str) else page
+        return Response(page + requests.page().encode(), media_type=PROMETHEUS)
 
 
 def pages_in(folder: FilePath | None) -> dict[str, tuple[bytes, str]]:
