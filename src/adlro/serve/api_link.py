@@ -206,8 +206,12 @@ class Link:
 
     def receive(self) -> Any:
         """The next message. Raises EOFError when nobody is there any more."""
+        return pickle.loads(self.receive_bytes())
+
+    def receive_bytes(self) -> bytes:
+        """The next message as it was pickled. Raises EOFError when nobody is there any more."""
         (length,) = HEAD.unpack(self._exactly(HEAD.size))
-        return pickle.loads(self._exactly(length))
+        return self._exactly(length)
 
     def _exactly(self, length: int) -> bytes:
         try:

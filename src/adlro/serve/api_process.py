@@ -9,6 +9,7 @@ import ctypes
 import itertools
 import logging
 import os
+import pickle
 import signal
 import socket
 import sys
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TooLateError
+from contextlib import nullcontext
 from typing import Any, Final, cast, final
 
 from adlro import __version__
@@ -38,6 +40,7 @@ from adlro.serve.api_link import (
     Told,
     state_with,
 )
+from adlro.serve.collector import paused_collector
 from adlro.serve.logs import set_up_logs
 from adlro.serve.news import News
 from adlro.serve.pace import paced
@@ -54,6 +57,9 @@ BEAT_S: Final = 2.0
 
 METRICS_S: Final = 1.0
 """How long the page of metrics is shown before it is asked for again."""
+
+LARGE: Final = 100_000
+"""Bytes from which a message is so many objects that Python's collector is paused while they are made."""
 
 PR_SET_PDEATHSIG: Final = 1
 
@@ -175,8 +181,9 @@ class Ears(threading.Thread):
         """Take in one message after another."""
         while True:
             try:
-                with paced():
-                    message = self._link.receive()
+                body = self._link.receive_bytes()
+                with paced(), paused_collector(are_kept=True) if len(body) > LARGE else nullcontext():
+                    message = pickle.loads(body)
                     if isinstance(message, Stop):
                         self._server.should_exit = True
                     else:

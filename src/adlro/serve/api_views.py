@@ -20,6 +20,7 @@ from pydantic_core import to_json
 
 from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Part, Setback
 from adlro.core.records import WHOLE_GPU, Cluster, Node
+from adlro.serve.collector import paused_collector
 from adlro.serve.pace import breathe, paced
 from adlro.serve.service import Alarm, Decision, Event, Mention, Start, State, Who, Why, why_placed, with_names
 
@@ -252,7 +253,7 @@ class Views:
         """Make the picture aside, and in it what took long to make in the one before and was asked for."""
         try:
             old, state = self._picture, self._latest()
-            with paced():
+            with paced(), paused_collector():
                 began = time.thread_time()
                 new = picture_of(state)
                 took_s = time.thread_time() - began
