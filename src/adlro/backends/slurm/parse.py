@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain, product, zip_longest
 from typing import Any, Final
 
 from adlro.core.errors import TelemetryError
@@ -49,6 +50,9 @@ MOST_PRIORITY: Final = 4_294_967_295.0
 _KEY: Final = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z_]*)=")
 _GPUS: Final = re.compile(r"(?:^|,)(?:gres[:/])?gpu(?::([^:,()=/]+))?[:=](\d+)(?:\([^)]*\))?(?=,|$)")
 _DEVICES: Final = re.compile(r"gpu(?::([^:,()=/]+))?:\d+\(IDX:([\d,-]*)\)")
+_ENTRY: Final = re.compile(r"(?:[^,\[\]]|\[[^\]]*\])+")  # commas in brackets do not end an entry
+_BRACKET: Final = re.compile(r"\[([^\]]*)\]")
+_NUMBERS: Final = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 INDEX_TYPE: Final = re.compile(r"_\d+$")
 MOST_IN_A_LIST: Final = 100_000
 
@@ -550,25 +554,35 @@ def whole_numbers(text: str) -> tuple[int, ...]:
 
 
 def hosts_in(text: str) -> tuple[str, ...]:
-    """The nodes of a list as Slurm shortens it: ("a0", "a1", "b07") for a[0-1],b07. Zeros in front are kept."""
-    hosts: list[str] = []
-    for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
-        hosts += _spread(part)
-    return tuple(hosts)
+    """The nodes of a list as Slurm shortens it: ("r0n08", "r0n09", "b") for r0n[08-09],b.
+
+    The ranges of several brackets are combined, the last one fastest. A range has as many digits as its first number.
+    An entry that Slurm would refuse (n[3-1], n[x], more than MOST_IN_A_LIST nodes) stands for itself.
+    """
+    return tuple(name for entry in _ENTRY.findall(text) for name in _expanded(entry.strip()) if name)
 
 
-def _spread(part: str) -> list[str]:
-    """The names of one entry of a node list; several brackets multiply."""
-    found = re.match(r"([^\[]*)\[([^\]]*)\](.*)$", part)
-    if not found:
-        return [part]
-    names = []
-    for piece in found[2].split(","):
-        first, _, last = piece.partition("-")
-        if not first.isdigit() or (last and not last.isdigit()) or int(last or first) - int(first) > MOST_IN_A_LIST:
-            return [part]
-        names += [f"{found[1]}{number:0{len(first)}d}" for number in range(int(first), int(last or first) + 1)]
-    return [name + rest for name in names for rest in _spread(found[3])]
+def _expanded(entry: str) -> list[str]:
+    """The names that one entry of a node list stands for."""
+    texts, brackets = _BRACKET.split(entry)[::2], _BRACKET.findall(entry)
+    ranges = [_labels(bracket) for bracket in brackets]
+    if not all(ranges) or math.prod(map(len, ranges)) > MOST_IN_A_LIST:
+        return [entry]
+    return ["".join(chain.from_iterable(zip_longest(texts, chosen, fillvalue=""))) for chosen in product(*ranges)]
+
+
+def _labels(bracket: str) -> list[str]:
+    """The numbers between two brackets as they stand in names: 08, 09 and 11 for 08-09,11; nothing for a bad list."""
+    labels: list[str] = []
+    for piece in bracket.split(","):
+        found = _NUMBERS.fullmatch(piece)
+        if not found:
+            return []
+        first, last = int(found[1]), int(found[2] or found[1])
+        if not 0 <= last - first < MOST_IN_A_LIST:
+            return []
+        labels += [f"{number:0{len(found[1])}d}" for number in range(first, last + 1)]
+    return labels
 
 
 def gpus_in(gres: str) -> tuple[tuple[str, int], ...]:
