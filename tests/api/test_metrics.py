@@ -4,10 +4,10 @@ import re
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.serve.api_server import client_for
-from tests.serve.fake_service import FakeService
+from tests.api.api_server import client_for
+from tests.api.fake_service import FakeService
 
-from adlro.serve.api_metrics import SECONDS, Requests
+from adlro.api.metrics import SECONDS, Requests
 
 V1 = "/api/v1"
 Page = dict[tuple[str, ...], float]

@@ -10,9 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.live.live_records import tick
 from tests.live.stand_in import EPOCH_S, running, snapshot, waiting
 
+from adlro.api.metrics import Requests
 from adlro.core.ports import Answer, JobState, LiveJob, Part
 from adlro.core.records import Job
-from adlro.api.metrics import Requests
 from adlro.daemon.metrics import Metrics, file_bytes, gpu_states, held_by_node, held_gpus, largest_free
 from adlro.live.service import Alarm, Compared, Drift, State
 

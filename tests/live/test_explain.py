@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.live.stand_in import EPOCH_S, Notebook, Obedient, Watch, running, snapshot, waiting
 
+from adlro.api.views import picture_of, why_here
 from adlro.catalogue.clusters import load_cluster
 from adlro.core.ports import JobState, LiveJob, Part
 from adlro.decide.catalogue import find_policy
-from adlro.api.views import picture_of, why_here
 from adlro.live.explain import Judge, Standing, parts_at, short_reason, why
 from adlro.live.guard import Guarded, Limits
 from adlro.live.scene import Scenes, as_said

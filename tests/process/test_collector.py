@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from adlro.serve import collector
-from adlro.serve.collector import paused_collector, unhurried_collector
+from adlro.process import collector
+from adlro.process.collector import paused_collector, unhurried_collector
 
 
 class Ring:
