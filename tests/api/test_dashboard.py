@@ -44,7 +44,7 @@ class Site:
     def stop(self) -> None:
         """End the server, streams and all."""
         self._server.should_exit = True
-        self._thread.join(timeout=10)
+        self._thread.join(timeout=60)
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def served(service: FakeService, needs_token: bool = False) -> Iterator[Site]:
         listener.close()
 
 
-def wait_for(is_so: Callable[[], object], seconds: float = 10.0) -> None:
+def wait_for(is_so: Callable[[], object], seconds: float = 60.0) -> None:
     """Wait until something is so."""
     until = time.monotonic() + seconds
     while not is_so():

@@ -316,7 +316,7 @@ def test_a_bucket_fills_again_and_no_more_are_kept_than_there_is_room_for() -> N
 
 
 def test_a_body_that_is_too_large_is_refused_by_its_length_alone(place: Place) -> None:
-    with socket.create_connection(("127.0.0.1", place.port), timeout=5) as wire:
+    with socket.create_connection(("127.0.0.1", place.port), timeout=30) as wire:
         wire.sendall(
             f"POST {V1}/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer adlro_ann\r\n"
             "Content-Type: application/json\r\nContent-Length: 99999999\r\n\r\n".encode()
@@ -326,7 +326,7 @@ def test_a_body_that_is_too_large_is_refused_by_its_length_alone(place: Place) -
 
 def test_a_body_in_chunks_is_refused_once_it_is_too_large(place: Place) -> None:
     chunk = b"10000\r\n" + b" " * 65536 + b"\r\n"
-    with socket.create_connection(("127.0.0.1", place.port), timeout=5) as wire:
+    with socket.create_connection(("127.0.0.1", place.port), timeout=30) as wire:
         wire.sendall(
             f"POST {V1}/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer adlro_ann\r\n"
             "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
@@ -339,7 +339,7 @@ def test_a_body_in_chunks_is_refused_once_it_is_too_large(place: Place) -> None:
 def test_a_body_that_does_not_come_is_not_waited_for(service: FakeService) -> None:
     with (
         serving(service, replace(TOKENED, body_s=0.1)) as place,
-        socket.create_connection(("127.0.0.1", place.port), timeout=5) as wire,
+        socket.create_connection(("127.0.0.1", place.port), timeout=30) as wire,
     ):
         wire.sendall(
             f"POST {V1}/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer adlro_ann\r\n"
@@ -349,7 +349,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(service: FakeService) -> No
 
 
 def test_who_is_unknown_is_refused_before_his_body_is_read(place: Place) -> None:
-    with socket.create_connection(("127.0.0.1", place.port), timeout=5) as wire:
+    with socket.create_connection(("127.0.0.1", place.port), timeout=30) as wire:
         wire.sendall(
             f"POST {V1}/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             "Content-Length: 1000\r\n\r\n".encode()
@@ -446,7 +446,7 @@ def test_with_a_certificate_it_speaks_tls_only(service: FakeService, tmp_path: P
         [program("openssl"), "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
          "-keyout", str(key), "-out", str(cert), "-days", "1", "-subj", "/CN=localhost",
          "-addext", "subjectAltName=IP:127.0.0.1"],
-        check=True, capture_output=True, timeout=20,
+        check=True, capture_output=True, timeout=60,
     )  # fmt: skip
     context = ssl.create_default_context(cafile=str(cert))
     with serving(service, replace(TOKENED, tls_cert=cert, tls_key=key), context) as place:
@@ -486,5 +486,5 @@ def test_a_server_that_is_told_to_end_does_so_though_somebody_listens(service: F
         answer = connection.getresponse()
         assert answer.readline() == b": still here\n"
         began = time.monotonic()
-    assert time.monotonic() - began < 2.5
+    assert time.monotonic() - began < 8  # the next heartbeat of the stream would come after 15 s
     connection.close()

@@ -379,7 +379,7 @@ def on_terminal(words: list[str], url: str, keys: bytes = b"", until: bytes = b"
         [sys.executable, "-c", program, *words], stdin=slave, stdout=slave, stderr=slave, env=env, close_fds=True
     )
     shown = b""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     try:
         while process.poll() is None:
             assert time.monotonic() < end, shown.decode(errors="replace")

@@ -136,7 +136,7 @@ def a_job(user: str = "ada", name: str = "train") -> Job:
     return Job("learning", 60.0, user=user, name=name)
 
 
-def until(is_so: Callable[[], object], seconds: float = 10.0) -> None:
+def until(is_so: Callable[[], object], seconds: float = 60.0) -> None:
     """Wait for something that another thread or process does; never longer than it needs."""
     import time
 

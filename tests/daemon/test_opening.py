@@ -146,12 +146,12 @@ def test_the_api_answers_while_the_daemon_runs_and_not_after() -> None:
         thread = threading.Thread(target=daemon.run)
         thread.start()
         until(lambda: daemon.is_ready()[0], seconds=60)
-        page = urllib.request.urlopen(f"{address}metrics", timeout=5).read().decode()
+        page = urllib.request.urlopen(f"{address}metrics", timeout=30).read().decode()
         assert "adlro_leader 1.0" in page
         daemon.stop()
         thread.join()
     with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(f"{address}healthz", timeout=5)
+        urllib.request.urlopen(f"{address}healthz", timeout=30)
 
 
 def test_a_port_that_is_taken_is_told_with_what_to_do() -> None:
@@ -181,7 +181,7 @@ def test_the_api_of_a_standby_waits_for_the_leaders_port(tmp_path: Path) -> None
 
 def answers(address: str) -> bool:
     try:
-        with urllib.request.urlopen(address, timeout=5) as found:
+        with urllib.request.urlopen(address, timeout=30) as found:
             return bool(found.status == 200)
     except OSError:
         return False

@@ -152,7 +152,7 @@ def test_a_daemon_is_ready_only_when_everything_is_compiled_and_tells_how_far_it
         assert slow.asked == [["fcfs", "sjf"]]
     finally:
         daemon.stop()
-        thread.join(timeout=10)
+        thread.join(timeout=60)
     assert not thread.is_alive()
 
 
@@ -163,7 +163,7 @@ def test_a_daemon_that_compiles_can_be_stopped() -> None:
     thread.start()
     until(slow.begun.is_set)
     daemon.stop()
-    thread.join(timeout=10)
+    thread.join(timeout=60)
     assert not thread.is_alive()
     assert made.deciders == []
 
@@ -204,5 +204,5 @@ def test_systemd_is_told_to_wait_and_that_we_are_alive_while_it_compiles(
         while "READY=1" not in heard:
             heard.append(inbox.recv(4096).decode())
         daemon.stop()
-        thread.join(timeout=10)
+        thread.join(timeout=60)
     assert not thread.is_alive()

@@ -67,11 +67,11 @@ class Driven:
         answer = self.order(name, *parts)
         assert answer.done, answer
 
-    def until(self, name: str, *states: JobState, seconds: float = 20.0) -> LiveJob:
+    def until(self, name: str, *states: JobState, seconds: float = 60.0) -> LiveJob:
         """The job when it is in one of these states."""
         return self.when(name, lambda job: job.state in states, " or ".join(states), seconds)
 
-    def when(self, name: str, is_true: Callable[[LiveJob], bool], what: str, seconds: float = 20.0) -> LiveJob:
+    def when(self, name: str, is_true: Callable[[LiveJob], bool], what: str, seconds: float = 60.0) -> LiveJob:
         """The job when something is true of it."""
         end = time.monotonic() + seconds
         while not is_true(job := self.job(name)):

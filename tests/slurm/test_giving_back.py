@@ -70,7 +70,7 @@ class Living:
         """State, reason and comment of a job, as a user sees them."""
         return self.lab.run("squeue", "--noheader", "--states=all", f"--jobs={name}", "--format=%T %r %k").strip()
 
-    def until(self, name: str, words: str, seconds: float = 20.0) -> None:
+    def until(self, name: str, words: str, seconds: float = 60.0) -> None:
         end = time.monotonic() + seconds
         while words not in self.says(name):
             assert time.monotonic() < end, self.says(name)
