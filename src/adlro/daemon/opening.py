@@ -18,8 +18,9 @@ from adlro.core.ports import Backend, Snapshot
 from adlro.core.records import Cluster
 from adlro.daemon.config import Config
 from adlro.daemon.daemon import Closing, Daemon, Decider, Fenced, Parts
+from adlro.daemon.keep import Keep
 from adlro.daemon.leader import Leadership, leadership_of
-from adlro.daemon.store import Keep, Store, open_store
+from adlro.daemon.store import Store, open_store
 from adlro.daemon.store_sqlite import FullError
 from adlro.daemon.telemetry import Levels, Watcher, look_of
 from adlro.live.service import Memory
@@ -110,14 +111,9 @@ def open_orchestrator(
     """An orchestrator by a config, and the telemetry that it looks at."""
     from adlro.live.turn import Orchestrator, Settings
 
-    guard = config.guard
     settings = Settings(
         decision_s=config.policy.budget_ms / 1000,
-        stale_s=guard.stale_s,
-        max_wait_s=guard.max_wait_s,
-        guarded_s=guard.guarded_s,
-        window_s=guard.window_s,
-        worse_by=guard.worse_by,
+        guard=config.guard,
         compare_s=SOON_S if config.backend.kind == "simulated" else SELDOM_S,
     )
     levels, watcher = _telemetry(config, backend)
@@ -186,26 +182,10 @@ def _local(config: Config) -> "Local":
 
 
 def _slurm(config: Config) -> Backend:
-    from adlro.backends.slurm.backend import SlurmOptions, slurm_backend
+    from adlro.backends.slurm.backend import slurm_backend
 
-    table = config.slurm
-    return slurm_backend(
-        SlurmOptions(
-            rest=table.rest,
-            user=table.user,
-            jwt_file=table.jwt_file,
-            conf=table.conf or os.environ.get("SLURM_CONF", ""),
-            command_line=table.command_line,
-            partitions=tuple(table.partitions),
-            families=tuple((rule.field, rule.pattern, rule.family) for rule in table.families),
-            types=tuple(table.types.items()),
-            cluster=table.cluster,
-            submit_as=table.submit_as,
-            submit_partition=table.submit_partition,
-            min_uid=config.api.min_uid,
-            timeout_s=table.timeout_s,
-        )
-    )
+    conf = config.slurm.conf or os.environ.get("SLURM_CONF", "")
+    return slurm_backend(config.slurm.model_copy(update={"conf": conf}), config.api.min_uid)
 
 
 def _shadow(config: Config) -> Backend:
