@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.live.stand_in import EPOCH_S, Notebook, Obedient, Watch, running, snapshot, waiting
 
+from adlro.api.views import picture_of, why_here
 from adlro.catalogue.clusters import load_cluster
 from adlro.core.ports import JobState, LiveJob, Part
 from adlro.decide.catalogue import find_policy
@@ -408,3 +409,22 @@ def test_the_daemon_answers_for_jobs_that_wait_run_and_ended() -> None:
     assert ended is not None
     assert ended.dominant == "ended"
     assert ours.why("none-such") is None
+
+
+def test_the_state_alone_says_of_placed_and_ended_jobs_what_the_daemon_says() -> None:
+    backend = Obedient(load_cluster("paper16"))
+    backend.seconds = lambda job, parts: 500.0 if job.id < "j3" else 5000.0
+    for number in range(6):
+        backend.jobs[f"j{number}"] = waiting(f"j{number}", gpus=4, at_s=float(number))
+    ours = Orchestrator(backend, Notebook(), "sjf", settings=Settings(compare_s=1e9), monotonic=Watch())
+    seen = set()
+    for _ in range(3):
+        ours.tick()
+        picture = picture_of(ours.state())
+        for job in picture.state.snapshot.jobs:
+            here = why_here(picture, job.id)
+            assert here == (None if job.state is JobState.WAITING else ours.why(job.id))
+            seen.add(job.state)
+        backend.wait(600.0)
+    assert seen >= {JobState.WAITING, JobState.RUNNING, JobState.FINISHED}
+    assert why_here(picture_of(replace(ours.state(), placed={})), "j0") is None  # placed by an earlier daemon: ask

@@ -156,6 +156,7 @@ class Orchestrator:
         self._standing: Standing | None = None
         self._explain: Explaining | None = None
         self._by_job: dict[str, Decision] = {}
+        self._by_id: tuple[Snapshot | None, Mapping[str, LiveJob]] = None, {}  # of the snapshot that was asked about
         self._foreseen_until = -np.inf
 
     # ---- what others ask -------------------------------------------------------------------------------------------
@@ -172,7 +173,10 @@ class Orchestrator:
         standing, state = self._standing, self._state
         if standing is None or state is None:
             return None
-        found = next((each for each in state.snapshot.jobs if each.id == job), None)
+        known = self._by_id
+        if known[0] is not state.snapshot:
+            known = self._by_id = state.snapshot, {each.id: each for each in state.snapshot.jobs}
+        found = known[1].get(job)
         found = found or self._try_memory(lambda: self._memory.job(job), None)
         if found is None:
             return None
@@ -694,6 +698,11 @@ class Orchestrator:
             drifts=self._watch.drifts,
             history=tuple(self._history),
             telemetry=figures or {},
+            placed={
+                job.id: made
+                for job in snapshot.jobs
+                if job.state is not JobState.WAITING and (made := self._by_job.get(job.id)) is not None
+            },
         )
 
     def _annotate(self, snapshot: Snapshot, heard: Heard) -> None:
