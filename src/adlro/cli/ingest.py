@@ -371,13 +371,14 @@ def show_slurm(path: Path, as_json: bool, types: list[str] | None = None) -> Non
     """Print the nodes that Slurm reports as a cluster file."""
     from dataclasses import asdict
 
-    from adlro.backends.slurm.backend import SlurmOptions, naming_of
+    from adlro.backends.slurm.backend import naming_of
+    from adlro.backends.slurm.options import SlurmOptions
     from adlro.backends.slurm.parse import cluster_toml, nodes_of, read_nodes
-    from adlro.cli.slurm import pairs_of
+    from adlro.cli.slurm import types_of
 
     text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8", errors="replace")
     found = read_nodes(text, str(path))
-    nodes, problems = nodes_of(found, naming_of(SlurmOptions(types=pairs_of(types))).model_of)
+    nodes, problems = nodes_of(found, naming_of(SlurmOptions(types=types_of(types))).model_of)
     for problem in problems:
         say(f"adlro: {problem}")
     if as_json:

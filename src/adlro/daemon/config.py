@@ -9,13 +9,15 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, create_model, model_validator
 
-from adlro.api.settings import PORT, ApiSettings
+from adlro.api.settings import ApiSettings, ApiTable
 from adlro.backends.catalogue import BACKENDS
 from adlro.backends.kind import Kind, Opened, Site
 from adlro.core.accounts import Owners
 from adlro.core.errors import ConfigError
 from adlro.core.toml import Schema, parse_toml
+from adlro.daemon.keep import Keep
 from adlro.ingest.telemetry.catalogue import SOURCES, Look, open_source
+from adlro.live.limits import GuardTable, Limits
 
 HIDDEN: Final = "***"
 
@@ -37,29 +39,11 @@ class PolicyTable(Schema):
     name: str = Field(default="adlro", min_length=1, description="The policy (adlro policies), or a file with one.")
     fallback: str = Field(default="fcfs-first-fit", min_length=1, description="Who decides while the guard steps in.")
     budget_ms: float = Field(
-        default=500.0,
+        default=1000 * Limits().decision_s,
         gt=0,
         le=600_000,
         description="The time that one decision may take; a slower policy is replaced by the fallback.",
     )
-
-
-class GuardTable(Schema):
-    """[guard]: when the fallback decides instead."""
-
-    max_wait_s: float = Field(
-        default=604_800.0, ge=0, description="No job waits longer: from then on nodes are kept for it. 0 is no bound."
-    )
-    stale_s: float = Field(
-        default=120.0, gt=0, description="A picture of the cluster whose time has not moved for so long is stale."
-    )
-    guarded_s: float = Field(
-        default=600.0, ge=0, description="How long the fallback decides once the guard stepped in."
-    )
-    window_s: float = Field(
-        default=21_600.0, gt=0, description="The time over which the policy is held against the fallback."
-    )
-    worse_by: float = Field(default=0.1, ge=0, description="By how much it may be predicted to be worse, as a share.")
 
 
 class StoreTable(Schema):
@@ -74,59 +58,10 @@ class StoreTable(Schema):
         default="",
         description='The file whose lock the leader holds; "" is beside the database. PostgreSQL needs none.',
     )
-    keep_days: float = Field(default=90.0, gt=0, description="What is older is forgotten.")
-    keep_jobs: int = Field(default=200_000, ge=1, description="Most jobs that ended and are remembered.")
-    keep_decisions: int = Field(default=200_000, ge=1, description="Most decisions that are remembered.")
-    keep_ticks: int = Field(default=50_000, ge=1, description="Most turns that are remembered.")
-
-
-class ApiTable(Schema):
-    """[api]: where people and programs ask."""
-
-    is_on: bool = Field(default=True, description="Whether there is an API and a dashboard.")
-    host: str = Field(
-        default="127.0.0.1", min_length=1, description="The address; others than this machine's need TLS."
-    )
-    port: int = Field(default=PORT, ge=0, le=65_535, description="The port; 0 is any that is free.")
-    auth: Literal["tokens", "off"] = Field(
-        default="tokens",
-        description="Who is let in: those with a token, or (off) everybody on this machine, as an operator.",
-    )
-    tokens: str = Field(default="", description='The file of `adlro token`; "" is tokens.json beside the store.')
-    min_uid: int = Field(
-        default=0,
-        ge=0,
-        description="The lowest uid that a job may run as; 0 is UID_MIN of /etc/login.defs. Root is always refused.",
-    )
-    hosts: list[str] = Field(default=[], description="Further names under which it is reached.")
-    tls_cert: str = Field(default="", description="The certificate, in PEM.")
-    tls_key: str = Field(default="", description="Its key, in PEM.")
-    plain_http: bool = Field(
-        default=False, description="No TLS although others reach it: something in front of it has TLS."
-    )
-    others: Literal["hidden", "shown"] = Field(
-        default="hidden", description="Names and users of others' jobs, to those who are no operator."
-    )
-    rate_per_s: float = Field(default=100.0, gt=0, description="Requests a second that one token or address may make …")
-    burst: float = Field(default=200.0, ge=1, description="… and how many of them at once.")
-    largest_body: int = Field(
-        default=262_144, ge=1024, le=67_108_864, description="The largest body of a request, in bytes."
-    )
-    body_s: float = Field(default=10.0, gt=0, description="Seconds within which the body of a request must be there.")
-    most_streams: int = Field(default=100, ge=1, le=10_000, description="Most listeners to events at a time.")
-    head_s: float = Field(
-        default=10.0, gt=0, le=600, description="Seconds within which the headers of a request must arrive."
-    )
-    idle_s: float = Field(
-        default=20.0, gt=0, le=3600, description="Seconds after which a connection without a request is closed."
-    )
-    most_connections: int = Field(default=1000, ge=10, le=1_000_000, description="Most connections at a time.")
-    most_per_address: int = Field(
-        default=250,
-        ge=1,
-        le=1_000_000,
-        description="Most connections from one address; raise it behind a proxy.",
-    )
+    keep_days: float = Field(default=Keep().days, gt=0, description="What is older is forgotten.")
+    keep_jobs: int = Field(default=Keep().jobs, ge=1, description="Most jobs that ended and are remembered.")
+    keep_decisions: int = Field(default=Keep().decisions, ge=1, description="Most decisions that are remembered.")
+    keep_ticks: int = Field(default=Keep().ticks, ge=1, description="Most turns that are remembered.")
 
 
 class LogTable(Schema):
@@ -210,16 +145,10 @@ class Config(Clusters):  # type: ignore[misc]
         return tuple(word for address in addresses if (word := _password(address)))
 
     def api_settings(self) -> ApiSettings:
-        """The same as the API wants it."""
-        api = self.api
-        return ApiSettings(
-            api.host, api.port, api.auth, self.beside_store("tokens.json", api.tokens), tuple(api.hosts),
-            Path(api.tls_cert) if api.tls_cert else None, Path(api.tls_key) if api.tls_key else None,
-            api.plain_http, api.others, api.rate_per_s, api.burst, api.largest_body, api.body_s, api.most_streams,
-            owners=self.owners(),
-            head_s=api.head_s, idle_s=api.idle_s, most_connections=api.most_connections,
-            most_per_address=api.most_per_address,
-        )  # fmt: skip
+        """[api] with what the rest of the config adds to it."""
+        return ApiSettings.model_construct(  # checked when the file was read
+            **dict(self.api), token_file=self.beside_store("tokens.json", self.api.tokens), owners=self.owners()
+        )
 
     @property
     def kind(self) -> Kind[Any]:

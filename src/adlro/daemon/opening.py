@@ -17,8 +17,9 @@ from adlro.core.ports import Snapshot
 from adlro.core.records import Cluster
 from adlro.daemon.config import Config
 from adlro.daemon.daemon import Closing, Daemon, Decider, Fenced, Parts
+from adlro.daemon.keep import Keep
 from adlro.daemon.leader import Leadership, leadership_of
-from adlro.daemon.store import Keep, Store, open_store
+from adlro.daemon.store import Store, open_store
 from adlro.daemon.store_sqlite import FullError
 from adlro.daemon.telemetry import Watcher
 from adlro.live.service import Memory
@@ -88,14 +89,9 @@ def open_orchestrator(
     """An orchestrator by a config, and the telemetry that it looks at."""
     from adlro.live.turn import Orchestrator, Settings
 
-    guard = config.guard
     settings = Settings(
         decision_s=config.policy.budget_ms / 1000,
-        stale_s=guard.stale_s,
-        max_wait_s=guard.max_wait_s,
-        guarded_s=guard.guarded_s,
-        window_s=guard.window_s,
-        worse_by=guard.worse_by,
+        guard=config.guard,
         compare_s=SOON_S if config.kind.ends_with_daemon else SELDOM_S,
     )
     levels, watcher = _telemetry(config, backend, opened)

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache
 from importlib import resources
 from math import isfinite
@@ -20,6 +20,7 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from adlro.core.errors import StoreError
 from adlro.core.ports import Answer, LiveJob
+from adlro.daemon.keep import Keep
 from adlro.daemon.store_history import (
     DAY_S,
     FILL_IN,
@@ -50,18 +51,6 @@ MOST_OWED: Final = 10_000
 
 CHUNK: Final = 500
 """Ids in one question; SQLite allows some thousand values in a statement."""
-
-
-@dataclass(frozen=True, slots=True)
-class Keep:
-    """How much is remembered: days, and most rows of each table."""
-
-    days: float = 90.0
-    decisions: int = 200_000
-    jobs: int = 200_000
-    ticks: int = 50_000
-    alarms: int = 10_000
-    points: int = 200_000
 
 
 class Connection(Protocol):
