@@ -22,6 +22,7 @@ from adlro.catalogue.gpus import find_gpu, gpu_models
 from adlro.catalogue.speeds import speed_of
 from adlro.catalogue.workloads import SUFFIX, workload_names, workload_text
 from adlro.core.errors import AdlroError, CatalogueError, ConfigError, PolicyError, TraceError, UsageError
+from adlro.core.plan import Plan, plan_cluster
 from adlro.core.policy import Policy
 from adlro.core.records import WHOLE_GPU, Cluster, Disturbance, Link, Placing
 from adlro.core.run import Run
@@ -39,7 +40,7 @@ from adlro.ingest.traces.windows import Window, cut, misjudged, slowed, windows_
 from adlro.ingest.workload_file import Estimates, Workload, load_workload
 from adlro.measure.hyperscore import EQUAL, Weights, read_weights
 from adlro.measure.metrics import Metrics, measure
-from adlro.normalise.pack import Plan, pack, pack_disturbances, plan_cluster, refusals, with_model_names
+from adlro.normalise.pack import pack, pack_disturbances, refusals, with_model_names
 
 CONFIDENCE: Final = 0.95
 HOUR_S: Final = 3600.0

@@ -11,10 +11,11 @@ from tests.strategies import Scenario, gpu_model, scenarios
 
 from adlro.act.simulator import Settings, simulate
 from adlro.core.errors import PolicyError
+from adlro.core.plan import plan_cluster
 from adlro.core.policy import Policy, starting, stopping, waiting
 from adlro.core.records import MEASURED, Cluster, Disturbance, Gpus, Job, Link, Node, Placing, Speed
 from adlro.core.tables import NOBODY, Choice, View
-from adlro.normalise.pack import pack, pack_jobs, plan_cluster
+from adlro.normalise.pack import pack, pack_jobs
 
 FAST, SLOW = "fast", "slow"
 FCFS, FIRST_FIT = policy_of(fcfs), policy_of(first_fit)

@@ -21,13 +21,14 @@ from tests.strategies import Scenario, scenarios
 from adlro.act.simulator import Outcome, simulate
 from adlro.core.engine import OVER, advance, apply
 from adlro.core.errors import PolicyError
+from adlro.core.plan import plan_cluster
 from adlro.core.policy import Choose, Policy
 from adlro.core.rules import best_runtime
 from adlro.core.tables import Choice, Floats, Ints, View
 from adlro.decide import lookahead as looking
 from adlro.decide.catalogue import find_policy, policies
 from adlro.decide.lookahead import blank_world, by_runtime, known_jobs, lookahead
-from adlro.normalise.pack import pack, pack_disturbances, pack_jobs, plan_cluster
+from adlro.normalise.pack import pack, pack_disturbances, pack_jobs
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -12,11 +12,12 @@ from tests.decompose.past import METHODS, jobs_of
 from adlro.act.simulator import simulate
 from adlro.catalogue.clusters import load_cluster
 from adlro.catalogue.speeds import speed_of
+from adlro.core.plan import plan_cluster
 from adlro.decide.catalogue import find_policy
 from adlro.decompose.following import as_they_came, seconds_of, traits_of, untold
 from adlro.decompose.online import Predicting
 from adlro.ingest.traces.windows import cut
-from adlro.normalise.pack import pack, plan_cluster
+from adlro.normalise.pack import pack
 
 PLAN = plan_cluster(load_cluster("paper16"))
 ROOT = Path(__file__).parent.parent.parent

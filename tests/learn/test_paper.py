@@ -14,6 +14,7 @@ from tests.strategies import Scenario, scenarios
 
 from adlro.act.simulator import Settings, simulate
 from adlro.core.errors import ConfigError, PolicyError, TraceError
+from adlro.core.plan import plan_cluster
 from adlro.core.policy import Choose, Policy, starting, waiting
 from adlro.core.records import Cluster, Disturbance, Job
 from adlro.core.rules import fits, in_queue, seen
@@ -35,7 +36,7 @@ from adlro.learn.envs import Draw
 from adlro.learn.paper import PaperBatch, choose_paper_by_chance, make_paper_batch, step_paper
 from adlro.learn.paper_network import NEVER, PaperNetwork, paper_network_of, paper_weights_of
 from adlro.learn.worlds import World, make_world, stack
-from adlro.normalise.pack import pack, pack_jobs, plan_cluster
+from adlro.normalise.pack import pack, pack_jobs
 
 FAMILIES = ("same", "ada", "bell")
 CALM = Draw(0.6, 1.2, 10, 0.3, 0.0, 0.2, 0.0, False)

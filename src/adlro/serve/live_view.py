@@ -16,23 +16,15 @@ import numpy.typing as npt
 
 from adlro.catalogue.gpus import find_gpu
 from adlro.catalogue.speeds import speed_of
-from adlro.core.compiled import compiled, compiled_alone
+from adlro.core.compiled import compiled_alone
 from adlro.core.engine import LIVE, PROGRESS, Truth, rise, set_end
 from adlro.core.errors import CatalogueError, ConfigError
+from adlro.core.occupancy import Places, close_nodes, on_each_node, stand
+from adlro.core.plan import Plan, gpu_numbers, mib, plan_cluster
 from adlro.core.policy import Policy
 from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Part, Snapshot
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Job, Placing, Speed, SpeedOf
-from adlro.core.rules import (
-    add_free,
-    count_bits,
-    largest_open_share,
-    note_release,
-    portion,
-    refresh,
-    shared_gpu,
-    work_done,
-    work_left,
-)
+from adlro.core.rules import work_done, work_left
 from adlro.core.tables import (
     DISTURBANCE,
     EVENT,
@@ -42,16 +34,16 @@ from adlro.core.tables import (
     NOBODY,
     QUEUED,
     REFUSED,
-    RUNNING,
     Floats,
     Ints,
     Jobs,
+    Numbers,
     Table,
     View,
     records,
 )
 from adlro.decompose.following import TRAIT, text_hash, tokens_of
-from adlro.normalise.pack import Numbers, Plan, check_job, mib, pack, plan_cluster
+from adlro.normalise.pack import check_job, pack
 
 UNKNOWN_FAMILY: Final = "uniform"
 """The family whose speeds a job gets whose own family is not in the catalogue."""
@@ -60,7 +52,6 @@ SPARE_ROWS: Final = 1024
 """Rows of jobs that are gone are kept until there are more of them than of live jobs, and than this."""
 
 
-Masks = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 
@@ -157,139 +148,8 @@ class Scene:
         node = self.plan.cluster.nodes[int(site.node)].name
         if gpus == 0:
             return Part(node, CPU_ONLY, 0)
-        first = self.first_on_node(s)
-        numbers = tuple(first + g for g in range(int(site.gpus)) if mask >> g & 1)
+        numbers = gpu_numbers(self.plan, s, mask)
         return Part(node, self.plan.models[int(site.model)], len(numbers), numbers if self.exact[s] else ())
-
-    def first_on_node(self, s: int) -> int:
-        """The number that a site's first GPU has on its node."""
-        site = self.plan.sites[s]
-        return int(site.first_gpu - self.plan.sites[self.plan.nodes[int(site.node)].first_site].first_gpu)
-
-
-# ---- putting jobs where they stand -------------------------------------------------------------------------------
-
-
-@compiled
-def hold_share(view: View, j: int, s: int, mask: int) -> int:
-    """Hold a share of the GPU that the mask names, or of the one that the rules would take; 0 if no GPU has it."""
-    job = view.jobs[j]
-    site = view.sites[s]
-    chosen = NOBODY
-    for g in range(site.gpus):
-        if mask >> g & 1 and view.gpus[site.first_gpu + g].free_share >= job.share:
-            chosen = g
-    if chosen == NOBODY:
-        chosen = shared_gpu(view, j, s)
-    for g in range(site.gpus):
-        if chosen == NOBODY and site.free_mask >> g & 1:
-            chosen = g
-    if chosen == NOBODY:
-        return 0
-    if site.free_mask >> chosen & 1:
-        site.free_mask &= ~(1 << chosen)
-        add_free(view, s, -1)
-    gpu = view.gpus[site.first_gpu + chosen]
-    gpu.free_share -= job.share
-    gpu.free_memory -= job.gpu_memory
-    site.free_share -= job.share
-    site.open_share = largest_open_share(view, s)
-    return 1 << chosen
-
-
-@compiled
-def hold_gpus(view: View, s: int, mask: int, count: int) -> int:
-    """Hold these GPUs as far as they are free, and others in their place; those that were there to hold."""
-    site = view.sites[s]
-    taken = mask & site.free_mask
-    missing = count - count_bits(taken)
-    for g in range(site.gpus):
-        if missing > 0 and (site.free_mask & ~taken) >> g & 1:
-            taken |= 1 << g
-            missing -= 1
-    for g in range(site.gpus):
-        if taken >> g & 1:
-            view.gpus[site.first_gpu + g].free_share = 0
-    held = count_bits(taken)
-    site.free_mask &= ~taken
-    site.free_share -= held * WHOLE_GPU
-    add_free(view, s, -held)
-    return taken
-
-
-@compiled_alone
-def stand(view: View, rows: Ints, firsts: Ints, sites: Ints, masks: Masks, counts: Ints, masked: bool) -> None:
-    """Let jobs hold their parts: those whose GPUs are all named if `masked`, else the others.
-
-    The parts of row r are those from firsts[r] to the one before firsts[r + 1]. They are taken as `rules.release` gives
-    them back. A job on a share of a GPU that nobody has is left out: its run keeps no site.
-    """
-    clock = view.clock[0]
-    for r in range(len(rows)):
-        named = True
-        for i in range(firsts[r], firsts[r + 1]):
-            named = named and (counts[i] == 0 or masks[i] != 0)
-        if named != masked:
-            continue
-        j = rows[r]
-        job = view.jobs[j]
-        run = view.runs[j]
-        alone = firsts[r + 1] - firsts[r] == 1 and view.width[job.kind, view.sites[sites[firsts[r]]].form] == 1
-        tail = NOBODY
-        for i in range(firsts[r], firsts[r + 1]):
-            s = sites[i]
-            node = view.nodes[view.sites[s].node]
-            mask = np.int64(0)
-            if job.share < WHOLE_GPU:
-                mask = np.int64(hold_share(view, j, s, masks[i]))
-                if mask == 0:
-                    continue
-            elif counts[i] > 0:
-                mask = np.int64(hold_gpus(view, s, masks[i], counts[i]))
-            if alone or job.gpus == 0:
-                node.free_cpus -= job.cpus
-                node.free_memory -= job.memory
-            else:
-                held = count_bits(mask)  # type: ignore[arg-type]
-                node.free_cpus -= portion(job.cpus, held, job.gpus)
-                node.free_memory -= portion(job.memory, held, job.gpus)
-            node.jobs += 1
-            if run.site == NOBODY:
-                run.site = s
-                run.mask = mask
-            elif clock.free_part != NOBODY:
-                p = clock.free_part
-                clock.free_part = view.parts[p].next
-                view.parts[p].site = s
-                view.parts[p].mask = mask
-                view.parts[p].next = NOBODY
-                if tail == NOBODY:
-                    run.parts = p
-                else:
-                    view.parts[tail].next = p
-                tail = p
-            refresh(view, view.sites[s].node)
-        if run.site != NOBODY:
-            run.state = RUNNING
-            view.running[clock.running] = j
-            clock.running += 1
-
-
-@compiled_alone
-def close_nodes(view: View, nodes: Ints) -> None:
-    """Let nodes take no more jobs; what runs there goes on."""
-    for n in nodes:
-        view.nodes[n].up = 0
-        refresh(view, n)
-
-
-@compiled_alone
-def open_nodes(view: View, nodes: Ints) -> None:
-    """Let nodes take jobs again."""
-    for n in nodes:
-        view.nodes[n].up = 1
-        note_release(view, n)
-        refresh(view, n)
 
 
 # ---- copies to decide and to play forward on ---------------------------------------------------------------------
@@ -376,8 +236,7 @@ class Scenes:
         self._forget()
         self._plan: Plan | None = None
         self._planned: tuple[Cluster, Corrections] | None = None
-        self._site_of: dict[tuple[str, str], int] = {}
-        self._first_of: dict[tuple[str, str], int] = {}
+        self._places: Places | None = None
 
     def _forget(self) -> None:
         """Begin anew with the rows of jobs."""
@@ -472,13 +331,7 @@ class Scenes:
                 self._planned = (cluster, corrections)
                 return self._plan
         plan = plan_cluster(cluster, corrections.by_node(cluster))
-        self._site_of, self._first_of = {}, {}
-        for s, site in enumerate(plan.sites):
-            node = plan.nodes[site.node]
-            key = (cluster.nodes[site.node].name, plan.models[site.model])
-            self._site_of.setdefault(key, s)
-            self._site_of.setdefault((key[0], CPU_ONLY), s)
-            self._first_of.setdefault(key, int(site.first_gpu - plan.sites[node.first_site].first_gpu))
+        self._places = Places(plan)
         if known is None or known[0].models != cluster.models:
             self._forget()  # allowed models are called as this cluster calls them
         self._plan, self._planned = plan, (cluster, corrections)
@@ -547,7 +400,8 @@ class Scenes:
         firsts, masks, counts = [0], list[int](), list[int]()
         sites: list[int] = []
         now = float(view.clock[0].now)
-        runs, gpus_at = view.runs.view(np.ndarray), plan.sites["gpus"].tolist()
+        runs, places = view.runs.view(np.ndarray), self._places
+        assert places is not None
         since, began, begun = runs["since"], runs["started"], runs["starts"]
         for j, job in enumerate(live):
             if carry := carried.get(job.id):
@@ -560,15 +414,11 @@ class Scenes:
                 continue
             before = len(sites)
             for part in job.parts:
-                s = self._site_of.get((part.node, part.model))
+                s = places.site_of(part)
                 if s is None:
                     notes.append(f"job {job.id} stands on {part.node} ({part.model}), which the cluster does not have")
                     continue
-                first = self._first_of.get((part.node, part.model), 0)
-                mask = 0
-                for number in part.indices:
-                    if 0 <= number - first < gpus_at[s]:
-                        mask |= 1 << (number - first)
+                mask = places.mask_of(part, s)
                 if part.count and not mask:
                     exact[s] = False
                 sites.append(s)
@@ -588,11 +438,9 @@ class Scenes:
         placed = np.array(rows, np.int32)
         at = np.array(sites, np.int32)
         view = able_there(view, placed, at[np.array(firsts[:-1])])
-        places = (
-            placed, np.array(firsts, np.int32), at, np.array(masks, np.int64), np.array(counts, np.int32),
-        )  # fmt: skip
-        stand(view, *places, True)
-        stand(view, *places, False)
+        parts = (placed, np.array(firsts, np.int32), at, np.array(masks, np.int64), np.array(counts, np.int32))
+        stand(view, *parts, True)
+        stand(view, *parts, False)
         for j in placed[view.runs.site[placed] == NOBODY]:
             notes.append(f"job {live[j].id} holds a share of a GPU that others hold already")
         return view, exact
@@ -613,8 +461,7 @@ def by_node(job: LiveJob) -> Iterator[LiveJob]:
     if job.job.gpus or len(job.parts) < 2 or job.state not in PLACES:
         yield job
         return
-    share = 1.0 / len(job.parts)
-    each = replace(job.job, cpus=job.job.cpus * share, memory_gb=job.job.memory_gb * share)
+    each = on_each_node(job.job, len(job.parts))
     for number, part in enumerate(job.parts):
         yield replace(job, id=f"{job.id}@{part.node}" if number else job.id, job=each, parts=(part,))
 

@@ -10,6 +10,7 @@ from typing import Final, final
 import numpy as np
 
 from adlro.core.compiled import compiled_alone, widened
+from adlro.core.occupancy import open_nodes
 from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Part
 from adlro.core.records import CPU_ONLY, WHOLE_GPU
 from adlro.core.rules import fits, in_queue, queue_position, runtime
@@ -22,7 +23,7 @@ from adlro.decide.outlook import tightest_spot
 from adlro.decide.reserving import by_expected_end, imagined, reserve
 from adlro.normalise.pack import why_refused
 from adlro.serve.guard import STARVATION, Chosen
-from adlro.serve.live_view import Scene, copied, open_nodes
+from adlro.serve.live_view import Scene, copied
 from adlro.serve.service import Alternative, Decision, Mention, Start, Why
 from adlro.serve.starvation import sites_taken
 from adlro.serve.words import about, clock, day, plain_ascii, short_names, spell, zone

@@ -20,6 +20,7 @@ from adlro.catalogue.families import find_family
 from adlro.catalogue.speeds import speed_of
 from adlro.core.engine import LOG_FULL, OVER, Truth, advance, apply, log_is_full, play
 from adlro.core.errors import CatalogueError, StoreError, UsageError
+from adlro.core.plan import Plan, plan_cluster
 from adlro.core.policy import Choose, Policy, starting, waiting
 from adlro.core.ports import ENDED, JobState, LiveJob
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Job
@@ -30,7 +31,7 @@ from adlro.decompose.following import P50, as_they_came, traits_of
 from adlro.decompose.habits import Habits
 from adlro.experiment import named_as_in, unused
 from adlro.measure.statistics import against
-from adlro.normalise.pack import Plan, pack, pack_jobs, plan_cluster
+from adlro.normalise.pack import pack, pack_jobs
 from adlro.serve.shadow import Record
 
 HAPPENED: Final = "as it happened"

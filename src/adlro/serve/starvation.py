@@ -7,10 +7,11 @@ from typing import Final
 import numpy as np
 
 from adlro.core.compiled import compiled_alone, widened
+from adlro.core.occupancy import close_nodes, open_nodes
 from adlro.core.rules import fits, in_queue, next_part, runtime
 from adlro.core.tables import FOREVER, NOBODY, Ints, View
 from adlro.decide.reserving import imagined, reserve
-from adlro.serve.live_view import Scene, close_nodes, open_nodes
+from adlro.serve.live_view import Scene
 
 MOST_KEPT: Final = 16
 """Jobs for which nodes are kept at the same time: the ones that have waited longest."""
