@@ -19,7 +19,7 @@ from tests.reference import Event
 from tests.strategies import Scenario, scenarios
 
 from adlro.act.simulator import Outcome, simulate
-from adlro.core.engine import OVER, advance, apply
+from adlro.core.engine import OVER, advance, apply, is_asked
 from adlro.core.errors import PolicyError
 from adlro.core.plan import plan_cluster
 from adlro.core.policy import Choose, Policy
@@ -270,10 +270,8 @@ def foretold(view: View, base: Policy, world: looking.World) -> list[Event]:
     assert base.choose is not None
     shown, truth, events = world.shown, world.truth, []
     while advance(shown, truth) != OVER:
-        while apply(shown, truth, base.choose(shown)):
-            if shown.clock[0].queued == 0 and not base.preemptive:
-                truth.progress[0].deciding = 0
-                break
+        while is_asked(truth):
+            apply(shown, truth, base.choose(shown))
         events += [tell(event) for event in truth.events[: truth.progress[0].events]]
         truth.progress[0].events = 0
     events += [tell(event) for event in truth.events[: truth.progress[0].events]]

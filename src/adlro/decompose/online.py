@@ -15,7 +15,7 @@ import numpy as np
 from numba import types
 
 from adlro.core.compiled import compiled, compiled_with
-from adlro.core.engine import DECIDE, LOG_FULL, TRUTH_TYPE, Truth, advance, apply, log_is_full
+from adlro.core.engine import TRUTH_TYPE, Truth, drive
 from adlro.core.policy import CHOOSE_TYPE, FLOATS, FLOATS_2D, VIEW_TYPE, Choose, table_type
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import in_queue
@@ -188,24 +188,7 @@ ONLINE_TYPE = types.NamedTuple(
 @compiled_with(types.int64(VIEW_TYPE, TRUTH_TYPE, CHOOSE_TYPE, ONLINE_TYPE))
 def play(view: View, truth: Truth, choose: Choose, online: Online) -> int:
     """As engine.play, with a look before the first choice at each moment."""
-    clock = view.clock[0]
-    progress = truth.progress[0]
-    while True:
-        status = advance(view, truth)
-        if status != DECIDE:
-            return status
-        if log_is_full(view, truth):
-            return LOG_FULL
-        if progress.choices == 0:
-            look(view, truth, online)
-        while not log_is_full(view, truth):
-            if not apply(view, truth, choose(view)):
-                break
-            if clock.queued == 0 and progress.asked_when_none_waits == 0:
-                progress.deciding = 0
-                break
-        if progress.deciding != 0:
-            return LOG_FULL
+    return drive(view, truth, choose, look, online)
 
 
 @compiled_with(types.void(VIEW_TYPE, TRUTH_TYPE, ONLINE_TYPE))

@@ -13,14 +13,14 @@ from typing import Final, final
 
 import numpy as np
 
-from adlro.act.simulator import checked
-from adlro.core.engine import apply
+from adlro.core.copying import copied
+from adlro.core.driver import Driver, truth_from_here
 from adlro.core.errors import AdlroError
 from adlro.core.policy import Policy, starting
 from adlro.core.ports import Part
 from adlro.core.rules import dequeue
 from adlro.core.tables import RUNNING, START, STOP, WAIT, Choice, View
-from adlro.serve.live_view import Scene, copied, log_length, prepare, truth_of
+from adlro.serve.live_view import Scene, log_length, prepare
 from adlro.serve.service import Alternative
 from adlro.serve.starvation import Kept, keep_nodes
 
@@ -229,16 +229,17 @@ class Asking:
         seed: int,
         limits: Limits,
     ) -> None:
-        self._scene, self._view, self._policy, self._seed = scene, view, policy, seed
+        self._scene, self._view, self._policy = scene, view, policy
         self._can_stop, self._explain, self._check, self._limits = can_stop, explain, check, limits
         work = np.maximum(view.jobs["estimate"].astype(np.float64), 1.0)
-        self._truth = truth_of(view, work, policy.preemptive, log_length(view) + 8 * len(view.jobs))
+        truth = truth_from_here(view, work, log_length(view) + 8 * len(view.jobs), policy.preemptive)
+        self._driver = Driver(view, truth, policy, seed)
 
     def start_overdue(self, kept: Kept, turn: Turn) -> None:
         """Start the jobs that have waited too long and fit now."""
         for j, site in kept.starting:
             alternatives, score = self._explain(self._view, j, site)
-            if apply(self._view, self._truth, starting(j, site)):
+            if self._driver.apply(starting(j, site)):
                 parts = self._scene.parts_of(self._view, j)
                 turn.chosen.append(Chosen(START, j, parts, STARVATION, alternatives, score))
 
@@ -260,17 +261,12 @@ class Asking:
         if wrong := self._check(view):
             turn.fault = "nan", wrong
             return
-        choose = policy.choose or (policy.make(view, self._seed) if policy.make is not None else None)
-        assert choose is not None
-        while True:
-            clock = view.clock[0]
-            if clock.queued == 0 and not (policy.preemptive and clock.running > 0):
-                return
+        while self._driver.is_asked:
             asked = time.perf_counter()
             if time.thread_time() - began_work > self._limits.turn_s or asked - began > LONGEST * self._limits.turn_s:
                 turn.is_cut = True
                 return
-            choice = checked(choose(view), policy.name)
+            choice = self._driver.ask()
             seconds = time.perf_counter() - asked
             if seconds > self._limits.decision_s:
                 allowed = f"{self._limits.decision_s:g} s are allowed"
@@ -295,8 +291,8 @@ class Asking:
         if choice.verb == START and known and 0 <= choice.site < len(view.sites):
             explained = self._explain(view, choice.job, choice.site)
         illegal = int(view.clock[0].illegal)
-        self._truth.progress[0].events = 0  # nobody reads this log
-        if apply(view, self._truth, choice):
+        self._driver.truth.progress[0].events = 0  # nobody reads this log
+        if self._driver.apply(choice):
             parts = self._scene.parts_of(view, choice.job) if choice.verb == START else ()
             turn.chosen.append(Chosen(choice.verb, choice.job, parts, policy.name, *explained))
             return True

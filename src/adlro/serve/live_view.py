@@ -17,7 +17,6 @@ import numpy.typing as npt
 from adlro.catalogue.gpus import find_gpu
 from adlro.catalogue.speeds import speed_of
 from adlro.core.compiled import compiled_alone
-from adlro.core.engine import LIVE, PROGRESS, Truth, rise, set_end
 from adlro.core.errors import CatalogueError, ConfigError
 from adlro.core.occupancy import Places, close_nodes, on_each_node, stand
 from adlro.core.plan import Plan, gpu_numbers, mib, plan_cluster
@@ -26,8 +25,6 @@ from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Part, Snapshot
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Job, Placing, Speed, SpeedOf
 from adlro.core.rules import work_done, work_left
 from adlro.core.tables import (
-    DISTURBANCE,
-    EVENT,
     FOREVER,
     JOB,
     MANY_STARTS,
@@ -40,7 +37,6 @@ from adlro.core.tables import (
     Numbers,
     Table,
     View,
-    records,
 )
 from adlro.decompose.following import TRAIT, text_hash, tokens_of
 from adlro.normalise.pack import check_job, pack
@@ -152,54 +148,7 @@ class Scene:
         return Part(node, self.plan.models[int(site.model)], len(numbers), numbers if self.exact[s] else ())
 
 
-# ---- copies to decide and to play forward on ---------------------------------------------------------------------
-
-
-def copied(view: View) -> View:
-    """A view that may be changed; what no run ever changes is shared."""
-    changing = (
-        "runs", "sites", "nodes", "gpus", "forms", "pools", "parts", "users", "groups", "open", "clock", "queue",
-        "running", "released", "tried", "idle", "spare", "home", "mix",
-    )  # fmt: skip
-    return view._replace(**{name: getattr(view, name).copy() for name in changing})
-
-
-def truth_of(view: View, work: Floats, preemptive: bool, events: int) -> Truth:
-    """What will come true in this view: its running jobs end when they have done this work."""
-    count = len(view.jobs)
-    truth = Truth(
-        work=work,
-        live=records(LIVE, count + 1),
-        heap=np.zeros(count + 1, np.int32),
-        factor=np.ones(max(1, len(view.gpus))),
-        disturbances=records(DISTURBANCE, 0),
-        events=records(EVENT, events),
-        progress=records(PROGRESS, 1),
-    )
-    progress = truth.progress[0]
-    progress.free_slot = NOBODY
-    progress.asked_when_none_waits = preemptive
-    progress.deciding = 1
-    set_ends(view, truth)
-    return truth
-
-
-@compiled_alone
-def set_ends(view: View, truth: Truth) -> None:
-    """Know when each running job ends."""
-    progress = truth.progress[0]
-    for i in range(view.clock[0].running):
-        j = view.running[i]
-        view.runs[j].slot = i
-        live = truth.live[i]
-        live.job = j
-        live.place = i
-        set_end(view, truth, j)
-        truth.heap[i] = i
-        live.heap = i
-        progress.ending += 1
-        rise(truth, i)
-    progress.slots = view.clock[0].running
+# ---- playing forward ---------------------------------------------------------------------------------------------
 
 
 @compiled_alone

@@ -10,6 +10,7 @@ from typing import Final, final
 import numpy as np
 
 from adlro.core.compiled import compiled_alone, widened
+from adlro.core.copying import copied, imagined
 from adlro.core.occupancy import open_nodes
 from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Part
 from adlro.core.records import CPU_ONLY, WHOLE_GPU
@@ -20,10 +21,10 @@ from adlro.decide.checkpoint import read_arrays, read_weights
 from adlro.decide.greedy_q import ROWS, Mind, new_mind, rank_by_q, shipped
 from adlro.decide.network import Weights
 from adlro.decide.outlook import tightest_spot
-from adlro.decide.reserving import by_expected_end, imagined, reserve
+from adlro.decide.reserving import by_expected_end, reserve
 from adlro.normalise.pack import why_refused
 from adlro.serve.guard import STARVATION, Chosen
-from adlro.serve.live_view import Scene, copied
+from adlro.serve.live_view import Scene
 from adlro.serve.service import Alternative, Decision, Mention, Start, Why
 from adlro.serve.starvation import sites_taken
 from adlro.serve.words import about, clock, day, plain_ascii, short_names, spell, zone

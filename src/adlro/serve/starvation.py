@@ -7,10 +7,11 @@ from typing import Final
 import numpy as np
 
 from adlro.core.compiled import compiled_alone, widened
+from adlro.core.copying import imagined
 from adlro.core.occupancy import close_nodes, open_nodes
 from adlro.core.rules import fits, in_queue, next_part, runtime
 from adlro.core.tables import FOREVER, NOBODY, Ints, View
-from adlro.decide.reserving import imagined, reserve
+from adlro.decide.reserving import reserve
 from adlro.serve.live_view import Scene
 
 MOST_KEPT: Final = 16
