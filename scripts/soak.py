@@ -34,11 +34,12 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from scripts.soak_account import FORGETS_S, Account, Happened, Problem, account  # noqa: E402
+from scripts.soak_account import FORGETS_S, HELD_AT_END, Account, Happened, Problem, account  # noqa: E402
 from scripts.soak_faults import KINDS, OF_ADLRO, Fault, faults  # noqa: E402
 from scripts.soak_jobs import LIMITED, LIMITS, MACHINES, OTHER, PARTITION, Plan, Wish, wishes  # noqa: E402
 from scripts.soak_watch import Idle, Job, Row, Stamp, Watch, look, runs_of, script_of, stamps_in  # noqa: E402
-from tests.slurm.lab import Lab, free_ports, running  # noqa: E402
+from tests.ports import free_ports  # noqa: E402
+from tests.slurm.lab import Lab, running  # noqa: E402
 
 USERS: Final = ("games", "mail", "news", "backup")
 """Accounts that every Debian has; the last one is over its QOS."""
@@ -47,6 +48,10 @@ LEAKED_LOOKS: Final = 4
 FAILED_LAUNCH: Final = "launch failed requeued held"
 MINUTES_EACH: Final = 15
 """The time limit of the jobs."""
+NO_UPDATE: Final = "DB index is being set"
+"""What Slurm says of a job that it lets nobody update, after a kill of slurmctld."""
+CHOICES: Final = ("policy", "priority", "reserved")
+"""Words of `adlro why` for a job that fits and waits because the policy wants it so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +61,20 @@ class Settings:
     minutes: float = 5.0
     jobs: int = 120
     seed: int = 1
-    tick_s: float = 2.0
+    tick_s: float = 5.0
     policy: str = "adlro"
     plain: bool = False  # Slurm alone
     kinds: tuple[str, ...] = tuple(KINDS)
     every_s: float = 45.0  # between two faults, about
-    drain_s: float = 240.0  # for what waits in the end
+    drain_s: float = 240.0  # for what waits at the end, at least
     slack_s: float = 3.0  # for a look, Slurm's own turn and the start of a script
     held_s: float = 60.0
     keep: Path | None = None
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether the policy may let a GPU idle on purpose: the learned one gathers GPUs for wide jobs."""
+        return self.policy.startswith("adlro")
 
     @property
     def idle_s(self) -> float:
@@ -89,6 +99,10 @@ class Result:
     runs: int
     looks: int
     longest_blind_s: float
+    calm_share: float
+    slurms_own: list[Idle]
+    chosen: list[Idle]
+    not_updatable: dict[str, str]
     problems: list[Problem] = field(default_factory=list)
 
     def told(self) -> dict[str, Any]:
@@ -102,6 +116,10 @@ class Result:
             "runs": self.runs,
             "looks": self.looks,
             "longest_without_a_look_s": round(self.longest_blind_s, 1),
+            "share_of_looks_at_which_idle_gpus_count": round(self.calm_share, 3),
+            "slurm_did_not_start": [asdict(each) for each in self.slurms_own],
+            "policy_chose_to_wait": [asdict(each) for each in self.chosen],
+            "slurm_lets_nobody_update": self.not_updatable,
             "faults": dict(self.faults),
             "ends": dict(self.account.ends),
             "began_again": dict(self.account.again),
@@ -123,6 +141,15 @@ class Result:
         for title, found in (("longest idle GPU beside a job that fits", self.idle), ("longest held", self.held)):
             worst = found[0] if found else None
             lines.append(f"{title}: " + (f"{worst.seconds:.1f} s ({worst.shape}: {worst.row})" if worst else "none"))
+        lines.append(
+            f"idle GPUs count at {self.calm_share:.0%} of the looks; at the others something had just happened"
+        )
+        for title, found in (
+            ("given back to Slurm, which did not start it", self.slurms_own), ("the policy chose to wait", self.chosen)
+        ):  # fmt: skip
+            longest = f", up to {max(each.seconds for each in found):.0f} s" if found else ""
+            lines.append(f"GPU idle, and {title}: {len(found)} jobs{longest}")
+        lines += [f"Slurm let nobody update job {job}: {said}" for job, said in self.not_updatable.items()]
         lines += [f"drained by Slurm itself: {each}" for each in self.drained]
         lines += [f"GPUs that Slurm itself counted as used and no job had: {each}" for each in self.leaked]
         if self.failed_launches:
@@ -148,7 +175,7 @@ class Daemon:
             f"tick_s = {settings.tick_s}\n"
             '[backend]\nkind = "slurm"\n'
             f'[slurm]\nrest = "unix:{lab.socket}"\nconf = "{lab.environment["SLURM_CONF"]}"\n'
-            f'partitions = ["{PARTITION}"]\ntimeout_s = 5.0\n'
+            f'partitions = ["{PARTITION}"]\ntimeout_s = 7.0\n'
             f'[policy]\nname = "{settings.policy}"\n'
             f'[store]\nurl = "sqlite:{self.folder}/adlro.db"\n'
             f'[api]\nport = {self.port}\nauth = "off"\n'
@@ -179,6 +206,16 @@ class Daemon:
     def is_running(self) -> bool:
         """Whether the process is there."""
         return self.process is not None and self.process.poll() is None
+
+    def why(self, number: str) -> tuple[str, str]:
+        """Why a job waits, by `adlro why`: the word and the sentence."""
+        address = f"http://127.0.0.1:{self.port}/api/v1/jobs/{number}/why"
+        try:
+            with urllib.request.urlopen(address, timeout=5) as answer:
+                told = json.load(answer)
+                return str(told.get("dominant")), str(told.get("text"))
+        except (urllib.error.URLError, OSError, ValueError) as error:
+            return "", f"no answer: {error}"
 
     def is_ready(self) -> bool:
         """Whether it says so."""
@@ -217,7 +254,9 @@ class Soak:
         self._is_up = True
         self._daemon_from_s: float | None = None  # when it was started, until it is ready
         self._begin = self._last_look = time.time()
-        self._looks, self._blind = 0, 0.0
+        self._looks, self._calm, self._blind = 0, 0, 0.0
+        self.why: dict[str, tuple[str, str]] = {}  # of jobs beside which a GPU idles: ADLRO's word and sentence
+        self.not_updatable: dict[str, str] = {}
 
     # ---- before --------------------------------------------------------------------------------------------------
 
@@ -262,7 +301,7 @@ class Soak:
         self._until(lambda: not self._plan, self._begin + seconds + 600)
         self.say("all handed in; waiting for the queue to end")
         self._open_all()
-        self._until(lambda: not self._rows(), time.time() + settings.drain_s)
+        self._until(lambda: not self._rows(), time.time() + max(settings.drain_s, seconds / 12))
         left = self._end_never_satisfied()
         return self._count(left)
 
@@ -293,6 +332,8 @@ class Soak:
                 self.watch.upset(now)  # we slept ourselves
             self.watch.see(found)
             self._looks += 1
+            self._calm += now - self.watch.calm_since_s > self.settings.idle_s
+            self._ask_why(found.rows)
             self._heal(found.states)
             self._free_leaked(found.leaked)
             self._release_failed_launches(found.rows)
@@ -306,6 +347,24 @@ class Soak:
             self.problems.append(Problem("the daemon died", "", self.daemon.log.read_text()[-300:]))
             self.daemon.start()
             self._daemon_from_s = now
+
+    def _ask_why(self, rows: Sequence[Row]) -> None:
+        """Ask ADLRO once about each job beside which a GPU idles too long, and whether Slurm lets anybody update it."""
+        if self.daemon is None:
+            return
+        for row in rows:
+            idle = self.watch.idle.get(row.key)
+            if idle is None or idle.seconds <= self.settings.idle_s or row.key in self.why:
+                continue
+            self.why[row.key] = self.daemon.why(row.number if row.key == row.name else f"{row.array}_{row.task}")
+            if idle.held:
+                self._probe(row)
+
+    def _probe(self, row: Row) -> None:
+        """Note whether Slurm lets nobody update a job: not even root, and not even to change nothing."""
+        done = self._command("scontrol", "update", f"JobId={row.number}", "Nice=0")
+        if NO_UPDATE in done.stderr:
+            self.not_updatable[row.key] = " ".join(done.stderr.split())[:150]
 
     def _heal(self, states: Mapping[str, str]) -> None:
         """As an administrator would: a node that Slurm drained by itself is noted, and opened again."""
@@ -359,6 +418,7 @@ class Soak:
                 self._try("scancel", row.number)
             else:
                 left.append(row)
+                self._probe(row)
         time.sleep(2.0)
         return left
 
@@ -558,22 +618,26 @@ class Soak:
         problems = [*self.problems, *found.problems]
         for name, text in self.watch.released_for_users.items():
             problems.append(Problem("a user's hold was ended by another", name, text))
-        if self.daemon is not None:
-            for each in idle:
-                if each.seconds > self.settings.idle_s:
-                    kind = (
-                        "a GPU idled beside a job that ADLRO held" if each.held else "a GPU idled beside a job let go"
-                    )
-                    text = f"{each.shape}: {each.seconds} s until {each.until_s:.0f}: {each.row}; free {each.free}"
-                    problems.append(Problem(kind, each.job, text))
-            for each in held:
-                if each.seconds > self.settings.held_s:
-                    text = f"{each.shape}: {each.seconds} s until {each.until_s:.0f}: {each.row}; free {each.free}"
-                    problems.append(Problem("held too long while it could run", each.job, text))
+        problems = [each for each in problems if not (each.kind == HELD_AT_END and each.job in self.not_updatable)]
+        too_long = [each for each in idle if each.seconds > self.settings.idle_s]
+        too_long += [each for each in held if each.seconds > self.settings.held_s]
+        slurms_own = [each for each in too_long if not each.held and not each.is_pinned]
+        chosen = [
+            each for each in too_long
+            if each.held and self.settings.may_wait and self.why.get(each.job, ("",))[0] in CHOICES
+        ]  # fmt: skip
+        for each in too_long if self.daemon is not None else ():
+            if each in slurms_own or each in chosen or each.job in self.not_updatable:
+                continue
+            kind = "a GPU idled beside a job that ADLRO held" if each.held else "a GPU idled beside a job let go"
+            text = f"{each.shape}: {each.seconds} s until {each.until_s:.0f}: {each.row}; free {each.free}"
+            said = ": ".join(self.why.get(each.job, ()))
+            problems.append(Problem(kind, each.job, f"{text}. {said}"))
         return Result(
             self.settings, found, idle, held, self.faults, self.drained, self.leaked, len(self.failed_launches),
             time.time() - self._begin, len(self.jobs),
-            sum(map(len, runs.values())), self._looks, self._blind, problems,
+            sum(map(len, runs.values())), self._looks, self._blind, self._calm / max(self._looks, 1),
+            slurms_own, chosen, self.not_updatable, problems,
         )  # fmt: skip
 
 
@@ -634,7 +698,7 @@ def main(words: Sequence[str] | None = None) -> int:
     asked.add_argument("--minutes", type=float, default=5.0, help="how long jobs are handed in")
     asked.add_argument("--jobs", type=int, default=120, help="how many")
     asked.add_argument("--seed", type=int, default=1, help="of the jobs and of what happens to the cluster")
-    asked.add_argument("--tick", type=float, default=2.0, metavar="S", help="seconds between two turns of the daemon")
+    asked.add_argument("--tick", type=float, default=5.0, metavar="S", help="seconds between two turns of the daemon")
     asked.add_argument("--policy", default="adlro", help="who decides (adlro policies)")
     asked.add_argument("--plain", action="store_true", help="Slurm alone: no plugin and no daemon")
     asked.add_argument("--faults", default=",".join(KINDS), help="which of these happen; '' is none")

@@ -17,6 +17,7 @@ LAUNCH_S: Final = 60.0
 """A job may fail to start around a kill: also because it got the number of one that was forgotten and still runs."""
 RECOVERS_S: Final = 30.0
 """Until the nodes have registered with a slurmctld that came back, it starts jobs without the GPUs they ask for."""
+HELD_AT_END: Final = "held in the end"
 ENDED: Final = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
 
 
@@ -111,7 +112,7 @@ def _end(
         return wrong("refused", f"sbatch {' '.join(wish.options)}: {job.said}")
     if left is not None:
         text = f"job {left.number} is {left.state} {left.reason} priority={left.priority} {left.partition} in the end"
-        return wrong("held in the end" if left.is_held else "in the queue in the end", text)
+        return wrong(HELD_AT_END if left.is_held else "in the queue in the end", text)
     # An attempt whose end slurmdbd never heard of, because slurmctld was killed, stands as open for ever.
     states = [record["State"].split()[0] for record in records]
     ended = [state for state in states if state in ENDED]

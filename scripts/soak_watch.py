@@ -68,6 +68,11 @@ class Row:
         return f"{self.name}_{self.task}" if self.task.isdigit() else self.name
 
     @property
+    def is_pinned(self) -> bool:
+        """Whether it may start on named nodes only."""
+        return bool(self.pins.strip("()nul"))
+
+    @property
     def is_held(self) -> bool:
         """Whether it waits for somebody to let it go."""
         return self.state == "PENDING" and (self.priority == 0 or self.reason.startswith("JobHeld"))
@@ -157,6 +162,7 @@ class Idle:
     partition: str
     row: str
     free: str
+    is_pinned: bool = False  # ADLRO let it go to named nodes
 
 
 @dataclass(slots=True)
@@ -250,10 +256,11 @@ class Watch:
             shape = self.jobs[row.name].wish.shape
             free = " ".join(f"{name}:{len(room.gpus)}" for name, room in now.free.items())
             line = f"{row.number} {key} {row.state} {row.reason} priority={row.priority} {row.partition} {row.qos}"
-            line += f" pinned to {row.pins}" if row.pins.strip("()nul") else ""
+            line += f" pinned to {row.pins}" if row.is_pinned else ""
             where[key] = Idle(
-                key, shape, round(seconds, 1), now.at_s, row.is_held, row.reason, row.partition, line, free
-            )
+                key, shape, round(seconds, 1), now.at_s, row.is_held, row.reason, row.partition, line, free,
+                row.is_pinned,
+            )  # fmt: skip
 
 
 def _both(one: Mapping[str, Free], other: Mapping[str, Free]) -> dict[str, Free]:

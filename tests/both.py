@@ -11,8 +11,6 @@ from tests import reference
 from tests.reference import Answer, Event, Sight
 from tests.strategies import Scenario
 
-from adlro.act.simulator import Outcome, Settings, prepare
-from adlro.act.simulator import simulate as simulate_compiled
 from adlro.core.compiled import compiled, widened
 from adlro.core.engine import LOG_FULL, Truth, play
 from adlro.core.plan import Plan, plan_cluster
@@ -42,6 +40,8 @@ from adlro.core.tables import (
     records,
 )
 from adlro.normalise.pack import pack, pack_disturbances, pack_jobs
+from adlro.simulate.simulator import Outcome, Settings, prepare
+from adlro.simulate.simulator import simulate as simulate_compiled
 
 # ---- running ------------------------------------------------------------------------------------------------------
 

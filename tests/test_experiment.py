@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from adlro.act.simulator import Settings
 from adlro.catalogue.clusters import load_cluster
 from adlro.catalogue.workloads import workload_text
 from adlro.core.errors import CatalogueError, ConfigError, PolicyError, UsageError
@@ -27,6 +26,7 @@ from adlro.experiment import (
 )
 from adlro.measure.metrics import measure
 from adlro.normalise.pack import pack_jobs
+from adlro.simulate.simulator import Settings
 
 JOBS = 60
 

@@ -15,7 +15,6 @@ from typing import Final
 import numpy as np
 from scipy.special import stdtrit
 
-from adlro.act.simulator import Settings, simulate
 from adlro.catalogue.clusters import load_cluster
 from adlro.catalogue.families import REFERENCE, families, find_family
 from adlro.catalogue.gpus import find_gpu, gpu_models
@@ -29,8 +28,6 @@ from adlro.core.records import WHOLE_GPU, Cluster, Disturbance, Link, Placing
 from adlro.core.run import Run
 from adlro.core.tables import Floats, Ints, Jobs, Table, View
 from adlro.core.toml import nearest
-from adlro.decompose.following import traits_of, untold
-from adlro.decompose.online import Predicting
 from adlro.ingest.disturbances import DAY_S, failures, read_disturbances, wear
 from adlro.ingest.synthetic import generate, one_of_each
 from adlro.ingest.traces import catalogue as traces
@@ -42,6 +39,9 @@ from adlro.ingest.workload_file import Estimates, Workload, load_workload
 from adlro.measure.hyperscore import EQUAL, Weights, read_weights
 from adlro.measure.metrics import Metrics, measure
 from adlro.normalise.pack import pack, pack_disturbances, refusals, with_model_names
+from adlro.predict.following import traits_of, untold
+from adlro.predict.online import Predicting
+from adlro.simulate.simulator import Settings, simulate
 
 CONFIDENCE: Final = 0.95
 HOUR_S: Final = 3600.0

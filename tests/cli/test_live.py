@@ -19,16 +19,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from tests.serve.api_server import Place, serving
-from tests.serve.fake_service import FakeService, large_cluster
+from tests.api.api_server import Place, serving
+from tests.api.fake_service import FakeService, large_cluster
 
+from adlro.api.app import ApiSettings
 from adlro.cli.app import run
 from adlro.cli.asking import Daemon, Where
 from adlro.cli.live import predicted, seconds, short, start_in_words
 from adlro.cli.output import fitted, shortened
 from adlro.core.errors import BackendError, UsageError
 from adlro.core.ports import JobState
-from adlro.serve.api import ApiSettings
 
 WIDTH = 80
 
@@ -379,7 +379,7 @@ def on_terminal(words: list[str], url: str, keys: bytes = b"", until: bytes = b"
         [sys.executable, "-c", program, *words], stdin=slave, stdout=slave, stderr=slave, env=env, close_fds=True
     )
     shown = b""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     try:
         while process.poll() is None:
             assert time.monotonic() < end, shown.decode(errors="replace")

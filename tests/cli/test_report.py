@@ -1,6 +1,7 @@
 """Reports on disk and in a browser: which files there are, what is refused, and that people see what the JSON says."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -63,7 +64,7 @@ def test_only_our_own_files_are_written_over(folder: Path, tmp_path: Path) -> No
 
 
 def test_a_figure_that_no_longer_belongs_is_removed(folder: Path, tmp_path: Path) -> None:
-    make_report(tmp_path / "out")
+    shutil.copytree(folder, tmp_path / "out")
     assert (tmp_path / "out/figures/regression.svg").exists()
     make_report(tmp_path / "out", "--seeds", "2")
     assert not (tmp_path / "out/figures/regression.svg").exists()

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from tests.both import settings_of
 from tests.strategies import Scenario, scenarios
 
-from adlro.act.simulator import simulate
 from adlro.core.copying import CLUSTER, JOBS, LISTS, copied, copy_cluster, copy_lists, copy_queue, imagined
 from adlro.core.plan import plan_cluster
 from adlro.core.tables import View
 from adlro.decide.catalogue import find_policy
 from adlro.normalise.pack import pack, pack_disturbances, pack_jobs
+from adlro.simulate.simulator import simulate
 
 
 def all_of(view: View) -> dict[str, Any]:

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.strategies import Scenario, gpu_model, scenarios
 
-from adlro.act.dry_run import Shadow
+from adlro.backends.shadow.dry_run import Shadow
 from adlro.core.occupancy import Occupancy
 from adlro.core.plan import Plan, gpu_numbers, plan_cluster
 from adlro.core.ports import JobState, LiveJob, Order, Part, Snapshot
 from adlro.core.records import CPU_ONLY, Cluster, Gpus, Job, Link, Node
 from adlro.core.rules import fits, release, take
 from adlro.core.tables import NOBODY, View
+from adlro.live.scene import Scenes, as_said
 from adlro.normalise.pack import pack, pack_jobs
-from adlro.serve.live_view import Scenes, as_said
 
 LINK = Link("pcie", 32.0)
 TWO = Cluster(

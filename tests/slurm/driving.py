@@ -8,9 +8,9 @@ from typing import Self
 
 from tests.slurm.lab import Lab
 
+from adlro.backends.slurm.backend import SlurmOptions, slurm_backend
 from adlro.core.ports import Answer, JobState, LiveJob, Order, Part, Snapshot, Submission
 from adlro.core.records import Job
-from adlro.serve.slurm import SlurmOptions, slurm_backend
 
 VOLTA, TURING, RADEON = "v100-sxm2-16gb", "t4", "mi50"
 SAY_WHERE = 'echo "$SLURMD_NODENAME ${CUDA_VISIBLE_DEVICES:-$ROCR_VISIBLE_DEVICES}"'
@@ -67,11 +67,11 @@ class Driven:
         answer = self.order(name, *parts)
         assert answer.done, answer
 
-    def until(self, name: str, *states: JobState, seconds: float = 20.0) -> LiveJob:
+    def until(self, name: str, *states: JobState, seconds: float = 60.0) -> LiveJob:
         """The job when it is in one of these states."""
         return self.when(name, lambda job: job.state in states, " or ".join(states), seconds)
 
-    def when(self, name: str, is_true: Callable[[LiveJob], bool], what: str, seconds: float = 20.0) -> LiveJob:
+    def when(self, name: str, is_true: Callable[[LiveJob], bool], what: str, seconds: float = 60.0) -> LiveJob:
         """The job when something is true of it."""
         end = time.monotonic() + seconds
         while not is_true(job := self.job(name)):

@@ -1,14 +1,15 @@
 """The back end on a real Slurm: over slurmrestd's socket, with tokens, and with the commands alone."""
 
+import time
 from dataclasses import replace
 
 import pytest
 from tests.slurm.driving import RADEON, SAY_WHERE, TURING, VOLTA, Driven, options_of
 
+from adlro.backends.slurm.backend import slurm_backend
 from adlro.core.errors import BackendError
 from adlro.core.ports import ENDED, JobState, Order, Part, Setback
 from adlro.core.records import CPU_ONLY, WHOLE_GPU
-from adlro.serve.slurm import slurm_backend
 
 
 def test_the_cluster_is_read_with_its_models(driven: Driven) -> None:
@@ -21,6 +22,7 @@ def test_the_cluster_is_read_with_its_models(driven: Driven) -> None:
 
 
 def test_a_job_is_held_until_it_is_placed_and_runs_where_it_was_put(driven: Driven) -> None:
+    before_s = time.time()
     name = driven.submit(f"{SAY_WHERE}; sleep 1; exit 3", gpus=2, name="it's; $(mine)", user="ada", estimate=40.0)
     job = driven.job(name)
     assert (job.state, job.managed, job.starts, job.decision) == (JobState.WAITING, True, 0, "")
@@ -38,7 +40,7 @@ def test_a_job_is_held_until_it_is_placed_and_runs_where_it_was_put(driven: Driv
     assert ended.parts == running.parts  # Slurm itself has forgotten the devices by now
     assert ended.started_s is not None
     assert ended.ended_s is not None
-    assert 0 <= ended.ended_s - ended.started_s <= 3
+    assert int(before_s) <= ended.started_s <= ended.ended_s <= time.time() + 1  # Slurm tells whole seconds
     node, devices = driven.output(name).split()
     assert node == "radeon0"
     assert tuple(map(int, devices.split(","))) == running.parts[0].indices

@@ -8,11 +8,11 @@ import pytest
 from tests.slurm.driving import options_of
 from tests.slurm.lab import Lab, running
 
+from adlro.backends.slurm.backend import give_back, slurm_backend
 from adlro.core.ports import LiveJob
-from adlro.serve.orchestrator import Orchestrator
-from adlro.serve.service import Alarm
-from adlro.serve.slurm import give_back, slurm_backend
-from adlro.serve.store import open_store
+from adlro.daemon.store import open_store
+from adlro.live.service import Alarm
+from adlro.live.turn import Orchestrator
 
 OURS = ("--hold", "--comment=my own words adlro:held")
 SHAPES: Mapping[str, tuple[str, ...]] = {
@@ -70,7 +70,7 @@ class Living:
         """State, reason and comment of a job, as a user sees them."""
         return self.lab.run("squeue", "--noheader", "--states=all", f"--jobs={name}", "--format=%T %r %k").strip()
 
-    def until(self, name: str, words: str, seconds: float = 20.0) -> None:
+    def until(self, name: str, words: str, seconds: float = 60.0) -> None:
         end = time.monotonic() + seconds
         while words not in self.says(name):
             assert time.monotonic() < end, self.says(name)
