@@ -1,6 +1,6 @@
 """Who holds what: the rules, the occupancy by names, the shadow and the live view agree on random clusters and jobs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -65,7 +65,7 @@ def parts_of(plan: Plan, view: View, j: int) -> tuple[Part, ...]:
     return tuple(found)
 
 
-def any_place(draw: st.DrawFn, plan: Plan, job: Job) -> tuple[Part, ...]:
+def any_place(draw: Callable[..., Any], plan: Plan, job: Job) -> tuple[Part, ...]:
     """A place for a job, drawn at random: sensible in form, and often without room, too wide or too narrow."""
     if job.gpus == 0:
         return (Part(draw(st.sampled_from(plan.cluster.nodes)).name, CPU_ONLY, 0),)

@@ -55,11 +55,15 @@ class Driver:
             self.truth = with_longer_log(self.truth)
         return False
 
-    def ask(self) -> Choice:
-        """What the policy chooses now; nothing is done."""
+    def make(self) -> Choose:
+        """What answers for the policy in this run; a policy in plain Python is made once."""
         if self._choose is None:
             self._choose = self.policy.choose or made(self.policy, self.view, self._seed)
-        return checked(self._choose(self.view), self.policy.name)
+        return self._choose
+
+    def ask(self) -> Choice:
+        """What the policy chooses now; nothing is done."""
+        return checked(self.make()(self.view), self.policy.name)
 
     def apply(self, choice: Choice) -> bool:
         """Do it; whether it was a start or a stop, and carried out."""

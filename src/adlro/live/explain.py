@@ -22,10 +22,10 @@ from adlro.decide.network.greedy_q import ROWS, Mind, new_mind, rank_by_q, shipp
 from adlro.decide.network.inference import Weights
 from adlro.decide.outlook import tightest_spot
 from adlro.decide.rules.reserving import by_expected_end, reserve
+from adlro.decide.wrappers import sites_taken
 from adlro.live.guard import STARVATION, Chosen
 from adlro.live.scene import Scene
 from adlro.live.service import Alternative, Decision, Mention, Start, Why
-from adlro.live.starvation import sites_taken
 from adlro.live.words import about, clock, day, plain_ascii, short_names, spell, zone
 from adlro.normalise.pack import why_refused
 

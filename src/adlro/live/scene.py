@@ -1,8 +1,8 @@
 """A snapshot as the tables that policies see: the same rules, policies and engine decide live as in the simulator.
 
 A scene is one snapshot as tables: running jobs stand where they stand, waiting ones are in the queue in the order of
-their first submission, and the truth is made of estimates. Times in it are seconds since the first submission that is
-still there (`epoch_s`), as in a run that began then.
+their first submission, and the truth is made of estimates. Times in it are seconds since the first submission in
+the first scene (`epoch_s`), as in a run that began then.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -182,6 +182,7 @@ class Scenes:
         self._speed = speed
         self._restart_s = restart_s
         self._lock = Lock()
+        self._epoch_s = FOREVER  # of the first scene; it never moves on, so that times mean the same in every turn
         self._forget()
         self._plan: Plan | None = None
         self._planned: tuple[Cluster, Corrections] | None = None
@@ -239,7 +240,7 @@ class Scenes:
         order = np.argsort(given, kind="stable")
         live = [live[i] for i in order]
         given = given[order]
-        epoch_s = float(min(given[0], snapshot.time_s)) if len(live) else snapshot.time_s
+        epoch_s = self._epoch_s = min(self._epoch_s, snapshot.time_s, *given[:1].tolist())
         rows = rows[order]
         table = cast(Table, self._table[rows].view(np.recarray))
         table.submit = given - epoch_s

@@ -38,6 +38,7 @@ from adlro.live.service import (
     WhatIf,
     Why,
 )
+from adlro.live.session import Session
 from adlro.live.setbacks import Setbacks
 from adlro.normalise.pack import why_refused
 
@@ -52,6 +53,9 @@ SELDOM: Final = 9.0
 
 WARM: Final[dict[int, Policy]] = {}
 """Policies that have been asked once in this process; each is kept, so that its number stays its own."""
+
+SESSION: Final = "policy_session"
+"""Under which name the memory keeps what the policy remembers."""
 
 MOST_NAMED: Final = 5
 """Jobs that one alarm names."""
@@ -175,6 +179,8 @@ class Orchestrator:
         self._explain: Explaining | None = None
         self._by_job: dict[str, Decision] = {}
         self._foreseen_until = -np.inf
+        self._session_text: str | None = None  # what the policy remembers, as it was last written down
+        self._wake_s = np.inf
 
     # ---- what others ask -------------------------------------------------------------------------------------------
 
@@ -223,6 +229,11 @@ class Orchestrator:
         except AdlroError as error:
             raise CatalogueError(str(error)) from error
         self._next = (name, *found)
+
+    @property
+    def wake_s(self) -> float:
+        """When the policy wants to be asked again if nothing changes, by the cluster's clock; inf: it named no time."""
+        return self._wake_s
 
     def lead(self, is_leader: bool) -> None:
         """Say whether this daemon is the one that decides, for the state."""
@@ -544,8 +555,11 @@ class Orchestrator:
         queued = frozenset(j for j in held if scene.view.runs.state[j] == QUEUED)
         explain = self._explain = Explaining(scene, self._judge, self._settings.explained)
         check = self._judge.check if self._judge.has_network else lambda view: ""
-        decided = self._guarded.decide(scene, queued, self._backend.can_stop, unfit, explain, check, seed=self._number)
         time_s = scene.snapshot.time_s
+        session = self._session(time_s, heard)
+        decided = self._guarded.decide(scene, queued, self._backend.can_stop, unfit, explain, check)
+        self._wake_s = decided.until_s
+        self._keep_session(session, time_s, heard)
         if decided.tripped is not None:
             self._tell(heard, time_s, decided.tripped[0], f"{decided.tripped[1]} {self._fallback} decides.")
         if decided.is_back:
@@ -557,6 +571,24 @@ class Orchestrator:
                 nodes = ", ".join(decided.kept.nodes[id])
                 self._tell(heard, time_s, "kept", f"job {id} has waited long: {nodes} is kept for it.", id)
         return decided
+
+    def _session(self, time_s: float, heard: Heard) -> Session:
+        """The session of the policy; in the first turn it goes on where an earlier life of the daemon ended."""
+        session = self._guarded.session_of(self._guarded.policy)
+        if self._session_text is None:
+            self._session_text = self._write(heard, time_s, lambda: self._memory.get(SESSION), None) or ""
+            if self._session_text:
+                session.resume(self._session_text)
+        return session
+
+    def _keep_session(self, session: Session, time_s: float, heard: Heard) -> None:
+        """Write down what the policy remembers, if that has changed; tell what it has lost."""
+        if session.lost:
+            self._tell(heard, time_s, "session", f"{self._named} begins anew: {session.lost}.")
+            session.lost = ""
+        if (text := session.as_text()) != self._session_text:
+            self._session_text = text
+            self._write(heard, time_s, lambda: self._memory.put(SESSION, text), None)
 
     def _going_back(self, scene: Scene, heard: Heard) -> Sequence[str]:
         """The jobs of this scene that are not ours any more; those that no node could ever take are given back."""
