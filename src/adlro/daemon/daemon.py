@@ -109,6 +109,10 @@ class Decider(Protocol):
     def use_policy(self, name: str) -> None:
         """Decide with this policy from the next tick on."""
 
+    @property
+    def wake_s(self) -> float:
+        """When the policy wants to be asked again if nothing changes, by the cluster's clock; inf: it named no time."""
+
 
 class Closing(Protocol):
     """What must be let go of."""

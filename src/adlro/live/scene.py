@@ -99,6 +99,11 @@ Predict = Callable[[Table, Table, Floats], Floats]
 model. `scale` is how much faster than the reference model one GPU may be for the job, at least 1."""
 
 
+Tell = Callable[[View, Table, Floats, Floats], None]
+"""`tell(view, traits, said, middle)`: write down in the view what policies are told of the work of each job; `said` is
+what its submitter says (0: nothing), `middle` the median of its work as predicted."""
+
+
 Remind = Callable[[View, Sequence[str], Sequence[tuple[str, str]], float], None]
 """`remind(view, users, groups, time_s)`: write down in the view what users had and how long past jobs of a user and
 name were, for policies that look at it."""
@@ -207,13 +212,14 @@ class Scenes:
         carried: Mapping[str, Carried] | None = None,
         coming: bool = False,
         remind: Remind | None = None,
+        tell: Tell | None = None,
     ) -> Scene:
         """The tables of a snapshot. `submitted` has first submissions where they are known better than the back end.
 
         With `coming`, jobs that are submitted after the snapshot come then; else they count as submitted now.
         """
         with self._lock:
-            scene = self._scene(snapshot, predict, submitted or {}, corrections, carried or {}, coming)
+            scene = self._scene(snapshot, predict, submitted or {}, corrections, carried or {}, coming, tell)
             if remind is not None:
                 remind(scene.view, self._users.things, self._groups.things, snapshot.time_s)
             return scene
@@ -226,6 +232,7 @@ class Scenes:
         corrections: Corrections,
         carried: Mapping[str, Carried],
         coming: bool,
+        tell: Tell | None,
     ) -> Scene:
         plan = self._plan_of(snapshot.cluster, corrections)
         notes = list(snapshot.notes)
@@ -260,8 +267,11 @@ class Scenes:
         units = np.where(table.gpus > 0, table.gpus * (table.share / WHOLE_GPU), 1.0)
         scale = np.maximum(1.0, np.round(np.maximum(view.fastest[table.demand], 0.0) / units, 1))
         predicted = predict(traits, table, scale)
+        said = table.estimate.copy()
         table.estimate = predicted[:, 1]
         view, exact = self._place(snapshot, plan, view, live, carried, epoch_s, notes)
+        if tell is not None:
+            tell(view, traits, said, predicted[:, 1])
         self._queue(view, live, given, snapshot.time_s)
         names = {node.name: n for n, node in enumerate(plan.cluster.nodes)}
         down = np.array([names[name] for name in snapshot.down if name in names], np.int32)

@@ -212,12 +212,12 @@ class Orchestrator:
         corrections = self._watch.corrections
         with self._lock:
             submitted, carried = dict(self._submitted), dict(self._carried)
-        predict, scenes = self._runtimes.predict, self._asked_scenes
+        predict, tell, scenes = self._runtimes.predict, self._runtimes.tell, self._asked_scenes
         with self._asking:
-            before = scenes.scene(snapshot, predict, submitted, corrections, carried)
+            before = scenes.scene(snapshot, predict, submitted, corrections, carried, tell=tell)
             if changed.cluster is not snapshot.cluster:
                 scenes = Scenes(restart_s=self._settings.restart_s)
-            after = scenes.scene(changed, predict, submitted, corrections, carried)
+            after = scenes.scene(changed, predict, submitted, corrections, carried, tell=tell)
             return self._asked.what_if(before, after, policy, other, new, self._settings.what_if_s)
 
     def use_policy(self, name: str) -> None:
@@ -264,8 +264,9 @@ class Orchestrator:
         self._carry(snapshot)
         remind = self._runtimes.past.remind if self._looks_back() else None
         scene = self._scenes.scene(
-            snapshot, self._runtimes.predict, submitted, self._watch.corrections, self._carried, remind=remind
-        )
+            snapshot, self._runtimes.predict, submitted, self._watch.corrections, self._carried, remind=remind,
+            tell=self._runtimes.tell,
+        )  # fmt: skip
         for text in scene.notes[len(snapshot.notes) :][:MOST_NAMED]:
             self._tell_once(heard, now_s, "left-out", text)
         decided = self._decide(scene, unfit, heard)
@@ -451,7 +452,8 @@ class Orchestrator:
             if before is None or before.state not in PLACES or before.started_s is None:
                 continue
             ran = max(0.0, snapshot.time_s - before.started_s)
-            worked = ran * pace(before.job, before.parts, snapshot.cluster, self._watch.corrections)
+            lost = self._settings.restart_s if before.starts > 1 else 0.0
+            worked = max(0.0, ran - lost) * pace(before.job, before.parts, snapshot.cluster, self._watch.corrections)
             known = self._carried.get(job.id, Carried())
             step = job.job.checkpoint
             if job.id in self._stopped or step == 0.0:
