@@ -20,7 +20,9 @@ from adlro.catalogue.families import REFERENCE, families, find_family
 from adlro.catalogue.gpus import find_gpu, gpu_models
 from adlro.catalogue.speeds import speed_of
 from adlro.catalogue.workloads import SUFFIX, workload_names, workload_text
+from adlro.core.copying import copied
 from adlro.core.errors import AdlroError, CatalogueError, ConfigError, PolicyError, TraceError, UsageError
+from adlro.core.plan import Plan, plan_cluster
 from adlro.core.policy import Policy
 from adlro.core.records import WHOLE_GPU, Cluster, Disturbance, Link, Placing
 from adlro.core.run import Run
@@ -36,7 +38,7 @@ from adlro.ingest.traces.windows import Window, cut, misjudged, slowed, windows_
 from adlro.ingest.workload_file import Estimates, Workload, load_workload
 from adlro.measure.hyperscore import EQUAL, Weights, read_weights
 from adlro.measure.metrics import Metrics, measure
-from adlro.normalise.pack import Plan, pack, pack_disturbances, plan_cluster, refusals, with_model_names
+from adlro.normalise.pack import pack, pack_disturbances, refusals, with_model_names
 from adlro.predict.following import traits_of, untold
 from adlro.predict.online import Predicting
 from adlro.simulate.simulator import Settings, simulate
@@ -563,12 +565,6 @@ def column(values: Ints) -> Ints:
     return np.ascontiguousarray(values, np.int32)
 
 
-def unused(view: View) -> View:
-    """A copy of a freshly packed view for one run; what no run ever changes is shared."""
-    shared = {"jobs", "form_sites", "pool_sites", "rate", "width", "fastest"}
-    return view._replace(**{name: getattr(view, name).copy() for name in view._fields if name not in shared})
-
-
 # ---- several policies on the same seeds --------------------------------------------------------------------------
 
 
@@ -631,7 +627,7 @@ def compare(
 
 def judge(instance: Instance, policy: Policy, on_run: OnRun = lambda _run: None) -> Metrics:
     """The measures of one run."""
-    run = play_out(instance, unused(instance.view), policy)
+    run = play_out(instance, copied(instance.view), policy)
     on_run(run)
     return measure(run)
 

@@ -4,7 +4,6 @@ import os
 import pwd
 import stat
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -123,7 +122,7 @@ def test_it_is_not_made_where_jobs_could_not_run_as_their_users(lab: Lab, monkey
         slurm_backend(by_rest)
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(ConfigError, match="must be root"):
-        slurm_backend(replace(by_rest, command_line=True))
+        slurm_backend(by_rest.model_copy(update={"command_line": True}))
 
 
 def test_a_user_whose_sbatch_hangs_does_not_keep_others_waiting_again_and_again(

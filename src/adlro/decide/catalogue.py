@@ -25,6 +25,7 @@ from adlro.decide.choosing import Pair, best_pair, legal_pairs
 from adlro.decide.network import greedy_q
 from adlro.decide.network.paper_q import paper_policy, paper_weights
 from adlro.decide.rules import allox, baselines, gavel, preemptive, reserving
+from adlro.decide.wrappers import unwrapped, wrapped
 
 MODULES = (baselines, reserving, outlook, preemptive, gavel, allox, lookahead, greedy_q)
 """Adding a policy: its function and its Policy in a module, and the module here."""
@@ -42,7 +43,10 @@ def policies() -> tuple[Policy, ...]:
 
 
 def find_policy(name: str) -> Policy:
-    """The policy of this name, or the function in a user's file: `path.py:function`."""
+    """The policy of this name, or of a function in a user's file (`path.py:function`); with wrappers, if it has any."""
+    if (found := unwrapped(name)) is not None:
+        inner, wrapper, seconds = found
+        return wrapped(find_policy(inner), wrapper, seconds)
     if name.endswith(CHECKPOINT):
         return policy_of_checkpoint(Path(name))
     if ":" in name or name.endswith(".py"):
@@ -52,7 +56,8 @@ def find_policy(name: str) -> Policy:
             return policy
     names = [policy.name for policy in policies()]
     raise CatalogueError(
-        f"no policy {name!r}.{nearest(name, names)} `adlro policies` lists them; path.py:function loads your own."
+        f"no policy {name!r}.{nearest(name, names)} `adlro policies` lists them; path.py:function loads your own; "
+        "NAME+starvation(SECONDS) and NAME+least-run(SECONDS) wrap one."
     )
 
 
