@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from adlro.backends.slurm import backend as slurm
 from adlro.backends.slurm.backend import is_alive, naming_of, stays_silent
 from adlro.backends.slurm.check import split_models
-from adlro.backends.slurm.jobs import sites_of
+from adlro.backends.slurm.nodes import sites_of
 from adlro.backends.slurm.options import SlurmOptions
 from adlro.backends.slurm.parse import SlurmNode
 from adlro.backends.slurm.setup import notes_of, setup, steps, undo

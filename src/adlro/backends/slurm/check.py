@@ -9,9 +9,10 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from adlro.backends.slurm.backend import Parts, slurm_parts
-from adlro.backends.slurm.jobs import Site
-from adlro.backends.slurm.live import Commands, Rest
+from adlro.backends.slurm.commands import Commands
+from adlro.backends.slurm.nodes import Site
 from adlro.backends.slurm.options import SlurmOptions
+from adlro.backends.slurm.rest import Rest
 from adlro.backends.slurm.shapes import left_to_slurm, lua_table, partitions_table
 from adlro.backends.slurm.site import (
     CHAINED,

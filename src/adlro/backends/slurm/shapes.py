@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from adlro.backends.slurm.jobs import Site
+from adlro.backends.slurm.nodes import Site
 from adlro.backends.slurm.parse import INDEX_TYPE
 from adlro.backends.slurm.site import SiteNow
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from adlro.backends.slurm.backend import Parts, slurm_parts
-from adlro.backends.slurm.jobs import Site
-from adlro.backends.slurm.live import Commands
+from adlro.backends.slurm.commands import Commands
+from adlro.backends.slurm.nodes import Site
 from adlro.backends.slurm.options import SlurmOptions
 from adlro.core.errors import BackendError
 
