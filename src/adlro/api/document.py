@@ -23,9 +23,6 @@ Documented = dict[int | str, dict[str, Any]]
 """Answers by status, for the document."""
 
 
-# ---- errors, and the document ----------------------------------------------------------------------------------------
-
-
 async def on_refused(request: Request, error: Refused) -> Response:
     """An error that we raised."""
     return Response(body_of(error.problem), error.status, {"Cache-Control": "no-store", **error.headers}, JSON)

@@ -43,9 +43,6 @@ MOST_QUESTIONS: Final = 2
 QUESTION_WAIT_S: Final = 2.0
 
 
-# ---- doing -----------------------------------------------------------------------------------------------------------
-
-
 def add_doing(app: FastAPI, kit: Kit) -> None:
     """What a user or an operator may do. Each is written to the log: who, what, which job."""
 

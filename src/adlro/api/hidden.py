@@ -16,9 +16,6 @@ OF_NO_JOB: Final = frozenset({
 """What everyone is told of an event that is about no job."""
 
 
-# ---- what is hidden --------------------------------------------------------------------------------------------------
-
-
 def job_shown(live: LiveJob, eyes: Eyes) -> dict[str, Any]:
     """A job as this reader sees it."""
     breathe()

@@ -45,8 +45,6 @@ from adlro.api.pictures import Body, Filter, Picture, json_bytes
 from adlro.api.views import cluster_shown, state_shown
 from adlro.live.service import Why
 
-# ---- reading ---------------------------------------------------------------------------------------------------------
-
 
 def add_reading(app: FastAPI, kit: Kit) -> None:
     """What a viewer may ask."""

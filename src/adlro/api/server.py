@@ -19,9 +19,6 @@ API_SWITCH_S: Final = 0.0001
 """How long a busy thread of the API's process may keep the interpreter while another waits; Python grants 5 ms."""
 
 
-# ---- the server ------------------------------------------------------------------------------------------------------
-
-
 @final
 class ApiServer(uvicorn.Server):
     """A server with a door of its own, that ends its streams when it is told to end. Signals are the daemon's."""

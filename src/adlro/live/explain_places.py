@@ -12,8 +12,6 @@ from adlro.decide.wrappers import sites_taken
 from adlro.live.scene import Scene
 from adlro.live.service import Mention
 
-# ---- places ------------------------------------------------------------------------------------------------------
-
 
 @compiled_alone
 def fill_places(view: View, j: int, spots: Ints, seconds: Floats) -> None:

@@ -6,8 +6,6 @@ from adlro.live.explain import LONGEST_LINE, STARTS_LATER
 from adlro.live.service import Start, Why
 from adlro.live.words import clock, day, plain_ascii, zone
 
-# ---- one line for squeue -----------------------------------------------------------------------------------------
-
 
 def short_reason(why: Why, start: Start | None = None, now_s: float | None = None) -> str:
     """What a job waits for and its predicted start, in one line for the comment of a Slurm job.

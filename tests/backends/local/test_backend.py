@@ -19,7 +19,7 @@ from tests.strategies import gpu_model
 
 from adlro.backends.local import backend as local
 from adlro.backends.local.backend import Local
-from adlro.backends.local.spool import SHOWN_BYTES, leftovers
+from adlro.backends.local.spool import SHOWN_BYTES, leftovers, write_record
 from adlro.core.errors import BackendError
 from adlro.core.ports import ENDED, Backend, JobState, KeepsOutput, LiveJob, Order, Part, Submission
 from adlro.core.records import CPU_ONLY, Cluster, Gpus, Job, Link, Node
@@ -477,7 +477,7 @@ def test_a_daemon_killed_while_it_starts_a_job_leaves_it_waiting_or_running_but_
     bench: Bench, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     job = bench.sh("echo begun >> ../begun; sleep 0.2")
-    write, spawn = local.write_record, os.posix_spawn
+    write, spawn = write_record, os.posix_spawn
 
     def killed_at_write(path: Path, record: dict[str, object]) -> None:
         if path.name == "order.json" and point == "mkdir":

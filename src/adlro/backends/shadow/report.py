@@ -43,8 +43,6 @@ from adlro.core.tables import NOBODY, Floats
 from adlro.decide.catalogue import find_policy
 from adlro.measure.statistics import against
 
-# ---- the report --------------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, slots=True)
 class Counted:

@@ -37,9 +37,6 @@ Bools = npt.NDArray[np.bool_]
 Sites = Mapping[tuple[str, str], int]
 
 
-# ---- a record as tables ------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """The jobs of a record, packed for its cluster. J of them, in submit order; times from where it begins."""

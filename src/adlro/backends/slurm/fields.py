@@ -35,9 +35,6 @@ def without_errors(answer: Any, where: str) -> dict[str, Any]:
     return answer
 
 
-# ---- words and numbers -------------------------------------------------------------------------------------------
-
-
 def devices_in(detail: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """The devices that a job holds on a node: (("v100", (0, 1)),) for gpu:v100:2(IDX:0-1). No type without any."""
     found = ((word or "", whole_numbers(numbers)) for word, numbers in _DEVICES.findall(detail))

@@ -16,9 +16,6 @@ class GivenBack:
     said: str = ""
 
 
-# ---- the watchdog ------------------------------------------------------------------------------------------------
-
-
 def release_all(reader: Reader, ways: Sequence[Way], now_s: float) -> list[GivenBack]:
     """Give every job that waits because of us back to Slurm: no pins, not held. Doing it twice does no harm.
 

@@ -65,9 +65,6 @@ class Site:
     devices: Mapping[str, Devices]
 
 
-# ---- nodes -------------------------------------------------------------------------------------------------------
-
-
 def sites_of(nodes: Sequence[SlurmNode], naming: Naming) -> tuple[dict[str, Site], list[str]]:
     """The nodes that are ours by name, and a line for each GPU type that the catalogue does not have."""
     sites, problems = {}, {}

@@ -71,9 +71,6 @@ class SlurmJob:
     admin_comment: str = ""  # only operators of Slurm can write it
 
 
-# ---- jobs --------------------------------------------------------------------------------------------------------
-
-
 def read_jobs(text: str, where: str) -> list[SlurmJob]:
     """The jobs in the output of `squeue --json`, or of squeue in our format."""
     if text.lstrip()[:1] == "{":

@@ -9,8 +9,6 @@ from adlro.core.ports import JobState, Part
 from adlro.core.records import CPU_ONLY
 from adlro.ingest.host_lists import hosts_in
 
-# ---- places ------------------------------------------------------------------------------------------------------
-
 
 def parts_of(job: SlurmJob, state: JobState, words: Mapping[str, str], sites: Mapping[str, Site]) -> tuple[Part, ...]:
     """Where a job runs or ran, or was let go to."""

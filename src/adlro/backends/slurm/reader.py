@@ -37,9 +37,6 @@ when the node registers (5 s later in the lab). Who starts the job again before 
 MOST_NOTES: Final = 50
 
 
-# ---- one reader --------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What one source told."""

@@ -25,9 +25,6 @@ PROBE_S: Final = 2.0
 """Then it is asked whether it answers again, and is not waited for longer than this."""
 
 
-# ---- the two ways ------------------------------------------------------------------------------------------------
-
-
 class UnixConnection(http.client.HTTPConnection):
     """HTTP over a socket of this machine."""
 

@@ -90,9 +90,6 @@ class Told:
         return found[0][len("[adlro: ") : -1] if found else ""
 
 
-# ---- jobs --------------------------------------------------------------------------------------------------------
-
-
 def is_held(job: SlurmJob) -> bool:
     """Whether a waiting job will not start before somebody lets it go."""
     return job.priority == 0 or job.reason.startswith("JobHeld")

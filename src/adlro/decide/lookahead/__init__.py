@@ -82,9 +82,6 @@ ROUNDING: Final = 1e-9
 """Another choice must be better than the base's by this share of the cost: sums depend on the order of the ends."""
 
 
-# ---- the policy --------------------------------------------------------------------------------------------------
-
-
 def lookahead(
     base: Policy,
     candidates: int = MOST_CANDIDATES,

@@ -11,8 +11,6 @@ from adlro.core.tables import (
     View,
 )
 
-# ---- what will come ----------------------------------------------------------------------------------------------
-
 
 class Future(NamedTuple):
     """Jobs that will come: which of the trace, and when."""

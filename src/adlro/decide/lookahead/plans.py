@@ -18,8 +18,6 @@ from adlro.core.tables import (
     View,
 )
 
-# ---- plans -------------------------------------------------------------------------------------------------------
-
 
 @compiled
 def fill_ends(view: View, ends: Floats) -> None:

@@ -24,8 +24,6 @@ from adlro.core.tables import (
 )
 from adlro.decide.choosing import best_spot, hopeless, shortest
 
-# ---- who is worth a try ------------------------------------------------------------------------------------------
-
 
 class Pick(NamedTuple):
     """A site for a job: the less, the better."""
