@@ -20,9 +20,10 @@ from adlro.normalise.pack import pack, pack_jobs
 from adlro.simulate.simulator import Settings as World
 from adlro.simulate.simulator import simulate
 
+V100 = "v100-sxm2-16gb"
 FAMILIES = ("simulation", "learning", "data")
 CLUSTER = replace(
-    load_cluster("paper16"), affinity={"simulation": ("v100",), "learning": ("v100", "t4"), "data": ("mi50",)}
+    load_cluster("paper16"), affinity={"simulation": (V100,), "learning": (V100, "t4"), "data": ("mi50",)}
 )
 """With a map of its own: a daemon does not know the families of jobs that are still to come."""
 
