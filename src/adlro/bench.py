@@ -27,7 +27,8 @@ from adlro.core.rules import dequeue, in_queue, release
 from adlro.core.tables import Jobs, View
 from adlro.core.toml import nearest
 from adlro.decide.catalogue import find_policy
-from adlro.experiment import load_jobs, load_scenario, named_as_in
+from adlro.experiment.instance import load_jobs
+from adlro.experiment.scenario import load_scenario, named_as_in
 from adlro.normalise.pack import Plan, pack
 
 GAVEL_JOBS_PER_CPU_S: Final = 43.0
@@ -345,7 +346,7 @@ def predicted_s(count: int, method: str = "habits") -> float:
 
 def read_and_packed_s(path: Path, rows: int) -> float:
     """Seconds from a file to a table that the simulator can play, the least of a few."""
-    from adlro.experiment import read_trace
+    from adlro.experiment.traces import read_trace
     from adlro.ingest.traces.tabulate import TraceOptions
 
     plan = load_scenario("paper16", "paper", 1).plan

@@ -19,8 +19,8 @@ from adlro.act.simulator import simulate
 from adlro.core.tables import DONE, DOWN, FUTURE, JOB, NOBODY, RUN, STARTED, UP, View, records
 from adlro.decide.catalogue import find_policy
 from adlro.decide.outlook import IDLE
-from adlro.experiment import draw as draw_instance
-from adlro.experiment import load_scenario
+from adlro.experiment.instance import draw as draw_instance
+from adlro.experiment.scenario import load_scenario
 from adlro.learn.batch import BY_CHANCE, Batch, in_parts, make_batch, spare_row, start_all, step
 from adlro.learn.envs import Draw, Seen
 from adlro.learn.worlds import World, make_world, random_worlds, stack

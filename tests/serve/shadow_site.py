@@ -5,7 +5,8 @@ from typing import Final
 
 from adlro.core.ports import JobState, LiveJob, Part
 from adlro.decide.catalogue import find_policy
-from adlro.experiment import draw, load_scenario, play_out, unused
+from adlro.experiment.instance import draw, play_out, unused
+from adlro.experiment.scenario import load_scenario
 from adlro.measure.events import stretches
 from adlro.normalise.pack import unpack_job
 from adlro.serve.shadow import Record

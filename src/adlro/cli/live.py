@@ -14,9 +14,10 @@ from rich.text import Text
 from adlro.cli.asking import Daemon, Where, in_path, printable
 from adlro.cli.lists import Json
 from adlro.cli.options import spread
-from adlro.cli.output import fitted, plain_table, print_json, show_list, stdout
+from adlro.cli.output import fitted, print_json, show_list, stdout
 from adlro.cli.trace import length
 from adlro.core.errors import UsageError
+from adlro.measure.text import plain_table
 from adlro.serve.words import clock, day, moment
 
 if TYPE_CHECKING:

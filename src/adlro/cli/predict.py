@@ -64,7 +64,7 @@ def predict(
 def evaluated(path: str, method: str | None, as_json: bool, reading: Reading) -> None:
     """Print how well the methods predict the jobs of a trace."""
     from adlro import prediction
-    from adlro.experiment import read_trace
+    from adlro.experiment.traces import read_trace
 
     if method is None:
         methods = [one for one in prediction.METHODS if prediction.available(one)]
@@ -107,7 +107,7 @@ def row(name: str, values: dict[str, Any]) -> tuple[str, ...]:
 def predicted(history: str, job: str, method: str | None, as_json: bool, reading: Reading) -> None:
     """Print the prediction of one job."""
     from adlro import prediction
-    from adlro.experiment import read_text, read_trace
+    from adlro.experiment.traces import read_text, read_trace
 
     chosen = prediction.find_method(method or prediction.DEFAULT)
     asked = prediction.read_job(read_text(job, "job file"), job)

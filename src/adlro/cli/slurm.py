@@ -44,7 +44,7 @@ def check(
 
     from rich.text import Text
 
-    from adlro.cli.output import plain_table
+    from adlro.measure.text import plain_table
     from adlro.serve.slurm_setup import check as findings_of
 
     findings = findings_of(options_of(rest, user, jwt_file, conf, partition, types))

@@ -77,6 +77,14 @@ def load_policy(where: str) -> Policy:
     if not callable(thing):
         names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise CatalogueError(f"{path_text}: no function {name!r}.{nearest(name, names)}")
+    return policy_of(thing, name, where)
+
+
+def policy_of(thing: Callable[..., Any], name: str, where: str) -> Policy:
+    """The policy of a function: `choose(view)` or `score(job, site, pair, now)`, compiled or plain.
+
+    `where` says in error messages which function it is.
+    """
     plain = getattr(thing, "py_func", thing)
     summary = (inspect.getdoc(plain) or "a policy of your own").splitlines()[0]
     parameters = len(inspect.signature(plain).parameters)
@@ -89,7 +97,8 @@ def load_policy(where: str) -> Policy:
         build = compiled_choose if parameters == 1 else compiled_score
         return Policy(name, summary, choose=compiled_now(where, lambda allocating: build(thing, allocating)))
     choose = thing if parameters == 1 else plain_score(where, thing)
-    return Policy(name, summary, make=lambda view, seed: guarded(where, choose))
+    file = getattr(getattr(plain, "__code__", None), "co_filename", "")
+    return Policy(name, summary, make=lambda view, seed: guarded(where, Path(file), choose))
 
 
 def run_file(path: Path) -> ModuleType:
@@ -180,9 +189,8 @@ def plain_score(where: str, score: Callable[..., float]) -> Choose:
     return choose
 
 
-def guarded(where: str, choose: Choose) -> Choose:
-    """The same plain policy, whose mistakes are told as the user's mistakes."""
-    path = Path(where.partition(":")[0])
+def guarded(where: str, path: Path, choose: Choose) -> Choose:
+    """The same plain policy, whose mistakes are told as the user's mistakes, with the line of the user's file."""
 
     def ask(view: View) -> Choice:
         try:

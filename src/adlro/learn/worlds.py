@@ -82,7 +82,8 @@ def make_world(
 
 def worlds_of(cluster: str, workload: str, count: int, seed: int) -> list[World]:
     """Worlds of a given cluster, by name or file, with other jobs of a workload in each; a trace makes one world."""
-    from adlro.experiment import draw, load_scenario
+    from adlro.experiment.instance import draw
+    from adlro.experiment.scenario import load_scenario
 
     scenario = load_scenario(cluster, workload, None)
     if not scenario.varies:

@@ -22,7 +22,7 @@ from adlro.catalogue.gpus import find_gpu
 from adlro.core.errors import CatalogueError, StoreError, TraceError
 from adlro.core.ports import ENDED, Backend, JobState, LiveJob, Part
 from adlro.core.records import CPU_ONLY, Cluster, Job
-from adlro.experiment import family_rule
+from adlro.experiment.traces import family_rule
 from adlro.ingest.traces.cells import Cells, clock_time, header_of, read_cells
 from adlro.ingest.traces.slurm import TYPED_GPUS, gpus_in, memory_gb, model_in
 from adlro.ingest.traces.source import open_source

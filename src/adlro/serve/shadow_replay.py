@@ -28,7 +28,8 @@ from adlro.core.tables import DONE, NOBODY, QUEUED, REFUSED, START, STARTED, Cho
 from adlro.decide.catalogue import find_policy
 from adlro.decompose.following import P50, as_they_came, traits_of
 from adlro.decompose.habits import Habits
-from adlro.experiment import named_as_in, unused
+from adlro.experiment.instance import unused
+from adlro.experiment.scenario import named_as_in
 from adlro.measure.statistics import against
 from adlro.normalise.pack import Plan, pack, pack_jobs, plan_cluster
 from adlro.serve.shadow import Record
