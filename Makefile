@@ -10,31 +10,80 @@ TESTS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test format bench clean
+# The stages of `make test`, in order; each is also a target of its own. A new stage needs three things: its name here,
+# the tool it runs (TOOL_name), and a target below.
+STAGES := setup parts style types layers docs compile pytest
+TOOL_setup := pip
+TOOL_parts := scripts/test_parts.sh
+TOOL_style := ruff
+TOOL_types := mypy
+TOOL_layers := lint-imports
+TOOL_docs := mkdocs
+TOOL_compile := adlro
+TOOL_pytest := pytest
+
+.PHONY: help demo test $(STAGES) docs wheel format bench clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo    compare the policies on the paper's cluster and print Table 1, ours"
-	@echo "make test    style, types, layers, tests (TESTS=tests/act for some of them, WORKERS=8 for more processes)"
-	@echo "make format  put the code into the house's format"
+	@echo "make test    run all checks: $(STAGES)"
+	@echo "             (TESTS=tests/live runs some of the tests, WORKERS=8 uses more processes)"
+	@echo "make types   run one stage of make test alone; likewise for the others"
+	@echo "make docs    build the documents as a site, into site/"
+	@echo "make wheel   build the wheel into dist/"
+	@echo "make format  format the code"
 	@echo "make bench   measure speed and memory"
 	@echo "make clean   remove the virtual environment and every cache in this folder"
 
 demo: .venv/.demo
 	$(BIN)/adlro compare --cluster paper16 --workload paper --seeds 10
 
-# First what takes longest to compile, on two cores: it goes into the cache that the parallel tests then share.
-test: .venv/.dev
+test:
+	@for stage in $(foreach stage,$(STAGES),$(stage):$(TOOL_$(stage))); do \
+	    name=$${stage%%:*} begin=$$(date +%s); \
+	    echo "make test: stage '$$name' ($${stage#*:})"; \
+	    $(MAKE) --no-print-directory GOAL=test $$name || { \
+	        echo "make test: stage '$$name' failed ($${stage#*:}), see above. Rerun it alone with: make $$name" >&2; exit 1; }; \
+	    echo "make test: stage '$$name' passed in $$(($$(date +%s) - begin)) s"; \
+	done
+	@echo "make test: all stages passed"
+
+setup: .venv/.dev
+
+parts:
 	scripts/test_parts.sh
+
+style: .venv/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: .venv/.dev
 	$(BIN)/mypy
+
+layers: .venv/.dev
 	$(BIN)/lint-imports --no-logo
+
+# The site, into site/; a dead link or a page without a place in the menu is an error.
+docs: .venv/.dev
+	$(BIN)/mkdocs build --strict -q -d site
+
+# Compile what takes longest, on two cores, into the cache that the parallel tests then share.
+compile: .venv/.dev
 	@echo "Compiling (some minutes the first time) …"
-	@$(BIN)/adlro compare --policies sjf,multifactor,adlro,adlro-lookahead --jobs 20 --seeds 1 --json >/dev/null & \
-	    folder=$$(mktemp -d); $(BIN)/adlro train --quick --steps 256 --set environments=32 --set worlds=4 \
-	    --set exam_environments=2 --set exam_jobs=16 --out $$folder/out --json >/dev/null 2>&1; rm -rf $$folder; wait
+	@folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
+	$(BIN)/adlro compare --policies sjf,multifactor,adlro,adlro-lookahead --jobs 20 --seeds 1 --json \
+	    >/dev/null 2>"$$folder/compare" & compare=$$!; \
+	$(BIN)/adlro train --quick --steps 256 --set environments=32 --set worlds=4 --set exam_environments=2 \
+	    --set exam_jobs=16 --out "$$folder/out" --json >/dev/null 2>"$$folder/train"; trained=$$?; \
+	wait $$compare || { cat "$$folder/compare" >&2; exit 1; }; \
+	[ $$trained = 0 ] || { cat "$$folder/train" >&2; exit 1; }
+
+pytest: .venv/.dev
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(TESTS)
+
+wheel: | .venv/bin/pip
+	$(BIN)/python -m pip wheel -q --no-deps -w dist .
 
 format: .venv/.dev
 	$(BIN)/ruff check --fix .
@@ -44,7 +93,7 @@ bench: .venv/.demo
 	$(BIN)/adlro bench
 
 clean:
-	rm -rf .venv .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist src/*.egg-info
+	rm -rf .venv .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist site src/*.egg-info
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps say which extras are in, and that they are newer than what was asked for.
@@ -61,7 +110,7 @@ clean:
 .venv/bin/pip:
 	@if ! '$(PYTHON)' -c '$(SUITS)' 2>/dev/null; then \
 	    echo "adlro needs Python 3.11 or 3.12; '$(or $(PYTHON),python3)' answers: $$('$(or $(PYTHON),python3)' -V 2>&1 | head -n 1)" >&2; \
-	    echo "Install one of them, then run: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; \
+	    echo "Install one of them, then run: make PYTHON=python3.12 $(or $(GOAL),$(MAKECMDGOALS))" >&2; \
 	    exit 1; \
 	fi
 	'$(PYTHON)' -m venv .venv

@@ -13,17 +13,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from adlro.act.simulator import Settings, simulate
 from adlro.catalogue.clusters import load_cluster
 from adlro.catalogue.speeds import speed_of
 from adlro.catalogue.workloads import workload_text
 from adlro.core.policy import Choose, Policy, waiting
 from adlro.core.records import Job
 from adlro.core.tables import DONE, FINISHED, Choice, Jobs, View
-from adlro.decide import allox, baselines, gavel
+from adlro.decide.rules import allox, baselines, gavel
 from adlro.ingest.synthetic import generate
 from adlro.ingest.workload_file import load_workload
 from adlro.normalise.pack import pack, pack_jobs, plan_cluster
+from adlro.simulation.simulator import Settings, simulate
 
 MEASURED = 500
 MEAN_GAP_S = 600.0

@@ -1,4 +1,4 @@
-"""What the learned policies reach, against every baseline: the tables of "The learned policies" in docs/results.md.
+"""What the learned policies reach, against every baseline: the tables of docs/results/learned.md.
 
     python scripts/learned.py paper16 --first-seed 7000 --seeds 12      # one set, on seeds to tune on
     python scripts/learned.py all --keep out/                           # the final tables, on seeds not used yet

@@ -30,12 +30,12 @@ import numpy as np
 
 from adlro.core.tables import Floats
 from adlro.decide.catalogue import find_policy
-from adlro.decompose.following import SHORTEST_S, seconds_of, units_of
 from adlro.experiment.compare import judge
 from adlro.experiment.instance import Instance, draw
 from adlro.experiment.scenario import load_scenario
 from adlro.ingest.traces.tabulate import TraceOptions
 from adlro.measure.statistics import holm, wilcoxon_p
+from adlro.predict.following import SHORTEST_S, seconds_of, units_of
 
 ROOT: Final = Path(__file__).parent.parent
 TRACES: Final = os.environ.get("ADLRO_TRACES", str(ROOT.parent / "shared" / "traces"))
@@ -165,8 +165,8 @@ Order = Callable[[Floats, Floats, np.random.Generator], Floats]
 """What is told, from the limits and the runtimes in s."""
 
 ORDERS: Final[dict[str, Order]] = {
-    "limit; equal ones by chance": lambda limit, ran, rng: limit * np.exp(A_LITTLE * rng.standard_normal(len(ran))),
-    "limit; equal ones by the truth": lambda limit, ran, rng: limit * ran**A_LITTLE,
+    "limit; ties broken at random": lambda limit, ran, rng: limit * np.exp(A_LITTLE * rng.standard_normal(len(ran))),
+    "limit; ties broken by the truth": lambda limit, ran, rng: limit * ran**A_LITTLE,
     "truth, with a log-normal error of 2": lambda limit, ran, rng: ran * np.exp(2.0 * rng.standard_normal(len(ran))),
     "truth, with a log-normal error of 1": lambda limit, ran, rng: ran * np.exp(rng.standard_normal(len(ran))),
     "truth": lambda limit, ran, rng: ran,

@@ -1,11 +1,11 @@
-"""The comparisons behind docs/results.md: run them again, print their tables as Markdown.
+"""The comparisons behind docs/results/: run them again, print their tables as Markdown.
 
     python scripts/results.py                     # what there is
     python scripts/results.py philly              # one of them, a minute to half an hour
     python scripts/results.py philly --show       # only the commands that it runs
     python scripts/results.py all --keep out/     # all of them; what is in out/ already is not run again
     python scripts/results.py all --slow none     # without the policies that take long
-    python scripts/results.py philly --keep out/ --write      # put the table into docs/results.md too
+    python scripts/results.py philly --keep out/ --write      # put the table into its page of docs/results/ too
 
 Traces are looked for in ../shared/traces, or in the folder that ADLRO_TRACES names. Every table is made from the JSON
 of `adlro compare --json`. Slow policies are run apart from the others, each under a time limit: they meet the same
@@ -35,7 +35,7 @@ from adlro.measure.numbers import MISSING, change, counted, number, percent, uni
 from adlro.measure.statistics import Against, against, mean_intervals
 
 ROOT: Final = Path(__file__).parent.parent
-DOCUMENT: Final = ROOT / "docs/results.md"
+PAGES: Final = ROOT / "docs/results"
 TRACES: Final = os.environ.get("ADLRO_TRACES", "../shared/traces")
 
 PHILLY: Final = "philly/philly_until_2017-10-31.csv.xz"
@@ -55,7 +55,7 @@ SIA_SLOWDOWNS: Final = {"sia/cifar10": 1.8} | dict.fromkeys(
 SLOWED_POLICIES: Final = ("fcfs-easy", "srtf", "eft-reserving", "gavel-maxmin", "gavel-maxsum", "gavel-makespan")
 
 LEARNED: Final = tuple(policy.name for policy in policies() if policy.name.startswith("adlro"))
-"""They have a section of their own in the document; here they run only if --slow names them."""
+"""They have a page of their own, docs/results/learned.md; here they run only if --slow names them."""
 
 SLOW: Final = (
     *(policy.name for policy in policies() if policy.name.startswith(("gavel-", "allox", "lookahead-"))),
@@ -423,25 +423,29 @@ def as_good(other: Against | None) -> str:
 
 
 def write(name: str, markdown: str) -> None:
-    """Put a table between its two marks in the document."""
-    text = DOCUMENT.read_text(encoding="utf-8")
+    """Put a table between its two marks in the page that has them."""
     begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-    if begin not in text or end not in text:
-        raise SystemExit(f"{DOCUMENT.name} has no place for {name}: expected the lines {begin} and {end} in it.")
-    before, rest = text.split(begin)
-    DOCUMENT.write_text(f"{before}{begin}\n{markdown}\n{end}{rest.split(end)[1]}", encoding="utf-8")
+    pages = {page: page.read_text(encoding="utf-8") for page in sorted(PAGES.glob("*.md"))}
+    found = [page for page, text in pages.items() if begin in text and end in text]
+    if len(found) != 1:
+        raise SystemExit(
+            f"{len(found)} pages of docs/results/ have a place for {name}; expected one page with the lines "
+            f"{begin} and {end}. Add them where the table should stand."
+        )
+    before, rest = pages[found[0]].split(begin)
+    found[0].write_text(f"{before}{begin}\n{markdown}\n{end}{rest.split(end)[1]}", encoding="utf-8")
 
 
 def main() -> None:
     """Print the tables that are asked for."""
-    parser = argparse.ArgumentParser(description="The comparisons of docs/results.md")
+    parser = argparse.ArgumentParser(description="The comparisons of docs/results/")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(EXPERIMENTS)}, or all")
     parser.add_argument("--keep", metavar="DIR", help="keep the JSON here, and do not run again what is there")
     parser.add_argument(
         "--slow", default="all", metavar="NAMES", help="slow policies to run: all (default), none, names"
     )
     parser.add_argument("--show", action="store_true", help="print the commands, run nothing")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/results.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into their pages of docs/results/")
     options = parser.parse_args()
     names = list(EXPERIMENTS) if options.names == ["all"] else options.names
     for name in names:

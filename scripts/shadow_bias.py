@@ -16,11 +16,11 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.serve.shadow_site import watched  # noqa: E402
+from tests.backends.shadow.shadow_site import watched  # noqa: E402
 
+from adlro.backends.shadow.replay import Prepared, Times, happened, in_system, prepared, under  # noqa: E402
 from adlro.core.tables import Floats  # noqa: E402
 from adlro.decide.catalogue import find_policy  # noqa: E402
-from adlro.serve.shadow_replay import Prepared, Times, happened, in_system, prepared, under  # noqa: E402
 
 SITES = ("fcfs-easy", "multifactor", "sjf")
 LOADS = (0.7, 0.9)

@@ -174,7 +174,7 @@ class Daemon:
             f"tick_s = {settings.tick_s}\n"
             '[backend]\nkind = "slurm"\n'
             f'[slurm]\nrest = "unix:{lab.socket}"\nconf = "{lab.environment["SLURM_CONF"]}"\n'
-            f'partitions = ["{PARTITION}"]\ntimeout_s = 5.0\n'
+            f'partitions = ["{PARTITION}"]\ntimeout_s = 7.0\n'
             f'[policy]\nname = "{settings.policy}"\n'
             f'[store]\nurl = "sqlite:{self.folder}/adlro.db"\n'
             f'[api]\nport = {self.port}\nauth = "off"\n'

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from adlro.act.simulated import ByHand
-from adlro.serve.config import Config, load_config
-from adlro.serve.daemon import Daemon, Parts
-from adlro.serve.demo import demo_backend
-from adlro.serve.opening import open_memory, open_orchestrator
+from adlro.backends.simulated.backend import ByHand
+from adlro.backends.simulated.demo import demo_backend
+from adlro.daemon.config import Config, load_config
+from adlro.daemon.daemon import Daemon, Parts
+from adlro.daemon.opening import open_memory, open_orchestrator
 
 HOUR_S = 3600.0
 

@@ -11,8 +11,6 @@ from tests import reference
 from tests.reference import Answer, Event, Sight
 from tests.strategies import Scenario
 
-from adlro.act.simulator import Outcome, Settings, prepare
-from adlro.act.simulator import simulate as simulate_compiled
 from adlro.core.compiled import compiled, widened
 from adlro.core.engine import LOG_FULL, Truth, play
 from adlro.core.policy import Policy
@@ -41,6 +39,8 @@ from adlro.core.tables import (
     records,
 )
 from adlro.normalise.pack import Plan, pack, pack_disturbances, pack_jobs, plan_cluster
+from adlro.simulation.simulator import Outcome, Settings, prepare
+from adlro.simulation.simulator import simulate as simulate_compiled
 
 # ---- running ------------------------------------------------------------------------------------------------------
 

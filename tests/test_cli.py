@@ -167,6 +167,7 @@ def test_bench_prints_what_was_measured_next_to_its_floor(
 
     module = ModuleType("adlro.bench")
     module.run_bench = run_bench  # type: ignore[attr-defined]
+    module.check_names = lambda only: None  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "adlro.bench", module)
     assert run(["bench", "--only", "simulate-paper16", "--only", "lp-round-64"]) == 0
     shown = capsys.readouterr().out
@@ -174,6 +175,26 @@ def test_bench_prints_what_was_measured_next_to_its_floor(
     assert "read-lcg was left out: it is not there." in shown
     assert asked == [("simulate-paper16", "lp-round-64")]
     assert answer(capsys, "bench")["results"][0]["floor"] == 1e6
+
+
+def test_bench_refuses_an_unknown_name_before_it_measures_anything(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[str] = []
+
+    def bench_nothing() -> str:
+        measured.append("lp")
+        return "there is nothing to measure"
+
+    monkeypatch.setattr("adlro.bench.BENCHES", {"lp-round-64": bench_nothing})
+    assert run(["bench", "--only", "lp-round-64", "--only", "lp-round-65"]) == 2
+    told = capsys.readouterr()
+    assert told.err.splitlines() == [
+        "adlro: --only: no measurement 'lp-round-65'. Did you mean 'lp-round-64'? Expected one of: lp-round-64."
+    ]
+    assert measured == []
+    assert run(["bench", "--only", "lp-round-64"]) == 0
+    assert measured == ["lp"]
 
 
 @pytest.mark.parametrize(

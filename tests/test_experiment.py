@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from adlro.act.simulator import Settings
 from adlro.catalogue.clusters import load_cluster
 from adlro.catalogue.workloads import workload_text
 from adlro.core.errors import CatalogueError, ConfigError, PolicyError, UsageError
@@ -18,6 +17,7 @@ from adlro.experiment.instance import load_jobs, run_one
 from adlro.experiment.scenario import Hazards, Scenario, find_workload, load_scenario, named_as_in
 from adlro.measure.metrics import measure
 from adlro.normalise.pack import pack_jobs
+from adlro.simulation.simulator import Settings
 
 JOBS = 60
 

@@ -9,11 +9,13 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import yaml
 
 import adlro
 
 ROOT = Path(__file__).parent.parent
 LARGEST_FILE = 2_000_000  # bytes
+KINDS_OF_CHANGE = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}  # of Keep a Changelog
 
 # Written so that this file does not match itself.
 PATH_OF_ONE_MACHINE = re.compile(r"(?<![\w.~-])/(?:home|root|work|Users)/\w+")
@@ -72,6 +74,51 @@ def test_the_version_is_the_same_everywhere_and_in_the_changelog() -> None:
     assert adlro.__version__ == version
     assert metadata.version("adlro") == version
     assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text()
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
+
+
+def test_the_changelog_has_one_section_for_each_version_and_kind_newest_first() -> None:
+    sections = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1:]
+    assert sections[0].startswith("[Unreleased]\n")
+    titles = [re.match(r"\[(\d+)\.(\d+)\.(\d+)\] - \d{4}-\d\d-\d\d\n", section) for section in sections[1:]]
+    assert all(titles)
+    versions = [tuple(map(int, title.groups())) for title in titles if title]
+    assert versions == sorted(set(versions), reverse=True)
+    for section in sections:
+        kinds = re.findall(r"^### (.+)$", section, re.MULTILINE)
+        assert len(kinds) == len(set(kinds))
+        assert set(kinds) <= KINDS_OF_CHANGE
+
+
+def test_workflows_and_hooks_call_make_targets_and_scripts_that_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([\w-]+):(?!=)", makefile, re.MULTILINE))
+    files = [*(ROOT / ".github/workflows").glob("*.yml"), ROOT / ".pre-commit-config.yaml"]
+    lines = [line for file in files for line in commands_in(yaml.safe_load(file.read_text()))]
+    called = {line.split()[1] for line in lines if line.startswith("make ")}
+    assert called >= {"docs", "layers", "style", "types", "wheel"}
+    assert called <= targets
+    scripts = {word for line in lines for word in re.findall(r"(?:scripts|\.ci)/\S+", line)}
+    assert scripts >= {".ci/run", "scripts/commit_subject.py"}
+    assert [script for script in scripts if not (ROOT / script).is_file()] == []
+
+
+def test_the_tested_pythons_are_the_ones_that_the_package_promises() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    promised = [text.rsplit(" ", 1)[1] for text in project["classifiers"] if ":: Python :: 3." in text]
+    for name in ("test", "wheel"):
+        workflow = yaml.safe_load((ROOT / f".github/workflows/{name}.yml").read_text())
+        assert workflow["jobs"][name]["strategy"]["matrix"]["python"] == promised
+
+
+def commands_in(node: object) -> list[str]:
+    """The lines of every `run` of a workflow, or `entry` of a hook."""
+    if isinstance(node, list):
+        return [line for item in node for line in commands_in(item)]
+    if not isinstance(node, dict):
+        return []
+    own = [line.strip() for key in ("run", "entry") for line in str(node.get(key, "")).splitlines()]
+    return own + [line for value in node.values() for line in commands_in(value)]
 
 
 def test_every_dependency_has_a_pinned_version() -> None:

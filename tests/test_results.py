@@ -1,4 +1,4 @@
-"""What scripts/results.py makes of comparisons, and that docs/results.md has a place for each."""
+"""What scripts/results.py makes of comparisons, and that docs/results/ has a place for each."""
 
 import importlib.util
 import json
@@ -80,11 +80,24 @@ def test_what_is_kept_is_not_run_again(results: ModuleType, tmp_path: Path, monk
 
 
 def test_every_table_of_the_document_comes_from_an_experiment_and_is_there(results: ModuleType) -> None:
-    document = (ROOT / "docs/results.md").read_text(encoding="utf-8")
+    document = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs/results").glob("*.md"))
     for name in results.EXPERIMENTS:
         begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
         assert document.count(begin) == document.count(end) == 1, name
         assert "| `fcfs-" in document.split(begin)[1].split(end)[0], name
+
+
+def test_a_table_is_written_between_its_marks_and_nowhere_else(
+    results: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "PAGES", tmp_path)
+    (tmp_path / "a.md").write_text("before\n<!-- philly -->\nold\n<!-- end of philly -->\nafter\n")
+    (tmp_path / "b.md").write_text("<!-- sia -->\nold\n<!-- end of sia -->\n")
+    results.write("philly", "new")
+    assert (tmp_path / "a.md").read_text() == "before\n<!-- philly -->\nnew\n<!-- end of philly -->\nafter\n"
+    assert "old" in (tmp_path / "b.md").read_text()
+    with pytest.raises(SystemExit, match=r"0 pages .* place for kth"):
+        results.write("kth", "new")
 
 
 @pytest.mark.parametrize(("file", "gpus"), [("supercloud.toml", 32), ("kth_sp2.toml", 100)])

@@ -19,7 +19,6 @@ import numba
 import numpy as np
 
 import adlro
-from adlro.act.simulator import Settings, simulate
 from adlro.catalogue.speeds import speed_of
 from adlro.core.compiled import compiled
 from adlro.core.errors import UsageError
@@ -30,6 +29,7 @@ from adlro.decide.catalogue import find_policy
 from adlro.experiment.instance import load_jobs
 from adlro.experiment.scenario import load_scenario, named_as_in
 from adlro.normalise.pack import Plan, pack
+from adlro.simulation.simulator import Settings, simulate
 
 GAVEL_JOBS_PER_CPU_S: Final = 43.0
 """What Gavel's own simulator did on two shared cores, FIFO on 108 GPUs at one job in 600 s."""
@@ -61,21 +61,27 @@ class Result:
         return self.value <= self.floor if self.less_is_better else self.value >= self.floor
 
 
-def run_bench(progress: Progress, only: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Measure everything, or only what is named."""
+def check_names(only: tuple[str, ...]) -> None:
+    """Refuse a name that is not a measurement."""
     for name in only:
         if name not in BENCHES:
-            raise UsageError(f"no measurement {name!r}.{nearest(name, BENCHES)} There are: {', '.join(BENCHES)}.")
+            raise UsageError(
+                f"--only: no measurement {name!r}.{nearest(name, BENCHES)} Expected one of: {', '.join(BENCHES)}."
+            )
+
+
+def run_bench(progress: Progress, only: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Measure everything, or only what is named."""
+    check_names(only)
     results: list[Result] = []
     skipped: list[dict[str, str]] = []
-    for name, bench in BENCHES.items():
-        if not only or name in only:
-            progress(name)
-            found = bench()
-            if isinstance(found, str):
-                skipped.append({"name": name, "why": found})
-            else:
-                results.append(Result(name, *found))
+    for name in [name for name in BENCHES if not only or name in only]:
+        progress(name)
+        found = BENCHES[name]()
+        if isinstance(found, str):
+            skipped.append({"name": name, "why": found})
+        else:
+            results.append(Result(name, *found))
     rows = [{**asdict(result), "met": result.met} for result in results]
     return {"machine": machine(), "results": rows, "skipped": skipped}
 
@@ -227,7 +233,7 @@ def bench_gavel108() -> Measured:
 
 def bench_lp_round() -> Measured:
     """One round of an LP policy on a full cluster with a queue."""
-    from adlro.decide.gavel import solve_round  # SciPy's solver takes a while to import
+    from adlro.decide.rules.gavel import solve_round  # SciPy's solver takes a while to import
 
     view = busy_view("sia64", "sia-philly", waiting=40)
     times = []
@@ -241,8 +247,8 @@ def bench_lp_round() -> Measured:
 
 def busy_view(cluster: str, workload: str, waiting: int) -> View:
     """A cluster in the middle of a run: all jobs submitted at once, as many as fit running, some waiting."""
-    from adlro.act.simulator import prepare
     from adlro.core.engine import DECIDE, advance, apply
+    from adlro.simulation.simulator import prepare
 
     plan, jobs = drawn(cluster, workload, 100 + waiting)
     jobs.table.submit = 0.0
@@ -322,8 +328,8 @@ def bench_recall_1000() -> Measured:
 
 def predicted_s(count: int, method: str = "habits") -> float:
     """CPU seconds of predicting so many jobs from what a hundred thousand others taught, the least of a few."""
-    from adlro.decompose.following import seconds_of, text_hash, traits_of
-    from adlro.prediction import find_method
+    from adlro.predict.evaluate import find_method
+    from adlro.predict.following import seconds_of, text_hash, traits_of
 
     learnt = 100_000
     jobs = load_jobs("paper", 0, learnt + count)
@@ -365,9 +371,9 @@ def bench_env_steps() -> Measured:
 
     A training has groups too, of which one steps while the next is acted on.
     """
-    from adlro.learn.batch import BY_CHANCE, Batch, make_batch, step
-    from adlro.learn.envs import Draw
-    from adlro.learn.worlds import make_world, stack
+    from adlro.learn.worlds.batch import BY_CHANCE, Batch, make_batch, step
+    from adlro.learn.worlds.draw import make_world, stack
+    from adlro.learn.worlds.envs import Draw
 
     worlds = stack([make_world(*drawn("paper16", "paper", 2000))])
     how = Draw(0.9, 0.9, backlog=0, burst=0.0, sigma=0.0, jitter=0.0, failures=0.0, shaped=False)
@@ -554,12 +560,12 @@ def bench_serve_tick() -> Measured:
 
 def turns_of(policy: str) -> list[float]:
     """How long the turns took, with as many jobs waiting at each; the first ones, in which all is new, left out."""
-    from adlro.act.simulated import ByHand, Simulated
+    from adlro.backends.simulated.backend import ByHand, Simulated
     from adlro.catalogue.clusters import load_cluster
     from adlro.core.ports import JobState, Submission
     from adlro.core.records import Cluster, Gpus, Job, Link, Node
-    from adlro.serve.orchestrator import Orchestrator
-    from adlro.serve.store import open_store
+    from adlro.daemon.store import open_store
+    from adlro.live.turn import Orchestrator
 
     small = load_cluster("paper16")
     models = [group.model for node in small.nodes for group in node.gpus]

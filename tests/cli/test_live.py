@@ -19,9 +19,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from tests.serve.api_server import Place, serving
-from tests.serve.fake_service import FakeService, large_cluster
+from tests.api.api_server import Place, serving
+from tests.api.fake_service import FakeService, large_cluster
 
+from adlro.api.app import ApiSettings
 from adlro.cli.app import run
 from adlro.cli.asking import Daemon, Where
 from adlro.cli.live import predicted, seconds, short, start_in_words
@@ -29,7 +30,6 @@ from adlro.cli.output import fitted
 from adlro.core.errors import BackendError, UsageError
 from adlro.core.ports import JobState
 from adlro.measure.text import shortened
-from adlro.serve.api import ApiSettings
 
 WIDTH = 80
 

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.decompose.past import jobs_of
 from tests.ingest.traces.samples import SACCT
+from tests.predict.past import jobs_of
 
 from adlro.cli.app import run
 from adlro.ingest.traces.own import write_own
@@ -75,7 +75,7 @@ def test_a_history_of_sacct_can_be_learnt(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_the_picture_of_unbinding_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adlro.prediction.BUNDLED", (1, 64))
+    monkeypatch.setattr("adlro.predict.evaluate.BUNDLED", (1, 64))
     assert run(["predict", "--plot", str(tmp_path / "x.svg")]) == 0
     assert (tmp_path / "x.svg").read_text().startswith("<?xml")
 

@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.serve.shadow_site import watched
+from tests.backends.shadow.shadow_site import watched
 
-from adlro.act.dry_run import Note
+from adlro.backends.shadow.dry_run import Note
+from adlro.backends.shadow.record import Journal, Record
 from adlro.cli.app import run
 from adlro.core.ports import JobState
-from adlro.serve.shadow import Journal, Record
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_without_a_word_the_record_of_this_users_daemon_is_reported(
 
 
 def test_a_history_of_sacct_is_reported_without_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from tests.serve.test_shadow import SACCT
+    from tests.backends.shadow.test_record_and_replay import SACCT
 
     (tmp_path / "sacct.txt").write_text(SACCT)
     assert run(["shadow", "report", "--sacct", str(tmp_path / "sacct.txt"), "--cluster", "paper16"]) == 0

@@ -18,7 +18,6 @@ from tests.decide.conftest import Case, Fate, mixed_case, play, run
 from tests.reference import Event
 from tests.strategies import Scenario, scenarios
 
-from adlro.act.simulator import Outcome, simulate
 from adlro.core.engine import OVER, advance, apply
 from adlro.core.errors import PolicyError
 from adlro.core.policy import Choose, Policy
@@ -28,6 +27,7 @@ from adlro.decide import lookahead as looking
 from adlro.decide.catalogue import find_policy, policies
 from adlro.decide.lookahead import blank_world, by_runtime, known_jobs, lookahead
 from adlro.normalise.pack import pack, pack_disturbances, pack_jobs, plan_cluster
+from adlro.simulation.simulator import Outcome, simulate
 
 ROOT = Path(__file__).parent.parent.parent
 

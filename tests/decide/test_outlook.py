@@ -10,13 +10,13 @@ from tests.both import run_compiled
 from tests.decide.conftest import Case, Fate, run, scenario_of
 from tests.strategies import Scenario, scenarios
 
-from adlro.act.simulator import Settings, prepare
 from adlro.core.engine import DECIDE, advance, apply
 from adlro.core.rules import fits, has_room, in_queue
 from adlro.core.tables import FOREVER, NOBODY, START, WAIT, Choice, View
 from adlro.decide.catalogue import find_policy
 from adlro.decide.outlook import HEAD, IDLE, UNWISE, Outlook, is_worth_a_look, look, make_outlook, wisest
 from adlro.normalise.pack import pack, pack_disturbances, pack_jobs, plan_cluster
+from adlro.simulation.simulator import Settings, prepare
 
 V100, T4 = "v100", "t4"
 HALF_T4 = {"any": {V100: 1.0, T4: 0.5}}

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from adlro.decide.planes import PAIR_PLANES, POOL_PLANES, ROW_PLANES, WHOLE_PLANES
-from adlro.learn.network import PairNetwork, Sight
+from adlro.decide.network.planes import PAIR_PLANES, POOL_PLANES, ROW_PLANES, WHOLE_PLANES
+from adlro.learn.train.network import PairNetwork, Sight
 
 
 def observations(states: int, rows: int, pools: int, inside: Sight | None = None) -> Sight:

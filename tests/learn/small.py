@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
-from adlro.learn.config import Config, altered
-from adlro.learn.envs import Worlds
-from adlro.learn.evaluate import make_exam
-from adlro.learn.loop import Training, begin, rounds
-from adlro.learn.presets import Preset, find_preset
-from adlro.learn.world_file import save_worlds
-from adlro.learn.worlds import stack, worlds_of
+from adlro.learn.train.config import Config, altered
+from adlro.learn.train.evaluate import make_exam
+from adlro.learn.train.loop import Training, begin, rounds
+from adlro.learn.train.presets import Preset, find_preset
+from adlro.learn.worlds.draw import stack, worlds_of
+from adlro.learn.worlds.envs import Worlds
+from adlro.learn.worlds.file import save_worlds
 
 SMALL: dict[str, Any] = {
     "steps": 0, "episodes": 0, "environments": 8, "jobs": 12, "batch": 16, "memory": 16, "channels": 8, "layers": 1,

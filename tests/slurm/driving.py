@@ -8,9 +8,9 @@ from typing import Self
 
 from tests.slurm.lab import Lab
 
+from adlro.backends.slurm.backend import SlurmOptions, slurm_backend
 from adlro.core.ports import Answer, JobState, LiveJob, Order, Part, Snapshot, Submission
 from adlro.core.records import Job
-from adlro.serve.slurm import SlurmOptions, slurm_backend
 
 VOLTA, TURING, RADEON = "v100-sxm2-16gb", "t4", "mi50"
 SAY_WHERE = 'echo "$SLURMD_NODENAME ${CUDA_VISIBLE_DEVICES:-$ROCR_VISIBLE_DEVICES}"'

@@ -9,8 +9,8 @@ from typing import Final
 
 from tests.slurm.lab import Lab, running
 
-from adlro.serve.slurm import SlurmOptions
-from adlro.serve.slurm_setup import Setup, setup, site_now
+from adlro.backends.slurm.backend import SlurmOptions
+from adlro.backends.slurm.setup import Setup, setup, site_now
 
 NO_RULES: Final = """
 function slurm_job_submit(job, partitions, uid) return slurm.SUCCESS end

@@ -13,13 +13,13 @@ from tests.slurm.lab import MACHINES, Lab, Machine, running
 from tests.slurm.plugins import NO_RULES, put, with_plugin
 from typer.testing import CliRunner
 
+from adlro.backends.slurm.backend import slurm_backend, slurm_parts
+from adlro.backends.slurm.setup import check, features_of
 from adlro.cli.slurm import app
 from adlro.core.errors import UsageError
 from adlro.core.ports import ENDED, JobState, Part
 from adlro.core.records import Gpus
-from adlro.serve.config import load_config
-from adlro.serve.slurm import slurm_backend, slurm_parts
-from adlro.serve.slurm_setup import check, features_of
+from adlro.daemon.config import load_config
 
 A_USER = "nobody"
 """Somebody who is not the daemon."""
@@ -112,7 +112,7 @@ def test_release_all_gives_the_queue_back_with_the_daemon_dead_and_twice_does_no
 def test_release_all_leaves_the_queue_alone_while_the_daemon_answers(
     on_set_up: Driven, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from adlro.serve import slurm
+    from adlro.backends.slurm import backend as slurm
 
     held = on_set_up.lab.sbatch("sleep 0.2", "--gres=gpu:1")
     monkeypatch.setattr(slurm, "is_answered", lambda url: True)

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from tests.slurm.driving import RADEON, SAY_WHERE, TURING, VOLTA, Driven, options_of
 
+from adlro.backends.slurm.backend import slurm_backend
 from adlro.core.errors import BackendError
 from adlro.core.ports import ENDED, JobState, Order, Part, Setback
 from adlro.core.records import CPU_ONLY, WHOLE_GPU
-from adlro.serve.slurm import slurm_backend
 
 
 def test_the_cluster_is_read_with_its_models(driven: Driven) -> None:

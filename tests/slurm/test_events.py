@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.serve.daemons import until
+from tests.daemon.daemons import until
 from tests.slurm.lab import Lab, running
 
-from adlro.serve.config import load_config
-from adlro.serve.daemon import Daemon
-from adlro.serve.opening import open_parts
+from adlro.daemon.config import load_config
+from adlro.daemon.daemon import Daemon
+from adlro.daemon.opening import open_parts
 
 HELD = ("--gres=gpu:1", "--hold", "--comment=adlro:held")
 

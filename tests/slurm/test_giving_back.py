@@ -8,11 +8,11 @@ import pytest
 from tests.slurm.driving import options_of
 from tests.slurm.lab import Lab, running
 
+from adlro.backends.slurm.backend import give_back, slurm_backend
 from adlro.core.ports import LiveJob
-from adlro.serve.orchestrator import Orchestrator
-from adlro.serve.service import Alarm
-from adlro.serve.slurm import give_back, slurm_backend
-from adlro.serve.store import open_store
+from adlro.daemon.store import open_store
+from adlro.live.service import Alarm
+from adlro.live.turn import Orchestrator
 
 OURS = ("--hold", "--comment=my own words adlro:held")
 SHAPES: Mapping[str, tuple[str, ...]] = {

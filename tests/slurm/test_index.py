@@ -3,8 +3,8 @@
 from tests.slurm.driving import RADEON, SAY_WHERE, TURING, VOLTA, Driven, options_of
 from tests.slurm.lab import slurm_version
 
+from adlro.backends.slurm.backend import slurm_backend
 from adlro.core.ports import ENDED, JobState, Part
-from adlro.serve.slurm import slurm_backend
 
 
 def test_a_job_gets_the_devices_that_were_chosen(by_index: Driven) -> None:

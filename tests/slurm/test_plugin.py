@@ -12,10 +12,10 @@ from tests.parts import program
 from tests.slurm.lab import MACHINES, Lab, Machine, running
 from tests.slurm.plugins import NO_RULES, files_for, plugin_for, put, with_plugin
 
+from adlro.backends.slurm.backend import SlurmOptions, slurm_backend
+from adlro.backends.slurm.live import Rest
+from adlro.backends.slurm.setup import SiteNow, setup
 from adlro.core.ports import JobState, Order, Part
-from adlro.ingest.slurm_live import Rest
-from adlro.serve.slurm import SlurmOptions, slurm_backend
-from adlro.serve.slurm_setup import SiteNow, setup
 
 A_USER = "nobody"
 """Somebody who is not the daemon."""

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from tests.slurm.lab import Lab
 
+from adlro.backends.shadow.record import read_record, shadowed
+from adlro.backends.shadow.replay import report
+from adlro.backends.slurm.backend import SlurmOptions, slurm_backend
 from adlro.core.ports import JobState
-from adlro.serve.orchestrator import Orchestrator
-from adlro.serve.shadow import read_record, shadowed
-from adlro.serve.shadow_replay import report
-from adlro.serve.slurm import SlurmOptions, slurm_backend
-from adlro.serve.store import open_store
+from adlro.daemon.store import open_store
+from adlro.live.turn import Orchestrator
 
 JOBS = 40
 LONGEST_S = 90.0

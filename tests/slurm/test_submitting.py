@@ -13,13 +13,13 @@ from tests.slurm.driving import VOLTA, Driven, options_of
 from tests.slurm.lab import Lab
 from tests.slurm.plugins import NO_RULES, with_plugin
 
-from adlro.act.slurm import CommandWay
+from adlro.backends.slurm.backend import slurm_backend
+from adlro.backends.slurm.live import Commands
+from adlro.backends.slurm.orders import CommandWay
 from adlro.core.accounts import Account
 from adlro.core.errors import AccountError, BackendError, ConfigError
 from adlro.core.ports import ENDED, JobState, LiveJob, Part, Submission
 from adlro.core.records import Job
-from adlro.ingest.slurm_live import Commands
-from adlro.serve.slurm import slurm_backend
 
 PLACE = Part("volta0", VOLTA, 1)
 
@@ -136,7 +136,7 @@ def test_a_user_whose_sbatch_hangs_does_not_keep_others_waiting_again_and_again(
 
     with monkeypatch.context() as patch:
         patch.setattr(CommandWay, "submit", hang)
-        patch.setattr("adlro.act.slurm.HUNG_S", 0.0)
+        patch.setattr("adlro.backends.slurm.orders.HUNG_S", 0.0)
         with pytest.raises(BackendError, match="hand it in again"):
             by_socket.submit("id", user=ann.name)
     with pytest.raises(AccountError, match=r"hung while Slurm was up.*in (600|599) s"):

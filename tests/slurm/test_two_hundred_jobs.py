@@ -16,15 +16,15 @@ import pytest
 from tests.slurm.driving import options_of
 from tests.slurm.lab import Lab, running
 
+from adlro.backends.slurm.backend import slurm_backend
 from adlro.catalogue.families import REFERENCE
 from adlro.catalogue.gpus import find_gpu
 from adlro.catalogue.speeds import speed_of
 from adlro.core.ports import ENDED, JobState, LiveJob
 from adlro.core.records import Link, Placing
-from adlro.serve.orchestrator import Orchestrator
-from adlro.serve.service import Decision
-from adlro.serve.slurm import slurm_backend
-from adlro.serve.store import open_store
+from adlro.daemon.store import open_store
+from adlro.live.service import Decision
+from adlro.live.turn import Orchestrator
 
 JOBS = 200
 ARRIVALS_S = 18.0

@@ -394,9 +394,9 @@ def show_slurm(path: Path, as_json: bool, types: list[str] | None = None) -> Non
     """Print the nodes that Slurm reports as a cluster file."""
     from dataclasses import asdict
 
+    from adlro.backends.slurm.backend import SlurmOptions, naming_of
+    from adlro.backends.slurm.parse import cluster_toml, nodes_of, read_nodes
     from adlro.cli.slurm import pairs_of
-    from adlro.ingest.slurm import cluster_toml, nodes_of, read_nodes
-    from adlro.serve.slurm import SlurmOptions, naming_of
 
     text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8", errors="replace")
     found = read_nodes(text, str(path))

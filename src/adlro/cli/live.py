@@ -17,11 +17,11 @@ from adlro.cli.options import spread
 from adlro.cli.output import fitted, print_json, show_list, stdout
 from adlro.cli.trace import length
 from adlro.core.errors import UsageError
+from adlro.live.words import clock, day, moment
 from adlro.measure.text import plain_table
-from adlro.serve.words import clock, day, moment
 
 if TYPE_CHECKING:
-    from adlro.serve.tokens import TokenFile
+    from adlro.api.tokens import TokenFile
 
 STATES: Final = ("waiting", "placed", "running", "finished", "failed", "cancelled")
 LIVE: Final = ("running", "placed", "waiting")
@@ -413,8 +413,8 @@ def remove_token(
 
 def open_tokens(config: Path | None, file: Path | None) -> "TokenFile":
     """The file of tokens of the daemon with this config."""
-    from adlro.serve.config import load_config
-    from adlro.serve.tokens import TokenFile
+    from adlro.api.tokens import TokenFile
+    from adlro.daemon.config import load_config
 
     settings = load_config(config).api_settings()
     path = file or settings.tokens

@@ -26,4 +26,4 @@ def rules() -> None:
 
 def shipped(name: str) -> str:
     """A file that ships with the package."""
-    return files("adlro.serve").joinpath(FOLDER, name).read_text("utf-8")
+    return files("adlro.daemon").joinpath(FOLDER, name).read_text("utf-8")

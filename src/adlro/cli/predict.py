@@ -13,7 +13,7 @@ from adlro.cli.trace import check_picture, length
 from adlro.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from adlro.prediction import Prediction
+    from adlro.predict.evaluate import Prediction
 
 WIDTH = 720
 
@@ -63,8 +63,8 @@ def predict(
 
 def evaluated(path: str, method: str | None, as_json: bool, reading: Reading) -> None:
     """Print how well the methods predict the jobs of a trace."""
-    from adlro import prediction
     from adlro.experiment.traces import read_trace
+    from adlro.predict import evaluate as prediction
 
     if method is None:
         methods = [one for one in prediction.METHODS if prediction.available(one)]
@@ -106,8 +106,8 @@ def row(name: str, values: dict[str, Any]) -> tuple[str, ...]:
 
 def predicted(history: str, job: str, method: str | None, as_json: bool, reading: Reading) -> None:
     """Print the prediction of one job."""
-    from adlro import prediction
     from adlro.experiment.traces import read_text, read_trace
+    from adlro.predict import evaluate as prediction
 
     chosen = prediction.find_method(method or prediction.DEFAULT)
     asked = prediction.read_job(read_text(job, "job file"), job)
@@ -156,7 +156,7 @@ def show_prediction(found: "Prediction") -> None:
 def drawn(path: Path) -> None:
     """Draw the accuracy of unbinding to a file."""
     from adlro.measure.drawing import png, svg
-    from adlro.prediction import unbinding_figure, unbinding_table
+    from adlro.predict.evaluate import unbinding_figure, unbinding_table
 
     figure = unbinding_figure(unbinding_table())
     path.write_bytes(png(figure, WIDTH) if path.suffix == ".png" else svg(figure, WIDTH).encode())

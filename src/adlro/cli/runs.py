@@ -183,17 +183,19 @@ def simulate(
 
 def bench(
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="NAME", help="Measure only this; may be given several times.")
+        list[str] | None, typer.Option("--only", metavar="NAME", help="Measure only this; repeatable.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure speed and memory on this machine, next to what we promise."""
-    from adlro.bench import run_bench
+    from adlro.bench import check_names, run_bench
     from adlro.cli.tables import show_bench
 
+    chosen = tuple(only or ())
+    check_names(chosen)  # before anything is compiled or measured
     say_if_it_compiles()
     with progress("Measuring; this takes some minutes") as tell:
-        found = run_bench(lambda text: tell(text, 0), tuple(only or ()))
+        found = run_bench(lambda text: tell(text, 0), chosen)
     if as_json:
         print_json(found | {"version": __version__, "command": command()})
     else:

@@ -17,9 +17,9 @@ from adlro.core.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from adlro.serve.config import Config
-    from adlro.serve.service import State, Tick
-    from adlro.serve.warming import Progress, Tell, Warmed
+    from adlro.daemon.config import Config
+    from adlro.daemon.warming import Progress, Tell, Warmed
+    from adlro.live.service import State, Tick
 
 KINDS: Final = ("simulated", "local", "slurm", "shadow")
 DEMO: Final = {
@@ -82,7 +82,7 @@ def serve(
 
     Ends cleanly on SIGTERM, reads its config again on SIGHUP. Logs are JSON on stderr.
     """
-    from adlro.serve.config import example, load_config
+    from adlro.daemon.config import example, load_config
 
     if print_config:
         print(example(), end="")
@@ -106,9 +106,9 @@ def serve(
 def turn_once(config: "Config", as_json: bool) -> None:
     """One turn as the leader, printed."""
     from adlro.core.errors import StoreError
-    from adlro.serve.daemon import Daemon
-    from adlro.serve.opening import check, leadership_for, open_parts
-    from adlro.serve.warming import daemon_steps, warm
+    from adlro.daemon.daemon import Daemon
+    from adlro.daemon.opening import check, leadership_for, open_parts
+    from adlro.daemon.warming import daemon_steps, warm
 
     check(config)
     steps = [*daemon_steps([config.policy.name, config.policy.fallback])]
@@ -130,7 +130,7 @@ def turn_once(config: "Config", as_json: bool) -> None:
 
 def show(tick: "Tick", state: "State") -> None:
     """A turn in words."""
-    from adlro.serve.service import with_names
+    from adlro.live.service import with_names
 
     cluster = state.snapshot.cluster
     out = stdout()
@@ -156,9 +156,9 @@ def show(tick: "Tick", state: "State") -> None:
 
 def run(config: "Config", path: Path | None, flags: dict[str, Any], is_demo: bool) -> None:
     """The daemon with its API, until it is told to end."""
-    from adlro.serve.daemon import Daemon, obeying_signals
-    from adlro.serve.logs import LOGGER, set_up_logs
-    from adlro.serve.opening import answering, check, leadership_for, open_parts
+    from adlro.daemon.daemon import Daemon, obeying_signals
+    from adlro.daemon.opening import answering, check, leadership_for, open_parts
+    from adlro.process.logs import LOGGER, set_up_logs
 
     check(config)
     set_up_logs(config.log.level, config.secrets())
@@ -167,7 +167,7 @@ def run(config: "Config", path: Path | None, flags: dict[str, Any], is_demo: boo
 
     def warm(policies: "Sequence[str]", tell: "Tell", is_stopping: "Callable[[], bool]") -> "Warmed":
         """Compile what a daemon needs; where the log does not tell how far that is, stderr does."""
-        from adlro.serve.warming import warm_daemon
+        from adlro.daemon.warming import warm_daemon
 
         def tell_both(now: "Progress") -> None:
             tell(now)

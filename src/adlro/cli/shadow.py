@@ -12,8 +12,8 @@ from adlro.cli.trace import length
 from adlro.core.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
-    from adlro.serve.shadow import Record
-    from adlro.serve.shadow_replay import Affected, Changed, Line, Report
+    from adlro.backends.shadow.record import Record
+    from adlro.backends.shadow.replay import Affected, Changed, Line, Report
 
 OTHERS: Final = "fcfs-first-fit,fcfs,fcfs-easy"
 MOST_USERS: Final = 5
@@ -72,7 +72,7 @@ def report(
         )
     found = found_record(config, db, record, sacct, cluster, families)
     say_if_it_compiles()
-    from adlro.serve.shadow_replay import report as summed_up
+    from adlro.backends.shadow.replay import report as summed_up
 
     names = [name.strip() for name in others.split(",") if name.strip()]
     with progress("Replaying", len(names) + 3) as tell:
@@ -87,8 +87,8 @@ def found_record(
     config: Path | None, db: str | None, record: Path | None, sacct: str | None, cluster: str | None, families: str
 ) -> "Record":
     """The record that is asked for; that of this user's daemon if nothing is said."""
+    from adlro.backends.shadow.record import FILE, read_record, read_sacct_record, record_of_memory
     from adlro.catalogue.clusters import load_cluster
-    from adlro.serve.shadow import FILE, read_record, read_sacct_record, record_of_memory
 
     if sacct is not None:
         assert cluster is not None
@@ -96,7 +96,7 @@ def found_record(
     if record is not None:
         return read_record(record)
     if db is not None:
-        from adlro.serve.store import open_store, sqlite_path
+        from adlro.daemon.store import open_store, sqlite_path
 
         file = None if db.startswith(("postgresql:", "postgres:")) else sqlite_path(db)
         if file is not None and (beside := file.parent / FILE).exists():
@@ -110,7 +110,7 @@ def found_record(
             return record_of_memory(store, load_cluster(cluster), db)
         finally:
             store.close()
-    from adlro.serve.config import load_config
+    from adlro.daemon.config import load_config
 
     loaded = load_config(config, {} if config else {"backend.kind": "shadow"})
     return read_record(loaded.beside_store(FILE, loaded.shadow.record))

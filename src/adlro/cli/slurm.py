@@ -12,7 +12,7 @@ from adlro.cli.output import print_json, say, stdout
 from adlro.core.errors import BackendError, UsageError
 
 if TYPE_CHECKING:
-    from adlro.serve.slurm import SlurmOptions
+    from adlro.backends.slurm.backend import SlurmOptions
 
 READY: Final = "http://127.0.0.1:8321/readyz"
 MARKS: Final = {"good": ("ok", "green"), "odd": ("note", "yellow"), "missing": ("missing", "red")}
@@ -44,8 +44,8 @@ def check(
 
     from rich.text import Text
 
+    from adlro.backends.slurm.setup import check as findings_of
     from adlro.measure.text import plain_table
-    from adlro.serve.slurm_setup import check as findings_of
 
     findings = findings_of(options_of(rest, user, jwt_file, conf, partition, types))
     missing = sum(finding.verdict == "missing" for finding in findings)
@@ -81,7 +81,7 @@ def install(
     import pwd
     from dataclasses import asdict
 
-    from adlro.serve.slurm_setup import notes_of, setup, site_now, steps, undo, unknown_partitions
+    from adlro.backends.slurm.setup import notes_of, setup, site_now, steps, undo, unknown_partitions
 
     if not dry_run and write is None:
         raise UsageError(
@@ -144,8 +144,8 @@ def release(
     from contextlib import closing
     from dataclasses import asdict
 
-    from adlro.serve.slurm import give_back, slurm_parts, stays_silent
-    from adlro.serve.slurm_setup import read_partitions, unknown_partitions
+    from adlro.backends.slurm.backend import give_back, slurm_parts, stays_silent
+    from adlro.backends.slurm.setup import read_partitions, unknown_partitions
 
     options = options_of(rest, user, jwt_file, conf, partition)
     if options.partitions:
@@ -177,7 +177,7 @@ def options_of(
     rest: str, user: str, jwt_file: str, conf: str, partitions: list[str] | None, types: list[str] | None = None
 ) -> "SlurmOptions":
     """The options of a command line."""
-    from adlro.serve.slurm import SlurmOptions
+    from adlro.backends.slurm.backend import SlurmOptions
 
     conf = conf or os.environ.get("SLURM_CONF", "")
     return SlurmOptions(

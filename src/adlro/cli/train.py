@@ -14,10 +14,10 @@ from adlro.cli.output import print_json, progress, say, say_if_it_compiles, stde
 from adlro.core.errors import UsageError
 
 if TYPE_CHECKING:  # these import PyTorch
-    from adlro.learn.config import Config
-    from adlro.learn.envs import Worlds
-    from adlro.learn.loop import Progress, Start
-    from adlro.learn.train import Listener, Setup
+    from adlro.learn.train.config import Config
+    from adlro.learn.train.loop import Progress, Start
+    from adlro.learn.train.run import Listener, Setup
+    from adlro.learn.worlds.envs import Worlds
 
 LIMITS = "How long"
 MACHINE = "The machine"
@@ -100,8 +100,8 @@ def train(
     DIR/best.safetensors` then compares the network with policies.
     """
     need_pytorch()
-    from adlro.decide.greedy_q import shipped_path
-    from adlro.learn.train import SHAPE, config_of, find_device, read_setup, read_start
+    from adlro.decide.network.greedy_q import shipped_path
+    from adlro.learn.train.run import SHAPE, config_of, find_device, read_setup, read_start
 
     if resume is not None:
         given: dict[str, object] = {
@@ -133,7 +133,7 @@ def train(
             setup = replace(setup_for(preset, chosen, each, worlds, cluster, workload or "paper"), start=begun)
             results.append(one_training(setup, folder, where, count, tensorboard, False))
     if onnx is not None:
-        from adlro.learn.onnx import export_onnx
+        from adlro.learn.train.onnx import export_onnx
 
         export_onnx(Path(results[0]["best"]), onnx)
         say(f"Wrote {onnx}.")
@@ -143,7 +143,7 @@ def train(
 
 def new_folders(out: Path, seed: int, seeds: int) -> dict[int, Path]:
     """The folder of the training on each seed; none of them holds one yet."""
-    from adlro.learn.train import SETUP
+    from adlro.learn.train.run import SETUP
 
     folders = {each: out if seeds == 1 else out / f"seed-{each}" for each in range(seed, seed + seeds)}
     for folder in folders.values():
@@ -162,8 +162,8 @@ def export(
 ) -> None:
     """Write a trained network as ONNX: docs/training.md."""
     need_pytorch()
-    from adlro.decide.greedy_q import shipped_path
-    from adlro.learn.onnx import export_onnx
+    from adlro.decide.network.greedy_q import shipped_path
+    from adlro.learn.train.onnx import export_onnx
 
     check_onnx(onnx)
     export_onnx(shipped_path() if checkpoint == "adlro" else Path(checkpoint), onnx)
@@ -194,10 +194,10 @@ def setup_for(
     preset: str, config: "Config", seed: int, worlds: Path | None, cluster: str | None, workload: str
 ) -> "Setup":
     """What a training begins with: worlds from a file, of one cluster, or drawn; and those of the evaluation."""
-    from adlro.learn.presets import find_preset
-    from adlro.learn.train import Setup
-    from adlro.learn.world_file import load_worlds
-    from adlro.learn.worlds import Range, random_worlds, stack, worlds_of
+    from adlro.learn.train.presets import find_preset
+    from adlro.learn.train.run import Setup
+    from adlro.learn.worlds.draw import Range, random_worlds, stack, worlds_of
+    from adlro.learn.worlds.file import load_worlds
 
     any_cluster = find_preset(preset).any_cluster
     if worlds is None and seed < EXAM_SEEDS + 8 and seed + config.worlds > EXAM_SEEDS:
@@ -234,8 +234,8 @@ def one_training(
     setup: "Setup", folder: Path, device: Any, threads: int, tensorboard: bool, resume: bool
 ) -> dict[str, Any]:
     """Train once, tell how it goes, and return what came of it for JSON."""
-    from adlro.learn.checkpoint import BEST, LAST, STATE
-    from adlro.learn.train import run
+    from adlro.learn.train.checkpoint import BEST, LAST, STATE
+    from adlro.learn.train.run import run
 
     if resume and not (folder / STATE).exists():
         say(f"{folder} holds no state to go on from: the training begins anew.")
@@ -260,7 +260,7 @@ def one_training(
 
 def listener_of(tell: Any, draw: Any) -> "Listener":
     """Who watches: a line for each evaluation, the bar on a terminal, TensorBoard."""
-    from adlro.learn.train import in_words
+    from adlro.learn.train.run import in_words
 
     on_terminal = stderr().is_terminal
 

@@ -13,7 +13,7 @@ from adlro.cli.output import print_json, progress, say, stderr
 from adlro.core.errors import ConfigError, PolicyError
 
 if TYPE_CHECKING:
-    from adlro.serve.warming import Progress
+    from adlro.daemon.warming import Progress
 
 
 def warm(
@@ -37,10 +37,10 @@ def warm(
     is kept in ~/.cache/adlro (or $XDG_CACHE_HOME/adlro): run it as the user that the daemon runs as.
     """
     from adlro.core.compiled import folder_in_use, outlasts_this_process
+    from adlro.daemon.config import load_config
+    from adlro.daemon.warming import comparison_steps, daemon_steps
+    from adlro.daemon.warming import warm as do_all
     from adlro.experiment.conditions import DEFAULT_POLICIES
-    from adlro.serve.config import load_config
-    from adlro.serve.warming import comparison_steps, daemon_steps
-    from adlro.serve.warming import warm as do_all
 
     given = {"policy.name": policy, "policy.fallback": fallback}
     table = load_config(config, {name: value for name, value in given.items() if value is not None}).policy

@@ -19,10 +19,12 @@ from adlro.core.errors import CatalogueError, PolicyError
 from adlro.core.policy import NEVER, VIEW_TYPE, Choose, Policy, starting, waiting
 from adlro.core.tables import Choice, View
 from adlro.core.toml import nearest
-from adlro.decide import allox, baselines, gavel, greedy_q, lookahead, outlook, preemptive, reserving
+from adlro.decide import lookahead, outlook
 from adlro.decide.checkpoint import read_arrays
 from adlro.decide.choosing import Pair, best_pair, legal_pairs
-from adlro.decide.paper_q import paper_policy, paper_weights
+from adlro.decide.network import greedy_q
+from adlro.decide.network.paper_q import paper_policy, paper_weights
+from adlro.decide.rules import allox, baselines, gavel, preemptive, reserving
 
 MODULES = (baselines, reserving, outlook, preemptive, gavel, allox, lookahead, greedy_q)
 """Adding a policy: its function and its Policy in a module, and the module here."""

@@ -1,7 +1,7 @@
 """Reading a checkpoint: the weights of a network and where they come from, without the library that trained it.
 
-A checkpoint is a safetensors file: arrays by name and a text of JSON, nothing that could run. `learn/checkpoint.py`
-writes it.
+A checkpoint is a safetensors file: arrays by name and a text of JSON, nothing that could run.
+`learn/train/checkpoint.py` writes it.
 """
 
 import json
@@ -13,8 +13,8 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
 from adlro.core.errors import CheckpointError
-from adlro.decide.network import Weights
-from adlro.decide.planes import PAIR_PLANES, POOL_PLANES, ROW_PLANES, WHOLE_PLANES
+from adlro.decide.network.inference import Weights
+from adlro.decide.network.planes import PAIR_PLANES, POOL_PLANES, ROW_PLANES, WHOLE_PLANES
 
 FORMAT: Final = 3
 """Raised when what the network sees, or its arithmetic, changes."""

@@ -60,8 +60,9 @@ from adlro.core.tables import (
     View,
     records,
 )
-from adlro.decide import baselines, outlook, reserving
+from adlro.decide import outlook
 from adlro.decide.choosing import best_spot, hopeless, shortest
+from adlro.decide.rules import baselines, reserving
 
 Rank: TypeAlias = Callable[[View, int], tuple[Ints, Ints, Floats]]
 """`rank(view, most)`: at most so many legal pairs worth a look, the best first: their jobs, sites and scores."""

@@ -6,20 +6,20 @@ from typing import Final
 
 import numpy as np
 
-from adlro.act.simulator import simulate
 from adlro.catalogue.speeds import speed_of
 from adlro.core.errors import AdlroError, PolicyError, UsageError
 from adlro.core.policy import Policy
 from adlro.core.records import Disturbance
 from adlro.core.run import Run
 from adlro.core.tables import Ints, Jobs, Table, View
-from adlro.decompose.following import traits_of, untold
-from adlro.decompose.online import Predicting
 from adlro.experiment.scenario import Recorded, Scenario, find_workload, gpu_seconds, named_as_in
 from adlro.ingest.disturbances import DAY_S, failures, wear
 from adlro.ingest.synthetic import generate
 from adlro.ingest.traces.windows import cut, misjudged
 from adlro.normalise.pack import pack, pack_disturbances, refusals
+from adlro.predict.following import traits_of, untold
+from adlro.predict.online import Predicting
+from adlro.simulation.simulator import simulate
 
 HOUR_S: Final = 3600.0
 

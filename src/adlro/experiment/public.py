@@ -5,7 +5,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from adlro.act.simulator import Settings
 from adlro.catalogue.clusters import ClusterFile, NodesTable, build_cluster, load_cluster
 from adlro.core.errors import UsageError
 from adlro.core.records import Cluster, Disturbance
@@ -32,6 +31,7 @@ from adlro.ingest.traces.tabulate import TraceOptions
 from adlro.measure.hyperscore import EQUAL, Weights, read_weights
 from adlro.measure.metrics import measure
 from adlro.measure.statistics import FEWEST_OBSERVATIONS
+from adlro.simulation.simulator import Settings
 
 Frame: TypeAlias = Any
 """A DataFrame of pandas or Polars, a table of pyarrow, or a dict of columns."""

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from adlro.act.simulator import Settings
 from adlro.catalogue.clusters import load_cluster
 from adlro.catalogue.families import find_family
 from adlro.catalogue.gpus import find_gpu
@@ -24,6 +23,7 @@ from adlro.ingest.traces.tabulate import TraceOptions, TraceReport
 from adlro.ingest.traces.windows import Window, cut, slowed, windows_of
 from adlro.ingest.workload_file import Estimates, Workload, load_workload
 from adlro.normalise.pack import Plan, pack, pack_disturbances, plan_cluster, with_model_names
+from adlro.simulation.simulator import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Gymnasium environments over the batch: one cluster at a time, or many in one compiled call.
 
 `import adlro` registers both as "adlro/Cluster-v0" wherever Gymnasium is installed. The observation is one flat vector
-of what the network sees (`decide/planes.py`), so that any library that knows Gymnasium can learn on it. Legal actions
-are in `info["action_mask"]`; an action that may not be counts as waiting.
+of what the network sees (`decide/network/planes.py`), so that any library that knows Gymnasium can learn on it.
+Legal actions are in `info["action_mask"]`; an action that may not be counts as waiting.
 """
 
 import math
@@ -23,13 +23,13 @@ from gymnasium.vector.utils import batch_space
 
 from adlro.core.errors import UsageError
 from adlro.core.tables import Ints, Jobs
-from adlro.decide.planes import FARTHEST, Singles
+from adlro.decide.network.planes import FARTHEST, Singles
 from adlro.experiment.instance import draw as draw_instance
 from adlro.experiment.scenario import Recorded, load_scenario
 from adlro.ingest.traces.windows import cut
-from adlro.learn.batch import Batch, make_batch, start_all, step
-from adlro.learn.envs import Draw, Seen, Worlds
-from adlro.learn.worlds import make_world, random_worlds, stack
+from adlro.learn.worlds.batch import Batch, make_batch, start_all, step
+from adlro.learn.worlds.draw import make_world, random_worlds, stack
+from adlro.learn.worlds.envs import Draw, Seen, Worlds
 
 MENU: Final = 2000
 """Jobs of a synthetic workload from which episodes are drawn."""

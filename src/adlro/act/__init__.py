@@ -1,1 +1,0 @@
-"""What carries a choice out: the simulator, and later real clusters."""

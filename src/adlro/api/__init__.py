@@ -1,0 +1,1 @@
+"""The REST API and the dashboard, in a process of their own."""

@@ -1,0 +1,1 @@
+"""The GPUs of this machine: jobs are its processes."""

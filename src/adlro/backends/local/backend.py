@@ -1,0 +1,801 @@
+"""Jobs as processes of this machine: each under a runner (runner.py) that outlives the daemon, all written in a spool.
+
+The spool is the truth. `SPOOL/jobs/ID/job.json` is a job; `run-N/` beside it is its N-th start: `order.json` before
+anything happens, then what the runner writes. Who holds the lock of a run is alive, so a crash at any point leaves one
+of two things: a start that never began, or one whose end can be found.
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import signal
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
+
+from adlro.backends.room import Room, is_at, wrong_with
+from adlro.core.accounts import Account, Owners
+from adlro.core.errors import AccountError, BackendError
+from adlro.core.ports import (
+    ENDED,
+    Answer,
+    JobState,
+    LiveJob,
+    Order,
+    Output,
+    Part,
+    Snapshot,
+    Submission,
+    nobody_to_give_to,
+)
+from adlro.core.records import WHOLE_GPU, Cluster, Job
+
+RUNNER: Final = Path(__file__).with_name("runner.py")
+LOCK_FD: Final = 3
+"""Where the runner finds its lock."""
+
+GIB: Final = 1 << 30
+MOST_LOST: Final = 3
+"""A job whose runner was lost so often is not started again."""
+
+READS_OF_AN_END: Final = 2
+DYING_S: Final = 0.5
+"""A daemon that was killed may hold its locks for a moment, in a process that is just becoming a runner."""
+
+PASSED_ON: Final = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER")
+"""All that a job gets of the daemon's environment: there may be secrets in the rest."""
+
+NOT_FOR_OTHERS: Final = ("HOME", "LOGNAME", "SHELL", "TMPDIR", "USER")
+"""What of that describes the daemon's own account: jobs of other accounts get their own."""
+
+OWN_FOLDER: Final = 0o700
+OPEN_FOLDER: Final = 0o711
+"""A folder that users may pass through to a file of their own, and not list. Our files in it are for us only."""
+
+SHOWN_BYTES: Final = 64 * 1024
+"""How much of the end of each output is shown."""
+
+MARK: Final = "ADLRO_RUN"
+"""The variable by which processes of a run are known again."""
+
+
+class _Entry:
+    """One job of the spool, as it was last seen."""
+
+    __slots__ = (
+        "begun", "cancelled", "counted", "decision", "end_reads", "ended", "exit_code", "holds", "id", "is_open", "job",
+        "live", "lost", "parts", "reason", "run", "signal", "started", "state", "stopping", "submission",
+    )  # fmt: skip
+
+    def __init__(self, id: str, job: Job, submission: Submission) -> None:
+        self.id, self.job, self.submission = id, job, submission
+        self.state = JobState.WAITING
+        self.run = self.begun = self.lost = 0  # starts that were ordered, began, and were lost
+        self.counted = 0  # the latest of those that began
+        self.is_open = self.holds = False  # whether the end of the latest start is still to be read; and it has room
+        self.parts: tuple[Part, ...] = ()
+        self.started: float | None = None
+        self.ended: float | None = None
+        self.exit_code: int | None = None
+        self.signal: int | None = None
+        self.reason = self.decision = ""
+        self.stopping = self.cancelled = False
+        self.end_reads = 0
+        self.live: LiveJob | None = None  # as it was last shown
+
+
+class Local:
+    """A back end (ports.Backend) of one machine, the only node of `cluster`. May be called from any thread.
+
+    `spool` is a folder on a disk of this machine; one daemon at a time may use it. `driver_numbers` says by which
+    number its driver knows each GPU of the node, where that is not its place among the GPUs of its vendor.
+    With `has_gpus` false the GPUs are stand-ins. `owners` says whose jobs are taken, and whether each runs as the
+    account of its user (this process must be root then); without it all run as the account of this process.
+    Times are read off the monotonic clock and shown as seconds since 1970, so that a clock that is set forwards or back
+    makes no job longer or shorter.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        spool: Path | str,
+        *,
+        driver_numbers: Sequence[int] = (),
+        has_gpus: bool = False,
+        grace_s: float = 10.0,
+        owners: Owners | None = None,
+        most_output: int = 16 << 20,
+        keep_ended_s: float = 3600.0,
+        keep_files_s: float = 7 * 86400.0,
+        wall: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+        python: str = sys.executable,
+    ) -> None:
+        if len(cluster.nodes) != 1:
+            raise BackendError(
+                f"the cluster {cluster.name!r} has {len(cluster.nodes)} nodes; the local back end is this machine "
+                "alone. Name a cluster file with one node, or declare GPUs as in --gpus v100:4."
+            )
+        self.cluster = cluster
+        self.spool = Path(spool).absolute()
+        self._node = cluster.nodes[0]
+        self._has_gpus, self._grace_s, self._most_output = has_gpus, grace_s, most_output
+        self._keep_ended_s, self._keep_files_s, self._python = keep_ended_s, keep_files_s, python
+        self._owners = owners
+        self._mode = OPEN_FOLDER if owners and owners.are_accounts else OWN_FOLDER
+        self._numbers = tuple(driver_numbers) or _numbers_by_vendor(cluster)
+        self._monotonic = monotonic
+        self._offset = wall() - monotonic()
+        self._boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        self._lock = threading.RLock()
+        self._room = Room(cluster)
+        self._entries: dict[str, _Entry] = {}
+        self._runners: set[int] = set()
+        self._reads = 0
+        self._swept = monotonic()
+        self._spool_lock = self._open()
+        try:
+            with self._told("read"):
+                self._load()
+        except BaseException:
+            self.close()
+            raise
+
+    # ---- what the daemon asks of it ----------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """What it is, in a word."""
+        return "local"
+
+    @property
+    def can_annotate(self) -> bool:
+        """Nobody looks elsewhere than at our own pages."""
+        return False
+
+    @property
+    def can_stop(self) -> bool:
+        """Whether orders to stop a job are carried out."""
+        return True
+
+    def read(self) -> Snapshot:
+        """The machine now. Raises BackendError when the spool cannot be read."""
+        with self._lock, self._told("read"):
+            self._reap()
+            if not self._jobs.is_dir():
+                raise FileNotFoundError(2, "the folder is gone", str(self._jobs))
+            for entry in self._entries.values():
+                self._look(entry)
+            self._reads += 1
+            jobs = tuple(map(self._record, self._entries.values()))
+            self._forget()
+            return Snapshot(self._now(), self.cluster, jobs, {})
+
+    def has_changed(self) -> bool:
+        """Whether a start has begun or ended since it was last shown. Raises BackendError like `read`."""
+        with self._lock, self._told("read"):
+            return any(self._has_news(entry) for entry in self._entries.values() if entry.is_open)
+
+    def act(self, orders: Sequence[Order]) -> list[Answer]:
+        """Carry out orders; an answer for each. A job that is told to stop runs until it has ended."""
+        with self._lock, self._told("written"):
+            return [self._start(order) if order.is_start else self._stop(order) for order in orders]
+
+    def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:
+        """There is no other scheduler."""
+        return nobody_to_give_to(reasons)
+
+    def annotate(self, lines: Mapping[str, str]) -> None:
+        """Nobody looks elsewhere than at ADLRO's own pages."""
+
+    def submit(self, submission: Submission) -> str:
+        """Write a job into the spool, where it waits; its id."""
+        with self._lock, self._told("written"):
+            job = replace(submission.job, submit_s=self._now())
+            if wrong := wrong_with(job) or _wrong_with_command(submission):
+                raise BackendError(f"job {job.name!r} of user {job.user!r}: {wrong}.")
+            self._account_of(job.user)
+            id = self._new_folder()
+            record = _as_json(submission) | self._stamp()
+            _write(self._jobs / id / "job.json", record)
+            self._entries[id] = _Entry(id, job, submission)
+            return id
+
+    def cancel(self, job: str) -> None:
+        """End a job for good, whether it waits or runs. One that ended stays as it ended."""
+        with self._lock, self._told("written"):
+            entry = self._entries.get(job)
+            if entry is None:
+                raise BackendError(f"there is no job {job!r} in the spool {self.spool}.")
+            self._look(entry)
+            if entry.state in ENDED:
+                return
+            _write(self._jobs / job / "cancel.json", self._stamp())
+            entry.cancelled = True
+            self._look(entry)
+
+    def close(self) -> None:
+        """Let go of the spool. Jobs that run go on."""
+        with self._lock:
+            self._reap()
+            if self._spool_lock >= 0:
+                os.close(self._spool_lock)
+                self._spool_lock = -1
+
+    @property
+    def now_s(self) -> float:
+        """The time of its snapshots now: for whoever asks how old one is, whatever became of the clock since."""
+        return self._now()
+
+    def output(self, job: str) -> Output | None:
+        """The end of what the latest start of a job wrote; None if there is none, or a file is not what it should be.
+
+        The job may have written into these folders itself, so nothing in them is followed: no link, no second name of
+        a file elsewhere, no pipe.
+        """
+        if not (job.isascii() and job.isdigit()):
+            return None
+        try:
+            record = _read(self._jobs / job / "job.json")
+            with contextlib.ExitStack() as stack:
+                folder = _enter(stack, self._jobs / job)
+                runs = [int(name[4:]) for name in os.listdir(folder) if name[:4] == "run-" and name[4:].isdigit()]
+                if record is None or not runs:
+                    return None
+                run = _enter(stack, f"run-{max(runs)}", folder)
+                (out, out_bytes), (err, err_bytes) = (_end_of(name, run) for name in ("out", "err"))
+                return Output(job, str(record["job"]["user"]), out, err, out_bytes, err_bytes)
+        except (OSError, KeyError, TypeError, BackendError):
+            return None
+
+    # ---- the spool ---------------------------------------------------------------------------------------------
+
+    @property
+    def _jobs(self) -> Path:
+        return self.spool / "jobs"
+
+    def _folder(self, entry: _Entry) -> Path:
+        return self._jobs / entry.id / f"run-{entry.run}"
+
+    @contextlib.contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        """Turn errors of the disk into one clear line."""
+        try:
+            yield
+        except OSError as error:
+            where = error.filename or self.spool
+            raise BackendError(f"the spool cannot be {what}: {where}: {error.strerror or error}.") from None
+
+    def _open(self) -> int:
+        """Make the spool if there is none, and keep other daemons out of it."""
+        with self._told("opened"):
+            for folder in (self.spool, self._jobs):
+                self._open_folder(folder)
+            file = os.open(self.spool / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+            until = time.monotonic() + DYING_S
+            while _is_taken(file):
+                if time.monotonic() >= until:
+                    os.close(file)
+                    raise BackendError(f"another daemon uses the spool {self.spool}. Stop it, or name another folder.")
+                time.sleep(0.02)
+        return file
+
+    def _load(self) -> None:
+        """Find the jobs again, and what became of them."""
+        for id in sorted((each.name for each in self._jobs.iterdir() if each.name.isdigit()), key=int):
+            record = _read(self._jobs / id / "job.json")
+            if record is None:
+                continue  # the daemon died before it was written: nobody was told of it
+            try:
+                submission = _from_json(record)
+            except (KeyError, TypeError, ValueError) as error:
+                raise BackendError(
+                    f"{self._jobs / id / 'job.json'}: this is not a job ({error}). Move the folder away, and end "
+                    "its processes if there are any."
+                ) from None
+            job = replace(submission.job, submit_s=self._time_of(record))
+            entry = _Entry(id, job, submission)
+            entry.cancelled = (self._jobs / id / "cancel.json").exists()
+            runs = sorted(int(each.name.removeprefix("run-")) for each in (self._jobs / id).glob("run-*"))
+            for entry.run in runs:
+                if (self._folder(entry) / "child.json").exists():
+                    entry.begun, entry.counted = entry.begun + 1, entry.run
+                if entry.run < runs[-1]:
+                    entry.lost += (_read(self._folder(entry) / "end.json") or {}).get("why") == "lost"
+            self._entries[id] = entry
+            if runs:
+                self._recall(entry)
+            self._look(entry)
+
+    def _recall(self, entry: _Entry) -> None:
+        """Where the latest start was ordered to; it has that room if it may still run."""
+        folder = self._folder(entry)
+        order = _read(folder / "order.json")
+        if order is None:
+            return  # the daemon died before it was written: that start never was
+        entry.parts = tuple(Part(p["node"], p["model"], p["count"], tuple(p["indices"])) for p in order["parts"])
+        entry.decision, entry.is_open, entry.state = order["decision"], True, JobState.PLACED
+        if _read(folder / "end.json") is None:
+            try:
+                self._room.take(entry.id, entry.job, entry.parts)
+            except (KeyError, IndexError):
+                raise BackendError(
+                    f"job {entry.id} runs at {entry.parts}, which {self.cluster.name!r} does not have. Start with "
+                    "the GPUs that were declared before, or end that job first."
+                ) from None
+            entry.holds = True
+
+    def _new_folder(self) -> str:
+        """A folder with a number that no job ever had."""
+        file = self.spool / "next.json"
+        known = [int(each.name) for each in self._jobs.iterdir() if each.name.isdigit()]
+        number = max([(_read(file) or {}).get("number", 1), *(each + 1 for each in known)])
+        _write(file, {"number": number + 1})
+        self._make_folder(self._jobs / str(number))
+        return str(number)
+
+    def _open_folder(self, path: Path) -> None:
+        """Make a folder of the spool, or use one that nobody else may change."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._make_folder(path)
+        except FileExistsError:
+            found = path.lstat() if self._mode == OPEN_FOLDER else path.stat()
+            if not stat.S_ISDIR(found.st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, "it is no folder", str(path)) from None
+            if self._mode == OPEN_FOLDER and (found.st_uid != os.geteuid() or found.st_mode & 0o022):
+                raise BackendError(
+                    f"others may change {path}, and jobs run as their users. Name a folder in [local] that belongs to "
+                    "the daemon's account, and that nobody else may write to."
+                ) from None
+
+    def _make_folder(self, path: Path) -> None:
+        """A folder of ours; the umask does not count."""
+        path.mkdir(mode=OWN_FOLDER)
+        if self._mode != OWN_FOLDER:
+            path.chmod(self._mode)
+
+    def _account_of(self, user: str) -> Account | None:
+        """The account that a job of this user runs as; None: that of this process. Raises AccountError."""
+        return self._owners.account(user) if self._owners else None
+
+    def _forget(self) -> None:
+        """Show no more what ended long ago and was shown, and after days throw its files away."""
+        now = self._now()
+        for entry in list(self._entries.values()):
+            if entry.ended is not None and now - entry.ended > self._keep_ended_s:
+                entry.end_reads += 1
+                if entry.end_reads >= READS_OF_AN_END:
+                    del self._entries[entry.id]
+        if self._monotonic() - self._swept < min(3600.0, self._keep_files_s):
+            return
+        self._swept = self._monotonic()
+        for folder in self._jobs.iterdir():
+            if folder.name not in self._entries and time.time() - folder.stat().st_mtime > self._keep_files_s:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    # ---- time --------------------------------------------------------------------------------------------------
+
+    def _now(self) -> float:
+        return self._monotonic() + self._offset
+
+    def _stamp(self) -> dict[str, Any]:
+        return {"wall": self._now(), "mono": self._monotonic(), "boot": self._boot}
+
+    def _time_of(self, stamp: Mapping[str, Any]) -> float:
+        """The moment of a stamp: by the monotonic clock, if the machine was not started anew since."""
+        return stamp["mono"] + self._offset if stamp["boot"] == self._boot else stamp["wall"]
+
+    # ---- what became of a job ----------------------------------------------------------------------------------
+
+    def _look(self, entry: _Entry) -> None:
+        """Read what the spool says of a job."""
+        if entry.state in ENDED:
+            return
+        if entry.is_open:
+            folder = self._folder(entry)
+            found = _read(folder / "end.json")
+            if found is None and not _is_held(folder / "lock"):
+                found = _read(folder / "end.json") or self._lost(entry, folder)
+            if found is not None:
+                self._settle(entry, found)
+            else:
+                self._look_at_run(entry, folder)
+        if entry.cancelled and entry.state is JobState.WAITING:
+            self._end(entry, JobState.CANCELLED, "cancelled", _read(self._jobs / entry.id / "cancel.json"))
+
+    def _has_news(self, entry: _Entry) -> bool:
+        """Whether the spool says more of a start than was read of it."""
+        folder = self._folder(entry)
+        has_begun = entry.started is None and (folder / "child.json").exists()
+        return has_begun or (folder / "end.json").exists() or not _is_held(folder / "lock")
+
+    def _look_at_run(self, entry: _Entry, folder: Path) -> None:
+        """A start that has not ended: it may not have begun yet, and it may be about to end."""
+        entry.stopping = (folder / "stop").exists()
+        if entry.cancelled and not entry.stopping:
+            self._tell_to_stop(entry, "")
+        self._look_at_child(entry, folder)
+        entry.state = JobState.PLACED if entry.started is None else JobState.RUNNING
+        entry.reason = "it is being ended" if entry.stopping else ""
+
+    def _look_at_child(self, entry: _Entry, folder: Path) -> None:
+        """Whether and when the latest start began."""
+        if entry.started is None and (child := _read(folder / "child.json")) is not None:
+            entry.started = self._time_of(child)
+            if entry.counted < entry.run:
+                entry.begun, entry.counted = entry.begun + 1, entry.run
+
+    def _settle(self, entry: _Entry, end: Mapping[str, Any]) -> None:
+        """A start has ended: so has the job, or it waits again."""
+        self._look_at_child(entry, self._folder(entry))
+        if entry.holds:
+            self._room.release(entry.id, entry.job, entry.parts)
+        entry.is_open = entry.holds = False
+        why, said = end["why"], end.get("said", "")
+        entry.stopping = False
+        if why in ("not begun", "stopped", "lost"):
+            entry.lost += why == "lost"
+            if why == "lost" and entry.lost >= MOST_LOST and not entry.cancelled:
+                self._end(entry, JobState.FAILED, f"lost {entry.lost} times: {said}", end)
+            elif entry.cancelled and why != "not begun":
+                self._end(entry, JobState.CANCELLED, "cancelled", end)
+            else:
+                entry.state, entry.parts, entry.started, entry.decision = JobState.WAITING, (), None, ""
+                entry.reason = said or "its start did not begin"
+            return
+        entry.exit_code, entry.signal = end["exit_code"], end["signal"]
+        went_well = entry.exit_code == 0 and not why
+        state = JobState.FINISHED if went_well else JobState.FAILED
+        self._end(entry, state, "; ".join(filter(None, ("" if went_well else _ending(end), said))), end)
+
+    def _end(self, entry: _Entry, state: JobState, reason: str, stamp: Mapping[str, Any] | None) -> None:
+        entry.state, entry.reason = state, reason
+        entry.ended = self._time_of(stamp) if stamp is not None and "mono" in stamp else self._now()
+
+    def _lost(self, entry: _Entry, folder: Path) -> dict[str, Any] | None:
+        """Nobody watches over a start that has not ended: end what is left of it, and write that down."""
+        child = _read(folder / "child.json")
+        order = _read(folder / "order.json")
+        if child is None or order is None:
+            end: dict[str, Any] = {"why": "not begun", "said": "its start did not begin"}
+        else:
+            left = leftovers(child, order["mark"]) if child["boot"] == self._boot else []
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            if left:
+                return None  # until all of it is gone, it runs
+            end = {"why": "lost", "said": "its runner was killed, or the machine went down"}
+        end |= self._stamp()
+        _write(folder / "end.json", end)
+        return end
+
+    def _record(self, entry: _Entry) -> LiveJob:
+        """The job as it is shown; the same record as before if nothing changed."""
+        live = LiveJob(
+            entry.id,
+            entry.job,
+            entry.state,
+            entry.parts,
+            entry.started,
+            entry.ended,
+            entry.begun,
+            True,
+            entry.exit_code,
+            entry.signal,
+            entry.reason,
+            entry.decision,
+        )
+        if entry.live is None or entry.live != live:
+            entry.live = live
+        return entry.live
+
+    # ---- orders ------------------------------------------------------------------------------------------------
+
+    def _start(self, order: Order) -> Answer:
+        """Start a job where the order says, if it waits and fits there."""
+        entry = self._entries.get(order.job)
+        if entry is None:
+            return Answer(order.job, False, "there is no such job")
+        self._look(entry)
+        if entry.state in ENDED:
+            was_this = bool(order.decision) and entry.decision == order.decision
+            return Answer(order.job, was_this, f"it is {entry.state} already")
+        if entry.stopping:
+            return Answer(order.job, False, "it is being ended")
+        if entry.state is not JobState.WAITING:
+            return Answer(order.job, is_at(entry.parts, order.parts), f"it is {entry.state} already")
+        parts = self._room.fit(entry.job, order.parts)
+        if isinstance(parts, str):
+            return Answer(order.job, False, parts)
+        try:
+            account = self._account_of(entry.job.user)  # now: it may have been removed since the job was submitted
+        except AccountError as error:
+            return Answer(order.job, False, str(error))
+        entry.run += 1
+        try:
+            self._launch(entry, order.decision, parts, account)
+        except OSError as error:
+            return Answer(order.job, False, f"cannot start it: {error.strerror or error}")
+        entry.state, entry.parts, entry.decision = JobState.PLACED, parts, order.decision
+        entry.reason, entry.started, entry.exit_code, entry.signal = "", None, None, None
+        entry.is_open = entry.holds = True
+        self._room.take(entry.id, entry.job, parts)
+        return Answer(order.job, True)
+
+    def _launch(self, entry: _Entry, decision: str, parts: tuple[Part, ...], account: Account | None) -> None:
+        """Write the order down, take the lock of the run, and hand both to a runner."""
+        folder = self._folder(entry)
+        self._make_folder(folder)
+        _write(folder / "order.json", self._order(entry, folder, decision, parts, account))
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # -I and -S: nothing of the user's reaches the runner but the folder that it is given.
+            command = [self._python, "-I", "-S", str(RUNNER), str(folder)]
+            files: list[tuple[Any, ...]] = [
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 2, str(folder / "runner.log"), os.O_WRONLY | os.O_CREAT, 0o600),
+            ]
+            if lock == LOCK_FD:
+                os.set_inheritable(lock, True)
+            else:
+                files.append((os.POSIX_SPAWN_DUP2, lock, LOCK_FD))
+            self._runners.add(os.posix_spawn(command[0], command, _passed_on(), file_actions=files))
+        finally:
+            os.close(lock)
+
+    def _order(
+        self, entry: _Entry, folder: Path, decision: str, parts: tuple[Part, ...], account: Account | None
+    ) -> dict[str, Any]:
+        """All that the runner must know."""
+        job, submission, mark = entry.job, entry.submission, secrets.token_hex(16)
+        memory = round(job.memory_gb * GIB) if job.memory_gb else None
+        environment = _passed_on(account) | dict(submission.environment) | self._sight(job, parts)
+        # Drivers reserve far more addresses than they use, so only jobs without one are held to a number of them.
+        bounded = memory is not None and not (job.gpus and self._has_gpus)
+        return {
+            "decision": decision,
+            "parts": [asdict(part) for part in parts],
+            "command": list(submission.command),
+            "directory": submission.directory or (account.home if account else str(folder)),
+            "account": None if account is None else [account.uid, account.gid, list(account.groups)],
+            "environment": environment | {"ADLRO_JOB": entry.id, MARK: mark},
+            "mark": mark,
+            "limit_s": job.limit_s,
+            "memory": memory,
+            "most_memory": 2 * memory + GIB if bounded and memory is not None else None,
+            "grace_s": self._grace_s,
+            "most_output": self._most_output,
+        }
+
+    def _sight(self, job: Job, parts: tuple[Part, ...]) -> dict[str, str]:
+        """The variables that show a job its GPUs and hide the others."""
+        indices = [index for part in parts for index in part.indices]
+        if not indices:
+            return {"CUDA_VISIBLE_DEVICES": "", "ADLRO_GPUS": "", "ADLRO_GPU_MODEL": ""}
+        model = self.cluster.models[parts[0].model]
+        numbers = ",".join(str(self._numbers[index]) for index in indices)
+        sight = {"ADLRO_GPUS": ",".join(map(str, indices)), "ADLRO_GPU_MODEL": model.name}
+        vendor = model.vendor.lower()
+        if vendor == "nvidia":
+            sight |= {"CUDA_VISIBLE_DEVICES": numbers, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+            if job.share < WHOLE_GPU:
+                sight["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{max(1, job.share // 10)}"
+        elif vendor == "amd":
+            # Only this one: HIP counts anew what is left, and takes CUDA_VISIBLE_DEVICES for its own.
+            sight["ROCR_VISIBLE_DEVICES"] = numbers
+        elif vendor == "intel":
+            sight["ZE_AFFINITY_MASK"] = numbers
+        return sight
+
+    def _stop(self, order: Order) -> Answer:
+        """Tell a job to end, so that it waits again once it has."""
+        entry = self._entries.get(order.job)
+        if entry is None:
+            return Answer(order.job, False, "there is no such job")
+        self._look(entry)
+        if entry.state in ENDED:
+            return Answer(order.job, False, f"it is {entry.state} already")
+        if entry.state is JobState.WAITING:
+            return Answer(order.job, True, "it waits already")
+        if not entry.stopping:
+            self._tell_to_stop(entry, order.decision)
+        return Answer(order.job, True, "it is being ended")
+
+    def _tell_to_stop(self, entry: _Entry, decision: str) -> None:
+        _write(self._folder(entry) / "stop", {"decision": decision} | self._stamp())
+        entry.stopping, entry.reason = True, "it is being ended"
+
+    def _reap(self) -> None:
+        """Let the system forget runners that have ended."""
+        for pid in list(self._runners):
+            try:
+                over = os.waitpid(pid, os.WNOHANG)[0] == pid
+            except ChildProcessError:
+                over = True
+            if over:
+                self._runners.discard(pid)
+
+
+def leftovers(child: Mapping[str, Any], mark: str) -> list[int]:
+    """The processes that are left of a run: those of the session of its first process, and those that bear its mark.
+
+    A process that only has the number of the first one, and began at another moment, is somebody else's.
+    """
+    first, ticks = child["pid"], child["ticks"]
+    found: dict[int, tuple[str, int, int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                fields = (
+                    Path(f"/proc/{name}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+                )
+                found[int(name)] = fields[0], int(fields[3]), int(fields[19])
+    is_reused = first in found and found[first][2] != ticks
+    left = []
+    for pid, (state, session, began) in found.items():
+        if state in "ZX":
+            continue
+        in_session = session == first and began >= ticks and not is_reused
+        if in_session or _bears(pid, mark):
+            left.append(pid)
+    return left
+
+
+def _bears(pid: int, mark: str) -> bool:
+    """Whether a process was made with this mark in its environment."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    return f"{MARK}={mark}".encode() in environment.split(b"\0")
+
+
+def _ending(end: Mapping[str, Any]) -> str:
+    """How a run ended, in words, if nothing else was said of it."""
+    if end["why"]:
+        return ""
+    if end["signal"] is None:
+        return f"exit code {end['exit_code']}"
+    try:
+        return f"signal {end['signal']} ({signal.Signals(end['signal']).name})"
+    except ValueError:
+        return f"signal {end['signal']}"
+
+
+def _enter(stack: contextlib.ExitStack, path: Path | str, inside: int | None = None) -> int:
+    """Open a folder that is no link; it is closed with the stack."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=inside)
+    stack.callback(os.close, folder)
+    return folder
+
+
+def _end_of(name: str, folder: int) -> tuple[str, int]:
+    """The end of a plain file of a folder that has no other name, and the size of all of it; nothing else is read."""
+    try:
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return "", 0
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+            return "", 0
+        skipped = max(0, status.st_size - SHOWN_BYTES)
+        return os.pread(file, SHOWN_BYTES, skipped).decode("utf-8", "replace"), status.st_size
+    finally:
+        os.close(file)
+
+
+def _is_held(lock: Path) -> bool:
+    """Whether somebody holds the lock of a run, so that its runner is alive."""
+    try:
+        file = os.open(lock, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        return _is_taken(file)
+    finally:
+        os.close(file)
+
+
+def _is_taken(file: int) -> bool:
+    """Take the lock of an open file; true if somebody else has it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _write(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a file whole or not at all, so that it lasts."""
+    unfinished = path.with_name(f"{path.name}.tmp")
+    unfinished.unlink(missing_ok=True)
+    made = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(made, "w", encoding="utf-8") as file:
+        json.dump(record, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(unfinished, path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """What a file of the spool says; None if there is none."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise BackendError(f"{path}: this is not what was written there. Move the folder of that job away.")
+    return found
+
+
+def _as_json(submission: Submission) -> dict[str, Any]:
+    job = asdict(submission.job)
+    return {
+        "job": job | {"models": sorted(submission.job.models)},
+        "command": list(submission.command),
+        "directory": submission.directory,
+        "environment": dict(submission.environment),
+    }
+
+
+def _from_json(record: Mapping[str, Any]) -> Submission:
+    job = Job(**{**record["job"], "models": frozenset(record["job"]["models"])})
+    return Submission(job, tuple(record["command"]), record["directory"], record["environment"])
+
+
+def _wrong_with_command(submission: Submission) -> str:
+    """What is wrong with what a job shall run; nothing if all is well."""
+    command, environment = submission.command, submission.environment
+    if not command or not command[0]:
+        return "there is no command; expected a program and its arguments"
+    texts = [*command, submission.directory, *environment, *environment.values()]
+    if any("\0" in text for text in texts):
+        return "a text of its command, directory or environment has a zero byte in it"
+    if wrong := [name for name in environment if not name or "=" in name]:
+        return f"{wrong[0]!r} is no name of a variable"
+    if submission.directory and not os.path.isabs(submission.directory):
+        return f"the directory {submission.directory!r} is not absolute"
+    return ""
+
+
+def _numbers_by_vendor(cluster: Cluster) -> tuple[int, ...]:
+    """The number of each GPU of the node among those of its vendor: how drivers count them."""
+    counts: dict[str, int] = {}
+    numbers = []
+    for group in cluster.nodes[0].gpus:
+        vendor = cluster.models[group.model].vendor
+        for _ in range(group.count):
+            numbers.append(counts.get(vendor, 0))
+            counts[vendor] = numbers[-1] + 1
+    return tuple(numbers)
+
+
+def _passed_on(account: Account | None = None) -> dict[str, str]:
+    """What a job gets of the daemon's environment; the account's own values in place of those of the daemon's."""
+    found = {name: value for name in PASSED_ON if (value := os.environ.get(name)) is not None}
+    if account is None:
+        return found
+    return {name: value for name, value in found.items() if name not in NOT_FOR_OTHERS} | account.environment

@@ -1,0 +1,1 @@
+"""A simulated cluster behind the interface of a live one."""

@@ -1,0 +1,588 @@
+"""A cluster that is not there, behind the same door as a real one: jobs take as long as they would, on its own clock.
+
+The rules are those of docs/semantics.md; here they act on names, one order at a time, and nobody decides.
+"""
+
+import heapq
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from adlro.backends.room import Gpu, Host, Room, is_at, wrong_with
+from adlro.core.errors import AdlroError, BackendError
+from adlro.core.ports import (
+    ENDED,
+    Answer,
+    JobState,
+    LiveJob,
+    Order,
+    Part,
+    Snapshot,
+    Submission,
+    nobody_to_give_to,
+)
+from adlro.core.records import WHOLE_GPU, Cluster, Disturbance, Job, Link, Placing, SpeedOf
+
+SECONDS_IF_UNSAID: Final = 600.0
+"""How long a job runs on the reference model if its submitter says nothing at all about it."""
+
+READS_OF_AN_END: Final = 2
+"""A job that ended is shown at least so often, however fast the clock runs: nobody shall miss it."""
+
+# What happens at one moment, in this order.
+_END, _DISTURBANCE, _ARRIVAL, _BEGIN, _OLD = range(5)
+
+
+class ByHand:
+    """A clock that stands still until it is moved: for tests, and for whoever plays faster than any `speed`."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+
+    def __call__(self) -> float:
+        """What it shows."""
+        return self.seconds
+
+    def move(self, seconds: float) -> None:
+        """Let time pass; a negative number is a clock that was set back."""
+        self.seconds += seconds
+
+
+class _Entry:
+    """One job with what only the cluster knows of it: the work it really is, and how much of that is done."""
+
+    __slots__ = (
+        "began", "decision", "done", "end_reads", "ended", "exit_code", "held", "id", "job", "number", "parts",
+        "rate", "reason", "saved", "shown", "signal", "since", "started", "starts", "state", "version", "work",
+    )  # fmt: skip
+
+    def __init__(self, number: int, job: Job, shown: Job, work: float) -> None:
+        self.id, self.number, self.job, self.shown, self.work = str(number), number, job, shown, work
+        self.state = JobState.WAITING
+        self.parts: tuple[Part, ...] = ()
+        self.started: float | None = None  # this stretch, or the last one
+        self.ended: float | None = None
+        self.starts = 0
+        self.exit_code: int | None = None
+        self.signal: int | None = None
+        self.reason = self.decision = ""
+        self.version = 0  # events of an older version are void
+        self.done = self.saved = 0.0  # work done, and what of it a failure cannot take away
+        self.rate = 0.0  # work a second, as worn as its GPUs are …
+        self.since = self.began = 0.0  # … since then; and when this stretch began
+        self.held = 0.0  # seconds on GPUs in earlier stretches
+        self.end_reads = 0  # how often the cluster had been read when it ended
+
+
+def _spoken_work(job: Job) -> float:
+    """The work of a job whose submitter does not say it: its estimate, else some minutes on each GPU."""
+    return job.estimate or SECONDS_IF_UNSAID * max(1.0, job.gpus * job.share / WHOLE_GPU)
+
+
+class Simulated:
+    """A back end (ports.Backend) of simulated nodes. Every method may be called from any thread.
+
+    Time: `clock` gives seconds at the cluster's own pace (default: real time, `speed` times as fast); at its first
+    reading the cluster's time is `start_s`, seconds since 1970. It never runs backwards, whatever `clock` does.
+    Submit times of `arrivals` and times of `disturbances` are seconds since then, in order; both may be endless.
+
+    `job.work` of a submission is the truth and is not shown (snapshots say 0), unless `tells_work`; if it is 0, the
+    estimate takes its place. GPUs are numbered through the node, group by group. Jobs that ended stay in snapshots for
+    `keep_ended_s`. With `most_waiting`, arrivals hold back while so many jobs wait.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        speed_of: SpeedOf,
+        *,
+        speed: float = 1.0,
+        clock: Callable[[], float] | None = None,
+        start_s: float | None = None,
+        arrivals: Iterable[Submission] = (),
+        disturbances: Iterable[Disturbance] = (),
+        restart_s: float = 0.0,
+        start_delay_s: float = 0.0,
+        kill_at_limit: bool = False,
+        keep_ended_s: float = 3600.0,
+        most_waiting: int | None = None,
+        tells_work: bool = False,
+    ) -> None:
+        if not 0.0 < speed < math.inf:
+            raise BackendError(f"the speed of the simulated cluster is {speed:g}; expected a number above 0.")
+        self.cluster, self.speed = cluster, speed
+        self._speed_of = speed_of
+        self._clock = clock or (lambda: time.monotonic() * speed)
+        self._start_s = time.time() if start_s is None else start_s
+        self._restart_s, self._start_delay_s, self._kill_at_limit = restart_s, start_delay_s, kill_at_limit
+        self._keep_ended_s, self._most_waiting, self._tells_work = keep_ended_s, most_waiting, tells_work
+        self._arrivals, self._disturbances = iter(arrivals), iter(disturbances)
+
+        self._lock = threading.RLock()
+        self._room = Room(cluster)
+        self._links = _links_of(cluster)
+        self._entries: dict[str, _Entry] = {}
+        self._events: list[tuple[float, int, int, int]] = []  # time, what, number of the job, version
+        self._live: dict[str, LiveJob] = {}  # what the next snapshot shows, in order of submission
+        self._changed: set[str] = set()
+        self._old: deque[str] = deque()  # ended long ago; forgotten once they were shown
+        self._down: dict[str, str] = {}
+        self._waiting = self._submitted = self._reads = self._not_taken = 0
+        self._zero = self._clock()
+        self._now = 0.0
+        self._shift = 0.0  # by how much arrivals are late, because they held back
+        self._held_back = False
+        self._next_arrival = self._draw_arrival()
+        self._next_disturbance = self._draw_disturbance()
+
+    # ---- what the daemon asks of it ----------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """What it is, in a word."""
+        return "simulated"
+
+    @property
+    def can_annotate(self) -> bool:
+        """Nobody looks elsewhere than at our own pages."""
+        return False
+
+    @property
+    def can_stop(self) -> bool:
+        """Whether orders to stop a job are carried out."""
+        return True
+
+    def read(self) -> Snapshot:
+        """The cluster now."""
+        with self._lock:
+            self._advance()
+            for job in self._changed:
+                self._live[job] = self._record(self._entries[job])
+            self._changed.clear()
+            self._reads += 1
+            snapshot = Snapshot(
+                self._start_s + self._now, self.cluster, tuple(self._live.values()), self._down, self._notes()
+            )
+            while self._old and self._reads - self._entries[self._old[0]].end_reads >= READS_OF_AN_END:
+                job = self._old.popleft()
+                del self._entries[job], self._live[job]
+            return snapshot
+
+    def act(self, orders: Sequence[Order]) -> list[Answer]:
+        """Carry out orders; an answer for each."""
+        with self._lock:
+            self._advance()
+            return [self._start(order) if order.is_start else self._stop(order) for order in orders]
+
+    def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:
+        """There is no other scheduler."""
+        return nobody_to_give_to(reasons)
+
+    def annotate(self, lines: Mapping[str, str]) -> None:
+        """Nobody looks elsewhere than at ADLRO's own pages."""
+
+    def submit(self, submission: Submission) -> str:
+        """Hand a job in, at this moment; its id."""
+        with self._lock:
+            self._advance()
+            return self._enter(submission, self._now)
+
+    def cancel(self, job: str) -> None:
+        """End a job for good, whether it waits or runs. One that ended stays as it ended."""
+        with self._lock:
+            self._advance()
+            entry = self._find(job)
+            if entry.state not in ENDED:
+                self._end(entry, JobState.CANCELLED, "cancelled")
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+    # ---- what befalls it ---------------------------------------------------------------------------------------
+
+    @property
+    def now_s(self) -> float:
+        """The cluster's own time, seconds since 1970."""
+        with self._lock:
+            self._advance()
+            return self._start_s + self._now
+
+    @property
+    def next_event_s(self) -> float | None:
+        """When something happens next if nobody gives an order, seconds since 1970; None: nothing ever will."""
+        with self._lock:
+            self._advance()
+            self._drop_void()
+            found = self._events[0][0] if self._events else math.inf
+            if self._next_disturbance is not None:
+                found = min(found, self._next_disturbance.time_s)
+            if self._next_arrival is not None and not self._held_back:
+                found = min(found, self._next_arrival.job.submit_s + self._shift)
+            return None if found == math.inf else self._start_s + found
+
+    def fail_node(self, node: str, reason: str = "it does not answer") -> None:
+        """A node goes down, and the jobs on it wait again."""
+        with self._lock:
+            self._advance()
+            self._set_down(self._host(node), reason)
+
+    def drain(self, node: str, reason: str = "drained") -> None:
+        """A node takes no more jobs; those on it run on."""
+        with self._lock:
+            self._advance()
+            host = self._host(node)
+            host.down = host.down or reason
+            self._down = {**self._down, node: host.down}
+
+    def return_node(self, node: str) -> None:
+        """A node that was down or drained takes jobs again."""
+        with self._lock:
+            self._advance()
+            self._set_up(self._host(node))
+
+    def wear(self, node: str, gpu: int, factor: float) -> None:
+        """A GPU runs at this factor of its speed from now on."""
+        with self._lock:
+            self._advance()
+            self._set_factor(self._host(node), gpu, factor)
+
+    def factor(self, node: str, gpu: int) -> float:
+        """How worn a GPU is: 1 is as new."""
+        with self._lock:
+            self._advance()
+            return self._gpu(self._host(node), gpu).factor
+
+    def fail_job(self, job: str, exit_code: int = 1, signal: int | None = None) -> None:
+        """A running job ends with an error."""
+        with self._lock:
+            self._advance()
+            entry = self._find(job)
+            if entry.state is not JobState.RUNNING:
+                raise BackendError(f"the job {job} is {entry.state}; only one that runs can fail.")
+            what = f"signal {signal}" if signal else f"exit code {exit_code}"
+            entry.exit_code, entry.signal = None if signal else exit_code, signal
+            self._end(entry, JobState.FAILED, f"ended with {what}")
+
+    # ---- time --------------------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Let happen what is due, in order."""
+        now = max(self._now, self._clock() - self._zero)
+        while True:
+            self._drop_void()
+            due, what = self._first_due()
+            if due > now:
+                break
+            self._now = max(self._now, due)  # what is late happens now
+            if what == _DISTURBANCE:
+                self._befall()
+            elif what == _ARRIVAL:
+                self._arrive()
+            else:
+                _, what, number, _ = heapq.heappop(self._events)
+                self._happen(self._entries[str(number)], what)
+        self._now = now
+
+    def _drop_void(self) -> None:
+        """Take away events at the top that no longer hold."""
+        while self._events and self._is_void(*self._events[0][2:]):
+            heapq.heappop(self._events)
+
+    def _is_void(self, number: int, version: int) -> bool:
+        entry = self._entries.get(str(number))
+        return entry is None or entry.version != version
+
+    def _first_due(self) -> tuple[float, int]:
+        """When something happens next, and what."""
+        found = (self._events[0][0], self._events[0][1]) if self._events else (math.inf, _OLD)
+        if self._next_disturbance is not None:
+            found = min(found, (self._next_disturbance.time_s, _DISTURBANCE))
+        if self._next_arrival is not None and not self._held_back:
+            found = min(found, (self._next_arrival.job.submit_s + self._shift, _ARRIVAL))
+        return found
+
+    def _expect(self, due: float, what: int, entry: _Entry) -> None:
+        """Note what will happen to a job. Void events are swept out before they outnumber the others."""
+        heapq.heappush(self._events, (due, what, entry.number, entry.version))
+        if len(self._events) > 2 * len(self._entries) + 64:
+            self._events = [event for event in self._events if not self._is_void(*event[2:])]
+            heapq.heapify(self._events)
+
+    def _happen(self, entry: _Entry, what: int) -> None:
+        """A job begins, ends, or has been over for long."""
+        if what == _BEGIN:
+            self._begin(entry)
+        elif what == _OLD:
+            self._old.append(entry.id)
+        elif self._is_over_limit(entry):
+            entry.signal = 15
+            self._end(entry, JobState.FAILED, f"reached its limit of {entry.job.limit_s:g} s")
+        else:
+            entry.exit_code = 0
+            self._end(entry, JobState.FINISHED, "")
+
+    def _befall(self) -> None:
+        """The next disturbance happens."""
+        item = self._next_disturbance
+        assert item is not None
+        self._next_disturbance = self._draw_disturbance()
+        host = self._host(item.node)
+        if item.what == "down":
+            self._set_down(host, "it does not answer")
+        elif item.what == "up":
+            self._set_up(host)
+        else:
+            self._set_factor(host, item.gpu, item.factor)
+
+    def _arrive(self) -> None:
+        """The next job of the stream is submitted, or holds back until fewer wait."""
+        if self._most_waiting is not None and self._waiting >= self._most_waiting:
+            self._held_back = True
+            return
+        arriving = self._next_arrival
+        assert arriving is not None
+        self._next_arrival = self._draw_arrival()
+        try:
+            self._enter(arriving, self._now)
+        except AdlroError:
+            self._not_taken += 1
+
+    def _draw_arrival(self) -> Submission | None:
+        return next(self._arrivals, None)
+
+    def _draw_disturbance(self) -> Disturbance | None:
+        return next(self._disturbances, None)
+
+    # ---- jobs --------------------------------------------------------------------------------------------------
+
+    def _enter(self, submission: Submission, now: float) -> str:
+        """Put a job in the queue."""
+        job = replace(submission.job, submit_s=self._start_s + now)
+        if wrong := wrong_with(job):
+            raise BackendError(f"job {job.name!r} of user {job.user!r}: {wrong}.")
+        if job.gpus:  # whoever names a family that nobody knows hears it now
+            model = next(iter(self.cluster.models.values()), None)
+            self._speed_of(job.family, Placing(model, job.gpus, 1, self.cluster.network, self.cluster.network))
+        self._submitted += 1
+        shown = job if self._tells_work else replace(job, work=0.0)
+        entry = _Entry(self._submitted, job, shown, job.work or _spoken_work(job))
+        self._entries[entry.id] = entry
+        self._live[entry.id] = self._record(entry)  # here, so that snapshots have them in order of submission
+        self._waiting += 1
+        return entry.id
+
+    def _start(self, order: Order) -> Answer:
+        """Start a job where the order says, if it waits and fits there."""
+        entry = self._entries.get(order.job)
+        if entry is None:
+            return Answer(order.job, False, "there is no such job")
+        if entry.state in ENDED:
+            was_this = bool(order.decision) and entry.decision == order.decision
+            return Answer(order.job, was_this, f"it is {entry.state} already")
+        if entry.state is not JobState.WAITING:
+            return Answer(order.job, is_at(entry.parts, order.parts), f"it is {entry.state} already")
+        found = self._room.fit(entry.job, order.parts)
+        if isinstance(found, str):
+            return Answer(order.job, False, found)
+        if self._rate(entry.job, found) <= 0.0:
+            where = f"{entry.job.gpus} {found[0].model} over {len(found)} nodes"
+            return Answer(order.job, False, f"family {entry.job.family!r} does not run on {where}")
+        self._room.take(entry.id, entry.job, found)
+        entry.parts = found
+        entry.state, entry.decision, entry.reason = JobState.PLACED, order.decision, ""
+        self._leave_queue()
+        entry.version += 1
+        self._changed.add(entry.id)
+        if self._start_delay_s > 0.0:
+            self._expect(self._now + self._start_delay_s, _BEGIN, entry)
+        else:
+            self._begin(entry)
+        return Answer(order.job, True)
+
+    def _begin(self, entry: _Entry) -> None:
+        """A placed job begins to run, and pays for having run before."""
+        entry.state = JobState.RUNNING
+        entry.began = self._now
+        entry.started = self._start_s + self._now
+        entry.since = self._now + (self._restart_s if entry.starts else 0.0)
+        entry.starts += 1
+        entry.saved = entry.done
+        self._changed.add(entry.id)
+        self._pace(entry)
+
+    def _pace(self, entry: _Entry) -> None:
+        """How fast a running job is from now on, and when it ends by that."""
+        entry.rate = self._rate(entry.job, entry.parts) * self._worn(entry.parts)
+        entry.version += 1
+        self._expect(min(self._finish(entry), self._limit(entry)), _END, entry)
+
+    def _finish(self, entry: _Entry) -> float:
+        return entry.since + max(0.0, entry.work - entry.done) / entry.rate
+
+    def _limit(self, entry: _Entry) -> float:
+        if not self._kill_at_limit or entry.job.limit_s is None:
+            return math.inf
+        return entry.began + max(0.0, entry.job.limit_s - entry.held)
+
+    def _is_over_limit(self, entry: _Entry) -> bool:
+        return self._limit(entry) < self._finish(entry)
+
+    def _settle(self, entry: _Entry) -> None:
+        """Count the work of a running job up to now; a restart still being paid is paid out first."""
+        if entry.state is JobState.RUNNING and self._now > entry.since:
+            entry.done = min(entry.work, entry.done + (self._now - entry.since) * entry.rate)
+            entry.since = self._now
+
+    def _stop(self, order: Order) -> Answer:
+        """Stop a job so that it waits again; all its work is kept."""
+        entry = self._entries.get(order.job)
+        if entry is None:
+            return Answer(order.job, False, "there is no such job")
+        if entry.state in ENDED:
+            return Answer(order.job, False, f"it is {entry.state} already")
+        if entry.state is JobState.WAITING:
+            return Answer(order.job, True, "it waits already")
+        self._settle(entry)
+        entry.saved = entry.done
+        self._requeue(entry, f"stopped by decision {order.decision}" if order.decision else "stopped")
+        return Answer(order.job, True)
+
+    def _fail(self, entry: _Entry, reason: str) -> None:
+        """A job loses its node: back to its last checkpoint, and to the queue."""
+        self._settle(entry)
+        entry.done = entry.saved = max(_checkpointed(entry.done, entry.job.checkpoint), entry.saved)
+        self._requeue(entry, reason)
+
+    def _requeue(self, entry: _Entry, reason: str) -> None:
+        if entry.state is JobState.RUNNING:
+            entry.held += self._now - entry.began
+        self._room.release(entry.id, entry.job, entry.parts)
+        entry.state, entry.parts, entry.started = JobState.WAITING, (), None
+        entry.reason, entry.decision = reason, ""
+        entry.version += 1
+        self._waiting += 1
+        self._changed.add(entry.id)
+
+    def _end(self, entry: _Entry, state: JobState, reason: str) -> None:
+        """A job is over; where it ran stays in its record."""
+        if entry.state is JobState.WAITING:
+            self._leave_queue()
+        else:
+            self._settle(entry)
+            self._room.release(entry.id, entry.job, entry.parts)
+        entry.state, entry.reason = state, reason
+        entry.ended = self._start_s + self._now
+        entry.end_reads = self._reads
+        entry.version += 1
+        self._changed.add(entry.id)
+        self._expect(self._now + self._keep_ended_s, _OLD, entry)
+
+    def _leave_queue(self) -> None:
+        """One job less waits; if arrivals held back for it, the next comes now and the others after it."""
+        self._waiting -= 1
+        if self._held_back and self._next_arrival is not None:
+            self._held_back = False
+            self._shift = self._now - self._next_arrival.job.submit_s
+
+    def _record(self, entry: _Entry) -> LiveJob:
+        return LiveJob(
+            entry.id,
+            entry.shown,
+            entry.state,
+            entry.parts,
+            entry.started,
+            entry.ended,
+            entry.starts,
+            True,
+            entry.exit_code,
+            entry.signal,
+            entry.reason,
+            entry.decision,
+        )
+
+    def _notes(self) -> tuple[str, ...]:
+        """What could not be taken in."""
+        return (f"{self._not_taken} arriving jobs could not be taken",) if self._not_taken else ()
+
+    def _find(self, job: str) -> _Entry:
+        if job not in self._entries:
+            raise BackendError(f"there is no job {job!r} on the simulated cluster.")
+        return self._entries[job]
+
+    # ---- places ------------------------------------------------------------------------------------------------
+
+    def _rate(self, job: Job, parts: tuple[Part, ...]) -> float:
+        """Work a second at a place whose GPUs are as new. Across nodes the slowest link of the model counts."""
+        if job.gpus == 0:
+            return 1.0
+        model = self.cluster.models[parts[0].model]
+        one = len(parts) == 1
+        links = (self._room.hosts[parts[0].node].record.link,) if one else self._links[model.name]
+        speeds = [
+            self._speed_of(job.family, Placing(model, job.gpus, len(parts), link, self.cluster.network)).value
+            for link in links
+        ]
+        return job.gpus * job.share / WHOLE_GPU * min(speeds)
+
+    def _worn(self, parts: tuple[Part, ...]) -> float:
+        return min((self._room.hosts[part.node].gpus[i].factor for part in parts for i in part.indices), default=1.0)
+
+    def _host(self, node: str) -> Host:
+        if node not in self._room.hosts:
+            raise BackendError(f"there is no node {node!r} in the cluster {self.cluster.name!r}.")
+        return self._room.hosts[node]
+
+    def _gpu(self, host: Host, gpu: int) -> Gpu:
+        if not 0 <= gpu < len(host.gpus):
+            raise BackendError(f"node {host.record.name!r} has no GPU {gpu}; it has {len(host.gpus)}.")
+        return host.gpus[gpu]
+
+    def _set_down(self, host: Host, reason: str) -> None:
+        name = host.record.name
+        host.down = reason
+        self._down = {**self._down, name: reason}
+        for entry in self._on(host):
+            self._fail(entry, f"its node {name} went down: {reason}")
+
+    def _set_up(self, host: Host) -> None:
+        host.down = ""
+        self._down = {name: why for name, why in self._down.items() if name != host.record.name}
+
+    def _set_factor(self, host: Host, gpu: int, factor: float) -> None:
+        if not 0.0 < factor <= 10.0:
+            raise BackendError(f"the factor of a GPU is {factor}; expected above 0, to 10.")
+        self._gpu(host, gpu).factor = factor
+        for entry in self._on(host):
+            holds = any(part.node == host.record.name and gpu in part.indices for part in entry.parts)
+            if holds and entry.state is JobState.RUNNING:
+                self._settle(entry)
+                self._pace(entry)
+
+    def _on(self, host: Host) -> list[_Entry]:
+        """The jobs that hold some of a node, in order of submission."""
+        return sorted((self._entries[job] for job in host.holders), key=lambda entry: entry.number)
+
+
+def arriving(jobs: Iterable[Job]) -> Iterator[Submission]:
+    """Jobs as a stream of submissions, by their submit times."""
+    return (Submission(job) for job in jobs)
+
+
+def _checkpointed(done: float, each: float | None) -> float:
+    """The work that a failure leaves: that of the last checkpoint."""
+    if each is None:
+        return 0.0
+    return math.floor(done / each) * each if each > 0.0 else done
+
+
+def _links_of(cluster: Cluster) -> dict[str, tuple[Link, ...]]:
+    """The links of the nodes that have a model, each once."""
+    links: dict[str, dict[Link, None]] = {}
+    for node in cluster.nodes:
+        for group in node.gpus:
+            links.setdefault(group.model, {})[node.link] = None
+    return {model: tuple(found) for model, found in links.items()}

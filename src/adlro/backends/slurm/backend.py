@@ -1,0 +1,279 @@
+"""A Slurm cluster for the daemon: the back end put together, and the watchdog. setup.py sets it up."""
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from adlro.backends.slurm.jobs import DEFAULT_NETWORK, FamilyRule, Naming
+from adlro.backends.slurm.live import Commands, CommandSource, Patience, Reader, Rest, RestSource, Source, connection_to
+from adlro.backends.slurm.orders import CommandWay, GivenBack, Handing, RestWay, Slurm, Way, release_all
+from adlro.catalogue.clusters import load_cluster
+from adlro.catalogue.families import find_family
+from adlro.catalogue.gpus import find_gpu, gpu_models
+from adlro.core.accounts import own_account_name
+from adlro.core.errors import BackendError, CatalogueError, ConfigError
+from adlro.core.ports import Backend
+from adlro.core.records import GpuModel
+from adlro.ingest.telemetry.names import model_of, near_models
+
+FIELDS: Final = ("name", "partition", "comment")
+TOKEN_S: Final = 3600
+STARTING_S: Final = 1800.0
+"""A unit may take so long to start: after an upgrade `adlro warm` compiles first."""
+
+NOBODY: Final = frozenset[str]()
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmOptions:
+    """What a site may set about its Slurm."""
+
+    rest: str = ""
+    """slurmrestd: unix:/path, http://host:port or https://host:port; "" for the command line alone."""
+    user: str = ""
+    """Whom the token is for, over TCP."""
+    jwt_file: str = ""
+    """A file with the token, read again when one has expired; "" for $SLURM_JWT, else `scontrol token`."""
+    conf: str = ""
+    """slurm.conf for the command line; "" is where Slurm looks for it."""
+    command_line: bool = True
+    """Whether Slurm's commands may be used: as a fallback, and for what slurmrestd cannot do (stopping jobs)."""
+    partitions: tuple[str, ...] = ()
+    """Only these, with their nodes; none: all."""
+    families: tuple[tuple[str, str, str], ...] = ()
+    """(field, regular expression, family): the first that fits decides; field is name, partition or comment."""
+    types: tuple[tuple[str, str], ...] = ()
+    """(GRES type of this Slurm, GPU model of the catalogue), for types that have another name there."""
+    cluster: str = ""
+    """A cluster file that says how GPUs and nodes are joined, for nodes of the same names."""
+    submit_as: str = "nobody"
+    """Which account jobs of ADLRO's API run as: nobody (none are taken), self (the daemon's), user (their user's)."""
+    submit_partition: str = ""
+    min_uid: int = 0
+    """The lowest uid that jobs may run as; 0 is UID_MIN of /etc/login.defs."""
+    timeout_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a back end is made of."""
+
+    reader: Reader
+    rest: Rest | None
+    commands: Commands | None
+
+    def close(self) -> None:
+        """Let the connection go."""
+        if self.rest is not None:
+            self.rest.close()
+
+
+def slurm_backend(options: SlurmOptions) -> Backend:
+    """The back end of these options. Nothing is asked of Slurm yet."""
+    check_submitting(options.submit_as, options.command_line)
+    parts = slurm_parts(options)
+    partition = options.submit_partition or next(iter(options.partitions), "")
+    handing = Handing(options.submit_as, partition, min_uid=options.min_uid)
+    return Slurm(parts.reader, parts.rest, parts.commands, handing)
+
+
+def check_submitting(submit_as: str, has_commands: bool) -> None:
+    """Raise ConfigError unless jobs can be handed in as this account."""
+    if submit_as not in ("nobody", "self", "user"):
+        raise ConfigError(f"submit_as is '{submit_as}'; expected nobody, self or user.")
+    if submit_as == "user" and not (has_commands and os.geteuid() == 0):
+        raise ConfigError(
+            "submit_as is 'user': the daemon must be root, and command_line must be true, so that sbatch runs as the "
+            "job's user. slurmrestd would run the job as the owner of the daemon's own token."
+        )
+
+
+def slurm_parts(options: SlurmOptions) -> Parts:
+    """The reader and the ways to Slurm of these options."""
+    if options.conf and not Path(options.conf).is_file():  # Slurm's commands would look for a server for minutes
+        raise ConfigError(f"there is no file '{options.conf}'; expected the path of slurm.conf.")
+    commands = Commands(options.conf, options.timeout_s) if options.command_line else None
+    rest = None
+    if options.rest:
+        connection_to(options.rest, options.timeout_s)  # a bad address is told now
+        token = None if options.rest.startswith(("unix:", "/")) else token_of(options, commands)
+        rest = Rest(options.rest, options.user, token, options.timeout_s)
+    sources: list[Source] = [RestSource(rest)] if rest else []
+    sources += [CommandSource(commands)] if commands else []
+    if not sources:
+        raise ConfigError("there is no way to Slurm: name slurmrestd with rest = …, or set command_line = true.")
+    patience = {"patience": Patience(commands)} if commands else {}
+    return Parts(Reader(sources, naming_of(options), **patience), rest, commands)
+
+
+def naming_of(options: SlurmOptions) -> Naming:
+    """How this site's words become ours."""
+    cluster = load_cluster(options.cluster) if options.cluster else None
+    own = cluster.models if cluster else {}
+    types = _types(options.types, own)
+    return Naming(
+        model_of=_remembered(
+            lambda name: types.get(name.lower()) or model_of(name, lambda word: find_gpu(word, own)),
+        ),
+        nearest=_nearest_models,
+        is_family=_is_family,
+        families=tuple(_rule(*rule) for rule in options.families),
+        partitions=frozenset(options.partitions),
+        links={node.name: node.link for node in cluster.nodes} if cluster else {},
+        network=cluster.network if cluster else DEFAULT_NETWORK,
+        name=cluster.name if cluster else "slurm",
+        submitters=frozenset(filter(None, [own_account_name(), options.user]))
+        if options.submit_as == "self"
+        else NOBODY,
+    )
+
+
+def _types(pairs: Iterable[tuple[str, str]], own: Mapping[str, GpuModel]) -> dict[str, GpuModel]:
+    """The models that a site's config gives to its GRES types."""
+    try:
+        return {kind.lower(): find_gpu(model, own) for kind, model in pairs}
+    except CatalogueError as error:
+        raise ConfigError(f"[slurm.types]: {error}") from None
+
+
+def _nearest_models(kind: str) -> list[str]:
+    """Models that a GRES type may mean: those of the architecture with this name, else those with similar names."""
+    models = gpu_models()
+    named = [name for name, model in models.items() if model.architecture.lower() == kind.lower() != ""]
+    return named or near_models(kind, models)
+
+
+def _remembered(find: Callable[[str], GpuModel | None]) -> Callable[[str], GpuModel | None]:
+    """The same function, asked once for each word."""
+    known: dict[str, GpuModel | None] = {}
+
+    def ask(word: str) -> GpuModel | None:
+        if word not in known:
+            known[word] = find(word)
+        return known[word]
+
+    return ask
+
+
+def _rule(field: str, pattern: str, family: str) -> FamilyRule:
+    if field not in FIELDS:
+        raise ConfigError(f"a rule for families looks at '{field}'; expected one of {', '.join(FIELDS)}.")
+    try:
+        return FamilyRule(re.compile(pattern), find_family(family).name, field)
+    except re.error as error:
+        raise ConfigError(f"'{pattern}' is no regular expression: {error}.") from None
+    except CatalogueError as error:
+        raise ConfigError(f"the rule '{pattern}': {error}") from None
+
+
+def _is_family(name: str) -> bool:
+    try:
+        return find_family(name).name == name
+    except CatalogueError:
+        return False
+
+
+def token_of(options: SlurmOptions, commands: Commands | None) -> Callable[[], str]:
+    """Where tokens for slurmrestd come from. They are never told to anybody else."""
+
+    def token() -> str:
+        if options.jwt_file:
+            try:
+                return Path(options.jwt_file).read_text(encoding="utf-8").strip().rpartition("=")[2]
+            except OSError as error:
+                raise BackendError(f"the token file {options.jwt_file} cannot be read: {error.strerror}.") from None
+        if os.environ.get("SLURM_JWT"):
+            return os.environ["SLURM_JWT"]
+        if commands is None:
+            raise BackendError("slurmrestd over TCP wants a token: set jwt_file, or SLURM_JWT.")
+        words = [f"username={options.user}"] if options.user else []
+        ran = commands.run(["scontrol", "token", *words, f"lifespan={TOKEN_S}"])
+        if ran.code != 0:
+            raise BackendError(f"'scontrol token' fails: {ran.said}")
+        return ran.out.strip().rpartition("=")[2]
+
+    return token
+
+
+# ---- the watchdog ------------------------------------------------------------------------------------------------
+
+
+def give_back(options: SlurmOptions, now_s: float) -> list[GivenBack]:
+    """Give every job that waits because of ADLRO back to Slurm; the daemon need not be alive."""
+    parts = slurm_parts(options)
+    # The commands first: this must work when all else is broken.
+    ways: list[Way] = [CommandWay(parts.commands)] if parts.commands else []
+    ways += [RestWay(parts.rest)] if parts.rest else []
+    with closing(parts):
+        return release_all(parts.reader, ways, now_s)
+
+
+def is_answered(url: str, timeout_s: float = 5.0) -> bool:
+    """Whether the daemon at this address says that it is ready."""
+    return status_of(url, timeout_s) in range(200, 300)
+
+
+def status_of(url: str, timeout_s: float = 5.0) -> int | None:
+    """The HTTP status at this address; None if nobody answers."""
+    import http.client
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    connection = connection_to(f"{parts.scheme}://{parts.netloc}", timeout_s)
+    try:
+        connection.request("GET", parts.path or "/readyz")
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def stays_silent(
+    url: str,
+    patience_s: float,
+    unit: str = "",
+    sleep: Callable[[float], None] = time.sleep,
+    every_s: float = 10.0,
+) -> bool:
+    """Whether the daemon is not ready for so long.
+
+    An API that does not answer at all may only be busy: then the daemon counts as gone if its unit is, too.
+    """
+    left = patience_s
+    while not is_answered(url):
+        if left <= 0:
+            return not unit or status_of(url) is not None or not is_alive(unit, patience_s)
+        sleep(min(every_s, left))
+        left -= every_s
+    return False
+
+
+def is_alive(unit: str, within_s: float) -> bool:
+    """Whether systemd has heard from this unit within the last seconds (WatchdogSec=), or starts it just now.
+
+    A start that follows a failure does not count: a daemon that fails again and again must not keep the queue.
+    """
+    keys = ("ActiveState", "SubState", "NRestarts", "InactiveExitTimestampMonotonic", "WatchdogTimestampMonotonic")
+    command = ["systemctl", "show", unit, *(f"--property={key}" for key in keys)]
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    told = dict(line.partition("=")[::2] for line in ran.stdout.splitlines())
+    if told.get("ActiveState") == "activating":
+        is_first = told.get("SubState") in ("start-pre", "start") and told.get("NRestarts", "0") == "0"
+        return is_first and _is_within(STARTING_S, told.get("InactiveExitTimestampMonotonic", ""))
+    is_active = told.get("ActiveState") == "active"
+    return is_active and _is_within(max(within_s, 60.0), told.get("WatchdogTimestampMonotonic", ""))
+
+
+def _is_within(seconds: float, moment: str) -> bool:
+    """Whether a moment that systemd tells (in microseconds; 0: never) is at most so long ago."""
+    return moment.isdigit() and moment != "0" and time.monotonic() - int(moment) / 1e6 <= seconds

@@ -1,0 +1,792 @@
+"""The daemon around the orchestrator: its turns, what it tells those who listen, its config, its life and death."""
+
+import json
+import logging
+import select
+import signal
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
+
+from adlro import __version__
+from adlro.core.errors import AdlroError, BackendError, CatalogueError, StoreError
+from adlro.core.ports import (
+    ENDED,
+    Answer,
+    Backend,
+    JobState,
+    KeepsOutput,
+    LiveJob,
+    Order,
+    Output,
+    Snapshot,
+    Submission,
+    SubmitsAside,
+)
+from adlro.daemon.config import Config, changes, load_config
+from adlro.daemon.leader import Alone, Leadership
+from adlro.daemon.metrics import Metrics, file_bytes
+from adlro.daemon.store import Store
+from adlro.daemon.store_sqlite import AwayError
+from adlro.daemon.systemd import Systemd
+from adlro.live.news import News
+from adlro.live.service import (
+    Alarm,
+    Compared,
+    Decision,
+    Event,
+    Foreseen,
+    Memory,
+    Past,
+    State,
+    Tick,
+    Usage,
+    WhatIf,
+    Why,
+)
+from adlro.process.collector import unhurried_collector
+from adlro.process.logs import LOGGER
+
+if TYPE_CHECKING:  # it imports the compiler, which tests of the daemon do without
+    from adlro.daemon.warming import Progress, Tell, Warmed
+
+log = logging.getLogger(LOGGER)
+
+KEPT_ALARMS: Final = 200
+KEPT_FRESH: Final = 10_000
+
+STANDBY_S: Final = 0.1
+"""How often a standby tries to lead."""
+
+PAUSE_S: Final = 0.25
+"""The least time between two turns, however many jobs are handed in."""
+
+PROBE_S: Final = 1.0
+"""How often the back end is asked whether anything has changed, …"""
+
+PROBE_SHARE: Final = 0.04
+"""… as long as that takes at most this share of the time."""
+
+TURN_SHARE: Final = 0.25
+LONGEST_PAUSE_S: Final = 3.0
+"""Turns that come early because something has changed take this share of the time, or come so far apart."""
+
+LATE: Final = 3.0
+"""The daemon is ready while its latest reading is not older than so many turns …"""
+
+LATE_S: Final = 30.0
+"""… or than this."""
+
+AT_ONCE: Final = frozenset(["tick_s", "policy", "guard", "log", "telemetry"])
+"""Tables that count as soon as the config is read again; the others wait for a restart."""
+
+POLICY_KEY: Final = "policy"
+"""Under this name the memory keeps the policy that an operator switched to."""
+
+
+class Decider(Protocol):
+    """What the daemon needs of an orchestrator (live/turn.py)."""
+
+    def tick(self) -> Tick:
+        """One turn."""
+
+    def state(self) -> State:
+        """The latest state. Raises BackendError while the cluster has never been read."""
+
+    def why(self, job: str) -> Why | None:
+        """Why a job waits, or runs where it does."""
+
+    def what_if(self, question: WhatIf) -> Foreseen:
+        """What would come of it."""
+
+    def use_policy(self, name: str) -> None:
+        """Decide with this policy from the next tick on."""
+
+
+class Closing(Protocol):
+    """What must be let go of."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+@final
+class Fenced:
+    """A back end that one thread calls at a time, and only the leader to change anything.
+
+    Submissions that a user can hold up (`SubmitsAside`) run beside other calls.
+    """
+
+    def __init__(self, backend: Backend, leadership: Leadership) -> None:
+        self._backend, self._leadership = backend, leadership
+        self._lock = threading.Lock()
+        self.read_s = float("-inf")
+        """When it was last read whole, by the monotonic clock."""
+        self.trouble = ""
+        self.latest: Snapshot | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is, in a word."""
+        return self._backend.name
+
+    @property
+    def can_stop(self) -> bool:
+        """Whether orders to stop are carried out."""
+        return self._backend.can_stop
+
+    @property
+    def can_annotate(self) -> bool:
+        """Whether users see what `annotate` is given."""
+        return self._backend.can_annotate
+
+    def has_changed(self) -> bool | None:
+        """Whether anything has changed since the latest reading; None: this back end, or a silent one, cannot tell."""
+        probe = getattr(self._backend, "has_changed", None)
+        if probe is None or self.trouble:
+            return None
+        with self._lock:
+            try:
+                return bool(probe())
+            except BackendError as error:
+                log.debug("the cluster does not say whether it has changed", extra={"why": str(error)})
+                return None
+            except Exception:  # a fault of ours: it must not end the daemon, and the next turn reads everything
+                log.exception("the back end failed when it was asked whether anything has changed")
+                return None
+
+    def read(self) -> Snapshot:
+        """The cluster now."""
+        with self._lock:
+            try:
+                snapshot = self._backend.read()
+            except BackendError as error:
+                self.trouble = str(error)
+                raise
+            self.trouble, self.read_s, self.latest = "", time.monotonic(), snapshot
+            return snapshot
+
+    def act(self, orders: Sequence[Order]) -> list[Answer]:
+        """Carry out orders, as long as we lead."""
+        with self._lock:
+            self._check()
+            return self._backend.act(orders)
+
+    def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:
+        """Hand jobs to the cluster's own scheduler, as long as we lead."""
+        with self._lock:
+            self._check()
+            return self._backend.give_back(reasons)
+
+    def annotate(self, lines: Mapping[str, str]) -> None:
+        """Show users a line about each job, as long as we lead."""
+        with self._lock:
+            self._check()
+            self._backend.annotate(lines)
+
+    def submit(self, submission: Submission) -> str:
+        """Hand a job in. Where its user could hold that up, turns do not wait for it."""
+        with self._lock:
+            self._check()
+            if not isinstance(self._backend, SubmitsAside):
+                return self._backend.submit(submission)
+        return self._backend.submit_aside(submission, self._lock)
+
+    def cancel(self, job: str) -> None:
+        """End a job."""
+        with self._lock:
+            self._check()
+            self._backend.cancel(job)
+
+    def output(self, job: str) -> Output | None:
+        """The end of what a job wrote, where the back end keeps that. It waits for nobody."""
+        return self._backend.output(job) if isinstance(self._backend, KeepsOutput) else None
+
+    def close(self) -> None:
+        """Let go of it."""
+        with self._lock:
+            self._backend.close()
+
+    def _check(self) -> None:
+        if not self._leadership.holds():
+            raise BackendError("this daemon leads no longer: another one decides for the cluster.")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a daemon that leads is made of. `decide` makes an orchestrator, again when the config changes."""
+
+    backend: Backend
+    memory: Store
+    decide: Callable[[Config, Fenced, Memory], tuple[Decider, Sequence[Closing]]]
+    clock: Callable[[], float] = time.time
+    notes: tuple[str, ...] = ()
+
+
+Build = Callable[[Config], Parts]
+"""Opens the back end and the store; called when we lead, so that a standby touches neither."""
+
+Warm = Callable[[Sequence[str], "Tell", Callable[[], bool]], "Warmed"]
+"""Compiles what turns with these policies need, the fallback last (warming.warm_daemon)."""
+
+
+@final
+class Daemon:
+    """A Service (service.py). `run` and `tick` are for one thread, all else for any.
+
+    `stop` and `reload` take no lock, so that signals may call them.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        build: Build,
+        leadership: Leadership | None = None,
+        path: Path | None = None,
+        flags: Mapping[str, Any] | None = None,
+        warm: Warm | None = None,
+    ) -> None:
+        """`path` and `flags` are where the config came from: a reload reads them again.
+
+        Without `warm` code is compiled when a turn first needs it.
+        """
+        self.config = config
+        self._warm = warm
+        self._warmed: set[str] = set()
+        self._compiling = ""
+        self._build, self._path, self._flags = build, path, dict(flags or {})
+        self._leadership = leadership or Alone()
+        self._systemd = Systemd()
+        self.metrics_page = Metrics(__version__, lambda: self.is_ready()[0], self._store_bytes)
+        self._running: _Running | None = None
+        self._is_stopping = self._wants_reload = False
+        self._why_not, self._again_s = "the daemon is starting.", STANDBY_S
+        self._alarms: deque[Alarm] = deque(maxlen=KEPT_ALARMS)
+        self._later: deque[Callable[[], None]] = deque()
+        self._bell, self._ring = socket.socketpair()
+        for end in (self._bell, self._ring):
+            end.setblocking(False)
+        # Numbers go on growing over a restart, so that whoever listens sees a gap and not a repetition.
+        self._news = News(int(time.time() * 1000))
+
+    # ---- life ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Turn after turn until `stop`; as a standby while another daemon leads."""
+        is_first = True
+        try:
+            self._compile(self.config)
+            with unhurried_collector() as collect:
+                while not self._is_stopping:
+                    began = time.monotonic()
+                    tick = self.tick()
+                    if is_first:
+                        self._systemd.tell("READY=1")
+                        is_first = False
+                    self._systemd.alive()
+                    goes_on = tick is not None and tick.is_cut and bool(tick.decisions)
+                    self._wait(began, self._again_s if self._running is None else self.config.tick_s, goes_on)
+                    collect()
+        finally:
+            self._systemd.tell("STOPPING=1")
+            self.close()
+
+    def tick(self) -> Tick | None:
+        """One turn, and what it tells; None as a standby, or if it broke off."""
+        if not self._lead():
+            return None
+        running = self._running
+        assert running is not None
+        if self._wants_reload:
+            self._wants_reload = False
+            self._reload()
+        while self._later:
+            self._later.popleft()()
+        try:
+            tick = running.decider.tick()
+            self._tell_notes(running)
+            self._tell(running, tick)
+        except Exception as error:
+            # A fault of ours, or of a user's policy: the cluster must not stand still for it.
+            log.exception("a turn broke off")
+            self.metrics_page.failed()
+            self.alarm("fault", f"a turn broke off: {type(error).__name__}: {error}")
+            return None
+        return tick
+
+    def stop(self) -> None:
+        """End after the turn that goes on now."""
+        self._is_stopping = True
+        self._wake()
+
+    def reload(self) -> None:
+        """Read the config again before the next turn; one that is wrong is an alarm, and the old one stays."""
+        self._wants_reload = True
+        self._wake()
+
+    def close(self) -> None:
+        """Let go of the back end, the store and the lock, in this order."""
+        self._is_stopping = True
+        self._step_down("the daemon has ended.")
+        self._news.close()
+        self._bell.close()
+        self._ring.close()
+
+    def _compile(self, config: Config, policy: str = "", is_turning: bool = False) -> None:
+        """Compile what turns by this config need, or with this policy in place of the config's.
+
+        A start with an empty cache takes minutes. Until it is done we are not ready, and systemd is told to be patient
+        and that we are alive; not so if we go on turning meanwhile, in another thread.
+        """
+        names = [policy or config.policy.name, config.policy.fallback]
+        if self._warm is None or self._warmed.issuperset(names):
+            return
+        with nullcontext() if is_turning else self._systemd.patient():
+            try:
+                done = self._warm(
+                    names, (lambda progress: None) if is_turning else self._note_progress, lambda: self._is_stopping
+                )
+            except AdlroError:
+                raise
+            except Exception:
+                if not self._is_stopping:
+                    log.exception("compiling broke off")  # what is missing is compiled by the turn that needs it
+                return
+            finally:
+                if not is_turning:
+                    self._compiling = ""
+        self._warmed.update(names)
+        for text in done.failed:
+            log.warning("not all could be compiled", extra={"why": text})
+        log.info("compiled", extra={"functions": len(done.compiled), "seconds": round(done.seconds, 1)})
+
+    def _note_progress(self, progress: "Progress") -> None:
+        """Say how far compiling is: to who asks whether we are ready, to systemd, and in the log."""
+        if progress.compiled and (progress.function or progress.words != self._compiling):
+            self._systemd.tell(f"STATUS={progress.words}")
+            extra = {"function": progress.function, "seconds": round(progress.seconds, 1)}
+            log.info(progress.words, extra=extra)
+        self._compiling = progress.words
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it ends, or has ended: streams should end too."""
+        return self._is_stopping
+
+    # ---- who leads -----------------------------------------------------------------------------------------------
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it decides for the cluster."""
+        return self._running is not None
+
+    def _lead(self) -> bool:
+        """Whether we lead; take over if we can."""
+        if self._running is not None:
+            if self._leadership.holds():
+                return True
+            log.error("the leader's lock is lost; standing by")
+            self._step_down("a standby: this daemon has lost the leader's lock.")
+        try:
+            if not self._leadership.take():
+                self._stand_by(f"a standby: {self._leadership.holder()} leads.")
+                return False
+            self._running = self._begin()
+        except (BackendError, AwayError) as error:
+            self._stand_by(f"the cluster or the store cannot be opened: {error}", self.config.tick_s)
+            self._leadership.release()
+            return False
+        self.metrics_page.led(True)
+        log.info("leading", extra={"backend": self._running.backend.name, "policy": self.config.policy.name})
+        self._systemd.tell("STATUS=leading")
+        return True
+
+    def _stand_by(self, why: str, again_s: float = STANDBY_S) -> None:
+        """Note why we do not lead, and try again after so long."""
+        self._again_s = again_s
+        if why != self._why_not:
+            log.warning("standing by", extra={"why": why})
+            self._systemd.tell(f"STATUS={why}")
+        self._why_not = why
+
+    def _step_down(self, why: str) -> None:
+        """Let go of everything that only a leader may hold."""
+        running, self._running, self._why_not = self._running, None, why
+        self.metrics_page.led(False)
+        if running is not None:
+            running.close()
+        self._leadership.release()
+
+    def _begin(self) -> "_Running":
+        """Open everything. The policy is the config's, or what an operator switched to in its place."""
+        parts = self._build(self.config)
+        try:
+            running = _Running(parts, Fenced(parts.backend, self._leadership), self.config)
+        except BaseException:
+            parts.backend.close()
+            parts.memory.close()
+            raise
+        for note in parts.notes:
+            self._alarm_at(parts.clock(), "store", note)
+        with suppress(StoreError, ValueError, KeyError, CatalogueError):
+            kept = json.loads(parts.memory.get(POLICY_KEY) or "{}")
+            if kept.get("instead_of") == self.config.policy.name:
+                self._compile(self.config, kept["name"])
+                running.decider.use_policy(kept["name"])
+                log.info("the policy is the one that was switched to", extra={"policy": kept["name"]})
+        return running
+
+    # ---- the config ----------------------------------------------------------------------------------------------
+
+    def _reload(self) -> None:
+        """Read the config again; what can count at once does."""
+        running = self._running
+        assert running is not None
+        try:
+            new = load_config(self._path, self._flags)
+            changed = changes(self.config, new)
+            self._compile(new)
+            same_but_name = new.policy.model_copy(update={"name": self.config.policy.name}) == self.config.policy
+            if changed & {"guard", "telemetry"} or not same_but_name:
+                in_use = running.policy_in_use()
+                running.decide_by(new)
+                if new.policy.name == self.config.policy.name and in_use:
+                    running.decider.use_policy(in_use)
+            elif "policy" in changed:
+                running.decider.use_policy(new.policy.name)
+        except AdlroError as error:
+            self.alarm("config", f"the config is as before, because the new one is wrong: {error}")
+            return
+        old, self.config = self.config, new
+        if old.log != new.log:
+            logging.getLogger().setLevel(new.log.level.upper())
+        if waits := sorted(changed - AT_ONCE):
+            self.alarm("config", f"what changed in {', '.join(f'[{name}]' for name in waits)} counts after a restart.")
+        log.info("the config was read again", extra={"changed": sorted(changed)})
+        if old.policy.name != new.policy.name:
+            self._emit("policy", {"name": new.policy.name})
+
+    # ---- what is asked (service.Service) -------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """The latest state; it does not wait for a tick."""
+        running = self._leading()
+        state = running.decider.state()
+        alarms = state.alarms
+        if self._alarms:
+            # The orchestrator may know ours from the memory.
+            both = sorted({*state.alarms, *self._alarms}, key=lambda alarm: alarm.time_s)
+            alarms = tuple(both[-KEPT_ALARMS:])
+        return replace(state, is_leader=True, alarms=alarms)
+
+    def job(self, id: str) -> LiveJob | None:
+        """One job, also one that was handed in a moment ago, and one that ended a while ago."""
+        running = self._leading()
+        return running.jobs.get(id) or running.fresh.get(id) or running.memory.job(id)
+
+    def submit(self, submission: Submission) -> str:
+        """Hand a job in; its id. The next turn comes at once."""
+        running = self._leading()
+        id = running.backend.submit(submission)
+        now = running.clock()
+        running.add(LiveJob(id, replace(submission.job, submit_s=now), JobState.WAITING))
+        self._emit("submitted", {"job": id, "user": submission.job.user, "name": submission.job.name}, now)
+        self._wake()
+        return id
+
+    def cancel(self, job: str) -> None:
+        """End a job for good."""
+        running = self._leading()
+        running.backend.cancel(job)
+        known = running.jobs.get(job) or running.fresh.get(job)
+        running.cancelled.add(job)
+        self._emit("cancelled", {"job": job, **_whose(known)}, running.clock())
+        self._wake()
+
+    def why(self, job: str) -> Why | None:
+        """Why it waits, or runs where it does; None: there is no such job."""
+        return self._leading().decider.why(job)
+
+    def what_if(self, question: WhatIf) -> Foreseen:
+        """What would come of it, played forward from the latest snapshot."""
+        return self._leading().decider.what_if(question)
+
+    def decisions(self, job: str = "", before: str = "", limit: int = 100) -> Sequence[Decision]:
+        """Decisions, the latest first."""
+        return self._leading().memory.decisions(job, before, limit)
+
+    def points(self, since_s: float, until_s: float) -> Sequence[Compared]:
+        """The measured history between two moments, the oldest first; the older the coarser."""
+        return self._leading().memory.points(since_s, until_s)
+
+    def past(self, asked: Past, before_s: float | None, limit: int) -> Sequence[LiveJob]:
+        """Jobs that ended before a moment (None: now), the latest first."""
+        return self._leading().memory.past(asked, before_s, limit)
+
+    def usage(self, asked: Past, since_s: float, until_s: float, step_s: float) -> Usage:
+        """What jobs that ended between two moments used, in total and in stretches of `step_s`."""
+        return self._leading().memory.usage(asked, since_s, until_s, step_s)
+
+    def output(self, job: str) -> Output | None:
+        """The end of what a job wrote; None where the back end keeps no output, or has none of this job."""
+        return self._leading().backend.output(job)
+
+    def use_policy(self, name: str) -> None:
+        """Decide with this policy from the next tick on, also after a restart. Raises CatalogueError without one."""
+        running = self._leading()
+        self._compile(self.config, name, is_turning=True)
+        running.decider.use_policy(name)
+        kept = json.dumps({"name": name, "instead_of": self.config.policy.name})
+        self._later.append(lambda: self._keep_policy(kept))
+        log.info("another policy decides", extra={"policy": name})
+        self._emit("policy", {"name": name}, running.clock())
+        self._wake()
+
+    def events(self, after: int, wait_s: float) -> Sequence[Event]:
+        """Events with a number above `after`, at once if there are some, else after waiting for one so long.
+
+        A number that was never given out is of another life: all that is kept is new then.
+        """
+        return self._news.since(after, wait_s)
+
+    def is_ready(self) -> tuple[bool, str]:
+        """Whether we lead and the latest reading is recent and whole; else why not."""
+        running = self._running
+        if self._compiling:
+            return False, self._compiling
+        if running is None:
+            return False, self._why_not
+        if running.backend.trouble:
+            return False, f"the cluster cannot be read: {running.backend.trouble}"
+        if not running.has_looked:
+            return False, "the first turn is still running."
+        age_s = time.monotonic() - running.backend.read_s
+        if age_s > max(LATE_S, LATE * self.config.tick_s):
+            return False, f"the latest reading of the cluster is too old: {age_s:.0f} s old."
+        return True, "ready"
+
+    def metrics(self) -> str:
+        """The page for Prometheus, in its text format (api.PROMETHEUS)."""
+        return self.metrics_page.page()
+
+    def _store_bytes(self) -> int | None:
+        running = self._running
+        return file_bytes(running.memory.path) if running is not None else None
+
+    def _leading(self) -> "_Running":
+        running = self._running
+        if running is None:
+            raise BackendError(f"not ready: {self._why_not}")
+        return running
+
+    def _keep_policy(self, text: str) -> None:
+        with suppress(StoreError):  # it counts all the same, until the next start
+            self._leading().memory.put(POLICY_KEY, text)
+
+    # ---- what is told --------------------------------------------------------------------------------------------
+
+    def alarm_soon(self, kind: str, text: str) -> None:
+        """Raise an alarm from another thread: the next turn, which comes at once, tells it."""
+        self._later.append(lambda: self.alarm(kind, text))
+        self._wake()
+
+    def alarm(self, kind: str, text: str) -> None:
+        """Raise an alarm of the daemon's own."""
+        running = self._running
+        self._alarm_at(running.clock() if running else time.time(), kind, text)
+
+    def _alarm_at(self, time_s: float, kind: str, text: str) -> None:
+        alarm = Alarm(time_s, kind, text)
+        self._alarms.append(alarm)
+        running = self._running
+        if running is not None:
+            with suppress(StoreError):
+                running.memory.alarmed([alarm])
+        self._tell_alarm(alarm)
+
+    def _tell_alarm(self, alarm: Alarm) -> None:
+        log.warning(alarm.text, extra={"kind": alarm.kind, "job": alarm.job, "node": alarm.node})
+        self.metrics_page.alarmed(alarm)
+        data = {"kind": alarm.kind, "text": alarm.text, "job": alarm.job, "node": alarm.node}
+        self._emit("alarm", data, alarm.time_s)
+
+    def _tell_notes(self, running: "_Running") -> None:
+        """What happened to the store."""
+        while running.memory.notes:
+            self.alarm("store", running.memory.notes.pop(0))
+
+    def _tell(self, running: "_Running", tick: Tick) -> None:
+        """Tell what a turn brought: to the log, to the metrics, and to those who listen."""
+        self.metrics_page.ticked(tick)
+        if not running.backend.trouble:
+            self.metrics_page.read()
+        for decision in tick.decisions:
+            self._emit("decided", _told(decision), tick.time_s)
+        for alarm in tick.alarms:
+            self._tell_alarm(alarm)
+        with suppress(BackendError):  # it was never read
+            state = running.decider.state()
+            self.metrics_page.show(state)
+            for kind, job in running.look(state.snapshot):
+                data = {"job": job.id, "state": str(job.state), **_whose(job)}
+                self._emit(kind, data, state.snapshot.time_s)
+        summary = {
+            "number": tick.number, "policy": tick.policy, "decided_by": tick.decided_by,
+            "seconds": round(tick.seconds, 6), "waiting": tick.waiting, "running": tick.running,
+            "decisions": len(tick.decisions), "alarms": len(tick.alarms), "is_cut": tick.is_cut,
+        }  # fmt: skip
+        log.log(logging.INFO if tick.decisions or tick.alarms else logging.DEBUG, "turn", extra=summary)
+        self._emit("tick", summary, tick.time_s)
+
+    def _emit(self, kind: str, data: Mapping[str, Any], time_s: float | None = None) -> None:
+        self._news.happen(kind, time.time() if time_s is None else time_s, data)
+
+    # ---- waiting -------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        """End the wait for the next turn. Safe in a signal's handler: it takes no lock."""
+        with suppress(OSError):  # it rings already, or all is over
+            self._ring.send(b"!")
+
+    def _wait(self, began: float, seconds: float, goes_on: bool = False) -> None:
+        """Wait until so long after the beginning of a turn, until somebody wakes us, or until the cluster has changed.
+
+        A pause is always kept, as long as the turn took if that was long: the cluster has other things to do too. A
+        turn whose time was over goes on after the shortest pause.
+        """
+        now = time.monotonic()
+        took = now - began
+        pause = now + min(seconds, max(PAUSE_S, took))
+        until = max(began + seconds, now + min(PAUSE_S, took))
+        changed = max(pause, now + min(took / TURN_SHARE, LONGEST_PAUSE_S))  # not before then because of a change
+        probe = now + PROBE_S
+        running = self._running
+        if goes_on:
+            until = now + min(seconds, PAUSE_S)
+        while not self._is_stopping and (left := until - time.monotonic()) > 0:
+            wait = min(left, self._systemd.alive_every_s or left)
+            if running is not None:
+                wait = min(wait, max(0.0, probe - time.monotonic()))
+            if select.select([self._bell], [], [], wait)[0]:
+                with suppress(BlockingIOError):
+                    self._bell.recv(4096)
+                until = min(until, pause)
+            self._systemd.alive()
+            asked = time.monotonic()
+            if running is not None and asked >= probe:
+                has_changed = running.backend.has_changed()
+                answered = time.monotonic()
+                if has_changed is None:
+                    running = None  # the next turn looks
+                elif has_changed:
+                    until, running = min(until, max(answered, changed)), None
+                else:
+                    probe = answered + max(PROBE_S, (answered - asked) / PROBE_SHARE)
+
+
+@contextmanager
+def obeying_signals(daemon: Daemon) -> Iterator[None]:
+    """SIGTERM and SIGINT end the daemon after its turn, a second SIGINT at once; SIGHUP reads the config again.
+
+    SIGPIPE is ignored, though commands end by it (`adlro … | head`): whoever closes a connection to the daemon, as a
+    slurmrestd that is killed does, would end the daemon too.
+    """
+
+    def end(number: int, frame: object) -> None:
+        daemon.stop()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    handlers = {signal.SIGTERM: end, signal.SIGINT: end, signal.SIGHUP: lambda number, frame: daemon.reload()}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    before[signal.SIGPIPE] = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@final
+class _Running:
+    """What a leader holds: all of it is let go together."""
+
+    def __init__(self, parts: Parts, backend: Fenced, config: Config) -> None:
+        self.backend, self.memory, self.clock = backend, parts.memory, parts.clock
+        self._parts = parts
+        self._closing: Sequence[Closing] = ()
+        self.decide_by(config)
+        self.jobs: dict[str, LiveJob] = {}
+        self.fresh: dict[str, LiveJob] = {}  # handed in, and not in a snapshot yet
+        self.cancelled: set[str] = set()  # told already
+        self.has_looked = False
+
+    def decide_by(self, config: Config) -> None:
+        """Make an orchestrator by a config; it learns from the cluster and the memory what the one before knew."""
+        decider, closing = self._parts.decide(config, self.backend, self.memory)
+        for each in self._closing:
+            each.close()
+        self.decider, self._closing = decider, closing
+
+    def policy_in_use(self) -> str:
+        """The policy that was last switched to; "" before the first turn."""
+        try:
+            return self.decider.state().policy
+        except BackendError:
+            return ""
+
+    def add(self, job: LiveJob) -> None:
+        """Remember a job until a snapshot shows it."""
+        while len(self.fresh) >= KEPT_FRESH:
+            self.fresh.pop(next(iter(self.fresh)))
+        self.fresh[job.id] = job
+
+    def look(self, snapshot: Snapshot) -> list[tuple[str, LiveJob]]:
+        """What happened to jobs since the last look: kind of event and job, in the snapshot's order."""
+        before, self.jobs = self.jobs, {job.id: job for job in snapshot.jobs}
+        news: list[tuple[str, LiveJob]] = []
+        for job in snapshot.jobs:
+            was = before.get(job.id)
+            if was is job:
+                continue
+            if was is None and self.has_looked and job.id not in self.fresh:
+                news.append(("submitted", job))
+            if job.state is JobState.RUNNING and (
+                was is None or was.state is not job.state or was.starts != job.starts
+            ):
+                news.append(("started", job))
+            if job.state in ENDED and (was is None or was.state not in ENDED):
+                kind = "cancelled" if job.state is JobState.CANCELLED else "ended"
+                if kind == "ended" or job.id not in self.cancelled:
+                    news.append((kind, job))
+                self.cancelled.discard(job.id)
+        for id in [id for id in list(self.fresh) if id in self.jobs]:
+            del self.fresh[id]
+        self.cancelled = {id for id in self.cancelled.copy() if id in self.jobs or id in self.fresh}
+        is_first, self.has_looked = not self.has_looked, True
+        return [] if is_first else news
+
+    def close(self) -> None:
+        """Let go of everything, whatever goes wrong with one of them."""
+        with ExitStack() as stack:
+            stack.callback(self.memory.close)
+            stack.callback(self.backend.close)
+            for each in self._closing:
+                stack.callback(each.close)
+
+
+def _whose(job: LiveJob | None) -> dict[str, str]:
+    return {"user": job.job.user, "name": job.job.name} if job is not None else {"user": "", "name": ""}
+
+
+def _told(decision: Decision) -> dict[str, Any]:
+    parts = [{"node": p.node, "model": p.model, "count": p.count, "indices": list(p.indices)} for p in decision.parts]
+    return {
+        "decision": decision.id, "job": decision.job, "verb": decision.verb, "parts": parts,
+        "policy": decision.policy, "reason": decision.reason,
+    }  # fmt: skip

@@ -1,0 +1,136 @@
+"""What the GPUs of a live cluster say of themselves, looked at again and again; what is missing is None, never 0."""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import final
+
+from adlro.catalogue.gpus import find_gpu
+from adlro.core.errors import TelemetryError
+from adlro.core.records import Cluster, GpuModel
+from adlro.core.telemetry import GpuSeen, Readings
+from adlro.daemon.config import TelemetryTable
+from adlro.ingest.telemetry.fetch import Limits, check_url
+from adlro.ingest.telemetry.names import model_of
+from adlro.ingest.telemetry.series import Collector
+from adlro.normalise.telemetry import FEATURES, Freshness, Telemetry, normalise
+
+Levels = Mapping[str, Mapping[str, float | None]]
+"""By "node/index" the features of docs/telemetry.md, from 0 to 1; None: missing."""
+
+Look = Callable[[], Readings]
+
+
+def look_of(table: TelemetryTable) -> Look:
+    """What to call for one look at the source that a config names."""
+    limits = Limits(seconds=table.timeout_s)
+    if table.prometheus:
+        from adlro.ingest.telemetry.prometheus import scrape_prometheus
+
+        server = check_url(table.prometheus)
+        return lambda: scrape_prometheus(server, limits, stretch_s=2 * table.max_age_s)
+    if table.metrics:
+        from adlro.ingest.telemetry.exposition import scrape_exporter
+
+        page = check_url(table.metrics)
+        return lambda: scrape_exporter(page, limits)
+    if table.nvml:
+        from adlro.ingest.telemetry.nvml import scrape_nvml
+
+        return scrape_nvml
+    from adlro.ingest.telemetry.amd import scrape_amdsmi
+
+    return scrape_amdsmi
+
+
+@final
+class Watcher:
+    """Looks at a source in a thread of its own, so that no turn waits for it."""
+
+    def __init__(
+        self,
+        look: Look,
+        cluster: Callable[[], Cluster | None],
+        every_s: float = 15.0,
+        max_age_s: float = 60.0,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._look, self._cluster, self._every_s, self._max_age_s = look, cluster, every_s, max_age_s
+        self._monotonic = monotonic
+        self._picture: Telemetry | None = None
+        self._levels: Levels = {}
+        self._answered_s = -math.inf
+        self.trouble = ""
+        """Why the latest look failed; nothing if it did not."""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=1.0)
+
+    def levels(self) -> Levels | None:
+        """What the GPUs said last; None if the source has not answered for so long that nothing of it is fresh."""
+        return self._levels if self._monotonic() - self._answered_s <= self._max_age_s else None
+
+    def look(self) -> None:
+        """One look. A source that does not answer leaves gaps."""
+        cluster = self._cluster()
+        expected = expected_gpus(cluster)
+        own = cluster.models if cluster else {}
+
+        def model(name: str) -> GpuModel | None:
+            return model_of(name, lambda word: find_gpu(word, own))
+
+        try:
+            readings = with_our_names(self._look(), expected)
+        except TelemetryError as error:
+            self.trouble = str(error)
+            readings = Collector("").readings(time.time())
+        else:
+            self.trouble = ""
+            self._answered_s = self._monotonic()
+        self._picture = normalise(readings, model, expected, self._picture, Freshness(self._max_age_s))
+        self._levels = levels_of(self._picture)
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            self.look()
+            self._over.wait(self._every_s)
+
+
+def expected_gpus(cluster: Cluster | None) -> tuple[GpuSeen, ...]:
+    """The GPUs of a cluster, numbered through each node: whoever is silent is a gap."""
+    found: list[GpuSeen] = []
+    for node in cluster.nodes if cluster else ():
+        models = [group.model for group in node.gpus for _ in range(group.count)]
+        found += [GpuSeen(node.name, index, name=model) for index, model in enumerate(models)]
+    return tuple(found)
+
+
+def with_our_names(readings: Readings, expected: tuple[GpuSeen, ...]) -> Readings:
+    """The readings with the cluster's names for its nodes, where a source adds the domain to them."""
+    known = {gpu.node for gpu in expected}
+    gpus = tuple(
+        replace(gpu, node=short) if gpu.node not in known and (short := gpu.node.partition(".")[0]) in known else gpu
+        for gpu in readings.gpus
+    )
+    return replace(readings, gpus=gpus)
+
+
+def levels_of(picture: Telemetry) -> Levels:
+    """The picture as names and numbers."""
+    return {
+        f"{gpu.node}/{gpu.index}": {
+            feature: None if math.isnan(level) else level for feature, level in zip(FEATURES, levels, strict=True)
+        }
+        for gpu, levels in zip(picture.gpus, picture.level.tolist(), strict=True)
+    }

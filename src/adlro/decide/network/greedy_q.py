@@ -1,0 +1,205 @@
+"""The learned policy: what the network thinks best of all legal pairs and waiting; alone, and with look-ahead."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from adlro.core.compiled import compiled, compiled_allocating, compiled_alone, widened
+from adlro.core.policy import Choose, Policy
+from adlro.core.tables import FOREVER, NOBODY, START, WAIT, Choice, Floats, Ints, View
+from adlro.decide.checkpoint import read_weights
+from adlro.decide.lookahead import Advice, Advise, lookahead
+from adlro.decide.network.inference import Scratch, Weights, forward, new_scratch
+from adlro.decide.network.past import Past, new_past, notice_ends, observe_past
+from adlro.decide.network.planes import LIKENESS, Planes, new_planes, observe
+from adlro.decide.outlook import POLICIES as RULES
+from adlro.decide.outlook import Outlook, look, new_outlook, start_without_gpu, wisest
+
+ROWS: Final = 32
+"""Jobs that the network is shown: twice as many as in training, since its weights do not depend on the number."""
+
+
+class Mind(NamedTuple):
+    """What the network works with at a decision, kept between decisions."""
+
+    outlook: Outlook
+    planes: Planes
+    weights: Weights
+    scratch: Scratch
+    past: Past
+    q: Floats  # [rows * pools + 1] by pair, and waiting last
+
+
+TRIED: Final = 512
+"""GPUs of the largest clusters that the network was held against rules on. Beyond, the rule's part in Q grows."""
+
+
+def new_mind(view: View, weights: Weights, rows: int) -> Mind:
+    """Room for the decisions of one run.
+
+    On thousands of GPUs what one choice changes is less than the network can tell, and by its word alone it was behind
+    plain rules. So the rule counts the more, the farther beyond TRIED the cluster is.
+    """
+    more = np.float32(max(1.0, len(view.gpus) / TRIED))
+    return room_for(view, weights._replace(trust=weights.trust * more), rows)
+
+
+@compiled_allocating
+def room_for(view: View, weights: Weights, rows: int) -> Mind:
+    """The arrays of a mind."""
+    pools = len(view.pools)
+    return Mind(
+        new_outlook(view, rows),
+        new_planes(rows, pools),
+        weights,
+        new_scratch(rows, pools, len(weights.first)),
+        new_past(view),
+        np.zeros(rows * pools + 1),
+    )
+
+
+@compiled
+def uses_past(weights: Weights) -> bool:
+    """Whether the network was trained with the memory of good placements: else its weights for that plane are 0."""
+    row = weights.pair[LIKENESS]
+    for o in range(len(row)):
+        if row[o] != 0.0:
+            return True
+    return False
+
+
+ADVICE: Final = 40.0
+"""How many typical runtimes one of Q counts in look-ahead; chosen of 1, 5, 15, 40, 100 and 250 (docs/results.md). Q is
+measured in what a choice usually gains or loses in the worlds of its training, not in seconds."""
+
+
+@compiled
+def consider(view: View, mind: Mind) -> int:
+    """Fill in Q of every pair that may start now and of waiting; how many such pairs there are."""
+    legal = look(view, mind.outlook)
+    remembers = uses_past(mind.weights)
+    if remembers:
+        notice_ends(view, mind.past)
+    if legal > 0:
+        observe(view, mind.outlook, mind.planes)
+        if remembers:
+            observe_past(view, mind.outlook, mind.past, mind.planes)
+        forward(mind.planes, mind.outlook.counts[0], mind.weights, mind.scratch, mind.q)
+    return legal
+
+
+@compiled_alone
+def best_by_q(view: View, mind: Mind) -> Choice:
+    """The legal pair with the largest Q, or to wait; a job that needs no GPU starts at once."""
+    free = start_without_gpu(view)
+    if free.verb == START:
+        return free
+    if consider(view, mind) == 0:
+        return Choice(WAIT, NOBODY, NOBODY, FOREVER)
+    pools = len(view.pools)
+    chosen = NOBODY
+    best = -FOREVER
+    for w in range(mind.outlook.counts[0]):
+        for p in range(pools):
+            if mind.outlook.spot[w, p] != NOBODY and mind.q[w * pools + p] > best:
+                best = mind.q[w * pools + p]
+                chosen = w * pools + p
+    if chosen == NOBODY:
+        return wisest(view, mind.outlook)  # the network has no number for any pair: what the rule would do
+    if view.clock[0].running > 0 and mind.q[len(mind.q) - 1] >= best:
+        return Choice(WAIT, NOBODY, NOBODY, FOREVER)
+    w = chosen // pools
+    return Choice(START, widened(mind.outlook.rows[w]), widened(mind.outlook.spot[w, chosen % pools]), FOREVER)
+
+
+@compiled_alone
+def rank_by_q(view: View, mind: Mind, jobs: Ints, sites: Ints, scores: Floats) -> int:
+    """The legal pairs with the largest Q, the best first; how many."""
+    if consider(view, mind) == 0:
+        return 0
+    pools = len(view.pools)
+    count = 0
+    for w in range(mind.outlook.counts[0]):
+        for p in range(pools):
+            if mind.outlook.spot[w, p] == NOBODY:
+                continue
+            score = mind.q[w * pools + p]
+            if count == len(jobs) and score <= scores[count - 1]:
+                continue
+            at = count if count < len(jobs) else count - 1
+            count = min(count + 1, len(jobs))
+            while at > 0 and scores[at - 1] < score:
+                jobs[at] = jobs[at - 1]
+                sites[at] = sites[at - 1]
+                scores[at] = scores[at - 1]
+                at -= 1
+            jobs[at] = mind.outlook.rows[w]
+            sites[at] = mind.outlook.spot[w, p]
+            scores[at] = score
+    return count
+
+
+def q_policy(weights: Callable[[], Weights], name: str, summary: str) -> Policy:
+    """A policy that does what the network thinks best. The weights are asked for when a run begins."""
+
+    def make(view: View, seed: int) -> Choose:
+        mind = new_mind(view, weights(), ROWS)
+        return lambda view: best_by_q(view, mind)
+
+    return Policy(name, summary, make=make, needs=("estimate",))
+
+
+def q_lookahead(weights: Callable[[], Weights], name: str, summary: str, budget_s: float = FOREVER) -> Policy:
+    """Look-ahead over the rule `eft-reserving` with the network as adviser: what it thinks is added to what is seen."""
+
+    def adviser(view: View) -> Advise:
+        mind = new_mind(view, weights(), ROWS)
+        room: dict[int, tuple[Ints, Ints, Floats]] = {}
+
+        def advise(view: View, most: int) -> Advice:
+            if most not in room:
+                room[most] = np.zeros(most, np.int32), np.zeros(most, np.int32), np.zeros(most)
+            jobs, sites, scores = room[most]
+            first = best_by_q(view, mind)
+            count = rank_by_q(view, mind, jobs, sites, scores)
+            waiting = float(mind.q[-1])
+            best = max(waiting, float(scores[0])) if count else waiting
+            unit_s = ADVICE * float(mind.outlook.unit[0])
+            regret_s = (best - scores[:count]) * unit_s
+            return Advice(first, jobs[:count], sites[:count], regret_s, (best - waiting) * unit_s)
+
+        return advise
+
+    found = lookahead(RULES[0], adviser=adviser, budget_s=budget_s, name=name)
+    return replace(found, summary=summary)
+
+
+# ---- the checkpoint that ships -----------------------------------------------------------------------------------
+
+
+@cache
+def shipped() -> Weights:
+    """The weights that come with the package."""
+    return read_weights(shipped_path())[0]
+
+
+def shipped_path() -> Path:
+    """Where they are."""
+    return Path(str(resources.files("adlro.decide").joinpath("checkpoints", "adlro.safetensors")))
+
+
+def policy_from(path: Path) -> Policy:
+    """The policy of a user's own checkpoint, by the name of its file."""
+    weights = read_weights(path)[0]
+    return q_policy(lambda: weights, path.stem, f"the network of {path.name}")
+
+
+POLICIES: Final = (
+    q_policy(shipped, "adlro", "the Q-network that ships: the best of all legal pairs and waiting, by what it learnt"),
+    q_lookahead(shipped, "adlro-lookahead", "plays choices forward over the known jobs, advised by the network"),
+)

@@ -1,0 +1,1 @@
+"""Policies that are rules: the classic ones, those that reserve, stop jobs, or solve a program."""

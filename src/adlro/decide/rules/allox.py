@@ -1,0 +1,147 @@
+"""AlloX (Le et al., EuroSys 2020): match waiting jobs to places in the queues of GPUs so that they end soonest in sum.
+
+At every moment with a free GPU the matching is made anew; who comes first on a GPU that is free now is started, the
+others wait, also for a fast GPU while a slow one is free. AlloX knows jobs of one GPU. A gang counts here as one job of
+its duration times its GPUs, and starts only if all of them are free; a share of a GPU counts likewise.
+"""
+
+import math
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from adlro.core.compiled import compiled
+from adlro.core.policy import Choose, Policy, starting, waiting
+from adlro.core.rules import expected_end
+from adlro.core.tables import FOREVER, NOBODY, Choice, Floats, Ints, View
+from adlro.decide.rules.pools import (
+    Indices,
+    copy_for,
+    demand_of,
+    fill_fitting,
+    fill_restart,
+    first_without_gpus,
+    seat,
+    waiting_jobs,
+)
+
+MOST_JOBS: Final = 150
+"""Waiting jobs that are matched, by submit order: the time of a matching grows with the cube of their number."""
+
+
+def make(view: View, seed: int) -> Choose:
+    """The policy for one run: one matching at each moment, then what came of it, start by start."""
+    ahead: list[Choice] = []  # what is still to be started at this moment, the next last
+    moment = -math.inf
+
+    def choose(view: View) -> Choice:
+        nonlocal ahead, moment
+        now = float(view.clock[0].now)
+        job, site = first_without_gpus(view)
+        if job != NOBODY:
+            ahead = []  # it may have taken what they need; they are matched again
+            moment = -math.inf
+            return starting(job, site)
+        if now > moment:
+            moment, ahead = now, match(view)[::-1]
+        return ahead.pop() if ahead else waiting()
+
+    return choose
+
+
+def match(view: View) -> list[Choice]:
+    """What should start now, by the matching with the least sum of completion times."""
+    from adlro.decide.rules import allocation  # here, because SciPy is slow to import and most commands do not need it
+
+    jobs = waiting_jobs(view)
+    jobs = jobs[view.jobs.gpus[jobs] > 0][:MOST_JOBS]
+    pool, ready = machines(view, len(jobs))
+    if not len(jobs) or not (ready <= 0.0).any():
+        return []
+    first = allocation.allox(durations(view, jobs)[:, pool], ready)
+    now = np.flatnonzero((first != NOBODY) & (ready <= 0.0))
+    now = now[np.argsort(first[now], kind="stable")]  # of two that take each other's room, the earlier
+    seats = np.empty(len(jobs), np.int32)
+    order = np.empty(len(jobs), np.int32)
+    stays = np.zeros(len(jobs), np.int32)
+    count = seat(copy_for(view, jobs), stays, first[now], pool[now], seats, order)
+    started = order[:count]
+    return [starting(j, s) for j, s in zip(jobs[started].tolist(), seats[started].tolist(), strict=True)]
+
+
+def durations(view: View, jobs: Indices) -> Floats:
+    """Seconds of one GPU that each job would take on each pool; inf where it cannot run. [J, P]"""
+    demand = demand_of(view, jobs)
+    restart = np.empty(len(jobs))
+    fill_restart(view, jobs, restart)
+    can = (demand.throughput > 0) & (demand.gpus[:, None] <= demand.capacity)
+    if view.clock[0].running == 0:
+        # Nothing will end and make room. What does not fit now must not hold a GPU that another could have.
+        can &= fitting(view, jobs)
+    seconds = restart[:, None] + demand.left[:, None] / np.where(can, demand.throughput, 1.0)
+    return np.where(can, seconds * demand.gpus[:, None], FOREVER)
+
+
+def fitting(view: View, jobs: Indices) -> npt.NDArray[np.bool_]:
+    """Whether each job could start now on each pool. [J, P]"""
+    there = np.zeros((len(jobs), len(view.pools)), np.int32)
+    fill_fitting(view, jobs, there)
+    return there.astype(np.bool_)
+
+
+def machines(view: View, most: int) -> tuple[Ints, Floats]:
+    """Pool of each GPU that is up, and seconds until it is expected to be free; of each pool the `most` soonest.
+
+    More would never be used: GPUs of a pool are alike, and there are no more jobs.
+    """
+    ready = np.zeros(len(view.gpus))
+    fill_ready(view, ready)
+    pool = np.repeat(view.sites.pool, view.sites.gpus)
+    ready = ready[: len(pool)]
+    soonest = np.lexsort((ready, pool))
+    first = np.searchsorted(pool[soonest], pool[soonest])  # where its pool begins
+    kept = soonest[(np.arange(len(pool)) - first < most) & (ready[soonest] < FOREVER)]
+    return pool[kept], ready[kept]
+
+
+@compiled
+def fill_ready(view: View, ready: Floats) -> None:
+    """Write down how long each GPU is expected to be held; FOREVER if its node is down, 0 if a share of it is free."""
+    now = view.clock[0].now
+    for i in range(view.clock[0].running):
+        j = view.running[i]
+        seconds = expected_end(view, j) - now
+        run = view.runs[j]
+        hold(view, run.site, run.mask, seconds, ready)
+        p = run.parts
+        while p != NOBODY:
+            hold(view, view.parts[p].site, view.parts[p].mask, seconds, ready)
+            p = view.parts[p].next
+    for s in range(len(view.sites)):
+        site = view.sites[s]
+        up = view.nodes[site.node].up != 0
+        for g in range(site.first_gpu, site.first_gpu + site.gpus):
+            if not up:
+                ready[g] = FOREVER
+            elif view.gpus[g].free_share > 0:
+                ready[g] = 0.0
+
+
+@compiled
+def hold(view: View, s: int, mask: int, seconds: float, ready: Floats) -> None:
+    """The GPUs of this mask are held for so long, or longer by another job."""
+    site = view.sites[s]
+    for g in range(site.gpus):
+        if mask >> g & 1:
+            ready[site.first_gpu + g] = max(ready[site.first_gpu + g], seconds)
+
+
+POLICIES: Final = (
+    Policy(
+        "allox",
+        "waiting jobs matched to places on GPUs with the least sum of completion times (AlloX); gangs as one long job",
+        make=make,
+        needs=("rates", "estimate"),
+    ),
+)

@@ -1,0 +1,204 @@
+"""Gavel's policies (Narayanan et al., OSDI 2020): a linear program says what part of the time each job should spend on
+each GPU model, and rounds of six minutes realise it. docs/gavel.md says where ours differs from its simulator.
+
+A round begins when the last one is over, or with the first job after an idle time. Only then are jobs stopped, moved
+and started: who arrives in a round waits for its end, and GPUs that fall free in it stay free. Jobs without GPUs start
+at once and are never stopped.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from adlro.core.policy import Choose, Policy, starting, stopping, waiting
+from adlro.core.tables import NOBODY, Choice, Floats, Ints, View
+from adlro.decide.rules.pools import Demand, Indices, copy_for, demand_of, first_without_gpus, seat, waiting_jobs
+
+Objective: TypeAlias = Literal["maxmin", "maxsum", "makespan"]
+
+ROUND_S: Final = 360.0
+
+HEAD_START_S: Final = ROUND_S / 2
+"""What every job counts as having had of every pool when it comes, as in Gavel: else the first second would decide."""
+
+MEMORY_S: Final = 1920.0
+"""Time received counts for 1/e of itself after so long.
+
+Gavel makes a new allocation after this time at the earliest, and forgets all time received when it does. We make one
+whenever a job has come or gone; forgetting everything then could starve whoever has a small share.
+"""
+
+
+class Round(NamedTuple):
+    """One round, as far as the next one needs to know it."""
+
+    began: float
+    jobs: Indices  # [J] all that took part in the allocation, in submit order
+    capacity: Floats  # [P]
+    shares: Floats  # [J, P] of the time
+    received: Floats  # [J, P] seconds, up to the beginning of the round
+    pool: Ints  # [J] where each runs in this round, or NOBODY
+
+
+class Seating(NamedTuple):
+    """Who runs where in a round."""
+
+    stays: Ints  # [J] 1 for jobs that go on where they run
+    seats: Ints  # [J] site of a job to be started, or NOBODY
+    order: Ints  # the jobs to be started, in this order
+
+
+def rounds_of(objective: Objective, aware: bool = True) -> Callable[[View, int], Choose]:
+    """How a policy with this objective is made for a run; one that is not aware takes all models for alike."""
+
+    def make(view: View, seed: int) -> Choose:
+        last: Round | None = None
+        ahead: list[Choice] = []  # what is still to be done at this moment, the next last
+        moment = -math.inf
+
+        def choose(view: View) -> Choice:
+            nonlocal last, ahead, moment
+            now = float(view.clock[0].now)
+            if now > moment:
+                moment, ahead = now, []  # what was cut off at an earlier moment has no meaning now
+            if ahead:
+                return ahead.pop()
+            job, site = first_without_gpus(view)
+            if job != NOBODY:
+                return starting(job, site)
+            if last is None or now >= last.began + ROUND_S:
+                last, choices = solve_round(view, objective, aware, last)
+                ahead = choices[::-1]
+            return ahead.pop() if ahead else waiting(last.began + ROUND_S)
+
+        return choose
+
+    return make
+
+
+def solve_round(
+    view: View, objective: Objective, aware: bool = True, last: Round | None = None
+) -> tuple[Round, list[Choice]]:
+    """Begin a round now: read the view, solve the program if the last shares hold no more, find a seat for each job.
+
+    Returns the round and what is to be done, in order; changes nothing in the view. Without `last` it is the first.
+    """
+    from adlro.decide.rules import allocation  # here, because SciPy is slow to import and most commands do not need it
+
+    demand, current = _jobs_with_gpus(view)
+    now = float(view.clock[0].now)
+    if not aware:
+        demand = demand._replace(throughput=allocation.agnostic(demand.throughput) * demand.gpus[:, None])
+    if last is not None and _shares_hold(last, demand, objective):
+        shares = last.shares
+    else:
+        shares = allocate(objective, demand)
+        if not aware:
+            shares = allocation.spread(shares, demand.throughput, demand.gpus, demand.capacity)
+    received = _received(last, demand, now)
+    priority = allocation.round_priorities(shares, received)
+    pick = allocation.pick_round(priority, demand.gpus, demand.capacity, demand.throughput)
+    pairs = allocation.by_priority(priority, demand.throughput)
+    stays, seats, order = _seat(view, demand, pick, current, pairs)
+    stopped = demand.jobs[(current != NOBODY) & (stays == 0)]
+    choices = [stopping(j) for j in stopped.tolist()]
+    choices += [starting(j, s) for j, s in zip(demand.jobs[order].tolist(), seats[order].tolist(), strict=True)]
+    pool = np.where(stays != 0, current, np.where(seats != NOBODY, view.sites.pool[seats], NOBODY))
+    return Round(now, demand.jobs, demand.capacity, shares, received, pool), choices
+
+
+def allocate(objective: Objective, demand: Demand) -> Floats:
+    """The part of the time that each job should spend on each pool. [J, P]"""
+    from adlro.decide.rules import allocation
+
+    _, gpus, throughput, left, capacity = demand
+    if objective == "maxmin":
+        return allocation.max_min(throughput, gpus, capacity, np.ones(len(gpus)))
+    if objective == "maxsum":
+        # A gang counts for as much as the GPUs it takes: else it would never run beside single jobs.
+        return allocation.max_sum(throughput, gpus, capacity, gpus)
+    return allocation.min_makespan(throughput, gpus, capacity, left)
+
+
+def _jobs_with_gpus(view: View) -> tuple[Demand, Ints]:
+    """Waiting jobs in the window and running ones, those without GPUs left out; and the pool on which each runs now."""
+    running = view.running[: view.clock[0].running]
+    jobs = np.sort(np.concatenate((waiting_jobs(view), running)))
+    jobs = jobs[view.jobs.gpus[jobs] > 0]
+    site = view.runs.site[jobs]
+    return demand_of(view, jobs), np.where(site != NOBODY, view.sites.pool[site], np.int32(NOBODY))
+
+
+def _shares_hold(last: Round, demand: Demand, objective: Objective) -> bool:
+    """Whether the program would be the one of the last round. That of the makespan changes with the work done."""
+    same = np.array_equal(last.jobs, demand.jobs) and np.array_equal(last.capacity, demand.capacity)
+    return same and objective != "makespan"
+
+
+def _received(last: Round | None, demand: Demand, now: float) -> Floats:
+    """Seconds that each job has had of each pool, old ones counting less. [J, P]"""
+    received = np.full(demand.throughput.shape, HEAD_START_S)
+    if last is None:
+        return received
+    _, before, here = np.intersect1d(last.jobs, demand.jobs, assume_unique=True, return_indices=True)
+    elapsed = now - last.began
+    kept = last.received[before]
+    ran = last.pool[before]
+    served = np.flatnonzero(ran != NOBODY)
+    kept[served, ran[served]] += elapsed
+    received[here] = kept * math.exp(-elapsed / MEMORY_S)
+    return received
+
+
+def _seat(view: View, demand: Demand, pick: Ints, current: Ints, pairs: tuple[Ints, Ints]) -> Seating:
+    """Seat the picked jobs, then fill what is left by falling priority. Who stays on a pool is not moved.
+
+    Unless a larger job finds no room because of it: then the smaller ones of its pool are seated anew, after it.
+    """
+    stays = (current != NOBODY) & (pick == current)
+    first, missed = _seat_once(view, demand, pick, stays, pairs)
+    if not len(missed):
+        return first
+    largest = np.zeros(len(demand.capacity))
+    np.maximum.at(largest, pick[missed], demand.gpus[missed])
+    in_the_way = stays & (demand.gpus < largest[pick])
+    if not in_the_way.any():
+        return first
+    second, missed_now = _seat_once(view, demand, pick, stays & ~in_the_way, pairs)
+    return second if demand.gpus[missed_now].sum() < demand.gpus[missed].sum() else first
+
+
+def _seat_once(
+    view: View, demand: Demand, pick: Ints, stays: npt.NDArray[np.bool_], pairs: tuple[Ints, Ints]
+) -> tuple[Seating, Indices]:
+    """Seat the jobs on a copy of the view, the largest first; also those not seated on the pool picked for them."""
+    picked = np.flatnonzero((pick != NOBODY) & ~stays)
+    picked = picked[np.argsort(-demand.gpus[picked], kind="stable")]
+    seats = np.empty(len(stays), np.int32)
+    order = np.empty(len(stays), np.int32)
+    staying = stays.astype(np.int32)
+    jobs = np.concatenate((picked, pairs[0])).astype(np.int32)
+    pools = np.concatenate((pick[picked], pairs[1])).astype(np.int32)
+    count = seat(copy_for(view, demand.jobs), staying, jobs, pools, seats, order)
+    got = (seats[picked] != NOBODY) & (view.sites.pool[seats[picked]] == pick[picked])
+    return Seating(staying, seats, order[:count]), picked[~got]
+
+
+def _policy(objective: Objective, aware: bool, summary: str) -> Policy:
+    """One line of the catalogue."""
+    needs = ("rates",) * aware + ("estimate",) * (objective == "makespan")
+    name = f"gavel-{objective}" if aware else f"gavel-{objective}-agnostic"
+    return Policy(name, summary, make=rounds_of(objective, aware), preemptive=True, needs=needs)
+
+
+POLICIES: Final = (
+    _policy("maxmin", True, "rounds of 6 min; the least normalised throughput of a job is as large as can be (Gavel)"),
+    _policy("maxsum", True, "rounds of 6 min; the sum of throughputs, each against its best model, is largest (Gavel)"),
+    _policy("makespan", True, "rounds of 6 min; the last of the jobs now here ends as early as it can (Gavel)"),
+    _policy("maxmin", False, "gavel-maxmin that takes all GPU models for alike"),
+    _policy("maxsum", False, "gavel-maxsum that takes all GPU models for alike"),
+    _policy("makespan", False, "gavel-makespan that takes all GPU models for alike"),
+)

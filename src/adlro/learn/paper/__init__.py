@@ -1,0 +1,1 @@
+"""The paper's task and its network."""

@@ -1,0 +1,288 @@
+"""The paper's task (its section 4) as many environments side by side, over the compiled pieces of `batch.py`.
+
+The paper's reward is R = −(job completion time + λ · idle GPU time), for a whole run. Here it comes step by step: minus
+the time that all jobs spent in the system since the last decision, minus λ times the GPU time that nobody used
+(a GPU of which 3/4 are in use is idle by 1/4; the GPUs of a node that is down are not idle). Summed from the first
+decision to the end of the last job that is −(sum of completion times + λ · idle GPU time). Both are in units of the
+typical runtime of the world's jobs.
+
+What is seen, and what an action means, stands in `decide/network/paper_q.py`. There is no action to wait: an
+environment stops only where something is legal, so a legal action is always there.
+"""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, cast
+
+import numpy as np
+
+from adlro.core.compiled import compiled, compiled_alone
+from adlro.core.engine import LOG_FULL, OVER, Truth, advance, apply
+from adlro.core.errors import ConfigError
+from adlro.core.records import WHOLE_GPU
+from adlro.core.rules import gpu_share
+from adlro.core.tables import DONE, DOWN, FAILED, FOREVER, NOBODY, OVERRAN, UP, WAIT, Choice, Ints, View
+from adlro.decide.network.paper_q import TYPES, WINDOW, PaperSeen, assignment, mark, observe
+from adlro.learn.worlds.batch import in_parts
+from adlro.learn.worlds.envs import Came, Draw, Envs, Worlds, envs_for, truth_of, view_of
+from adlro.learn.worlds.episodes import begin_episode, chance
+
+LAMBDA: Final = 0.5
+"""The weight of idle GPU time unless another is given; the paper says only that it lies between 0 and 1."""
+
+
+class Passed(NamedTuple):
+    """What passed on the way to the next decision."""
+
+    jobs: float  # s of job time
+    idle: float  # s of idle GPU time
+    over: bool  # the run ended
+
+
+# ---- a step ------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def idle_now(view: View) -> float:
+    """How many GPUs nobody uses, with fractions; those of nodes that are down do not count."""
+    share = 0
+    for s in range(len(view.sites)):
+        site = view.sites[s]
+        if view.nodes[site.node].up != 0:
+            share += site.free_share
+    return share / WHOLE_GPU
+
+
+@compiled
+def gpus_on(view: View, n: int) -> int:
+    """How many GPUs a node has."""
+    node = view.nodes[n]
+    gpus = 0
+    for s in range(node.first_site, node.first_site + node.sites):
+        gpus += view.sites[s].gpus
+    return gpus
+
+
+@compiled
+def add_up(view: View, truth: Truth, before: float, jobs: int, idle: float, arrived: int) -> Passed:
+    """Job time and idle GPU time since then, from what there was then and from what happened; empties the log."""
+    now = view.clock[0].now
+    in_system = jobs * (now - before)
+    unused = idle * (now - before)
+    for j in range(arrived, view.clock[0].arrived):
+        in_system += now - view.jobs[j].submit
+    for e in range(truth.progress[0].events):
+        event = truth.events[e]
+        ago = now - event.time
+        if event.what == DONE or event.what == OVERRAN:
+            in_system -= ago
+        if event.what == DONE or event.what == OVERRAN or event.what == FAILED:
+            if view.jobs[event.job].gpus > 0:
+                unused += ago * gpu_share(view, event.job)
+        elif event.what == DOWN:
+            unused -= ago * gpus_on(view, event.site)
+        elif event.what == UP:
+            unused += ago * gpus_on(view, event.site)
+    truth.progress[0].events = 0
+    return Passed(in_system, unused, False)
+
+
+@compiled
+def to_next_choice(view: View, truth: Truth, rows: Ints, legal: Any) -> Passed:
+    """Move on until some assignment is legal, or the run is over."""
+    jobs_s = 0.0
+    idle_s = 0.0
+    clock = view.clock[0]
+    progress = truth.progress[0]
+    while True:
+        if progress.deciding != 0:
+            if clock.queued > 0 and mark(view, rows, legal) > 0:
+                return Passed(jobs_s, idle_s, False)
+            progress.deciding = 0
+        progress.events = 0  # starts: they are in the state already, and many at one moment must not fill the log
+        before, jobs, idle, arrived = clock.now, clock.queued + clock.running, idle_now(view), clock.arrived
+        status = advance(view, truth)
+        passed = add_up(view, truth, before, jobs, idle, arrived)
+        jobs_s += passed.jobs
+        idle_s += passed.idle
+        if status == OVER:
+            return Passed(jobs_s, idle_s, True)
+        if status == LOG_FULL:
+            progress.deciding = 0
+
+
+@compiled
+def start_over(worlds: Worlds, envs: Envs, rows: Ints, legal: Any, b: int, draw: Draw) -> None:
+    """Begin an episode that has a decision, and go to it."""
+    while True:
+        begin_episode(worlds, envs, b, draw)
+        passed = to_next_choice(view_of(worlds, envs, b, b), truth_of(envs, b, b), rows, legal)
+        if not passed.over:
+            envs.state[b].episode_cost += passed.jobs
+            return
+
+
+@compiled
+def step_one(
+    worlds: Worlds, envs: Envs, rows: Ints, seen: PaperSeen, came: Came, action: int, lam: float, draw: Draw, b: int
+) -> None:
+    """Take one action in one environment, and go on to its next decision. What is illegal counts as a wait."""
+    state = envs.state[b]
+    view = view_of(worlds, envs, b, b)
+    truth = truth_of(envs, b, b)
+    info = worlds.info[state.world]
+    legal = seen.legal[b]
+    choice = Choice(WAIT, NOBODY, NOBODY, FOREVER)
+    if 0 <= action < len(legal) and legal[action] != 0:
+        choice = assignment(view, rows, action)
+    apply(view, truth, choice)
+    passed = to_next_choice(view, truth, rows, legal)
+    state.episode_cost += passed.jobs
+    state.steps += 1
+    came.reward[b] = -(passed.jobs + lam * passed.idle) / info.unit
+    came.raw[b] = -passed.jobs / info.unit
+    came.agreed[b] = 0
+    came.done[b] = passed.over
+    came.score[b] = 0.0
+    if passed.over:
+        came.score[b] = state.episode_cost / state.jobs / info.unit
+        state.finished += 1
+        start_over(worlds, envs, rows, legal, b, draw)
+        view = view_of(worlds, envs, b, b)
+    observe(view, rows, seen.use[b], seen.queue[b], seen.jobs[b])
+
+
+@compiled_alone
+def step_some(
+    worlds: Worlds,
+    envs: Envs,
+    rows: Ints,
+    seen: PaperSeen,
+    came: Came,
+    actions: Ints,
+    lam: float,
+    draw: Draw,
+    first: int,
+    last: int,
+) -> None:
+    """Step the environments from `first` to before `last`."""
+    for b in range(first, last):
+        step_one(worlds, envs, rows[b], seen, came, actions[b], lam, draw, b)
+
+
+@compiled_alone
+def start_some(worlds: Worlds, envs: Envs, rows: Ints, seen: PaperSeen, draw: Draw, first: int, last: int) -> None:
+    """Begin episodes in the environments from `first` to before `last`."""
+    for b in range(first, last):
+        start_over(worlds, envs, rows[b], seen.legal[b], b, draw)
+        observe(view_of(worlds, envs, b, b), rows[b], seen.use[b], seen.queue[b], seen.jobs[b])
+
+
+@compiled_alone
+def choose_some(legal: Any, envs: Envs, actions: Ints, first: int, last: int) -> None:
+    """A legal action by chance for each environment."""
+    for b in range(first, last):
+        count = 0
+        for a in range(legal.shape[1]):
+            count += legal[b, a]
+        pick = int(chance(envs.state[b]) * count)
+        for a in range(legal.shape[1]):
+            if legal[b, a] != 0:
+                if pick == 0:
+                    actions[b] = a
+                    break
+                pick -= 1
+
+
+# ---- for Python --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PaperBatch:
+    """Many environments of the paper's task and what they show. `step_paper` changes all of it in place."""
+
+    worlds: Worlds
+    envs: Envs
+    rows: Ints  # [B, W] jobs in the window
+    seen: PaperSeen
+    came: Came
+    draw: Draw
+    lam: float
+    threads: ThreadPoolExecutor
+    workers: int
+
+    @property
+    def count(self) -> int:
+        """How many environments there are."""
+        return len(self.came.done)
+
+    @property
+    def actions(self) -> int:
+        """How many actions there are: jobs in the window times GPUs."""
+        return self.seen.legal.shape[1]
+
+
+def check_lambda(lam: float) -> None:
+    """Refuse a weight of idle GPU time that the paper does not allow."""
+    if not 0.0 < lam < 1.0:
+        raise ConfigError(f"lambda is {lam}; expected a number above 0 and below 1, such as {LAMBDA}.")
+
+
+def check_worlds(worlds: Worlds) -> int:
+    """Refuse worlds that one head of the network cannot serve; how many GPUs each has."""
+    counts = sorted({int(row.gpus) for row in worlds.info})
+    if len(counts) != 1:
+        raise ConfigError(
+            f"preset paper: the clusters have {', '.join(map(str, counts))} GPUs; expected one number, since the "
+            f"network has an output for each GPU. Train on one cluster, or take preset adlro."
+        )
+    return counts[0]
+
+
+def make_paper_batch(
+    worlds: Worlds, count: int, jobs: int, draw: Draw, lam: float, seed: int, workers: int | None = None
+) -> PaperBatch:
+    """So many environments of so many jobs each, at their first decision. `draw.shaped` means nothing here."""
+    check_lambda(lam)
+    gpus = check_worlds(worlds)
+    workers = workers or os.cpu_count() or 1
+    batch = PaperBatch(
+        worlds,
+        envs_for(worlds, count, count, jobs, seed),
+        np.full((count, WINDOW), NOBODY, np.int32),
+        PaperSeen(
+            np.zeros((count, gpus), np.float32),
+            np.zeros((count, 1), np.float32),
+            np.zeros((count, WINDOW, 1 + TYPES), np.float32),
+            np.zeros((count, WINDOW * gpus), np.uint8),
+        ),
+        Came(
+            np.zeros(count, np.float32),
+            np.zeros(count, np.float32),
+            np.zeros(count, np.uint8),
+            np.zeros(count, np.uint8),
+            np.zeros(count, np.float32),
+        ),
+        draw,
+        float(lam),
+        ThreadPoolExecutor(workers),
+        workers,
+    )
+    start_some(worlds, batch.envs, batch.rows, batch.seen, draw, 0, count)
+    return batch
+
+
+def step_paper(batch: PaperBatch, actions: Ints) -> None:
+    """Take one action in every environment, on all threads; `came` says what came of it, `seen` what is seen now."""
+
+    def some(first: int, last: int, _worker: int) -> None:
+        ours = batch.worlds, batch.envs, batch.rows, batch.seen, batch.came
+        step_some(*ours, actions, batch.lam, batch.draw, first, last)
+
+    in_parts(cast(Any, batch), some)
+
+
+def choose_paper_by_chance(batch: PaperBatch, actions: Ints) -> None:
+    """A legal action by chance for every environment."""
+    in_parts(cast(Any, batch), lambda first, last, _: choose_some(batch.seen.legal, batch.envs, actions, first, last))

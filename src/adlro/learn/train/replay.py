@@ -1,0 +1,142 @@
+"""What was seen, done and gained, kept on the device: a ring of rounds, each a step of all environments.
+
+Environments come in groups that take turns, so while one is written the others may be a round behind.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adlro.learn.worlds.envs import Came
+
+LEAST_SURPRISE: Final = 0.05
+"""Nothing is forgotten for good."""
+
+Sights = tuple[Tensor, ...]
+"""Observations as tensors, in the order of the batch's `seen`; the last one says which actions are legal."""
+
+
+class Samples(NamedTuple):
+    """Transitions over several steps. N samples."""
+
+    before: Sights
+    action: Tensor  # [N]
+    gain: Tensor  # [N] discounted sum of rewards until `after`
+    discount: Tensor  # [N] what the value of `after` counts; 0 where the episode ended on the way
+    after: Sights
+    place: Tensor  # [N] where each begins in the ring
+    weight: Tensor  # [N] what each counts: less if it was drawn more often than others
+
+
+class Ring:
+    """The latest rounds of all environments. State that changes, with one owner: the training loop."""
+
+    def __init__(self, length: int, seen: Sequence[Any], groups: int, device: torch.device, real: torch.dtype) -> None:
+        self.length, self.groups, self.device = length, groups, device
+        self.size = len(seen[0])  # environments of one group
+        self.round = [0] * groups  # the round that each group is in
+        shape = length, groups * self.size
+        self.sights: Sights = tuple(
+            torch.zeros((*shape, *each.shape[1:]), dtype=kind_of(each.dtype.kind, real), device=device) for each in seen
+        )
+        self.action = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.reward = torch.zeros(shape, device=device)
+        self.done = torch.zeros(shape, device=device)
+        self.surprise = torch.ones(shape, device=device)  # how wrong the network last was there
+
+    def place(self, group: int) -> tuple[int, slice]:
+        """Where the present round of a group is written."""
+        return self.round[group] % self.length, slice(group * self.size, (group + 1) * self.size)
+
+    def see(self, group: int, seen: Sequence[Any]) -> Sights:
+        """Write down what a group sees now, and return it on the device."""
+        place = self.place(group)
+        for kept, new in zip(self.sights, seen, strict=True):
+            # First across, then to half precision: a copy that does both would convert on the CPU.
+            kept[place].copy_(torch.from_numpy(new).to(self.device, non_blocking=True))
+        return tuple(each[place] for each in self.sights)
+
+    def did(self, group: int, action: Tensor, came: Came, limit: float) -> None:
+        """Write down what a group did and what came of it; its round is complete."""
+        place = self.place(group)
+        self.action[place] = action
+        self.reward[place] = torch.from_numpy(came.reward).to(self.device, non_blocking=True).clamp(-limit, limit)
+        self.done[place] = torch.from_numpy(came.done).to(self.device, non_blocking=True).float()
+        self.surprise[place] = self.surprise.amax()  # nobody has looked at it yet
+        self.round[group] += 1
+
+    def rounds(self, horizon: int) -> range:
+        """The rounds in which a sample may begin: all groups have seen how it ends, and nothing is overwritten."""
+        return range(max(0, max(self.round) - self.length + 1), min(self.round) - horizon)
+
+    def sample(
+        self, count: int, horizon: int, gamma: float, generator: torch.Generator, priority: float = 0.0
+    ) -> Samples:
+        """So many transitions over `horizon` steps: each as likely as the others, or with surprise to this power.
+
+        What is drawn more often counts less in return, so that the mean is that of all (importance sampling).
+        """
+        within, width = self.rounds(horizon), self.action.shape[1]
+        options: Any = {"generator": generator, "device": self.device}
+        if priority > 0.0:
+            rounds = torch.arange(within.start, within.stop, device=self.device)
+            likely = self.surprise[rounds % self.length].flatten() ** priority
+            drawn = torch.multinomial(likely, count, replacement=True, generator=generator)
+            time, where = rounds[drawn // width], drawn % width
+            weight = likely[drawn].reciprocal()
+            weight /= weight.amax()
+        else:
+            time = torch.randint(within.start, within.stop, (count,), **options)
+            where = torch.randint(0, width, (count,), **options)
+            weight = torch.ones(count, device=self.device)
+        steps = (time[:, None] + torch.arange(horizon, device=self.device)) % self.length  # [N, horizon]
+        reward = self.reward[steps, where[:, None]]
+        going_on = (gamma * (1.0 - self.done[steps, where[:, None]])).cumprod(1)
+        counts = torch.cat([torch.ones_like(going_on[:, :1]), going_on[:, :-1]], 1)
+        first = time % self.length * width + where
+        last = (time + horizon) % self.length * width + where
+        flat = [each.flatten(0, 1) for each in self.sights]
+        return Samples(
+            tuple(each[first] for each in flat),
+            self.action.flatten()[first],
+            (counts * reward).sum(1),
+            going_on[:, -1],
+            tuple(each[last] for each in flat),
+            first,
+            weight,
+        )
+
+    def was_wrong_by(self, samples: Samples, error: Tensor) -> None:
+        """Remember how wrong the network was on these samples."""
+        self.surprise.view(-1)[samples.place] = error + LEAST_SURPRISE
+
+    def numbers(self) -> dict[str, Tensor]:
+        """All but what was seen."""
+        return {"action": self.action, "reward": self.reward, "done": self.done, "surprise": self.surprise}
+
+    def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Everything in it, to be kept in a file."""
+        kept = {f"sight{n}": each for n, each in enumerate(self.sights)}
+        kept |= self.numbers()
+        found = {name: as_bytes(each) for name, each in kept.items()}
+        return found | {"round": np.array(self.round)}
+
+    def restore(self, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+        """Put everything back."""
+        kept = {f"sight{n}": each for n, each in enumerate(self.sights)}
+        for name, each in (kept | self.numbers()).items():
+            each.copy_(torch.from_numpy(arrays[name]).view(each.dtype).view(each.shape))
+        self.round = arrays["round"].tolist()
+
+
+def as_bytes(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """The bytes of a tensor: NumPy has no half precision of this kind."""
+    return tensor.detach().contiguous().cpu().view(-1).view(torch.uint8).numpy()
+
+
+def kind_of(kind: str, real: torch.dtype) -> torch.dtype:
+    """How an array is kept on the device."""
+    return real if kind == "f" else torch.uint8

@@ -1,0 +1,240 @@
+"""A whole training with its folder: what it begins with, how it goes on after a kill, and what is said meanwhile.
+
+`python -m adlro.learn.train --worlds FILE` trains on a machine that has PyTorch and Numba but not all that the command
+`adlro train` wants.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from adlro import __version__
+from adlro.core.errors import AdlroError, CheckpointError, ConfigError, UsageError
+from adlro.decide.checkpoint import read_arrays
+from adlro.learn.train.checkpoint import BEST, LAST, STATE, read_state, write_checkpoint
+from adlro.learn.train.config import Config, altered, read_config, with_settings
+from adlro.learn.train.evaluate import make_exam
+from adlro.learn.train.loop import Progress, Start, Training, begin, rounds
+from adlro.learn.train.presets import NAMES, QUICK, find_preset
+from adlro.learn.train.state import keep, restore
+from adlro.learn.worlds.envs import Worlds
+from adlro.learn.worlds.file import load_worlds, save_worlds
+
+SETUP: Final = "training.json"
+START: Final = "start.safetensors"
+LOG: Final = "log.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a training begins with."""
+
+    preset: str
+    config: Config
+    seed: int
+    worlds: Worlds
+    fixed: Worlds  # for the evaluation at given loads
+    drawn: Worlds | None  # for the evaluation on random clusters
+    start: Start | None = None  # the network to begin with; none: one by chance
+
+
+Listener = Callable[[Progress, Sequence[str]], None]
+"""Is told each record, and which files were written."""
+
+
+def write_setup(setup: Setup, folder: Path) -> None:
+    """Write down what a training begins with, for who resumes it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (STATE, LOG, START, BEST, LAST, "exam-random.npz"):  # of a training that was here before
+        (folder / name).unlink(missing_ok=True)
+    for name, worlds in (("worlds", setup.worlds), ("exam-fixed", setup.fixed), ("exam-random", setup.drawn)):
+        if worlds is not None:
+            save_worlds(folder / f"{name}.npz", worlds)
+    about = {"preset": setup.preset, "seed": setup.seed, "config": setup.config.as_dict(), "version": __version__}
+    if setup.start is not None:
+        write_checkpoint(folder / START, setup.start.arrays, setup.start.provenance)
+    (folder / SETUP).write_text(json.dumps(about, indent=2) + "\n")
+
+
+def read_setup(folder: Path) -> Setup:
+    """What the training in a folder began with."""
+    try:
+        about = json.loads((folder / SETUP).read_text())
+        preset, seed, values = str(about["preset"]), int(about["seed"]), dict(about["config"])
+    except FileNotFoundError:
+        raise UsageError(f"--resume: no training in '{folder}'; expected a folder with {SETUP}.") from None
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError(f"{folder / SETUP}: not what a training began with. Train anew.") from None
+    drawn, start = folder / "exam-random.npz", folder / START
+    return Setup(
+        preset,
+        altered(find_preset(preset).config, values, str(folder / SETUP)),
+        seed,
+        load_worlds(folder / "worlds.npz"),
+        load_worlds(folder / "exam-fixed.npz"),
+        load_worlds(drawn) if drawn.exists() else None,
+        Start(*read_arrays(start)) if start.exists() else None,
+    )
+
+
+SHAPE: Final = ("channels", "layers", "trust", "dueling")
+"""Options that say what network it is; with --from they are the checkpoint's."""
+
+
+def read_start(path: Path, preset: str, config: Config) -> tuple[Start, Config]:
+    """A checkpoint to begin with, and the config with the shape of its network."""
+    arrays, provenance = read_arrays(path)
+    if provenance.get("preset") != preset:
+        raise CheckpointError(f"{path}: of the preset {provenance.get('preset')!r}; expected one of {preset!r}.")
+    of_it = provenance.get("config")
+    shape = {name: of_it[name] for name in SHAPE if name in of_it} if isinstance(of_it, dict) else {}
+    return Start(arrays, provenance), altered(config, shape, str(path))
+
+
+def find_device(name: str) -> torch.device:
+    """The device of this name; auto: a GPU if there is one. ROCm's GPUs are called cuda too."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"--device is {name!r}; expected auto, cpu or cuda (which means ROCm as well).")
+    there = torch.cuda.is_available()
+    if name == "cuda" and not there:
+        raise UsageError(
+            "--device cuda: PyTorch sees no GPU. Install its build for CUDA or ROCm, or pass --device cpu."
+        )
+    return torch.device("cuda" if there and name != "cpu" else "cpu")
+
+
+def run(
+    setup: Setup, folder: Path | None, device: torch.device, threads: int, listener: Listener, resume: bool = False
+) -> Training:
+    """Train from the beginning, or go on from the state in the folder; tell the listener and write what is due."""
+    preset = find_preset(setup.preset)
+    exam = make_exam(preset, setup.config, setup.fixed, setup.drawn, threads)
+    training = begin(preset, setup.config, setup.worlds, exam, setup.seed, device, threads, setup.start)
+    if folder is not None and resume and (folder / STATE).exists():
+        restore(training, *read_state(folder / STATE))
+    elif folder is not None:
+        write_setup(setup, folder)
+    for progress in rounds(training):
+        written = keep(training, progress, folder) if folder is not None else []
+        if folder is not None:
+            write_line(folder / LOG, progress)
+        listener(progress, written)
+    return training
+
+
+def write_line(path: Path, progress: Progress) -> None:
+    """Add a record to the log, a line of JSON."""
+    with path.open("a") as file:
+        file.write(json.dumps(asdict(progress)) + "\n")
+
+
+# ---- in words ----------------------------------------------------------------------------------------------------
+
+
+def in_words(progress: Progress) -> str:
+    """A record as one line."""
+    words = [
+        f"{progress.done:4.0%}",
+        f"{progress.steps:,} steps ({progress.steps_per_s:,.0f}/s)",
+        f"{progress.episodes:,} episodes ({progress.episodes_per_s:,.1f}/s)",
+        f"waited {100 * progress.waited:.0f} %",
+        f"ε {progress.epsilon:.3f}",
+        f"rate {progress.rate:.2g}",
+    ]
+    if progress.episode_return is not None:
+        words.append(f"return {progress.episode_return:.3g}")
+    if progress.loss is not None:
+        words.append(f"loss {progress.loss:.4g}")
+    if progress.marks is not None:
+        words.append(
+            f"JCT {in_percent(progress.marks.against_picky)} against sjf-picky, "
+            f"{in_percent(progress.marks.against_rule)} against eft-reserving"
+            + (" (best so far)" if progress.is_best else "")
+        )
+    return ", ".join(words)
+
+
+def in_percent(ratio: float) -> str:
+    """A ratio as a change."""
+    return f"{100.0 * (ratio - 1.0):+.1f} %".replace("-", "−")
+
+
+# ---- by hand -----------------------------------------------------------------------------------------------------
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Train with worlds from files; lines of progress go to stderr. `adlro train` has more options."""
+    parser = argparse.ArgumentParser(prog="python -m adlro.learn.train", description=main.__doc__)
+    parser.add_argument("--preset", choices=NAMES, default="adlro")
+    parser.add_argument("--worlds", type=Path, help="worlds to learn in (.npz)")
+    parser.add_argument("--exam-fixed", type=Path, help="worlds of the evaluation at loads 0.7, 0.9, 1.1 (.npz)")
+    parser.add_argument("--exam-random", type=Path, help="worlds of the evaluation on random clusters (.npz)")
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--episodes", type=int)
+    parser.add_argument("--minutes", type=float)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--resume", type=Path, metavar="DIR")
+    parser.add_argument("--config", type=Path, metavar="FILE.toml")
+    parser.add_argument("--from", dest="start", type=Path, metavar="FILE", help="a checkpoint to begin with")
+    parser.add_argument("--set", action="append", default=[], metavar="key=value")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    given = parser.parse_args(words)
+
+    def tell(progress: Progress, written: Sequence[str]) -> None:
+        print(in_words(progress) + (f"; wrote {', '.join(written)}" if written else ""), file=sys.stderr, flush=True)
+
+    try:
+        if given.threads < 1 or given.seed < 0:
+            raise UsageError("--threads is at least 1 and --seed at least 0.")
+        setup, folder = setup_of(given)
+        run(setup, folder, find_device(given.device), given.threads, tell, given.resume is not None)
+    except (AdlroError, OSError) as error:
+        print(f"adlro: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def setup_of(given: argparse.Namespace) -> tuple[Setup, Path | None]:
+    """What the words of the small command line ask for."""
+    if given.resume is not None:
+        return read_setup(given.resume), given.resume
+    if given.worlds is None:
+        raise UsageError("--worlds is missing; expected a file of worlds, as `adlro train` writes it (worlds.npz).")
+    config = config_of(given.preset, given.config, given.set, given.quick, given.steps, given.episodes, given.minutes)
+    fixed = load_worlds(given.exam_fixed or given.worlds)
+    drawn = load_worlds(given.exam_random) if given.exam_random else None
+    start = None
+    if given.start is not None:
+        start, config = read_start(given.start, given.preset, config)
+    return Setup(given.preset, config, given.seed, load_worlds(given.worlds), fixed, drawn, start), given.out
+
+
+def config_of(
+    preset: str,
+    file: Path | None,
+    settings: Sequence[str],
+    quick: bool,
+    steps: int | None,
+    episodes: int | None,
+    minutes: float | None,
+) -> Config:
+    """The preset's config with what was asked for; a limit that is given takes the place of the preset's."""
+    config = find_preset(preset).config
+    if quick:
+        config = altered(config, QUICK, "--quick")
+    if file is not None:
+        config = read_config(file, config)
+    limits = {"steps": steps, "episodes": episodes, "minutes": minutes}
+    if any(limit is not None for limit in limits.values()):
+        config = altered(config, {name: limit or 0 for name, limit in limits.items()}, "the limits")
+    return with_settings(config, settings)

@@ -1,0 +1,185 @@
+"""One update of the network from samples of what it did: deep Q-learning, each of its parts switched by the config."""
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (its usual name)
+from torch import Tensor, nn
+
+from adlro.core.errors import AdlroError
+from adlro.learn.train.config import Config
+from adlro.learn.train.replay import Samples, Sights
+
+
+class DivergedError(AdlroError):
+    """A training whose numbers went out of hand; the text says which, and what to do."""
+
+
+@dataclass(slots=True)
+class Learner:
+    """The network that is trained, its slow copies and its optimiser. State that changes, owned by the training."""
+
+    network: nn.Module
+    target: nn.Module  # values what comes after a sample
+    average: nn.Module  # is evaluated and kept
+    optimiser: torch.optim.Optimizer
+    judge: Callable[[nn.Module, Sights], Tensor]
+    updates: int = 0
+    descend: "Callable[[Samples], tuple[Tensor, Tensor]] | None" = None  # on a GPU, once it has been recorded
+    act: Callable[[Sights], Tensor] | None = None  # the same for Q of what is seen now
+
+
+def make_learner(network: nn.Module, config: Config, device: torch.device) -> Learner:
+    """A learner at its beginning."""
+    network = network.to(device)
+    cuda = device.type == "cuda"
+    if cuda and config.graphs:  # a recorded step reads its rate from the device
+        rate = torch.tensor(config.rate, device=device)
+        optimiser = torch.optim.Adam(network.parameters(), lr=rate, eps=1e-5, fused=True, capturable=True)
+    else:
+        optimiser = torch.optim.Adam(network.parameters(), lr=config.rate, eps=1e-5, fused=cuda)
+    judge = judging(cuda, cuda and config.compile)
+    return Learner(network, frozen_copy(network), frozen_copy(network), optimiser, judge)
+
+
+def frozen_copy(network: nn.Module) -> nn.Module:
+    """A copy that is not trained itself."""
+    return copy.deepcopy(network).requires_grad_(False)
+
+
+def judging(mixed: bool, compiled: bool) -> Callable[[nn.Module, Sights], Tensor]:
+    """How Q is computed: in mixed precision on a GPU (CUDA or ROCm, which answers to the same name).
+
+    Compiled, its many small kernels become a few. They round where the others would: else the largest number of a
+    layer, computed again on the way back, is not found among its numbers, and the loss is none.
+    """
+    if compiled:
+        import torch._inductor.config as inductor
+
+        inductor.emulate_precision_casts = True
+
+    def call(network: nn.Module, sights: Sights) -> Tensor:
+        return network(sights)
+
+    run: Any = torch.compile(call, dynamic=False) if compiled else call
+
+    def judge(network: nn.Module, sights: Sights) -> Tensor:
+        # Without a cache: casts of weights must be part of a recorded step.
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=mixed, cache_enabled=False):
+            return run(network, sights)
+
+    return judge
+
+
+def update(learner: Learner, samples: Samples, config: Config, rate: float) -> tuple[Tensor, Tensor]:
+    """Take one step down the gradient and move the slow copies; the loss, and how wrong each sample was.
+
+    Both are returned without waiting for them.
+    """
+    set_rate(learner.optimiser, rate)
+    if config.graphs and samples.gain.is_cuda:
+        if learner.descend is None:
+            learner.descend = recorded(lambda kept: descend(learner, kept, config), samples)
+        loss, error = learner.descend(samples)
+    else:
+        loss, error = descend(learner, samples, config)
+    learner.updates += 1
+    if learner.updates % config.target_every == 0:
+        approach(learner.target, learner.network, config.target_share)
+    approach(learner.average, learner.network, config.average)
+    return loss, error
+
+
+def descend(learner: Learner, samples: Samples, config: Config) -> tuple[Tensor, Tensor]:
+    """Take one step down the gradient; the loss, and how wrong each sample was."""
+    judge, network = learner.judge, learner.network
+    with torch.no_grad():
+        after = judge(learner.target, samples.after)
+        if config.double:
+            best = judge(network, samples.after).argmax(1, keepdim=True)
+            value = after.gather(1, best).squeeze(1)
+        else:
+            value = after.amax(1)
+        goal = samples.gain + samples.discount * value
+    q = judge(network, samples.before).gather(1, samples.action[:, None]).squeeze(1)
+    loss = (samples.weight * F.smooth_l1_loss(q, goal, reduction="none", beta=config.bend)).mean()
+    learner.optimiser.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    if config.clip > 0:
+        nn.utils.clip_grad_norm_(network.parameters(), config.clip)
+    learner.optimiser.step()
+    return loss.detach(), (q.detach() - goal).abs()
+
+
+def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate, in place where a recorded step reads it."""
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def recorded(function: Callable[[Any], Any], given: Any) -> Callable[[Any], Any]:
+    """The function as one CUDA graph: its hundreds of small kernels start at once, which from Python takes longer than
+    they run. What is given later must have the same shapes; the function runs three times before it is recorded.
+    """
+    kept = mapped(given, torch.clone)
+    aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(3):
+            function(kept)
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    # Other threads copy to the GPU meanwhile; only this one is recorded.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        result = function(kept)
+
+    def replay(given: Any) -> Any:
+        for old, new in zip(leaves(kept), leaves(given), strict=True):
+            old.copy_(new)
+        graph.replay()
+        return mapped(result, torch.clone)
+
+    return replay
+
+
+def leaves(tensors: Any) -> list[Tensor]:
+    """The tensors in tuples of tuples."""
+    return [tensors] if isinstance(tensors, Tensor) else [leaf for each in tensors for leaf in leaves(each)]
+
+
+def mapped(tensors: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """The same tuples of tuples with a function of each tensor."""
+    if isinstance(tensors, Tensor):
+        return function(tensors)
+    found = [mapped(each, function) for each in tensors]
+    return type(tensors)(*found) if hasattr(tensors, "_fields") else tuple(found)
+
+
+def approach(slow: nn.Module, network: nn.Module, share: float) -> None:
+    """Move the slow copy by a share of the way to the network."""
+    with torch.no_grad():
+        torch._foreach_lerp_(list(slow.parameters()), list(network.parameters()), share)
+
+
+def rate_at(config: Config, updates: int, done: float) -> float:
+    """The learning rate after so many updates, when this part of the training is done."""
+    rise = min(1.0, (updates + 1) / (config.rate_warm_up + 1))
+    fall = 0.5 + 0.5 * math.cos(math.pi * done)
+    return config.rate * rise * (config.rate_end + (1.0 - config.rate_end) * fall)
+
+
+def check_weights(network: nn.Module, when: str) -> None:
+    """Stop a training whose weights are no numbers."""
+    for name, tensor in network.named_parameters():
+        if not bool(torch.isfinite(tensor).all()):
+            raise DivergedError(
+                f"training diverged {when}: the weights '{name}' are not finite. The checkpoints before it are kept; "
+                "try a smaller rate."
+            )

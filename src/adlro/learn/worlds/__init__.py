@@ -1,0 +1,1 @@
+"""What is learned in: worlds, and environments that step many of them at once."""

@@ -1,0 +1,450 @@
+"""What many simulated clusters side by side are made of: worlds, environments, what is seen of them and what comes of a
+step. And one of them as the simulator and policies know it.
+"""
+
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from adlro.core.compiled import compiled
+from adlro.core.engine import LIVE, PROGRESS, Truth
+from adlro.core.tables import (
+    CLOCK,
+    DISTURBANCE,
+    EVENT,
+    FORM,
+    GPU,
+    GROUP,
+    JOB,
+    MIX_COLUMNS,
+    MIX_ROWS,
+    NOBODY,
+    NODE,
+    OFFER,
+    PART,
+    POOL,
+    RECENT,
+    RUN,
+    SITE,
+    USER,
+    Floats,
+    Ints,
+    View,
+)
+from adlro.decide.network.past import GANGS, LENGTHS, Past
+from adlro.decide.network.planes import PAIR_PLANES, POOL_PLANES, ROW_PLANES, WHOLE_PLANES, Bytes, Planes, Singles
+from adlro.decide.outlook import Outlook
+
+Tables: TypeAlias = Any
+"""Records in an array of two axes: environments or worlds, then what they have. NumPy has no type for its rows."""
+
+WORLD = np.dtype(
+    [
+        ("gap", "f8"),  # s between two arrivals at load 1
+        ("unit", "f8"),  # typical runtime in s
+        ("scale", "f8"),  # s by which shaped rewards are divided
+        ("crowd", "f8"),  # jobs that fill the cluster
+        ("sites", "i4"),
+        ("nodes", "i4"),
+        ("gpus", "i4"),
+        ("forms", "i4"),
+        ("pools", "i4"),
+        ("menu", "i4"),  # jobs on the menu
+        ("in_order", "i4"),  # the menu is a recorded trace: jobs come in its order
+    ],
+    align=True,
+)
+"""What is single about a world."""
+
+STATE = np.dtype(
+    [
+        ("random", "u8"),
+        ("cost", "f8"),  # the rule's cost from here on, if known, for the jobs before `limit`
+        ("raw", "f8"),  # s of job time since the last decision
+        ("episode_cost", "f8"),  # sum of completion times so far, s
+        ("world", "i4"),
+        ("jobs", "i4"),
+        ("known", "i4"),  # cost is known
+        ("limit", "i4"),
+        ("arrived", "i4"),  # arrivals counted into the area so far
+        ("finished", "i4"),  # episodes ended
+        ("steps", "i4"),  # in this episode
+    ],
+    align=True,
+)
+"""What is single about an environment."""
+
+
+class Worlds(NamedTuple):
+    """All worlds, padded to one size. N worlds."""
+
+    info: Tables  # WORLD [N]
+    jobs: Tables  # JOB [N, M] the menu
+    work: Floats  # [N, M]
+    sites: Tables
+    nodes: Tables
+    gpus: Tables
+    forms: Tables
+    pools: Tables
+    parts: Tables
+    idle: Ints
+    form_sites: Ints
+    pool_sites: Ints
+    spare: Ints  # [N, P, L]
+    rate: Floats  # [N, K, H]
+    width: Ints  # [N, K, H]
+    fastest: Floats  # [N, D]
+    spread: Ints  # [N, D]
+    home: Ints  # [N, K, H]
+
+
+class Envs(NamedTuple):
+    """The state of all environments, and behind them spare rows to play ahead in, one of each APART for a thread."""
+
+    state: Tables  # STATE [B]
+    jobs: Tables
+    runs: Tables
+    sites: Tables
+    nodes: Tables
+    gpus: Tables
+    forms: Tables
+    pools: Tables
+    parts: Tables
+    users: Tables
+    groups: Tables
+    open: Tables
+    clock: Tables
+    queue: Ints
+    running: Ints
+    released: Ints
+    tried: Ints
+    idle: Ints
+    spare: Ints
+    mix: Floats
+    work: Floats
+    live: Tables
+    heap: Ints
+    factor: Floats
+    disturbances: Tables
+    events: Tables
+    progress: Tables
+    good: Floats  # [B, cells, P] and what follows: the memory of good placements
+    weight: Floats
+    watched: Ints
+    watched_pools: Ints
+    past: Floats
+
+
+class Foreseen(NamedTuple):
+    """The outlook of every environment."""
+
+    gpu_free: Floats
+    ready: Floats
+    rows: Ints
+    alike: Ints
+    brief: Floats
+    finish: Floats
+    goal: Ints
+    spot: Ints
+    run: Floats
+    wait: Floats
+    delay: Floats
+    prior: Floats
+    counts: Ints
+    unit: Floats
+    demand: Ints
+    awaited: Ints
+
+
+class Seen(NamedTuple):
+    """The observations of all environments. B environments, W rows, P pools."""
+
+    rows: Singles  # [B, W, ROW_PLANES]
+    pools: Singles  # [B, P, POOL_PLANES]
+    pairs: Singles  # [B, W, P, PAIR_PLANES]
+    whole: Singles  # [B, WHOLE_PLANES]
+    prior: Singles  # [B, W, P]
+    present: Bytes  # [B, W, P]
+    legal: Bytes  # [B, W * P + 1] which actions may be; the last one is to wait
+
+
+class Came(NamedTuple):
+    """What came of a step."""
+
+    reward: Singles  # [B]
+    raw: Singles  # [B] minus the job time until the next decision, in units of the world's typical runtime
+    done: Bytes  # [B] the episode ended, and the observation is of the next one
+    agreed: Bytes  # [B] the choice was the rule's own
+    score: Singles  # [B] where an episode ended: its mean completion time in units of the world's typical runtime
+
+
+class Draw(NamedTuple):
+    """How an episode is drawn."""
+
+    load_low: float
+    load_high: float
+    backlog: int  # at most so many jobs are there from the start on SMALL GPUs, on more GPUs more, up to half of all
+    burst: float  # share of episodes whose jobs come in bursts
+    sigma: float  # largest spread of the logarithm of estimates
+    jitter: float  # spread of the logarithm of a job's work around its menu's
+    failures: float  # share of episodes in which nodes fail
+    shaped: bool
+    similar: bool = False  # the memory of good placements is shown
+    jobs: int = 0  # jobs of an episode at least, and more where more fill the cluster; 0: as many as there is room for
+    ahead: int = 0  # jobs to come that a choice is judged by, and one more for each four GPUs; 0: all of the episode
+
+
+# ---- one environment out of many ---------------------------------------------------------------------------------
+
+
+@compiled
+def view_of(worlds: Worlds, envs: Envs, b: int, row: int, limit: int = NOBODY) -> View:
+    """The view of an environment on the row that holds its state: its own, or a spare one to play ahead in.
+
+    With a limit, as if no jobs came after the first so many.
+    """
+    n = envs.state[b].world
+    info = worlds.info[n]
+    return View(
+        envs.jobs[b, : envs.state[b].jobs if limit == NOBODY else limit],
+        envs.runs[row],
+        envs.sites[row, : info.sites],
+        envs.nodes[row, : info.nodes],
+        envs.gpus[row, : info.gpus],
+        envs.forms[row, : info.forms],
+        envs.pools[row, : info.pools],
+        envs.parts[row],
+        envs.users[row],
+        envs.groups[row],
+        envs.open[row],
+        envs.clock[row],
+        envs.queue[row],
+        envs.running[row],
+        envs.released[row],
+        envs.tried[row],
+        worlds.spread[n],
+        envs.idle[row],
+        worlds.form_sites[n],
+        worlds.pool_sites[n],
+        worlds.rate[n],
+        worlds.width[n],
+        envs.spare[row],
+        worlds.fastest[n],
+        worlds.home[n],
+        envs.mix,
+    )
+
+
+@compiled
+def truth_of(envs: Envs, b: int, row: int) -> Truth:
+    """What only the simulator knows of an environment."""
+    return Truth(
+        envs.work[b],
+        envs.live[row],
+        envs.heap[row],
+        envs.factor[row],
+        envs.disturbances[b],
+        envs.events[row],
+        envs.progress[row],
+    )
+
+
+@compiled
+def past_of(envs: Envs, b: int) -> Past:
+    """What an environment remembers of good placements."""
+    return Past(envs.good[b], envs.weight[b], envs.watched[b], envs.watched_pools[b], envs.past[b])
+
+
+@compiled
+def outlook_of(foreseen: Foreseen, row: int) -> Outlook:
+    """The outlook kept on a row."""
+    return Outlook(
+        foreseen.gpu_free[row],
+        foreseen.ready[row],
+        foreseen.rows[row],
+        foreseen.alike[row],
+        foreseen.brief[row],
+        foreseen.finish[row],
+        foreseen.goal[row],
+        foreseen.spot[row],
+        foreseen.run[row],
+        foreseen.wait[row],
+        foreseen.delay[row],
+        foreseen.prior[row],
+        foreseen.counts[row],
+        foreseen.unit[row],
+        foreseen.demand[row],
+        foreseen.awaited[row],
+    )
+
+
+@compiled
+def planes_of(seen: Seen, b: int) -> Planes:
+    """The observation of one environment."""
+    rows, pools = seen.present.shape[1:]
+    legal = seen.legal[b, : rows * pools].reshape((rows, pools))
+    return Planes(seen.rows[b], seen.pools[b], seen.pairs[b], seen.whole[b], seen.prior[b], seen.present[b], legal)
+
+
+@compiled
+def copy_state(worlds: Worlds, envs: Envs, source: int, target: int, limit: int) -> None:
+    """Copy all that changes during a run to another row, for the first so many jobs."""
+    info = worlds.info[envs.state[source].world]
+    for i in range(limit):
+        envs.runs[target, i] = envs.runs[source, i]
+    copy_cluster(
+        envs.sites,
+        envs.nodes,
+        envs.gpus,
+        envs.forms,
+        envs.pools,
+        envs.parts,
+        envs.spare,
+        envs.idle,
+        source,
+        envs,
+        target,
+        info,
+    )
+    clock = envs.clock[source, 0]
+    envs.clock[target, 0] = clock
+    for i in range(clock.open):
+        envs.open[target, i] = envs.open[source, i]
+    for i in range(clock.head, clock.head + clock.queued):
+        envs.queue[target, i] = envs.queue[source, i]
+    for i in range(clock.running):
+        envs.running[target, i] = envs.running[source, i]
+    for i in range(RECENT):
+        envs.released[target, i] = envs.released[source, i]
+    for i in range(envs.tried.shape[1]):
+        envs.tried[target, i] = envs.tried[source, i]
+    progress = envs.progress[source, 0]
+    envs.progress[target, 0] = progress
+    envs.progress[target, 0].events = 0  # the log is not copied: what it says of starts is not read any more
+    for i in range(progress.slots):
+        envs.live[target, i] = envs.live[source, i]
+    for i in range(progress.ending):
+        envs.heap[target, i] = envs.heap[source, i]
+    for i in range(info.gpus):
+        envs.factor[target, i] = envs.factor[source, i]
+
+
+@compiled
+def copy_cluster(
+    sites: Tables,
+    nodes: Tables,
+    gpus: Tables,
+    forms: Tables,
+    pools: Tables,
+    parts: Tables,
+    spare: Ints,
+    idle: Ints,
+    source: int,
+    envs: Envs,
+    target: int,
+    info: Any,
+) -> None:
+    """Copy a cluster to a row."""
+    for i in range(info.sites):
+        envs.sites[target, i] = sites[source, i]
+    for i in range(info.nodes):
+        envs.nodes[target, i] = nodes[source, i]
+    for i in range(info.gpus):
+        envs.gpus[target, i] = gpus[source, i]
+    for i in range(info.forms):
+        envs.forms[target, i] = forms[source, i]
+    for i in range(info.pools):
+        envs.pools[target, i] = pools[source, i]
+    for i in range(envs.parts.shape[1]):
+        envs.parts[target, i] = parts[source, i]
+    for i in range(envs.spare.shape[1]):
+        for k in range(envs.spare.shape[2]):
+            envs.spare[target, i, k] = spare[source, i, k]
+    for i in range(envs.idle.shape[1]):
+        envs.idle[target, i] = idle[source, i]
+
+
+# ---- nothing yet -------------------------------------------------------------------------------------------------
+
+
+def table(dtype: np.dtype[Any], *shape: int) -> Tables:
+    """Records in an array of any shape."""
+    return np.zeros(shape, dtype).view(np.recarray)
+
+
+def envs_for(worlds: Worlds, count: int, total: int, jobs: int, seed: int, similar: bool = False) -> Envs:
+    """So many environments of so many jobs each, with `total` rows for what changes in a run, and nothing begun."""
+    sites, nodes, gpus, pools = (each.shape[1] for each in (worlds.sites, worlds.nodes, worlds.gpus, worlds.pools))
+    cells = (int(worlds.jobs["family"].max(initial=0)) + 1) * GANGS * LENGTHS if similar else 0
+    envs = Envs(
+        state=table(STATE, count),
+        jobs=table(JOB, count, jobs),
+        runs=table(RUN, total, jobs),
+        sites=table(SITE, total, sites),
+        nodes=table(NODE, total, nodes),
+        gpus=table(GPU, total, gpus),
+        forms=table(FORM, total, worlds.forms.shape[1]),
+        pools=table(POOL, total, worlds.pools.shape[1]),
+        parts=table(PART, total, worlds.parts.shape[1]),
+        users=table(USER, total, 1),
+        groups=table(GROUP, total, 1),
+        open=table(OFFER, total, sites + 1),
+        clock=table(CLOCK, total, 1),
+        queue=np.zeros((total, 2 * jobs + 2), np.int32),
+        running=np.zeros((total, jobs + 1), np.int32),
+        released=np.zeros((total, RECENT), np.int32),
+        tried=np.zeros((total, worlds.fastest.shape[1]), np.int32),
+        idle=np.zeros((total, worlds.idle.shape[1]), np.int32),
+        spare=np.zeros((total, *worlds.spare.shape[1:]), np.int32),
+        mix=np.zeros((MIX_ROWS, MIX_COLUMNS)),
+        work=np.zeros((count, jobs)),
+        live=table(LIVE, total, jobs + 1),
+        heap=np.zeros((total, jobs + 1), np.int32),
+        factor=np.ones((total, gpus)),
+        disturbances=table(DISTURBANCE, count, 8),
+        events=table(EVENT, total, 4 * (gpus + 2 * sites + 16)),
+        progress=table(PROGRESS, total, 1),
+        good=np.zeros((count, cells, pools)),
+        weight=np.zeros((count, cells, pools)),
+        watched=np.zeros((count, jobs + 1), np.int32),
+        watched_pools=np.zeros((count, jobs + 1), np.int32),
+        past=np.zeros((count, 3)),
+    )
+    envs.state["random"] = np.random.default_rng(seed).integers(1, 2**63, count, np.uint64)
+    return envs
+
+
+def foreseen_for(total: int, rows: int, worlds: Worlds) -> Foreseen:
+    """Outlooks for so many rows of environments."""
+    pools = worlds.pools.shape[1]
+    return Foreseen(
+        np.zeros((total, worlds.gpus.shape[1])),
+        np.zeros((total, *worlds.spare.shape[1:])),
+        np.zeros((total, rows), np.int32),
+        np.zeros((total, rows), np.int32),
+        np.zeros((total, rows)),
+        np.zeros((total, rows)),
+        np.zeros((total, rows), np.int32),
+        np.zeros((total, rows, pools), np.int32),
+        np.zeros((total, rows, pools)),
+        np.zeros((total, rows, pools)),
+        np.zeros((total, rows, pools)),
+        np.zeros((total, rows, pools)),
+        np.zeros((total, 5), np.int32),
+        np.zeros((total, 1)),
+        np.zeros((total, rows), np.int32),
+        np.zeros((total, pools), np.int32),
+    )
+
+
+def seen_for(count: int, rows: int, pools: int) -> Seen:
+    """Observations of nothing."""
+    return Seen(
+        np.zeros((count, rows, len(ROW_PLANES)), np.float32),
+        np.zeros((count, pools, len(POOL_PLANES)), np.float32),
+        np.zeros((count, rows, pools, len(PAIR_PLANES)), np.float32),
+        np.zeros((count, len(WHOLE_PLANES)), np.float32),
+        np.zeros((count, rows, pools), np.float32),
+        np.zeros((count, rows, pools), np.uint8),
+        np.zeros((count, rows * pools + 1), np.uint8),
+    )

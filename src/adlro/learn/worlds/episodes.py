@@ -1,0 +1,207 @@
+"""A new episode: a world, its jobs, when they come, what policies are told of them, and what fails. All by chance."""
+
+import math
+from typing import Any, Final
+
+import numpy as np
+
+from adlro.core.compiled import compiled
+from adlro.core.tables import DOWN, FOREVER, FUTURE, NOBODY, RECENT, UP
+from adlro.learn.worlds.envs import Draw, Envs, Worlds, copy_cluster
+
+SMALL: Final = 16
+"""GPUs of a small cluster."""
+
+FILLS: Final = 6.0
+"""How often the jobs of an episode fill the cluster."""
+
+
+# ---- chance ------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def chance(state: Any) -> float:
+    """A number from 0 to 1, excluding 1."""
+    x = state.random
+    x ^= x >> np.uint64(12)
+    x ^= x << np.uint64(25)
+    x ^= x >> np.uint64(27)
+    state.random = x
+    return float((x * np.uint64(2685821657736338717)) >> np.uint64(11)) / 9007199254740992.0
+
+
+@compiled
+def gap(state: Any) -> float:
+    """An exponential number with mean 1."""
+    return -math.log(1.0 - chance(state))
+
+
+@compiled
+def bell(state: Any) -> float:
+    """A normal number (Box and Muller)."""
+    return math.sqrt(2.0 * gap(state)) * math.cos(2.0 * math.pi * chance(state))
+
+
+@compiled
+def spread(sigma: float, state: Any) -> float:
+    """A factor with a normal logarithm of this spread around 0; without any, chance goes on all the same."""
+    if sigma == 0.0:
+        chance(state)
+        chance(state)
+        return 1.0
+    return math.exp(sigma * bell(state))
+
+
+# ---- a new episode -----------------------------------------------------------------------------------------------
+
+
+@compiled
+def begin_episode(worlds: Worlds, envs: Envs, b: int, draw: Draw) -> None:
+    """Draw a world and its jobs, and set everything to the beginning."""
+    state = envs.state[b]
+    state.world = int(chance(state) * len(worlds.info))
+    n = state.world
+    info = worlds.info[n]
+    state.jobs = jobs_in_episode(info, draw, envs.jobs.shape[1])
+    state.known = 0
+    state.raw = 0.0
+    state.steps = 0
+    state.episode_cost = 0.0
+    state.arrived = 0
+    draw_jobs(worlds, envs, b, draw)
+    for j in range(state.jobs):
+        run = envs.runs[b, j]
+        run.done = 0.0
+        run.saved = 0.0
+        run.held = 0.0
+        run.started = 0.0
+        run.since = 0.0
+        run.mask = 0
+        run.site = NOBODY
+        run.parts = NOBODY
+        run.slot = NOBODY
+        run.starts = 0
+        run.state = FUTURE
+    copy_cluster(
+        worlds.sites,
+        worlds.nodes,
+        worlds.gpus,
+        worlds.forms,
+        worlds.pools,
+        worlds.parts,
+        worlds.spare,
+        worlds.idle,
+        n,
+        envs,
+        b,
+        info,
+    )
+    for i in range(RECENT):
+        envs.released[b, i] = 0
+    for i in range(envs.tried.shape[1]):
+        envs.tried[b, i] = NOBODY
+    for i in range(info.gpus):
+        envs.factor[b, i] = 1.0
+    clock = envs.clock[b, 0]
+    clock.now = 0.0
+    clock.wake = FOREVER
+    clock.restart = 30.0
+    clock.half_life = 0.0
+    clock.illegal = 0
+    clock.arrived = 0
+    clock.head = 0
+    clock.queued = 0
+    clock.running = 0
+    clock.open = 0
+    clock.version = 0
+    clock.clear = 0
+    clock.clear_version = 0
+    clock.window = 0
+    clock.free_part = 0
+    clock.learn = 0
+    progress = envs.progress[b, 0]
+    progress.events = 0
+    progress.disturbances = 0
+    progress.ending = 0
+    progress.slots = 0
+    progress.free_slot = NOBODY
+    progress.choices = 0
+    progress.deciding = 0
+    progress.halfway = 0
+    progress.idle_wakes = 0
+    progress.kill = 0
+    progress.worn = 0
+    progress.asked_when_none_waits = 0
+
+
+@compiled
+def jobs_in_episode(info: Any, draw: Draw, room: int) -> int:
+    """How many jobs an episode has: enough that a large cluster is full for most of it."""
+    return room if draw.jobs == 0 else min(room, max(draw.jobs, int(FILLS * info.crowd)))
+
+
+@compiled
+def draw_jobs(worlds: Worlds, envs: Envs, b: int, draw: Draw) -> None:
+    """Draw the jobs of an episode from the menu of its world, when they come, what policies are told, and failures."""
+    state = envs.state[b]
+    n = state.world
+    info = worlds.info[n]
+    load = draw.load_low + (draw.load_high - draw.load_low) * chance(state)
+    sigma = draw.sigma * chance(state) if chance(state) < 0.5 else 0.0
+    bursts = chance(state) < draw.burst
+    most = min(max(draw.backlog, draw.backlog * info.gpus // SMALL), max(draw.backlog, state.jobs // 2))
+    waiting = int(chance(state) * (most + 1)) if chance(state) < 0.5 else 0
+    first = int(chance(state) * max(1, info.menu - state.jobs)) if info.in_order != 0 else 0
+    now = 0.0
+    together = 0
+    for j in range(state.jobs):
+        pick = first + j if info.in_order != 0 else int(chance(state) * info.menu)
+        pick = pick % info.menu
+        envs.jobs[b, j] = worlds.jobs[n, pick]
+        job = envs.jobs[b, j]
+        work = worlds.work[n, pick] * spread(draw.jitter, state)
+        if j >= waiting:
+            pause = gap(state)
+            if info.in_order != 0 and pick > 0:
+                pause = (worlds.jobs[n, pick].submit - worlds.jobs[n, pick - 1].submit) / info.gap
+            if bursts:
+                if together > 0:
+                    together -= 1
+                    pause = 0.05 * pause
+                elif chance(state) < 0.1:
+                    together = 4 + int(chance(state) * 12)
+                pause *= 1.5
+            now += pause * info.gap / load
+        job.submit = now
+        envs.work[b, j] = work
+        job.estimate = work
+        if sigma > 0.0:
+            job.estimate = work * math.exp(sigma * bell(state))
+    draw_failures(worlds, envs, b, draw, now)
+
+
+@compiled
+def draw_failures(worlds: Worlds, envs: Envs, b: int, draw: Draw, last: float) -> None:
+    """Nodes that go down for a while, in time order, or none; the list is filled up with times that never come."""
+    state = envs.state[b]
+    info = worlds.info[state.world]
+    for i in range(envs.disturbances.shape[1]):
+        envs.disturbances[b, i].time = FOREVER
+        envs.disturbances[b, i].what = UP
+        envs.disturbances[b, i].node = 0
+    if info.nodes < 2 or chance(state) >= draw.failures:
+        return
+    pairs = envs.disturbances.shape[1] // 2
+    now = 0.0
+    for i in range(pairs):
+        now += gap(state) * last / pairs
+        node = int(chance(state) * info.nodes)
+        away = gap(state) * last / (4.0 * pairs)
+        down, up = envs.disturbances[b, 2 * i], envs.disturbances[b, 2 * i + 1]
+        down.time = now
+        down.what = DOWN
+        down.node = node
+        up.time = now + away
+        up.what = UP
+        up.node = node
+        now += away

@@ -1,0 +1,147 @@
+"""The policy against the fallback: the last window, played again from a snapshot with the work that jobs turned out.
+
+Both decide over the same jobs, at the times at which they came, from the same beginning; the measured figure stands
+beside. What ended is played with its measured work, what runs or waits still with its estimate.
+
+What counts is the time that jobs spent in the system within the window, of all of them, whether they have ended or not.
+Completion times of the jobs that ended would flatter whoever decided: those are the jobs that the policy let go first,
+and the ones that it keeps waiting would not count against it.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, final
+
+import numpy as np
+
+from adlro.core.policy import Policy
+from adlro.core.ports import ENDED, JobState, LiveJob, Snapshot
+from adlro.core.tables import Floats
+from adlro.live.forward import play_forward, usual_work
+from adlro.live.predicting import Measured
+from adlro.live.scene import Corrections, Predict, Scenes
+
+LEAST_ENDED: Final = 10
+"""Jobs that must have ended before anything is said."""
+
+MOST_JOBS: Final = 2000
+"""A window with more jobs is too dear to play again within a turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Mean time in the system within the window, over all its jobs: measured, and as either would have done."""
+
+    measured_s: float
+    policy_s: float | None
+    fallback_s: float | None
+    jobs: int
+
+
+@dataclass(slots=True)
+class Beginning:
+    """Where a window begins, and what came since."""
+
+    snapshot: Snapshot
+    submitted: Mapping[str, float]
+    came: dict[str, LiveJob] = field(default_factory=dict)
+    work: dict[str, float] = field(default_factory=dict)  # of jobs that ended
+    ended_s: dict[str, float] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)  # ended without having run, as by their users: nobody's merit
+
+    def first(self, job: LiveJob) -> float:
+        """When a job was first submitted."""
+        return self.submitted.get(job.id, job.job.submit_s)
+
+
+@final
+class Window:
+    """The last window, kept as two beginnings: when one gets too old the next is half a window old."""
+
+    def __init__(self, window_s: float, monotonic: Callable[[], float] = time.perf_counter) -> None:
+        self._window_s = window_s
+        self._monotonic = monotonic
+        self._begun: list[Beginning] = []
+        self._latest_s = 0.0
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._begun.clear()
+
+    def note(self, snapshot: Snapshot, submitted: Mapping[str, float], ended: Sequence[Measured]) -> None:
+        """Take a snapshot in, and jobs that ended since the last one."""
+        begun, self._latest_s = self._begun, snapshot.time_s
+        if begun and (
+            snapshot.time_s < begun[-1].snapshot.time_s or snapshot.cluster.nodes != begun[-1].snapshot.cluster.nodes
+        ):
+            begun.clear()  # a clock that jumped back, or another cluster: the past cannot be played on it
+        if not begun or snapshot.time_s - begun[-1].snapshot.time_s >= self._window_s / 2:
+            live = tuple(job for job in snapshot.jobs if job.state not in ENDED)
+            begun.append(Beginning(replace(snapshot, jobs=live), dict(submitted)))
+        if len(begun) > 2:
+            del begun[0]
+        for each in begun:
+            known = {job.id for job in each.snapshot.jobs}
+            for job in snapshot.jobs:
+                if job.managed and job.id not in known and job.id not in each.came and job.state not in ENDED:
+                    each.came[job.id] = job
+            for done in ended:
+                if done.job.ended_s is not None and (done.job.id in known or done.job.id in each.came):
+                    each.work[done.job.id] = done.work
+                    each.ended_s[done.job.id] = done.job.ended_s
+            each.gone.update(job.id for job in snapshot.jobs if job.state in ENDED and job.id not in each.ended_s)
+
+    def compare(
+        self,
+        scenes: Scenes,
+        predict: Predict,
+        policy: Policy,
+        fallback: Policy,
+        corrections: Corrections,
+        seconds: float,
+    ) -> Outcome | None:
+        """Play the window again with both; None while too little ended. At most so many seconds."""
+        if not self._begun or len(self._begun[0].ended_s) < LEAST_ENDED:
+            return None
+        begun = self._begun[0]
+        begin_s, passed_s = begun.snapshot.time_s, self._latest_s - begun.snapshot.time_s
+        there = [
+            job for job in (*begun.snapshot.jobs, *begun.came.values()) if job.managed and job.id not in begun.gone
+        ]
+        came_s = np.array([max(begun.first(job), begin_s) - begin_s for job in there])
+        ended_s = np.array([begun.ended_s.get(job.id, np.inf) - begin_s for job in there])
+        measured_s = mean_within(came_s, ended_s, passed_s)
+        nothing = Outcome(measured_s, None, None, len(there))
+        if len(begun.snapshot.jobs) + len(begun.came) > MOST_JOBS:
+            return nothing
+        came = tuple(
+            replace(job, state=JobState.WAITING, parts=(), started_s=None, starts=0)
+            for job in begun.came.values()
+            if job.id not in begun.gone
+        )
+        snapshot = replace(begun.snapshot, jobs=begun.snapshot.jobs + came)
+        scene = scenes.scene(snapshot, predict, begun.submitted, corrections, coming=True)
+        work, done = usual_work(scene.view)
+        rows = [scene.index.get(job.id, -1) for job in there]
+        if min(rows) < 0:
+            return nothing  # a job that the tables leave out: the sets would differ
+        for job, j in zip(there, rows, strict=True):
+            if job.id in begun.work:
+                work[j] = max(begun.work[job.id], done[j] + 1e-3)
+        now = float(scene.view.clock[0].now)
+        found: list[float | None] = []
+        for who in (fallback, policy):
+            played = play_forward(scene.view, work, who, seconds / 2, monotonic=self._monotonic)
+            seen = np.concatenate([played.start, played.end])
+            if not played.is_whole and not np.nanmax(seen, initial=-np.inf) >= now + passed_s:
+                found.append(None)  # time ran out before the window's end
+                continue
+            ends = np.where(np.isnan(played.end[rows]), np.inf, played.end[rows]) - now
+            found.append(mean_within(came_s, ends, passed_s))
+        return Outcome(measured_s, found[1], found[0], len(rows))
+
+
+def mean_within(came_s: Floats, ended_s: Floats, passed_s: float) -> float:
+    """The mean time that jobs spent in the system within the window, which began at 0."""
+    return float(np.mean(np.minimum(ended_s, passed_s) - np.minimum(came_s, passed_s)))

@@ -1,0 +1,391 @@
+"""Speeds that are not what they were thought to be: measured work against expected work, with a change detector.
+
+Every job that ended is held against what jobs like it were before: those of the same user and name, the user's own
+estimates, or (where neither is known well enough) what was predicted of it when it started. What is left (a logarithm,
+in units of its usual spread) goes into a two-sided CUSUM for its model, for its family on that model, for its sites,
+and for each of its GPUs where they are known. A single worn GPU shows first at that GPU, because all its jobs
+are slow; a driver update shows first at the model, because every job counts there. What was found explains the rest:
+the other sums begin anew. A change that the same jobs show elsewhere too is none of the hardware: users do change
+what they run. Then what is usual of these jobs is learnt anew, and nobody is told.
+"""
+
+import math
+from collections import Counter, OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, final
+
+import numpy as np
+
+from adlro.core.records import CPU_ONLY
+from adlro.live.predicting import TENTH, Measured, centre, said_of
+from adlro.live.scene import Corrections
+from adlro.live.service import Drift
+
+ALLOWANCE: Final = 0.5
+"""Half of the shift, in spreads, that is looked for soonest: the k of the CUSUM. What is usual is known from n jobs
+only; by how far it may be off, 1.25 spreads over the root of n, is allowed for on top."""
+
+THRESHOLD: Final = 6.5
+"""The h of the CUSUM. Tried on normal noise: 2 false alarms over 54,000 jobs; a change by one and a half spreads is
+found after 13 jobs in the middle and 22 in nine of ten cases, a large one after 3."""
+
+MOST: Final = 3.0
+"""One job counts no more than this many spreads: a job that failed early is no worn GPU."""
+
+LEAST_SPREAD: Final = 0.05
+LEAST_SHIFT: Final = 0.05
+"""Smaller changes of the logarithm are not worth a correction."""
+
+LEAST_PAST: Final = 12
+"""Jobs that must be known of a kind before one is held against them."""
+
+FEW: Final = 3
+"""Jobs that must be there to tell whose change it is."""
+
+PAST: Final = 128
+DELAY: Final = 24
+"""Jobs of a kind that must end before one counts as past: else a slow change would soon be what is usual."""
+
+KINDS: Final = 4096
+KEYS: Final = 65_536
+FOLLOW: Final = 0.1
+"""How much of what is left after a correction moves it further."""
+
+RESOLUTION: Final = 0.03
+"""A correction that is in use changes only if it would by more than this."""
+
+SLOWEST: Final = 0.2
+FASTEST: Final = 3.0
+LATELY: Final = 512
+ELSEWHERE: Final = 4
+"""The latest jobs of the same kind on other hardware: what they show too is none of this hardware."""
+
+PREDICTED: Final = "predicted"
+
+
+class Key(NamedTuple):
+    """What may have changed: a model, a family on it, a site, a GPU. Empty and NOBODY's number mean all."""
+
+    model: str
+    family: str = ""
+    node: str = ""
+    gpu: int | None = None
+
+
+class Seen(NamedTuple):
+    """A job as a part of the evidence for a change."""
+
+    left: float
+    z: float
+    keys: tuple[Key, ...]
+    kind: tuple[str, ...]
+    number: int
+
+
+@dataclass(slots=True)
+class Sums:
+    """The CUSUM of one key, both ways, with what each was made of since it was last 0."""
+
+    slow: float = 0.0
+    fast: float = 0.0
+    slow_by: list[Seen] = field(default_factory=list)
+    fast_by: list[Seen] = field(default_factory=list)
+    since_s: float = 0.0
+
+    def add(self, seen: Seen, allowance: float, time_s: float) -> list[Seen]:
+        """Take one more job in; what the change is made of, if there is one."""
+        z = seen.z
+        if self.slow == 0.0 and self.fast == 0.0:
+            self.since_s = time_s
+        self.slow, self.fast = max(0.0, self.slow + z - allowance), max(0.0, self.fast - z - allowance)
+        for total, made_of in ((self.slow, self.slow_by), (self.fast, self.fast_by)):
+            if total == 0.0:
+                made_of.clear()
+            else:
+                made_of.append(seen)
+        if self.slow > THRESHOLD:
+            return self.slow_by
+        return self.fast_by if self.fast > THRESHOLD else []
+
+
+@dataclass(slots=True)
+class Found:
+    """A change that was found."""
+
+    log_factor: float
+    jobs: int
+    since_s: float
+    used: float  # the factor in use
+
+
+@dataclass(slots=True)
+class Kind:
+    """What jobs of one kind came to, and those that do not count yet."""
+
+    past: deque[float] = field(default_factory=lambda: deque(maxlen=PAST))
+    recent: deque[float] = field(default_factory=deque)
+    lately: deque[tuple[float, frozenset[Key]]] = field(default_factory=lambda: deque(maxlen=4 * ELSEWHERE))
+
+    def beside(self, key: Key, left: float) -> float:
+        """What is left of a job beyond what the latest of its kind show elsewhere: users do change what they run."""
+        elsewhere = [other for other, keys in reversed(self.lately) if key not in keys][:ELSEWHERE]
+        if len(elsewhere) < 2:
+            return left
+        less = left - float(np.median(elsewhere))
+        return 0.0 if less * left <= 0.0 else math.copysign(min(abs(less), abs(left)), left)
+
+    def renew(self) -> None:
+        """What is usual is what was lately."""
+        lately = list(self.recent) or list(self.past)[-DELAY:]
+        self.past.clear()
+        self.past.extend(lately)
+        self.recent.clear()
+
+    def add(self, value: float) -> None:
+        """One more; it counts after a while, or at once while few are known."""
+        if len(self.past) < LEAST_PAST:
+            self.past.append(value)
+            return
+        self.recent.append(value)
+        if len(self.recent) > DELAY:
+            self.past.append(self.recent.popleft())
+
+
+@final
+class Watch:
+    """Watches the speeds of one cluster."""
+
+    def __init__(self) -> None:
+        self._kinds: OrderedDict[tuple[str, ...], Kind] = OrderedDict()
+        self._sums: OrderedDict[Key, Sums] = OrderedDict()
+        self._found: dict[Key, Found] = {}
+        self._lately: deque[Seen] = deque(maxlen=LATELY)
+        self._seen = 0
+        self._corrections = Corrections()
+
+    @property
+    def corrections(self) -> Corrections:
+        """What every policy should believe of the speeds."""
+        return self._corrections
+
+    @property
+    def drifts(self) -> tuple[Drift, ...]:
+        """The changes that are in use, the latest last."""
+        found = sorted(self._found.items(), key=lambda item: item[1].since_s)
+        return tuple(
+            Drift(key.model, each.used, each.jobs, each.since_s, key.family, key.node, key.gpu) for key, each in found
+        )
+
+    def observe(self, job: Measured) -> Drift | None:
+        """Hold a job that finished against those like it; the change, if one is found by it."""
+        if not job.parts or job.parts[0].model == CPU_ONLY or job.work <= 0.0 or job.job.ended_s is None:
+            return None
+        usual = self._usual(job)
+        if usual is None:
+            return None
+        left, spread, known, kind = usual
+        # A spread from few jobs is uncertain, and one that is too small makes noise look like drift.
+        spread = max(spread, LEAST_SPREAD) * (1.0 + 0.75 / math.sqrt(known))
+        allowance = ALLOWANCE + 1.25 / math.sqrt(known)
+        keys = keys_of(job)
+        if kind[0] == PREDICTED:
+            keys = [key for key in keys if key.node]  # a prediction knows too little for a word on all GPUs of a model
+        self._follow(keys, left, spread)
+        self._seen += 1
+        self._lately.append(seen_as(left, spread, keys, kind, self._seen))
+        like_it = self._kinds.get(kind, Kind())
+        changed: tuple[Key, list[Seen], float] | None = None
+        largest = 0.0
+        for key in keys:
+            sums = self._sums.setdefault(key, Sums())
+            self._sums.move_to_end(key)
+            one = seen_as(like_it.beside(key, left), spread, keys, kind, self._seen)
+            made_of = sums.add(one, allowance, job.job.ended_s)
+            if made_of and max(sums.slow, sums.fast) > largest:  # of equal ones the widest
+                largest = max(sums.slow, sums.fast)
+                changed = key, made_of, sums.since_s
+        like_it.lately.append((left, frozenset(keys)))
+        while len(self._sums) > KEYS:
+            self._sums.popitem(last=False)
+        return self._adopt(*changed) if changed else None
+
+    def _usual(self, job: Measured) -> tuple[float, float, int, tuple[str, ...]] | None:
+        """By how much a job is off from those like it, their spread, how many they are and what they are like.
+
+        None: too few are known.
+
+        The first kind of a job of which enough is known counts; all of them learn.
+        """
+        found = None
+        for kind, value in kinds_of(job):
+            seen = self._kinds.setdefault(kind, Kind())
+            self._kinds.move_to_end(kind)
+            if found is None and len(seen.past) >= LEAST_PAST:
+                middle, spread = usual_of(seen.past)
+                found = value - middle, spread, len(seen.past), kind
+            seen.add(value)
+        while len(self._kinds) > KINDS:
+            self._kinds.popitem(last=False)
+        return found
+
+    def _adopt(self, key: Key, made_of: list[Seen], since_s: float) -> Drift | None:
+        """Believe a change, if it is one of the hardware, and let everything that it explains begin anew."""
+        key, made_of = narrowed(key, made_of)
+        shift, jobs = float(np.median([seen.left for seen in made_of])), len(made_of)
+        is_of_hardware = self._is_of_hardware(key, made_of)
+        if is_of_hardware is None:
+            return None
+        for other in [other for other in self._sums if other.model == key.model]:
+            if not (other.node and key.node) or other.node == key.node:
+                del self._sums[other]
+        if not is_of_hardware:
+            for kind in {seen.kind for seen in made_of}:
+                if kind in self._kinds:
+                    self._kinds[kind].renew()
+            return None
+        for known in self._kinds.values():
+            known.recent.clear()
+        if abs(shift) < LEAST_SHIFT:
+            return None
+        key = self._undone(key, shift)
+        before = self._found.get(key)
+        log_factor = (before.log_factor if before else 0.0) - shift
+        log_factor = max(math.log(SLOWEST), min(math.log(FASTEST), log_factor))
+        if abs(log_factor) < LEAST_SHIFT:
+            self._found.pop(key, None)
+            self._publish()
+            return Drift(key.model, 1.0, jobs, since_s, key.family, key.node, key.gpu)
+        used = round(math.exp(log_factor), 2)
+        self._found[key] = Found(log_factor, jobs + (before.jobs if before else 0), since_s, used)
+        self._publish()
+        return Drift(key.model, used, jobs, since_s, key.family, key.node, key.gpu)
+
+    def _undone(self, key: Key, shift: float) -> Key:
+        """The wider change that this one undoes, if there is one: what was slow as a whole recovers as a whole."""
+        for wider in (Key(key.model, "", key.node), Key(key.model, key.family), Key(key.model)):
+            found = self._found.get(wider)
+            if wider != key and key not in self._found and found is not None and found.log_factor * shift < 0.0:
+                return wider
+        return key
+
+    def _is_of_hardware(self, key: Key, made_of: list[Seen]) -> bool | None:
+        """Whether the kinds of jobs that show it do not do so elsewhere, or several users do; None: it is too early."""
+        here = mean_z(made_of)
+        by_kind: dict[tuple[str, ...], list[Seen]] = {}
+        for seen in made_of:
+            by_kind.setdefault(seen.kind, []).append(seen)
+        showing = {kind for kind, mine in by_kind.items() if mean_z(mine) / here >= 0.5}
+        first = made_of[0].number
+        elsewhere = [
+            seen for seen in self._lately if seen.number >= first and seen.kind in showing and key not in seen.keys
+        ]
+        if len(elsewhere) >= FEW:
+            return mean_z(elsewhere) / here < 0.5
+        users = Counter(seen.kind[1] for seen in made_of if seen.kind in showing and seen.kind[0] != PREDICTED)
+        if sum(jobs > 1 for jobs in users.values()) > 1:
+            return True
+        return None if len(made_of) <= DELAY else False
+
+    def _follow(self, keys: list[Key], left: float, spread: float) -> None:
+        """Move corrections that are in use by what is left of each job."""
+        moved = False
+        for key in keys:
+            if (found := self._found.get(key)) is not None:
+                found.jobs += 1
+                found.log_factor -= FOLLOW * max(-MOST * spread, min(MOST * spread, left)) / len(keys)
+                if abs(math.exp(found.log_factor) - found.used) > RESOLUTION:
+                    found.used = round(math.exp(found.log_factor), 2)
+                    moved = True
+                if abs(found.log_factor) < LEAST_SHIFT / 2:
+                    del self._found[key]
+                    moved = True
+        if moved:
+            self._publish()
+
+    def _publish(self) -> None:
+        """Say anew what policies should believe."""
+        found = {key: each.used for key, each in self._found.items()}
+        self._corrections = Corrections(
+            families={(key.family, key.model): used for key, used in found.items() if not key.node},
+            gpus={(key.node, key.gpu): used for key, used in found.items() if key.gpu is not None},
+            sites={(key.node, key.model): used for key, used in found.items() if key.node and key.gpu is None},
+        )
+
+
+def seen_as(left: float, spread: float, keys: list[Key], kind: tuple[str, ...], number: int) -> Seen:
+    """A job with what is left of it, in spreads."""
+    return Seen(left, max(-MOST, min(MOST, left / spread)), tuple(keys), kind, number)
+
+
+def usual_of(past: deque[float]) -> tuple[float, float]:
+    """The median of some values and their spread: by the distances from it, or by the outer tenths if they say more."""
+    middle, spread = centre(past)
+    low, high = np.quantile(np.fromiter(past, np.float64), (0.1, 0.9))
+    return middle, max(spread, float(high - low) / (2 * TENTH))
+
+
+def narrowed(key: Key, made_of: list[Seen]) -> tuple[Key, list[Seen]]:
+    """The one site, or the one GPU, that a wider change comes from, if the other jobs show nothing of it."""
+    if key.gpu is not None:
+        return key, made_of
+    by_part: dict[Key, list[Seen]] = {}
+    for seen in made_of:
+        for part in seen.keys:
+            if part.node and part != key and part.node == (key.node or part.node):
+                by_part.setdefault(part, []).append(seen)
+    if not by_part:
+        return key, made_of
+    part, mine = max(by_part.items(), key=lambda item: abs(sum(seen.z for seen in item[1])))
+    others = [seen for seen in made_of if part not in seen.keys]
+    if not others:
+        # Nothing else was seen: no word about others, unless several parts were always seen together.
+        as_often = [each for each, seen in by_part.items() if len(seen) == len(mine)]
+        alone = sum((each.gpu is None) == (part.gpu is None) for each in as_often) == 1
+        return narrowed(part, mine) if alone else (key, made_of)
+    if len(mine) < FEW:
+        return key, made_of
+    rest = abs(mean_z(others))
+    return narrowed(part, mine) if rest < ALLOWANCE and rest < abs(mean_z(mine)) / 2 else (key, made_of)
+
+
+def mean_z(made_of: list[Seen]) -> float:
+    """The mean in spreads."""
+    return sum(seen.z for seen in made_of) / len(made_of)
+
+
+def kinds_of(job: Measured) -> list[tuple[tuple[str, ...], float]]:
+    """What a job is held against, and its value there: how far the estimate was off, its work, or how far what was
+    predicted of it was off; the narrowest kind first."""
+    record = job.job.job
+    said = said_of(record)
+    if said > 0.0:
+        return [(("said", record.user, record.family), math.log(job.work / said))]
+    found: list[tuple[tuple[str, ...], float]] = [
+        (("ran", record.user, record.name, record.family, str(record.gpus)), math.log(job.work))
+    ]
+    if job.expected:
+        found.append(((PREDICTED, record.family), math.log(job.work / job.expected)))
+    return found
+
+
+def keys_of(job: Measured) -> list[Key]:
+    """What a job tells something about, the widest first."""
+    model, family = job.parts[0].model, job.job.job.family
+    keys = [Key(model), Key(model, family)]
+    for part in job.parts:
+        keys.append(Key(part.model, "", part.node))
+        keys += [Key(part.model, "", part.node, number) for number in part.indices]
+    return keys
+
+
+def in_words(drift: Drift) -> str:
+    """A change in one sentence."""
+    where = drift.model
+    if drift.node:
+        where = (
+            f"{drift.node} ({drift.model})" if drift.gpu is None else f"GPU {drift.gpu} of {drift.node} ({drift.model})"
+        )
+    what = f"family {drift.family} on {where}" if drift.family else where
+    if drift.factor == 1.0:
+        return f"{what} runs at the expected speed again."
+    return f"{what} runs at {drift.factor:.0%} of the expected speed, seen on {drift.jobs} jobs."

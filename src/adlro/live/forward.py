@@ -1,0 +1,134 @@
+"""A view played forward: the policy decides on and on, by the engine and the rules of the simulator, on a copy."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, cast
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from adlro.core.engine import OVER, Truth, advance, apply, log_is_full, play
+from adlro.core.policy import Policy
+from adlro.core.tables import DONE, STARTED, Floats, Table, View
+from adlro.live.scene import Scene, copied, expected_work, log_length, prepare, truth_of
+from adlro.simulation.simulator import checked
+
+TENTH: Final = 1.2816
+"""So many spreads from the middle lie the tenths of a normal distribution."""
+
+FEW_EVENTS: Final = 64
+"""Events after which one looks at the clock for the first time."""
+
+ALMOST: Final = 1.0 - 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What came of it: when each job first started and when it ended, in the view's time; NaN: not seen."""
+
+    start: Floats  # [J]
+    end: Floats  # [J]
+    is_whole: bool  # it was played to the end; else time ran out
+
+
+def usual_work(view: View) -> tuple[Floats, Floats]:
+    """The work that each job of a view is expected to come to, and what of it is done."""
+    work, done = np.zeros(len(view.jobs)), np.zeros(len(view.jobs))
+    expected_work(view, work, done)
+    return work, done
+
+
+def drawn_work(scene: Scene, view: View, random: np.random.Generator) -> Floats:
+    """One draw of the work of each job, from its interval; of a job that runs, given what it has done already."""
+    usual, done = usual_work(view)
+    low, middle, high = np.log(np.maximum(scene.predicted, 1e-3)).T
+    below, above = np.maximum(middle - low, 1e-3) / TENTH, np.maximum(high - middle, 1e-3) / TENTH
+    reached = np.log(np.maximum(done, 1e-9)) - middle
+    least = np.where(done > 0.0, ndtr(reached / np.where(reached < 0.0, below, above)), 0.0)
+    place = least + (1.0 - least) * random.random(len(done))
+    z = ndtri(np.minimum(place, ALMOST))
+    work = np.exp(middle + z * np.where(z < 0.0, below, above))
+    # A job that has outlived its interval has nothing to be drawn from: the rule for estimates counts.
+    return np.where((least >= ALMOST) | (work <= done), usual, work)
+
+
+def play_forward(
+    view: View,
+    work: Floats,
+    policy: Policy,
+    seconds: float,
+    seed: int = 0,
+    monotonic: Callable[[], float] = time.perf_counter,
+) -> Played:
+    """Play a copy of the view until every job has ended, or this many seconds of real time are over."""
+    world = copied(view)
+    prepare(world, policy, seed)
+    truth = truth_of(world, work, policy.preemptive, log_length(world))
+    start, end = np.full(len(work), np.nan), np.full(len(work), np.nan)
+    until = monotonic() + seconds
+    if world.clock[0].queued == 0 and not (policy.preemptive and world.clock[0].running > 0):
+        truth.progress[0].deciding = 0
+    step = compiled_steps(policy) if policy.choose is not None else plain_steps(world, policy, seed)
+    events, few = truth.events, FEW_EVENTS
+    while True:
+        # Compiled code cannot look at the clock: a short log makes it come back, a longer one while there is time.
+        room = int(world.clock[0].running) + 2 * len(world.sites) + 16 + few
+        short = truth._replace(events=cast(Table, events[:room].view(np.recarray)))
+        began = monotonic()
+        is_over = step(world, short, until, monotonic)
+        note(short, start, end)
+        now = monotonic()
+        if is_over or now >= until:
+            return Played(start, end, is_over)
+        if now - began < (until - now) / 8:
+            few = min(2 * few, len(events))
+        elif now - began > (until - now) / 2:
+            few = max(few // 2, 16)
+
+
+Steps = Callable[[View, Truth, float, Callable[[], float]], bool]
+
+
+def compiled_steps(policy: Policy) -> Steps:
+    """Play a compiled policy until the log is full; whether it is over."""
+    choose = policy.choose
+    assert choose is not None
+
+    def steps(world: View, truth: Truth, until: float, monotonic: Callable[[], float]) -> bool:
+        return play(world, truth, choose) == OVER
+
+    return steps
+
+
+def plain_steps(world: View, policy: Policy, seed: int) -> Steps:
+    """Ask a policy in plain Python step by step, until the log is full or time is over; whether it is over."""
+    assert policy.make is not None
+    choose = policy.make(world, seed)
+
+    def steps(world: View, truth: Truth, until: float, monotonic: Callable[[], float]) -> bool:
+        while not log_is_full(world, truth) and monotonic() < until:
+            status = advance(world, truth)
+            if status == OVER:
+                return True
+            if not log_is_full(world, truth):
+                going_on = apply(world, truth, checked(choose(world), policy.name))
+                if going_on and world.clock[0].queued == 0 and not policy.preemptive:
+                    truth.progress[0].deciding = 0
+        return False
+
+    return steps
+
+
+def note(truth: Truth, start: Floats, end: Floats) -> None:
+    """Write down what the log says, and empty it."""
+    count = int(truth.progress[0].events)
+    what, job, at = (truth.events[name][:count] for name in ("what", "job", "time"))
+    began, ended = what == STARTED, what == DONE
+    # Backwards: of several starts of one job the first counts.
+    again = ~np.isnan(start)
+    first = start.copy()
+    first[job[began][::-1]] = at[began][::-1]
+    start[:] = np.where(again, start, first)
+    end[job[ended]] = at[ended]
+    truth.progress[0].events = 0

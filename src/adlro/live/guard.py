@@ -1,0 +1,311 @@
+"""The guard: a policy decides only as long as it behaves; else the fallback does, and everybody is told why.
+
+What trips it: an answer that is illegal or not a number, an error, a decision over its time budget, a stale snapshot,
+telemetry that is gone, and a policy that would have been worse than the fallback over the last window.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, final
+
+import numpy as np
+
+from adlro.core.engine import apply
+from adlro.core.errors import AdlroError
+from adlro.core.policy import Policy, starting
+from adlro.core.ports import Part
+from adlro.core.rules import dequeue
+from adlro.core.tables import RUNNING, START, STOP, WAIT, Choice, View
+from adlro.live.scene import Scene, copied, log_length, prepare, truth_of
+from adlro.live.service import Alternative
+from adlro.live.starvation import Kept, keep_nodes
+from adlro.simulation.simulator import checked
+
+GRACE: Final = 2.0
+"""A policy that does not answer is given up after the longest turn and this many times its time for one decision."""
+
+LONGEST: Final = 4.0
+"""On a busy machine the decisions of a turn may last this many times their budget of processor time."""
+
+STARVATION: Final = "starvation guard"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the guard allows. Seconds."""
+
+    turn_s: float = 0.4
+    """Asking stops for this turn after so much of the processor's time, or LONGEST times as long; the next goes on.
+
+    Not after so long by the clock alone: on a busy machine a turn would decide less and less."""
+    decision_s: float = 0.5
+    """One decision may take so long."""
+    guarded_s: float = 600.0
+    """So long the fallback decides after a policy misbehaved."""
+    max_wait_s: float = 7 * 86400.0
+    """No job waits longer than this, as far as the hardware allows; 0: no bound."""
+    least_run_s: float = 300.0
+    """A job that has started is not stopped before it ran so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """One choice that was made, and what else was open for the job."""
+
+    verb: int
+    job: int
+    parts: tuple[Part, ...]
+    by: str  # a policy's name, or the starvation guard
+    alternatives: tuple[Alternative, ...] = ()
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What came of asking: the choices in their order, who made them, and the view after them."""
+
+    chosen: tuple[Chosen, ...]
+    by: str
+    view: View
+    kept: Kept = field(default_factory=Kept)
+    is_cut: bool = False  # time was over before everybody had been asked for
+    tripped: tuple[str, str] | None = None  # kind and words, if the guard stepped in just now
+    is_guarded: bool = False  # the fallback decided
+    is_back: bool = False  # the policy decides again after the fallback did
+
+
+Explain = Callable[[View, int, int], tuple[tuple[Alternative, ...], float | None]]
+"""`explain(view, job, site)` before a start: what else is open for the job, and the score of the choice."""
+
+Check = Callable[[View], str]
+"""`check(view)` before a policy is asked: what is wrong with its judgement now; "": nothing."""
+
+
+def no_explanation(view: View, j: int, s: int) -> tuple[tuple[Alternative, ...], float | None]:
+    """Nothing to say."""
+    return (), None
+
+
+@dataclass(slots=True)
+class Turn:
+    """What a policy did in a turn so far; it is filled in another thread."""
+
+    chosen: list[Chosen] = field(default_factory=list)
+    fault: tuple[str, str] | None = None
+    is_cut: bool = False
+    is_over: bool = False
+
+
+@final
+class Guarded:
+    """A policy with a fallback. Time is the caller's monotonic clock."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        fallback: Policy,
+        limits: Limits = Limits(),  # noqa: B008  (frozen)
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.policy = policy
+        self.fallback = fallback
+        self.limits = limits
+        self._monotonic = monotonic
+        self._until = -math.inf
+        self._reason: tuple[str, str] | None = None
+        self._stuck: threading.Thread | None = None
+        self._was_guarded = False
+        self._kept: Mapping[str, tuple[str, ...]] = {}
+
+    @property
+    def reason(self) -> tuple[str, str] | None:
+        """Why the fallback decides now: kind and words; None if the policy does."""
+        return self._reason if self._was_guarded else None
+
+    def use(self, policy: Policy) -> None:
+        """Another policy from now on; what the last one did is forgotten."""
+        self.policy = policy
+        self._until = -math.inf
+        self._stuck = None
+
+    def trip(self, kind: str, words: str) -> None:
+        """Let the fallback decide for a while."""
+        self._until = self._monotonic() + self.limits.guarded_s
+        self._reason = (kind, words)
+
+    def decide(
+        self,
+        scene: Scene,
+        held: frozenset[int] = frozenset(),
+        can_stop: bool = True,
+        unfit: tuple[str, str] | None = None,
+        explain: Explain = no_explanation,
+        check: Check = lambda view: "",
+        seed: int = 0,
+    ) -> Decided:
+        """All choices of this turn. `held` jobs are not asked for; `unfit` says why the policy may not decide now."""
+        before = self._reason if self._was_guarded else None
+        tripped = None
+        if self._stuck is not None and not self._stuck.is_alive():
+            self._stuck = None
+        if unfit is not None:
+            self._reason = unfit
+            is_guarded = True
+        else:
+            is_guarded = self._monotonic() < self._until or self._stuck is not None
+        if not is_guarded:
+            decided = self._ask(scene, self.policy, held, can_stop, explain, check, seed)
+            if isinstance(decided, Decided):
+                is_back, self._was_guarded, self._reason = self._was_guarded, False, None
+                return self._remembered(decided, False, None, is_back)
+            tripped = decided
+            self.trip(*decided)
+        elif self._reason is not None and (before is None or before[0] != self._reason[0]):
+            tripped = self._reason
+        self._was_guarded = True
+        decided = self._ask(scene, self.fallback, held, can_stop, explain, lambda view: "", seed)
+        if not isinstance(decided, Decided):
+            # Even the fallback failed: nobody decides, and the words of both are told.
+            words = f"{tripped[1] if tripped else ''} The fallback failed too: {decided[1]}".strip()
+            nothing = Decided((), self.fallback.name, copied(scene.view))
+            return self._remembered(nothing, True, (decided[0], words), False)
+        return self._remembered(decided, True, tripped, False)
+
+    def _remembered(
+        self, decided: Decided, is_guarded: bool, tripped: tuple[str, str] | None, is_back: bool
+    ) -> Decided:
+        """The same with what the guard did; what is kept for whom is remembered."""
+        self._kept = decided.kept.nodes
+        return Decided(
+            decided.chosen, decided.by, decided.view, decided.kept, decided.is_cut, tripped, is_guarded, is_back
+        )
+
+    def _ask(
+        self,
+        scene: Scene,
+        policy: Policy,
+        held: frozenset[int],
+        can_stop: bool,
+        explain: Explain,
+        check: Check,
+        seed: int,
+    ) -> Decided | tuple[str, str]:
+        """Everything that a policy chooses now, or the fault that it made: its kind, and words."""
+        view = copied(scene.view)
+        prepare(view, policy, seed)
+        for j in sorted(held):
+            dequeue(view, j)
+        turn = Turn()
+        kept = keep_nodes(scene, view, self.limits.max_wait_s, self._kept)
+        asking = Asking(scene, view, policy, can_stop, explain, check, seed, self.limits)
+        asking.start_overdue(kept, turn)
+        thread = threading.Thread(target=asking.ask_all, args=(turn,), name=f"policy {policy.name}", daemon=True)
+        thread.start()
+        thread.join(LONGEST * self.limits.turn_s + GRACE * self.limits.decision_s)
+        if not turn.is_over:
+            if policy is self.policy:
+                self._stuck = thread
+            return "slow", f"policy {policy.name} did not answer within {self.limits.decision_s:g} s."
+        if turn.fault is not None:
+            return turn.fault
+        return Decided(tuple(turn.chosen), policy.name, view, kept, turn.is_cut)
+
+
+@final
+class Asking:
+    """One policy, asked for one turn on a view of its own."""
+
+    def __init__(
+        self,
+        scene: Scene,
+        view: View,
+        policy: Policy,
+        can_stop: bool,
+        explain: Explain,
+        check: Check,
+        seed: int,
+        limits: Limits,
+    ) -> None:
+        self._scene, self._view, self._policy, self._seed = scene, view, policy, seed
+        self._can_stop, self._explain, self._check, self._limits = can_stop, explain, check, limits
+        work = np.maximum(view.jobs["estimate"].astype(np.float64), 1.0)
+        self._truth = truth_of(view, work, policy.preemptive, log_length(view) + 8 * len(view.jobs))
+
+    def start_overdue(self, kept: Kept, turn: Turn) -> None:
+        """Start the jobs that have waited too long and fit now."""
+        for j, site in kept.starting:
+            alternatives, score = self._explain(self._view, j, site)
+            if apply(self._view, self._truth, starting(j, site)):
+                parts = self._scene.parts_of(self._view, j)
+                turn.chosen.append(Chosen(START, j, parts, STARVATION, alternatives, score))
+
+    def ask_all(self, turn: Turn) -> None:
+        """Ask until the policy waits, time is over, or it makes a fault. An error of the policy is a fault too."""
+        try:
+            with np.errstate(all="ignore"):
+                self._ask_all(turn)
+        except AdlroError as error:
+            turn.fault = "policy", str(error)
+        except Exception as error:
+            turn.fault = "policy", f"policy {self._policy.name} failed: {type(error).__name__}: {error}"
+        turn.is_over = True
+
+    def _ask_all(self, turn: Turn) -> None:
+        """As ask_all, and may raise."""
+        policy, view = self._policy, self._view
+        began, began_work = time.perf_counter(), time.thread_time()
+        if wrong := self._check(view):
+            turn.fault = "nan", wrong
+            return
+        choose = policy.choose or (policy.make(view, self._seed) if policy.make is not None else None)
+        assert choose is not None
+        while True:
+            clock = view.clock[0]
+            if clock.queued == 0 and not (policy.preemptive and clock.running > 0):
+                return
+            asked = time.perf_counter()
+            if time.thread_time() - began_work > self._limits.turn_s or asked - began > LONGEST * self._limits.turn_s:
+                turn.is_cut = True
+                return
+            choice = checked(choose(view), policy.name)
+            seconds = time.perf_counter() - asked
+            if seconds > self._limits.decision_s:
+                allowed = f"{self._limits.decision_s:g} s are allowed"
+                turn.fault = "slow", f"a decision of policy {policy.name} took {seconds:.2f} s; {allowed}."
+                return
+            if math.isnan(choice.until):
+                turn.fault = "nan", f"policy {policy.name} answered a time that is not a number."
+                return
+            if choice.verb == WAIT or not self._do(choice, turn):
+                return
+
+    def _do(self, choice: Choice, turn: Turn) -> bool:
+        """Apply a choice to the view and write it down; False if the policy is not to be asked again."""
+        view, policy = self._view, self._policy
+        known = 0 <= choice.job < len(view.jobs)
+        if choice.verb == STOP and known and view.runs[choice.job].state == RUNNING:
+            ran = view.clock[0].now - view.runs[choice.job].started
+            mine = self._scene.live[choice.job].managed
+            if not self._can_stop or not mine or ran < self._limits.least_run_s:
+                return False  # it would be asked the same again: for this turn it has had its say
+        explained: tuple[tuple[Alternative, ...], float | None] = ((), None)
+        if choice.verb == START and known and 0 <= choice.site < len(view.sites):
+            explained = self._explain(view, choice.job, choice.site)
+        illegal = int(view.clock[0].illegal)
+        self._truth.progress[0].events = 0  # nobody reads this log
+        if apply(view, self._truth, choice):
+            parts = self._scene.parts_of(view, choice.job) if choice.verb == START else ()
+            turn.chosen.append(Chosen(choice.verb, choice.job, parts, policy.name, *explained))
+            return True
+        if view.clock[0].illegal > illegal:
+            turn.fault = "illegal", f"policy {policy.name} chose what may not be: {in_words(choice)}."
+        return False
+
+
+def in_words(choice: Choice) -> str:
+    """A choice for the log."""
+    verb = {START: "start", STOP: "stop", WAIT: "wait"}.get(choice.verb, f"verb {choice.verb}")
+    return f"{verb} job {choice.job} at site {choice.site}"

@@ -1,0 +1,299 @@
+"""How long live jobs will run: from what like jobs ran here, and from what submitters say, as far as that was right."""
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar, final
+
+import numpy as np
+
+from adlro.catalogue.speeds import speed_of
+from adlro.core.ports import JobState, LiveJob, Part
+from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Job, Link, Placing, SpeedOf
+from adlro.core.tables import Floats, Table, View
+from adlro.decide.rules.reserving import HALF_LIFE_S
+from adlro.live.scene import Corrections, corrected, gpu_units, one_hash, trait_of
+from adlro.live.service import Like
+from adlro.predict.following import TRAIT
+from adlro.predict.habits import Habits
+from adlro.predict.memory import Memory
+
+KEYS: Final = 1 << 13
+"""Keys that habits keep at each level: enough for thousands of users, in a dozen megabytes."""
+
+USERS: Final = 4096
+"""Users whose word is weighed; the one who ended no job for the longest is forgotten."""
+
+KEPT: Final = 32
+"""Jobs of a user by which his word is weighed."""
+
+FEW: Final = 3
+"""With fewer jobs than this a user's word is taken as it is."""
+
+DOUBT: Final = 0.5
+"""Spread (of the logarithm) of a word that has not been weighed yet."""
+
+GROUPS: Final = 65_536
+"""Users and names of which the past is kept."""
+
+AT_ONCE_S: Final = 10.0
+"""A job that fails within this time failed at once: a wrong path, a refused start."""
+
+LEAST_SPREAD: Final = 0.05
+TENTH: Final = 1.2816
+"""So many spreads below and above the middle lie the tenths of a normal distribution."""
+
+BETTER: Final = 0.8
+"""Habits replace a user's word where their error is below this share of its error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A job that ended, and how much work it turned out to be, by the speeds as they are believed now."""
+
+    job: LiveJob
+    runtime_s: float
+    work: float  # GPU-seconds on the reference model
+    parts: tuple[Part, ...]
+    expected: float | None = None  # what its work was predicted to be when it started
+
+
+@final
+class Links:
+    """The link of each node by its name; of the latest cluster asked for, which is mostly the same."""
+
+    def __init__(self) -> None:
+        self._found: tuple[Cluster | None, dict[str, Link]] = (None, {})
+
+    def of(self, cluster: Cluster) -> dict[str, Link]:
+        """The links of this cluster."""
+        known, links = self._found
+        if known is not cluster:
+            links = {node.name: node.link for node in cluster.nodes}
+            self._found = (cluster, links)
+        return links
+
+
+LINKS: Final = Links()
+
+
+def pace(
+    job: Job, parts: Sequence[Part], cluster: Cluster, corrections: Corrections, speed: SpeedOf = speed_of
+) -> float:
+    """Work that a job does in a second on these parts, as far as is known; 1 for each of its GPUs if nothing is."""
+    units = gpu_units(job)
+    if job.gpus == 0 or not parts:
+        return units
+    first = parts[0]
+    model = cluster.models.get(first.model)
+    if model is None or first.model == CPU_ONLY:
+        return units
+    link = LINKS.of(cluster).get(first.node, cluster.network)
+    placing = Placing(model, job.gpus, len({part.node for part in parts}), link, cluster.network)
+    found = corrected(speed, corrections)(job.family, placing).value
+    return units * (found if found > 0.0 else 1.0) * min(corrections.of_part(part) for part in parts)
+
+
+def measured(
+    jobs: Sequence[LiveJob],
+    cluster: Cluster,
+    corrections: Corrections,
+    expected: Mapping[str, float] | None = None,
+    speed: SpeedOf = speed_of,
+) -> list[Measured]:
+    """Those of the jobs that ran to an end of their own, with the work that they were and what was expected of them.
+
+    A job that never ran, or failed as soon as it began, says nothing about how long such jobs run.
+    """
+    found = []
+    for job in jobs:
+        if job.state is JobState.CANCELLED or job.started_s is None or job.ended_s is None:
+            continue
+        seconds = job.ended_s - job.started_s
+        if seconds <= 0.0 or (job.state is JobState.FAILED and seconds < AT_ONCE_S):
+            continue
+        work = max(seconds, 1.0) * pace(job.job, job.parts, cluster, corrections, speed)
+        found.append(Measured(job, seconds, work, job.parts, (expected or {}).get(job.id)))
+    return found
+
+
+@dataclass(slots=True)
+class Word:
+    """What a user's estimates were worth."""
+
+    off: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))  # log of measured over said
+    habits_off: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))  # the same of what habits said
+
+    def weighed(self) -> tuple[float, float, bool]:
+        """What to add to the logarithm of his next word, its spread, and whether habits do better."""
+        if len(self.off) < FEW:
+            return 0.0, DOUBT, False
+        middle, spread = centre(self.off)
+        spread = max(spread, LEAST_SPREAD) + DOUBT / len(self.off)
+        word_error = float(np.mean([abs(off - middle) for off in self.off]))
+        habits_error = float(np.mean(np.abs(self.habits_off)))
+        return middle, spread, len(self.off) >= 2 * FEW and habits_error < BETTER * word_error
+
+
+UNHEARD: Final = Word()
+
+
+def centre(values: Sequence[float] | deque[float]) -> tuple[float, float]:
+    """The median of some values, and their spread by the median of the distances from it."""
+    all_of_them = np.fromiter(values, np.float64)
+    middle = float(np.median(all_of_them))
+    return middle, 1.4826 * float(np.median(np.abs(all_of_them - middle)))
+
+
+K = TypeVar("K")
+Lengths = OrderedDict[K, tuple[float, float]]
+"""By whose they are: how many jobs, and the sum of the logarithms of their work."""
+
+
+def one_more(known: Lengths[K], key: K, length: float) -> None:
+    """Take in one job; whoever has ended none for the longest is forgotten."""
+    jobs, total = known.pop(key, (0.0, 0.0))
+    known[key] = (jobs + 1.0, total + length)
+    if len(known) > GROUPS:
+        known.popitem(last=False)
+
+
+@final
+class Past:
+    """What users had, and how long their jobs were: for policies that look at it."""
+
+    def __init__(self) -> None:
+        self._groups: Lengths[tuple[str, str]] = OrderedDict()
+        self._users: Lengths[str] = OrderedDict()
+        self._usage: OrderedDict[str, tuple[float, float]] = OrderedDict()  # GPU-seconds, and when that was so
+        self._all = (0.0, 0.0)
+
+    def learn(self, job: Measured) -> None:
+        """Take in a job that ended."""
+        record = job.job.job
+        length = math.log(max(job.work, 1.0))
+        group = (record.user, record.name)
+        one_more(self._groups, group, length)
+        one_more(self._users, record.user, length)
+        self._all = (self._all[0] + 1.0, self._all[1] + length)
+        end_s = job.job.ended_s or 0.0
+        self._usage[record.user] = (self.usage(record.user, end_s) + job.runtime_s * gpu_units(record), end_s)
+        if len(self._usage) > GROUPS:
+            self._usage.popitem(last=False)
+
+    def usage(self, user: str, time_s: float) -> float:
+        """GPU-seconds that a user had of jobs that ended, older ones counting less."""
+        had, when_s = self._usage.get(user, (0.0, time_s))
+        return had * 0.5 ** (max(0.0, time_s - when_s) / HALF_LIFE_S)
+
+    def remind(self, view: View, users: Sequence[str], groups: Sequence[tuple[str, str]], time_s: float) -> None:
+        """Write it down in a view, with what running jobs have had."""
+        now = float(view.clock[0].now)
+        running = view.running[: view.clock[0].running]
+        owners = view.jobs["user"][running]
+        jobs = view.jobs
+        units = np.where(jobs["gpus"] > 0, jobs["gpus"] * (jobs["share"] / WHOLE_GPU), 1.0)[running]
+        held = np.bincount(owners, units * (now - view.runs["started"][running]), len(view.users))
+        table = view.users.view(np.ndarray)
+        table["gpus"] = np.bincount(owners, units, len(view.users))
+        table["settled"] = now
+        for u, user in enumerate(users):
+            table["usage"][u] = self.usage(user, time_s) + held[u]
+            table["finished"][u], table["log_work"][u] = self._users.get(user, (0.0, 0.0))
+        known = view.groups.view(np.ndarray)
+        for g, group in enumerate(groups):
+            if g < len(known) and group in self._groups:
+                known["finished"][g], known["log_work"][g] = self._groups[group]
+        view.clock[0].finished, view.clock[0].log_work = self._all
+
+
+@final
+class Runtimes:
+    """Learns from jobs that ended and predicts those that have not."""
+
+    def __init__(self) -> None:
+        self._habits = Habits.new(KEYS)
+        self._memory = Memory.new()
+        self._past: dict[int, tuple[str, str, str, float]] = {}  # number -> id, name, user, runtime
+        self._words: OrderedDict[int, Word] = OrderedDict()
+        self.past = Past()
+        self.learnt = 0
+
+    def learn(self, jobs: Sequence[Measured]) -> None:
+        """Learn jobs that ended, in this order."""
+        if not jobs:
+            return
+        traits = np.array([trait_of(each.job.job, each.job.job.models) for each in jobs], TRAIT).view(np.recarray)
+        seconds = np.array([each.work / gpu_units(each.job.job) for each in jobs])
+        rows = np.arange(len(jobs))
+        told = self._habits.follow(traits, seconds, np.stack([rows, ~rows], axis=1).ravel())
+        for each in jobs:
+            self.past.learn(each)
+        for each, (_, middle, _), ran in zip(jobs, told.tolist(), seconds.tolist(), strict=True):
+            said = said_of(each.job.job)
+            if said > 0.0:
+                word = self._words.setdefault(one_hash(each.job.job.user), Word())
+                self._words.move_to_end(one_hash(each.job.job.user))
+                word.off.append(math.log(max(each.work, 1.0) / max(said, 1.0)))
+                word.habits_off.append(math.log(max(ran, 1.0) / middle))
+                if len(self._words) > USERS:
+                    self._words.popitem(last=False)
+        self._remember(jobs, traits, seconds)
+        self.learnt += len(jobs)
+
+    def _remember(self, jobs: Sequence[Measured], traits: Table, seconds: Floats) -> None:
+        """Keep jobs for `like`, each under a number of its own."""
+        state = self._memory.state
+        capacity = len(state.number)
+        for first in range(0, len(jobs), capacity):
+            few = slice(first, first + capacity)
+            before = int(state.learnt[0])
+            count = len(jobs[few])
+            self._memory.remember(traits[few].view(np.recarray), seconds[few], np.arange(count))
+            numbers = np.arange(before, before + count)
+            state.number[numbers % capacity] = numbers
+            for number, each in zip(numbers.tolist(), jobs[few], strict=True):
+                self._past[number] = each.job.id, each.job.job.name, each.job.job.user, each.runtime_s
+                self._past.pop(number - capacity, None)
+
+    def predict(self, traits: Table, jobs: Table, scale: Floats) -> Floats:
+        """p10, p50 and p90 of the work of each job, in GPU-seconds on the reference model [J, 3].
+
+        Where the submitter said something it is his word that counts, shifted by how far he was off lately, unless
+        habits were clearly nearer to the truth for his jobs. No job is expected to run longer than its limit where it
+        is fastest.
+        """
+        count = len(jobs)
+        units = np.where(jobs["gpus"] > 0, jobs["gpus"] * (jobs["share"] / WHOLE_GPU), 1.0)
+        longest = traits["limit"] * scale
+        asked = traits.copy()
+        asked["limit"] = longest
+        rows = np.arange(count)
+        found = self._habits.follow(asked.view(np.recarray), np.zeros(count), rows) * units[:, None]
+        said = jobs["estimate"].astype(np.float64)
+        has_said = said > 0.0
+        if has_said.any():
+            users, row_of = np.unique(traits["user"][has_said], return_inverse=True)
+            words = [self._words.get(user, UNHEARD).weighed() for user in users.tolist()]
+            shift, spread = np.array([word[0] for word in words]), np.array([word[1] for word in words])
+            trusts_habits = np.array([word[2] for word in words])[row_of]
+            middle = np.log(np.maximum(said[has_said], 1.0)) + shift[row_of]
+            reach = TENTH * spread[row_of]
+            told = np.exp(np.stack([middle - reach, middle, middle + reach], axis=1))
+            found[has_said] = np.where(trusts_habits[:, None], found[has_said], told)
+        most = np.where(np.isfinite(longest), np.maximum(longest, 1.0) * units, np.inf)
+        return np.maximum(np.minimum(found, most[:, None]), 1e-3)
+
+    def like(self, traits: Table, most: int = 3) -> tuple[Like, ...]:
+        """The past jobs that the first of these is most like."""
+        found = []
+        for similar in self._memory.like(traits, most):
+            if (past := self._past.get(similar.number)) is not None:
+                found.append(Like(*past, similarity=round(similar.similarity, 3)))
+        return tuple(found)
+
+
+def said_of(job: Job) -> float:
+    """What the submitter says of the work; 0: nothing."""
+    return job.estimate if job.estimate is not None else job.work

@@ -1,0 +1,268 @@
+"""Runtime prediction put together: methods by name, their evaluation on a trace, and one job held against a history."""
+
+import importlib.util
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import numpy as np
+from pydantic import Field
+
+from adlro.core.errors import UsageError
+from adlro.core.tables import Floats, Jobs, Table, records
+from adlro.core.toml import Schema, nearest, parse_toml
+from adlro.measure.drawing import CHOSEN, FAMILIES, Figure, canvas_of, few_ticks, heading, key, panel
+from adlro.predict.baselines import LastTwo, LightGbm, Limit, RunningMedian
+from adlro.predict.encoder import unbinding_accuracy
+from adlro.predict.following import (
+    P10,
+    P50,
+    P90,
+    SHORTEST_S,
+    TRAIT,
+    Predictor,
+    as_they_came,
+    seconds_of,
+    text_hash,
+    tokens_of,
+    traits_of,
+)
+from adlro.predict.habits import Habits
+from adlro.predict.memory import Memory
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+DEFAULT: Final = "habits"
+LIKE: Final = 5
+REMEMBERED: Final = 100_000
+"""Jobs of a history that the memory keeps: the newest."""
+
+WARM_UP_JOBS: Final = 64
+BUNDLED: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+DIMENSIONS: Final = (256, 1024, 4096)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A way to predict runtimes; `make` gives one that has learnt nothing."""
+
+    name: str
+    summary: str
+    make: Callable[[], Predictor]
+    package: str = ""  # what must be installed for it
+
+
+METHODS: Final = (
+    Method("habits", "what like jobs ran lately, by user, name, size and limit, weighted by past errors", Habits.new),
+    Method("memory", "the most similar of the last 100,000 finished jobs, as hypervectors", Memory.new),
+    Method("limit", "what the user requested (600 s where nothing was)", Limit),
+    Method("last-two", "mean of the user's last two jobs", LastTwo),
+    Method("running-median", "median of all the user's jobs", RunningMedian),
+    Method("lightgbm", "gradient-boosted trees on the same fields, trained anew each day", LightGbm, "lightgbm"),
+)
+
+
+def find_method(name: str) -> Method:
+    """The method of this name."""
+    for method in METHODS:
+        if method.name == name:
+            if not available(method):
+                raise UsageError(
+                    f"--method {name} needs the package {method.package}, which is not installed. "
+                    f"Install it with pip install {method.package}, or choose another method."
+                )
+            return method
+    names = [method.name for method in METHODS]
+    raise UsageError(f"there is no method '{name}'.{nearest(name, names)} Methods are {', '.join(names)}.")
+
+
+def available(method: Method) -> bool:
+    """Whether what it needs is installed."""
+    return not method.package or importlib.util.find_spec(method.package) is not None
+
+
+# ---- on a trace ----------------------------------------------------------------------------------------------------
+
+
+def evaluate(
+    jobs: Jobs, methods: Sequence[Method], on_method: Callable[[str, int], None] = lambda name, done: None
+) -> dict[str, dict[str, float | None]]:
+    """How well each method predicts these jobs in submit order, learning only what had ended by then.
+
+    Seconds are CPU time of the whole pass, compilation apart.
+    """
+    traits, seconds = traits_of(jobs), seconds_of(jobs)
+    events = as_they_came(traits["submit"], seconds)
+    found: dict[str, dict[str, float | None]] = {}
+    for done, method in enumerate(methods):
+        on_method(method.name, done)
+        few = min(WARM_UP_JOBS, len(traits))
+        first = traits[:few].view(np.recarray)
+        method.make().follow(first, seconds[:few], as_they_came(first["submit"], seconds[:few]))
+        predictor = method.make()
+        begin = time.process_time()
+        predicted = predictor.follow(traits, seconds, events)
+        spent = time.process_time() - begin
+        found[method.name] = {**errors(predicted, seconds), "seconds": spent}
+    return found
+
+
+def errors(predicted: Floats, seconds: Floats) -> dict[str, float | None]:
+    """Median relative error, mean absolute error of the logarithm, and the share of jobs inside the interval."""
+    truth = np.maximum(seconds, SHORTEST_S)
+    middle = predicted[:, P50]
+    covered: float | None = None
+    if np.isfinite(predicted[:, P10]).all():
+        # A second either way is nothing where a log has whole seconds; rounding must not count as a miss.
+        inside = (truth >= predicted[:, P10] * (1 - 1e-9)) & (truth <= predicted[:, P90] * (1 + 1e-9))
+        covered = float(np.mean(inside))
+    return {
+        "median_relative_error": float(np.median(np.abs(middle - truth) / truth)),
+        "mean_log_error": float(np.mean(np.abs(np.log(middle / truth)))),
+        "interval_coverage": covered,
+    }
+
+
+# ---- one job -------------------------------------------------------------------------------------------------------
+
+
+class AskedJob(Schema):
+    """A job whose runtime is asked for, as in a TOML file; the names mean what they mean in our own table."""
+
+    user: str = ""
+    name: str = ""
+    gpus: Annotated[int, Field(ge=0, le=1_000_000)] = 1
+    cpus: Annotated[float, Field(ge=0, le=2_000_000)] = 0.0
+    memory_gb: Annotated[float, Field(ge=0, le=2_000_000)] = 0.0
+    gpu_memory_gb: Annotated[float, Field(ge=0, le=2_000_000)] = 0.0
+    limit_s: Annotated[float, Field(gt=0)] | None = None
+    family: str = "uniform"
+    models: tuple[str, ...] | list[str] = ()
+    priority: Annotated[float, Field(ge=0, le=1)] = 0.5
+    submit_s: Annotated[float, Field(ge=0)] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """A past job that the asked one is like."""
+
+    user: str
+    name: str
+    gpus: int
+    submit_s: float
+    limit_s: float | None
+    runtime_s: float
+    similarity: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """How long a job will run, in s, and the past jobs it is like."""
+
+    method: str
+    learnt: int
+    p10_s: float | None
+    p50_s: float
+    p90_s: float | None
+    like: tuple[Like, ...]
+
+
+def read_job(text: str, where: str) -> AskedJob:
+    """The job of a TOML file."""
+    return parse_toml(text, where, AskedJob)
+
+
+def traits_of_one(job: AskedJob, submit_s: float) -> Table:
+    """What predictors see of the asked job."""
+    traits = records(TRAIT, 1)
+    row = traits[0]
+    row.submit = submit_s if job.submit_s is None else job.submit_s
+    row.limit = np.inf if job.limit_s is None else job.limit_s
+    row.user, row.name, row.family = text_hash(job.user), text_hash(job.name), text_hash(job.family)
+    row.group = text_hash(f"{job.user}\0{job.name}")
+    traits["tokens"] = tokens_of(job.name)
+    row.models = text_hash("|".join(sorted(job.models)))
+    row.gpus, row.cpus, row.memory = job.gpus, round(1000 * job.cpus), round(1024 * job.memory_gb)
+    row.gpu_memory, row.priority = round(1024 * job.gpu_memory_gb), job.priority
+    return traits
+
+
+def predict_one(history: Jobs, job: AskedJob, method: Method) -> Prediction:
+    """Learn a history, then predict one job; with `submit_s` only what had ended by then is learnt."""
+    past, ran = traits_of(history), seconds_of(history)
+    end = past["submit"] + ran
+    asked = traits_of_one(job, float(end.max()))
+    known = np.flatnonzero(end <= asked["submit"][0])
+    events = as_they_came(past["submit"], ran)
+    events = events[(events >= 0) | np.isin(~events, known)]
+    events = events[(events < 0) | (past["submit"][np.maximum(events, 0)] <= asked["submit"][0])]
+    count = len(past)
+    traits = np.concatenate([past, asked]).view(np.recarray)
+    seconds = np.append(ran, np.nan)
+    low, middle, high = method.make().follow(traits, seconds, np.append(events, count))[count]
+    memory = Memory.new(min(REMEMBERED, max(1, len(known))))
+    memory.remember(past, ran, ~events[events < 0])
+    return Prediction(
+        method.name,
+        len(known),
+        None if np.isnan(low) else float(low),
+        float(middle),
+        None if np.isnan(high) else float(high),
+        tuple(liked(history, past, ran, similar.number, similar.similarity) for similar in memory.like(asked, LIKE)),
+    )
+
+
+def liked(history: Jobs, past: Table, ran: Floats, number: int, similarity: float) -> Like:
+    """A past job in words."""
+    row = history.table[number]
+    limit = float(row.limit)
+    return Like(
+        history.users[row.user] if row.user < len(history.users) else str(row.user),
+        history.names[row.group] if history.names else "",
+        int(row.gpus),
+        float(past["submit"][number]),
+        limit if np.isfinite(limit) else None,
+        float(ran[number]),
+        similarity,
+    )
+
+
+# ---- how much a hypervector holds ----------------------------------------------------------------------------------
+
+
+def unbinding_table() -> dict[int, list[tuple[int, float]]]:
+    """By dimensions: how many pairs were bundled, and the share of fillers that came back right."""
+    return {size: [(bundled, unbinding_accuracy(bundled, size)) for bundled in BUNDLED] for size in DIMENSIONS}
+
+
+def unbinding_figure(table: dict[int, list[tuple[int, float]]]) -> Figure:
+    """The accuracy of unbinding against the number of bundled pairs."""
+    title = "How many pairs can one hypervector hold?"
+    colours = (FAMILIES[0], CHOSEN, FAMILIES[1])
+
+    def draw(width: int) -> "Canvas":
+        canvas = canvas_of(width, 360)
+        axes = panel(canvas, 60, 66, width - 90, 220)
+        for points, colour in zip(table.values(), colours, strict=True):
+            axes.plot([x for x, _ in points], [100 * y for _, y in points], color=colour, marker="o", markersize=4)
+        axes.set_xscale("log", base=2)
+        marks = [bundled for bundled in BUNDLED if bundled & (bundled - 1) == 0]
+        axes.set_xticks(marks, [str(mark) for mark in marks])
+        axes.set_xlabel("pairs of role and filler in one vector")
+        axes.set_ylim(0, 105)
+        few_ticks(axes, y=5)
+        heading(axes, "Fillers found again, of 64 known ones (%)")
+        key(canvas, [(f"{size:,} entries", colour) for size, colour in zip(table, colours, strict=True)], 60, 26, width)
+        return canvas
+
+    full = ", ".join(
+        f"{size:,} entries: {max((x for x, y in points if y >= 0.99), default=0)}" for size, points in table.items()
+    )
+    return Figure("unbinding", title, f"Pairs that come back with 99 %: {full}.", full, draw)
+
+
+def as_json(found: dict[str, dict[str, float | None]], name: str, jobs: int) -> dict[str, Any]:
+    """The evaluation in the form that --json promises."""
+    return {"trace": name, "jobs": jobs, "methods": found}

@@ -1,0 +1,153 @@
+"""The expected runtime: the mean over jobs like this one, jobs that still run counted in.
+
+Who orders jobs by length wants the mean and not the median: one long job that was taken for a short one keeps all the
+others waiting. And the jobs that have ended are the short ones of those that were started; the others must count too.
+
+A cascade of keys goes from all jobs over the limit, the user and the name to all of these together. What is kept of
+each key is the share of their limits that its jobs ran, and at each level
+
+    share = (sum of shares, over jobs that ended and jobs that run, + PRIOR · share one level up) / (ended + PRIOR)
+
+which is how a rate is estimated when some have not ended. All state is in arrays of fixed size.
+"""
+
+import math
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from adlro.core.compiled import compiled, compiled_alone
+from adlro.core.tables import NOBODY, Floats, Table
+from adlro.predict.following import NO_LIMIT, SHORTEST_S, Events
+from adlro.predict.habits import Codes, Counts, find, mixed, room_for
+
+LEVELS: Final = 6
+PRIOR: Final = 6.0
+"""What one level up says counts as much as so many jobs of the key itself."""
+
+DECAY: Final = 0.995
+"""A job counts by so much less with every later job of its key."""
+
+NO_LIMIT_S: Final = 3600.0
+"""Stands for the limit of jobs that have none; their share of it is learnt at the first level."""
+
+
+class State(NamedTuple):
+    """What has been learnt, and what runs. Axes: L levels, K keys."""
+
+    tags: Codes  # [L, K] 0: free
+    times: Counts  # [L, K] 0: new
+    touched: Counts  # [L, K] when it last learnt, in jobs
+    share: Floats  # [L, K] decaying sum of the shares of jobs that ended …
+    ended: Floats  # [L, K] … and of how many they were
+    pace: Floats  # [L, K] sum of 1 / limit of jobs that run …
+    since: Floats  # [L, K] … and of their beginning / limit, so that what they ran is now · pace − since
+    learnt: Counts  # [1]
+    key: Codes  # [L] of the job at hand
+
+
+@compiled
+def whole(job: Table) -> float:
+    """The seconds of which a job runs a share: its limit."""
+    return max(job.limit, SHORTEST_S) if job.limit < NO_LIMIT else NO_LIMIT_S
+
+
+@compiled
+def set_keys(key: Codes, job: Table) -> None:
+    """The key of a job at each level."""
+    user, group, gpus = np.uint64(job.user), np.uint64(job.group), np.uint64(job.gpus + 1)
+    limit = np.uint64(job.limit + 1.0) if job.limit < NO_LIMIT else np.uint64(0)
+    one = np.uint64(1)
+    key[0] = mixed(one, np.uint64(0 if limit == 0 else 2))
+    key[1] = mixed(np.uint64(3), limit)
+    key[2] = user
+    key[3] = mixed(user, limit)
+    key[4] = group
+    key[5] = mixed(mixed(group, gpus), limit)
+    for level in range(LEVELS):
+        key[level] |= one  # 0 is a free place
+
+
+@compiled
+def expect(state: State, job: Table, now: float) -> float:
+    """The expected seconds of a job, from what is known now."""
+    set_keys(state.key, job)
+    share = 1.0
+    for level in range(LEVELS):
+        place = find(state.tags, level, state.key[level])
+        if place != NOBODY:
+            running = max(0.0, now * state.pace[level, place] - state.since[level, place])
+            seen = state.share[level, place] + running
+            share = (seen + PRIOR * share) / (state.ended[level, place] + PRIOR)
+    return max(share * whole(job), SHORTEST_S)
+
+
+@compiled
+def place_of(state: State, level: int) -> int:
+    """The place of the key at hand; a new one has seen nothing."""
+    place = room_for(state.tags, state.times, state.touched, level, state.key[level])
+    if state.times[level, place] == 0:
+        state.times[level, place] = 1
+        state.touched[level, place] = state.learnt[0]
+        state.share[level, place] = 0.0
+        state.ended[level, place] = 0.0
+        state.pace[level, place] = 0.0
+        state.since[level, place] = 0.0
+    return place
+
+
+@compiled
+def count(state: State, job: Table, speed: float, moment: float) -> None:
+    """Count the time of a job from this moment on, at this speed; the same with −speed takes it back.
+
+    What it had run before is told by a moment that lies so much earlier.
+    """
+    set_keys(state.key, job)
+    pace = speed / whole(job)
+    for level in range(LEVELS):
+        place = place_of(state, level)
+        state.pace[level, place] += pace
+        state.since[level, place] += pace * moment
+
+
+@compiled
+def learn(state: State, job: Table, seconds: float) -> None:
+    """Learn how long a job ran that has ended."""
+    set_keys(state.key, job)
+    state.learnt[0] += 1
+    share = max(seconds, SHORTEST_S) / whole(job)
+    for level in range(LEVELS):
+        place = place_of(state, level)
+        state.touched[level, place] = state.learnt[0]
+        state.share[level, place] = state.share[level, place] * DECAY + share
+        state.ended[level, place] = state.ended[level, place] * DECAY + 1.0
+
+
+@compiled_alone
+def follow(state: State, traits: Table, seconds: Floats, events: Events, out: Floats) -> None:
+    """Expect and learn, one event after another, as if every job began when it was submitted."""
+    for event in events:
+        if event >= 0:
+            now = traits[event].submit
+            out[event] = expect(state, traits[event], now)
+            count(state, traits[event], 1.0, now)
+        else:
+            j = ~event
+            if not math.isnan(out[j]):  # else it came before we did
+                count(state, traits[j], -1.0, traits[j].submit)
+            learn(state, traits[j], seconds[j])
+
+
+def empty(keys: int) -> State:
+    """A state that has learnt nothing, with room for so many keys at each level."""
+    return State(
+        tags=np.zeros((LEVELS, keys), np.uint64),
+        times=np.zeros((LEVELS, keys), np.int64),
+        touched=np.zeros((LEVELS, keys), np.int64),
+        share=np.zeros((LEVELS, keys)),
+        ended=np.zeros((LEVELS, keys)),
+        pace=np.zeros((LEVELS, keys)),
+        since=np.zeros((LEVELS, keys)),
+        learnt=np.zeros(1, np.int64),
+        key=np.zeros(LEVELS, np.uint64),
+    )

@@ -1,1 +1,0 @@
-"""The live orchestrator: reads a cluster, decides, acts, remembers, and answers questions."""

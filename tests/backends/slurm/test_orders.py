@@ -1,0 +1,107 @@
+"""Orders to a Slurm that a test plays: what is asked of it, and what is not asked again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+from tests.backends.slurm.test_live import NAMING, NOW, VOLTA, Fixed, job
+
+from adlro.backends.slurm.live import Reader
+from adlro.backends.slurm.orders import NO_UPDATE, NO_UPDATE_S, Slurm
+from adlro.core.accounts import Account
+from adlro.core.ports import Order, Part
+
+SAID = f"Job update not available right now, the {NO_UPDATE}, try again in a bit for job 7"
+
+
+@dataclass
+class Ran:
+    """What a command came to."""
+
+    code: int = 0
+    said: str = ""
+    out: str = ""
+
+
+class Commands:
+    """Slurm's commands: `refused` are the jobs that nobody may update."""
+
+    def __init__(self) -> None:
+        self.refused: set[str] = {"7"}
+        self.asked: list[str] = []
+
+    def run(self, command: Sequence[str], stdin: str = "", account: Account | None = None) -> Ran:
+        if command[:2] == ["scontrol", "update"]:
+            self.asked.append(command[2].removeprefix("JobId="))
+            if self.asked[-1] in self.refused:
+                return Ran(1, SAID)
+        return Ran()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time; a test sets it."""
+    now = [1000.0]
+    monkeypatch.setattr("adlro.backends.slurm.orders.time.monotonic", lambda: now[0])
+    return now
+
+
+def start(id: str) -> Order:
+    return Order(id, f"d{id}", (Part("volta0", VOLTA, 1),))
+
+
+def test_a_job_that_slurm_lets_nobody_update_does_not_hold_up_every_turn(clock: list[float]) -> None:
+    commands = Commands()
+    cluster = Slurm(Reader([Fixed([job("7"), job("8")])], NAMING, lambda: NOW), None, commands)
+    cluster.read()
+    stuck, fine = cluster.act([start("7"), start("8")])
+    assert (stuck.done, fine.done) == (False, True)
+    assert SAID in stuck.said
+    assert commands.asked == ["7", "8"]
+    for _ in range(3):  # turns that follow: Slurm is not asked, however it would be
+        cluster.read()
+        cluster.annotate({"7": "waits for a v100"})
+        (again,) = cluster.give_back({"7": "refused"})
+        assert (again.done, again.said) == (False, SAID)
+        assert SAID in cluster.act([start("7")])[0].said
+    assert commands.asked == ["7", "8"]
+
+
+def test_a_job_that_may_be_updated_again_is_placed_after_the_pause(clock: list[float]) -> None:
+    commands = Commands()
+    cluster = Slurm(Reader([Fixed([job("7")])], NAMING, lambda: NOW), None, commands)
+    cluster.read()
+    assert not cluster.act([start("7")])[0].done
+    clock[0] += NO_UPDATE_S
+    assert not cluster.act([start("7")])[0].done  # refused a second time: the pause is twice as long
+    assert commands.asked == ["7"] * 2
+    clock[0] += NO_UPDATE_S
+    assert not cluster.act([start("7")])[0].done
+    assert commands.asked == ["7"] * 2
+    clock[0] += NO_UPDATE_S
+    commands.refused.clear()
+    assert cluster.act([start("7")])[0].done
+    assert commands.asked == ["7"] * 3
+
+
+def test_another_refusal_is_no_reason_not_to_ask_again(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.SAID", "Invalid node name specified")
+    commands = Commands()
+    cluster = Slurm(Reader([Fixed([job("7")])], NAMING, lambda: NOW), None, commands)
+    cluster.read()
+    assert not cluster.act([start("7")])[0].done
+    assert not cluster.act([start("7")])[0].done
+    assert commands.asked == ["7"] * 2
+
+
+def test_a_job_that_begins_after_all_is_forgotten(clock: list[float]) -> None:
+    source, commands = Fixed([job("7")]), Commands()
+    cluster = Slurm(Reader([source], NAMING, lambda: NOW), None, commands)
+    cluster.read()
+    assert not cluster.act([start("7")])[0].done
+    source.found = [replace(job("7"), state="RUNNING", states=("RUNNING",), node_list="volta0")]
+    cluster.read()
+    source.found = [job("7", restarts=1)]
+    cluster.read()
+    cluster.act([start("7")])
+    assert commands.asked == ["7"] * 2
