@@ -6,7 +6,6 @@ are imported when they are first used, so that `import adlro` stays fast.
 
 import sys
 from importlib import import_module
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
@@ -117,7 +116,7 @@ def register_environments(registry: Any) -> None:
     )
 
 
-class WhenGymnasiumComes(MetaPathFinder):
+class WhenGymnasiumComes:
     """Registers the environments once Gymnasium is imported: to import it here would slow down every start."""
 
     def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:

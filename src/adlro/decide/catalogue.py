@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import inspect
 import math
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -30,6 +31,9 @@ MODULES = (baselines, reserving, outlook, preemptive, gavel, allox, lookahead, g
 """Adding a policy: its function and its Policy in a module, and the module here."""
 
 LONGEST_REASON: Final = 160
+
+COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+"""What a terminal reads as colours."""
 
 CHECKPOINT: Final = ".safetensors"
 """How the name of a checkpoint ends."""
@@ -166,7 +170,8 @@ def compiled_now(where: str, build: Callable[[bool], Choose]) -> Choose:
     except Exception as error:
         # Numba first names the pass in which it failed, once for each function on the way; then the reason, with all
         # types in full.
-        lines = [line for line in str(error).splitlines() if not line.startswith("Failed in nopython mode")]
+        text = COLOURS.sub("", str(error))  # Numba colours its errors if colorama is installed
+        lines = [line for line in text.splitlines() if not line.startswith("Failed in nopython mode")]
         said = f"{type(error).__name__}: {lines[0] if lines else ''}"[:LONGEST_REASON]
         raise PolicyError(f"{where} cannot be compiled: {said}. Without @compiled it runs as plain Python.") from error
     return choose
