@@ -85,18 +85,20 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used."""
-    if name in CALLS:
-        from adlro.experiment.python_words import in_python_words
+if not TYPE_CHECKING:  # type checkers see the imports above; this would let them pass any name
 
-        found = in_python_words(getattr(import_module(CALLS[name]), name))
-    elif name in WORDS:
-        found = getattr(import_module(WORDS[name]), name)
-    else:
-        raise AttributeError(f"module 'adlro' has no attribute {name!r}")
-    globals()[name] = found
-    return found
+    def __getattr__(name: str) -> Any:
+        """Import a public name when it is first used."""
+        if name in CALLS:
+            from adlro.experiment.python_words import in_python_words
+
+            found = in_python_words(getattr(import_module(CALLS[name]), name))
+        elif name in WORDS:
+            found = getattr(import_module(WORDS[name]), name)
+        else:
+            raise AttributeError(f"module 'adlro' has no attribute {name!r}")
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:

@@ -13,7 +13,10 @@ R = TypeVar("R")
 FLAG: Final = re.compile(r"--([a-z]+(?:-[a-z]+)*)(?: (?=(?:\d|[A-Z]+\b))(\w[\w.:]*\w|\w))?")
 """A flag of a command, with the value that may follow it."""
 
-KEYWORDS: Final = {"unit": "gpus_per_unit", "jobs": "job_count", "workload": "jobs", "set": "settings", "from": "start"}
+KEYWORDS: Final = {
+    "unit": "gpus_per_unit", "jobs": "job_count", "workload": "jobs", "set": "settings", "from": "start",
+    "json": "as_dict()",
+}  # fmt: skip
 """Flags that are called otherwise in Python."""
 
 SWITCHES: Final = {"skip_bad_rows", "kill_at_limit", "regression", "resume"}

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from adlro.core.run import Run
 from adlro.experiment.compare import Comparison, Mean, over_seeds
+from adlro.experiment.python_words import reworded
 from adlro.experiment.scenario import Recorded
 from adlro.measure.bounds import Bounds
 from adlro.measure.metrics import Metrics
@@ -82,7 +83,7 @@ def as_text(lines: Iterable[RenderableType], width: int = WIDTH) -> str:
     for line in lines:
         console.print(line)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
-    return "\n".join(line.rstrip() for line in text.splitlines())
+    return reworded("\n".join(line.rstrip() for line in text.splitlines()))
 
 
 # ---- compare --------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from adlro.core.errors import TraceError, UsageError
+from adlro.core.records import WHOLE_GPU
 from adlro.core.toml import nearest
 from adlro.ingest.traces.own import COLUMNS, NEEDED, NUMBERS, TEXTS, batch_rows, labels_of
 from adlro.ingest.traces.rows import Rows
@@ -89,8 +90,6 @@ def in_our_units(table: Any) -> Any:
         elif name in (*NUMBERS, DURATION):
             table = table.set_column(place, name, as_numbers(name, column))
     if "work" not in table.column_names:
-        from adlro.core.records import WHOLE_GPU
-
         gpus = table.column("gpus").to_numpy()
         share = table.column("share").to_numpy() / WHOLE_GPU if "share" in table.column_names else 1.0
         units = np.where(gpus > 0, gpus * np.where(np.isnan(share), 1.0, share), 1.0)
@@ -115,12 +114,13 @@ def as_numbers(name: str, column: Any) -> Any:
 
 def sha256_of(table: Any) -> str:
     """A fingerprint of the values that are read."""
-    digest = hashlib.sha256()
-    for name in table.column_names:
-        digest.update(name.encode())
-        for value in table.column(name).to_pylist():
-            digest.update(repr(value).encode() + b"\0")
-    return digest.hexdigest()
+    import pyarrow
+
+    sink = pyarrow.BufferOutputStream()
+    plain = table.replace_schema_metadata(None).combine_chunks()
+    with pyarrow.ipc.new_stream(sink, plain.schema) as stream:
+        stream.write_table(plain)
+    return hashlib.sha256(sink.getvalue()).hexdigest()
 
 
 def parts(table: Any, column: str | None) -> Iterator[Rows]:
