@@ -17,8 +17,8 @@ from adlro.decide.catalogue import find_policy, policies
 from adlro.live.limits import GuardTable
 from adlro.live.turn import Orchestrator, Settings
 from adlro.normalise.pack import pack, pack_jobs
-from adlro.simulate.simulator import Settings as World
-from adlro.simulate.simulator import simulate
+from adlro.simulation.simulator import Settings as World
+from adlro.simulation.simulator import simulate
 
 CLUSTER = load_cluster("paper16")
 RESTART_S = 32.0

@@ -23,7 +23,7 @@ from adlro.catalogue.speeds import for_every_family, speed_of
 from adlro.core.errors import CatalogueError, StoreError, TraceError
 from adlro.core.ports import ENDED, Backend, JobState, LiveJob, Part
 from adlro.core.records import CPU_ONLY, Cluster, Job
-from adlro.experiment import family_rule
+from adlro.experiment.traces import family_rule
 from adlro.ingest.host_lists import hosts_in
 from adlro.ingest.traces.cells import Cells, clock_time, header_of, read_cells
 from adlro.ingest.traces.slurm import TYPED_GPUS, gpus_in, memory_gb, model_in
