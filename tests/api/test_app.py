@@ -15,7 +15,7 @@ from tests.api.fake_service import FakeService, large_cluster
 from adlro.api import models as api_models
 from adlro.api.app import ApiSettings, catalogue, make_app
 from adlro.api.views import Body, Eyes, picture_of, state_shown
-from adlro.core.errors import StoreError
+from adlro.core.errors import BackendError, StoreError
 from adlro.core.ports import JobState, LiveJob
 from adlro.core.records import Job
 from adlro.live.service import Compared, State, Tick
@@ -52,7 +52,7 @@ def names(kind: type) -> set[str]:
 def test_the_names_in_json_are_those_of_the_records() -> None:
     assert set(api_models.JobOut.model_fields) == names(LiveJob) | {"is_hidden"}
     assert set(api_models.JobNeedsOut.model_fields) == names(Job)
-    assert set(api_models.StateOut.model_fields) == names(State) | {"counts", "partitions"}
+    assert set(api_models.StateOut.model_fields) == (names(State) - {"placed"}) | {"counts", "partitions"}
     assert set(api_models.TickOut.model_fields) == names(Tick) - {"decisions", "answers"}
     assert set(api_models.JobIn.model_fields) == names(Job) - {"submit_s"}
 
@@ -154,6 +154,23 @@ def test_a_cancelled_job_is_shown_as_such_before_the_next_tick(service: FakeServ
     client.delete(f"{V1}/jobs/{id}")
     assert client.get(f"{V1}/jobs/{id}").json()["state"] == "cancelled"
     assert client.get(f"{V1}/jobs/{id}/why").json()["state"] == "cancelled"
+
+
+def test_why_a_placed_job_runs_is_answered_from_the_state_without_the_daemon(
+    service: FakeService, client: Client
+) -> None:
+    live = service.one(JobState.RUNNING)
+    made = next(one for one in service.log if one.job == live.id)
+    service.turn()
+    service.latest = replace(service.latest, placed={live.id: made})
+    service.broken = BackendError("the daemon does not answer")
+    why = client.get(f"{V1}/jobs/{live.id}/why").json()
+    assert (why["state"], why["dominant"], why["decision"]["id"]) == ("running", "running", made.id)
+    assert why["text"].endswith(made.reason)
+    assert client.get(f"{V1}/jobs/{service.one(JobState.WAITING).id}/why").status_code == 503
+    service.broken = None
+    client.delete(f"{V1}/jobs/{live.id}")
+    assert client.get(f"{V1}/jobs/{live.id}/why").json()["state"] == "cancelled"
 
 
 def test_a_job_that_is_not_there_is_a_404_for_every_question(client: Client) -> None:
@@ -433,7 +450,7 @@ def test_health_readiness_and_metrics(service: FakeService) -> None:
     client = client_for(service, metrics=b"adlro_up 1\n")
     assert client.get("/healthz").json() == {"ok": True}
     assert client.get("/readyz").json() == {"ready": True, "why": ""}
-    assert client.get("/metrics").text == "adlro_up 1\n"
+    assert client.get("/metrics").text.startswith("adlro_up 1\n")
     assert client.get("/metrics").headers["content-type"].startswith("text/plain; version=0.0.4")
     service.ready = (False, "the last tick is 90 s old")
     answer = client.get("/readyz")

@@ -5,6 +5,7 @@ import threading
 import time
 from dataclasses import replace
 
+import pytest
 from tests.api.fake_service import FakeService, large_cluster
 
 from adlro.api import views as api_views
@@ -102,6 +103,20 @@ def test_the_picture_before_is_shown_while_a_large_one_is_made_and_then_never_ag
     views = Views(latest)
     first = views.picture()
     views._took_s = 1.0
+    latest.turn()
+    assert views.ready() is first
+    settled(views)
+    now = views.ready()
+    assert now is not None
+    assert now.state is latest.state
+
+
+def test_a_picture_that_has_become_large_at_once_is_made_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    latest = Turning()
+    views = Views(latest)
+    first = views.picture()
+    views._took_s = 0.0
+    monkeypatch.setattr(api_views, "LARGE", 1)
     latest.turn()
     assert views.ready() is first
     settled(views)

@@ -28,7 +28,7 @@ from adlro.decide import lookahead as looking
 from adlro.decide.catalogue import find_policy, policies
 from adlro.decide.lookahead import blank_world, by_runtime, known_jobs, lookahead
 from adlro.normalise.pack import pack, pack_disturbances, pack_jobs
-from adlro.simulate.simulator import Outcome, simulate
+from adlro.simulation.simulator import Outcome, simulate
 
 ROOT = Path(__file__).parent.parent.parent
 

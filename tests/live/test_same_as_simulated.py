@@ -15,10 +15,11 @@ from adlro.core.ports import ENDED, Part
 from adlro.core.records import CPU_ONLY, Job
 from adlro.core.tables import SPREAD, STARTED
 from adlro.decide.catalogue import find_policy, policies
+from adlro.live.limits import GuardTable
 from adlro.live.turn import Orchestrator, Settings
 from adlro.normalise.pack import pack, pack_jobs
-from adlro.simulate.simulator import Settings as World
-from adlro.simulate.simulator import simulate
+from adlro.simulation.simulator import Settings as World
+from adlro.simulation.simulator import simulate
 
 V100 = "v100-sxm2-16gb"
 FAMILIES = ("simulation", "learning", "data")
@@ -29,8 +30,8 @@ CLUSTER = replace(
 
 RESTART_S = 32.0
 ALONE = Settings(
-    decide_s=600.0, decision_s=600.0, stale_s=math.inf, max_wait_s=0.0, least_run_s=0.0, compare_s=math.inf,
-    restart_s=RESTART_S, starts_s=0.0, explained=0, alike=0,
+    decide_s=600.0, decision_s=600.0, guard=GuardTable(stale_s=1e9, max_wait_s=0.0), least_run_s=0.0,
+    compare_s=math.inf, restart_s=RESTART_S, starts_s=0.0, explained=0, alike=0,
 )  # fmt: skip
 
 Starts = list[tuple[float, int, tuple[Part, ...]]]

@@ -30,6 +30,7 @@ from adlro import __version__
 from adlro.api.door import Door, listening
 from adlro.api.errors import Refused, body_of, refused, refused_for, refused_for_input
 from adlro.api.events import Listeners
+from adlro.api.metrics import Requests
 from adlro.api.models import (
     AlarmsOut,
     ClusterOut,
@@ -79,6 +80,7 @@ from adlro.api.views import (
     jobs_shown,
     json_bytes,
     state_shown,
+    why_here,
     why_shown,
 )
 from adlro.core.errors import AccountError, AdlroError, CatalogueError
@@ -171,21 +173,23 @@ def make_app(
     add_past(app, kit)
     add_doing(app, kit)
     add_events(app, kit)
-    add_probes(app, kit, metrics)
+    requests = Requests()
+    add_probes(app, kit, metrics, requests)
     app.add_route(f"{V1}/openapi.json", document_of(app), include_in_schema=False)
     add_pages(app, pages_in(dashboard))
+    requests.use_routes(app.routes)
     app.add_exception_handler(Refused, cast(Any, on_refused))
     app.add_exception_handler(AdlroError, cast(Any, on_adlro_error))
     app.add_exception_handler(RequestValidationError, cast(Any, on_bad_input))
     app.add_exception_handler(HTTPException, cast(Any, on_http))
     app.add_middleware(cast(Any, Shortcut), views=kit.views, others=settings.others)
-    app.add_middleware(cast(Any, Guard), settings=settings, tokens=counted)
+    app.add_middleware(cast(Any, Guard), settings=settings, tokens=counted, note=requests.note)
     return app
 
 
 def tokens_of(settings: ApiSettings) -> Tokens:
     """The tokens of the file of the settings; none if there is no file."""
-    return TokenFile(settings.tokens) if settings.tokens is not None else lambda: ()
+    return TokenFile(settings.token_file) if settings.token_file is not None else lambda: ()
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
@@ -238,6 +242,10 @@ def add_reading(app: FastAPI, kit: Kit) -> None:
         live = await find_job(kit, id)
         if not eyes.sees(live):
             raise not_yours(id)
+        now = await picture(kit)
+        if (here := why_here(now, id)) is not None:
+            address = address_of(request.scope, eyes)
+            return sent(request, now.make(address, lambda _: why_shown(here, live, eyes), packs=False), JSON)
 
         def answer(now: Picture) -> Why:
             why = kit.service.why(id)
@@ -452,7 +460,7 @@ def add_events(app: FastAPI, kit: Kit) -> None:
         )
 
 
-def add_probes(app: FastAPI, kit: Kit, metrics: Callable[[], bytes | str] | None) -> None:
+def add_probes(app: FastAPI, kit: Kit, metrics: Callable[[], bytes | str] | None, requests: Requests) -> None:
     """What watches the daemon."""
 
     @app.get("/healthz", response_model=HealthOut, responses=errors(), tags=["probes"])
@@ -478,10 +486,12 @@ def add_probes(app: FastAPI, kit: Kit, metrics: Callable[[], bytes | str] | None
 
     @app.get("/metrics", response_class=Response, responses=errors(404) | described, tags=["probes"])
     async def get_metrics() -> Response:
-        """The daemon's own figures and the cluster's."""
+        """The figures of the daemon, of the cluster and of this API."""
         if metrics is None:
             raise refused(404, "this daemon has no metrics", "/metrics")
-        return Response(await to_thread.run_sync(metrics), media_type=PROMETHEUS)
+        page = await to_thread.run_sync(metrics)
+        page = page.encode() if isinstance(page, str) else page
+        return Response(page + requests.page().encode(), media_type=PROMETHEUS)
 
 
 def pages_in(folder: FilePath | None) -> dict[str, tuple[bytes, str]]:
@@ -882,8 +892,8 @@ def make_server(app: FastAPI, settings: ApiSettings) -> ApiServer:
             timeout_keep_alive=cast(Any, settings.idle_s),  # a fraction works as well
             timeout_graceful_shutdown=3,
             h11_max_incomplete_event_size=32_768,
-            ssl_certfile=settings.tls_cert,
-            ssl_keyfile=settings.tls_key,
+            ssl_certfile=settings.tls_cert or None,
+            ssl_keyfile=settings.tls_key or None,
         ),
         settings,
     )

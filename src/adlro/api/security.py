@@ -93,8 +93,15 @@ class Buckets:
 class Guard:
     """An ASGI application in front of another: it lets through what may come, and answers the rest itself."""
 
-    def __init__(self, app: App, settings: ApiSettings, tokens: Tokens) -> None:
-        self._app = app
+    def __init__(
+        self,
+        app: App,
+        settings: ApiSettings,
+        tokens: Tokens,
+        note: Callable[[str, str, int, float], None] = lambda method, path, status, seconds: None,
+    ) -> None:
+        """`note` is told of every answer when it begins: method, path, status, and seconds since the request."""
+        self._app, self._note = app, note
         self._settings = settings
         self._tokens = tokens
         self._buckets = Buckets(settings.rate_per_s, settings.burst)
@@ -108,12 +115,13 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
-        begun = False
+        begun, since = False, time.perf_counter()
 
         async def answer(message: Message) -> None:
             nonlocal begun
             if message["type"] == "http.response.start":
                 begun = True
+                self._note(scope["method"], scope["path"], message["status"], time.perf_counter() - since)
                 message["headers"] = [*message.get("headers", ()), *self._headers]
             await send(message)
 

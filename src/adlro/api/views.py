@@ -21,7 +21,8 @@ from pydantic_core import to_json
 from adlro.api.pace import breathe, paced
 from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Part, Setback
 from adlro.core.records import WHOLE_GPU, Cluster, Node
-from adlro.live.service import Alarm, Decision, Event, Mention, Start, State, Who, Why, with_names
+from adlro.live.service import Alarm, Decision, Event, Mention, Start, State, Who, Why, why_placed, with_names
+from adlro.process.collector import paused_collector
 
 MOST_ALARMS: Final = 100
 MOST_HISTORY: Final = 500
@@ -39,7 +40,8 @@ OF_NO_JOB: Final = frozenset({
 """What everyone is told of an event that is about no job."""
 
 LONG_S: Final = 0.005
-"""A picture that takes longer to make is made aside."""
+LARGE: Final = 1000
+"""A picture that took longer to make, or that has more jobs and nodes than this, is made aside."""
 
 SELDOM: Final = 10.0
 OLDEST_S: Final = 1.0
@@ -215,6 +217,11 @@ def is_same(one: State, other: State) -> bool:
     )
 
 
+def is_large(state: State) -> bool:
+    """Whether a picture of a state, or an answer made of it, probably takes long."""
+    return len(state.snapshot.jobs) + len(state.snapshot.cluster.nodes) > LARGE
+
+
 @final
 class Views:
     """The latest picture. Any thread may ask; one makes it.
@@ -234,9 +241,9 @@ class Views:
     def ready(self) -> Picture | None:
         """The picture of the latest state if it is made already, or the one before it while a large one is made."""
         picture = self._picture
-        if picture is None or is_same(picture.state, self._latest()):
+        if picture is None or is_same(picture.state, latest := self._latest()):
             return picture
-        if self._took_s < LONG_S:
+        if self._took_s < LONG_S and not is_large(latest):
             return None
         if time.monotonic() >= self._rests_until and self._making.acquire(blocking=False):
             threading.Thread(target=self._make, name="picture", daemon=True).start()
@@ -246,7 +253,7 @@ class Views:
         """Make the picture aside, and in it what took long to make in the one before and was asked for."""
         try:
             old, state = self._picture, self._latest()
-            with paced():
+            with paced(), paused_collector():
                 began = time.thread_time()
                 new = picture_of(state)
                 took_s = time.thread_time() - began
@@ -319,6 +326,16 @@ def mentions_shown(mentions: Sequence[Mention], eyes: Eyes) -> tuple[Mention, ..
     return tuple(
         one if eyes.all or (is_own and one.user == eyes.name) else replace(one, name="", user="") for one in mentions
     )
+
+
+def why_here(picture: Picture, id: str) -> Why | None:
+    """Why a job runs where it does, or how it ended; None if this picture does not say, and the daemon is to be asked.
+
+    The job and its decision are of the same turn.
+    """
+    live = None if id in picture.touched else picture.jobs.get(id)
+    made = picture.state.placed.get(id)
+    return why_placed(live, made) if live is not None and made is not None else None
 
 
 def why_shown(why: Why, live: LiveJob | None, eyes: Eyes) -> Why:

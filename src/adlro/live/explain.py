@@ -2,8 +2,10 @@
 
 import re
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Final, final
 
@@ -12,7 +14,7 @@ import numpy as np
 from adlro.core.compiled import compiled_alone, widened
 from adlro.core.copying import copied, imagined
 from adlro.core.occupancy import open_nodes
-from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Part
+from adlro.core.ports import PLACES, JobState, LiveJob, Part
 from adlro.core.records import CPU_ONLY, WHOLE_GPU
 from adlro.core.rules import fits, in_queue, queue_position, runtime
 from adlro.core.tables import FOREVER, NOBODY, REFUSED, Floats, Ints, View
@@ -25,7 +27,7 @@ from adlro.decide.rules.reserving import by_expected_end, reserve
 from adlro.decide.wrappers import sites_taken
 from adlro.live.guard import STARVATION, Chosen
 from adlro.live.scene import Scene
-from adlro.live.service import Alternative, Decision, Mention, Start, Why
+from adlro.live.service import Alternative, Decision, Mention, Start, Why, why_placed
 from adlro.live.words import about, clock, day, plain_ascii, short_names, spell, zone
 from adlro.normalise.pack import why_refused
 
@@ -63,9 +65,12 @@ NETWORKS: Final[Mapping[str, Callable[[], Weights]]] = {"adlro": shipped, "adlro
 """The policies of the catalogue with a network behind them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Standing:
-    """What is known after a turn: all that questions are answered from. Nothing in it changes."""
+    """What is known after a turn: all that questions are answered from. Nothing in it changes.
+
+    What takes a look at every job or node is worked out once, when it is first asked for.
+    """
 
     scene: Scene
     view: View  # after the choices of the turn
@@ -75,6 +80,24 @@ class Standing:
     kept: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # job -> nodes kept for it
     held: Mapping[str, str] = field(default_factory=dict)  # job -> why it is not asked for
     is_cut: bool = False  # time was over before everybody had been asked for
+
+    @cached_property
+    def start_times(self) -> list[float]:
+        """The moments at which jobs are predicted to start, in order."""
+        return sorted(start.middle_s for start in self.starts.values() if start.middle_s is not None)
+
+    @cached_property
+    def first_to_start(self) -> Start | None:
+        """The job of the scene that is predicted to start first."""
+        found = (
+            start for start in self.starts.values() if start.middle_s is not None and start.job in self.scene.index
+        )
+        return min(found, key=lambda start: start.middle_s or 0.0, default=None)
+
+    @cached_property
+    def node_numbers(self) -> Mapping[str, int]:
+        """The place of each node in the cluster's list."""
+        return {node.name: n for n, node in enumerate(self.scene.plan.cluster.nodes)}
 
 
 # ---- places ------------------------------------------------------------------------------------------------------
@@ -355,22 +378,8 @@ def why(standing: Standing, job: LiveJob, decision: Decision | None, in_full: bo
 
     Not `in_full`: only as much as the line for squeue needs, for whoever asks for every job of a long queue.
     """
-    if job.state in ENDED:
-        text = {
-            JobState.FINISHED: "It has finished.",
-            JobState.FAILED: "It ended with an error, or at its limit.",
-        }.get(job.state, "It was cancelled.")
-        return Why(job.id, job.state, "ended", f"{text} {job.reason}".strip(), "", decision=decision, short=job.state)
     if job.state is not JobState.WAITING:
-        where = ", ".join(f"{part.count} × {part.model} on {part.node}" for part in job.parts) or "an unknown place"
-        dominant = "running" if job.state is JobState.RUNNING else "starting"
-        verb = "It runs on" if job.state is JobState.RUNNING else "It is about to start on"
-        because = f" {decision.reason}" if decision is not None else " No decision of ours put it there."
-        short = f"{'runs' if job.state is JobState.RUNNING else 'starts'} on {where}"
-        named = decision.mentions if decision is not None else ()
-        return Why(
-            job.id, job.state, dominant, f"{verb} {where}.{because}", "", decision=decision, short=short, mentions=named
-        )
+        return why_placed(job, decision)
     start = standing.starts.get(job.id)
     told = why_waiting(standing, job, in_full)
     ahead = jobs_ahead(standing, job.id) if in_full else None
@@ -421,7 +430,7 @@ def why_not_now(standing: Standing, j: int, in_full: bool = True) -> Told:
     """As why_waiting, for a job in the queue that could run here."""
     scene, view = standing.scene, standing.view
     spots, seconds = places_of(view, j)
-    numbers = {node.name: n for n, node in enumerate(scene.plan.cluster.nodes)}
+    numbers = standing.node_numbers
     kept = sorted({numbers[name] for id, names in standing.kept.items() for name in names if name in numbers})
     down = sorted(numbers[name] for name in scene.snapshot.down if name in numbers)
     with_kept, with_down = spots_with(view, j, kept), spots_with(view, j, down)
@@ -472,14 +481,13 @@ def others_first(standing: Standing, j: int, fits_there: str) -> tuple[str, tupl
     """That a job fits and others go first; who is the next of them, if that is foreseen."""
     scene, by = standing.scene, standing.decided_by
     id = scene.live[j].id
-    middle_s = {start.job: start.middle_s for start in standing.starts.values() if start.middle_s is not None}
-    sooner = [other for other, at_s in middle_s.items() if other in scene.index and at_s < middle_s.get(id, np.inf)]
-    if not sooner:
+    first, mine = standing.first_to_start, standing.starts.get(id)
+    mine_s = mine.middle_s if mine is not None and mine.middle_s is not None else np.inf
+    if first is None or first.middle_s is None or first.middle_s >= mine_s:
         return f"{fits_there}, but {by} lets others go first.", ()
-    first = min(sooner, key=lambda other: middle_s[other])
-    now_s = scene.snapshot.time_s
-    text = f"{fits_there}, but {by} lets job {first} go first, which starts {about(middle_s[first], now_s)}."
-    return text, (mention_of(scene, first),)
+    when = about(first.middle_s, scene.snapshot.time_s)
+    text = f"{fits_there}, but {by} lets job {first.job} go first, which starts {when}."
+    return text, (mention_of(scene, first.job),)
 
 
 def coming_free(standing: Standing, j: int) -> tuple[str, tuple[Mention, ...]]:
@@ -594,8 +602,7 @@ def jobs_ahead(standing: Standing, id: str) -> int | None:
     """How many jobs are expected to start before this one; by the queue, if its start is not foreseen."""
     mine = standing.starts.get(id)
     if mine is not None and mine.middle_s is not None:
-        others = (start.middle_s for start in standing.starts.values())
-        return sum(1 for other in others if other is not None and other < mine.middle_s)
+        return bisect_left(standing.start_times, mine.middle_s)
     j = standing.scene.index.get(id)
     view = standing.view
     if j is None or view.clock[0].queued == 0:

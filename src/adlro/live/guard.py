@@ -22,6 +22,7 @@ from adlro.core.ports import PLACES, Part
 from adlro.core.rules import dequeue
 from adlro.core.tables import RUNNING, START, STOP, WAIT, Choice, Ints, View
 from adlro.decide.wrappers import Bounded, nodes_of, with_least_run, without_starvation
+from adlro.live.limits import Limits
 from adlro.live.scene import Scene, log_length, prepare
 from adlro.live.service import Alternative
 from adlro.live.session import Session
@@ -33,24 +34,6 @@ LONGEST: Final = 4.0
 """On a busy machine the decisions of a turn may last this many times their budget of processor time."""
 
 STARVATION: Final = "starvation guard"
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the guard allows. Seconds."""
-
-    turn_s: float = 0.4
-    """Asking stops for this turn after so much of the processor's time, or LONGEST times as long; the next goes on.
-
-    Not after so long by the clock alone: on a busy machine a turn would decide less and less."""
-    decision_s: float = 0.5
-    """One decision may take so long."""
-    guarded_s: float = 600.0
-    """So long the fallback decides after a policy misbehaved."""
-    max_wait_s: float = 7 * 86400.0
-    """No job waits longer than this, as far as the hardware allows; 0: no bound."""
-    least_run_s: float = 300.0
-    """A job that has started is not stopped before it ran so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +136,14 @@ class Guarded:
             bounded = policy
             if policy.preemptive and self.limits.least_run_s > 0.0:
                 bounded = with_least_run(bounded, self.limits.least_run_s)
-            if self.limits.max_wait_s > 0.0:
-                bounded = without_starvation(bounded, self.limits.max_wait_s)
+            if self.limits.guard.max_wait_s > 0.0:
+                bounded = without_starvation(bounded, self.limits.guard.max_wait_s)
             self._sessions[policy.name] = Session(bounded)
         return self._sessions[policy.name]
 
     def trip(self, kind: str, words: str) -> None:
         """Let the fallback decide for a while."""
-        self._until = self._monotonic() + self.limits.guarded_s
+        self._until = self._monotonic() + self.limits.guard.guarded_s
         self._reason = (kind, words)
 
     def decide(
@@ -247,7 +230,7 @@ class Guarded:
         asking = Asking(scene, view, policy, session, self._kept, can_stop, explain, check, seed, self.limits)
         thread = threading.Thread(target=asking.ask_all, args=(turn,), name=f"policy {policy.name}", daemon=True)
         thread.start()
-        thread.join(LONGEST * self.limits.turn_s + GRACE * self.limits.decision_s)
+        thread.join(LONGEST * self.limits.decide_s + GRACE * self.limits.decision_s)
         if not turn.is_over:
             if policy is self.policy:
                 self._stuck = thread
@@ -306,7 +289,10 @@ class Asking:
             self._session.choose.keep(numbered(self._scene, self._kept))
         while self._driver.is_asked:
             asked = time.perf_counter()
-            if time.thread_time() - began_work > self._limits.turn_s or asked - began > LONGEST * self._limits.turn_s:
+            if (
+                time.thread_time() - began_work > self._limits.decide_s
+                or asked - began > LONGEST * self._limits.decide_s
+            ):
                 turn.is_cut = True
                 return
             choice = self._driver.ask()

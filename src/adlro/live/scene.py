@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adlro.catalogue.gpus import find_gpu
-from adlro.catalogue.speeds import speed_of
+from adlro.catalogue.speeds import for_every_family, speed_of
 from adlro.core.compiled import compiled_alone
 from adlro.core.errors import CatalogueError, ConfigError
 from adlro.core.occupancy import Places, close_nodes, on_each_node, stand
@@ -42,9 +42,6 @@ from adlro.core.tables import (
 from adlro.decide.rules.baselines import write_mix
 from adlro.normalise.pack import check_job, pack
 from adlro.predict.following import TRAIT, text_hash, tokens_of
-
-UNKNOWN_FAMILY: Final = "uniform"
-"""The family whose speeds a job gets whose own family is not in the catalogue."""
 
 SPARE_ROWS: Final = 1024
 """Rows of jobs that are gone are kept until there are more of them than of live jobs, and than this."""
@@ -456,13 +453,11 @@ def able_there(view: View, placed: Ints, at: Ints) -> View:
 
 
 def corrected(speed: SpeedOf, corrections: Corrections) -> SpeedOf:
-    """Speeds as they were measured to be; a family that the catalogue does not know runs alike everywhere."""
+    """Speeds as they were measured; a family that is not in the catalogue has the same speed on every model."""
+    expected = for_every_family(speed)
 
     def speed_here(family: str, at: Placing) -> Speed:
-        try:
-            found = speed(family, at)
-        except CatalogueError:
-            found = speed(UNKNOWN_FAMILY, at)
+        found = expected(family, at)
         factor = corrections.of(family, at.model.name) if at.model is not None else 1.0
         return found if factor == 1.0 else Speed(found.value * factor, found.source, found.detail)
 

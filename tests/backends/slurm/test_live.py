@@ -44,18 +44,17 @@ from adlro.backends.slurm.parse import (
     SlurmNode,
     SlurmReservation,
     devices_in,
-    hosts_in,
     jobs_in,
     nodes_in,
     read_reservations,
     reservations_in,
     version_in,
-    whole_numbers,
 )
 from adlro.catalogue.gpus import find_gpu
 from adlro.core.errors import BackendError, TelemetryError
 from adlro.core.ports import JobState, LiveJob, Part, Setback, Snapshot
 from adlro.core.records import GpuModel, Link
+from adlro.ingest.host_lists import whole_numbers
 from adlro.ingest.telemetry.names import model_of
 
 SAMPLES = Path(__file__).resolve().parents[4] / "shared" / "slurm" / "samples"
@@ -154,21 +153,6 @@ def read_one(found: SlurmJob, naming: Naming = NAMING, nodes: list[SlurmNode] | 
 # ---- words -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "hosts"),
-    [
-        ("", ()),
-        ("volta0", ("volta0",)),
-        ("volta[0-1],radeon0", ("volta0", "volta1", "radeon0")),
-        ("n[08-10,12]", ("n08", "n09", "n10", "n12")),
-        ("r[1-2]n[0-1]", ("r1n0", "r1n1", "r2n0", "r2n1")),
-        ("n[x]", ("n[x]",)),
-    ],
-)
-def test_a_list_of_nodes_is_spread(text: str, hosts: tuple[str, ...]) -> None:
-    assert hosts_in(text) == hosts
-
-
 def test_numbers_and_devices_are_found() -> None:
     assert whole_numbers("1-7:2,9") == (1, 3, 5, 7, 9)
     assert whole_numbers("0-999999999") == ()
@@ -179,7 +163,6 @@ def test_numbers_and_devices_are_found() -> None:
 
 @given(st.text(alphabet="ab[]0123-,:%", max_size=40))
 def test_no_list_makes_it_crash(text: str) -> None:
-    assert all(isinstance(host, str) for host in hosts_in(text))
     whole_numbers(text)
     devices_in(text)
 

@@ -19,16 +19,16 @@ from pydantic import TypeAdapter, ValidationError
 
 from adlro.backends.shadow.dry_run import CLUSTER, LOOKED, VOID, WISHED, Note, RunsFor, Shadow, for_its_limit
 from adlro.catalogue.gpus import find_gpu
-from adlro.catalogue.speeds import speed_of
+from adlro.catalogue.speeds import for_every_family, speed_of
 from adlro.core.errors import CatalogueError, StoreError, TraceError
 from adlro.core.ports import ENDED, Backend, JobState, LiveJob, Part
 from adlro.core.records import CPU_ONLY, Cluster, Job
-from adlro.experiment import family_rule
+from adlro.experiment.traces import family_rule
+from adlro.ingest.host_lists import hosts_in
 from adlro.ingest.traces.cells import Cells, clock_time, header_of, read_cells
 from adlro.ingest.traces.slurm import TYPED_GPUS, gpus_in, memory_gb, model_in
 from adlro.ingest.traces.source import open_source
 from adlro.ingest.traces.tabulate import FamilyRule
-from adlro.live.scene import Corrections, corrected
 from adlro.live.service import Memory
 
 FILE: Final = "shadow.jsonl"
@@ -49,7 +49,7 @@ MOST_HISTORY: Final = 1_000_000
 def shadowed(real: Backend, path: Path, runs_for: RunsFor = for_its_limit) -> Shadow:
     """A shadow of this back end that keeps its record in this file, and goes on where an earlier one stopped."""
     past, _broken = read_notes(path, RECALLED) if path.exists() else ([], 0)
-    return Shadow(real, Journal(path).write, past, runs_for, speed=corrected(speed_of, Corrections()))
+    return Shadow(real, Journal(path).write, past, runs_for, speed=for_every_family(speed_of))
 
 
 @final
@@ -314,7 +314,9 @@ STATES: Final = {
 }
 """Slurm's words that are not a failure of one kind or another."""
 
-HOSTS: Final = re.compile(r"([^,\[\]]*)\[([^\]]*)\]([^,\[\]]*)|([^,\[\]]+)")
+NO_NODES: Final = frozenset(["", "none assigned", "(null)", "none", "unknown"])
+"""What sacct says of a job that has no nodes."""
+
 _INDEX: Final = re.compile(r"_\d+$")
 
 
@@ -372,7 +374,9 @@ def _jobs_of(cells: Cells, cluster: Cluster, rule: FamilyRule, aside: Counter[st
         if not math.isfinite(submit[row]):
             aside["submit time missing"] += 1
             continue
-        nodes = list(hosts(cell["NodeList"]))  # none: it never started, though sacct gives it a start
+        listed = cell["NodeList"].strip()
+        # A job without nodes never started, though sacct gives it a start.
+        nodes = () if listed.lower() in NO_NODES else hosts_in(listed)
         started = float(start[row]) if nodes and math.isfinite(start[row]) and state is not JobState.WAITING else None
         ended = float(end[row]) if math.isfinite(end[row]) and state in ENDED else None
         gpus = int(gpus_in(cell["AllocTRES"] or cell.get("ReqTRES", "")))
@@ -439,18 +443,3 @@ def _parts_of(
         if count:
             parts.append(Part(node, held[0], count))
     return tuple(parts)
-
-
-def hosts(text: str) -> Iterator[str]:
-    """The names in a list of Slurm's: volta[0-1,07],turing3."""
-    for head, ranges, tail, plain in HOSTS.findall(text):
-        if plain:
-            if plain.lower() not in ("none assigned", "(null)", "none", "unknown"):
-                yield plain
-            continue
-        for piece in ranges.split(","):
-            low, _, high = piece.partition("-")
-            if not low.isdecimal() or (high and not high.isdecimal()):
-                continue
-            for number in range(int(low), int(high or low) + 1):
-                yield f"{head}{number:0{len(low)}d}{tail}"

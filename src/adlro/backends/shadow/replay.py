@@ -29,12 +29,12 @@ from adlro.core.records import CPU_ONLY, WHOLE_GPU, Job
 from adlro.core.rules import fits
 from adlro.core.tables import DONE, NOBODY, QUEUED, REFUSED, START, STARTED, Choice, Floats, Ints, Jobs, View
 from adlro.decide.catalogue import find_policy
-from adlro.experiment import named_as_in
+from adlro.experiment.scenario import named_as_in
 from adlro.measure.statistics import against
 from adlro.normalise.pack import pack, pack_jobs
 from adlro.predict.following import P50, as_they_came, traits_of
 from adlro.predict.habits import Habits
-from adlro.simulate.simulator import Settings, prepare
+from adlro.simulation.simulator import Settings, prepare
 
 HAPPENED: Final = "as it happened"
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from adlro.core.errors import TelemetryError
 from adlro.core.records import GpuModel, Gpus, Job, Link, Node
+from adlro.ingest.host_lists import hosts_in, whole_numbers
 
 SINFO_FORMAT: Final = "%n|%c|%m|%G|%T|%f|%R"
 """`sinfo --noheader --Node --format=…`: what `read_nodes` reads as text besides `scontrol show node`."""
@@ -50,7 +51,6 @@ _KEY: Final = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z_]*)=")
 _GPUS: Final = re.compile(r"(?:^|,)(?:gres[:/])?gpu(?::([^:,()=/]+))?[:=](\d+)(?:\([^)]*\))?(?=,|$)")
 _DEVICES: Final = re.compile(r"gpu(?::([^:,()=/]+))?:\d+\(IDX:([\d,-]*)\)")
 INDEX_TYPE: Final = re.compile(r"_\d+$")
-MOST_IN_A_LIST: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -535,40 +535,6 @@ def devices_in(detail: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """The devices that a job holds on a node: (("v100", (0, 1)),) for gpu:v100:2(IDX:0-1). No type without any."""
     found = ((word or "", whole_numbers(numbers)) for word, numbers in _DEVICES.findall(detail))
     return tuple((word, numbers) for word, numbers in found if numbers)
-
-
-def whole_numbers(text: str) -> tuple[int, ...]:
-    """The numbers of a list with ranges and steps: (1, 3, 5, 8) for 1-5:2,8; nothing for what is no list."""
-    numbers: list[int] = []
-    for part in text.split(","):
-        if found := re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part.strip()):
-            first, last, step = int(found[1]), int(found[2] or found[1]), max(int(found[3] or 1), 1)
-            if (last - first) // step > MOST_IN_A_LIST:
-                return ()
-            numbers += range(first, last + 1, step)
-    return tuple(numbers)
-
-
-def hosts_in(text: str) -> tuple[str, ...]:
-    """The nodes of a list as Slurm shortens it: ("a0", "a1", "b07") for a[0-1],b07. Zeros in front are kept."""
-    hosts: list[str] = []
-    for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
-        hosts += _spread(part)
-    return tuple(hosts)
-
-
-def _spread(part: str) -> list[str]:
-    """The names of one entry of a node list; several brackets multiply."""
-    found = re.match(r"([^\[]*)\[([^\]]*)\](.*)$", part)
-    if not found:
-        return [part]
-    names = []
-    for piece in found[2].split(","):
-        first, _, last = piece.partition("-")
-        if not first.isdigit() or (last and not last.isdigit()) or int(last or first) - int(first) > MOST_IN_A_LIST:
-            return [part]
-        names += [f"{found[1]}{number:0{len(first)}d}" for number in range(int(first), int(last or first) + 1)]
-    return [name + rest for name in names for rest in _spread(found[3])]
 
 
 def gpus_in(gres: str) -> tuple[tuple[str, int], ...]:
