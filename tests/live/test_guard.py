@@ -190,7 +190,7 @@ def test_when_even_the_fallback_fails_nobody_decides_and_both_are_told() -> None
 
 def test_a_network_whose_judgement_is_no_number_does_not_decide() -> None:
     from adlro.decide.network.greedy_q import shipped
-    from adlro.live.explain import Judge
+    from adlro.live.explain_start import Judge
 
     judge = Judge("adlro")
     weights = shipped()
