@@ -23,7 +23,6 @@ from adlro.core.ports import Answer, LiveJob
 from adlro.daemon.keep import Keep
 from adlro.daemon.store_history import (
     DAY_S,
-    FIGURES,
     FILL_IN,
     INSERT_POINTS,
     INSERT_RAN_ON,
@@ -31,14 +30,12 @@ from adlro.daemon.store_history import (
     THIN,
     THINNING,
     TO_THIN,
-    figures_of,
-    finite,
     nodes_of,
-    summed,
     thinned,
     where,
 )
 from adlro.daemon.store_sqlite import IN_MEMORY, AwayError, BrokenError, SqliteConnection, prepare_file, set_aside
+from adlro.live.history import FIGURES, figures_of, finite, summed
 from adlro.live.service import Alarm, Compared, Decision, Past, Tick, Usage
 
 R = TypeVar("R")
