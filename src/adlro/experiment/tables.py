@@ -90,7 +90,7 @@ def as_text(lines: Iterable[RenderableType], width: int = WIDTH) -> str:
 
 
 def comparison_lines(comparison: Comparison) -> Iterator[RenderableType]:
-    """The comparison for people, and the paper's Table 1 where it is the paper's experiment."""
+    """The comparison for people."""
     scenario, count = comparison.scenario, len(comparison.seeds)
     what = f"{scenario.workload.name} on {scenario.cluster.name}"
     repeated = f"{count} {comparison.over}{'s' if count > 1 else ''}"
@@ -103,11 +103,6 @@ def comparison_lines(comparison: Comparison) -> Iterator[RenderableType]:
         yield Text(legend_of_trace(comparison, scenario.workload), "dim")
     if found:
         yield Text(legend_of_marks(comparison, found), "dim")
-    if comparison.is_the_papers:
-        yield ""
-        yield Text("Table 1, ours", "bold")
-        yield table_1_as_table(comparison)
-        yield Text(REMARK, "dim")
 
 
 def verdicts(comparison: Comparison) -> dict[str, Verdict]:
@@ -194,6 +189,15 @@ def legend_of_marks(comparison: Comparison, found: dict[str, Verdict]) -> str:
 
 
 # ---- the paper's Table 1 --------------------------------------------------------------------------------------------
+
+
+def paper_lines(comparison: Comparison) -> Iterator[RenderableType]:
+    """The paper's Table 1, if it is the paper's experiment."""
+    if comparison.is_the_papers:
+        yield ""
+        yield Text("Table 1, ours", "bold")
+        yield table_1_as_table(comparison)
+        yield Text(REMARK, "dim")
 
 
 def table_1(comparison: Comparison) -> list[dict[str, Any]]:
