@@ -416,6 +416,6 @@ def open_tokens(config: Path | None, file: Path | None) -> "TokenFile":
     from adlro.daemon.config import load_config
 
     settings = load_config(config).api_settings()
-    path = file or settings.tokens
+    path = file or settings.token_file
     assert path is not None
     return TokenFile(path, owners=settings.owners)

@@ -156,7 +156,8 @@ def show_prediction(found: "Prediction") -> None:
 def drawn(path: Path) -> None:
     """Draw the accuracy of unbinding to a file."""
     from adlro.measure.drawing import png, svg
-    from adlro.predict.evaluate import unbinding_figure, unbinding_table
+    from adlro.measure.plots_unbinding import unbinding_figure
+    from adlro.predict.evaluate import unbinding_table
 
     figure = unbinding_figure(unbinding_table())
     path.write_bytes(png(figure, WIDTH) if path.suffix == ".png" else svg(figure, WIDTH).encode())

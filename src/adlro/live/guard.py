@@ -19,6 +19,7 @@ from adlro.core.policy import Policy, starting
 from adlro.core.ports import Part
 from adlro.core.rules import dequeue
 from adlro.core.tables import RUNNING, START, STOP, WAIT, Choice, View
+from adlro.live.limits import Limits
 from adlro.live.scene import Scene, copied, log_length, prepare, truth_of
 from adlro.live.service import Alternative
 from adlro.live.starvation import Kept, keep_nodes
@@ -31,24 +32,6 @@ LONGEST: Final = 4.0
 """On a busy machine the decisions of a turn may last this many times their budget of processor time."""
 
 STARVATION: Final = "starvation guard"
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the guard allows. Seconds."""
-
-    turn_s: float = 0.4
-    """Asking stops for this turn after so much of the processor's time, or LONGEST times as long; the next goes on.
-
-    Not after so long by the clock alone: on a busy machine a turn would decide less and less."""
-    decision_s: float = 0.5
-    """One decision may take so long."""
-    guarded_s: float = 600.0
-    """So long the fallback decides after a policy misbehaved."""
-    max_wait_s: float = 7 * 86400.0
-    """No job waits longer than this, as far as the hardware allows; 0: no bound."""
-    least_run_s: float = 300.0
-    """A job that has started is not stopped before it ran so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +116,7 @@ class Guarded:
 
     def trip(self, kind: str, words: str) -> None:
         """Let the fallback decide for a while."""
-        self._until = self._monotonic() + self.limits.guarded_s
+        self._until = self._monotonic() + self.limits.guard.guarded_s
         self._reason = (kind, words)
 
     def decide(
@@ -199,12 +182,12 @@ class Guarded:
         for j in sorted(held):
             dequeue(view, j)
         turn = Turn()
-        kept = keep_nodes(scene, view, self.limits.max_wait_s, self._kept)
+        kept = keep_nodes(scene, view, self.limits.guard.max_wait_s, self._kept)
         asking = Asking(scene, view, policy, can_stop, explain, check, seed, self.limits)
         asking.start_overdue(kept, turn)
         thread = threading.Thread(target=asking.ask_all, args=(turn,), name=f"policy {policy.name}", daemon=True)
         thread.start()
-        thread.join(LONGEST * self.limits.turn_s + GRACE * self.limits.decision_s)
+        thread.join(LONGEST * self.limits.decide_s + GRACE * self.limits.decision_s)
         if not turn.is_over:
             if policy is self.policy:
                 self._stuck = thread
@@ -267,7 +250,10 @@ class Asking:
             if clock.queued == 0 and not (policy.preemptive and clock.running > 0):
                 return
             asked = time.perf_counter()
-            if time.thread_time() - began_work > self._limits.turn_s or asked - began > LONGEST * self._limits.turn_s:
+            if (
+                time.thread_time() - began_work > self._limits.decide_s
+                or asked - began > LONGEST * self._limits.decide_s
+            ):
                 turn.is_cut = True
                 return
             choice = checked(choose(view), policy.name)

@@ -23,7 +23,8 @@ from adlro.live.compared import Outcome, Window
 from adlro.live.drift import Watch, in_words
 from adlro.live.explain import Explaining, Judge, Standing, short_reason, why, why_started
 from adlro.live.foresee import Foresight, changed_snapshot
-from adlro.live.guard import Chosen, Decided, Guarded, Limits
+from adlro.live.guard import Chosen, Decided, Guarded
+from adlro.live.limits import GuardTable, Limits
 from adlro.live.predicting import Measured, Runtimes, measured, pace
 from adlro.live.scene import Carried, Corrections, Scene, Scenes
 from adlro.live.service import (
@@ -58,27 +59,11 @@ MOST_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """How the orchestrator works. All times are seconds."""
+class Settings(Limits):
+    """How the orchestrator works: the limits of the guard, and the rest. All times are seconds."""
 
-    decide_s: float = 0.3
-    """Time for the decisions of one turn; the next turn goes on where time was over."""
-    decision_s: float = 0.5
-    """Time that one decision may take; a policy that is slower is replaced by the fallback."""
-    stale_s: float = 120.0
-    """A snapshot whose time has not moved for so long is stale: the fallback decides."""
-    max_wait_s: float = 7 * 86400.0
-    """No job waits longer than this: nodes are kept for it. 0: no bound."""
-    guarded_s: float = 600.0
-    """How long the fallback decides after the guard stepped in."""
-    window_s: float = 6 * 3600.0
-    """The window over which the policy is held against the fallback."""
-    worse_by: float = 0.1
-    """The policy may be predicted worse than the fallback by this share before the guard steps in."""
     compare_s: float = 60.0
     """How often they are held against each other."""
-    least_run_s: float = 300.0
-    """A job that has started is not stopped before it ran so long."""
     restart_s: float = 30.0
     """What a restart costs a job, as policies believe."""
     history: int = 10_000
@@ -137,12 +122,9 @@ class Orchestrator:
         self._scenes = Scenes(restart_s=settings.restart_s)
         self._runtimes, self._watch = Runtimes(), Watch()
         self._foresight, self._asked = Foresight(), Foresight(seed=1)
-        self._window = Window(settings.window_s)
-        limits = Limits(
-            settings.decide_s, settings.decision_s, settings.guarded_s, settings.max_wait_s, settings.least_run_s
-        )
+        self._window = Window(settings.guard.window_s)
         self._named = policy
-        self._guarded = Guarded(find_policy(policy), find_policy(fallback), limits, monotonic)
+        self._guarded = Guarded(find_policy(policy), find_policy(fallback), settings, monotonic)
         self._fallback = fallback
         self._judge = Judge(policy)
         self._next: tuple[str, Policy, Judge] | None = None
@@ -342,8 +324,11 @@ class Orchestrator:
                 heard, snapshot.time_s, "clock", f"the cluster's clock went back by {moved[0] - snapshot.time_s:.0f} s."
             )
             self._moved = (snapshot.time_s, now)
-        elif now - moved[1] > self._settings.stale_s:
-            return "stale", f"the snapshot is {now - moved[1]:.0f} s old; {self._settings.stale_s:g} s are allowed."
+        elif now - moved[1] > self._settings.guard.stale_s:
+            return (
+                "stale",
+                f"the snapshot is {now - moved[1]:.0f} s old; {self._settings.guard.stale_s:g} s are allowed.",
+            )
         if self._telemetry is not None and self._telemetry() is None:
             return "telemetry", "telemetry is gone."
         return None
@@ -683,7 +668,7 @@ class Orchestrator:
         self._outcome = found
         if found is None or found.policy_s is None or found.fallback_s is None:
             return
-        if found.policy_s > (1.0 + self._settings.worse_by) * found.fallback_s and self._guarded.reason is None:
+        if found.policy_s > (1.0 + self._settings.guard.worse_by) * found.fallback_s and self._guarded.reason is None:
             words = (
                 f"the last {found.jobs} jobs would spend {found.policy_s:.0f} s in the system with {self._named}, "
                 f"{found.fallback_s:.0f} s with {self._fallback}."
@@ -870,6 +855,6 @@ def warm_up(policy: Policy, judge: Judge) -> None:
         for number in (1, 2, 8)
     )
     scene = Scenes().scene(Snapshot(0.0, cluster, jobs), as_said)
-    patient = Limits(turn_s=60.0, decision_s=120.0, max_wait_s=1.0)
+    patient = Limits(decide_s=60.0, decision_s=120.0, guard=GuardTable(max_wait_s=1.0))
     guarded = Guarded(policy, policy, patient)
     guarded.decide(scene, explain=Explaining(scene, judge, 8), check=judge.check)
