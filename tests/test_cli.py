@@ -54,7 +54,7 @@ def test_help_teaches_the_path(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
     text = capsys.readouterr().out
     assert re.sub(r"\s", "", bare) == re.sub(r"\s", "", text)
-    assert "The path: choose a cluster" in text
+    assert "To simulate: choose a cluster" in text
     assert all(f"adlro {command}" in text for command in ("compare", "compare -c gavel108", "simulate -c my.toml"))
 
 
@@ -205,7 +205,7 @@ def test_bench_refuses_an_unknown_name_before_it_measures_anything(
         (["compare", "--cluster", "paper17"], "Did you mean 'paper16'"),
         (["compare", "--workload", "papr"], "Did you mean 'paper'"),
         (["compare", "--policies", "fcfs,sjff"], "Did you mean 'sjf'"),
-        (["compare", "--policies", ","], "expected names with commas"),
+        (["compare", "--policies", ","], "expected names separated by commas"),
         (["compare", "--seeds", "0"], "--seeds"),
         (["compare", "--mtbf-h", "0"], "expected a number above 0"),
         (["compare", "--restart-s", "nan"], "expected a number from 0"),

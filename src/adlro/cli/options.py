@@ -13,7 +13,7 @@ from adlro.core.errors import UsageError
 if TYPE_CHECKING:
     from adlro.ingest.traces.tabulate import TraceOptions
 
-WORLD: Final = "The world"
+WORLD: Final = "Conditions"
 TRACE: Final = "Traces (docs/traces.md)"
 
 
@@ -51,13 +51,13 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What policies are put to, besides the jobs."""
+    """The conditions of a run, besides cluster, jobs and policy."""
 
     load: Annotated[
         float | None,
         typer.Option(
             metavar="X",
-            help="Jobs come so fast that the GPUs could do them in X of the time. Default: as the workload says.",
+            help="Offered load; 1.0 saturates the cluster. Default: as the workload says.",
             rich_help_panel=WORLD,
         ),
     ] = None
@@ -65,8 +65,8 @@ class World:
         str | None,
         typer.Option(
             metavar="SOURCE",
-            help="What policies are told of the work: oracle (the truth), user (the limit that was requested), "
-            "noisy:SIGMA (the truth with a log-normal error), or predicted (from jobs that have ended in the run). "
+            help="What policies know about runtimes: oracle (the truth), user (the requested time limit), noisy:SIGMA "
+            "(the truth with a log-normal error), or predicted (from the jobs that have ended so far in the run). "
             "Default: as the workload says.",
             rich_help_panel=WORLD,
         ),
@@ -74,50 +74,54 @@ class World:
     restart_s: Annotated[
         float,
         typer.Option(
-            metavar="S", help="Seconds that a job loses each time it is started again.", rich_help_panel=WORLD
+            metavar="S", help="Restart cost: seconds that a job loses each time it starts again.", rich_help_panel=WORLD
         ),
     ] = 30.0
     kill_at_limit: Annotated[
-        bool, typer.Option("--kill-at-limit", help="End jobs that reach their walltime limit.", rich_help_panel=WORLD)
+        bool, typer.Option("--kill-at-limit", help="End jobs at their walltime limit.", rich_help_panel=WORLD)
     ] = False
     queue_window: Annotated[
         int,
-        typer.Option(metavar="N", min=0, help="Policies see so many jobs of the queue; 0: all.", rich_help_panel=WORLD),
+        typer.Option(
+            metavar="N", min=0, help="Policies see only the first N jobs of the queue; 0: all.", rich_help_panel=WORLD
+        ),
     ] = 0
     mtbf_h: Annotated[
         float | None,
         typer.Option(
-            metavar="H", help="Nodes fail, after so many hours on average. Default: never.", rich_help_panel=WORLD
+            metavar="H",
+            help="Mean time between failures of a node, in hours. Default: nodes never fail.",
+            rich_help_panel=WORLD,
         ),
     ] = None
     repair_h: Annotated[
         float,
-        typer.Option(metavar="H", help="A failed node is back after so many hours on average.", rich_help_panel=WORLD),
+        typer.Option(metavar="H", help="Mean time to repair a failed node, in hours.", rich_help_panel=WORLD),
     ] = 4.0
     wear_per_day: Annotated[
         float,
         typer.Option(
-            metavar="X", help="GPUs lose this share of their speed in a day, on average.", rich_help_panel=WORLD
+            metavar="X", help="Fraction of its speed that a GPU loses per day, on average.", rich_help_panel=WORLD
         ),
     ] = 0.0
     disturbances: Annotated[
         str | None,
         typer.Option(
-            help="A list of failures and changes of speed: docs/workloads.md.", metavar="FILE", rich_help_panel=WORLD
+            help="A list of node failures and speed changes: docs/workloads.md.", metavar="FILE", rich_help_panel=WORLD
         ),
     ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a trace is read, but for its estimates."""
+    """How a trace is read, except for its estimates."""
 
     format_name: Annotated[
         str | None,
         typer.Option(
             "--format",
             metavar="NAME",
-            help="Its format (adlro trace formats). Default: recognised by content.",
+            help="Format of the trace (adlro trace formats). Default: recognised by content.",
             rich_help_panel=TRACE,
         ),
     ] = None
@@ -125,8 +129,8 @@ class Reading:
         str | None,
         typer.Option(
             metavar="RULE",
-            help="uniform, hash:sia, hash:gavel, the name of a family, column:NAME, or a map of a column's values "
-            "that ends in .toml. Default: those of the trace, else uniform.",
+            help="How jobs get their family: uniform, hash:sia, hash:gavel, the name of one family, column:NAME, or a "
+            "TOML file that maps the values of a column. Default: as in the trace, else uniform.",
             rich_help_panel=TRACE,
         ),
     ] = None
@@ -134,31 +138,38 @@ class Reading:
         str | None,
         typer.Option(
             metavar="WHAT=X",
-            help="GPUs for one processor of a trace that counts processors, as in processors=0.125.",
+            help="For a trace that counts processors or nodes: GPUs for each of them, as in processors=0.125.",
             rich_help_panel=TRACE,
         ),
     ] = None
     skip_bad_rows: Annotated[
         bool,
-        typer.Option("--skip-bad-rows", help="Go on when more than 5 % of the rows are wrong.", rich_help_panel=TRACE),
+        typer.Option(
+            "--skip-bad-rows", help="Skip bad rows, even if more than 5 % of the rows are bad.", rich_help_panel=TRACE
+        ),
     ] = False
     scale_load: Annotated[
-        float, typer.Option(metavar="X", help="Jobs come so many times as fast.", rich_help_panel=TRACE)
+        float, typer.Option(metavar="X", help="Jobs arrive X times as fast.", rich_help_panel=TRACE)
     ] = 1.0
     window: Annotated[
         str | None,
         typer.Option(
             metavar="FROM:TO",
-            help="Only jobs submitted in these hours, or shares of the span as in 0.25:0.5.",
+            help="Only jobs submitted in these hours after the first job, or fractions of the span, as in 0.25:0.5.",
             rich_help_panel=TRACE,
         ),
     ] = None
     sample: Annotated[
-        float, typer.Option(metavar="SHARE", help="Only this share of the jobs, by chance.", rich_help_panel=TRACE)
+        float,
+        typer.Option(
+            metavar="SHARE",
+            help="Keep only this fraction of the jobs, chosen at random (always the same ones).",
+            rich_help_panel=TRACE,
+        ),
     ] = 1.0
 
     def options(self, estimates: str | None = None) -> "TraceOptions":
-        """The same as the readers want it."""
+        """The same as the readers' record."""
         from adlro.ingest.traces.tabulate import TraceOptions
 
         return TraceOptions(
@@ -175,7 +186,7 @@ Windows = Annotated[
         metavar="N",
         min=1,
         max=100_000,
-        help="Cut it into so many windows of as many jobs each, which take the place of seeds.",
+        help="Cut the trace into N windows with equal numbers of jobs, which take the place of seeds.",
         rich_help_panel=TRACE,
     ),
 ]
@@ -191,5 +202,7 @@ def gpus_per_unit(text: str | None) -> float:
     except ValueError:
         value = 0.0
     if what not in ("processors", "nodes") or not value > 0:
-        raise UsageError(f"--unit is {text!r}; expected processors=X with X GPUs for each, as in processors=0.125.")
+        raise UsageError(
+            f"--unit is {text!r}; expected processors=X or nodes=X, with X GPUs for each, as in processors=0.125."
+        )
     return value

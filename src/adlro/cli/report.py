@@ -43,14 +43,14 @@ class Reporting:
         Path | None,
         typer.Option(
             "--report", metavar="DIR", rich_help_panel=REPORT,
-            help="Write a report for people into this folder: report.html, its figures and its data.",
+            help="Write a report into this folder: report.html, figures and data.",
         ),
     ] = None  # fmt: skip
     report_policy: Annotated[
         str | None,
         typer.Option(
             "--report-policy", metavar="NAME", rich_help_panel=REPORT,
-            help="The policy that the report shows beside the baseline. Default: the best mean JCT.",
+            help="The policy that the report compares with the baseline. Default: the one with the best mean JCT.",
         ),
     ] = None  # fmt: skip
 
@@ -58,23 +58,24 @@ class Reporting:
         """Refuse what cannot be done before anything is computed."""
         if self.report is None:
             if self.report_policy is not None:
-                raise UsageError("--report-policy without --report; say --report DIR too.")
+                raise UsageError("--report-policy needs --report DIR.")
             return
         refuse_no_folder(self.report, "--report")
         if self.report_policy is not None and self.report_policy not in names:
             raise UsageError(
                 f"--report-policy '{self.report_policy}' is not among the policies compared."
-                f"{nearest(self.report_policy, names)} Compared are {', '.join(names)}."
+                f"{nearest(self.report_policy, names)} The policies compared are {', '.join(names)}."
             )
 
 
 def report(
     result: Annotated[Path, typer.Argument(metavar="RESULT", help="The folder of a report, or its result.json.")],
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Write it into this folder. Default: where RESULT is.")
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Write the report into this folder. Default: the folder of RESULT."),
     ] = None,
 ) -> None:
-    """Build a report anew from the files that `adlro compare --report` wrote."""
+    """Build a report again from the files that `adlro compare --report` wrote."""
     from adlro.measure.detail import read_detail
 
     file = result / RESULT if result.is_dir() else result
@@ -83,7 +84,7 @@ def report(
     found = read_result(file)
     detail = read_detail(file.parent / DETAIL)
     if detail.get("policies") != list(found["policies"]):
-        raise AdlroError(f"'{file.parent / DETAIL}' belongs to another result than '{file}'. {AGAIN}")
+        raise AdlroError(f"'{file.parent / DETAIL}' does not belong to '{file}'. {AGAIN}")
     write_files(folder, file.read_text(encoding="utf-8"), detail)
 
 
@@ -107,7 +108,9 @@ def refuse_no_folder(folder: Path, option: str) -> None:
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{option}: '{folder}' is a file; expected a folder, which may not exist yet.")
     if not folder.absolute().parent.is_dir():
-        raise UsageError(f"{option}: there is no folder '{folder.absolute().parent}' to put '{folder.name}' into.")
+        raise UsageError(
+            f"{option}: '{folder.name}' cannot be created; the folder '{folder.absolute().parent}' does not exist."
+        )
 
 
 # ---- from a comparison -------------------------------------------------------------------------------------------

@@ -31,14 +31,14 @@ EVERY_POLICY: Final = "all"
 DEFAULT_SEEDS: Final = 10
 
 ClusterName = Annotated[
-    str, typer.Option("--cluster", "-c", help="A shipped cluster (adlro clusters), or a TOML file.", metavar="NAME")
+    str, typer.Option("--cluster", "-c", help="A cluster that ships (adlro clusters), or a TOML file.", metavar="NAME")
 ]
 WorkloadName = Annotated[
     str,
     typer.Option(
         "--workload",
         "-w",
-        help="A shipped workload (adlro workloads), a TOML file, or a trace (adlro trace).",
+        help="A workload that ships (adlro workloads), a TOML file, or a trace (adlro trace).",
         metavar="NAME",
     ),
 ]
@@ -49,7 +49,7 @@ JobCount = Annotated[
         metavar="N",
         min=1,
         max=100_000_000,
-        help="How many jobs (in each window). Default: as many as the workload says.",
+        help="Number of jobs (with --windows: in each window). Default: as the workload says.",
     ),
 ]
 
@@ -62,35 +62,35 @@ def compare(
         str,
         typer.Option(
             "--policies", "-p", metavar="NAMES", show_default="fcfs, static-affinity, sjf, adlro and others",
-            help="Names with commas between them (adlro policies), 'all', path.py:function, or FILE.safetensors of "
+            help="Names separated by commas (adlro policies), 'all', path.py:function, or FILE.safetensors of "
             "adlro train. "
             "The first is what the others are compared with.",
         ),
     ] = ",".join(DEFAULT_POLICIES),
     baseline: Annotated[
         str | None,
-        typer.Option("--baseline", metavar="NAME", help="Compare with this policy. Default: the first of them."),
+        typer.Option("--baseline", metavar="NAME", help="The policy to compare with. Default: the first policy."),
     ] = None,
     seeds: Annotated[
         int | None,
         typer.Option(
             "--seeds", metavar="N", min=1, max=100_000,
-            help="On how many seeds. Default: 10, but 1 for a trace, which is the same for every seed.",
+            help="Number of seeds. Default: 10; for a trace 1, because its jobs are the same for every seed.",
         ),
     ] = None,
     first_seed: Annotated[
-        int | None, typer.Option("--first-seed", metavar="N", min=0, help="The first of them. Default: 0.")
+        int | None, typer.Option("--first-seed", metavar="N", min=0, help="The first seed. Default: 0.")
     ] = None,
     jobs: JobCount = None,
     threads: Annotated[
         int | None,
-        typer.Option("--threads", metavar="N", min=1, max=1024, help="Runs side by side. Default: one for each core."),
+        typer.Option("--threads", metavar="N", min=1, max=1024, help="Runs in parallel. Default: one per core."),
     ] = None,
     hyperscore: Annotated[
         str | None,
         typer.Option(
             "--hyperscore", metavar="FILE",
-            help="Show the paper's HyperScore, with the weights of this TOML file, or 'equal': docs/statistics.md.",
+            help="Show the paper's HyperScore, with the weights in a TOML file, or 'equal': docs/statistics.md.",
         ),
     ] = None,
     regression: Annotated[
@@ -165,15 +165,13 @@ def simulate(
     seed: Annotated[
         int,
         typer.Option(
-            "--seed", metavar="N", min=0, help="What the jobs are drawn with; with --windows which of them, from 0."
+            "--seed", metavar="N", min=0, help="Random seed; with --windows: the index of the window, from 0."
         ),
     ] = 0,
     jobs: JobCount = None,
     events: Annotated[
         Path | None,
-        typer.Option(
-            "--events", metavar="FILE", help="Write everything that happened, as JSON lines: docs/metrics.md."
-        ),
+        typer.Option("--events", metavar="FILE", help="Write the event log, as JSON lines: docs/metrics.md."),
     ] = None,
     as_json: Json = False,
     windows: Windows = None,
@@ -181,7 +179,7 @@ def simulate(
     reading: Reading,
     world: World,
 ) -> None:
-    """Run one policy on one seed, and look closely: every measure, which jobs were refused and why, the event log."""
+    """Run one policy on one seed; print every measure and why jobs were refused, and write the event log."""
     from adlro import experiment
     from adlro.cli.tables import show_run
     from adlro.decide.catalogue import find_policy
@@ -218,11 +216,11 @@ def simulate(
 
 def bench(
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="NAME", help="Measure only this; repeatable.")
+        list[str] | None, typer.Option("--only", metavar="NAME", help="Measure only this (repeatable).")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure speed and memory on this machine, next to what we promise."""
+    """Measure speed and memory on this machine, and compare with the required values."""
     from adlro.bench import check_names, run_bench
     from adlro.cli.tables import show_bench
 
@@ -256,7 +254,7 @@ def seeds_of(scenario: "Scenario", seeds: int | None, first_seed: int | None) ->
     """The seeds of a comparison: those asked for, the windows of a trace, or as many as make sense."""
     if scenario.windows:
         if seeds is not None or first_seed is not None:
-            raise UsageError("--windows take the place of seeds: leave out --seeds and --first-seed.")
+            raise UsageError("with --windows, windows take the place of seeds. Leave out --seeds and --first-seed.")
         return range(len(scenario.windows))
     count = seeds if seeds is not None else DEFAULT_SEEDS if scenario.varies else 1
     return range(first_seed or 0, (first_seed or 0) + count)
@@ -274,7 +272,7 @@ def find_policies(names: str) -> "list[Policy]":
 
     words = [word.strip() for word in names.split(",") if word.strip()]
     if not words:
-        raise UsageError(f"--policies is {names!r}; expected names with commas between them, as in fcfs,sjf.")
+        raise UsageError(f"--policies is {names!r}; expected names separated by commas, as in fcfs,sjf.")
     found: dict[str, Policy] = {}
     of_files = Counter(Path(word).stem for word in dict.fromkeys(words) if word.endswith(CHECKPOINT))
     for word in dict.fromkeys(words):

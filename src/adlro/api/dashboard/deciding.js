@@ -44,7 +44,7 @@ function placedNote(placed) {
 function nextStart(world) {
   if (!world.waiting.length) return "the queue is empty";
   const middles = Object.values(world.state.starts).map((start) => start.middle_s).filter((time) => time !== null);
-  if (!middles.length) return "no start foreseen";
+  if (!middles.length) return "no start predicted";
   const first = middles.reduce((a, b) => Math.min(a, b));
   const when = first <= world.now ? "any moment now" : away(first, world.now);
   return mode.isShadow ? `next would start ${when}` : `next ${when}`;

@@ -141,7 +141,7 @@ export function decided(decision, now, heading = "The decision", isSaid = false)
     element("p", { class: "quiet" },
       `By ${decision.policy} at ${moment(decision.time_s, now)}, tick ${decision.tick}.${runtime}`),
     decision.alternatives.length > 0 && alternatives(decision.alternatives),
-    like.length > 0 && table("Past jobs like it", ["Job", "User", "Ran", "Alike"], like));
+    like.length > 0 && table("Similar past jobs", ["Job", "User", "Ran", "Alike"], like));
 }
 
 /** A small table; from the third column on there are figures. */
