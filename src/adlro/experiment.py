@@ -216,7 +216,7 @@ def told(workload: Workload, estimates: str | None) -> Workload:
         for part in (part for part in workload.families if part.limit_factor is None):
             raise UsageError(
                 f"--estimates {estimates}: in the workload '{workload.name}' users of {part.family[0]} give no limit. "
-                f"Add a limit_factor to a copy of its file, or say oracle or noisy:0.5."
+                f"Add a limit_factor to a copy of its file, or use --estimates oracle or noisy:0.5."
             )
     return workload.model_copy(update={"estimates": wanted})
 
@@ -255,12 +255,12 @@ def refuse_trace_options(name: str, trace: TraceOptions, windows: int | None) ->
     given = [each.name for each in fields(TraceOptions) if getattr(trace, each.name) != getattr(plain, each.name)]
     flags = {"gpus_per_unit": "unit"}
     if windows is not None:
-        raise UsageError(f"--windows cuts a trace, and '{name}' is drawn anew for every seed. Say --seeds {windows}.")
+        raise UsageError(f"--windows is for traces; '{name}' has other jobs for every seed. Use --seeds {windows}.")
     if given:
         flag = flags.get(given[0], given[0]).replace("_", "-")
         hints = {"scale-load": " --load sets the load of any workload.", "window": " For the queue say --queue-window."}
         hint = hints.get(flag, "")
-        raise UsageError(f"--{flag} is for traces, and the workload '{name}' is none. Leave it out.{hint}")
+        raise UsageError(f"--{flag} is for traces, and the workload '{name}' is not a trace. Leave it out.{hint}")
 
 
 def check_numbers(above_0: bool = False, **numbers: float | None) -> None:
@@ -280,7 +280,7 @@ def find_workload(name_or_path: str) -> Workload:
     else:
         names = workload_names()
         raise CatalogueError(
-            f"there is no workload '{name_or_path}'.{nearest(name_or_path, names)} Shipped are "
+            f"there is no workload '{name_or_path}'.{nearest(name_or_path, names)} Workloads that ship: "
             f"{', '.join(names)}; a workload of your own is a path that ends in {SUFFIX}, or the file of a trace."
         )
     workload = load_workload(text, where)
@@ -329,7 +329,7 @@ def record(path: str, estimates: str | None = None, options: TraceOptions = Trac
     """A trace as these options ask for it, with these estimates or its own."""
     wanted = estimates_of(estimates) if estimates is not None else None
     if wanted is not None and wanted.source == "limit" and wanted.sigma:
-        raise UsageError(f"--estimates is {estimates!r}; a trace has the limits that it has: expected user.")
+        raise UsageError(f"--estimates is {estimates!r}; the limits of a trace cannot be changed; expected user.")
     # An error in the estimates is drawn with the seed, on top of the true work.
     reading = None if wanted is None else "limit" if wanted.source == "limit" else "oracle"
     jobs, report = read_trace(path, replace(options, estimates=reading))
@@ -417,7 +417,7 @@ def jobs_of(recorded: Recorded, seed: int, most: int | None) -> Jobs:
     if recorded.windows:
         if not 0 <= seed < len(recorded.windows):
             raise UsageError(
-                f"there is no window {seed}: '{recorded.name}' is cut into {len(recorded.windows)}, counted from 0."
+                f"there is no window {seed}: '{recorded.name}' has {len(recorded.windows)} windows, counted from 0."
             )
         first, count = recorded.windows[seed].first_job, recorded.windows[seed].jobs
     jobs = cut(recorded.all_jobs, first, count if most is None else min(most, count))
@@ -434,7 +434,9 @@ def paced(plan: Plan, workload: Workload, load: float) -> Workload:
     The mean work of a job is computed from the distributions, so the factor is the same for every seed.
     """
     if workload.arrivals.process == "all-at-once":
-        raise UsageError(f"--load {load:g}: the jobs of '{workload.name}' come all at once, and have no load.")
+        raise UsageError(
+            f"--load {load:g}: the jobs of '{workload.name}' arrive all at once, so there is no offered load."
+        )
     kinds, chance = one_of_each(workload)
     kinds = named_as_in(plan.cluster, kinds)
     needed = float(chance @ gpu_seconds(kinds, pack(plan, kinds, speed_of)))
@@ -591,12 +593,12 @@ def compare(
     if baseline not in names:
         raise UsageError(
             f"the baseline '{baseline}' is not among the policies compared.{nearest(baseline, names)} "
-            f"Compared are {', '.join(names)}."
+            f"The policies compared are {', '.join(names)}."
         )
     if len(seeds) > 1 and not scenario.varies:
         raise UsageError(
             f"{len(seeds)} seeds for the trace '{scenario.workload.name}', whose jobs are the same for every seed: "
-            f"nothing would differ between them. Say --windows {len(seeds)} to cut it into windows, or --seeds 1."
+            f"nothing would differ between them. Use --windows {len(seeds)} to cut it into windows, or --seeds 1."
         )
     threads = threads or os.cpu_count() or 1
     total = len(policies) * len(seeds)

@@ -141,8 +141,8 @@ def test_a_cluster_without_a_map_has_none() -> None:
         (nodes('gpu = "t4"\ngpus = 65'), "'nodes[0].gpus': 65 GPUs; expected a whole number from 1 to 64"),
         (nodes('gpu = "t4"\ngpus = 0'), "'nodes[0].gpus': 0 GPUs; expected a whole number from 1 to 64"),
         (nodes("gpus = 4"), "'nodes[0].gpus': 4 GPUs of no model; add gpu"),
-        (nodes('gpu = "t4"'), "'gpu' goes with gpus = (how many)"),
-        (nodes('gpu = "t4"\ngpus = [{ model = "a10", count = 1 }]'), "'gpu' goes with gpus = (how many)"),
+        (nodes('gpu = "t4"'), "'gpu' needs gpus = N, a number"),
+        (nodes('gpu = "t4"\ngpus = [{ model = "a10", count = 1 }]'), "'gpu' needs gpus = N, a number"),
         (
             nodes('gpus = [{ model = "v100", count = 40 }, { model = "V100M16", count = 40 }]'),
             "has 80 GPUs of the model",

@@ -62,7 +62,7 @@ BAD_FAMILY = {
     "limit_factor = 0": "expected a number above 0",
     "models = 'T4'": "expected a list",
     "classes = [[2, 500, 1000, 1000, '', 1]]": "wants 500/1000 of 2 GPUs",
-    "classes = [[1, 0, 1000, 1000, '', 1]]": "wants 0/1000 of a GPU",
+    "classes = [[1, 0, 1000, 1000, '', 1]]": "asks for 0/1000 of a GPU",
     "classes = [[1, 1000, 1000, 1000, '', 0]]": "nothing in classes has a weight",
     "classes = [[1, 1000, 1000, 1000, '', 1]]\ngpus = { 2 = 1 }": "classes already say what gpus would",
 }
@@ -110,7 +110,7 @@ BAD_TOP = {
     "users = { count = 0 }": "expected a whole number from 1",
     "users = { recurrence = 1.0 }": "expected a number from 0 below 1",
     'estimates = { source = "guess" }': "expected 'oracle' or 'lognormal' or 'limit'",
-    "estimates = { sigma = 0.5 }": "an oracle does not err",
+    "estimates = { sigma = 0.5 }": "an oracle has no error",
     'estimates = { source = "limit" }': "'learning' has no limit_factor",
     'surge = { family = "data", start_s = 0, duration_s = 1, rate_factor = 2 }': "expected one of learning",
     'surge = { family = "learning", duration_s = 1, rate_factor = 2 }': "either start_fraction (0 to 1) or start_s",

@@ -371,7 +371,14 @@ def add_doing(app: FastAPI, kit: Kit) -> None:
 
         def answer() -> Foreseen:
             if not kit.questions.acquire(timeout=QUESTION_WAIT_S):
-                raise refused(503, "others are asking", "", "", "Ask again in a few seconds.", {"Retry-After": "2"})
+                raise refused(
+                    503,
+                    "other requests of this kind are running",
+                    "",
+                    "",
+                    "Ask again in a few seconds.",
+                    {"Retry-After": "2"},
+                )
             try:
                 return kit.service.what_if(question)
             finally:
@@ -445,7 +452,7 @@ def add_events(app: FastAPI, kit: Kit) -> None:
         """Events with a number, from the next one on or from the one after `Last-Event-ID` (or `after`)."""
         if kit.listeners.count >= kit.settings.most_streams:
             raise refused(
-                503, "too many listen", V1 + "/events", f"{kit.settings.most_streams} at most", "Come back later.",
+                503, "too many streams", V1 + "/events", f"{kit.settings.most_streams} at most", "Try again later.",
                 {"Retry-After": "30"},
             )  # fmt: skip
         eyes = kit_eyes(kit, request)

@@ -215,7 +215,7 @@ class Fenced:
 
     def _check(self) -> None:
         if not self._leadership.holds():
-            raise BackendError("this daemon leads no longer: another one decides for the cluster.")
+            raise BackendError("this daemon is not the leader any more: another one decides for the cluster.")
 
 
 @dataclass(frozen=True, slots=True)

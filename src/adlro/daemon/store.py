@@ -103,13 +103,13 @@ def sqlite_path(url: str) -> Path | None:
     scheme, colon, rest = url.partition(":")
     if not colon or scheme != "sqlite":
         if re.match(r"[a-z][a-z0-9+]+:", url):
-            raise StoreError(f"no store of the kind '{scheme}:'; expected sqlite:PATH or postgresql://HOST/NAME.")
+            raise StoreError(f"the store '{scheme}:' is not supported; expected sqlite:PATH or postgresql://HOST/NAME.")
         rest = url
     if rest == IN_MEMORY:
         return None
     rest = rest.removeprefix("//") if rest.startswith("///") else rest
     if not rest or rest.startswith("//"):
-        raise StoreError(f"'{url}' names no file; expected sqlite:PATH, as in sqlite:/var/lib/adlro/adlro.db.")
+        raise StoreError(f"'{url}' has no path; expected sqlite:PATH, as in sqlite:/var/lib/adlro/adlro.db.")
     return Path(rest).expanduser()
 
 
@@ -515,8 +515,8 @@ def migrate(connection: Connection, last: int | None = None) -> None:
         version = int(connection.rows("SELECT version FROM schema_version")[0][0]) if "schema_version" in there else 0
         if version > known:
             raise StoreError(
-                f"{connection.path}: a newer adlro has written it (version {version} of its tables, this one knows "
-                f"{known}). Install that adlro, or name another store."
+                f"{connection.path}: it was written by a newer adlro (version {version} of its tables; this one knows "
+                f"{known}). Upgrade adlro, or use another store."
             )
         if "schema_version" not in there:
             connection.rows("CREATE TABLE schema_version (version INTEGER NOT NULL)")

@@ -85,8 +85,8 @@ def test_rows_out_of_order_are_sorted_and_counted_but_not_bad(tmp_path: Path) ->
     ("content", "expected"),
     [
         (b"", "is empty"),
-        (b" \n\n", "holds nothing"),
-        (b"\x7fELF\x00\x01\x02", "binary bytes"),
+        (b" \n\n", "is empty after decompression"),
+        (b"\x7fELF\x00\x01\x02", "is binary"),
         (b"PAR1 and nothing else", "damaged Parquet"),
         (b"hello world\n", "in no format that we know; it begins with 'hello world'"),
         (b"\x1b[31mred\n", r"begins with '·\[31mred'"),

@@ -176,7 +176,7 @@ def _parsed(text: str, where: str) -> Any:
 def _without_errors(answer: Any, where: str) -> dict[str, Any]:
     """Slurm's JSON, if it reports no errors: with its controller down it exits with 0 and an empty list."""
     if not isinstance(answer, dict):
-        raise TelemetryError(f"{where}: this JSON is no object; expected an answer of Slurm.")
+        raise TelemetryError(f"{where}: this JSON is not an object; expected an answer of Slurm.")
     errors = answer.get("errors")
     if errors:
         first = errors[0] if isinstance(errors, list) else errors
@@ -234,7 +234,7 @@ def _node_of_block(block: str, where: str) -> SlurmNode:
     except (KeyError, ValueError) as error:
         name = values.get("NodeName", "?")
         raise TelemetryError(
-            f"{where}: node '{name}' lacks a good {error}; expected the output of 'scontrol show node'."
+            f"{where}: node '{name}' has no valid {error}; expected the output of 'scontrol show node'."
         ) from None
 
 
@@ -359,7 +359,7 @@ def jobs_in(answer: Any, where: str) -> list[SlurmJob]:
     """The jobs in an answer of `squeue --json`, `scontrol show jobs --json` or slurmrestd."""
     jobs = _without_errors(answer, where).get("jobs")
     if _number(answer.get("last_update")) == 0:
-        raise TelemetryError(f"{where}: Slurm tells no jobs and no time at which it looked. Is slurmctld running?")
+        raise TelemetryError(f"{where}: Slurm reports no jobs and no time of the reading. Is slurmctld running?")
     if not isinstance(jobs, list) or not all(isinstance(job, dict) for job in jobs):
         raise TelemetryError(f"{where}: no 'jobs' in this JSON; expected 'squeue --json'.")
     return [_job_of_json(job) for job in jobs]
