@@ -161,7 +161,7 @@ def make_app(
     app = FastAPI(
         title="ADLRO",
         version=__version__,
-        summary="A scheduler for clusters whose GPUs differ: its cluster, its jobs, its decisions and their reasons.",
+        summary="A scheduler for clusters with different GPU models: cluster, jobs, decisions and their reasons.",
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
@@ -200,13 +200,13 @@ def add_reading(app: FastAPI, kit: Kit) -> None:
 
     @app.get(f"{V1}/state", response_model=StateOut, responses=errors(422, 503) | UNCHANGED, tags=["cluster"])
     async def get_state(request: Request, asked: Annotated[StateAsked, Query()]) -> Response:
-        """All that a screen shows, in one answer."""
+        """Everything that the dashboard shows, in one answer."""
         eyes = kit_eyes(kit, request)
         return await kept(kit, request, lambda now: state_shown(now, eyes, asked.waiting, asked.ended))
 
     @app.get(f"{V1}/cluster", response_model=ClusterOut, responses=errors(422, 503) | UNCHANGED, tags=["cluster"])
     async def get_cluster(request: Request, asked: Annotated[NothingAsked, Query()]) -> Response:
-        """Nodes and GPUs, who runs on each, and their telemetry."""
+        """Nodes and GPUs, the jobs on each, and telemetry."""
         eyes = kit_eyes(kit, request)
         return await kept(kit, request, lambda now: cluster_shown(now, eyes))
 
@@ -257,7 +257,7 @@ def add_reading(app: FastAPI, kit: Kit) -> None:
 
     @app.get(f"{V1}/decisions", response_model=DecisionsOut, responses=errors(422, 503) | UNCHANGED, tags=["decisions"])
     async def list_decisions(request: Request, asked: Annotated[DecisionsAsked, Query()]) -> Response:
-        """Choices with their reasons, the alternatives and the past jobs that each is like; the latest first."""
+        """Decisions with their reasons, alternatives and similar past jobs; the latest first."""
         eyes = kit_eyes(kit, request)
 
         def answer(now: Picture) -> dict[str, Any]:
@@ -276,7 +276,7 @@ def add_reading(app: FastAPI, kit: Kit) -> None:
 
     @app.get(f"{V1}/alarms", response_model=AlarmsOut, responses=errors(422, 503) | UNCHANGED, tags=["cluster"])
     async def list_alarms(request: Request, asked: Annotated[LatestAsked, Query()]) -> Response:
-        """What an operator should know, the latest last."""
+        """Alarms, the latest last."""
         eyes = kit_eyes(kit, request)
         return await kept(
             kit,
@@ -286,12 +286,12 @@ def add_reading(app: FastAPI, kit: Kit) -> None:
 
     @app.get(f"{V1}/drifts", response_model=DriftsOut, responses=errors(422, 503) | UNCHANGED, tags=["cluster"])
     async def list_drifts(request: Request, asked: Annotated[NothingAsked, Query()]) -> Response:
-        """Speeds that are not what they were thought to be."""
+        """Speeds that differ from the speed table."""
         return await kept(kit, request, lambda now: {"drifts": now.state.drifts})
 
     @app.get(f"{V1}/me", response_model=MeOut, responses=errors(422), tags=["cluster"])
     async def get_me(request: Request, asked: Annotated[NothingAsked, Query()]) -> Response:
-        """Who you are to the daemon, and whose jobs you see whole."""
+        """Your name and role, and whose jobs you see in full."""
         who = who_of(request)
         eyes = kit_eyes(kit, request)
         sees = "all" if eyes.all else "own" if eyes.name else "none"
@@ -315,7 +315,7 @@ def add_doing(app: FastAPI, kit: Kit) -> None:
     async def submit_job(
         request: Request, asked: Annotated[NothingAsked, Query()], given: Annotated[SubmissionIn, FromBody()]
     ) -> Response:
-        """Hand a job in. It belongs to the token's name; an operator may name another."""
+        """Submit a job. It belongs to the token's name; an operator may name another user."""
         who = who_of(request)
         now = await picture(kit)
         user = owner(given, who)
@@ -337,7 +337,7 @@ def add_doing(app: FastAPI, kit: Kit) -> None:
     async def cancel_job(
         request: Request, id: Annotated[JobId, Path()], asked: Annotated[NothingAsked, Query()]
     ) -> Response:
-        """End a job of one's own, whether it waits or runs; an operator, any."""
+        """Cancel a job, waiting or running: one of your own, or any as an operator."""
         who = who_of(request)
         live = await to_thread.run_sync(kit.service.job, id)  # the newest there is: it may have ended just now
         if live is None:
@@ -361,7 +361,7 @@ def add_doing(app: FastAPI, kit: Kit) -> None:
     async def ask_what_if(
         request: Request, asked: Annotated[NothingAsked, Query()], given: Annotated[WhatIfIn, FromBody()]
     ) -> Response:
-        """What would come of more jobs, of other nodes or of another policy, played forward from now."""
+        """Simulate from now on what more jobs, other nodes or another policy would change."""
         who = who_of(request)
         now = (await picture(kit)).state.snapshot.time_s
         jobs = tuple(submission_of(fitting(one), owner(one, who), now) for one in given.jobs)
@@ -396,7 +396,7 @@ def add_doing(app: FastAPI, kit: Kit) -> None:
     async def use_policy(
         request: Request, asked: Annotated[NothingAsked, Query()], given: Annotated[PolicyIn, FromBody()]
     ) -> Response:
-        """Decide with a policy of the catalogue from the next tick on."""
+        """Use a policy of the catalogue from the next turn on."""
         await to_thread.run_sync(check_policy, given.name, kit.policies)
         await to_thread.run_sync(kit.service.use_policy, given.name)
         now = await picture(kit)
@@ -449,7 +449,7 @@ def add_events(app: FastAPI, kit: Kit) -> None:
         asked: Annotated[EventsAsked, Query()],
         last_event_id: Annotated[EventNumber | None, Header(json_schema_extra=one_of_them)] = None,
     ) -> Response:
-        """Events with a number, from the next one on or from the one after `Last-Event-ID` (or `after`)."""
+        """Numbered events, from the next one on, or from the one after `Last-Event-ID` (or `after`)."""
         if kit.listeners.count >= kit.settings.most_streams:
             raise refused(
                 503, "too many streams", V1 + "/events", f"{kit.settings.most_streams} at most", "Try again later.",
@@ -482,7 +482,7 @@ def add_probes(app: FastAPI, kit: Kit, metrics: Callable[[], bytes | str] | None
         tags=["probes"],
     )
     async def get_ready(request: Request) -> Response:
-        """Whether the latest tick is recent and whole."""
+        """Whether the latest turn is recent and complete."""
         ready, why = kit.service.is_ready()
         told = why if request.scope[WHO] else "" if ready else reason_for_all(why)
         return in_json({"ready": ready, "why": told}, 200 if ready else 503)
@@ -493,7 +493,7 @@ def add_probes(app: FastAPI, kit: Kit, metrics: Callable[[], bytes | str] | None
 
     @app.get("/metrics", response_class=Response, responses=errors(404) | described, tags=["probes"])
     async def get_metrics() -> Response:
-        """The figures of the daemon, of the cluster and of this API."""
+        """Metrics of the daemon, the cluster and this API, for Prometheus."""
         if metrics is None:
             raise refused(404, "this daemon has no metrics", "/metrics")
         page = await to_thread.run_sync(metrics)
@@ -788,7 +788,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
         title=app.title,
         version=app.version,
         summary=app.summary,
-        description="Times are seconds, moments seconds since 1970 by the cluster's clock; null is not known.",
+        description="Durations are in seconds, times are seconds since 1970 by the cluster's clock; null: unknown.",
         routes=app.routes,
     )
     document.setdefault("components", {})["securitySchemes"] = {
