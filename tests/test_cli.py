@@ -172,7 +172,7 @@ def test_bench_prints_what_was_measured_next_to_its_floor(
     assert run(["bench", "--only", "simulate-paper16", "--only", "lp-round-64"]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"^simulate-paper16 +2,500,000 +1,000,000 +jobs/s", shown, re.MULTILINE)
-    assert "read-lcg was left out: it is not there." in shown
+    assert "read-lcg was skipped: it is not there." in shown
     assert asked == [("simulate-paper16", "lp-round-64")]
     assert answer(capsys, "bench")["results"][0]["floor"] == 1e6
 

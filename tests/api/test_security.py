@@ -421,7 +421,7 @@ def test_by_default_only_this_machine_reaches_it_and_nobody_is_let_in_without_a_
         (ApiSettings(host="::"), "no tokens"),
         (ApiSettings(host="gpus.example"), "no tokens"),
         (ApiSettings(tls_cert="cert.pem"), "expected both"),
-        (ApiSettings(tls_cert="no.pem", tls_key="no.pem"), "no.pem is no file"),
+        (ApiSettings(tls_cert="no.pem", tls_key="no.pem"), "no.pem does not exist"),
     ],
 )
 def test_what_would_let_in_whom_it_should_not_does_not_start(

@@ -150,7 +150,7 @@ def test_a_file_without_a_function_is_bad_usage() -> None:
 
 
 def test_a_shipped_policy_that_is_misspelt_is_bad_usage_and_the_nearest_is_named() -> None:
-    with pytest.raises(CatalogueError, match=r"^no policy 'sjf-piky'\. Did you mean 'sjf-picky'\?"):
+    with pytest.raises(CatalogueError, match=r"^there is no policy 'sjf-piky'\. Did you mean 'sjf-picky'\?"):
         find_policy("sjf-piky")
 
 
