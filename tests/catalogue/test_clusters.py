@@ -175,7 +175,10 @@ def test_a_cluster_without_a_map_has_none() -> None:
         ),
         (AFFINITY + 'date = ["t4"]', "'affinity.date': there is no family 'date'. Did you mean 'data'?"),
         (AFFINITY + 'data = "t4"', "'affinity.data' is 't4'; expected a valid list."),
-        (AFFINITY + 'data = ["t4"]\nDATA = ["t4"]', "'affinity.DATA' is the family 'data', which is already in the table"),
+        (
+            AFFINITY + 'data = ["t4"]\nDATA = ["t4"]',
+            "'affinity.DATA' is the family 'data', which is already in the table",
+        ),
         ('name = "x"\nnodes = []\n[network]\nkind = "x"\ngb_s = 1', "'nodes' is a list; expected at least 1 in it."),
     ],
 )
@@ -194,7 +197,9 @@ def test_the_example_in_the_documentation_is_right() -> None:
 
 
 def test_an_unknown_name_gets_the_nearest_and_the_list() -> None:
-    with pytest.raises(CatalogueError, match=r"no cluster 'paper61'\. Did you mean 'paper16'\? Clusters that ship: gavel108,"):
+    with pytest.raises(
+        CatalogueError, match=r"no cluster 'paper61'\. Did you mean 'paper16'\? Clusters that ship: gavel108,"
+    ):
         load_cluster("paper61")
 
 

@@ -111,7 +111,11 @@ def load_cluster(name_or_path: str) -> Cluster:
 
 def parse_cluster(text: str, where: str) -> Cluster:
     """The cluster that a TOML text describes; `where` is the file's name for error messages."""
-    file = parse_toml(text, where, ClusterFile)
+    return build_cluster(parse_toml(text, where, ClusterFile), where)
+
+
+def build_cluster(file: ClusterFile, where: str) -> Cluster:
+    """The cluster of a checked description; `where` says where that comes from, for error messages."""
     own = own_gpu_models(file.gpus, where)
     models = _models_of(file, own, where)
     nodes = tuple(node for index, table in enumerate(file.nodes) for node in _nodes(table, models, where, index))

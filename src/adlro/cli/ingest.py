@@ -13,8 +13,10 @@ import typer
 
 from adlro import __version__
 from adlro.cli.lists import Json
-from adlro.cli.output import plain_table, print_json, say, stdout, without_nan
+from adlro.cli.output import print_json, say, stdout
 from adlro.core.errors import TelemetryError, UsageError
+from adlro.measure.json_text import without_nan
+from adlro.measure.text import plain_table
 
 if TYPE_CHECKING:
     import numpy as np

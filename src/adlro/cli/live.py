@@ -14,10 +14,11 @@ from rich.text import Text
 from adlro.cli.asking import Daemon, Where, in_path, printable
 from adlro.cli.lists import Json
 from adlro.cli.options import spread
-from adlro.cli.output import fitted, plain_table, print_json, show_list, stdout
+from adlro.cli.output import fitted, print_json, show_list, stdout
 from adlro.cli.trace import length
 from adlro.core.errors import UsageError
 from adlro.live.words import clock, day, moment
+from adlro.measure.text import plain_table
 
 if TYPE_CHECKING:
     from adlro.api.tokens import TokenFile

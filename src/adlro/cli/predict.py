@@ -72,7 +72,7 @@ def predict(
 
 def evaluated(path: str, method: str | None, as_json: bool, reading: Reading) -> None:
     """Print how well the methods predict the jobs of a trace."""
-    from adlro.experiment import read_trace
+    from adlro.experiment.traces import read_trace
     from adlro.predict import evaluate as prediction
 
     if method is None:
@@ -115,7 +115,7 @@ def row(name: str, values: dict[str, Any]) -> tuple[str, ...]:
 
 def predicted(history: str, job: str, method: str | None, as_json: bool, reading: Reading) -> None:
     """Print the prediction of one job."""
-    from adlro.experiment import read_text, read_trace
+    from adlro.experiment.traces import read_text, read_trace
     from adlro.predict import evaluate as prediction
 
     chosen = prediction.find_method(method or prediction.DEFAULT)

@@ -47,7 +47,7 @@ def check(
     from rich.text import Text
 
     from adlro.backends.slurm.setup import check as findings_of
-    from adlro.cli.output import plain_table
+    from adlro.measure.text import plain_table
 
     findings = findings_of(options_of(rest, user, jwt_file, conf, partition, types))
     missing = sum(finding.verdict == "missing" for finding in findings)

@@ -39,6 +39,7 @@ from adlro.live.service import (
     WhatIf,
     Why,
 )
+from adlro.live.session import Session
 from adlro.live.setbacks import Setbacks
 from adlro.normalise.pack import why_refused
 
@@ -53,6 +54,9 @@ SELDOM: Final = 9.0
 
 WARM: Final[dict[int, Policy]] = {}
 """Policies that have been asked once in this process; each is kept, so that its number stays its own."""
+
+SESSION: Final = "policy_session"
+"""Under which name the memory keeps what the policy remembers."""
 
 MOST_NAMED: Final = 5
 """Jobs that one alarm names."""
@@ -158,6 +162,8 @@ class Orchestrator:
         self._by_job: dict[str, Decision] = {}
         self._by_id: tuple[Snapshot | None, Mapping[str, LiveJob]] = None, {}  # of the snapshot that was asked about
         self._foreseen_until = -np.inf
+        self._session_text: str | None = None  # what the policy remembers, as it was last written down
+        self._wake_s = np.inf
 
     # ---- what others ask -------------------------------------------------------------------------------------------
 
@@ -192,12 +198,12 @@ class Orchestrator:
         corrections = self._watch.corrections
         with self._lock:
             submitted, carried = dict(self._submitted), dict(self._carried)
-        predict, scenes = self._runtimes.predict, self._asked_scenes
+        predict, tell, scenes = self._runtimes.predict, self._runtimes.tell, self._asked_scenes
         with self._asking:
-            before = scenes.scene(snapshot, predict, submitted, corrections, carried)
+            before = scenes.scene(snapshot, predict, submitted, corrections, carried, tell=tell)
             if changed.cluster is not snapshot.cluster:
                 scenes = Scenes(restart_s=self._settings.restart_s)
-            after = scenes.scene(changed, predict, submitted, corrections, carried)
+            after = scenes.scene(changed, predict, submitted, corrections, carried, tell=tell)
             return self._asked.what_if(before, after, policy, other, new, self._settings.what_if_s)
 
     def use_policy(self, name: str) -> None:
@@ -209,6 +215,11 @@ class Orchestrator:
         except AdlroError as error:
             raise CatalogueError(str(error)) from error
         self._next = (name, *found)
+
+    @property
+    def wake_s(self) -> float:
+        """When the policy wants to be asked again if nothing changes, by the cluster's clock; inf: it named no time."""
+        return self._wake_s
 
     def lead(self, is_leader: bool) -> None:
         """Say whether this daemon is the one that decides, for the state."""
@@ -239,8 +250,9 @@ class Orchestrator:
         self._carry(snapshot)
         remind = self._runtimes.past.remind if self._looks_back() else None
         scene = self._scenes.scene(
-            snapshot, self._runtimes.predict, submitted, self._watch.corrections, self._carried, remind=remind
-        )
+            snapshot, self._runtimes.predict, submitted, self._watch.corrections, self._carried, remind=remind,
+            tell=self._runtimes.tell,
+        )  # fmt: skip
         for text in scene.notes[len(snapshot.notes) :][:MOST_NAMED]:
             self._tell_once(heard, now_s, "left-out", text)
         decided = self._decide(scene, unfit, heard)
@@ -429,7 +441,8 @@ class Orchestrator:
             if before is None or before.state not in PLACES or before.started_s is None:
                 continue
             ran = max(0.0, snapshot.time_s - before.started_s)
-            worked = ran * pace(before.job, before.parts, snapshot.cluster, self._watch.corrections)
+            lost = self._settings.restart_s if before.starts > 1 else 0.0
+            worked = max(0.0, ran - lost) * pace(before.job, before.parts, snapshot.cluster, self._watch.corrections)
             known = self._carried.get(job.id, Carried())
             step = job.job.checkpoint
             if job.id in self._stopped or step == 0.0:
@@ -533,8 +546,11 @@ class Orchestrator:
         queued = frozenset(j for j in held if scene.view.runs.state[j] == QUEUED)
         explain = self._explain = Explaining(scene, self._judge, self._settings.explained)
         check = self._judge.check if self._judge.has_network else lambda view: ""
-        decided = self._guarded.decide(scene, queued, self._backend.can_stop, unfit, explain, check, seed=self._number)
         time_s = scene.snapshot.time_s
+        session = self._session(time_s, heard)
+        decided = self._guarded.decide(scene, queued, self._backend.can_stop, unfit, explain, check)
+        self._wake_s = decided.until_s
+        self._keep_session(session, time_s, heard)
         if decided.tripped is not None:
             self._tell(heard, time_s, decided.tripped[0], f"{decided.tripped[1]} {self._fallback} decides.")
         if decided.is_back:
@@ -546,6 +562,24 @@ class Orchestrator:
                 nodes = ", ".join(decided.kept.nodes[id])
                 self._tell(heard, time_s, "kept", f"job {id} has waited long: {nodes} is kept for it.", id)
         return decided
+
+    def _session(self, time_s: float, heard: Heard) -> Session:
+        """The session of the policy; in the first turn it goes on where an earlier life of the daemon ended."""
+        session = self._guarded.session_of(self._guarded.policy)
+        if self._session_text is None:
+            self._session_text = self._write(heard, time_s, lambda: self._memory.get(SESSION), None) or ""
+            if self._session_text:
+                session.resume(self._session_text)
+        return session
+
+    def _keep_session(self, session: Session, time_s: float, heard: Heard) -> None:
+        """Write down what the policy remembers, if that has changed; tell what it has lost."""
+        if session.lost:
+            self._tell(heard, time_s, "session", f"{self._named} begins anew: {session.lost}.")
+            session.lost = ""
+        if (text := session.as_text()) != self._session_text:
+            self._session_text = text
+            self._write(heard, time_s, lambda: self._memory.put(SESSION, text), None)
 
     def _going_back(self, scene: Scene, heard: Heard) -> Sequence[str]:
         """The jobs of this scene that are not ours any more; those that no node could ever take are given back."""
