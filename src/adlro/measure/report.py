@@ -20,7 +20,7 @@ from adlro.measure.statistics import LEVEL, against, fewest_seeds
 MARKS: Final = {
     "different": ("✱", "shown to differ"),
     "no difference shown": ("○", "no difference shown"),
-    "too few seeds": ("?", "too few seeds"),
+    "too few seeds": ("?", "too few seeds to tell"),
 }
 """A mark and its words for each verdict."""
 
