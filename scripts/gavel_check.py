@@ -24,7 +24,7 @@ from adlro.decide.rules import allox, baselines, gavel
 from adlro.ingest.synthetic import generate
 from adlro.ingest.workload_file import load_workload
 from adlro.normalise.pack import pack, pack_jobs
-from adlro.simulate.simulator import Settings, simulate
+from adlro.simulation.simulator import Settings, simulate
 
 MEASURED = 500
 MEAN_GAP_S = 600.0

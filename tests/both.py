@@ -40,8 +40,8 @@ from adlro.core.tables import (
     records,
 )
 from adlro.normalise.pack import pack, pack_disturbances, pack_jobs
-from adlro.simulate.simulator import Outcome, Settings, prepare
-from adlro.simulate.simulator import simulate as simulate_compiled
+from adlro.simulation.simulator import Outcome, Settings, prepare
+from adlro.simulation.simulator import simulate as simulate_compiled
 
 # ---- running ------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from adlro.core.plan import plan_cluster
 from adlro.core.tables import View
 from adlro.decide.catalogue import find_policy
 from adlro.normalise.pack import pack, pack_disturbances, pack_jobs
-from adlro.simulate.simulator import simulate
+from adlro.simulation.simulator import simulate
 
 
 def all_of(view: View) -> dict[str, Any]:

@@ -531,7 +531,7 @@ def test_turns_go_on_while_a_user_has_stopped_the_own_sbatch(monkeypatch: pytest
 def test_a_user_whose_sbatch_hung_waits_before_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     with submitted_as_user(Stopped(late=True), monkeypatch) as (fenced, came):
         pass
-    assert "The job is not in the queue: hand it in again" in str(came[0])
+    assert "The job is not in the queue. Submit it again" in str(came[0])
     with pytest.raises(AccountError, match="hung while Slurm was up"):
         fenced.submit(Submission(Job("any", 1.0, user="ann"), ("true",)))
 
@@ -645,7 +645,7 @@ def test_a_leader_that_loses_its_lock_acts_no_more_and_stands_by(tmp_path: Path)
     daemon, made = made_daemon(leadership=FileLock(lock))
     daemon.tick()
     lock.unlink()
-    with pytest.raises(BackendError, match="leads no longer"):
+    with pytest.raises(BackendError, match="is not the leader any more"):
         daemon.submit(Submission(a_job()))
     other = FileLock(lock)
     assert other.take()

@@ -589,7 +589,7 @@ def test_a_full_disk_is_told_and_when_there_is_room_again_it_goes_on(file: Path)
             store.intend([decision(f"a{written}"), decision(f"b{written}")])
             written += 1
 
-    with pytest.raises(StoreError, match="the disk is full; make room"):
+    with pytest.raises(StoreError, match=r"the disk is full\. Free some space"):
         fill()
     assert len(store.decisions(limit=1000)) == 2 * written, "what failed is not half there"
     with pytest.raises(StoreError):

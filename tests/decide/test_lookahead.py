@@ -30,7 +30,7 @@ from adlro.decide.lookahead import known_jobs, lookahead
 from adlro.decide.lookahead.playing import Trial, World, blank_world, fill
 from adlro.decide.lookahead.ranking import by_runtime
 from adlro.normalise.pack import pack, pack_disturbances, pack_jobs
-from adlro.simulate.simulator import Outcome, simulate
+from adlro.simulation.simulator import Outcome, simulate
 
 ROOT = Path(__file__).parent.parent.parent
 

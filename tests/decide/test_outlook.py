@@ -17,7 +17,7 @@ from adlro.core.tables import FOREVER, NOBODY, START, WAIT, Choice, View
 from adlro.decide.catalogue import find_policy
 from adlro.decide.outlook import HEAD, IDLE, UNWISE, Outlook, is_worth_a_look, look, make_outlook, wisest
 from adlro.normalise.pack import pack, pack_disturbances, pack_jobs
-from adlro.simulate.simulator import Settings, prepare
+from adlro.simulation.simulator import Settings, prepare
 
 V100, T4 = "v100", "t4"
 HALF_T4 = {"any": {V100: 1.0, T4: 0.5}}

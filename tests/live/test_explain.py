@@ -319,7 +319,7 @@ def test_a_start_on_another_day_has_its_date_and_so_has_the_end_of_its_interval(
 @pytest.mark.usefixtures("vienna")
 def test_a_start_in_the_past_is_expected_any_moment_and_one_that_is_not_foreseen_is_said_so() -> None:
     assert in_short("x", Start("a", NOON_S - 9, NOON_S - 5, NOON_S + 5)) == "x; start expected any moment"
-    assert in_short("x") == "x; start not foreseen yet"
+    assert in_short("x") == "x; start not predicted yet"
     assert in_short("x", dominant="never") == "x"
 
 

@@ -1,5 +1,6 @@
 """The guard: whatever a policy does wrong, the fallback decides, the reason is told, and the policy gets its chance."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -265,6 +266,45 @@ def test_a_policy_that_would_have_been_worse_than_the_fallback_is_replaced(monke
     assert orchestrator.state().is_guarded
     compared = [point.fallback_jct_s for point in orchestrator.state().history if point.fallback_jct_s is not None]
     assert compared
+
+
+# ---- waiting until a time ----------------------------------------------------------------------------------------
+
+
+def test_a_policy_that_waits_until_a_time_is_not_asked_before_unless_something_changes() -> None:
+    asked: list[float] = []
+
+    def patient(view: View) -> Choice:
+        asked.append(float(view.clock[0].now))
+        return wait_until(100.0)
+
+    guarded = Guarded(plain("patient", patient), find_policy("fcfs"))
+    decided = guarded.decide(scene_at(0.0, waiting("a")))
+    assert (decided.until_s, asked) == (EPOCH_S + 100.0, [0.0])
+    assert guarded.decide(scene_at(50.0, waiting("a"))).until_s == EPOCH_S + 100.0
+    assert asked == [0.0]
+    guarded.decide(scene_at(60.0, waiting("a"), waiting("b", at_s=55.0)))
+    assert asked == [0.0, 60.0]
+    guarded.decide(scene_at(100.0, waiting("a"), waiting("b", at_s=55.0)))
+    assert asked == [0.0, 60.0, 100.0]
+
+
+def test_a_policy_that_names_no_time_is_asked_in_every_turn() -> None:
+    asked: list[float] = []
+
+    def waits(view: View) -> Choice:
+        asked.append(float(view.clock[0].now))
+        return wait_until()
+
+    guarded = Guarded(plain("waits", waits), find_policy("fcfs"))
+    for time_s in (0.0, 1.0, 2.0):
+        assert guarded.decide(scene_at(time_s, waiting("a"))).until_s == math.inf
+    assert asked == [0.0, 1.0, 2.0]
+
+
+def scene_at(time_s: float, *jobs: LiveJob) -> Scene:
+    """A scene at this time."""
+    return scene_of(*jobs, at_s=time_s)
 
 
 # ---- starvation --------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from adlro.normalise.pack import pack
 from adlro.predict.expected import NO_LIMIT_S
 from adlro.predict.following import UNKNOWN_S, seconds_of, traits_of, untold
 from adlro.predict.online import LIMIT, Predicting
-from adlro.simulate.simulator import Outcome, Settings, simulate
+from adlro.simulation.simulator import Outcome, Settings, simulate
 
 PLAN = plan_cluster(load_cluster("paper16"))
 NOTHING = Settings()

@@ -17,7 +17,7 @@ from adlro.ingest.traces.windows import cut
 from adlro.normalise.pack import pack
 from adlro.predict.following import as_they_came, seconds_of, traits_of, untold
 from adlro.predict.online import Predicting
-from adlro.simulate.simulator import simulate
+from adlro.simulation.simulator import simulate
 
 PLAN = plan_cluster(load_cluster("paper16"))
 ROOT = Path(__file__).parent.parent.parent

@@ -82,7 +82,7 @@ def make_app(
     app = FastAPI(
         title="ADLRO",
         version=__version__,
-        summary="A scheduler for clusters whose GPUs differ: its cluster, its jobs, its decisions and their reasons.",
+        summary="A scheduler for clusters with different GPU models: cluster, jobs, decisions and their reasons.",
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
@@ -126,10 +126,10 @@ def add_events(app: FastAPI, kit: Kit) -> None:
         asked: Annotated[EventsAsked, Query()],
         last_event_id: Annotated[EventNumber | None, Header(json_schema_extra=one_of_them)] = None,
     ) -> Response:
-        """Events with a number, from the next one on or from the one after `Last-Event-ID` (or `after`)."""
+        """Numbered events, from the next one on, or from the one after `Last-Event-ID` (or `after`)."""
         if kit.listeners.count >= kit.settings.most_streams:
             raise refused(
-                503, "too many listen", V1 + "/events", f"{kit.settings.most_streams} at most", "Come back later.",
+                503, "too many streams", V1 + "/events", f"{kit.settings.most_streams} at most", "Try again later.",
                 {"Retry-After": "30"},
             )  # fmt: skip
         eyes = kit_eyes(kit, request)
@@ -159,7 +159,7 @@ def add_probes(app: FastAPI, kit: Kit, metrics: Callable[[], bytes | str] | None
         tags=["probes"],
     )
     async def get_ready(request: Request) -> Response:
-        """Whether the latest tick is recent and whole."""
+        """Whether the latest turn is recent and complete."""
         ready, why = kit.service.is_ready()
         told = why if request.scope[WHO] else "" if ready else reason_for_all(why)
         return in_json({"ready": ready, "why": told}, 200 if ready else 503)
@@ -170,7 +170,7 @@ def add_probes(app: FastAPI, kit: Kit, metrics: Callable[[], bytes | str] | None
 
     @app.get("/metrics", response_class=Response, responses=errors(404) | described, tags=["probes"])
     async def get_metrics() -> Response:
-        """The figures of the daemon, of the cluster and of this API."""
+        """Metrics of the daemon, the cluster and this API, for Prometheus."""
         if metrics is None:
             raise refused(404, "this daemon has no metrics", "/metrics")
         page = await to_thread.run_sync(metrics)

@@ -128,7 +128,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
         title=app.title,
         version=app.version,
         summary=app.summary,
-        description="Times are seconds, moments seconds since 1970 by the cluster's clock; null is not known.",
+        description="Durations are in seconds, times are seconds since 1970 by the cluster's clock; null: unknown.",
         routes=app.routes,
     )
     document.setdefault("components", {})["securitySchemes"] = {

@@ -57,7 +57,7 @@ def add_doing(app: FastAPI, kit: Kit) -> None:
     async def submit_job(
         request: Request, asked: Annotated[NothingAsked, Query()], given: Annotated[SubmissionIn, FromBody()]
     ) -> Response:
-        """Hand a job in. It belongs to the token's name; an operator may name another."""
+        """Submit a job. It belongs to the token's name; an operator may name another user."""
         who = who_of(request)
         now = await picture(kit)
         user = owner(given, who)
@@ -79,7 +79,7 @@ def add_doing(app: FastAPI, kit: Kit) -> None:
     async def cancel_job(
         request: Request, id: Annotated[JobId, Path()], asked: Annotated[NothingAsked, Query()]
     ) -> Response:
-        """End a job of one's own, whether it waits or runs; an operator, any."""
+        """Cancel a job, waiting or running: one of your own, or any as an operator."""
         who = who_of(request)
         live = await to_thread.run_sync(kit.service.job, id)  # the newest there is: it may have ended just now
         if live is None:
@@ -103,7 +103,7 @@ def add_doing(app: FastAPI, kit: Kit) -> None:
     async def ask_what_if(
         request: Request, asked: Annotated[NothingAsked, Query()], given: Annotated[WhatIfIn, FromBody()]
     ) -> Response:
-        """What would come of more jobs, of other nodes or of another policy, played forward from now."""
+        """Simulate from now on what more jobs, other nodes or another policy would change."""
         who = who_of(request)
         now = (await picture(kit)).state.snapshot.time_s
         jobs = tuple(submission_of(fitting(one), owner(one, who), now) for one in given.jobs)
@@ -113,7 +113,14 @@ def add_doing(app: FastAPI, kit: Kit) -> None:
 
         def answer() -> Foreseen:
             if not kit.questions.acquire(timeout=QUESTION_WAIT_S):
-                raise refused(503, "others are asking", "", "", "Ask again in a few seconds.", {"Retry-After": "2"})
+                raise refused(
+                    503,
+                    "other requests of this kind are running",
+                    "",
+                    "",
+                    "Ask again in a few seconds.",
+                    {"Retry-After": "2"},
+                )
             try:
                 return kit.service.what_if(question)
             finally:
@@ -131,7 +138,7 @@ def add_doing(app: FastAPI, kit: Kit) -> None:
     async def use_policy(
         request: Request, asked: Annotated[NothingAsked, Query()], given: Annotated[PolicyIn, FromBody()]
     ) -> Response:
-        """Decide with a policy of the catalogue from the next tick on."""
+        """Use a policy of the catalogue from the next turn on."""
         await to_thread.run_sync(check_policy, given.name, kit.policies)
         await to_thread.run_sync(kit.service.use_policy, given.name)
         now = await picture(kit)

@@ -90,7 +90,7 @@ def add_past(app: FastAPI, kit: Kit) -> None:
     async def get_output(
         request: Request, id: Annotated[JobId, Path()], asked: Annotated[NothingAsked, Query()]
     ) -> Response:
-        """The end of what a job wrote, for its user and for operators, where the back end keeps it."""
+        """The end of a job's output, for its user and for operators, if the back end keeps it."""
         live = await find_job(kit, id)
         who = who_of(request)  # not what he sees: a site that shows everybody's jobs does not show their output
         if who.role != "operator" and not (who.role == "user" and live.job.user == who.name):

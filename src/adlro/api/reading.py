@@ -51,13 +51,13 @@ def add_reading(app: FastAPI, kit: Kit) -> None:
 
     @app.get(f"{V1}/state", response_model=StateOut, responses=errors(422, 503) | UNCHANGED, tags=["cluster"])
     async def get_state(request: Request, asked: Annotated[StateAsked, Query()]) -> Response:
-        """All that a screen shows, in one answer."""
+        """Everything that the dashboard shows, in one answer."""
         eyes = kit_eyes(kit, request)
         return await kept(kit, request, lambda now: state_shown(now, eyes, asked.waiting, asked.ended))
 
     @app.get(f"{V1}/cluster", response_model=ClusterOut, responses=errors(422, 503) | UNCHANGED, tags=["cluster"])
     async def get_cluster(request: Request, asked: Annotated[NothingAsked, Query()]) -> Response:
-        """Nodes and GPUs, who runs on each, and their telemetry."""
+        """Nodes and GPUs, the jobs on each, and telemetry."""
         eyes = kit_eyes(kit, request)
         return await kept(kit, request, lambda now: cluster_shown(now, eyes))
 
@@ -108,7 +108,7 @@ def add_reading(app: FastAPI, kit: Kit) -> None:
 
     @app.get(f"{V1}/decisions", response_model=DecisionsOut, responses=errors(422, 503) | UNCHANGED, tags=["decisions"])
     async def list_decisions(request: Request, asked: Annotated[DecisionsAsked, Query()]) -> Response:
-        """Choices with their reasons, the alternatives and the past jobs that each is like; the latest first."""
+        """Decisions with their reasons, alternatives and similar past jobs; the latest first."""
         eyes = kit_eyes(kit, request)
 
         def answer(now: Picture) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def add_reading(app: FastAPI, kit: Kit) -> None:
 
     @app.get(f"{V1}/alarms", response_model=AlarmsOut, responses=errors(422, 503) | UNCHANGED, tags=["cluster"])
     async def list_alarms(request: Request, asked: Annotated[LatestAsked, Query()]) -> Response:
-        """What an operator should know, the latest last."""
+        """Alarms, the latest last."""
         eyes = kit_eyes(kit, request)
         return await kept(
             kit,
@@ -137,12 +137,12 @@ def add_reading(app: FastAPI, kit: Kit) -> None:
 
     @app.get(f"{V1}/drifts", response_model=DriftsOut, responses=errors(422, 503) | UNCHANGED, tags=["cluster"])
     async def list_drifts(request: Request, asked: Annotated[NothingAsked, Query()]) -> Response:
-        """Speeds that are not what they were thought to be."""
+        """Speeds that differ from the speed table."""
         return await kept(kit, request, lambda now: {"drifts": now.state.drifts})
 
     @app.get(f"{V1}/me", response_model=MeOut, responses=errors(422), tags=["cluster"])
     async def get_me(request: Request, asked: Annotated[NothingAsked, Query()]) -> Response:
-        """Who you are to the daemon, and whose jobs you see whole."""
+        """Your name and role, and whose jobs you see in full."""
         who = who_of(request)
         eyes = kit_eyes(kit, request)
         sees = "all" if eyes.all else "own" if eyes.name else "none"

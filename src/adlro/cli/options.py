@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
@@ -11,9 +11,10 @@ import typer
 from adlro.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from adlro.experiment.public import TraceJobs
     from adlro.ingest.traces.tabulate import TraceOptions
 
-WORLD: Final = "The world"
+WORLD: Final = "Conditions"
 TRACE: Final = "Traces (docs/traces.md)"
 
 
@@ -32,7 +33,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
             default = inspect.Parameter.empty if each.default is MISSING else each.default
             shown.append(
                 inspect.Parameter(
-                    each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kinds[each.name]
+                    each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=flag(each, kinds[each.name])
                 )
             )
         taken[name] = (record, [each.name for each in fields(record)])
@@ -49,75 +50,24 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     return gathered
 
 
-@dataclass(frozen=True, slots=True)
-class World:
-    """What policies are put to, besides the jobs."""
-
-    load: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X",
-            help="Jobs come so fast that the GPUs could do them in X of the time. Default: as the workload says.",
-            rich_help_panel=WORLD,
-        ),
-    ] = None
-    estimates: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SOURCE",
-            help="What policies are told of the work: oracle (the truth), user (the limit that was requested), "
-            "noisy:SIGMA (the truth with a log-normal error), or predicted (from jobs that have ended in the run). "
-            "Default: as the workload says.",
-            rich_help_panel=WORLD,
-        ),
-    ] = None
-    restart_s: Annotated[
-        float,
-        typer.Option(
-            metavar="S", help="Seconds that a job loses each time it is started again.", rich_help_panel=WORLD
-        ),
-    ] = 30.0
-    kill_at_limit: Annotated[
-        bool, typer.Option("--kill-at-limit", help="End jobs that reach their walltime limit.", rich_help_panel=WORLD)
-    ] = False
-    queue_window: Annotated[
-        int,
-        typer.Option(metavar="N", min=0, help="Policies see so many jobs of the queue; 0: all.", rich_help_panel=WORLD),
-    ] = 0
-    mtbf_h: Annotated[
-        float | None,
-        typer.Option(
-            metavar="H", help="Nodes fail, after so many hours on average. Default: never.", rich_help_panel=WORLD
-        ),
-    ] = None
-    repair_h: Annotated[
-        float,
-        typer.Option(metavar="H", help="A failed node is back after so many hours on average.", rich_help_panel=WORLD),
-    ] = 4.0
-    wear_per_day: Annotated[
-        float,
-        typer.Option(
-            metavar="X", help="GPUs lose this share of their speed in a day, on average.", rich_help_panel=WORLD
-        ),
-    ] = 0.0
-    disturbances: Annotated[
-        str | None,
-        typer.Option(
-            help="A list of failures and changes of speed: docs/workloads.md.", metavar="FILE", rich_help_panel=WORLD
-        ),
-    ] = None
+def flag(each: "Field[Any]", kind: Any) -> Any:
+    """The type of a field with its flag; a field that says its flag itself stays as it is."""
+    if "help" not in each.metadata:
+        return kind
+    names = [f"--{each.name.replace('_', '-')}"] if kind is bool else []
+    return Annotated[kind, typer.Option(*names, rich_help_panel=WORLD, **each.metadata)]
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a trace is read, but for its estimates."""
+    """How a trace is read, except for its estimates."""
 
     format_name: Annotated[
         str | None,
         typer.Option(
             "--format",
             metavar="NAME",
-            help="Its format (adlro trace formats). Default: recognised by content.",
+            help="Format of the trace (adlro trace formats). Default: recognised by content.",
             rich_help_panel=TRACE,
         ),
     ] = None
@@ -125,8 +75,8 @@ class Reading:
         str | None,
         typer.Option(
             metavar="RULE",
-            help="uniform, hash:sia, hash:gavel, the name of a family, column:NAME, or a map of a column's values "
-            "that ends in .toml. Default: those of the trace, else uniform.",
+            help="How jobs get their family: uniform, hash:sia, hash:gavel, the name of one family, column:NAME, or a "
+            "TOML file that maps the values of a column. Default: as in the trace, else uniform.",
             rich_help_panel=TRACE,
         ),
     ] = None
@@ -134,31 +84,38 @@ class Reading:
         str | None,
         typer.Option(
             metavar="WHAT=X",
-            help="GPUs for one processor of a trace that counts processors, as in processors=0.125.",
+            help="For a trace that counts processors or nodes: GPUs for each of them, as in processors=0.125.",
             rich_help_panel=TRACE,
         ),
     ] = None
     skip_bad_rows: Annotated[
         bool,
-        typer.Option("--skip-bad-rows", help="Go on when more than 5 % of the rows are wrong.", rich_help_panel=TRACE),
+        typer.Option(
+            "--skip-bad-rows", help="Skip bad rows, even if more than 5 % of the rows are bad.", rich_help_panel=TRACE
+        ),
     ] = False
     scale_load: Annotated[
-        float, typer.Option(metavar="X", help="Jobs come so many times as fast.", rich_help_panel=TRACE)
+        float, typer.Option(metavar="X", help="Jobs arrive X times as fast.", rich_help_panel=TRACE)
     ] = 1.0
     window: Annotated[
         str | None,
         typer.Option(
             metavar="FROM:TO",
-            help="Only jobs submitted in these hours, or shares of the span as in 0.25:0.5.",
+            help="Only jobs submitted in these hours after the first job, or fractions of the span, as in 0.25:0.5.",
             rich_help_panel=TRACE,
         ),
     ] = None
     sample: Annotated[
-        float, typer.Option(metavar="SHARE", help="Only this share of the jobs, by chance.", rich_help_panel=TRACE)
+        float,
+        typer.Option(
+            metavar="SHARE",
+            help="Keep only this fraction of the jobs, chosen at random (always the same ones).",
+            rich_help_panel=TRACE,
+        ),
     ] = 1.0
 
     def options(self, estimates: str | None = None) -> "TraceOptions":
-        """The same as the readers want it."""
+        """The same as the readers' record."""
         from adlro.ingest.traces.tabulate import TraceOptions
 
         return TraceOptions(
@@ -166,6 +123,12 @@ class Reading:
             gpus_per_unit=gpus_per_unit(self.unit), skip_bad_rows=self.skip_bad_rows, scale_load=self.scale_load,
             window=self.window, sample=self.sample,
         )  # fmt: skip
+
+    def jobs(self, workload: str) -> "TraceJobs":
+        """The jobs of a workload or a trace, read in this way."""
+        from adlro.experiment.public import TraceJobs
+
+        return TraceJobs(workload, self.options())
 
 
 Windows = Annotated[
@@ -175,7 +138,7 @@ Windows = Annotated[
         metavar="N",
         min=1,
         max=100_000,
-        help="Cut it into so many windows of as many jobs each, which take the place of seeds.",
+        help="Cut the trace into N windows with equal numbers of jobs, which take the place of seeds.",
         rich_help_panel=TRACE,
     ),
 ]
@@ -191,5 +154,7 @@ def gpus_per_unit(text: str | None) -> float:
     except ValueError:
         value = 0.0
     if what not in ("processors", "nodes") or not value > 0:
-        raise UsageError(f"--unit is {text!r}; expected processors=X with X GPUs for each, as in processors=0.125.")
+        raise UsageError(
+            f"--unit is {text!r}; expected processors=X or nodes=X, with X GPUs for each, as in processors=0.125."
+        )
     return value

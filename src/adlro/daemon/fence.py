@@ -126,4 +126,4 @@ class Fenced:
 
     def _check(self) -> None:
         if not self._leadership.holds():
-            raise BackendError("this daemon leads no longer: another one decides for the cluster.")
+            raise BackendError("this daemon is not the leader any more: another one decides for the cluster.")

@@ -145,8 +145,8 @@ def answering(daemon: Daemon, config: Config) -> Iterator[str]:
     listener = _bound(settings.host, settings.port)
     if listener is None and not is_led(config):
         raise ConfigError(
-            f"the API cannot answer on {settings.host}:{settings.port}: another program does. Choose another port with "
-            "--port N, or any with --port 0."
+            f"the API cannot listen on {settings.host}:{settings.port}: another program uses it. Choose another port "
+            "with --port N, or any free one with --port 0."
         )
 
     host = ApiHost(
@@ -188,7 +188,7 @@ def _bound(host: str, port: int) -> socket.socket | None:
         if error.errno == errno.EADDRINUSE:
             return None
         raise ConfigError(
-            f"the API cannot answer on {host}:{port}: {error.strerror}. See [api] host and port."
+            f"the API cannot listen on {host}:{port}: {error.strerror}. Check host and port of [api]."
         ) from None
 
 

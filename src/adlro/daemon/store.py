@@ -67,13 +67,13 @@ def sqlite_path(url: str) -> Path | None:
     scheme, colon, rest = url.partition(":")
     if not colon or scheme != "sqlite":
         if re.match(r"[a-z][a-z0-9+]+:", url):
-            raise StoreError(f"no store of the kind '{scheme}:'; expected sqlite:PATH or postgresql://HOST/NAME.")
+            raise StoreError(f"the store '{scheme}:' is not supported; expected sqlite:PATH or postgresql://HOST/NAME.")
         rest = url
     if rest == IN_MEMORY:
         return None
     rest = rest.removeprefix("//") if rest.startswith("///") else rest
     if not rest or rest.startswith("//"):
-        raise StoreError(f"'{url}' names no file; expected sqlite:PATH, as in sqlite:/var/lib/adlro/adlro.db.")
+        raise StoreError(f"'{url}' has no path; expected sqlite:PATH, as in sqlite:/var/lib/adlro/adlro.db.")
     return Path(rest).expanduser()
 
 

@@ -72,8 +72,8 @@ def migrate(connection: Connection, last: int | None = None) -> None:
         version = int(connection.rows("SELECT version FROM schema_version")[0][0]) if "schema_version" in there else 0
         if version > known:
             raise StoreError(
-                f"{connection.path}: a newer adlro has written it (version {version} of its tables, this one knows "
-                f"{known}). Install that adlro, or name another store."
+                f"{connection.path}: it was written by a newer adlro (version {version} of its tables; this one knows "
+                f"{known}). Upgrade adlro, or use another store."
             )
         if "schema_version" not in there:
             connection.rows("CREATE TABLE schema_version (version INTEGER NOT NULL)")

@@ -166,7 +166,8 @@ def daemon_steps(policies: Sequence[str]) -> Iterator[Step]:
 
 def comparison_steps(policies: Sequence[str]) -> Iterator[Step]:
     """Everything that `adlro compare` needs with these policies."""
-    from adlro.experiment import load_scenario, warm_up
+    from adlro.experiment.compare import warm_up
+    from adlro.experiment.scenario import load_scenario
 
     scenario = load_scenario("paper16", "paper")
     for name in policies:

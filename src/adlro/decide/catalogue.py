@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import inspect
 import math
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -31,6 +32,9 @@ MODULES = (baselines, reserving, outlook, preemptive, gavel, allox, lookahead, g
 """Adding a policy: its function and its Policy in a module, and the module here."""
 
 LONGEST_REASON: Final = 160
+
+COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+"""What a terminal reads as colours."""
 
 CHECKPOINT: Final = ".safetensors"
 """How the name of a checkpoint ends."""
@@ -76,7 +80,7 @@ def load_policy(where: str) -> Policy:
     if not path.is_file():
         raise CatalogueError(f"{path_text}: no such file; expected path.py:NAME, a function in a Python file.")
     if not name:
-        raise CatalogueError(f"{path_text}: which function? Write {path_text}:NAME.")
+        raise CatalogueError(f"{path_text}: the name of a function is missing; expected {path_text}:NAME.")
     module = run_file(path)
     thing = getattr(module, name, None)
     if isinstance(thing, Policy):
@@ -84,6 +88,14 @@ def load_policy(where: str) -> Policy:
     if not callable(thing):
         names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise CatalogueError(f"{path_text}: no function {name!r}.{nearest(name, names)}")
+    return policy_of(thing, name, where)
+
+
+def policy_of(thing: Callable[..., Any], name: str, where: str) -> Policy:
+    """The policy of a function: `choose(view)` or `score(job, site, pair, now)`, compiled or plain.
+
+    `where` says in error messages which function it is.
+    """
     plain = getattr(thing, "py_func", thing)
     summary = (inspect.getdoc(plain) or "a policy of your own").splitlines()[0]
     parameters = len(inspect.signature(plain).parameters)
@@ -96,7 +108,8 @@ def load_policy(where: str) -> Policy:
         build = compiled_choose if parameters == 1 else compiled_score
         return Policy(name, summary, choose=compiled_now(where, lambda allocating: build(thing, allocating)))
     choose = thing if parameters == 1 else plain_score(where, thing)
-    return Policy(name, summary, make=lambda view, seed: guarded(where, choose))
+    file = getattr(getattr(plain, "__code__", None), "co_filename", "")
+    return Policy(name, summary, make=lambda view, seed: guarded(where, Path(file), choose))
 
 
 def run_file(path: Path) -> ModuleType:
@@ -162,9 +175,10 @@ def compiled_now(where: str, build: Callable[[bool], Choose]) -> Choose:
     except Exception as error:
         # Numba first names the pass in which it failed, once for each function on the way; then the reason, with all
         # types in full.
-        lines = [line for line in str(error).splitlines() if not line.startswith("Failed in nopython mode")]
+        text = COLOURS.sub("", str(error))  # Numba colours its errors if colorama is installed
+        lines = [line for line in text.splitlines() if not line.startswith("Failed in nopython mode")]
         said = f"{type(error).__name__}: {lines[0] if lines else ''}"[:LONGEST_REASON]
-        raise PolicyError(f"{where} cannot be compiled: {said}. Without @compiled it runs as plain Python.") from error
+        raise PolicyError(f"{where} cannot be compiled: {said}. Remove @compiled to run it as plain Python.") from error
     return choose
 
 
@@ -179,7 +193,9 @@ def plain_score(where: str, score: Callable[..., float]) -> Choose:
             home = bool(view.home[view.jobs[j].kind, view.sites[s].form])
             value: Any = score(view.jobs[j], view.sites[s], Pair(runtime_s, best_s, leftover, home), now)
             if not isinstance(value, int | float | np.number) or math.isnan(value):
-                raise PolicyError(f"{where} answered {value!r} as a score; expected a number, or NEVER to rather wait.")
+                raise PolicyError(
+                    f"{where} answered {value!r} as a score; expected a number, or NEVER to wait instead."
+                )
             if value > best:
                 best, chosen = float(value), (j, s)
         return waiting() if chosen is None else starting(*chosen)
@@ -187,9 +203,8 @@ def plain_score(where: str, score: Callable[..., float]) -> Choose:
     return choose
 
 
-def guarded(where: str, choose: Choose) -> Choose:
-    """The same plain policy, whose mistakes are told as the user's mistakes."""
-    path = Path(where.partition(":")[0])
+def guarded(where: str, path: Path, choose: Choose) -> Choose:
+    """The same plain policy, whose mistakes are told as the user's mistakes, with the line of the user's file."""
 
     def ask(view: View) -> Choice:
         try:

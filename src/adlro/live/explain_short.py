@@ -35,7 +35,7 @@ def one_line(what: str, then: str = "") -> str:
 def when_in_short(start: Start | None, now_s: float) -> str:
     """A predicted start with its interval, as in: start about 14:20 (13:50-16:10) CET."""
     if start is None or start.middle_s is None:
-        return "start not foreseen yet"
+        return "start not predicted yet"
     if start.middle_s <= now_s:
         return "start expected any moment"
     text = f"start about {day(start.middle_s, now_s)}{clock(start.middle_s)}"

@@ -7,7 +7,8 @@ from adlro.backends.shadow.record import Record
 from adlro.core.copying import copied
 from adlro.core.ports import JobState, LiveJob, Part
 from adlro.decide.catalogue import find_policy
-from adlro.experiment import draw, load_scenario, play_out
+from adlro.experiment.instance import draw, play_out
+from adlro.experiment.scenario import load_scenario
 from adlro.measure.events import stretches
 from adlro.normalise.pack import unpack_job
 

@@ -8,7 +8,7 @@ import pytest
 from adlro.catalogue.clusters import load_cluster
 from adlro.catalogue.speeds import speed_of
 from adlro.core.plan import plan_cluster
-from adlro.experiment import read_trace
+from adlro.experiment.traces import read_trace
 from adlro.ingest.traces.tabulate import TraceOptions
 from adlro.normalise.pack import pack
 

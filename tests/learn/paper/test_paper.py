@@ -36,7 +36,7 @@ from adlro.learn.paper.network import NEVER, PaperNetwork, paper_network_of, pap
 from adlro.learn.worlds.draw import World, make_world, stack
 from adlro.learn.worlds.envs import Draw
 from adlro.normalise.pack import pack, pack_jobs
-from adlro.simulate.simulator import Settings, simulate
+from adlro.simulation.simulator import Settings, simulate
 
 FAMILIES = ("same", "ada", "bell")
 CALM = Draw(0.6, 1.2, 10, 0.3, 0.0, 0.2, 0.0, False)

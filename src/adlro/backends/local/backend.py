@@ -355,7 +355,7 @@ class Local:
         except FileExistsError:
             found = path.lstat() if self._mode == OPEN_FOLDER else path.stat()
             if not stat.S_ISDIR(found.st_mode):
-                raise NotADirectoryError(errno.ENOTDIR, "it is no folder", str(path)) from None
+                raise NotADirectoryError(errno.ENOTDIR, "it is not a folder", str(path)) from None
             if self._mode == OPEN_FOLDER and (found.st_uid != os.geteuid() or found.st_mode & 0o022):
                 raise BackendError(
                     f"others may change {path}, and jobs run as their users. Name a folder in [local] that belongs to "

@@ -149,7 +149,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise BackendError(f"{path}: this is not what was written there. Move the folder of that job away.")
+        raise BackendError(f"{path}: its content was changed. Move the folder of that job away.")
     return found
 
 

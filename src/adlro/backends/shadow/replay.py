@@ -18,7 +18,7 @@ from adlro.core.engine import Truth
 from adlro.core.policy import Policy, starting, waiting
 from adlro.core.rules import fits
 from adlro.core.tables import DONE, QUEUED, START, STARTED, Choice, Floats, View
-from adlro.simulate.simulator import Settings, prepare
+from adlro.simulation.simulator import Settings, prepare
 
 HAPPENED: Final = "as it happened"
 

@@ -18,7 +18,7 @@ from adlro.core.plan import Plan, plan_cluster
 from adlro.core.ports import ENDED, JobState, LiveJob
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Job
 from adlro.core.tables import NOBODY, REFUSED, Floats, Ints, Jobs, View
-from adlro.experiment import named_as_in
+from adlro.experiment.scenario import named_as_in
 from adlro.normalise.pack import pack, pack_jobs
 from adlro.predict.following import P50, as_they_came, traits_of
 from adlro.predict.habits import Habits

@@ -25,7 +25,7 @@ def parsed(text: str, where: str) -> Any:
 def without_errors(answer: Any, where: str) -> dict[str, Any]:
     """Slurm's JSON, if it reports no errors: with its controller down it exits with 0 and an empty list."""
     if not isinstance(answer, dict):
-        raise TelemetryError(f"{where}: this JSON is no object; expected an answer of Slurm.")
+        raise TelemetryError(f"{where}: this JSON is not an object; expected an answer of Slurm.")
     errors = answer.get("errors")
     if errors:
         first = errors[0] if isinstance(errors, list) else errors

@@ -214,13 +214,13 @@ class Slurm:
         job = submission.job
         if self._handing.as_whom == "nobody":
             raise BackendError(
-                "this daemon hands no jobs in to Slurm: use sbatch, or set submit_as of [slurm] to 'self' or 'user'."
+                "this daemon does not submit jobs to Slurm. Use sbatch, or set [slurm] submit_as to 'self' or 'user'."
             )
         account = self._account_of(job.user)
         if not submission.command:
             raise BackendError("a job for Slurm needs a command.")
         if job.share != WHOLE_GPU:
-            raise BackendError("Slurm gives out whole GPUs only; ask for one.")
+            raise BackendError("Slurm allocates whole GPUs only. Ask for a whole one.")
         token = secrets.token_hex(8)
         snapshot = self._snapshot or self.read()
         wish = {
@@ -246,7 +246,9 @@ class Slurm:
             return None
         account = account_of(user, self._handing.min_uid)
         if self._commands is None:  # slurmrestd runs jobs as the owner of our token
-            raise AccountError("a job can be submitted as its user with Slurm's commands only, and they are off.")
+            raise AccountError(
+                "jobs can be submitted as their user only with Slurm's commands. Set command_line = true in [slurm]."
+            )
         if (wait_s := self._barred.get(account.uid, 0.0) - time.monotonic()) > 0:
             raise AccountError(
                 f"the last sbatch of {user!r} hung while Slurm was up. Find out why, and try again in {wait_s:.0f} s."
@@ -303,7 +305,7 @@ class Slurm:
         if live.state is not JobState.WAITING or not live.managed:
             raise NotNowError(f"it is {live.state}" if live.managed else "it is not ours to place")
         if sum(part.count for part in order.parts) != live.job.gpus:
-            raise NotNowError(f"it asks for {live.job.gpus} GPUs, and the order has others")
+            raise NotNowError(f"it asks for {live.job.gpus} GPUs, and the order has another number")
         gres, words, said = self._request(told, order.parts)
         words |= {"decision": order.decision, "held": "", "restarts": str(told.restarts)}
         words |= {"submit": f"{live.job.submit_s:.0f}"}
@@ -346,7 +348,7 @@ class Slurm:
             if kind := self._reader.type_of(first.node, first.model):
                 return f"gpu:{kind}:{first.count}"
         elif len(counts) > 1:
-            raise NotNowError("it asks for the same number of GPUs on each node, and the order has others")
+            raise NotNowError("it asks for the same number of GPUs on each node, and the order does not")
         asked_each = f"gpu:{first.count}"
         return None if told.asked.rpartition(":")[2] == str(first.count) else asked_each
 
@@ -354,7 +356,7 @@ class Slurm:
         """Put a job back so that it waits again."""
         commands = self._commands
         if commands is None:
-            raise NotNowError("putting a job back needs the command line, which was not given")
+            raise NotNowError("stopping a job needs Slurm's commands, which are switched off (command_line)")
         marked, held = told.comment(held="yes"), told.comment(decision="", placed="", held="yes")
         if told.is_pending and not told.is_held:  # let go to a place, and it has not begun
             self._say(lambda _: commands.withdraw(told.live.id, marked, held), commands)
@@ -364,7 +366,7 @@ class Slurm:
         if told.live.state is not JobState.RUNNING or not told.live.managed:
             raise NotNowError(f"it is {told.live.state}" if told.live.managed else "it is not ours to stop")
         if not told.may_requeue:
-            raise NotNowError("it was handed in with --no-requeue")
+            raise NotNowError("it was submitted with --no-requeue")
         again = told.comment(held="yes")
         proof = told.admin_comment(submit=f"{told.live.job.submit_s:.0f}")
         self._say(lambda _: commands.put_back(told.live.id, again, proof), commands)
@@ -379,7 +381,7 @@ class Slurm:
                 return self._say(say, way)
             except BackendError as error:
                 gone = gone or error
-        raise gone or BackendError("there is no way to tell Slurm anything: neither slurmrestd nor its commands.")
+        raise gone or BackendError("Slurm cannot be reached: neither slurmrestd nor its commands can be used.")
 
     def _say(self, say: Callable[[Way], None], way: Way) -> None:
         """Say it over one way; a refusal that tells nothing may mean that there is nobody to refuse."""
@@ -387,7 +389,7 @@ class Slurm:
             say(way)
         except RefusedError as no:
             if SAYS_NOTHING in str(no) and not way.is_up():
-                raise BackendError("the slurm controller does not answer: is slurmctld running?") from None
+                raise BackendError("slurmctld does not answer. Is it running?") from None
             raise
 
     def _ways(self) -> list[Way]:
@@ -411,7 +413,7 @@ class Slurm:
                 raise BackendError(f"Slurm does not take the job: {said}.") from None
             except BackendError as error:
                 return self._found(token, None, error)
-        raise BackendError("there is no way to tell Slurm anything: neither slurmrestd nor its commands.")
+        raise BackendError("Slurm cannot be reached: neither slurmrestd nor its commands can be used.")
 
     def _hand_in_as_user(
         self, script: str, wish: Mapping[str, Any], name: str, token: str, alone: AbstractContextManager[object]
@@ -437,7 +439,7 @@ class Slurm:
         for told in self._reader.all_told():
             if told.words.get("token") == token and (account is None or told.live.job.user == account.name):
                 return told.live.id
-        raise BackendError(f"{error} The job is not in the queue: hand it in again.")
+        raise BackendError(f"{error} The job is not in the queue. Submit it again.")
 
 
 def most_on_a_node(snapshot: Snapshot) -> int:
@@ -449,7 +451,7 @@ def script_of(submission: Submission, first: Sequence[str] = ()) -> str:
     """The script of a job: its words are quoted, so that each is what it was. `first` are lines before its own."""
     names = [name for name in submission.environment if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)]
     if odd := set(submission.environment) - set(names):
-        raise BackendError(f"'{sorted(odd)[0]}' is no name of a variable.")
+        raise BackendError(f"'{sorted(odd)[0]}' is not a name of an environment variable.")
     if any("\0" in word for word in (*submission.command, *submission.environment.values())):
         raise BackendError("a command cannot have a zero byte in it.")
     exports = {"PATH": PATH, **submission.environment}

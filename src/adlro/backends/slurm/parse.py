@@ -160,7 +160,7 @@ def _node_of_block(block: str, where: str) -> SlurmNode:
     except (KeyError, ValueError) as error:
         name = values.get("NodeName", "?")
         raise TelemetryError(
-            f"{where}: node '{name}' lacks a good {error}; expected the output of 'scontrol show node'."
+            f"{where}: node '{name}' has no valid {error}; expected the output of 'scontrol show node'."
         ) from None
 
 

@@ -82,7 +82,7 @@ def jobs_in(answer: Any, where: str) -> list[SlurmJob]:
     """The jobs in an answer of `squeue --json`, `scontrol show jobs --json` or slurmrestd."""
     jobs = without_errors(answer, where).get("jobs")
     if number_in(answer.get("last_update")) == 0:
-        raise TelemetryError(f"{where}: Slurm tells no jobs and no time at which it looked. Is slurmctld running?")
+        raise TelemetryError(f"{where}: Slurm reports no jobs and no time of the reading. Is slurmctld running?")
     if not isinstance(jobs, list) or not all(isinstance(job, dict) for job in jobs):
         raise TelemetryError(f"{where}: no 'jobs' in this JSON; expected 'squeue --json'.")
     return [_job_of_json(job) for job in jobs]

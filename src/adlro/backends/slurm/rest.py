@@ -96,8 +96,8 @@ class Rest:
                 raise self._silent(error) from None
         if status == http.HTTPStatus.UNAUTHORIZED:
             raise BackendError(
-                f"slurmrestd at {self.address} does not let us in (401). Over a socket it must run as the same user; "
-                "over TCP it wants a token of 'scontrol token'."
+                f"slurmrestd at {self.address} refuses access (401). Over a socket it must run as the same user; "
+                "over TCP it needs a token of 'scontrol token'."
             )
         if status == http.HTTPStatus.NOT_MODIFIED:
             return status, None
@@ -114,9 +114,7 @@ class Rest:
             return
         for_s = time.monotonic() - self._hung_s
         if for_s < HANGS_S:
-            raise BackendError(
-                f"slurmrestd at {self.address} does not answer: it let a question time out {for_s:.0f} s ago."
-            )
+            raise BackendError(f"slurmrestd at {self.address} does not answer: a request timed out {for_s:.0f} s ago.")
         try:
             self._exchange("GET", "/openapi/v3", None, min(PROBE_S, self._timeout_s))
         except (OSError, http.client.HTTPException) as error:
@@ -164,7 +162,9 @@ def connection_to(address: str, timeout_s: float) -> http.client.HTTPConnection:
         )
     if parts.scheme == "http" and parts.hostname:
         return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)
-    raise BackendError(f"'{address}' is no address of slurmrestd; expected unix:/path, http://host:port or https://….")
+    raise BackendError(
+        f"'{address}' is not an address of slurmrestd; expected unix:/path, http://host:port or https://…."
+    )
 
 
 def _said(error: Exception) -> str:

@@ -248,7 +248,7 @@ class CommandSource:
             raise BackendError(f"'{' '.join(command)}' fails: {ran.said}")
         try:
             if not ran.out.lstrip().startswith("{"):
-                raise TelemetryError(f"'{' '.join(command)}' answers not in JSON, but with {ran.said[:60]!r}.")
+                raise TelemetryError(f"'{' '.join(command)}' does not print JSON, but {ran.said[:60]!r}.")
             return read(ran.out, f"'{' '.join(command)}'")
         except TelemetryError as error:
             raise BackendError(str(error)) from None

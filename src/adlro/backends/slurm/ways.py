@@ -250,7 +250,7 @@ class RestWay:
         found = answer.get("job_id") if isinstance(answer, dict) else None
         if not found:  # with an id, 22.05 tells the hold as an error (2042)
             _check(status, answer)
-            raise BackendError("slurmrestd took a job and told no id for it.")
+            raise BackendError("slurmrestd accepted a job, but its answer has no job id.")
         return str(found)
 
     def is_up(self) -> bool:
@@ -380,14 +380,14 @@ class CommandWay:
         said = self._run(command, script, job["account"]).strip().splitlines()
         found = said[-1].partition(";")[0] if said else ""
         if not re.fullmatch(r"[0-9]{1,10}", found):
-            raise BackendError("sbatch took a job and told no id for it.")
+            raise BackendError("sbatch accepted a job, but printed no job id.")
         return found
 
     def administrator(self) -> int:
         """The uid of SlurmUser, who may do everything in Slurm."""
         found = re.search(r"^SlurmUser\s*=\s*\S*\(([0-9]+)\)\s*$", self._run(["scontrol", "show", "config"]), re.M)
         if found is None:
-            raise BackendError("'scontrol show config' does not tell SlurmUser.")
+            raise BackendError("'scontrol show config' does not print SlurmUser.")
         return int(found[1])
 
     def is_up(self) -> bool:

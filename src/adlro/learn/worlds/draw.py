@@ -81,9 +81,10 @@ def make_world(
     return World(plan, pack(plan, jobs, speed), jobs, in_order)
 
 
-def worlds_of(cluster: str, workload: str, count: int, seed: int) -> list[World]:
-    """Worlds of a given cluster, by name or file, with other jobs of a workload in each; a trace makes one world."""
-    from adlro.experiment import draw, load_scenario
+def worlds_of(cluster: str | Cluster, workload: str | Any, count: int, seed: int) -> list[World]:
+    """Worlds of a given cluster, with other jobs of a workload in each; a trace makes one world."""
+    from adlro.experiment.instance import draw
+    from adlro.experiment.scenario import load_scenario
 
     scenario = load_scenario(cluster, workload, None)
     if not scenario.varies:

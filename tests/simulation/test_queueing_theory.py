@@ -13,7 +13,7 @@ from adlro.core.plan import plan_cluster
 from adlro.core.records import MEASURED, Cluster, Gpus, Link, Node, Placing, Speed
 from adlro.core.tables import DONE, FOREVER, JOB, STARTED, Floats, Jobs, records
 from adlro.normalise.pack import pack
-from adlro.simulate.simulator import simulate
+from adlro.simulation.simulator import simulate
 
 BATCHES = 40
 CONFIDENCE = 0.99
