@@ -321,7 +321,7 @@ class Daemon:
             # A fault of ours, or of a user's policy: the cluster must not stand still for it.
             log.exception("a turn broke off")
             self.metrics_page.failed()
-            self.alarm("fault", f"a turn broke off: {type(error).__name__}: {error}")
+            self.alarm("fault", f"a turn failed: {type(error).__name__}: {error}")
             return None
         return tick
 
@@ -466,13 +466,13 @@ class Daemon:
             elif "policy" in changed:
                 running.decider.use_policy(new.policy.name)
         except AdlroError as error:
-            self.alarm("config", f"the config is as before, because the new one is wrong: {error}")
+            self.alarm("config", f"the old config stays, because the new one has an error: {error}")
             return
         old, self.config = self.config, new
         if old.log != new.log:
             logging.getLogger().setLevel(new.log.level.upper())
         if waits := sorted(changed - AT_ONCE):
-            self.alarm("config", f"what changed in {', '.join(f'[{name}]' for name in waits)} counts after a restart.")
+            self.alarm("config", f"changes in {', '.join(f'[{name}]' for name in waits)} take effect after a restart.")
         log.info("the config was read again", extra={"changed": sorted(changed)})
         if old.policy.name != new.policy.name:
             self._emit("policy", {"name": new.policy.name})
