@@ -43,7 +43,7 @@ def some_jobs() -> list[Job]:
     They come in bursts with the same mix of sizes, since a daemon does not know the sizes of jobs still to come.
     """
     random = Random(7)
-    jobs = []
+    jobs: list[Job] = []
     for burst_s in (0.0, 709.0, 1511.0, 2617.0):
         for gpus, share in ((1, 1000), (4, 1000), (0, 1000), (1, 500), (8, 1000), (2, 1000), (1, 1000)):
             work = float(random.randrange(500, 9000)) * max(1, gpus)
