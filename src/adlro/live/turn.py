@@ -388,7 +388,10 @@ class Orchestrator:
         if len(self._learnt) > 2 * len(there) + 2 * self._settings.history:
             self._learnt &= there
         self._write(heard, snapshot.time_s, lambda: self._memory.ended(ended), None)
-        found = measured(ended, snapshot.cluster, self._watch.corrections, self._expected)
+        found = measured(
+            ended, snapshot.cluster, self._watch.corrections, self._expected, carried=self._carried,
+            restart_s=self._settings.restart_s,
+        )  # fmt: skip
         self._take_in(found, heard)
         for job in ended:
             self._carried.pop(job.id, None)
@@ -431,29 +434,34 @@ class Orchestrator:
         }
 
     def _carry(self, snapshot: Snapshot) -> None:
-        """Remember what a stretch of work left behind, when a job that ran waits again."""
-        standing = self._standing
+        """Remember what a stretch of work left behind, when a job that ran waits again and we did not stop it."""
+        standing, stopped = self._standing, self._stopped
+        self._stopped = set()
         if standing is None:
             return
         for job in snapshot.jobs:
-            if job.state is not JobState.WAITING or not job.starts:
+            if job.state is not JobState.WAITING or not job.starts or job.id in stopped:
                 continue
             j = standing.scene.index.get(job.id)
             before = standing.scene.live[j] if j is not None else None
-            if before is None or before.state not in PLACES or before.started_s is None:
-                continue
-            ran = max(0.0, snapshot.time_s - before.started_s)
-            lost = self._settings.restart_s if before.starts > 1 else 0.0
-            worked = max(0.0, ran - lost) * pace(before.job, before.parts, snapshot.cluster, self._watch.corrections)
-            known = self._carried.get(job.id, Carried())
-            step = job.job.checkpoint
-            if job.id in self._stopped or step == 0.0:
-                saved = known.saved + worked
-            else:
-                saved = known.saved if not step else max(known.saved, (known.saved + worked) // step * step)
-            self._stopped.discard(job.id)
-            with self._lock:
-                self._carried[job.id] = Carried(saved, known.held_s + ran)
+            if before is not None and before.state in PLACES:
+                self._carry_stretch(before, snapshot, job.job.checkpoint)
+
+    def _carry_stretch(self, before: LiveJob, snapshot: Snapshot, step: float | None) -> None:
+        """Add the stretch that ended now. Its work is kept in steps of this size; 0: all of it, None: nothing."""
+        if before.started_s is None:
+            return
+        ran = max(0.0, snapshot.time_s - before.started_s)
+        since_s = before.started_s + (self._settings.restart_s if before.starts > 1 else 0.0)
+        speed = pace(before.job, before.parts, snapshot.cluster, self._watch.corrections)
+        worked = max(0.0, snapshot.time_s - since_s) * speed
+        known = self._carried.get(before.id, Carried())
+        if step == 0.0:
+            saved = known.saved + worked
+        else:
+            saved = known.saved if not step else max(known.saved, (known.saved + worked) // step * step)
+        with self._lock:
+            self._carried[before.id] = Carried(saved, known.held_s + ran)
 
     # ---- what was decided before -------------------------------------------------------------------------------------
 
@@ -632,6 +640,7 @@ class Orchestrator:
             self._unchecked[decision.job] = decision
             if decision.verb == "stop":
                 self._stopped.add(decision.job)
+                self._carry_stretch(scene.live[scene.index[decision.job]], scene.snapshot, 0.0)
             else:
                 self._by_job[decision.job] = decision
                 self._expected[decision.job] = float(scene.predicted[scene.index[decision.job], 1])
