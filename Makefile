@@ -64,9 +64,10 @@ types: .venv/.dev
 layers: .venv/.dev
 	$(BIN)/lint-imports --no-logo
 
-# The site, into site/; a dead link or a page without a place in the menu is an error.
+# The site, into site/; a dead link or a page without a place in the menu is an error. No -q: it hides warnings from
+# --strict too.
 docs: .venv/.dev
-	$(BIN)/mkdocs build --strict -q -d site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -d site
 
 # Compile what takes longest, on two cores, into the cache that the parallel tests then share.
 compile: .venv/.dev

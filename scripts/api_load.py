@@ -82,12 +82,13 @@ async def main() -> int:
         f"Authorization: Bearer {token}\r\n" if token else ""
     )
     asker = Asker(host, port, headers.replace("gzip", "identity"))
-    status, body = await asker.ask("/api/v1/jobs?limit=1000")
+    status, body = await asker.ask("/api/v1/jobs?limit=500")
     if status != 200:
         print(f"{given.url} answered {status}: {body.decode()}", file=sys.stderr)
         return 1
     page = json.loads(body)
-    jobs = [job["id"] for job in page["jobs"]]
+    _, body = await asker.ask("/api/v1/jobs?state=waiting&limit=500")
+    jobs = [job["id"] for job in page["jobs"] + json.loads(body)["jobs"]]  # first those that hold GPUs
     print(f"{page['total']:,} jobs; {given.rate:g} requests/s for {given.seconds:g} s, {given.connections} connections")
 
     pick = random.Random(given.seed)

@@ -46,7 +46,10 @@ def linked_path(document: str, link: str) -> str | None:
 
 def site_path(path: str) -> str:
     """The page or file of the site that shows a file of the repository."""
-    return path.removeprefix(DOCS) if path.startswith(DOCS) else ROOT_PAGES.get(path, f"files/{path}.md")
+    if path.startswith(DOCS):
+        return path.removeprefix(DOCS)
+    visible = "/".join(part.lstrip(".") for part in path.split("/"))  # mkdocs leaves hidden files out
+    return ROOT_PAGES.get(path, f"files/{visible}.md")
 
 
 def text_page(path: str) -> str:

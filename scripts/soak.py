@@ -38,7 +38,8 @@ from scripts.soak_account import FORGETS_S, HELD_AT_END, Account, Happened, Prob
 from scripts.soak_faults import KINDS, OF_ADLRO, Fault, faults  # noqa: E402
 from scripts.soak_jobs import LIMITED, LIMITS, MACHINES, OTHER, PARTITION, Plan, Wish, wishes  # noqa: E402
 from scripts.soak_watch import Idle, Job, Row, Stamp, Watch, look, runs_of, script_of, stamps_in  # noqa: E402
-from tests.slurm.lab import Lab, free_ports, running  # noqa: E402
+from tests.ports import free_ports  # noqa: E402
+from tests.slurm.lab import Lab, running  # noqa: E402
 
 USERS: Final = ("games", "mail", "news", "backup")
 """Accounts that every Debian has; the last one is over its QOS."""

@@ -22,13 +22,14 @@ import adlro
 from adlro.catalogue.speeds import speed_of
 from adlro.core.compiled import compiled
 from adlro.core.errors import UsageError
+from adlro.core.plan import Plan
 from adlro.core.rules import dequeue, in_queue, release
 from adlro.core.tables import Jobs, View
 from adlro.core.toml import nearest
 from adlro.decide.catalogue import find_policy
 from adlro.experiment.instance import load_jobs
 from adlro.experiment.scenario import load_scenario, named_as_in
-from adlro.normalise.pack import Plan, pack
+from adlro.normalise.pack import pack
 from adlro.simulation.simulator import Settings, simulate
 
 GAVEL_JOBS_PER_CPU_S: Final = 43.0

@@ -15,7 +15,9 @@ import httpx
 from fastapi import FastAPI
 from tests.api.fake_service import FakeService
 
-from adlro.api.app import ApiSettings, make_app, make_server
+from adlro.api.app import make_app
+from adlro.api.server import make_server
+from adlro.api.settings import ApiSettings
 from adlro.api.tokens import KeptToken, hash_of
 from adlro.live.service import Service
 
@@ -91,8 +93,8 @@ class Place:
 
     def connect(self) -> http.client.HTTPConnection:
         if self.context:
-            return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=10, context=self.context)
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+            return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=60, context=self.context)
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
 
     def ask(
         self, path: str, method: str = "GET", body: Any = None, headers: Mapping[str, str] | None = None, name: str = ""
@@ -124,7 +126,7 @@ def serving(
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while not server.started:
             assert thread.is_alive(), "the server did not start"
             assert time.monotonic() < until, "the server did not start in time"
@@ -132,5 +134,5 @@ def serving(
         yield Place(server.servers[0].sockets[0].getsockname()[1], app, context)
     finally:
         server.should_exit = True
-        thread.join(timeout=10)
+        thread.join(timeout=60)
         assert not thread.is_alive(), "the server did not end"

@@ -14,7 +14,7 @@ from adlro.catalogue.clusters import load_cluster
 from adlro.core.errors import BackendError, CatalogueError
 from adlro.core.ports import ENDED, JobState, LiveJob, Output, Part, Snapshot, Submission
 from adlro.core.records import Cluster, Gpus, Job, Link, Node
-from adlro.daemon.store_history import figures_of, summed
+from adlro.live.history import figures_of, summed
 from adlro.live.service import (
     Alarm,
     Alternative,
@@ -470,7 +470,9 @@ def main() -> None:
     import argparse
     from pathlib import Path
 
-    from adlro.api.app import ApiSettings, make_app, make_server
+    from adlro.api.app import make_app
+    from adlro.api.server import make_server
+    from adlro.api.settings import ApiSettings
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=8321)

@@ -13,9 +13,12 @@ from tests.api.api_server import Client, client_for, serving
 from tests.api.fake_service import FakeService, large_cluster
 
 from adlro.api import models as api_models
-from adlro.api.app import ApiSettings, catalogue, make_app
-from adlro.api.views import Body, Eyes, picture_of, state_shown
-from adlro.core.errors import StoreError
+from adlro.api.answers import catalogue
+from adlro.api.app import make_app
+from adlro.api.pictures import Body, Eyes, picture_of
+from adlro.api.settings import ApiSettings
+from adlro.api.views import state_shown
+from adlro.core.errors import BackendError, StoreError
 from adlro.core.ports import JobState, LiveJob
 from adlro.core.records import Job
 from adlro.live.service import Compared, State, Tick
@@ -52,7 +55,7 @@ def names(kind: type) -> set[str]:
 def test_the_names_in_json_are_those_of_the_records() -> None:
     assert set(api_models.JobOut.model_fields) == names(LiveJob) | {"is_hidden"}
     assert set(api_models.JobNeedsOut.model_fields) == names(Job)
-    assert set(api_models.StateOut.model_fields) == names(State) | {"counts", "partitions"}
+    assert set(api_models.StateOut.model_fields) == (names(State) - {"placed"}) | {"counts", "partitions"}
     assert set(api_models.TickOut.model_fields) == names(Tick) - {"decisions", "answers"}
     assert set(api_models.JobIn.model_fields) == names(Job) - {"submit_s"}
 
@@ -156,6 +159,23 @@ def test_a_cancelled_job_is_shown_as_such_before_the_next_tick(service: FakeServ
     assert client.get(f"{V1}/jobs/{id}/why").json()["state"] == "cancelled"
 
 
+def test_why_a_placed_job_runs_is_answered_from_the_state_without_the_daemon(
+    service: FakeService, client: Client
+) -> None:
+    live = service.one(JobState.RUNNING)
+    made = next(one for one in service.log if one.job == live.id)
+    service.turn()
+    service.latest = replace(service.latest, placed={live.id: made})
+    service.broken = BackendError("the daemon does not answer")
+    why = client.get(f"{V1}/jobs/{live.id}/why").json()
+    assert (why["state"], why["dominant"], why["decision"]["id"]) == ("running", "running", made.id)
+    assert why["text"].endswith(made.reason)
+    assert client.get(f"{V1}/jobs/{service.one(JobState.WAITING).id}/why").status_code == 503
+    service.broken = None
+    client.delete(f"{V1}/jobs/{live.id}")
+    assert client.get(f"{V1}/jobs/{live.id}/why").json()["state"] == "cancelled"
+
+
 def test_a_job_that_is_not_there_is_a_404_for_every_question(client: Client) -> None:
     for method, path in (("GET", ""), ("GET", "/why"), ("DELETE", "")):
         answer = client.request(method, f"{V1}/jobs/424242{path}")
@@ -239,7 +259,7 @@ def test_a_state_is_made_into_json_once_for_many_readers(service: FakeService, m
         made.append(given)
         return state_shown(*given)
 
-    monkeypatch.setattr("adlro.api.app.state_shown", counted)
+    monkeypatch.setattr("adlro.api.reading.state_shown", counted)
     client = client_for(service)
     answers = [client.get(f"{V1}/state").content for _ in range(5)]
     assert len(set(answers)) == len(made) == 1
@@ -251,7 +271,7 @@ def test_a_state_is_made_into_json_once_for_many_readers(service: FakeService, m
 def test_no_more_answers_are_kept_than_there_is_room_for(
     service: FakeService, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adlro.api.views.LARGEST_KEPT", 100_000)
+    monkeypatch.setattr("adlro.api.pictures.LARGEST_KEPT", 100_000)
     for offset in range(40):
         assert client.get(f"{V1}/jobs?limit=10&offset={offset}").json()["offset"] == offset
     picture = picture_of(service.state())
@@ -433,7 +453,7 @@ def test_health_readiness_and_metrics(service: FakeService) -> None:
     client = client_for(service, metrics=b"adlro_up 1\n")
     assert client.get("/healthz").json() == {"ok": True}
     assert client.get("/readyz").json() == {"ready": True, "why": ""}
-    assert client.get("/metrics").text == "adlro_up 1\n"
+    assert client.get("/metrics").text.startswith("adlro_up 1\n")
     assert client.get("/metrics").headers["content-type"].startswith("text/plain; version=0.0.4")
     service.ready = (False, "the last tick is 90 s old")
     answer = client.get("/readyz")

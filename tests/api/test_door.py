@@ -9,7 +9,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,12 +17,13 @@ from tests.daemon.daemons import until
 from tests.daemon.processes import served
 from tests.parts import program
 
-from adlro.api.app import ApiSettings
 from adlro.api.door import RESERVED, SPARE_FILES, Guest, Guests, is_loopback, most_connections
+from adlro.api.settings import ApiSettings
 
 TOKENED = ApiSettings(port=0, rate_per_s=10_000, burst=10_000)
 HALF = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
 WHOLE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+SOON_S = 8.0  # less than the usual limits of 10 and 20 s, and enough for a busy machine
 
 
 @contextmanager
@@ -40,12 +40,12 @@ def open_files(wanted: int) -> Iterator[None]:
 
 
 def connected(place: Place, source: str = "127.0.0.1", sent: bytes = b"") -> socket.socket:
-    made = socket.create_connection(("127.0.0.1", place.port), timeout=10, source_address=(source, 0))
+    made = socket.create_connection(("127.0.0.1", place.port), timeout=60, source_address=(source, 0))
     made.sendall(sent)
     return made
 
 
-def heard(connection: socket.socket, seconds: float = 10.0) -> bytes:
+def heard(connection: socket.socket, seconds: float = 60.0) -> bytes:
     """What comes, with its whole body if it says how long that is; nothing if the connection was closed."""
     connection.settimeout(seconds)
     found = b""
@@ -82,7 +82,7 @@ def test_1500_half_open_connections_keep_nobody_out(sent: bytes) -> None:
         began = time.monotonic()
         assert place.ask("/readyz").status == 200
         assert place.ask("/api/v1/state", name="ann").status == 200
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < SOON_S
 
 
 def test_they_keep_nobody_out_of_a_daemon_either(tmp_path: Path) -> None:
@@ -92,57 +92,60 @@ def test_they_keep_nobody_out_of_a_daemon_either(tmp_path: Path) -> None:
         for number in range(1500):
             # From several addresses, as several attackers would have them.
             source = (f"127.0.0.{2 + number % 5}", 0)
-            made = socket.create_connection(("127.0.0.1", port), timeout=10, source_address=source)
+            made = socket.create_connection(("127.0.0.1", port), timeout=60, source_address=source)
             opened.enter_context(made).sendall(HALF)
         began = time.monotonic()
         assert daemon.is_ready()
         assert daemon.ask("api/v1/state")["backend"] == "simulated"
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < SOON_S
 
 
 def test_a_head_that_comes_slowly_is_cut_off() -> None:
-    with serving(settings=replace(TOKENED, head_s=0.3)) as place, connected(place, sent=HALF) as slow:
+    with serving(settings=TOKENED.model_copy(update={"head_s": 0.3})) as place, connected(place, sent=HALF) as slow:
         began = time.monotonic()
-        while not is_closed(slow) and time.monotonic() - began < 5:
+        while not is_closed(slow) and time.monotonic() - began < SOON_S:
             time.sleep(0.02)
             try:
                 slow.sendall(b"x")
             except ConnectionError:
                 break
-        assert 0.2 < time.monotonic() - began < 2.0
+        assert 0.2 < time.monotonic() - began < SOON_S
 
 
 def test_a_second_head_that_comes_slowly_is_cut_off_too() -> None:
-    with serving(settings=replace(TOKENED, head_s=0.3)) as place, connected(place, sent=WHOLE) as slow:
+    with serving(settings=TOKENED.model_copy(update={"head_s": 0.3})) as place, connected(place, sent=WHOLE) as slow:
         assert b"200 OK" in heard(slow)
         slow.sendall(HALF)
-        assert heard(slow, 5.0) == b""
+        assert heard(slow, SOON_S) == b""
 
 
 def test_a_body_that_nobody_waits_for_keeps_no_connection() -> None:
     head = (
         b"POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n"
     )
-    with serving(settings=replace(TOKENED, head_s=0.3)) as place, connected(place, sent=head) as slow:
+    with serving(settings=TOKENED.model_copy(update={"head_s": 0.3})) as place, connected(place, sent=head) as slow:
         assert b"401" in heard(slow)
         began = time.monotonic()
-        while not is_closed(slow) and time.monotonic() - began < 5:
+        while not is_closed(slow) and time.monotonic() - began < SOON_S:
             time.sleep(0.02)
             try:
                 slow.sendall(b" ")
             except ConnectionError:
                 break
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < SOON_S
 
 
 def test_a_connection_without_a_further_request_is_closed() -> None:
-    with serving(settings=replace(TOKENED, idle_s=0.2, head_s=5.0)) as place, connected(place, sent=WHOLE) as idle:
+    with (
+        serving(settings=TOKENED.model_copy(update={"idle_s": 0.2, "head_s": 20.0})) as place,
+        connected(place, sent=WHOLE) as idle,
+    ):
         assert b"200 OK" in heard(idle)
-        assert heard(idle, 3.0) == b""
+        assert heard(idle, SOON_S) == b""
 
 
 def test_a_stream_lasts_longer_than_all_of_these() -> None:
-    settings = replace(TOKENED, idle_s=0.1, head_s=0.1, heartbeat_s=0.1)
+    settings = TOKENED.model_copy(update={"idle_s": 0.1, "head_s": 0.1, "heartbeat_s": 0.1})
     asks = b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer adlro_ann\r\n\r\n"
     with serving(settings=settings) as place, connected(place, sent=asks) as stream:
         until_s = time.monotonic() + 0.6
@@ -156,18 +159,20 @@ def test_a_tls_handshake_that_never_begins_is_cut_off(tmp_path: Path) -> None:
     words = "req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
     subprocess.run([openssl, *words.split(), "-keyout", key, "-out", cert], check=True, capture_output=True)
     context = ssl.create_default_context(cafile=str(cert))
-    settings = replace(TOKENED, tls_cert=cert, tls_key=key, head_s=0.5, most_connections=20)
+    settings = TOKENED.model_copy(
+        update={"tls_cert": str(cert), "tls_key": str(key), "head_s": 0.5, "most_connections": 20}
+    )
     with serving(settings=settings, context=context) as place, ExitStack() as opened:
         silent = [opened.enter_context(connected(place)) for _ in range(100)]
         assert place.ask("/readyz").status == 200
-        until(lambda: all(is_closed(each) for each in silent), seconds=5)
+        until(lambda: all(is_closed(each) for each in silent))
 
 
 # ---- too many --------------------------------------------------------------------------------------------------------
 
 
 def test_one_address_has_so_many_connections_and_others_are_served() -> None:
-    with serving(settings=replace(TOKENED, most_per_address=5)) as place, ExitStack() as opened:
+    with serving(settings=TOKENED.model_copy(update={"most_per_address": 5})) as place, ExitStack() as opened:
         asks = b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer adlro_ann\r\n\r\n"
         busy = [opened.enter_context(connected(place, "127.0.0.9", asks)) for _ in range(5)]
         assert all(b"200 OK" in heard(each) for each in busy)
@@ -179,7 +184,7 @@ def test_one_address_has_so_many_connections_and_others_are_served() -> None:
 
 
 def test_the_oldest_idle_connection_of_an_address_makes_room_for_a_new_one() -> None:
-    with serving(settings=replace(TOKENED, most_per_address=3)) as place, ExitStack() as opened:
+    with serving(settings=TOKENED.model_copy(update={"most_per_address": 3})) as place, ExitStack() as opened:
         idle = [opened.enter_context(connected(place)) for _ in range(3)]
         new = opened.enter_context(connected(place, sent=WHOLE))
         assert b"200 OK" in heard(new)

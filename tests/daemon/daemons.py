@@ -1,5 +1,6 @@
 """A daemon around stand-ins: an orchestrator that starts whatever waits, in one turn, and a cluster that obeys."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -10,8 +11,10 @@ from adlro.core.errors import BackendError, CatalogueError, StoreError
 from adlro.core.ports import ENDED, Backend, JobState, LiveJob, Order, Part
 from adlro.core.records import Job
 from adlro.daemon.config import Config, load_config
-from adlro.daemon.daemon import Daemon, Decider, Fenced, Parts
+from adlro.daemon.daemon import Daemon
+from adlro.daemon.fence import Fenced
 from adlro.daemon.leader import Leadership
+from adlro.daemon.running import Decider, Parts
 from adlro.daemon.store import Store, open_store
 from adlro.live.service import Alarm, Decision, Foreseen, Memory, State, Tick, WhatIf, Why
 
@@ -31,6 +34,7 @@ class Eager:
     alarms: list[Alarm] = field(default_factory=list)
     cut_for: int = 0
     """So many turns have time for one decision only."""
+    wake_s: float = math.inf
 
     def tick(self) -> Tick:
         if self.bug is not None:
@@ -136,7 +140,7 @@ def a_job(user: str = "ada", name: str = "train") -> Job:
     return Job("learning", 60.0, user=user, name=name)
 
 
-def until(is_so: Callable[[], object], seconds: float = 10.0) -> None:
+def until(is_so: Callable[[], object], seconds: float = 60.0) -> None:
     """Wait for something that another thread or process does; never longer than it needs."""
     import time
 

@@ -40,7 +40,7 @@ class Served:
             method=method or ("POST" if body is not None else "GET"),
         )
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
             if error.code != 503:
@@ -73,4 +73,4 @@ def served(folder: Path, *flags: str, config: str = "", waits: bool = True, toke
         yield found
     finally:
         process.kill()
-        process.wait(timeout=10)
+        process.wait(timeout=60)

@@ -257,15 +257,15 @@ def test_real_daemons_that_are_killed_with_9_lose_no_job_and_run_none_twice_and_
         hand_in(first, 8)
         until(lines)
         first.process.send_signal(signal.SIGKILL)
-        until(standby.is_ready, seconds=30)
+        until(standby.is_ready)
         hand_in(standby, 4)
         standby.process.send_signal(signal.SIGKILL)
     with served(tmp_path, token=token) as last:
-        until(lambda: len(lines()) >= 12, seconds=30)
-        until(lambda: {job["state"] for job in last.ask("api/v1/jobs")["jobs"]} == {"finished"}, seconds=30)
+        until(lambda: len(lines()) >= 12)
+        until(lambda: {job["state"] for job in last.ask("api/v1/jobs")["jobs"]} == {"finished"})
         jobs = last.ask("api/v1/jobs")["jobs"]
         last.process.terminate()
-        assert last.process.wait(timeout=20) == 0
+        assert last.process.wait(timeout=60) == 0
     assert sorted(lines()) == sorted(handed_in), "each ran once"
     assert ran.owner() == somebody[0]
     assert len(jobs) == 12

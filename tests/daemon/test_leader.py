@@ -114,7 +114,7 @@ def test_the_lock_of_a_process_that_was_killed_is_free_at_once(tmp_path: Path) -
         standby = FileLock(tmp_path / "lock")
         assert not standby.take()
         leader.send_signal(signal.SIGKILL)
-        leader.wait(timeout=10)
+        leader.wait(timeout=60)
         assert standby.take()
         standby.release()
     finally:

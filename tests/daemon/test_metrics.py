@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.live.live_records import tick
 from tests.live.stand_in import EPOCH_S, running, snapshot, waiting
 
+from adlro.api.metrics import Requests
 from adlro.core.ports import Answer, JobState, LiveJob, Part
 from adlro.core.records import Job
 from adlro.daemon.metrics import Metrics, file_bytes, gpu_states, held_by_node, held_gpus, largest_free
@@ -231,7 +232,7 @@ def test_the_document_lists_every_metric_and_no_other() -> None:
     assert "adlro_failed_ticks_total" in metrics.page()
     there = {
         family.name + ("_total" if family.type == "counter" else "")
-        for family in text_string_to_metric_families(metrics.page())
+        for family in text_string_to_metric_families(metrics.page() + Requests().page())
         if family.name.startswith("adlro_") and not family.name.endswith("_created")
     }
     listed = set(re.findall(r"^\| `(adlro_\w+)", DOC.read_text(), re.MULTILINE))

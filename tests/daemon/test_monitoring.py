@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from tests.daemon.processes import served
-from tests.ingest.telemetry.test_prometheus import free_port
 from tests.parts import program
+from tests.ports import free_ports
 
 from adlro.api.tokens import TokenFile
 from adlro.cli.app import run
@@ -55,7 +55,7 @@ def plain(expression: str) -> str:
 def asked(url: str, path: str) -> Any:
     """What Prometheus answers; None while it does not."""
     try:
-        with urllib.request.urlopen(f"{url}/api/v1/{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{url}/api/v1/{path}", timeout=30) as answer:
             return json.loads(answer.read())["data"]
     except urllib.error.HTTPError as error:
         if error.code == 503:
@@ -74,7 +74,7 @@ def rows(url: str, expression: str) -> list[Any]:
 @contextmanager
 def scraping(folder: Path, target: str, token: str) -> Iterator[str]:
     """The address of a Prometheus that scrapes a daemon as docs/monitoring.md says, with our rules."""
-    binary, port = program("prometheus"), free_port()
+    binary, port = program("prometheus"), free_ports(1)[0]
     (folder / "token").write_text(token)
     (folder / RULES).write_text(shipped(RULES))
     example = re.search(r"```yaml\n(scrape_configs:.*?)```", DOC.read_text(), re.DOTALL)
@@ -94,7 +94,7 @@ def scraping(folder: Path, target: str, token: str) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait(10)
+        process.wait(60)
 
 
 def test_a_real_prometheus_answers_every_expression_of_the_dashboard_and_every_rule(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ REAL_LIFE = """
     from adlro.core.ports import Submission
     from adlro.core.records import Job
     from adlro.backends.simulated.demo import demo_backend
+    from adlro.live.limits import GuardTable
     from adlro.live.turn import Orchestrator, Settings
     from adlro.live.service import WhatIf
     from adlro.daemon.store import open_store
@@ -46,7 +47,7 @@ REAL_LIFE = """
     job = Job("learning", 900.0, user="ada", name="train")
     wide = replace(job, gpus=12, models=frozenset(["v100-sxm2-16gb"]))
     kinds = (job, wide, replace(job, gpus=0, cpus=2.0), replace(job, share=500), replace(job, limit_s=60.0))
-    settings = Settings(compare_s=0.0, max_wait_s=1500.0, least_run_s=0.0)
+    settings = Settings(compare_s=0.0, guard=GuardTable(max_wait_s=1500.0), least_run_s=0.0)
     memory, alarms = open_store("sqlite::memory:"), set()
     ours = Orchestrator(backend, memory, policy, fallback, settings)
     for turn in range(16):
@@ -152,7 +153,7 @@ def test_a_daemon_is_ready_only_when_everything_is_compiled_and_tells_how_far_it
         assert slow.asked == [["fcfs", "sjf"]]
     finally:
         daemon.stop()
-        thread.join(timeout=10)
+        thread.join(timeout=60)
     assert not thread.is_alive()
 
 
@@ -163,7 +164,7 @@ def test_a_daemon_that_compiles_can_be_stopped() -> None:
     thread.start()
     until(slow.begun.is_set)
     daemon.stop()
-    thread.join(timeout=10)
+    thread.join(timeout=60)
     assert not thread.is_alive()
     assert made.deciders == []
 
@@ -204,5 +205,5 @@ def test_systemd_is_told_to_wait_and_that_we_are_alive_while_it_compiles(
         while "READY=1" not in heard:
             heard.append(inbox.recv(4096).decode())
         daemon.stop()
-        thread.join(timeout=10)
+        thread.join(timeout=60)
     assert not thread.is_alive()

@@ -10,11 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.live.stand_in import EPOCH_S, Notebook, Obedient, Watch, running, snapshot, waiting
 
+from adlro.api.hidden import why_here
+from adlro.api.pictures import picture_of
 from adlro.catalogue.clusters import load_cluster
 from adlro.core.ports import JobState, LiveJob, Part
 from adlro.decide.catalogue import find_policy
-from adlro.live.explain import Judge, Standing, parts_at, short_reason, why
-from adlro.live.guard import Guarded, Limits
+from adlro.live.explain import Standing, why
+from adlro.live.explain_places import parts_at
+from adlro.live.explain_short import short_reason
+from adlro.live.explain_start import Judge
+from adlro.live.guard import Guarded
+from adlro.live.limits import GuardTable, Limits
 from adlro.live.scene import Scenes, as_said
 from adlro.live.service import Decision, Mention, Start, Why, with_names
 from adlro.live.turn import Orchestrator, Settings
@@ -34,7 +40,7 @@ def asked(job: LiveJob, *others: LiveJob, policy: str = "fcfs-first-fit", at_s: 
     """Why this job stands as it does after a turn."""
     max_wait_s = float(given.pop("max_wait_s", 0.0))  # type: ignore[arg-type]
     scene = Scenes().scene(snapshot(job, *others, at_s=at_s, **given), as_said)  # type: ignore[arg-type]
-    limits = Limits(max_wait_s=max_wait_s, turn_s=30.0, decision_s=30.0)
+    limits = Limits(guard=GuardTable(max_wait_s=max_wait_s), decide_s=30.0, decision_s=30.0)
     decided = Guarded(find_policy(policy), find_policy("fcfs"), limits).decide(scene)
     standing = Standing(scene, decided.view, policy, decided.by, kept=decided.kept.nodes)
     return why(standing, job, None)
@@ -157,7 +163,7 @@ def test_the_next_of_those_who_go_first_is_named_where_that_is_foreseen() -> Non
 def started(*jobs: LiveJob, policy: str = "sjf", max_wait_s: float = 0.0, at_s: float = 100.0) -> dict[str, Decision]:
     """The decisions of one turn, by job."""
     backend = Obedient(load_cluster("paper16"), {job.id: job for job in jobs}, EPOCH_S + at_s)
-    settings = Settings(compare_s=1e9, decide_s=30.0, decision_s=30.0, max_wait_s=max_wait_s)
+    settings = Settings(compare_s=1e9, decide_s=30.0, decision_s=30.0, guard=GuardTable(max_wait_s=max_wait_s))
     tick = Orchestrator(backend, Notebook(), policy, settings=settings, monotonic=Watch()).tick()
     return {decision.job: decision for decision in tick.decisions}
 
@@ -313,7 +319,7 @@ def test_a_start_on_another_day_has_its_date_and_so_has_the_end_of_its_interval(
 @pytest.mark.usefixtures("vienna")
 def test_a_start_in_the_past_is_expected_any_moment_and_one_that_is_not_foreseen_is_said_so() -> None:
     assert in_short("x", Start("a", NOON_S - 9, NOON_S - 5, NOON_S + 5)) == "x; start expected any moment"
-    assert in_short("x") == "x; start not foreseen yet"
+    assert in_short("x") == "x; start not predicted yet"
     assert in_short("x", dominant="never") == "x"
 
 
@@ -407,3 +413,22 @@ def test_the_daemon_answers_for_jobs_that_wait_run_and_ended() -> None:
     assert ended is not None
     assert ended.dominant == "ended"
     assert ours.why("none-such") is None
+
+
+def test_the_state_alone_says_of_placed_and_ended_jobs_what_the_daemon_says() -> None:
+    backend = Obedient(load_cluster("paper16"))
+    backend.seconds = lambda job, parts: 500.0 if job.id < "j3" else 5000.0
+    for number in range(6):
+        backend.jobs[f"j{number}"] = waiting(f"j{number}", gpus=4, at_s=float(number))
+    ours = Orchestrator(backend, Notebook(), "sjf", settings=Settings(compare_s=1e9), monotonic=Watch())
+    seen = set()
+    for _ in range(3):
+        ours.tick()
+        picture = picture_of(ours.state())
+        for job in picture.state.snapshot.jobs:
+            here = why_here(picture, job.id)
+            assert here == (None if job.state is JobState.WAITING else ours.why(job.id))
+            seen.add(job.state)
+        backend.wait(600.0)
+    assert seen >= {JobState.WAITING, JobState.RUNNING, JobState.FINISHED}
+    assert why_here(picture_of(replace(ours.state(), placed={})), "j0") is None  # placed by an earlier daemon: ask

@@ -8,7 +8,8 @@ from typing import Self
 
 from tests.slurm.lab import Lab
 
-from adlro.backends.slurm.backend import SlurmOptions, slurm_backend
+from adlro.backends.slurm.backend import slurm_backend
+from adlro.backends.slurm.options import SlurmOptions
 from adlro.core.ports import Answer, JobState, LiveJob, Order, Part, Snapshot, Submission
 from adlro.core.records import Job
 
@@ -20,9 +21,9 @@ def options_of(lab: Lab, way: str) -> SlurmOptions:
     """The options of one way into a lab: socket, token, commands, or socket-only (without the command line)."""
     common = SlurmOptions(conf=lab.environment["SLURM_CONF"], submit_as="self", timeout_s=15)
     if way == "token":
-        return replace(common, rest=f"http://127.0.0.1:{lab.rest_port}", user=getpass.getuser())
+        return common.model_copy(update={"rest": f"http://127.0.0.1:{lab.rest_port}", "user": getpass.getuser()})
     if way.startswith("socket"):
-        return replace(common, rest=f"unix:{lab.socket}", command_line=way == "socket")
+        return common.model_copy(update={"rest": f"unix:{lab.socket}", "command_line": way == "socket"})
     return common
 
 
@@ -67,11 +68,11 @@ class Driven:
         answer = self.order(name, *parts)
         assert answer.done, answer
 
-    def until(self, name: str, *states: JobState, seconds: float = 20.0) -> LiveJob:
+    def until(self, name: str, *states: JobState, seconds: float = 60.0) -> LiveJob:
         """The job when it is in one of these states."""
         return self.when(name, lambda job: job.state in states, " or ".join(states), seconds)
 
-    def when(self, name: str, is_true: Callable[[LiveJob], bool], what: str, seconds: float = 20.0) -> LiveJob:
+    def when(self, name: str, is_true: Callable[[LiveJob], bool], what: str, seconds: float = 60.0) -> LiveJob:
         """The job when something is true of it."""
         end = time.monotonic() + seconds
         while not is_true(job := self.job(name)):

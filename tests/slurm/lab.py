@@ -13,15 +13,17 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tests.parts import program
+from tests.ports import free_ports
 
 PROGRAMS: Final = ("munged", "slurmctld", "slurmd", "scontrol", "squeue", "sbatch", "slurmrestd")
 FOR_ACCOUNTING: Final = ("slurmdbd", "sacctmgr", "sacct", "mariadbd", "mariadb-install-db", "mariadb")
+LOG_FILE: Final = "--innodb-log-file-size=8M"  # MariaDB's own choice is 96 MB
 STOPPING: Final = ("slurmrestd", "slurmctld", "slurmd", "slurmdbd", "mariadbd", "munged")
 """The order in which daemons are ended: each before what it talks to."""
 
@@ -74,6 +76,7 @@ class Lab:
         # has at most 107 characters.
         self.folder = Path(tempfile.mkdtemp(prefix="adlro-slurm."))
         self.folder.chmod(0o755)
+        self.database = database_folder(self.folder)
         self.socket = self.folder / "run" / "rest.sock"
         self.daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._ports = free_ports(4 + len(machines))
@@ -240,9 +243,10 @@ class Lab:
 
     def _start_accounting(self) -> None:
         """Start a MariaDB in the lab's folder, on loopback, and slurmdbd on it; and make the account `lab`."""
-        data, own = self.folder / "database", self.folder / "run" / "mariadb.sock"
+        data, own = self.database, self.folder / "run" / "mariadb.sock"
         as_root = ["--user=root"] if os.geteuid() == 0 else []
         make = ["--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal", "--skip-test-db"]
+        make.append(LOG_FILE)
         self.run("mariadb-install-db", *make, *as_root)
         self._spawn(
             "mariadbd",
@@ -255,6 +259,7 @@ class Lab:
                 "--bind-address=127.0.0.1",
                 f"--pid-file={self.folder}/run/mariadb.pid",
                 "--skip-log-bin",
+                LOG_FILE,
                 "--innodb-buffer-pool-size=64M",
                 "--innodb-flush-log-at-trx-commit=0",
                 "--innodb-lock-wait-timeout=900",
@@ -409,6 +414,7 @@ class Lab:
                 break
             time.sleep(0.05)
         shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.database, ignore_errors=True)
 
     # ---- what a test asks ------------------------------------------------------------------------------------------
 
@@ -420,7 +426,7 @@ class Lab:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=60,
             cwd=self.folder,
             user=user,
         )
@@ -454,7 +460,7 @@ class Lab:
         lines = path.read_text().splitlines() if path.exists() else []
         return [dict(re.findall(r"(\w+)=(\S*)", line)) for line in lines]
 
-    def wait(self, is_true: Callable[[], object], what: str, seconds: float = 30.0) -> None:
+    def wait(self, is_true: Callable[[], object], what: str, seconds: float = 60.0) -> None:
         """Wait until something is so; fail when it takes too long or a daemon died."""
         end = time.monotonic() + seconds
         while not is_true():
@@ -487,13 +493,12 @@ def slurm_version() -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody has."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+def database_folder(lab: Path) -> Path:
+    """Where a lab's database goes: into memory, where there is room, because it waits for the disk at every step."""
+    memory = Path("/dev/shm")
+    if memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 500_000_000:
+        return memory / lab.name
+    return lab / "database"
 
 
 def answers(port: int) -> bool:

@@ -1,6 +1,6 @@
 """The back end on a real Slurm: over slurmrestd's socket, with tokens, and with the commands alone."""
 
-from dataclasses import replace
+import time
 
 import pytest
 from tests.slurm.driving import RADEON, SAY_WHERE, TURING, VOLTA, Driven, options_of
@@ -21,6 +21,7 @@ def test_the_cluster_is_read_with_its_models(driven: Driven) -> None:
 
 
 def test_a_job_is_held_until_it_is_placed_and_runs_where_it_was_put(driven: Driven) -> None:
+    before_s = time.time()
     name = driven.submit(f"{SAY_WHERE}; sleep 1; exit 3", gpus=2, name="it's; $(mine)", user="ada", estimate=40.0)
     job = driven.job(name)
     assert (job.state, job.managed, job.starts, job.decision) == (JobState.WAITING, True, 0, "")
@@ -38,7 +39,7 @@ def test_a_job_is_held_until_it_is_placed_and_runs_where_it_was_put(driven: Driv
     assert ended.parts == running.parts  # Slurm itself has forgotten the devices by now
     assert ended.started_s is not None
     assert ended.ended_s is not None
-    assert 0 <= ended.ended_s - ended.started_s <= 3
+    assert int(before_s) <= ended.started_s <= ended.ended_s <= time.time() + 1  # Slurm tells whole seconds
     node, devices = driven.output(name).split()
     assert node == "radeon0"
     assert tuple(map(int, devices.split(","))) == running.parts[0].indices
@@ -203,13 +204,13 @@ def test_what_slurm_cannot_do_is_refused_in_one_line(by_socket: Driven) -> None:
 
 @pytest.mark.parametrize("way", ["socket", "commands"])
 def test_a_job_that_slurm_does_not_take_is_told_in_one_line(by_socket: Driven, way: str) -> None:
-    by_socket.backend = slurm_backend(replace(options_of(by_socket.lab, way), submit_partition="nowhere"))
+    by_socket.backend = slurm_backend(options_of(by_socket.lab, way).model_copy(update={"submit_partition": "nowhere"}))
     with pytest.raises(BackendError, match=r"does not take the job.*partition"):
         by_socket.submit("sleep 1")
     assert not [job for job in by_socket.read().jobs if job.state not in ENDED]
 
 
 def test_nothing_is_handed_in_where_the_site_does_not_want_it(by_socket: Driven) -> None:
-    by_socket.backend = slurm_backend(replace(options_of(by_socket.lab, "socket"), submit_as="nobody"))
-    with pytest.raises(BackendError, match="use sbatch"):
+    by_socket.backend = slurm_backend(options_of(by_socket.lab, "socket").model_copy(update={"submit_as": "nobody"}))
+    with pytest.raises(BackendError, match="Use sbatch"):
         by_socket.submit("sleep 1")

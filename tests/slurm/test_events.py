@@ -51,13 +51,12 @@ def test_a_dependent_starts_seconds_after_its_parent_although_turns_are_far_apar
     turning.start()
     try:
         until(lambda: daemon.is_ready()[0], 120)
-        script = "date +%s.%N; sleep 4; date +%s.%N"
-        parent = usual.sbatch(script, *HELD)
-        child = usual.sbatch(script, *HELD, f"--dependency=afterok:{parent}")
-        usual.wait(lambda: len(times(usual, child)) == 2, "the end of the dependent", 50)
+        parent = usual.sbatch("date +%s.%N; sleep 3; date +%s.%N", *HELD)
+        child = usual.sbatch("date +%s.%N", *HELD, f"--dependency=afterok:{parent}")
+        usual.wait(lambda: times(usual, child), "the start of the dependent", 50)
         assert times(usual, child)[0] - times(usual, parent)[1] < SOON_S
     finally:
         daemon.stop()
-        turning.join(timeout=20)
+        turning.join(timeout=60)
         usual.run("scancel", "--partition=gpu")
     assert not turning.is_alive()

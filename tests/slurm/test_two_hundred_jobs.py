@@ -1,8 +1,10 @@
-"""200 short jobs of three families on a real Slurm: ADLRO through the orchestrator, and Slurm's own FIFO with backfill.
+"""200 short jobs of three families on a real Slurm, placed by ADLRO through the orchestrator.
 
-A job's script sleeps as long as its family would run on the GPUs that it got, and stamps when it began and ended.
+A job's script sleeps as long as its family would run on the GPUs that it got, and stamps when it began and ended. With
+ADLRO_MEASURE=1 the same jobs also run under Slurm's own FIFO with backfill, and both mean JCTs are printed.
 """
 
+import os
 import statistics
 import threading
 import time
@@ -29,6 +31,7 @@ from adlro.live.turn import Orchestrator
 JOBS = 200
 ARRIVALS_S = 18.0
 FAMILIES = ("simulation", "learning", "data")
+MEASURE = "ADLRO_MEASURE"
 MODELS = {"volta": REFERENCE, "turing": "t4", "radeon": "mi50"}
 """What the first letters of a node's name say of its GPUs."""
 
@@ -199,10 +202,11 @@ def test_every_job_is_placed_as_decided_none_is_lost_and_none_runs_twice(
         assert (told.decision, stamped.job) == (decision.id, name)
         assert part.count == len(stamped.devices) == job.gpus == sum(each.count for each in told.parts)
     assert_no_gpu_is_used_twice(ran)
-
+    record_property("mean_jct_adlro_s", adlro_s)
+    if os.environ.get(MEASURE, "0") == "0":
+        return
     slurm_s, alone = with_slurm_alone(quick_lab, jobs)
     assert set(alone) == set(ran)
-    record_property("mean_jct_adlro_s", adlro_s)
     record_property("mean_jct_slurm_s", slurm_s)
     with capsys.disabled():
         print(

@@ -166,12 +166,12 @@ class ApiHost:
 
     def _run_once(self, listener: socket.socket) -> str:
         """Start the process and serve it until it ends; how it ended."""
-        ours, theirs = socket.socketpair()
-        with ours:
-            with theirs:
-                self._process = process = spawn(theirs, listener)
+        (ours, theirs), (telling, hearing) = socket.socketpair(), socket.socketpair()
+        with ours, telling:
+            with theirs, hearing:
+                self._process = process = spawn(theirs, hearing, listener)
             self._link = link = Link(ours)
-            session = Session(self._service, self._more, link, process)
+            session = Session(self._service, self._more, link, Link(telling), process)
             try:
                 link.send(Hello(self._settings, logging.getLogger().level, self._secrets, self._dashboard))
                 if self._closing.is_set():
@@ -192,12 +192,12 @@ def say_stop(link: Link) -> None:
         link.send(Stop())
 
 
-def spawn(theirs: socket.socket, listener: socket.socket) -> "subprocess.Popen[bytes]":
-    """Start the process, with its end of the pair and the listening socket."""
+def spawn(*sockets: socket.socket) -> "subprocess.Popen[bytes]":
+    """Start the process, with its end of the link for questions, its end of the one for news, and the listener."""
     # It finds what we found, and nothing in the folder that we happen to be in (-P).
     known = os.pathsep.join(path for path in sys.path if path)
     env = {name: value for name, value in os.environ.items() if not name.startswith(("NOTIFY_", "WATCHDOG_"))}
-    numbers = (theirs.fileno(), listener.fileno())
+    numbers = [each.fileno() for each in sockets]
     return subprocess.Popen(
         [sys.executable, "-P", "-m", MODULE, *map(str, numbers), str(os.getpid()), __version__],
         stdin=subprocess.DEVNULL,
@@ -229,16 +229,21 @@ def queue_of(name: str) -> str:
 
 @final
 class Session:
-    """One life of the API's process: what it is told, and what it asks."""
+    """One life of the API's process: what it is told, and what it asks.
+
+    News have a link of their own: a new state can be megabytes, and an answer on the same link would wait behind it.
+    """
 
     def __init__(
         self,
         service: Service,
         more: Mapping[str, Callable[[], Any]],
         link: Link,
+        news: Link,
         process: "subprocess.Popen[bytes]",
     ) -> None:
-        self._service, self._more, self._link, self._process = service, more, link, process
+        self._service, self._more, self._process = service, more, process
+        self._link, self._news = link, news
         self._taking, self._counting = threading.Lock(), threading.Lock()
         self._busy: Counter[str] = Counter()  # threads that answer calls of a queue
         self._late: dict[str, deque[Call]] = {}
@@ -265,6 +270,7 @@ class Session:
         """Tell and answer nothing more."""
         self._is_over.set()
         self._link.close()
+        self._news.close()
 
     # ---- what it asks ------------------------------------------------------------------------------------------------
 
@@ -370,9 +376,9 @@ class Session:
         try:
             state = self._service.state()
         except AdlroError as error:
-            self._link.send(Told(ready, level, no_state=error, events=events))
+            self._news.send(Told(ready, level, no_state=error, events=events))
             return None
         changed, snapshot = state_changes(known, state)
         told = changed if known is None or changed or snapshot else None
-        self._link.send(Told(ready, level, told, snapshot, events=events, is_whole=known is None))
+        self._news.send(Told(ready, level, told, snapshot, events=events, is_whole=known is None))
         return state

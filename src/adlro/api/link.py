@@ -1,7 +1,8 @@
-"""What the daemon's process and the API's say to each other: records, over a pair of sockets.
+"""What the daemon's process and the API's say to each other: records, over two pairs of sockets.
 
-The daemon tells its state, its events and whether it is ready, each time only what has changed. The API asks everything
-else by the name of a method of `Service`. Both run as the same user, from the same files: what comes is trusted.
+On one link the daemon tells its state, its events and whether it is ready, each time only what has changed. On the
+other the API asks everything else by the name of a method of `Service`. Both run as the same user, from the same files:
+what comes is trusted.
 """
 
 import io
@@ -205,8 +206,12 @@ class Link:
 
     def receive(self) -> Any:
         """The next message. Raises EOFError when nobody is there any more."""
+        return pickle.loads(self.receive_bytes())
+
+    def receive_bytes(self) -> bytes:
+        """The next message as it was pickled. Raises EOFError when nobody is there any more."""
         (length,) = HEAD.unpack(self._exactly(HEAD.size))
-        return pickle.loads(self._exactly(length))
+        return self._exactly(length)
 
     def _exactly(self, length: int) -> bytes:
         try:
@@ -227,17 +232,22 @@ class Link:
 
 # ---- what has changed ------------------------------------------------------------------------------------------------
 
-MAPPINGS: Final = ("starts", "telemetry")
+MAPPINGS: Final = ("starts", "telemetry", "placed")
 """Fields of a state that are long mappings."""
 
 
 def state_changes(old: State | None, new: State) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
-    """The fields of a state that have changed, and those of its snapshot (None: none of them)."""
+    """The fields of a state that have changed, and those of its snapshot (None: none of them).
+
+    The tick is told without its decisions and answers: the API shows none of them, and `placed` has the decisions.
+    """
     found: dict[str, Any] = {}
     for name in (each.name for each in fields(State) if each.name != "snapshot"):
         now, was = getattr(new, name), getattr(old, name) if old is not None else None
         if old is not None and (now is was or (name != "tick" and now == was)):
             continue
+        if name == "tick" and now is not None:
+            now = replace(now, decisions=(), answers=())
         found[name] = entry_changes(was or {}, now) if name in MAPPINGS else now
     if old is not None and new.snapshot is old.snapshot:
         return found, None

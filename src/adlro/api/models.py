@@ -62,28 +62,32 @@ class Asked(BaseModel):
 class JobIn(In):
     """What a job needs."""
 
-    family: Name = Field(description="The class of jobs whose speeds are known: `adlro speeds` lists them.")
-    gpus: Whole = Field(1, ge=0, le=65_536, description="All of one model; it gets all of them or none.")
+    family: Name = Field(description="The job's family in the speed table: `adlro speeds` lists them.")
+    gpus: Whole = Field(
+        1, ge=0, le=65_536, description="Number of GPUs, all of one model; the job gets all of them or none."
+    )
     share: Whole = Field(
         WHOLE_GPU, ge=1, le=WHOLE_GPU, description="Thousandths of a GPU; below 1000 with one GPU only."
     )
     cpus: float = Field(0.0, ge=0, le=1e6, description="CPU cores for the whole job.")
     memory_gb: float = Field(0.0, ge=0, le=1e7, description="Memory for the whole job.")
     gpu_memory_gb: float = Field(0.0, ge=0, le=1e5, description="Memory of each GPU.")
-    models: list[Name] = Field([], max_length=64, description="The GPU models that will do; none: all of them.")
-    priority: float = Field(0.5, ge=0, le=1, description="Only an operator may submit a job with another than 0.5.")
-    user: UserOrNone = Field(
-        "", description="A login name, never a number. Only an operator may name another than himself."
+    models: list[Name] = Field([], max_length=64, description="The GPU models that it may run on; empty: all.")
+    priority: float = Field(
+        0.5, ge=0, le=1, description="From 0 to 1; only an operator may submit a job with another value than 0.5."
     )
+    user: UserOrNone = Field("", description="A login name, never a number. Only an operator may name another user.")
     name: Annotated[str, StringConstraints(pattern=PLAIN, max_length=200)] = ""
     work: float = Field(0.0, ge=0, le=1e12, description="GPU-seconds on the reference model; 0: not known.")
-    limit_s: float | None = Field(None, gt=0, le=1e9, description="Walltime after which it may be ended.")
-    estimate: float | None = Field(None, ge=0, le=1e12, description="What you think `work` is.")
-    checkpoint: float | None = Field(None, ge=0, le=1e12, description="Work between checkpoints; 0: all is kept.")
+    limit_s: float | None = Field(None, gt=0, le=1e9, description="Walltime limit, after which the job may be ended.")
+    estimate: float | None = Field(None, ge=0, le=1e12, description="Your estimate of `work`.")
+    checkpoint: float | None = Field(
+        None, ge=0, le=1e12, description="Work between two checkpoints; 0: no work is ever lost."
+    )
 
 
 class SubmissionIn(In):
-    """A job that is handed in. The command is a list of words: no shell reads it."""
+    """A job to submit. The command is a list of words; no shell interprets it."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -98,7 +102,7 @@ class SubmissionIn(In):
     job: JobIn
     command: list[Argument] = Field([], max_length=4096)
     directory: Annotated[str, StringConstraints(pattern=r"^(/[^\u0000-\u001f\u007f]*)?$", max_length=4096)] = Field(
-        "", description="Where it runs: a whole path; empty: the back end's choice."
+        "", description="Working directory, an absolute path; empty: the back end chooses."
     )
     environment: dict[
         Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)], Argument
@@ -114,7 +118,7 @@ NodesIn = Annotated[
 
 
 class WhatIfIn(In):
-    """A question: hand in these jobs now, add or take away these nodes, use that policy."""
+    """A change to simulate: submit these jobs now, add or remove these nodes, use that policy."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -128,7 +132,7 @@ class WhatIfIn(In):
     )
     jobs: list[SubmissionIn] = Field([], max_length=100)
     add_nodes: list[NodesIn] = Field(
-        [], max_length=100, description="Each is [model, GPUs on each node, how many nodes]."
+        [], max_length=100, description="Each is [GPU model, GPUs on each node, number of nodes]."
     )
     remove_nodes: list[Name] = Field([], max_length=1000)
     policy: NameOrNone = Field("", description="By name; empty: the one in use.")
@@ -150,7 +154,8 @@ class JobsAsked(Asked):
     partition: PlainOrNone = ""
     node: PlainOrNone = Field("", description="Jobs that hold GPUs on this node.")
     search: Annotated[str, StringConstraints(pattern=PLAIN, max_length=200)] = Field(
-        "", description="A text in the id, family, partition, name or user; of others' jobs name and user do not count."
+        "",
+        description="A text in the id, family, partition, name or user; hidden names and users are ignored.",
     )
     sort: Sort = Field("", description="Empty: running jobs, waiting jobs by predicted start, the rest.")
     order: Literal["asc", "desc"] = "asc"
@@ -190,7 +195,7 @@ class HistoryAsked(Asked):
     until: Moment | None = Field(None, description="Seconds since 1970.", json_schema_extra=one_of_them)
     step_s: Annotated[float, Field(ge=0, le=1e7)] | None = Field(
         None,
-        description="Average over so many seconds; left out: as fine as `limit` allows.",
+        description="Average over this many seconds; left out: as fine as `limit` allows.",
         json_schema_extra=one_of_them,
     )
 
@@ -202,7 +207,9 @@ class PastAsked(Asked):
     partition: PlainOrNone = ""
     node: PlainOrNone = ""
     before: Moment | None = Field(
-        None, description="Ended before this moment: `next` of the page before.", json_schema_extra=one_of_them
+        None,
+        description="Only jobs that ended before this time: `next` of the previous page.",
+        json_schema_extra=one_of_them,
     )
     limit: int = Field(100, ge=1, le=1000)
 
@@ -298,16 +305,16 @@ class JobOut(Out):
     parts: list[Part]
     started_s: float | None
     ended_s: float | None
-    starts: int = Field(description="How often it began.")
-    managed: bool = Field(description="Whether it is ours to place.")
+    starts: int = Field(description="How often it has started.")
+    managed: bool = Field(description="Whether ADLRO places it.")
     exit_code: int | None
     signal: int | None
     reason: str
     decision: str
     partition: str = Field(description='The queue it was submitted to; "" where the cluster has no queues.')
     qos: str = Field(description='The name of the limits that count for it; "" where the cluster has none.')
-    setback: Setback = Field(description="What keeps a waiting job from starting, besides a lack of room.")
-    is_hidden: bool = Field(description="It is another's: user, name and reason are not shown.")
+    setback: Setback = Field(description="What keeps a waiting job from starting, besides missing resources.")
+    is_hidden: bool = Field(description="It belongs to another user: user, name and reason are not shown.")
 
 
 class JobsOut(Out):
@@ -373,7 +380,7 @@ class TickOut(Out):
 
 
 class StateOut(Out):
-    """All that a screen shows."""
+    """Everything that the dashboard shows."""
 
     snapshot: SnapshotOut
     tick: TickOut | None
@@ -398,7 +405,7 @@ class TenantOut(Out):
     user: str
     name: str
     is_index_known: bool = Field(
-        description="Whether it is known to be on this GPU of the node, or put here to be shown."
+        description="True if the job is known to be on this GPU; false if only its node is known."
     )
 
 
@@ -455,7 +462,7 @@ class PoliciesOut(Out):
 
     current: str
     fallback: str
-    is_guarded: bool = Field(description="The fallback decides now.")
+    is_guarded: bool = Field(description="Whether the fallback decides now.")
     policies: list[PolicyOut]
 
 
@@ -466,7 +473,7 @@ class AlarmsOut(Out):
 
 
 class DriftsOut(Out):
-    """Speeds that are not what they were thought to be."""
+    """Speeds that differ from the speed table."""
 
     drifts: list[Drift]
 
@@ -475,7 +482,7 @@ class HistoryOut(Out):
     """What was measured, the oldest first."""
 
     history: list[Compared]
-    step_s: float = Field(description="The seconds over which points were averaged; 0: they are as they were kept.")
+    step_s: float = Field(description="The seconds over which points were averaged; 0: as they are stored.")
 
 
 class PastOut(Out):
@@ -524,7 +531,7 @@ class MeOut(Out):
 
     name: str
     role: Literal["viewer", "user", "operator"]
-    sees: Literal["all", "own", "none"] = Field(description="Whose jobs are shown whole.")
+    sees: Literal["all", "own", "none"] = Field(description="Whose jobs are shown in full.")
 
 
 class HealthOut(Out):
@@ -534,7 +541,7 @@ class HealthOut(Out):
 
 
 class ReadyOut(Out):
-    """Whether the latest tick is recent and whole; else why not, for those who may know."""
+    """Whether the latest turn is recent and complete; otherwise why not, for those who may know."""
 
     ready: bool
     why: str

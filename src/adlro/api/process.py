@@ -9,6 +9,7 @@ import ctypes
 import itertools
 import logging
 import os
+import pickle
 import signal
 import socket
 import sys
@@ -17,10 +18,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TooLateError
+from contextlib import nullcontext
 from typing import Any, Final, cast, final
 
 from adlro import __version__
-from adlro.api.app import ApiServer, make_app, make_server
+from adlro.api.app import make_app
 from adlro.api.door import raise_open_files
 from adlro.api.link import (
     CALLS,
@@ -38,9 +40,11 @@ from adlro.api.link import (
     state_with,
 )
 from adlro.api.pace import paced
+from adlro.api.server import ApiServer, make_server
 from adlro.core.errors import BackendError
 from adlro.live.news import News
 from adlro.live.service import Event, Service, State
+from adlro.process.collector import paused_collector
 from adlro.process.logs import set_up_logs
 
 CALL_S: Final = 120.0
@@ -54,6 +58,9 @@ BEAT_S: Final = 2.0
 
 METRICS_S: Final = 1.0
 """How long the page of metrics is shown before it is asked for again."""
+
+LARGE: Final = 100_000
+"""Bytes from which a message is so many objects that Python's collector is paused while they are made."""
 
 PR_SET_PDEATHSIG: Final = 1
 
@@ -125,7 +132,7 @@ class Copy:
     # ---- what the daemon says ----------------------------------------------------------------------------------------
 
     def hear(self, message: object) -> None:
-        """Take in a message. One thread calls it."""
+        """Take in a message: news in one thread, answers in another."""
         match message:
             case Told():
                 self._take(message)
@@ -165,7 +172,7 @@ def kept_for(seconds: float, ask: Callable[[], Any], clock: Callable[[], float] 
 
 @final
 class Ears(threading.Thread):
-    """Hears the daemon until it says stop, or is gone."""
+    """Hears the daemon on one link until it says stop, or is gone."""
 
     def __init__(self, link: Link, copy: Copy, server: ApiServer) -> None:
         super().__init__(name="daemon", daemon=True)
@@ -175,8 +182,9 @@ class Ears(threading.Thread):
         """Take in one message after another."""
         while True:
             try:
-                with paced():
-                    message = self._link.receive()
+                body = self._link.receive_bytes()
+                with paced(), paused_collector(are_kept=True) if len(body) > LARGE else nullcontext():
+                    message = pickle.loads(body)
                     if isinstance(message, Stop):
                         self._server.should_exit = True
                     else:
@@ -221,7 +229,7 @@ def main(words: Sequence[str]) -> None:
             file=sys.stderr,
         )
         os._exit(OTHER_VERSION)
-    talking, listening, parent = map(int, numbers)
+    talking, hearing, listening, parent = map(int, numbers)
     # These go to all processes of a terminal or a unit; the daemon says what comes of them.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -240,7 +248,8 @@ def main(words: Sequence[str]) -> None:
         policies=cast(Callable[[], Sequence[Mapping[str, Any]]], policies),
     )
     server = make_server(app, hello.settings)
-    Ears(link, copy, server).start()
+    for each in (link, Link(socket.socket(fileno=hearing))):
+        Ears(each, copy, server).start()
     asyncio.run(answer_all(server, link, socket.socket(fileno=listening)))
     os._exit(0)  # threads that wait for the daemon need not end
 

@@ -93,8 +93,15 @@ class Buckets:
 class Guard:
     """An ASGI application in front of another: it lets through what may come, and answers the rest itself."""
 
-    def __init__(self, app: App, settings: ApiSettings, tokens: Tokens) -> None:
-        self._app = app
+    def __init__(
+        self,
+        app: App,
+        settings: ApiSettings,
+        tokens: Tokens,
+        note: Callable[[str, str, int, float], None] = lambda method, path, status, seconds: None,
+    ) -> None:
+        """`note` is told of every answer when it begins: method, path, status, and seconds since the request."""
+        self._app, self._note = app, note
         self._settings = settings
         self._tokens = tokens
         self._buckets = Buckets(settings.rate_per_s, settings.burst)
@@ -108,12 +115,13 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
-        begun = False
+        begun, since = False, time.perf_counter()
 
         async def answer(message: Message) -> None:
             nonlocal begun
             if message["type"] == "http.response.start":
                 begun = True
+                self._note(scope["method"], scope["path"], message["status"], time.perf_counter() - since)
                 message["headers"] = [*message.get("headers", ()), *self._headers]
             await send(message)
 
@@ -150,7 +158,7 @@ class Guard:
         if host not in self._hosts and not is_address(host):
             raise refused(
                 421,
-                "this server does not go by that name",
+                "this server does not have that name",
                 "header Host",
                 "localhost, an address, or a name of the configuration",
                 "An operator can add the name to `hosts`.",
@@ -162,7 +170,10 @@ class Guard:
             is_visit = scope["method"] == "GET" and first_of(headers, b"sec-fetch-mode") == "navigate"
             if is_foreign or not is_visit or scope["path"].startswith(API):
                 raise refused(
-                    403, "a page of another site asks", "header Origin", "this server's own pages, or no browser"
+                    403,
+                    "the request comes from a page of another site",
+                    "header Origin",
+                    "this server's own pages, or no browser",
                 )
 
     def _admit(self, scope: Scope) -> Who | None:
@@ -224,7 +235,7 @@ class Guard:
         kind = (first_of(headers, b"content-type") or "").partition(";")[0].strip().lower()
         if length != "0" and kind != "application/json":
             # A foreign page may have a browser post text or a form, but not JSON, without asking us first.
-            raise refused(415, "the body is not said to be JSON", "header Content-Type", "application/json")
+            raise refused(415, "the body is not declared as JSON", "header Content-Type", "application/json")
         limit = self._settings.largest_body
         too_large = refused(
             413, "the body is too large", "body", f"{limit} bytes at most", headers={"Connection": "close"}
@@ -248,7 +259,7 @@ class Guard:
         except TimeoutError:
             raise refused(
                 408,
-                "the body did not come",
+                "the body did not arrive",
                 "body",
                 f"all of it within {self._settings.body_s:g} s",
                 headers={"Connection": "close"},

@@ -1,43 +1,78 @@
 """What a site may set about the API. Light to import: the daemon's config reads into it."""
 
 import ipaddress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from pydantic import Field
+
 from adlro.core.accounts import ANYBODY, Owners
 from adlro.core.errors import ConfigError
+from adlro.core.toml import Schema
 
 PORT: Final = 8321
 
 
-@dataclass(frozen=True, slots=True)
-class ApiSettings:
-    """Where the API answers, whom, and how much at a time."""
+class ApiTable(Schema):
+    """[api]: where people and programs ask."""
 
-    host: str = "127.0.0.1"
-    port: int = PORT
-    auth: Literal["tokens", "off"] = (
-        "tokens"  # off: whoever reaches the port is an operator; on a loopback address only
+    is_on: bool = Field(default=True, description="Whether to run the API and the dashboard.")
+    host: str = Field(
+        default="127.0.0.1",
+        min_length=1,
+        description="The address to listen on; one that other machines can reach needs TLS.",
     )
-    tokens: Path | None = None  # the file of `adlro token`
-    hosts: tuple[str, ...] = ()  # further names under which it is reached; localhost and addresses always are
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    plain_http: bool = False  # without TLS on an address that others reach: something in front of it has TLS
-    others: Literal["hidden", "shown"] = "hidden"  # names and users of others' jobs, to those who are no operator
-    rate_per_s: float = 100.0  # requests that a token (an address, without one) may make …
-    burst: float = 200.0  # … and how many at once
-    largest_body: int = 262_144  # bytes
-    body_s: float = 10.0  # within which the body of a request must be there
-    most_streams: int = 100  # listeners to events at a time
+    port: int = Field(default=PORT, ge=0, le=65_535, description="The port; 0: any free one.")
+    auth: Literal["tokens", "off"] = Field(
+        default="tokens",
+        description="Who has access: people with a token (tokens), or everybody on this machine, as an operator (off).",
+    )
+    tokens: str = Field(default="", description='The token file of `adlro token`; "": tokens.json beside the store.')
+    min_uid: int = Field(
+        default=0,
+        ge=0,
+        description="The lowest uid that a job may run as; 0: UID_MIN of /etc/login.defs. Root is always refused.",
+    )
+    hosts: list[str] = Field(default=[], description="Further host names of the API.")
+    tls_cert: str = Field(default="", description="The TLS certificate, a PEM file.")
+    tls_key: str = Field(default="", description="The key of the certificate, a PEM file.")
+    plain_http: bool = Field(
+        default=False, description="Allow other machines without TLS, because a proxy in front of the API has TLS."
+    )
+    others: Literal["hidden", "shown"] = Field(
+        default="hidden", description="Whether people who are not operators see the names and users of others' jobs."
+    )
+    rate_per_s: float = Field(
+        default=100.0, gt=0, description="Requests per second that one token or address may make."
+    )
+    burst: float = Field(default=200.0, ge=1, description="Requests that one token or address may make at once.")
+    largest_body: int = Field(
+        default=262_144, ge=1024, le=67_108_864, description="Maximum size of the body of a request, in bytes."
+    )
+    body_s: float = Field(default=10.0, gt=0, description="Seconds within which the body of a request must arrive.")
+    most_streams: int = Field(default=100, ge=1, le=10_000, description="Maximum number of open event streams.")
+    head_s: float = Field(
+        default=10.0, gt=0, le=600, description="Seconds within which the headers of a request must arrive."
+    )
+    idle_s: float = Field(
+        default=20.0, gt=0, le=3600, description="Seconds after which a connection without a request is closed."
+    )
+    most_connections: int = Field(default=1000, ge=10, le=1_000_000, description="Maximum number of open connections.")
+    most_per_address: int = Field(
+        default=250,
+        ge=1,
+        le=1_000_000,
+        description="Maximum number of connections from one address; raise it behind a proxy.",
+    )
+
+
+class ApiSettings(ApiTable):
+    """[api] with what the rest of the config adds, and what no site has to set."""
+
+    token_file: Path | None = None  # where `tokens` says, or beside the store
+    owners: Owners = ANYBODY  # whose jobs are taken
     heartbeat_s: float = 15.0
     stream_s: float = 3600.0  # a stream ends after so long, and its listener comes back
-    head_s: float = 10.0  # within which TLS and the head of a request must be there
-    idle_s: float = 20.0  # a connection without a request is closed after so long
-    most_connections: int = 1000  # at a time, from everywhere …
-    most_per_address: int = 250  # … and from one address
-    owners: Owners = ANYBODY  # whose jobs are taken
 
     @property
     def is_loopback(self) -> bool:
@@ -50,13 +85,12 @@ class ApiSettings:
     @property
     def has_tls(self) -> bool:
         """Whether it speaks TLS itself."""
-        return self.tls_cert is not None
+        return bool(self.tls_cert)
 
     def _check_tls(self) -> None:
         """Raise ConfigError unless the certificate and its key can be used."""
         import ssl
 
-        assert self.tls_cert is not None
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.tls_cert, self.tls_key, password=lambda: "")
         except (OSError, ValueError) as error:
@@ -67,17 +101,13 @@ class ApiSettings:
 
     def check(self, has_tokens: bool) -> None:
         """Raise ConfigError for what would let in whom it should not, or cannot work."""
-        if (self.tls_cert is None) != (self.tls_key is None):
-            raise ConfigError("the API has one of tls_cert and tls_key; expected both, or none.")
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ConfigError("[api] has only one of tls_cert and tls_key; expected both, or neither.")
         for path in (self.tls_cert, self.tls_key):
-            if path is not None and not path.is_file():
-                raise ConfigError(f"the API's TLS: {path} is no file; expected one in PEM.")
-        if self.tls_cert is not None:
+            if path and not Path(path).is_file():
+                raise ConfigError(f"the API's TLS: {path} does not exist; expected a PEM file.")
+        if self.tls_cert:
             self._check_tls()
-        if self.rate_per_s <= 0 or self.burst < 1:
-            raise ConfigError(
-                f"the API's rate is {self.rate_per_s}/s, burst {self.burst}; expected above 0, and from 1."
-            )
         if self.is_loopback:
             return
         if self.auth == "off":
@@ -92,6 +122,6 @@ class ApiSettings:
             )
         if not self.has_tls and not self.plain_http:
             raise ConfigError(
-                f"the API has host {self.host!r} and no TLS: tokens would travel in the clear. Set tls_cert and "
-                "tls_key; or plain_http = true, where something in front of it has TLS."
+                f"the API has host {self.host!r} and no TLS: tokens would be sent unencrypted. Set tls_cert and "
+                "tls_key, or plain_http = true if a proxy in front of it has TLS."
             )

@@ -13,11 +13,16 @@ import numpy.typing as npt
 Table: TypeAlias = "np.recarray[Any, Any]"
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int32]
+Masks: TypeAlias = npt.NDArray[np.int64]
+"""GPUs of sites, one bit each."""
 
 NOBODY: Final = -1
 """No job, no site, no part: the index of nothing."""
 
 FOREVER: Final = np.inf
+
+NOT_ASKED: Final = -1.0
+"""In View.fastest: nobody has asked yet how fast jobs of this demand could run."""
 
 RECENT: Final = 64
 """How many releases of capacity are remembered."""
@@ -297,3 +302,18 @@ class Jobs:
 def records(dtype: np.dtype[Any], count: int) -> Table:
     """An empty table of records whose fields can be read by name, compiled or not."""
     return np.zeros(count, dtype).view(np.recarray)
+
+
+class Numbers:
+    """Numbers for things in the order in which they are first seen."""
+
+    def __init__(self) -> None:
+        self.things: list[Any] = []
+        self._known: dict[Any, int] = {}
+
+    def number(self, thing: Any) -> int:
+        """The number of this thing."""
+        if thing not in self._known:
+            self._known[thing] = len(self.things)
+            self.things.append(thing)
+        return self._known[thing]

@@ -26,6 +26,7 @@ from adlro.decide.choosing import Pair, best_pair, legal_pairs
 from adlro.decide.network import greedy_q
 from adlro.decide.network.paper_q import paper_policy, paper_weights
 from adlro.decide.rules import allox, baselines, gavel, preemptive, reserving
+from adlro.decide.wrappers import unwrapped, wrapped
 
 MODULES = (baselines, reserving, outlook, preemptive, gavel, allox, lookahead, greedy_q)
 """Adding a policy: its function and its Policy in a module, and the module here."""
@@ -46,7 +47,10 @@ def policies() -> tuple[Policy, ...]:
 
 
 def find_policy(name: str) -> Policy:
-    """The policy of this name, or the function in a user's file: `path.py:function`."""
+    """The policy of this name, or of a function in a user's file (`path.py:function`); with wrappers, if it has any."""
+    if (found := unwrapped(name)) is not None:
+        inner, wrapper, seconds = found
+        return wrapped(find_policy(inner), wrapper, seconds)
     if name.endswith(CHECKPOINT):
         return policy_of_checkpoint(Path(name))
     if ":" in name or name.endswith(".py"):
@@ -56,7 +60,8 @@ def find_policy(name: str) -> Policy:
             return policy
     names = [policy.name for policy in policies()]
     raise CatalogueError(
-        f"no policy {name!r}.{nearest(name, names)} `adlro policies` lists them; path.py:function loads your own."
+        f"no policy {name!r}.{nearest(name, names)} `adlro policies` lists them; path.py:function loads your own; "
+        "NAME+starvation(SECONDS) and NAME+least-run(SECONDS) wrap one."
     )
 
 
@@ -75,7 +80,7 @@ def load_policy(where: str) -> Policy:
     if not path.is_file():
         raise CatalogueError(f"{path_text}: no such file; expected path.py:NAME, a function in a Python file.")
     if not name:
-        raise CatalogueError(f"{path_text}: which function? Write {path_text}:NAME.")
+        raise CatalogueError(f"{path_text}: the name of a function is missing; expected {path_text}:NAME.")
     module = run_file(path)
     thing = getattr(module, name, None)
     if isinstance(thing, Policy):
@@ -173,7 +178,7 @@ def compiled_now(where: str, build: Callable[[bool], Choose]) -> Choose:
         text = COLOURS.sub("", str(error))  # Numba colours its errors if colorama is installed
         lines = [line for line in text.splitlines() if not line.startswith("Failed in nopython mode")]
         said = f"{type(error).__name__}: {lines[0] if lines else ''}"[:LONGEST_REASON]
-        raise PolicyError(f"{where} cannot be compiled: {said}. Without @compiled it runs as plain Python.") from error
+        raise PolicyError(f"{where} cannot be compiled: {said}. Remove @compiled to run it as plain Python.") from error
     return choose
 
 
@@ -188,7 +193,9 @@ def plain_score(where: str, score: Callable[..., float]) -> Choose:
             home = bool(view.home[view.jobs[j].kind, view.sites[s].form])
             value: Any = score(view.jobs[j], view.sites[s], Pair(runtime_s, best_s, leftover, home), now)
             if not isinstance(value, int | float | np.number) or math.isnan(value):
-                raise PolicyError(f"{where} answered {value!r} as a score; expected a number, or NEVER to rather wait.")
+                raise PolicyError(
+                    f"{where} answered {value!r} as a score; expected a number, or NEVER to wait instead."
+                )
             if value > best:
                 best, chosen = float(value), (j, s)
         return waiting() if chosen is None else starting(*chosen)

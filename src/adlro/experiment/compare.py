@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from scipy.special import stdtrit
 
+from adlro.core.copying import copied
 from adlro.core.errors import UsageError
 from adlro.core.policy import Policy
 from adlro.core.run import Run
 from adlro.core.tables import Floats
 from adlro.core.toml import nearest
-from adlro.experiment.instance import Instance, draw, offered_load, play_out, unused
+from adlro.experiment.instance import Instance, draw, offered_load, play_out
 from adlro.experiment.scenario import Scenario
 from adlro.measure.hyperscore import EQUAL, Weights
 from adlro.measure.metrics import Metrics, measure
@@ -136,12 +137,12 @@ def compare(
     if baseline not in names:
         raise UsageError(
             f"the baseline '{baseline}' is not among the policies compared.{nearest(baseline, names)} "
-            f"Compared are {', '.join(names)}."
+            f"The policies compared are {', '.join(names)}."
         )
     if len(seeds) > 1 and not scenario.varies:
         raise UsageError(
             f"{len(seeds)} seeds for the trace '{scenario.workload.name}', whose jobs are the same for every seed: "
-            f"nothing would differ between them. Say --windows {len(seeds)} to cut it into windows, or --seeds 1."
+            f"nothing would differ between them. Use --windows {len(seeds)} to cut it into windows, or --seeds 1."
         )
     threads = threads or os.cpu_count() or 1
     total = len(policies) * len(seeds)
@@ -178,7 +179,7 @@ def compare(
 
 def judge(instance: Instance, policy: Policy, on_run: OnRun = lambda _run: None) -> Metrics:
     """The measures of one run."""
-    run = play_out(instance, unused(instance.view), policy)
+    run = play_out(instance, copied(instance.view), policy)
     on_run(run)
     return measure(run)
 

@@ -70,7 +70,7 @@ def jobs_of(recorded: Recorded, seed: int, most: int | None) -> Jobs:
     if recorded.windows:
         if not 0 <= seed < len(recorded.windows):
             raise UsageError(
-                f"there is no window {seed}: '{recorded.name}' is cut into {len(recorded.windows)}, counted from 0."
+                f"there is no window {seed}: '{recorded.name}' has {len(recorded.windows)} windows, counted from 0."
             )
         first, count = recorded.windows[seed].first_job, recorded.windows[seed].jobs
     jobs = cut(recorded.all_jobs, first, count if most is None else min(most, count))
@@ -144,9 +144,3 @@ def play_out(instance: Instance, view: View, policy: Policy) -> Run:
 def column(values: Ints) -> Ints:
     """A field of a table as an array of its own."""
     return np.ascontiguousarray(values, np.int32)
-
-
-def unused(view: View) -> View:
-    """A copy of a freshly packed view for one run; what no run ever changes is shared."""
-    shared = {"jobs", "form_sites", "pool_sites", "rate", "width", "fastest"}
-    return view._replace(**{name: getattr(view, name).copy() for name in view._fields if name not in shared})

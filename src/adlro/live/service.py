@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from adlro.core.ports import Answer, LiveJob, Output, Part, Snapshot, Submission
+from adlro.core.ports import ENDED, Answer, JobState, LiveJob, Output, Part, Snapshot, Submission
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +179,9 @@ class State:
     history: tuple[Compared, ...] = ()  # the oldest first
     telemetry: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     """By "node/index": utilisation, temperature (0..1 of the throttle point), memory …; None: missing."""
+    placed: Mapping[str, Decision] = field(default_factory=dict)
+    """By job: the decision that placed it, of jobs that do not wait and that this daemon has placed. The answer of the
+    API leaves it out; `why` is answered from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +199,25 @@ class Why:
     decision: Decision | None = None  # the one that placed it, if it runs or ran
     short: str = ""  # the same in a few words, without names of others: for one line in squeue
     mentions: tuple[Mention, ...] = ()  # the jobs that the text names
+
+
+def why_placed(job: LiveJob, decision: Decision | None) -> Why:
+    """Why a job runs where it does, or how it ended. `decision` is the one that placed it."""
+    if job.state in ENDED:
+        text = {
+            JobState.FINISHED: "It has finished.",
+            JobState.FAILED: "It ended with an error, or at its limit.",
+        }.get(job.state, "It was cancelled.")
+        return Why(job.id, job.state, "ended", f"{text} {job.reason}".strip(), "", decision=decision, short=job.state)
+    where = ", ".join(f"{part.count} × {part.model} on {part.node}" for part in job.parts) or "an unknown place"
+    dominant = "running" if job.state is JobState.RUNNING else "starting"
+    verb = "It runs on" if job.state is JobState.RUNNING else "It is about to start on"
+    because = f" {decision.reason}" if decision is not None else " No decision of ours put it there."
+    short = f"{'runs' if job.state is JobState.RUNNING else 'starts'} on {where}"
+    named = decision.mentions if decision is not None else ()
+    return Why(
+        job.id, job.state, dominant, f"{verb} {where}.{because}", "", decision=decision, short=short, mentions=named
+    )
 
 
 def with_names(text: str, mentions: Sequence[Mention]) -> str:

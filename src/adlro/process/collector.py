@@ -1,6 +1,7 @@
 """Python's garbage collector, kept from looking through all objects in the middle of a turn or of an answer."""
 
 import gc
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,10 @@ THRESHOLDS: Final = (5_000, 4, 1_000_000)
 """New objects for a look at the new ones, such looks for one at those somewhat older, and such for one at all."""
 
 COLLECT_EVERY_S: Final = 300.0
+
+_counting = threading.Lock()
+_paused = 0
+"""How many threads have paused the collector."""
 
 
 @contextmanager
@@ -25,6 +30,7 @@ def unhurried_collector() -> Iterator[Callable[[], None]]:
     def collect() -> None:
         nonlocal due_s
         if time.monotonic() >= due_s:
+            gc.unfreeze()
             gc.collect()
             due_s = time.monotonic() + COLLECT_EVERY_S
 
@@ -32,3 +38,27 @@ def unhurried_collector() -> Iterator[Callable[[], None]]:
         yield collect
     finally:
         gc.set_threshold(*before)
+
+
+@contextmanager
+def paused_collector(are_kept: bool = False) -> Iterator[None]:
+    """Make very many objects at once without the collector, which would look through them again and again.
+
+    If they `are_kept`, they are frozen: the collector passes over them until `unhurried_collector` looks through all
+    objects. Those that nobody holds any more are freed at once all the same, unless they form a ring.
+    """
+    global _paused
+    if are_kept:
+        gc.collect(1)  # rings that others have left among the new objects are not frozen
+    with _counting:
+        _paused += 1
+        gc.disable()
+    try:
+        yield
+    finally:
+        if are_kept:
+            gc.freeze()
+        with _counting:
+            _paused -= 1
+            if not _paused:
+                gc.enable()

@@ -15,7 +15,6 @@ from adlro.backends.shadow.dry_run import Note, Shadow
 from adlro.backends.shadow.record import (
     Journal,
     Record,
-    hosts,
     read_notes,
     read_record,
     read_sacct_record,
@@ -23,7 +22,9 @@ from adlro.backends.shadow.record import (
     record_of_memory,
     shadowed,
 )
-from adlro.backends.shadow.replay import HAPPENED, Report, happened, in_system, prepared, report, under
+from adlro.backends.shadow.replay import HAPPENED, happened, under
+from adlro.backends.shadow.report import Report, in_system, report
+from adlro.backends.shadow.tables import prepared
 from adlro.catalogue.clusters import load_cluster
 from adlro.core.errors import StoreError, TraceError, UsageError
 from adlro.core.ports import Answer, JobState, LiveJob, Order, Part, Snapshot, Submission
@@ -129,7 +130,7 @@ def test_a_full_disk_is_told_and_writing_goes_on_when_there_is_room(
 
 def test_a_record_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot write the record"):
+    with pytest.raises(StoreError, match="cannot write the shadow record"):
         Journal(tmp_path / "file" / "shadow.jsonl")
 
 
@@ -154,7 +155,7 @@ def test_of_a_long_record_only_the_end_is_recalled(tmp_path: Path) -> None:
 
 def test_an_empty_record_is_refused_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "shadow.jsonl").write_text("")
-    with pytest.raises(StoreError, match="let the daemon run in shadow mode"):
+    with pytest.raises(StoreError, match="Let the daemon run in shadow mode"):
         read_record(tmp_path / "shadow.jsonl")
     with pytest.raises(StoreError, match="cannot read"):
         read_record(tmp_path / "none.jsonl")
@@ -437,19 +438,13 @@ def test_a_requeued_job_counts_once_from_its_first_submission(tmp_path: Path) ->
     assert job.ended_s - job.job.submit_s == 40 * 60
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("turing", ["turing"]),
-        ("volta[0-1,07]", ["volta0", "volta1", "volta07"]),
-        ("a[08-10],b2", ["a08", "a09", "a10", "b2"]),
-        ("r1n[1-2]-ib", ["r1n1-ib", "r1n2-ib"]),
-        ("None assigned", []),
-        ("", []),
-    ],
-)
-def test_a_list_of_hosts_is_spelt_out(text: str, names: list[str]) -> None:
-    assert list(hosts(text)) == names
+def test_the_nodes_of_a_job_are_read_as_slurm_writes_them(tmp_path: Path) -> None:
+    names = ("rack0n0", "rack0n1", "rack1n0", "rack1n1")
+    cluster = replace(PAPER16, nodes=tuple(replace(PAPER16.nodes[0], name=name) for name in names))
+    (tmp_path / "sacct.txt").write_text(SACCT.replace("gpu=4|turing", "gpu=4|rack[0-1]n[0-1]"))
+    jobs = {job.id: job for job in read_sacct_record(str(tmp_path / "sacct.txt"), cluster).jobs}
+    assert [(part.node, part.count) for part in jobs["7"].parts] == [(name, 1) for name in names]
+    assert jobs["10"].started_s is None  # "None assigned" is no node
 
 
 def test_a_file_that_is_no_record_is_told_as_that(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -18,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.ingest.telemetry.exporters import AMD, DCGM, amd_page, dcgm_page, says, served
 from tests.parts import program
+from tests.ports import free_ports
 
 from adlro.catalogue.gpus import find_gpu
 from adlro.cli.app import run
@@ -31,11 +31,6 @@ from adlro.normalise.telemetry import FEATURE, Telemetry, normalise
 PATIENCE_S = 60.0
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 def settings(targets: list[str]) -> str:
     listed = ", ".join(json.dumps(target.removeprefix("http://")) for target in targets)
     return (
@@ -47,7 +42,7 @@ def settings(targets: list[str]) -> str:
 @contextmanager
 def prometheus_of(folder: Path, targets: list[str]) -> Iterator[str]:
     """The address of a Prometheus that scrapes these; it is stopped at the end, whatever happens."""
-    binary, port = program("prometheus"), free_port()
+    binary, port = program("prometheus"), free_ports(1)[0]
     config = folder / "prometheus.yml"
     config.write_text(settings(targets))
     command = [binary, f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"]
@@ -59,7 +54,7 @@ def prometheus_of(folder: Path, targets: list[str]) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait(10)
+        process.wait(60)
 
 
 def until(url: str, gpus: int, rows: int) -> Readings:
@@ -161,7 +156,7 @@ def test_a_value_has_the_time_at_which_it_was_true_and_not_that_of_asking(tmp_pa
 
 
 def urlvalue(url: str, query: str) -> Any:
-    with urllib.request.urlopen(f"{url}/api/v1/query?query={query}", timeout=5) as answer:
+    with urllib.request.urlopen(f"{url}/api/v1/query?query={query}", timeout=30) as answer:
         return json.load(answer)["data"]["result"][0]["value"][1]
 
 

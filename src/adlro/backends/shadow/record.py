@@ -19,10 +19,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from adlro.backends.shadow.dry_run import CLUSTER, LOOKED, VOID, WISHED, Note, RunsFor, Shadow, for_its_limit
 from adlro.catalogue.gpus import find_gpu
+from adlro.catalogue.speeds import for_every_family, speed_of
 from adlro.core.errors import CatalogueError, StoreError, TraceError
 from adlro.core.ports import ENDED, Backend, JobState, LiveJob, Part
 from adlro.core.records import CPU_ONLY, Cluster, Job
 from adlro.experiment.traces import family_rule
+from adlro.ingest.host_lists import hosts_in
 from adlro.ingest.traces.cells import Cells, clock_time, header_of, read_cells
 from adlro.ingest.traces.slurm import TYPED_GPUS, gpus_in, memory_gb, model_in
 from adlro.ingest.traces.source import open_source
@@ -47,7 +49,7 @@ MOST_HISTORY: Final = 1_000_000
 def shadowed(real: Backend, path: Path, runs_for: RunsFor = for_its_limit) -> Shadow:
     """A shadow of this back end that keeps its record in this file, and goes on where an earlier one stopped."""
     past, _broken = read_notes(path, RECALLED) if path.exists() else ([], 0)
-    return Shadow(real, Journal(path).write, past, runs_for)
+    return Shadow(real, Journal(path).write, past, runs_for, speed=for_every_family(speed_of))
 
 
 @final
@@ -61,7 +63,7 @@ class Journal:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._append(b"")
         except OSError as error:
-            raise StoreError(f"cannot write the record of the shadow '{path}': {error.strerror}.") from None
+            raise StoreError(f"cannot write the shadow record '{path}': {error.strerror}.") from None
 
     def write(self, notes: Sequence[Note]) -> str:
         """Append notes and see that they are on the disk; what went wrong in words, or nothing."""
@@ -112,7 +114,7 @@ def read_notes(path: Path, last: int | None = None) -> tuple[list[Note], int]:
                     except ValidationError:
                         broken += 1
     except OSError as error:
-        raise StoreError(f"cannot read the record of the shadow '{path}': {error.strerror}.") from None
+        raise StoreError(f"cannot read the shadow record '{path}': {error.strerror}.") from None
     return notes, broken
 
 
@@ -151,10 +153,10 @@ def read_record(path: Path) -> Record:
     notes, broken = read_notes(path)
     if broken and not notes:
         raise StoreError(
-            f"'{path}' is no record of a shadow: none of its {broken} lines can be read. Name shadow.jsonl."
+            f"'{path}' is not a shadow record: none of its {broken} lines can be read. Pass the file shadow.jsonl."
         )
     if not any(note.what == LOOKED for note in notes):
-        raise StoreError(f"'{path}' holds no record of a shadow yet; let the daemon run in shadow mode for a while.")
+        raise StoreError(f"'{path}' contains no record yet. Let the daemon run in shadow mode for a while.")
     record = record_of(notes, path.name)
     return (
         replace(record, notes=(*record.notes, f"{broken} lines of it are damaged and left out")) if broken else record
@@ -275,7 +277,7 @@ def record_of_memory(memory: Memory, cluster: Cluster, source: str) -> Record:
     """What the daemon remembers of jobs that ended, without a shadow's own record."""
     jobs = tuple(job for job in memory.history(MOST_HISTORY) if job.ended_s is not None)
     if not jobs:
-        raise StoreError(f"'{source}' remembers no job that ended; let the daemon run for a while.")
+        raise StoreError(f"'{source}' has no job that ended. Let the daemon run for a while.")
     return Record(
         source=source,
         cluster=cluster,
@@ -312,7 +314,9 @@ STATES: Final = {
 }
 """Slurm's words that are not a failure of one kind or another."""
 
-HOSTS: Final = re.compile(r"([^,\[\]]*)\[([^\]]*)\]([^,\[\]]*)|([^,\[\]]+)")
+NO_NODES: Final = frozenset(["", "none assigned", "(null)", "none", "unknown"])
+"""What sacct says of a job that has no nodes."""
+
 _INDEX: Final = re.compile(r"_\d+$")
 
 
@@ -321,10 +325,10 @@ def read_sacct_record(path: str, cluster: Cluster, families: str = "uniform") ->
     source = open_source(path)
     names = header_of(source.head, "|")
     if missing := [name for name in NEEDED if name not in names]:
-        raise TraceError(f"'{path}': its first line has no column {missing[0]!r}; expected the answer to: {SACCT}")
+        raise TraceError(f"'{path}': its first line has no column {missing[0]!r}; expected the output of: {SACCT}")
     rule = family_rule(families)
     if rule.column is not None and rule.column not in (*names, "user", "name"):
-        raise TraceError(f"'{path}': --families asks for column '{rule.column}', which it does not have.")
+        raise TraceError(f"'{path}': the file has no column '{rule.column}', which --families names.")
     aside: Counter[str] = Counter()
     jobs: dict[str, LiveJob] = {}
     for cells in read_cells(source, "|"):
@@ -334,7 +338,7 @@ def read_sacct_record(path: str, cluster: Cluster, families: str = "uniform") ->
             jobs[job.id] = job if known is None else _requeued(known, job)
     ran = [job for job in jobs.values() if job.ended_s is not None and job.started_s is not None]
     if not ran:
-        raise TraceError(f"'{path}': no job in it has started and ended; expected the answer to: {SACCT}")
+        raise TraceError(f"'{path}': no job in it has started and ended; expected the output of: {SACCT}")
     times = [time for job in jobs.values() for time in (job.job.submit_s, job.started_s, job.ended_s) if time]
     return Record(
         source.name,
@@ -370,7 +374,9 @@ def _jobs_of(cells: Cells, cluster: Cluster, rule: FamilyRule, aside: Counter[st
         if not math.isfinite(submit[row]):
             aside["submit time missing"] += 1
             continue
-        nodes = list(hosts(cell["NodeList"]))  # none: it never started, though sacct gives it a start
+        listed = cell["NodeList"].strip()
+        # A job without nodes never started, though sacct gives it a start.
+        nodes = () if listed.lower() in NO_NODES else hosts_in(listed)
         started = float(start[row]) if nodes and math.isfinite(start[row]) and state is not JobState.WAITING else None
         ended = float(end[row]) if math.isfinite(end[row]) and state in ENDED else None
         gpus = int(gpus_in(cell["AllocTRES"] or cell.get("ReqTRES", "")))
@@ -437,18 +443,3 @@ def _parts_of(
         if count:
             parts.append(Part(node, held[0], count))
     return tuple(parts)
-
-
-def hosts(text: str) -> Iterator[str]:
-    """The names in a list of Slurm's: volta[0-1,07],turing3."""
-    for head, ranges, tail, plain in HOSTS.findall(text):
-        if plain:
-            if plain.lower() not in ("none assigned", "(null)", "none", "unknown"):
-                yield plain
-            continue
-        for piece in ranges.split(","):
-            low, _, high = piece.partition("-")
-            if not low.isdecimal() or (high and not high.isdecimal()):
-                continue
-            for number in range(int(low), int(high or low) + 1):
-                yield f"{head}{number:0{len(low)}d}{tail}"

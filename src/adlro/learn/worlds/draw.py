@@ -17,12 +17,13 @@ from adlro.catalogue.families import families
 from adlro.catalogue.gpus import gpu_models
 from adlro.catalogue.speeds import speed_of
 from adlro.core.errors import TraceError
+from adlro.core.plan import Plan, plan_cluster
 from adlro.core.records import WHOLE_GPU, Cluster, Gpus, Link, Node, Placing, Speed
 from adlro.core.tables import FORM, GPU, JOB, NODE, PART, POOL, REFUSED, SITE, Jobs, Table, View
 from adlro.ingest.synthetic import generate
 from adlro.ingest.workload_file import Workload
 from adlro.learn.worlds.envs import WORLD, Worlds
-from adlro.normalise.pack import Plan, pack, plan_cluster
+from adlro.normalise.pack import pack
 
 MENU: Final = 512
 """Jobs on the menu of a drawn world."""
