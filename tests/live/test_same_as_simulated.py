@@ -7,7 +7,9 @@ from random import Random
 import pytest
 from tests.live.stand_in import Notebook
 
-from adlro.backends.simulated.backend import ByHand, Simulated, arriving
+from adlro.backends.simulated.backend import Simulated
+from adlro.backends.simulated.clock import ByHand
+from adlro.backends.simulated.entries import arriving
 from adlro.catalogue.clusters import load_cluster
 from adlro.catalogue.speeds import speed_of
 from adlro.core.plan import gpu_numbers, plan_cluster

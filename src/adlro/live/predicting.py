@@ -15,8 +15,9 @@ from adlro.core.ports import JobState, LiveJob, Part
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Job, Link, Placing, SpeedOf
 from adlro.core.tables import RUNNING, Floats, Table, View
 from adlro.decide.rules.reserving import HALF_LIFE_S
-from adlro.live.scene import Carried, Corrections, corrected, gpu_units, one_hash, trait_of
+from adlro.live.scene import Carried, Corrections, corrected, gpu_units
 from adlro.live.service import Like
+from adlro.live.traits import one_hash, trait_of
 from adlro.predict import expected
 from adlro.predict.following import SHORTEST_S, TRAIT
 from adlro.predict.habits import Habits

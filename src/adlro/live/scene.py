@@ -8,7 +8,6 @@ the first scene (`epoch_s`), as in a run that began then.
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from threading import Lock
 from typing import Any, Final, cast, final
 
@@ -40,8 +39,9 @@ from adlro.core.tables import (
     View,
 )
 from adlro.decide.rules.baselines import write_mix
+from adlro.live.traits import trait_of
 from adlro.normalise.pack import check_job, pack
-from adlro.predict.following import TRAIT, text_hash, tokens_of
+from adlro.predict.following import TRAIT
 
 SPARE_ROWS: Final = 1024
 """Rows of jobs that are gone are kept until there are more of them than of live jobs, and than this."""
@@ -477,35 +477,6 @@ def model_name(word: str, cluster: Cluster) -> str:
 def same_gpus(one: Corrections, other: Corrections) -> bool:
     """Whether they agree on every GPU."""
     return one.gpus == other.gpus and one.sites == other.sites
-
-
-def trait_of(job: Job, models: frozenset[str]) -> tuple[Any, ...]:
-    """What predictors see of a job: a row of TRAIT."""
-    group, name, tokens = hashes(job.user, job.name)
-    return (
-        job.submit_s, FOREVER if job.limit_s is None else job.limit_s, one_hash(job.user), group, name,
-        one_hash(job.family), one_hash("|".join(sorted(models))), job.gpus, round(job.cpus * 1000),
-        mib(job.memory_gb), mib(job.gpu_memory_gb), job.priority, tokens,
-    )  # fmt: skip
-
-
-@lru_cache(maxsize=65536)
-def hashes(user: str, name: str) -> tuple[int, int, tuple[int, ...]]:
-    """The numbers under which predictors know a user's job of this name: group, name and words."""
-    return text_hash(f"{user}\0{name}"), text_hash(name), tuple(tokens_of(name))
-
-
-@lru_cache(maxsize=65536)
-def one_hash(text: str) -> int:
-    """`text_hash`, remembered."""
-    return text_hash(text)
-
-
-def as_said(traits: Table, jobs: Table, scale: Floats) -> Floats:
-    """What submitters say of the work, or ten minutes where they say nothing; without an interval."""
-    units = np.where(jobs.gpus > 0, jobs.gpus * (jobs.share / WHOLE_GPU), 1.0)
-    said = np.where(jobs.estimate > 0.0, jobs.estimate, 600.0 * units)
-    return np.repeat(said[:, None], 3, axis=1)
 
 
 def gpu_units(job: Job) -> float:
