@@ -15,7 +15,9 @@ from tests.api.fake_service import NOW, FakeService, large_cluster
 from tests.parts import program
 
 import adlro.api
-from adlro.api.app import ApiServer, ApiSettings, make_app, make_server
+from adlro.api.app import make_app
+from adlro.api.server import ApiServer, make_server
+from adlro.api.settings import ApiSettings
 from adlro.api.tokens import KeptToken, hash_of
 from adlro.catalogue.clusters import load_cluster
 from adlro.core.ports import JobState, Output

@@ -17,8 +17,10 @@ from tests.api.fake_service import FakeService
 from tests.daemon.daemons import made_daemon
 from tests.parts import program
 
-from adlro.api.app import ApiSettings, make_app, make_server
+from adlro.api.app import make_app
 from adlro.api.security import MOST_BUCKETS, Buckets
+from adlro.api.server import make_server
+from adlro.api.settings import ApiSettings
 from adlro.api.tokens import KeptToken, hash_of
 from adlro.core.accounts import Owners
 from adlro.core.errors import BackendError, ConfigError

@@ -22,7 +22,7 @@ from rich.cells import cell_len
 from tests.api.api_server import Place, serving
 from tests.api.fake_service import FakeService, large_cluster
 
-from adlro.api.app import ApiSettings
+from adlro.api.settings import ApiSettings
 from adlro.cli.app import run
 from adlro.cli.asking import Daemon, Where
 from adlro.cli.live import predicted, seconds, short, start_in_words

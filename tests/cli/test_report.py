@@ -15,7 +15,7 @@ from tests.reports import COMPARE, contents, make_hostile, make_report
 
 from adlro.cli.app import run
 from adlro.measure.numbers import unit_for
-from adlro.measure.report import COLUMNS, displayed, value_of
+from adlro.measure.report_table import COLUMNS, displayed, value_of
 
 VIEWS = [(width, scheme) for width in (1280, 400) for scheme in ("light", "dark")]
 

@@ -16,14 +16,16 @@ import pytest
 from tests.daemon.daemons import FLAGS, Made, a_job, made_daemon, new_parts, until
 from tests.daemon.postgres import cut_all, new_database, postgres_server
 
-from adlro.backends.slurm.orders import Handing, Reader, Slurm, Told
+from adlro.backends.slurm.orders import Handing, Slurm
+from adlro.backends.slurm.ways import Reader, Told
 from adlro.catalogue.clusters import load_cluster
 from adlro.core.accounts import Account
 from adlro.core.errors import AccountError, BackendError, CatalogueError, StoreError
 from adlro.core.ports import Backend, JobState, Snapshot, Submission
 from adlro.core.records import Job
 from adlro.daemon.config import load_config
-from adlro.daemon.daemon import Daemon, Fenced
+from adlro.daemon.daemon import Daemon
+from adlro.daemon.fence import Fenced
 from adlro.daemon.leader import Alone, FileLock, PostgresLock
 from adlro.daemon.store import open_store
 from adlro.live.news import KEPT_EVENTS

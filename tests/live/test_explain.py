@@ -10,11 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.live.stand_in import EPOCH_S, Notebook, Obedient, Watch, running, snapshot, waiting
 
-from adlro.api.views import picture_of, why_here
+from adlro.api.hidden import why_here
+from adlro.api.pictures import picture_of
 from adlro.catalogue.clusters import load_cluster
 from adlro.core.ports import JobState, LiveJob, Part
 from adlro.decide.catalogue import find_policy
-from adlro.live.explain import Judge, Standing, parts_at, short_reason, why
+from adlro.live.explain import Standing, why
+from adlro.live.explain_places import parts_at
+from adlro.live.explain_short import short_reason
+from adlro.live.explain_start import Judge
 from adlro.live.guard import Guarded
 from adlro.live.limits import GuardTable, Limits
 from adlro.live.scene import Scenes, as_said

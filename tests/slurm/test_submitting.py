@@ -13,8 +13,8 @@ from tests.slurm.lab import Lab
 from tests.slurm.plugins import NO_RULES, with_plugin
 
 from adlro.backends.slurm.backend import slurm_backend
-from adlro.backends.slurm.live import Commands
-from adlro.backends.slurm.orders import CommandWay
+from adlro.backends.slurm.commands import Commands
+from adlro.backends.slurm.ways import CommandWay
 from adlro.core.accounts import Account
 from adlro.core.errors import AccountError, BackendError, ConfigError
 from adlro.core.ports import ENDED, JobState, LiveJob, Part, Submission

@@ -13,7 +13,7 @@ from adlro.core.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from adlro.backends.shadow.record import Record
-    from adlro.backends.shadow.replay import Affected, Changed, Line, Report
+    from adlro.backends.shadow.report import Affected, Changed, Line, Report
 
 OTHERS: Final = "fcfs-first-fit,fcfs,fcfs-easy"
 MOST_USERS: Final = 5
@@ -88,7 +88,7 @@ def report(
         )
     found = found_record(config, db, record, sacct, cluster, families)
     say_if_it_compiles()
-    from adlro.backends.shadow.replay import report as summed_up
+    from adlro.backends.shadow.report import report as summed_up
 
     names = [name.strip() for name in others.split(",") if name.strip()]
     with progress("Replaying", len(names) + 3) as tell:

@@ -46,7 +46,7 @@ def check(
 
     from rich.text import Text
 
-    from adlro.backends.slurm.setup import check as findings_of
+    from adlro.backends.slurm.check import check as findings_of
     from adlro.measure.text import plain_table
 
     findings = findings_of(options_of(rest, user, jwt_file, conf, partition, types))
@@ -83,7 +83,8 @@ def install(
     import pwd
     from dataclasses import asdict
 
-    from adlro.backends.slurm.setup import notes_of, setup, site_now, steps, undo, unknown_partitions
+    from adlro.backends.slurm.setup import notes_of, setup, steps, undo
+    from adlro.backends.slurm.site import site_now, unknown_partitions
 
     if not dry_run and write is None:
         raise UsageError(
@@ -147,7 +148,7 @@ def release(
     from dataclasses import asdict
 
     from adlro.backends.slurm.backend import give_back, slurm_parts, stays_silent
-    from adlro.backends.slurm.setup import read_partitions, unknown_partitions
+    from adlro.backends.slurm.site import read_partitions, unknown_partitions
 
     options = options_of(rest, user, jwt_file, conf, partition)
     if options.partitions:

@@ -7,7 +7,7 @@ from rich.text import Text
 from adlro.cli.output import stdout
 from adlro.experiment.compare import Comparison
 from adlro.experiment.simulation import Simulation
-from adlro.experiment.tables import comparison_lines, run_lines
+from adlro.experiment.tables import comparison_lines, paper_lines, run_lines
 from adlro.measure.hyperscore import Score, Weights
 from adlro.measure.numbers import MISSING, number
 from adlro.measure.statistics import Regression
@@ -18,7 +18,7 @@ from adlro.measure.text import plain_table
 
 def show_comparison(comparison: Comparison) -> None:
     """Print the comparison, and the paper's Table 1 where it is the paper's experiment."""
-    for line in comparison_lines(comparison):
+    for line in (*comparison_lines(comparison), *paper_lines(comparison)):
         stdout().print(line)
 
 

@@ -47,7 +47,7 @@ Times = dict[tuple[str, int], tuple[int, Floats]]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
-    """What each policy came to on each seed. Its text (`print`, a notebook) is the table of `adlro compare`."""
+    """The measures of each policy on each seed. Printed, it is the table of `adlro compare`."""
 
     scenario: Scenario
     seeds: tuple[int, ...]

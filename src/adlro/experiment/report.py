@@ -17,7 +17,8 @@ from adlro.experiment.scenario import Recorded
 from adlro.measure.detail import FORMAT, completion_times, look_closely, pooled, read_detail, write_detail
 from adlro.measure.drawing import WIDE, Figure, png, svg
 from adlro.measure.json_text import json_text, without_nan
-from adlro.measure.plots import NAMES, differences, figures
+from adlro.measure.plots import NAMES, figures
+from adlro.measure.plots_policies import differences
 from adlro.measure.report import build_page
 from adlro.measure.statistics import FEWEST_OBSERVATIONS, observed, regress
 

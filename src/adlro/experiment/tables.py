@@ -79,7 +79,9 @@ COLUMN_KEYS: Final = {
 
 def as_text(lines: Iterable[RenderableType], width: int = WIDTH) -> str:
     """Lines and tables as plain text, for a `repr`."""
-    console = Console(file=io.StringIO(), width=width, highlight=False, color_system=None, legacy_windows=False)
+    console = Console(
+        file=io.StringIO(), width=width, highlight=False, color_system=None, legacy_windows=False, force_jupyter=False
+    )
     for line in lines:
         console.print(line)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
@@ -90,7 +92,7 @@ def as_text(lines: Iterable[RenderableType], width: int = WIDTH) -> str:
 
 
 def comparison_lines(comparison: Comparison) -> Iterator[RenderableType]:
-    """The comparison for people, and the paper's Table 1 where it is the paper's experiment."""
+    """The comparison for people."""
     scenario, count = comparison.scenario, len(comparison.seeds)
     what = f"{scenario.workload.name} on {scenario.cluster.name}"
     repeated = f"{count} {comparison.over}{'s' if count > 1 else ''}"
@@ -103,11 +105,6 @@ def comparison_lines(comparison: Comparison) -> Iterator[RenderableType]:
         yield Text(legend_of_trace(comparison, scenario.workload), "dim")
     if found:
         yield Text(legend_of_marks(comparison, found), "dim")
-    if comparison.is_the_papers:
-        yield ""
-        yield Text("Table 1, ours", "bold")
-        yield table_1_as_table(comparison)
-        yield Text(REMARK, "dim")
 
 
 def verdicts(comparison: Comparison) -> dict[str, Verdict]:
@@ -194,6 +191,15 @@ def legend_of_marks(comparison: Comparison, found: dict[str, Verdict]) -> str:
 
 
 # ---- the paper's Table 1 --------------------------------------------------------------------------------------------
+
+
+def paper_lines(comparison: Comparison) -> Iterator[RenderableType]:
+    """The paper's Table 1, if it is the paper's experiment."""
+    if comparison.is_the_papers:
+        yield ""
+        yield Text("Table 1, ours", "bold")
+        yield table_1_as_table(comparison)
+        yield Text(REMARK, "dim")
 
 
 def table_1(comparison: Comparison) -> list[dict[str, Any]]:

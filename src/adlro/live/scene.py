@@ -5,6 +5,7 @@ their first submission, and the truth is made of estimates. Times in it are seco
 the first scene (`epoch_s`), as in a run that began then.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -38,6 +39,7 @@ from adlro.core.tables import (
     Table,
     View,
 )
+from adlro.decide.rules.baselines import write_mix
 from adlro.normalise.pack import check_job, pack
 from adlro.predict.following import TRAIT, text_hash, tokens_of
 
@@ -199,6 +201,7 @@ class Scenes:
         self._families, self._users, self._groups, self._allowed = Numbers(), Numbers(), Numbers(), Numbers()
         self._users.number("")
         self._allowed.number(frozenset())
+        self._sizes: Counter[tuple[int, int]] = Counter()  # thousandths of GPUs and of cores of all jobs that had a row
 
     def scene(
         self,
@@ -261,6 +264,9 @@ class Scenes:
         view.clock[0].now = snapshot.time_s - epoch_s
         view.clock[0].restart = self._restart_s
         view.clock[0].wake = FOREVER
+        if self._sizes:
+            sizes = sorted(self._sizes)
+            write_mix(view, np.array(sizes, np.int64), np.array([self._sizes[size] for size in sizes], np.int64))
         units = np.where(table.gpus > 0, table.gpus * (table.share / WHOLE_GPU), 1.0)
         scale = np.maximum(1.0, np.round(np.maximum(view.fastest[table.demand], 0.0) / units, 1))
         predicted = predict(traits, table, scale)
@@ -319,6 +325,8 @@ class Scenes:
         if row is None:
             row = len(self._records)
             self._records.append(job)
+            if job.gpus:
+                self._sizes[job.gpus * job.share, round(job.cpus * 1000)] += 1
             if row == len(self._table):
                 self._table = np.concatenate([self._table, np.zeros(row, JOB)])
                 self._traits = np.concatenate([self._traits, np.zeros(row, TRAIT)])

@@ -21,7 +21,9 @@ from adlro.core.tables import QUEUED, REFUSED, START
 from adlro.decide.catalogue import find_policy
 from adlro.live.compared import Outcome, Window
 from adlro.live.drift import Watch, in_words
-from adlro.live.explain import Explaining, Judge, Standing, short_reason, why, why_started
+from adlro.live.explain import Standing, why
+from adlro.live.explain_short import short_reason
+from adlro.live.explain_start import Explaining, Judge, why_started
 from adlro.live.foresee import Foresight, changed_snapshot
 from adlro.live.guard import Chosen, Decided, Guarded
 from adlro.live.limits import GuardTable, Limits

@@ -22,7 +22,9 @@ from adlro.backends.shadow.record import (
     record_of_memory,
     shadowed,
 )
-from adlro.backends.shadow.replay import HAPPENED, Report, happened, in_system, prepared, report, under
+from adlro.backends.shadow.replay import HAPPENED, happened, under
+from adlro.backends.shadow.report import Report, in_system, report
+from adlro.backends.shadow.tables import prepared
 from adlro.catalogue.clusters import load_cluster
 from adlro.core.errors import StoreError, TraceError, UsageError
 from adlro.core.ports import Answer, JobState, LiveJob, Order, Part, Snapshot, Submission

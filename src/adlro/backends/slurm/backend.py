@@ -10,10 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from adlro.backends.slurm.jobs import DEFAULT_NETWORK, FamilyRule, Naming
-from adlro.backends.slurm.live import Commands, CommandSource, Patience, Reader, Rest, RestSource, Source, connection_to
+from adlro.backends.slurm.commands import Commands, Patience
+from adlro.backends.slurm.giving_back import GivenBack, release_all
+from adlro.backends.slurm.nodes import DEFAULT_NETWORK, FamilyRule, Naming
 from adlro.backends.slurm.options import FamilyTable, SlurmOptions
-from adlro.backends.slurm.orders import CommandWay, GivenBack, Handing, RestWay, Slurm, Way, release_all
+from adlro.backends.slurm.orders import Handing, Slurm
+from adlro.backends.slurm.reader import Reader
+from adlro.backends.slurm.rest import Rest, connection_to
+from adlro.backends.slurm.sources import CommandSource, RestSource, Source
+from adlro.backends.slurm.ways import CommandWay, RestWay, Way
 from adlro.catalogue.clusters import load_cluster
 from adlro.catalogue.families import find_family
 from adlro.catalogue.gpus import find_gpu, gpu_models

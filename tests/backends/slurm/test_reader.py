@@ -16,40 +16,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adlro.backends.slurm.jobs import (
-    PATIENCE_S,
-    STARTING_S,
-    FamilyRule,
-    Naming,
-    comment_with,
-    down_of,
-    sites_of,
-    told_of,
-    words_in,
-)
-from adlro.backends.slurm.live import (
-    CONFIG_S,
-    FORGOTTEN_S,
-    Commands,
-    CommandSource,
-    Patience,
-    Ran,
-    Reader,
-    Rest,
-    RestSource,
-    patience_in,
-)
+from adlro.backends.slurm.commands import CONFIG_S, Commands, Patience, Ran, patience_in
+from adlro.backends.slurm.comments import comment_with, words_in
+from adlro.backends.slurm.fields import devices_in
+from adlro.backends.slurm.jobs import STARTING_S, told_of
+from adlro.backends.slurm.models import PATIENCE_S
+from adlro.backends.slurm.nodes import FamilyRule, Naming, down_of, sites_of
 from adlro.backends.slurm.parse import (
-    SlurmJob,
     SlurmNode,
     SlurmReservation,
-    devices_in,
-    jobs_in,
     nodes_in,
     read_reservations,
     reservations_in,
     version_in,
 )
+from adlro.backends.slurm.parse_jobs import SlurmJob, jobs_in
+from adlro.backends.slurm.reader import FORGOTTEN_S, Reader
+from adlro.backends.slurm.rest import Rest
+from adlro.backends.slurm.sources import CommandSource, RestSource
 from adlro.catalogue.gpus import find_gpu
 from adlro.core.errors import BackendError, TelemetryError
 from adlro.core.ports import JobState, LiveJob, Part, Setback, Snapshot
