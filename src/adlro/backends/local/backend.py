@@ -22,9 +22,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from adlro.backends.room import Room, is_at, wrong_with
+from adlro.backends.room import Room, is_at
 from adlro.core.accounts import Account, Owners
 from adlro.core.errors import AccountError, BackendError
+from adlro.core.jobs import wrong_with
 from adlro.core.ports import (
     ENDED,
     Answer,
@@ -201,7 +202,9 @@ class Local:
         """Write a job into the spool, where it waits; its id."""
         with self._lock, self._told("written"):
             job = replace(submission.job, submit_s=self._now())
-            if wrong := wrong_with(job) or _wrong_with_command(submission):
+            if wrong := wrong_with(job):
+                raise BackendError(wrong)
+            if wrong := _wrong_with_command(submission):
                 raise BackendError(f"job {job.name!r} of user {job.user!r}: {wrong}.")
             self._account_of(job.user)
             id = self._new_folder()
