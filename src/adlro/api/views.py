@@ -14,13 +14,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from itertools import chain
+from operator import attrgetter
 from typing import Any, Final, final
 
 from pydantic_core import to_json
 
 from adlro.api.pace import breathe, paced
 from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Part, Setback
-from adlro.core.records import WHOLE_GPU, Cluster, Node
+from adlro.core.records import WHOLE_GPU, Cluster, Job, Node
+from adlro.core.schema import properties_of
 from adlro.live.service import Alarm, Decision, Event, Mention, Start, State, Who, Why, why_placed, with_names
 from adlro.process.collector import paused_collector
 
@@ -46,6 +48,12 @@ LARGE: Final = 1000
 SELDOM: Final = 10.0
 OLDEST_S: Final = 1.0
 """Turns may follow each other closely. A large picture rests for so many times as long as it took, up to a second."""
+
+JOB_NAMES: Final = tuple(each.name for each in properties_of(Job))
+JOB_VALUES: Final = attrgetter(*JOB_NAMES)
+NODE_NAMES: Final = tuple(each.name for each in properties_of(Node) if each.name != "gpus")
+NODE_VALUES: Final = attrgetter(*NODE_NAMES)
+"""What is shown of jobs and nodes; the GPUs of a node are shown one by one."""
 
 PIECE: Final = 100
 """Records that are written as JSON in one go; the interpreter is not free meanwhile."""
@@ -290,16 +298,13 @@ def job_shown(live: LiveJob, eyes: Eyes) -> dict[str, Any]:
     """A job as this reader sees it."""
     breathe()
     seen = eyes.sees(live)
-    job = live.job
+    job = dict(zip(JOB_NAMES, JOB_VALUES(live.job), strict=True))
+    job["models"] = sorted(live.job.models)
+    if not seen:
+        job["user"] = job["name"] = ""
     return {
         "id": live.id,
-        "job": {
-            "family": job.family, "work": job.work, "submit_s": job.submit_s, "gpus": job.gpus, "share": job.share,
-            "cpus": job.cpus, "memory_gb": job.memory_gb, "gpu_memory_gb": job.gpu_memory_gb,
-            "models": sorted(job.models), "priority": job.priority, "user": job.user if seen else "",
-            "name": job.name if seen else "", "limit_s": job.limit_s, "estimate": job.estimate,
-            "checkpoint": job.checkpoint,
-        },
+        "job": job,
         "state": live.state, "parts": live.parts, "started_s": live.started_s, "ended_s": live.ended_s,
         "starts": live.starts, "managed": live.managed, "exit_code": live.exit_code, "signal": live.signal,
         "reason": live.reason if seen else "", "decision": live.decision,
@@ -530,7 +535,7 @@ def cluster_shown(picture: Picture, eyes: Eyes) -> dict[str, Any]:
         "network": cluster.network, "models": models_shown(cluster),
         "nodes": [
             {
-                "name": node.name, "cpus": node.cpus, "memory_gb": node.memory_gb, "link": node.link,
+                **dict(zip(NODE_NAMES, NODE_VALUES(node), strict=True)),
                 "down": state.snapshot.down.get(node.name),
                 "gpus": gpus_shown(node, parts.get(node.name, ()), state.telemetry, eyes),
             }

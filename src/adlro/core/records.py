@@ -188,7 +188,14 @@ class Job:
             option="X",
         ),
     )
-    user: str = field(default="", metadata=about("Who submitted it.", empty="none"))
+    user: str = field(
+        default="",
+        metadata=about(
+            "Who submitted it.",
+            empty="none",
+            from_user=FromUser(words="A login name, never a number; only operators may name another user."),
+        ),
+    )
     name: str = field(default="", metadata=about("Its name; jobs that recur share one.", empty="none"))
     limit_s: float | None = field(
         default=None,

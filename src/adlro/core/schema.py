@@ -9,10 +9,11 @@ import sys
 import types
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
-from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin, get_type_hints
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 KEY: Final = "property"
 """Under which a field's metadata keeps its declaration."""
@@ -87,25 +88,23 @@ class Property:
     @property
     def usual(self) -> Any:
         """What the table has where nothing is said. An absent amount has no bound."""
-        return math.inf if self.default is None else self.in_table(self.default)
-
-    def in_table(self, amount: Any) -> Any:
-        """An amount, or an array of them, in the units of the table."""
-        if self.dtype.startswith("i") and self.scale != 1:
-            return np.rint(np.multiply(amount, self.scale))
-        return amount
+        if self.default is None:
+            return math.inf
+        return round(self.default * self.scale) if self.scale != 1 else self.default
 
     def from_table(self, amount: Any) -> Any:
         """The reverse: a column in our units, or one amount."""
         return amount / self.scale if self.scale != 1 else amount
 
-    def filled(self, amounts: npt.NDArray[Any], usual: Any = None) -> Any:
+    def filled(self, amounts: "npt.NDArray[Any]", usual: Any = None) -> Any:
         """A column of the table from amounts in our units. Where nothing is said (NaN), it has the usual amount."""
+        import numpy as np  # here, because the command line shows properties without it
+
         missing = np.isnan(amounts)
-        stored = self.in_table(amounts)
+        stored = np.rint(amounts * self.scale) if self.scale != 1 else amounts
         return np.where(missing, self.usual if usual is None else usual, stored) if missing.any() else stored
 
-    def are_wrong(self, amounts: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    def are_wrong(self, amounts: "npt.NDArray[np.float64]") -> "npt.NDArray[np.bool_]":
         """Which of these amounts are out of bounds; NaN is not."""
         return (amounts < self.least) | (amounts > self.most)
 
@@ -173,7 +172,7 @@ def stored_in(record: type) -> tuple[Property, ...]:
 def columns_for(record: type) -> list[tuple[str, str]]:
     """The columns of amounts in the table of such records; wide ones first, so that none needs padding."""
     columns = [(each.column, each.dtype) for each in stored_in(record)]
-    return sorted(columns, key=lambda column: -np.dtype(column[1]).itemsize)
+    return sorted(columns, key=lambda column: -int(column[1][1:]))
 
 
 def problem_in(record: Any) -> str:
