@@ -16,14 +16,15 @@ import numpy as np
 from adlro.catalogue.clusters import load_cluster
 from adlro.catalogue.speeds import speed_of
 from adlro.catalogue.workloads import workload_text
+from adlro.core.plan import plan_cluster
 from adlro.core.policy import Choose, Policy, waiting
 from adlro.core.records import Job
 from adlro.core.tables import DONE, FINISHED, Choice, Jobs, View
 from adlro.decide.rules import allox, baselines, gavel
 from adlro.ingest.synthetic import generate
 from adlro.ingest.workload_file import load_workload
-from adlro.normalise.pack import pack, pack_jobs, plan_cluster
-from adlro.simulate.simulator import Settings, simulate
+from adlro.normalise.pack import pack, pack_jobs
+from adlro.simulation.simulator import Settings, simulate
 
 MEASURED = 500
 MEAN_GAP_S = 600.0

@@ -16,7 +16,9 @@ import numpy as np
 
 from adlro.core.run import Run
 from adlro.decide.catalogue import find_policy
-from adlro.experiment import Scenario, compare, load_scenario, over_seeds, run_one
+from adlro.experiment.compare import compare, over_seeds
+from adlro.experiment.instance import run_one
+from adlro.experiment.scenario import Scenario, load_scenario
 from adlro.measure.events import stretches
 from adlro.measure.metrics import measure
 

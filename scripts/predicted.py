@@ -30,7 +30,9 @@ import numpy as np
 
 from adlro.core.tables import Floats
 from adlro.decide.catalogue import find_policy
-from adlro.experiment import Instance, draw, judge, load_scenario
+from adlro.experiment.compare import judge
+from adlro.experiment.instance import Instance, draw
+from adlro.experiment.scenario import load_scenario
 from adlro.ingest.traces.tabulate import TraceOptions
 from adlro.measure.statistics import holm, wilcoxon_p
 from adlro.predict.following import SHORTEST_S, seconds_of, units_of

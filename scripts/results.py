@@ -30,7 +30,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from adlro.decide.catalogue import policies
-from adlro.experiment import over_seeds
+from adlro.experiment.compare import over_seeds
 from adlro.measure.numbers import MISSING, change, counted, number, percent, unit_for
 from adlro.measure.statistics import Against, against, mean_intervals
 

@@ -13,6 +13,7 @@ from tests.strategies import Scenario
 
 from adlro.core.compiled import compiled, widened
 from adlro.core.engine import LOG_FULL, Truth, play
+from adlro.core.plan import Plan, plan_cluster
 from adlro.core.policy import Policy
 from adlro.core.records import Disturbance
 from adlro.core.rules import best_runtime, fits, in_queue, runtime, seen
@@ -38,9 +39,9 @@ from adlro.core.tables import (
     View,
     records,
 )
-from adlro.normalise.pack import Plan, pack, pack_disturbances, pack_jobs, plan_cluster
-from adlro.simulate.simulator import Outcome, Settings, prepare
-from adlro.simulate.simulator import simulate as simulate_compiled
+from adlro.normalise.pack import pack, pack_disturbances, pack_jobs
+from adlro.simulation.simulator import Outcome, Settings, prepare
+from adlro.simulation.simulator import simulate as simulate_compiled
 
 # ---- running ------------------------------------------------------------------------------------------------------
 

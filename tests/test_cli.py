@@ -15,8 +15,8 @@ import adlro
 import adlro.catalogue.clusters
 from adlro.cli.app import run
 from adlro.cli.output import print_json
-from adlro.cli.runs import DEFAULT_POLICIES
 from adlro.decide.catalogue import policies as catalogue
+from adlro.experiment.conditions import DEFAULT_POLICIES
 from adlro.measure.numbers import number, unit_for
 
 JSON_PAGE = (Path(__file__).parent.parent / "docs" / "json.md").read_text()

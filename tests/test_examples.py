@@ -9,7 +9,8 @@ import pytest
 
 from adlro.core.tables import STARTED
 from adlro.decide.catalogue import find_policy
-from adlro.experiment import Scenario, load_scenario, run_one
+from adlro.experiment.instance import run_one
+from adlro.experiment.scenario import Scenario, load_scenario
 from adlro.measure.metrics import measure
 
 ROOT = Path(__file__).parent.parent

@@ -22,13 +22,15 @@ import adlro
 from adlro.catalogue.speeds import speed_of
 from adlro.core.compiled import compiled
 from adlro.core.errors import UsageError
+from adlro.core.plan import Plan
 from adlro.core.rules import dequeue, in_queue, release
 from adlro.core.tables import Jobs, View
 from adlro.core.toml import nearest
 from adlro.decide.catalogue import find_policy
-from adlro.experiment import load_jobs, load_scenario, named_as_in
-from adlro.normalise.pack import Plan, pack
-from adlro.simulate.simulator import Settings, simulate
+from adlro.experiment.instance import load_jobs
+from adlro.experiment.scenario import load_scenario, named_as_in
+from adlro.normalise.pack import pack
+from adlro.simulation.simulator import Settings, simulate
 
 GAVEL_JOBS_PER_CPU_S: Final = 43.0
 """What Gavel's own simulator did on two shared cores, FIFO on 108 GPUs at one job in 600 s."""
@@ -247,7 +249,7 @@ def bench_lp_round() -> Measured:
 def busy_view(cluster: str, workload: str, waiting: int) -> View:
     """A cluster in the middle of a run: all jobs submitted at once, as many as fit running, some waiting."""
     from adlro.core.engine import DECIDE, advance, apply
-    from adlro.simulate.simulator import prepare
+    from adlro.simulation.simulator import prepare
 
     plan, jobs = drawn(cluster, workload, 100 + waiting)
     jobs.table.submit = 0.0
@@ -351,7 +353,7 @@ def predicted_s(count: int, method: str = "habits") -> float:
 
 def read_and_packed_s(path: Path, rows: int) -> float:
     """Seconds from a file to a table that the simulator can play, the least of a few."""
-    from adlro.experiment import read_trace
+    from adlro.experiment.traces import read_trace
     from adlro.ingest.traces.tabulate import TraceOptions
 
     plan = load_scenario("paper16", "paper", 1).plan

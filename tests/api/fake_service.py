@@ -14,7 +14,7 @@ from adlro.catalogue.clusters import load_cluster
 from adlro.core.errors import BackendError, CatalogueError
 from adlro.core.ports import ENDED, JobState, LiveJob, Output, Part, Snapshot, Submission
 from adlro.core.records import Cluster, Gpus, Job, Link, Node
-from adlro.daemon.store_history import figures_of, summed
+from adlro.live.history import figures_of, summed
 from adlro.live.service import (
     Alarm,
     Alternative,

@@ -9,7 +9,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,7 +101,7 @@ def test_they_keep_nobody_out_of_a_daemon_either(tmp_path: Path) -> None:
 
 
 def test_a_head_that_comes_slowly_is_cut_off() -> None:
-    with serving(settings=replace(TOKENED, head_s=0.3)) as place, connected(place, sent=HALF) as slow:
+    with serving(settings=TOKENED.model_copy(update={"head_s": 0.3})) as place, connected(place, sent=HALF) as slow:
         began = time.monotonic()
         while not is_closed(slow) and time.monotonic() - began < SOON_S:
             time.sleep(0.02)
@@ -114,7 +113,7 @@ def test_a_head_that_comes_slowly_is_cut_off() -> None:
 
 
 def test_a_second_head_that_comes_slowly_is_cut_off_too() -> None:
-    with serving(settings=replace(TOKENED, head_s=0.3)) as place, connected(place, sent=WHOLE) as slow:
+    with serving(settings=TOKENED.model_copy(update={"head_s": 0.3})) as place, connected(place, sent=WHOLE) as slow:
         assert b"200 OK" in heard(slow)
         slow.sendall(HALF)
         assert heard(slow, SOON_S) == b""
@@ -124,7 +123,7 @@ def test_a_body_that_nobody_waits_for_keeps_no_connection() -> None:
     head = (
         b"POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n"
     )
-    with serving(settings=replace(TOKENED, head_s=0.3)) as place, connected(place, sent=head) as slow:
+    with serving(settings=TOKENED.model_copy(update={"head_s": 0.3})) as place, connected(place, sent=head) as slow:
         assert b"401" in heard(slow)
         began = time.monotonic()
         while not is_closed(slow) and time.monotonic() - began < SOON_S:
@@ -137,13 +136,16 @@ def test_a_body_that_nobody_waits_for_keeps_no_connection() -> None:
 
 
 def test_a_connection_without_a_further_request_is_closed() -> None:
-    with serving(settings=replace(TOKENED, idle_s=0.2, head_s=20.0)) as place, connected(place, sent=WHOLE) as idle:
+    with (
+        serving(settings=TOKENED.model_copy(update={"idle_s": 0.2, "head_s": 20.0})) as place,
+        connected(place, sent=WHOLE) as idle,
+    ):
         assert b"200 OK" in heard(idle)
         assert heard(idle, SOON_S) == b""
 
 
 def test_a_stream_lasts_longer_than_all_of_these() -> None:
-    settings = replace(TOKENED, idle_s=0.1, head_s=0.1, heartbeat_s=0.1)
+    settings = TOKENED.model_copy(update={"idle_s": 0.1, "head_s": 0.1, "heartbeat_s": 0.1})
     asks = b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer adlro_ann\r\n\r\n"
     with serving(settings=settings) as place, connected(place, sent=asks) as stream:
         until_s = time.monotonic() + 0.6
@@ -157,7 +159,9 @@ def test_a_tls_handshake_that_never_begins_is_cut_off(tmp_path: Path) -> None:
     words = "req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
     subprocess.run([openssl, *words.split(), "-keyout", key, "-out", cert], check=True, capture_output=True)
     context = ssl.create_default_context(cafile=str(cert))
-    settings = replace(TOKENED, tls_cert=cert, tls_key=key, head_s=0.5, most_connections=20)
+    settings = TOKENED.model_copy(
+        update={"tls_cert": str(cert), "tls_key": str(key), "head_s": 0.5, "most_connections": 20}
+    )
     with serving(settings=settings, context=context) as place, ExitStack() as opened:
         silent = [opened.enter_context(connected(place)) for _ in range(100)]
         assert place.ask("/readyz").status == 200
@@ -168,7 +172,7 @@ def test_a_tls_handshake_that_never_begins_is_cut_off(tmp_path: Path) -> None:
 
 
 def test_one_address_has_so_many_connections_and_others_are_served() -> None:
-    with serving(settings=replace(TOKENED, most_per_address=5)) as place, ExitStack() as opened:
+    with serving(settings=TOKENED.model_copy(update={"most_per_address": 5})) as place, ExitStack() as opened:
         asks = b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer adlro_ann\r\n\r\n"
         busy = [opened.enter_context(connected(place, "127.0.0.9", asks)) for _ in range(5)]
         assert all(b"200 OK" in heard(each) for each in busy)
@@ -180,7 +184,7 @@ def test_one_address_has_so_many_connections_and_others_are_served() -> None:
 
 
 def test_the_oldest_idle_connection_of_an_address_makes_room_for_a_new_one() -> None:
-    with serving(settings=replace(TOKENED, most_per_address=3)) as place, ExitStack() as opened:
+    with serving(settings=TOKENED.model_copy(update={"most_per_address": 3})) as place, ExitStack() as opened:
         idle = [opened.enter_context(connected(place)) for _ in range(3)]
         new = opened.enter_context(connected(place, sent=WHOLE))
         assert b"200 OK" in heard(new)

@@ -384,7 +384,7 @@ def test_only_what_has_changed_is_told_and_the_copy_is_the_same() -> None:
 
 
 def test_a_copy_is_always_one_state_of_the_daemon_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adlro.serve.api_host.LEAST_S", 0.0)
+    monkeypatch.setattr("adlro.api.host.LEAST_S", 0.0)
     service = Placing()
     seen = set()
     with linked(service) as copy:

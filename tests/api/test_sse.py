@@ -5,7 +5,6 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -106,7 +105,7 @@ def test_numbers_that_began_anew_are_noticed(service: FakeService) -> None:
 
 
 def test_a_user_hears_all_of_his_own_jobs_and_of_others_only_that_something_happened(service: FakeService) -> None:
-    settings = replace(SETTINGS, auth="tokens", stream_s=0.1)
+    settings = SETTINGS.model_copy(update={"auth": "tokens", "stream_s": 0.1})
     own, others = service.one(JobState.WAITING, "ann").id, service.one(JobState.WAITING, "bob").id
     last = len(service.events_seen)
     service.happen("decided", {"job": own, "reason": "why"})
@@ -141,7 +140,7 @@ def test_a_listener_who_has_gone_is_noticed_and_nobody_asks_the_daemon_any_more(
 
 
 def test_listeners_do_not_hold_up_other_questions(service: FakeService) -> None:
-    with serving(service, replace(SETTINGS, most_streams=100)) as place:
+    with serving(service, SETTINGS.model_copy(update={"most_streams": 100})) as place:
         connections = [place.connect() for _ in range(60)]
         for connection in connections:
             connection.request("GET", EVENTS)
@@ -153,20 +152,20 @@ def test_listeners_do_not_hold_up_other_questions(service: FakeService) -> None:
 
 
 def test_there_is_a_bound_to_listeners(service: FakeService) -> None:
-    with serving(service, replace(SETTINGS, most_streams=1)) as place, listening(place):
+    with serving(service, SETTINGS.model_copy(update={"most_streams": 1})) as place, listening(place):
         answer = place.ask(EVENTS)
         assert (answer.status, answer.headers["retry-after"]) == (503, "30")
 
 
 def test_a_stream_ends_after_its_time(service: FakeService) -> None:
-    answer = client_for(service, settings=replace(SETTINGS, stream_s=0.05)).get(f"{EVENTS}?after=0")
+    answer = client_for(service, settings=SETTINGS.model_copy(update={"stream_s": 0.05})).get(f"{EVENTS}?after=0")
     assert answer.text.count("event: ") == len(service.events_seen)
 
 
 def test_a_stream_ends_when_its_token_is_removed(service: FakeService) -> None:
     import threading
 
-    settings = replace(SETTINGS, auth="tokens", heartbeat_s=0.05)
+    settings = SETTINGS.model_copy(update={"auth": "tokens", "heartbeat_s": 0.05})
     tokens = list(TOKENS)
     server = make_server(make_app(service, settings, tokens=lambda: tokens), settings)
     thread = threading.Thread(target=server.run)

@@ -26,9 +26,10 @@ from adlro.api.app import ApiSettings
 from adlro.cli.app import run
 from adlro.cli.asking import Daemon, Where
 from adlro.cli.live import predicted, seconds, short, start_in_words
-from adlro.cli.output import fitted, shortened
+from adlro.cli.output import fitted
 from adlro.core.errors import BackendError, UsageError
 from adlro.core.ports import JobState
+from adlro.measure.text import shortened
 
 WIDTH = 80
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.strategies import gpu_model
 
+from adlro.core.plan import plan_cluster
 from adlro.core.records import MEASURED, Cluster, Gpus, Job, Link, Node, Placing, Speed
 from adlro.core.rules import (
     attained,
@@ -33,7 +34,7 @@ from adlro.core.rules import (
     work_left,
 )
 from adlro.core.tables import NOBODY, RUNNING, View
-from adlro.normalise.pack import pack, pack_jobs, plan_cluster
+from adlro.normalise.pack import pack, pack_jobs
 
 FAST, SLOW = "fast", "slow"
 

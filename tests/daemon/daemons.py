@@ -1,5 +1,6 @@
 """A daemon around stand-ins: an orchestrator that starts whatever waits, in one turn, and a cluster that obeys."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -31,6 +32,7 @@ class Eager:
     alarms: list[Alarm] = field(default_factory=list)
     cut_for: int = 0
     """So many turns have time for one decision only."""
+    wake_s: float = math.inf
 
     def tick(self) -> Tick:
         if self.bug is not None:

@@ -42,6 +42,7 @@ def test_the_printed_example_is_the_defaults(tmp_path: Path) -> None:
         ("[policy]\nbudget_ms = -1", r"'policy.budget_ms' is -1; expected a number above 0"),
         ('tick_s = "often"', r"'tick_s' is 'often'; expected a number"),
         ('[api]\nport = 70000', r"'api.port' is 70000; expected a whole number from 0 to 65535"),
+        ("[api]\nrate_per_s = 0", r"'api.rate_per_s' is 0; expected a number above 0"),
         ('[stoer]\nurl = "x"', r"unknown key 'stoer'. Did you mean 'store'"),
         ('[log]\nlevle = "info"', r"unknown key 'log.levle'. Did you mean 'level'"),
         ("[telemetry]\nnvml = true\namdsmi = true", r"expected one of prometheus, metrics, nvml and amdsmi"),
@@ -100,14 +101,15 @@ def test_the_store_of_a_simulated_cluster_is_in_memory_and_of_a_real_one_in_the_
 def test_the_api_gets_what_the_file_says(tmp_path: Path) -> None:
     path = written(tmp_path, '[api]\nport = 9\ntls_cert = "c.pem"\nothers = "shown"\nhosts = ["gpu.example.org"]')
     settings = load_config(path).api_settings()
-    assert (settings.port, settings.tls_cert, settings.tls_key) == (9, Path("c.pem"), None)
-    assert (settings.others, settings.hosts) == ("shown", ("gpu.example.org",))
+    assert (settings.port, settings.tls_cert, settings.tls_key) == (9, "c.pem", "")
+    assert (settings.others, settings.hosts) == ("shown", ["gpu.example.org"])
 
 
-def test_the_defaults_of_the_api_are_its_own() -> None:
-    from dataclasses import replace
-
-    assert replace(load_config(None).api_settings(), tokens=None) == ApiSettings()
+def test_the_api_gets_the_file_of_tokens_and_whose_jobs_it_takes(tmp_path: Path) -> None:
+    assert load_config(None).api_settings() == ApiSettings(token_file=load_config(None).beside_store("tokens.json"))
+    path = written(tmp_path, f'[api]\ntokens = "{tmp_path}/t.json"\nmin_uid = 7')
+    settings = load_config(path).api_settings()
+    assert (settings.token_file, settings.owners.min_uid) == (tmp_path / "t.json", 7)
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 
 from adlro.cli.serve import serve
 from adlro.core.errors import BackendError, CatalogueError, ConfigError, StoreError, UsageError
-from adlro.daemon.config import load_config
+from adlro.daemon.config import Config, load_config
 from adlro.daemon.daemon import Daemon
 from adlro.daemon.leader import Alone, FileLock, PostgresLock
-from adlro.daemon.opening import _bound, answering, check, is_led, leadership_for, open_backend, open_memory, open_parts
+from adlro.daemon.opening import _bound, answering, check, is_led, leadership_for, open_memory, open_parts
 from adlro.daemon.store_sqlite import FullError
 
 QUICK = {"policy.name": "fcfs", "policy.fallback": "fcfs"}
@@ -47,15 +47,15 @@ def test_the_defaults_make_a_daemon_that_decides(tmp_path: Path) -> None:
 
 
 def test_a_simulated_cluster_can_be_named_and_starts_empty() -> None:
-    backend, clock = open_backend(load_config(None, {"simulated.cluster": "paper16"}))
-    seen = backend.read()
+    opened = load_config(None, {"simulated.cluster": "paper16"}).open_backend()
+    seen = opened.backend.read()
     assert (seen.cluster.name, seen.jobs) == ("paper16", ())
-    assert abs(clock() - seen.time_s) < 60
+    assert abs(opened.clock() - seen.time_s) < 60
 
 
 def test_the_local_machine_has_the_gpus_that_are_declared(tmp_path: Path) -> None:
     flags = {"backend.kind": "local", "local.gpus": "v100:4,t4:2", "store.url": f"sqlite:{tmp_path}/a.db"}
-    backend, _ = open_backend(load_config(None, flags))
+    backend = load_config(None, flags).open_backend().backend
     assert backend.read().cluster.gpu_count == 6
     assert (tmp_path / "jobs").is_dir()
     backend.close()
@@ -65,13 +65,13 @@ def test_a_machine_without_gpus_says_how_to_declare_some(tmp_path: Path, monkeyp
     monkeypatch.setattr("adlro.backends.local.machine.asked", lambda drivers: [])
     flags = {"backend.kind": "local", "store.url": f"sqlite:{tmp_path}/a.db"}
     with pytest.raises(BackendError, match="--gpus v100:4"):
-        open_backend(load_config(None, flags))
+        load_config(None, flags).open_backend()
 
 
 def test_slurm_and_its_shadow_are_made_without_asking_slurm(tmp_path: Path) -> None:
     flags = {"store.url": f"sqlite:{tmp_path}/a.db", "slurm.rest": f"unix:{tmp_path}/nobody"}
     for kind in ("slurm", "shadow"):
-        backend, _ = open_backend(load_config(None, flags | {"backend.kind": kind}))
+        backend = load_config(None, flags | {"backend.kind": kind}).open_backend().backend
         assert backend.name == kind
         backend.close()
 
@@ -122,14 +122,14 @@ def test_a_config_under_which_jobs_could_not_run_as_their_users_is_refused_befor
     flags = {"store.url": f"sqlite:{tmp_path}/a.db", "slurm.submit_as": "user", "slurm.rest": f"unix:{tmp_path}/nobody"}
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     slurm = load_config(None, flags | {"backend.kind": "slurm"})
-    for refuse in (check, open_backend):
+    for refuse in (check, Config.open_backend):
         with pytest.raises(ConfigError, match="the daemon must be root"):
             refuse(slurm)
-    shadow, _ = open_backend(load_config(None, flags | {"backend.kind": "shadow"}))  # it submits nothing
-    shadow.close()
+    shadow = load_config(None, flags | {"backend.kind": "shadow"}).open_backend()  # it submits nothing
+    shadow.backend.close()
     monkeypatch.setattr("os.geteuid", lambda: 0)
     local = load_config(None, {"backend.kind": "local", "local.gpus": "v100:1", "api.auth": "off"})
-    for refuse in (check, open_backend):
+    for refuse in (check, Config.open_backend):
         with pytest.raises(ConfigError, match="everybody on this machine"):
             refuse(local)
 

@@ -16,7 +16,8 @@ from tests.live.live_records import decision, ended, job, tick
 from adlro.core.errors import StoreError
 from adlro.core.ports import Answer, LiveJob, Part
 from adlro.daemon import store as store_module
-from adlro.daemon.store import Keep, Store, migrate, migrations, open_store, sqlite_path, statements
+from adlro.daemon.keep import Keep
+from adlro.daemon.store import Store, migrate, migrations, open_store, sqlite_path, statements
 from adlro.daemon.store_sqlite import SqliteConnection
 from adlro.live.service import Alarm, Compared, Past
 

@@ -11,7 +11,7 @@ from adlro.catalogue.clusters import load_cluster
 from adlro.core.errors import TelemetryError, UsageError
 from adlro.core.telemetry import GpuSeen, Readings
 from adlro.daemon.config import load_config
-from adlro.daemon.telemetry import Watcher, expected_gpus, look_of
+from adlro.daemon.telemetry import Watcher, expected_gpus
 from adlro.ingest.telemetry.series import Collector
 
 CLUSTER = load_cluster("paper16")
@@ -104,8 +104,8 @@ def test_a_config_names_the_source() -> None:
     table = load_config(None, {"telemetry.prometheus": "ftp://nowhere"}).telemetry
     assert table.is_on
     with pytest.raises(UsageError, match="expected http"):
-        look_of(table)
+        table.open()
     assert not load_config(None).telemetry.is_on
     for flag in ("nvml", "amdsmi", "metrics"):
         value: object = "http://127.0.0.1:9/metrics" if flag == "metrics" else True
-        assert callable(look_of(load_config(None, {f"telemetry.{flag}": value}).telemetry))
+        assert callable(load_config(None, {f"telemetry.{flag}": value}).telemetry.open())

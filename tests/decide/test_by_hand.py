@@ -11,7 +11,8 @@ from tests.decide.conftest import Case, Fate, play, run
 from adlro.core.records import Disturbance
 from adlro.core.tables import STARTED
 from adlro.decide.catalogue import find_policy
-from adlro.experiment import draw, load_scenario, play_out
+from adlro.experiment.instance import draw, play_out
+from adlro.experiment.scenario import load_scenario
 
 V100, T4 = "v100", "t4"
 SLOW_T4 = {"any": {V100: 1.0, T4: 0.25}}

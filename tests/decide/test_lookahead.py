@@ -18,16 +18,17 @@ from tests.decide.conftest import Case, Fate, mixed_case, play, run
 from tests.reference import Event
 from tests.strategies import Scenario, scenarios
 
-from adlro.core.engine import OVER, advance, apply
+from adlro.core.engine import OVER, advance, apply, is_asked
 from adlro.core.errors import PolicyError
+from adlro.core.plan import plan_cluster
 from adlro.core.policy import Choose, Policy
 from adlro.core.rules import best_runtime
 from adlro.core.tables import Choice, Floats, Ints, View
 from adlro.decide import lookahead as looking
 from adlro.decide.catalogue import find_policy, policies
 from adlro.decide.lookahead import blank_world, by_runtime, known_jobs, lookahead
-from adlro.normalise.pack import pack, pack_disturbances, pack_jobs, plan_cluster
-from adlro.simulate.simulator import Outcome, simulate
+from adlro.normalise.pack import pack, pack_disturbances, pack_jobs
+from adlro.simulation.simulator import Outcome, simulate
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -269,10 +270,8 @@ def foretold(view: View, base: Policy, world: looking.World) -> list[Event]:
     assert base.choose is not None
     shown, truth, events = world.shown, world.truth, []
     while advance(shown, truth) != OVER:
-        while apply(shown, truth, base.choose(shown)):
-            if shown.clock[0].queued == 0 and not base.preemptive:
-                truth.progress[0].deciding = 0
-                break
+        while is_asked(truth):
+            apply(shown, truth, base.choose(shown))
         events += [tell(event) for event in truth.events[: truth.progress[0].events]]
         truth.progress[0].events = 0
     events += [tell(event) for event in truth.events[: truth.progress[0].events]]

@@ -15,7 +15,8 @@ from adlro.core.rules import fits, in_queue, runtime, seen
 from adlro.core.tables import FOREVER, NOBODY, START, WAIT, Choice, View
 from adlro.decide.catalogue import find_policy
 from adlro.decide.choosing import Pair
-from adlro.experiment import load_scenario, run_one
+from adlro.experiment.instance import run_one
+from adlro.experiment.scenario import load_scenario
 
 # ---- what a user might write --------------------------------------------------------------------------------------
 

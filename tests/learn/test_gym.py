@@ -279,7 +279,7 @@ def test_bursts_add_load_as_the_document_says(jobs: int, pause: float) -> None:
 
 
 def test_a_window_of_a_trace_is_played_in_its_order(tmp_path: Any) -> None:
-    from adlro.experiment import load_jobs
+    from adlro.experiment.instance import load_jobs
     from adlro.ingest.traces.own import write_own
 
     jobs = load_jobs("paper", 0, 60)

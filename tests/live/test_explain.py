@@ -15,7 +15,8 @@ from adlro.catalogue.clusters import load_cluster
 from adlro.core.ports import JobState, LiveJob, Part
 from adlro.decide.catalogue import find_policy
 from adlro.live.explain import Judge, Standing, parts_at, short_reason, why
-from adlro.live.guard import Guarded, Limits
+from adlro.live.guard import Guarded
+from adlro.live.limits import GuardTable, Limits
 from adlro.live.scene import Scenes, as_said
 from adlro.live.service import Decision, Mention, Start, Why, with_names
 from adlro.live.turn import Orchestrator, Settings
@@ -35,7 +36,7 @@ def asked(job: LiveJob, *others: LiveJob, policy: str = "fcfs-first-fit", at_s: 
     """Why this job stands as it does after a turn."""
     max_wait_s = float(given.pop("max_wait_s", 0.0))  # type: ignore[arg-type]
     scene = Scenes().scene(snapshot(job, *others, at_s=at_s, **given), as_said)  # type: ignore[arg-type]
-    limits = Limits(max_wait_s=max_wait_s, turn_s=30.0, decision_s=30.0)
+    limits = Limits(guard=GuardTable(max_wait_s=max_wait_s), decide_s=30.0, decision_s=30.0)
     decided = Guarded(find_policy(policy), find_policy("fcfs"), limits).decide(scene)
     standing = Standing(scene, decided.view, policy, decided.by, kept=decided.kept.nodes)
     return why(standing, job, None)
@@ -158,7 +159,7 @@ def test_the_next_of_those_who_go_first_is_named_where_that_is_foreseen() -> Non
 def started(*jobs: LiveJob, policy: str = "sjf", max_wait_s: float = 0.0, at_s: float = 100.0) -> dict[str, Decision]:
     """The decisions of one turn, by job."""
     backend = Obedient(load_cluster("paper16"), {job.id: job for job in jobs}, EPOCH_S + at_s)
-    settings = Settings(compare_s=1e9, decide_s=30.0, decision_s=30.0, max_wait_s=max_wait_s)
+    settings = Settings(compare_s=1e9, decide_s=30.0, decision_s=30.0, guard=GuardTable(max_wait_s=max_wait_s))
     tick = Orchestrator(backend, Notebook(), policy, settings=settings, monotonic=Watch()).tick()
     return {decision.job: decision for decision in tick.decisions}
 

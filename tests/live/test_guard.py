@@ -15,7 +15,8 @@ from adlro.core.policy import waiting as wait_until
 from adlro.core.ports import LiveJob, Part
 from adlro.core.tables import START, Choice, View
 from adlro.decide.catalogue import find_policy
-from adlro.live.guard import STARVATION, Decided, Guarded, Limits
+from adlro.live.guard import STARVATION, Decided, Guarded
+from adlro.live.limits import GuardTable, Limits
 from adlro.live.scene import Scene, Scenes, as_said
 from adlro.live.service import Alarm
 from adlro.live.turn import Orchestrator, Settings
@@ -58,7 +59,7 @@ FAULTS = {
 @pytest.fixture(scope="module")
 def warm() -> None:
     """Load the compiled code of a policy, which may take longer than a decision may."""
-    patient = Limits(turn_s=600.0, decision_s=600.0)
+    patient = Limits(decide_s=600.0, decision_s=600.0)
     assert Guarded(find_policy("sjf"), find_policy("fcfs"), patient).decide(scene_of(waiting("a"))).by == "sjf"
 
 
@@ -67,7 +68,7 @@ def warm() -> None:
 def test_the_fallback_decides_when_a_policy_misbehaves(fault: str) -> None:
     choose, kind = FAULTS[fault]
     time_ = Watch()
-    limits = Limits(turn_s=5.0, decision_s=0.5, guarded_s=600.0)
+    limits = Limits(decide_s=5.0, decision_s=0.5, guard=GuardTable(guarded_s=600.0))
     guarded = Guarded(plain(fault, choose), find_policy("fcfs"), limits, time_)  # type: ignore[arg-type]
     scene = scene_of(waiting("a"), running("b", (Part("turing", T4, 4),)))
     decided = guarded.decide(scene)
@@ -93,7 +94,8 @@ def test_the_policy_decides_again_after_a_while() -> None:
     def sometimes(view: View) -> Choice:
         return fails(view) if faults[0] else good(view)
 
-    guarded = Guarded(plain("sometimes", sometimes), find_policy("fcfs"), Limits(guarded_s=600.0), time_)
+    limits = Limits(guard=GuardTable(guarded_s=600.0))
+    guarded = Guarded(plain("sometimes", sometimes), find_policy("fcfs"), limits, time_)
     scene = scene_of(waiting("a"))
     assert guarded.decide(scene).by == "fcfs"
     faults[0] = False
@@ -116,7 +118,8 @@ def test_a_policy_that_never_answers_is_given_up_and_not_asked_again_until_it_ha
         return wait_until()
 
     time_ = Watch()
-    guarded = Guarded(plain("hangs", hangs), find_policy("fcfs"), Limits(0.02, 0.02, guarded_s=1.0), time_)
+    limits = Limits(0.02, 0.02, guard=GuardTable(guarded_s=1.0))
+    guarded = Guarded(plain("hangs", hangs), find_policy("fcfs"), limits, time_)
     scene = scene_of(waiting("a"))
     decided = guarded.decide(scene)
     assert decided.tripped is not None
@@ -141,7 +144,7 @@ def test_a_turn_ends_when_its_time_is_over_and_that_is_no_fault() -> None:
         time.sleep(0.03)
         return fcfs(view)
 
-    guarded = Guarded(plain("slow", slow), find_policy("fcfs"), Limits(turn_s=0.05, decision_s=1.0))
+    guarded = Guarded(plain("slow", slow), find_policy("fcfs"), Limits(decide_s=0.05, decision_s=1.0))
     decided = guarded.decide(scene_of(*(waiting(f"w{n}") for n in range(16))))
     assert decided.is_cut
     assert not decided.is_guarded
@@ -156,7 +159,7 @@ def test_a_turn_that_had_to_wait_for_the_processor_decides_as_much_as_any() -> N
         time.sleep(0.1)  # as if others had the processor
         return fcfs(view)
 
-    guarded = Guarded(plain("waits", waits), find_policy("fcfs"), Limits(turn_s=0.3, decision_s=5.0))
+    guarded = Guarded(plain("waits", waits), find_policy("fcfs"), Limits(decide_s=0.3, decision_s=5.0))
     decided = guarded.decide(scene_of(*(waiting(f"w{n}") for n in range(6))))
     assert not decided.is_cut
     assert len(decided.chosen) == 6
@@ -191,7 +194,7 @@ def test_a_network_whose_judgement_is_no_number_does_not_decide() -> None:
     judge = Judge("adlro")
     weights = shipped()
     judge._weights = weights._replace(**{name: array * float("nan") for name, array in weights._asdict().items()})
-    guarded = Guarded(find_policy("adlro"), find_policy("fcfs"), Limits(decision_s=60.0, turn_s=60.0))
+    guarded = Guarded(find_policy("adlro"), find_policy("fcfs"), Limits(decision_s=60.0, decide_s=60.0))
     decided = guarded.decide(scene_of(waiting("a")), check=judge.check)
     assert decided.by == "fcfs"
     assert decided.tripped == ("nan", "the network's judgement is not a number.")
@@ -208,7 +211,7 @@ def ours(backend: Obedient, policy: str = "sjf", **given: object) -> tuple[Orche
 
 
 def test_a_snapshot_whose_time_stands_still_is_stale() -> None:
-    orchestrator, time_ = ours(Obedient(load_cluster("paper16")), stale_s=60.0)
+    orchestrator, time_ = ours(Obedient(load_cluster("paper16")), guard=GuardTable(stale_s=60.0))
     assert orchestrator.tick().decided_by == "sjf"
     time_.time = 61.0
     tick = orchestrator.tick()
@@ -250,7 +253,7 @@ def test_a_policy_that_would_have_been_worse_than_the_fallback_is_replaced(monke
     for number in range(40):
         backend.jobs[f"j{number}"] = waiting(f"j{number}", family="uniform", estimate=100.0 + number, user="ann")
     backend.seconds = lambda job, parts: job.job.estimate or 0.0
-    orchestrator, time_ = ours(backend, "bad", compare_s=100.0, window_s=1e6, guarded_s=1e9)
+    orchestrator, time_ = ours(backend, "bad", compare_s=100.0, guard=GuardTable(window_s=1e6, guarded_s=1e9))
     alarms: list[Alarm] = []
     for _ in range(40):
         alarms += orchestrator.tick().alarms
@@ -283,7 +286,7 @@ def small_first(view: View) -> Choice:
 def test_no_job_waits_longer_than_the_bound_however_many_small_ones_come(bound_s: float) -> None:
     backend = Obedient(load_cluster("paper16"))
     backend.seconds = lambda job, parts: 290.0
-    orchestrator, time_ = ours(backend, max_wait_s=bound_s, compare_s=1e9)
+    orchestrator, time_ = ours(backend, guard=GuardTable(max_wait_s=bound_s), compare_s=1e9)
     orchestrator._guarded.policy = plain("small first", small_first)
     only = frozenset([V100])
     waited = None
@@ -312,13 +315,14 @@ def overdue(guarded: Guarded, *jobs: LiveJob, at_s: float) -> Decided:
 
 
 def test_a_job_that_has_waited_too_long_and_fits_starts_first() -> None:
-    never = Guarded(plain("never", lambda view: wait_until()), find_policy("fcfs"), Limits(max_wait_s=100.0))
+    limits = Limits(guard=GuardTable(max_wait_s=100.0))
+    never = Guarded(plain("never", lambda view: wait_until()), find_policy("fcfs"), limits)
     assert overdue(never, waiting("a"), at_s=99.0).chosen == ()
     assert [each.by for each in overdue(never, waiting("a"), at_s=101.0).chosen] == [STARVATION]
 
 
 def test_what_is_kept_for_a_job_stays_kept_until_it_starts() -> None:
-    limits = Limits(max_wait_s=1000.0)
+    limits = Limits(guard=GuardTable(max_wait_s=1000.0))
     guarded = Guarded(find_policy("fcfs-first-fit"), find_policy("fcfs"), limits)
     only = frozenset([V100])
     wide = waiting("wide", gpus=4, models=only)
@@ -339,7 +343,7 @@ def test_what_is_kept_for_a_job_stays_kept_until_it_starts() -> None:
 
 
 def test_a_job_for_which_no_node_can_be_kept_is_told() -> None:
-    guarded = Guarded(find_policy("fcfs"), find_policy("fcfs"), Limits(max_wait_s=100.0))
+    guarded = Guarded(find_policy("fcfs"), find_policy("fcfs"), Limits(guard=GuardTable(max_wait_s=100.0)))
     decided = guarded.decide(
         scene_of(waiting("a", gpus=4, models=frozenset([MI50])), at_s=200.0, down={"radeon": "broken"})
     )

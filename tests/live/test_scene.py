@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from tests.live.stand_in import EPOCH_S, running, snapshot, waiting
 
+from adlro.core.copying import copied
+from adlro.core.driver import truth_from_here
 from adlro.core.engine import apply
 from adlro.core.policy import starting
 from adlro.core.ports import JobState, LiveJob, Part
@@ -15,7 +17,7 @@ from adlro.core.rules import expected_end, fits, in_queue, runtime
 from adlro.core.tables import FOREVER, REFUSED, RUNNING, View
 from adlro.decide.catalogue import find_policy
 from adlro.live.forward import play_forward, usual_work
-from adlro.live.scene import Corrections, Scene, Scenes, as_said, copied, log_length, truth_of
+from adlro.live.scene import Corrections, Scene, Scenes, as_said, log_length
 
 V100, T4, MI50 = "v100-sxm2-16gb", "t4", "mi50"
 
@@ -38,7 +40,7 @@ def queue_of(scene: Scene) -> list[str]:
 def started(scene: Scene, id: str, node: str) -> tuple[View, tuple[Part, ...]]:
     """A copy of the view in which a job was started at a node, and where it stands."""
     view = copied(scene.view)
-    truth = truth_of(view, usual_work(view)[0], False, log_length(view))
+    truth = truth_from_here(view, usual_work(view)[0], log_length(view), False)
     names = [each.name for each in scene.plan.cluster.nodes]
     j = scene.index[id]
     assert apply(view, truth, starting(j, int(scene.plan.nodes[names.index(node)].first_site)))
@@ -222,12 +224,11 @@ def random_jobs(random: Random) -> list[LiveJob]:
 def test_whatever_stands_where_all_is_free_again_when_all_has_ended(seed: int) -> None:
     scene = scene_of(*random_jobs(Random(seed)), at_s=100)
     world = copied(scene.view)
-    truth = truth_of(world, usual_work(world)[0], False, log_length(world))
+    truth = truth_from_here(world, usual_work(world)[0], log_length(world), False)
     from adlro.core.engine import OVER, play
 
     choose = find_policy("fcfs-first-fit").choose
     assert choose is not None
-    truth.progress[0].deciding = world.clock[0].queued > 0
     assert play(world, truth, choose) == OVER
     assert world.clock[0].illegal == 0
     for name in ("free_mask", "free_gpus", "free_share", "open_share"):

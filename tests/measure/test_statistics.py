@@ -13,7 +13,8 @@ import pytest
 from adlro.cli.app import run
 from adlro.core.errors import UsageError
 from adlro.core.tables import Floats
-from adlro.experiment import draw, load_scenario, offered_load
+from adlro.experiment.instance import draw, offered_load
+from adlro.experiment.scenario import load_scenario
 from adlro.measure.statistics import (
     LEVEL,
     MOST_RESAMPLED,

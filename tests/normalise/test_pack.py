@@ -10,19 +10,10 @@ from hypothesis import strategies as st
 from tests.strategies import clusters, gpu_model, jobs, speeds
 
 from adlro.core.errors import ConfigError
+from adlro.core.plan import Plan, fewest_nodes, plan_cluster
 from adlro.core.records import MEASURED, Cluster, Disturbance, Gpus, Job, Link, Node, Placing, Speed, SpeedOf
 from adlro.core.tables import DOWN, NOBODY, REFUSED, SPEED, UP
-from adlro.normalise.pack import (
-    Plan,
-    fewest_nodes,
-    pack,
-    pack_disturbances,
-    pack_jobs,
-    plan_cluster,
-    refusals,
-    unpack_job,
-    with_model_names,
-)
+from adlro.normalise.pack import pack, pack_disturbances, pack_jobs, refusals, unpack_job, with_model_names
 
 PCIE, NVLINK = Link("pcie", 32.0), Link("nvlink", 300.0)
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from tests.strategies import gpu_model
 
+from adlro.core.plan import expected_factor, plan_cluster
 from adlro.core.records import MEASURED, Cluster, Gpus, Job, Link, Node, Placing, Speed
-from adlro.normalise.pack import expected_factor, pack, pack_jobs, plan_cluster
+from adlro.normalise.pack import pack, pack_jobs
 
 PCIE = Link("pcie", 32.0)
 ALIKE = tuple(Node(f"n{number}", 8.0, 64.0, (Gpus("big", 4),), PCIE) for number in range(3))

@@ -8,6 +8,7 @@ from tests.predict.past import jobs_of
 
 from adlro.core.errors import ConfigError, UsageError
 from adlro.measure.drawing import svg
+from adlro.measure.plots_unbinding import unbinding_figure
 from adlro.predict import evaluate as prediction
 from adlro.predict.following import seconds_of, traits_of
 
@@ -83,4 +84,4 @@ def test_a_misspelt_key_of_a_job_is_named() -> None:
 
 def test_the_figure_of_unbinding_is_drawn() -> None:
     table = {size: [(1, 1.0), (8, 0.9), (64, 0.2)] for size in prediction.DIMENSIONS}
-    assert "pairs of role and filler" in svg(prediction.unbinding_figure(table), 720)
+    assert "pairs of role and filler" in svg(unbinding_figure(table), 720)

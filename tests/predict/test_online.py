@@ -9,14 +9,15 @@ from tests.predict.past import jobs_of
 
 from adlro.catalogue.clusters import load_cluster
 from adlro.catalogue.speeds import speed_of
+from adlro.core.plan import plan_cluster
 from adlro.core.policy import Policy
 from adlro.core.tables import DONE, DOWN, OVERRAN, STARTED, STOPPED, UP, Choice, Jobs, View
 from adlro.decide.catalogue import find_policy
-from adlro.normalise.pack import pack, plan_cluster
+from adlro.normalise.pack import pack
 from adlro.predict.expected import NO_LIMIT_S
 from adlro.predict.following import UNKNOWN_S, seconds_of, traits_of, untold
 from adlro.predict.online import LIMIT, Predicting
-from adlro.simulate.simulator import Outcome, Settings, simulate
+from adlro.simulation.simulator import Outcome, Settings, simulate
 
 PLAN = plan_cluster(load_cluster("paper16"))
 NOTHING = Settings()

@@ -11,12 +11,13 @@ from tests.predict.past import METHODS, jobs_of
 
 from adlro.catalogue.clusters import load_cluster
 from adlro.catalogue.speeds import speed_of
+from adlro.core.plan import plan_cluster
 from adlro.decide.catalogue import find_policy
 from adlro.ingest.traces.windows import cut
-from adlro.normalise.pack import pack, plan_cluster
+from adlro.normalise.pack import pack
 from adlro.predict.following import as_they_came, seconds_of, traits_of, untold
 from adlro.predict.online import Predicting
-from adlro.simulate.simulator import simulate
+from adlro.simulation.simulator import simulate
 
 PLAN = plan_cluster(load_cluster("paper16"))
 ROOT = Path(__file__).parent.parent.parent

@@ -8,7 +8,8 @@ from typing import Self
 
 from tests.slurm.lab import Lab
 
-from adlro.backends.slurm.backend import SlurmOptions, slurm_backend
+from adlro.backends.slurm.backend import slurm_backend
+from adlro.backends.slurm.options import SlurmOptions
 from adlro.core.ports import Answer, JobState, LiveJob, Order, Part, Snapshot, Submission
 from adlro.core.records import Job
 
@@ -20,9 +21,9 @@ def options_of(lab: Lab, way: str) -> SlurmOptions:
     """The options of one way into a lab: socket, token, commands, or socket-only (without the command line)."""
     common = SlurmOptions(conf=lab.environment["SLURM_CONF"], submit_as="self", timeout_s=15)
     if way == "token":
-        return replace(common, rest=f"http://127.0.0.1:{lab.rest_port}", user=getpass.getuser())
+        return common.model_copy(update={"rest": f"http://127.0.0.1:{lab.rest_port}", "user": getpass.getuser()})
     if way.startswith("socket"):
-        return replace(common, rest=f"unix:{lab.socket}", command_line=way == "socket")
+        return common.model_copy(update={"rest": f"unix:{lab.socket}", "command_line": way == "socket"})
     return common
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from tests.slurm.lab import Lab, running
 
-from adlro.backends.slurm.backend import SlurmOptions
+from adlro.backends.slurm.options import SlurmOptions
 from adlro.backends.slurm.setup import Setup, setup, site_now
 
 NO_RULES: Final = """
@@ -29,7 +29,7 @@ def put(lab: Lab, name: str, text: str) -> None:
 
 def files_for(lab: Lab, *partitions: str, uid: int | None = None) -> list[Setup]:
     """The files of `adlro slurm install` for a lab that runs."""
-    options = SlurmOptions(conf=lab.environment["SLURM_CONF"], partitions=partitions)
+    options = SlurmOptions(conf=lab.environment["SLURM_CONF"], partitions=list(partitions))
     now = site_now(options)
     assert now.nodes, "Slurm does not answer"
     return setup(options, now, user="slurm", uid=uid, ready="http://127.0.0.1:1/readyz")

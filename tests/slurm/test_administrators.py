@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -163,7 +162,7 @@ def test_check_says_in_words_what_is_missing(lab: Lab) -> None:
     findings = {finding.what: finding for finding in check(options_of(lab, "socket"), lambda name: None)}
     assert findings["commands"].verdict == "odd"
     assert "--comment=adlro:held" in findings["JobSubmitPlugins"].text
-    silent = check(replace(options_of(lab, "socket-only"), rest="unix:/nowhere/rest.sock"))
+    silent = check(options_of(lab, "socket-only").model_copy(update={"rest": "unix:/nowhere/rest.sock"}))
     assert {finding.what for finding in silent if finding.verdict == "missing"} == {"slurmrestd", "slurmctld"}
     code, out = command(lab, "check")
     assert code == 0, out
@@ -257,7 +256,9 @@ def test_a_gpu_type_that_is_not_in_the_catalogue_is_named_in_our_config(tmp_path
         config = load_config(tmp_path / "adlro.toml")
         assert config.slurm.types == {"turing": "t4"}
         assert '["turing"] = 4' in (tmp_path / "job_submit.lua").read_text()
-        with closing(slurm_backend(replace(options_of(lab, "commands"), types=(("turing", "t4"),)))) as backend:
+        with closing(
+            slurm_backend(options_of(lab, "commands").model_copy(update={"types": {"turing": "t4"}}))
+        ) as backend:
             found = {node.name: node.gpus for node in backend.read().cluster.nodes}
             assert found["turing0"] == (Gpus("t4", 4),)
 

@@ -1,7 +1,6 @@
 """The back end on a real Slurm: over slurmrestd's socket, with tokens, and with the commands alone."""
 
 import time
-from dataclasses import replace
 
 import pytest
 from tests.slurm.driving import RADEON, SAY_WHERE, TURING, VOLTA, Driven, options_of
@@ -205,13 +204,13 @@ def test_what_slurm_cannot_do_is_refused_in_one_line(by_socket: Driven) -> None:
 
 @pytest.mark.parametrize("way", ["socket", "commands"])
 def test_a_job_that_slurm_does_not_take_is_told_in_one_line(by_socket: Driven, way: str) -> None:
-    by_socket.backend = slurm_backend(replace(options_of(by_socket.lab, way), submit_partition="nowhere"))
+    by_socket.backend = slurm_backend(options_of(by_socket.lab, way).model_copy(update={"submit_partition": "nowhere"}))
     with pytest.raises(BackendError, match=r"does not take the job.*partition"):
         by_socket.submit("sleep 1")
     assert not [job for job in by_socket.read().jobs if job.state not in ENDED]
 
 
 def test_nothing_is_handed_in_where_the_site_does_not_want_it(by_socket: Driven) -> None:
-    by_socket.backend = slurm_backend(replace(options_of(by_socket.lab, "socket"), submit_as="nobody"))
+    by_socket.backend = slurm_backend(options_of(by_socket.lab, "socket").model_copy(update={"submit_as": "nobody"}))
     with pytest.raises(BackendError, match="use sbatch"):
         by_socket.submit("sleep 1")

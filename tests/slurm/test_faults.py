@@ -4,7 +4,6 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -162,7 +161,7 @@ def test_a_slurmrestd_that_hangs_holds_up_one_call_and_not_every_one(
     frail: Lab, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit_s = 1.5
-    options = replace(options_of(frail, "socket"), timeout_s=limit_s)
+    options = options_of(frail, "socket").model_copy(update={"timeout_s": limit_s})
     with Driven(frail, "socket") as driven, closing(slurm_backend(options)) as backend:
         names = [driven.submit("sleep 0.2") for _ in range(6)]
         backend.read()

@@ -39,10 +39,9 @@ class Living:
     """An orchestrator on a lab, with what it told."""
 
     def __init__(self, lab: Lab, way: str = "socket", **options: object) -> None:
-        from dataclasses import replace
 
         self.lab = lab
-        self.backend = slurm_backend(replace(options_of(lab, way), **options))  # type: ignore[arg-type]
+        self.backend = slurm_backend(options_of(lab, way).model_copy(update=options))
         self.store = open_store("sqlite::memory:")
         self.orchestrator = Orchestrator(self.backend, self.store, "fcfs-first-fit", "fcfs-first-fit")
         self.alarms: list[Alarm] = []
@@ -132,7 +131,7 @@ def test_a_job_that_its_user_holds_after_we_placed_it_is_not_let_go_again(plain_
 
 
 def test_a_job_that_was_moved_to_another_partition_is_slurms(plain_lab: Lab) -> None:
-    with Living(plain_lab, partitions=("gpu",)) as living:
+    with Living(plain_lab, partitions=["gpu"]) as living:
         blocker = plain_lab.sbatch("sleep 30", "--gres=gpu:4", "--nodelist=radeon0")
         plain_lab.wait(lambda: "RUNNING" in living.says(blocker), "the blocker runs")
         name = plain_lab.sbatch("sleep 0.2", *OURS, "--gres=gpu:1", "--constraint=radeon|volta", "--begin=now+1hour")

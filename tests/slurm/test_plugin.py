@@ -12,8 +12,9 @@ from tests.parts import program
 from tests.slurm.lab import MACHINES, Lab, Machine, running
 from tests.slurm.plugins import NO_RULES, files_for, plugin_for, put, with_plugin
 
-from adlro.backends.slurm.backend import SlurmOptions, slurm_backend
+from adlro.backends.slurm.backend import slurm_backend
 from adlro.backends.slurm.live import Rest
+from adlro.backends.slurm.options import SlurmOptions
 from adlro.backends.slurm.setup import SiteNow, setup
 from adlro.core.ports import JobState, Order, Part
 
@@ -423,7 +424,7 @@ end
     ],
 )  # fmt: skip
 def test_a_change_of_an_array_is_looked_at_for_each_part_anew(tmp_path: Path, asked: str, answers: list[str]) -> None:
-    options = SlurmOptions(partitions=("gpu",))
+    options = SlurmOptions(partitions=["gpu"])
     plugin = setup(options, SiteNow(conf=str(tmp_path / "slurm.conf")), user="slurm", uid=None, ready="")[0].text
     (tmp_path / "job_submit.lua").write_text(plugin)
     (tmp_path / "parts.lua").write_text(PARTS.replace("ASKED", asked))

@@ -7,7 +7,8 @@ from tests.slurm.lab import Lab
 
 from adlro.backends.shadow.record import read_record, shadowed
 from adlro.backends.shadow.replay import report
-from adlro.backends.slurm.backend import SlurmOptions, slurm_backend
+from adlro.backends.slurm.backend import slurm_backend
+from adlro.backends.slurm.options import FamilyTable, SlurmOptions
 from adlro.core.ports import JobState
 from adlro.daemon.store import open_store
 from adlro.live.turn import Orchestrator
@@ -18,7 +19,9 @@ LONGEST_S = 90.0
 
 def test_beside_a_real_slurm_every_job_is_recorded_replayed_and_left_alone(lab: Lab, tmp_path: Path) -> None:
     options = SlurmOptions(
-        rest=f"unix:{lab.socket}", conf=lab.environment["SLURM_CONF"], families=(("name", "^train", "learning"),)
+        rest=f"unix:{lab.socket}",
+        conf=lab.environment["SLURM_CONF"],
+        families=[FamilyTable(pattern="^train", family="learning")],
     )
     path = tmp_path / "shadow.jsonl"
     shadow = shadowed(slurm_backend(options), path)

@@ -4,7 +4,6 @@ import os
 import pwd
 import stat
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,7 +34,7 @@ def as_users(lab: Lab, ann: Account, request: pytest.FixtureRequest) -> Iterator
     """The back end with submit_as = "user", over each of the ways."""
     with Driven(lab, request.param) as driven:
         driven.backend.close()
-        driven.backend = slurm_backend(replace(options_of(lab, request.param), submit_as="user"))
+        driven.backend = slurm_backend(options_of(lab, request.param).model_copy(update={"submit_as": "user"}))
         yield driven
 
 
@@ -74,7 +73,7 @@ def test_a_priority_of_the_api_counts_and_one_that_the_user_writes_does_not(as_u
 
 
 def test_nothing_is_written_where_the_user_may_not_write(by_socket: Driven, ann: Account) -> None:
-    by_socket.backend = slurm_backend(replace(options_of(by_socket.lab, "socket"), submit_as="user"))
+    by_socket.backend = slurm_backend(options_of(by_socket.lab, "socket").model_copy(update={"submit_as": "user"}))
     closed = by_socket.lab.folder / "closed"
     closed.mkdir(mode=0o755)
     job = run(by_socket, ann, "/bin/echo", "here", directory=str(closed))
@@ -87,7 +86,7 @@ def test_the_daemons_environment_and_limits_stay_with_the_daemon(
 ) -> None:
     monkeypatch.setenv("ADLRO_TOKEN", "geheim")
     monkeypatch.setenv("SBATCH_PARTITION", "nowhere")
-    by_socket.backend = slurm_backend(replace(options_of(by_socket.lab, "socket"), submit_as="user"))
+    by_socket.backend = slurm_backend(options_of(by_socket.lab, "socket").model_copy(update={"submit_as": "user"}))
     job = run(by_socket, ann, "/usr/bin/env", LINES="\n#SBATCH --comment=forged\n")
     assert job.state is JobState.FINISHED
     said = (Path(ann.home) / f"slurm-{job.id}.out").read_text()
@@ -111,25 +110,25 @@ def test_a_job_does_not_run_as_the_administrator_of_slurm(
     by_socket: Driven, ann: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert CommandWay(Commands(by_socket.lab.environment["SLURM_CONF"])).administrator() == os.geteuid()
-    by_socket.backend = slurm_backend(replace(options_of(by_socket.lab, "socket"), submit_as="user"))
+    by_socket.backend = slurm_backend(options_of(by_socket.lab, "socket").model_copy(update={"submit_as": "user"}))
     monkeypatch.setattr(CommandWay, "administrator", lambda self: ann.uid)
     with pytest.raises(AccountError, match="it is SlurmUser"):
         by_socket.submit("id", user=ann.name)
 
 
 def test_it_is_not_made_where_jobs_could_not_run_as_their_users(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    by_rest = replace(options_of(lab, "socket-only"), submit_as="user")
+    by_rest = options_of(lab, "socket-only").model_copy(update={"submit_as": "user"})
     with pytest.raises(ConfigError, match="command_line must be true"):
         slurm_backend(by_rest)
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(ConfigError, match="must be root"):
-        slurm_backend(replace(by_rest, command_line=True))
+        slurm_backend(by_rest.model_copy(update={"command_line": True}))
 
 
 def test_a_user_whose_sbatch_hangs_does_not_keep_others_waiting_again_and_again(
     by_socket: Driven, ann: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_socket.backend = slurm_backend(replace(options_of(by_socket.lab, "socket"), submit_as="user"))
+    by_socket.backend = slurm_backend(options_of(by_socket.lab, "socket").model_copy(update={"submit_as": "user"}))
 
     def hang(self: CommandWay, *what: object) -> str:
         raise BackendError("sbatch has not answered for 30 s.")
@@ -157,7 +156,7 @@ def test_with_the_plugin_a_job_whose_answer_got_lost_is_found_and_not_handed_in_
     plugged: Lab, ann: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Driven(plugged, "commands") as driven:
-        driven.backend = slurm_backend(replace(options_of(plugged, "commands"), submit_as="user"))
+        driven.backend = slurm_backend(options_of(plugged, "commands").model_copy(update={"submit_as": "user"}))
         submit = CommandWay.submit
 
         def lost(self: CommandWay, *what: object) -> str:
@@ -174,7 +173,7 @@ def test_with_the_plugin_a_job_whose_answer_got_lost_is_found_and_not_handed_in_
 
 def test_a_user_gets_into_no_partition_that_is_closed_to_him(plugged: Lab, ann: Account) -> None:
     with Driven(plugged, "commands") as driven:
-        options = replace(options_of(plugged, "commands"), submit_as="user", submit_partition="staff")
+        options = options_of(plugged, "commands").model_copy(update={"submit_as": "user", "submit_partition": "staff"})
         driven.backend = slurm_backend(options)
         with pytest.raises(BackendError, match="does not take the job"):
             driven.submit("id", user=ann.name)

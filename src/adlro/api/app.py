@@ -189,7 +189,7 @@ def make_app(
 
 def tokens_of(settings: ApiSettings) -> Tokens:
     """The tokens of the file of the settings; none if there is no file."""
-    return TokenFile(settings.tokens) if settings.tokens is not None else lambda: ()
+    return TokenFile(settings.token_file) if settings.token_file is not None else lambda: ()
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
@@ -892,8 +892,8 @@ def make_server(app: FastAPI, settings: ApiSettings) -> ApiServer:
             timeout_keep_alive=cast(Any, settings.idle_s),  # a fraction works as well
             timeout_graceful_shutdown=3,
             h11_max_incomplete_event_size=32_768,
-            ssl_certfile=settings.tls_cert,
-            ssl_keyfile=settings.tls_key,
+            ssl_certfile=settings.tls_cert or None,
+            ssl_keyfile=settings.tls_key or None,
         ),
         settings,
     )

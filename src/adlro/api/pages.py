@@ -36,7 +36,7 @@ from adlro.api.models import (
     UsageOut,
 )
 from adlro.api.views import Eyes, Picture, job_shown
-from adlro.daemon.store_history import in_steps, summed
+from adlro.live.history import in_steps, summed
 from adlro.live.service import Compared, Past, Usage
 
 KINDS: Final = ("job", "node", "user", "partition")

@@ -1,43 +1,74 @@
 """What a site may set about the API. Light to import: the daemon's config reads into it."""
 
 import ipaddress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from pydantic import Field
+
 from adlro.core.accounts import ANYBODY, Owners
 from adlro.core.errors import ConfigError
+from adlro.core.toml import Schema
 
 PORT: Final = 8321
 
 
-@dataclass(frozen=True, slots=True)
-class ApiSettings:
-    """Where the API answers, whom, and how much at a time."""
+class ApiTable(Schema):
+    """[api]: where people and programs ask."""
 
-    host: str = "127.0.0.1"
-    port: int = PORT
-    auth: Literal["tokens", "off"] = (
-        "tokens"  # off: whoever reaches the port is an operator; on a loopback address only
+    is_on: bool = Field(default=True, description="Whether there is an API and a dashboard.")
+    host: str = Field(
+        default="127.0.0.1", min_length=1, description="The address; others than this machine's need TLS."
     )
-    tokens: Path | None = None  # the file of `adlro token`
-    hosts: tuple[str, ...] = ()  # further names under which it is reached; localhost and addresses always are
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    plain_http: bool = False  # without TLS on an address that others reach: something in front of it has TLS
-    others: Literal["hidden", "shown"] = "hidden"  # names and users of others' jobs, to those who are no operator
-    rate_per_s: float = 100.0  # requests that a token (an address, without one) may make …
-    burst: float = 200.0  # … and how many at once
-    largest_body: int = 262_144  # bytes
-    body_s: float = 10.0  # within which the body of a request must be there
-    most_streams: int = 100  # listeners to events at a time
+    port: int = Field(default=PORT, ge=0, le=65_535, description="The port; 0 is any that is free.")
+    auth: Literal["tokens", "off"] = Field(
+        default="tokens",
+        description="Who is let in: those with a token, or (off) everybody on this machine, as an operator.",
+    )
+    tokens: str = Field(default="", description='The file of `adlro token`; "" is tokens.json beside the store.')
+    min_uid: int = Field(
+        default=0,
+        ge=0,
+        description="The lowest uid that a job may run as; 0 is UID_MIN of /etc/login.defs. Root is always refused.",
+    )
+    hosts: list[str] = Field(default=[], description="Further names under which it is reached.")
+    tls_cert: str = Field(default="", description="The certificate, in PEM.")
+    tls_key: str = Field(default="", description="Its key, in PEM.")
+    plain_http: bool = Field(
+        default=False, description="No TLS although others reach it: something in front of it has TLS."
+    )
+    others: Literal["hidden", "shown"] = Field(
+        default="hidden", description="Names and users of others' jobs, to those who are no operator."
+    )
+    rate_per_s: float = Field(default=100.0, gt=0, description="Requests a second that one token or address may make …")
+    burst: float = Field(default=200.0, ge=1, description="… and how many of them at once.")
+    largest_body: int = Field(
+        default=262_144, ge=1024, le=67_108_864, description="The largest body of a request, in bytes."
+    )
+    body_s: float = Field(default=10.0, gt=0, description="Seconds within which the body of a request must be there.")
+    most_streams: int = Field(default=100, ge=1, le=10_000, description="Most listeners to events at a time.")
+    head_s: float = Field(
+        default=10.0, gt=0, le=600, description="Seconds within which the headers of a request must arrive."
+    )
+    idle_s: float = Field(
+        default=20.0, gt=0, le=3600, description="Seconds after which a connection without a request is closed."
+    )
+    most_connections: int = Field(default=1000, ge=10, le=1_000_000, description="Most connections at a time.")
+    most_per_address: int = Field(
+        default=250,
+        ge=1,
+        le=1_000_000,
+        description="Most connections from one address; raise it behind a proxy.",
+    )
+
+
+class ApiSettings(ApiTable):
+    """[api] with what the rest of the config adds, and what no site has to set."""
+
+    token_file: Path | None = None  # where `tokens` says, or beside the store
+    owners: Owners = ANYBODY  # whose jobs are taken
     heartbeat_s: float = 15.0
     stream_s: float = 3600.0  # a stream ends after so long, and its listener comes back
-    head_s: float = 10.0  # within which TLS and the head of a request must be there
-    idle_s: float = 20.0  # a connection without a request is closed after so long
-    most_connections: int = 1000  # at a time, from everywhere …
-    most_per_address: int = 250  # … and from one address
-    owners: Owners = ANYBODY  # whose jobs are taken
 
     @property
     def is_loopback(self) -> bool:
@@ -50,13 +81,12 @@ class ApiSettings:
     @property
     def has_tls(self) -> bool:
         """Whether it speaks TLS itself."""
-        return self.tls_cert is not None
+        return bool(self.tls_cert)
 
     def _check_tls(self) -> None:
         """Raise ConfigError unless the certificate and its key can be used."""
         import ssl
 
-        assert self.tls_cert is not None
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.tls_cert, self.tls_key, password=lambda: "")
         except (OSError, ValueError) as error:
@@ -67,17 +97,13 @@ class ApiSettings:
 
     def check(self, has_tokens: bool) -> None:
         """Raise ConfigError for what would let in whom it should not, or cannot work."""
-        if (self.tls_cert is None) != (self.tls_key is None):
+        if bool(self.tls_cert) != bool(self.tls_key):
             raise ConfigError("the API has one of tls_cert and tls_key; expected both, or none.")
         for path in (self.tls_cert, self.tls_key):
-            if path is not None and not path.is_file():
+            if path and not Path(path).is_file():
                 raise ConfigError(f"the API's TLS: {path} is no file; expected one in PEM.")
-        if self.tls_cert is not None:
+        if self.tls_cert:
             self._check_tls()
-        if self.rate_per_s <= 0 or self.burst < 1:
-            raise ConfigError(
-                f"the API's rate is {self.rate_per_s}/s, burst {self.burst}; expected above 0, and from 1."
-            )
         if self.is_loopback:
             return
         if self.auth == "off":

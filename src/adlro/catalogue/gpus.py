@@ -73,7 +73,7 @@ def own_gpu_models(tables: Mapping[str, OwnGpuTable], where: str) -> dict[str, G
     own = {}
     for name, table in tables.items():
         own[name] = gpu_from_table(name, table)
-        for word in _names_of(own[name]):
+        for word in own[name].words:
             if word in taken:
                 raise ConfigError(
                     f"{where}: the name '{word}' of 'gpus.{name}' belongs to the model '{taken[word]}' already. "
@@ -87,11 +87,11 @@ def find_gpu(name: str, extra: Mapping[str, GpuModel] = {}) -> GpuModel:
     """The model of that name, title or alias, upper or lower case; `extra` are the user's own."""
     word = name.strip().lower()
     for model in extra.values():
-        if word in _names_of(model):
+        if word in model.words:
             return model
     if word in _names_of_shipped():
         return gpu_models()[_names_of_shipped()[word]]
-    known = [*(word for model in extra.values() for word in _names_of(model)), *_names_of_shipped()]
+    known = [*(word for model in extra.values() for word in model.words), *_names_of_shipped()]
     raise CatalogueError(
         f"there is no GPU model '{name}' in the catalogue.{nearest(name, known)} "
         "'adlro gpus' lists the models; a [gpus.NAME] table in the cluster file adds one."
@@ -100,9 +100,4 @@ def find_gpu(name: str, extra: Mapping[str, GpuModel] = {}) -> GpuModel:
 
 @cache
 def _names_of_shipped() -> dict[str, str]:
-    return {word: model.name for model in gpu_models().values() for word in _names_of(model)}
-
-
-def _names_of(model: GpuModel) -> set[str]:
-    """Every word that means this model, in lower case."""
-    return {model.name.lower(), model.title.lower(), *(alias.lower() for alias in model.aliases)}
+    return {word: model.name for model in gpu_models().values() for word in model.words}

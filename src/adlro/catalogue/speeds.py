@@ -11,7 +11,8 @@ from typing import Final
 
 from adlro.catalogue.families import REFERENCE, Family, find_family
 from adlro.catalogue.gpus import gpu_models
-from adlro.core.records import MEASURED, MODELLED, GpuModel, Placing, Speed
+from adlro.core.errors import CatalogueError
+from adlro.core.records import MEASURED, MODELLED, GpuModel, Placing, Speed, SpeedOf
 
 REFERENCE_LINK_GB_S: Final = 300.0
 """NVLink2 of the reference model, both directions summed."""
@@ -27,6 +28,22 @@ _NEEDED_FIGURE: Final = {
     "fp32": ("FP32", "fp32_tflops"),
     "tensor": ("FP16", "fp16_tensor_tflops"),
 }
+
+
+UNKNOWN_FAMILY: Final = "uniform"
+"""A job whose family is not in the catalogue gets the speeds of this one: the same on every model."""
+
+
+def for_every_family(speed: SpeedOf) -> SpeedOf:
+    """Speeds that also have an answer for a family that the catalogue does not have."""
+
+    def speed_here(family: str, placing: Placing) -> Speed:
+        try:
+            return speed(family, placing)
+        except CatalogueError:
+            return speed(UNKNOWN_FAMILY, placing)
+
+    return speed_here
 
 
 @lru_cache(maxsize=65536)

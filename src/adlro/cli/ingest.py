@@ -13,8 +13,10 @@ import typer
 
 from adlro import __version__
 from adlro.cli.lists import Json
-from adlro.cli.output import plain_table, print_json, say, stdout, without_nan
+from adlro.cli.output import print_json, say, stdout
 from adlro.core.errors import TelemetryError, UsageError
+from adlro.measure.json_text import without_nan
+from adlro.measure.text import plain_table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,8 +77,9 @@ def ingest(
     as_json: Json = False,
 ) -> None:
     """Show the live cluster: what its GPUs report, as numbers from 0 to 1, and what is missing and why."""
-    given = [prometheus, metrics, nvml or None, amdsmi or None, slurm]
-    if sum(source is not None for source in given) != 1:
+    sources = {"prometheus": prometheus, "metrics": metrics, "nvml": nvml or None, "amdsmi": amdsmi or None}
+    given = [name for name, value in sources.items() if value is not None]
+    if len(given) + (slurm is not None) != 1:
         raise UsageError(
             "name one source: --prometheus URL, --metrics URL, --nvml, --amdsmi or --slurm FILE. "
             "'adlro ingest --help' says more."
@@ -84,7 +87,9 @@ def ingest(
     if slurm is not None:
         show_slurm(slurm, as_json, types)
         return
-    look = looker(prometheus, metrics, nvml, timeout, oldest)
+    from adlro.ingest.telemetry.catalogue import open_source
+
+    look = open_source(given[0], prometheus or metrics or "", timeout, oldest)
     pictures = watched(look, cluster, oldest, every, looks if watch else 1)
     if as_json:
         for number, (picture, readings) in enumerate(pictures):
@@ -102,30 +107,6 @@ def ingest(
     else:
         for picture, readings in pictures:
             stdout().print(shown(picture, readings, each))
-
-
-def looker(prometheus: str | None, metrics: str | None, nvml: bool, timeout: float, oldest: float) -> Look:
-    """What to call for one look at the source."""
-    from adlro.ingest.telemetry.fetch import Limits, check_url
-
-    limits = Limits(seconds=timeout)
-    if prometheus is not None:
-        from adlro.ingest.telemetry.prometheus import scrape_prometheus
-
-        server = check_url(prometheus)
-        return lambda: scrape_prometheus(server, limits, stretch_s=2 * oldest)
-    if metrics is not None:
-        from adlro.ingest.telemetry.exposition import scrape_exporter
-
-        page = check_url(metrics)
-        return lambda: scrape_exporter(page, limits)
-    if nvml:
-        from adlro.ingest.telemetry.nvml import scrape_nvml
-
-        return scrape_nvml
-    from adlro.ingest.telemetry.amd import scrape_amdsmi
-
-    return scrape_amdsmi
 
 
 def watched(
@@ -392,13 +373,14 @@ def show_slurm(path: Path, as_json: bool, types: list[str] | None = None) -> Non
     """Print the nodes that Slurm reports as a cluster file."""
     from dataclasses import asdict
 
-    from adlro.backends.slurm.backend import SlurmOptions, naming_of
+    from adlro.backends.slurm.backend import naming_of
+    from adlro.backends.slurm.options import SlurmOptions
     from adlro.backends.slurm.parse import cluster_toml, nodes_of, read_nodes
-    from adlro.cli.slurm import pairs_of
+    from adlro.cli.slurm import types_of
 
     text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8", errors="replace")
     found = read_nodes(text, str(path))
-    nodes, problems = nodes_of(found, naming_of(SlurmOptions(types=pairs_of(types))).model_of)
+    nodes, problems = nodes_of(found, naming_of(SlurmOptions(types=types_of(types))).model_of)
     for problem in problems:
         say(f"adlro: {problem}")
     if as_json:

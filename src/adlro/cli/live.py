@@ -15,12 +15,13 @@ from rich.text import Text
 from adlro.cli.asking import Daemon, Where, in_path, printable
 from adlro.cli.lists import Json
 from adlro.cli.options import spread
-from adlro.cli.output import fitted, plain_table, print_json, show_list, stdout
+from adlro.cli.output import fitted, print_json, show_list, stdout
 from adlro.cli.trace import length
 from adlro.core.errors import UsageError
 from adlro.core.records import Job
 from adlro.core.schema import Property, properties_of
 from adlro.live.words import clock, day, moment
+from adlro.measure.text import plain_table
 
 if TYPE_CHECKING:
     from adlro.api.tokens import TokenFile
@@ -428,6 +429,6 @@ def open_tokens(config: Path | None, file: Path | None) -> "TokenFile":
     from adlro.daemon.config import load_config
 
     settings = load_config(config).api_settings()
-    path = file or settings.tokens
+    path = file or settings.token_file
     assert path is not None
     return TokenFile(path, owners=settings.owners)

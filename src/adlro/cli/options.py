@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
@@ -11,9 +11,10 @@ import typer
 from adlro.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from adlro.experiment.public import TraceJobs
     from adlro.ingest.traces.tabulate import TraceOptions
 
-WORLD: Final = "The world"
+WORLD: Final = "Conditions"
 TRACE: Final = "Traces (docs/traces.md)"
 
 
@@ -32,7 +33,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
             default = inspect.Parameter.empty if each.default is MISSING else each.default
             shown.append(
                 inspect.Parameter(
-                    each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kinds[each.name]
+                    each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=flag(each, kinds[each.name])
                 )
             )
         taken[name] = (record, [each.name for each in fields(record)])
@@ -49,63 +50,12 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     return gathered
 
 
-@dataclass(frozen=True, slots=True)
-class World:
-    """What policies are put to, besides the jobs."""
-
-    load: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X",
-            help="Jobs come so fast that the GPUs could do them in X of the time. Default: as the workload says.",
-            rich_help_panel=WORLD,
-        ),
-    ] = None
-    estimates: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SOURCE",
-            help="What policies are told of the work: oracle (the truth), user (the limit that was requested), "
-            "noisy:SIGMA (the truth with a log-normal error), or predicted (from jobs that have ended in the run). "
-            "Default: as the workload says.",
-            rich_help_panel=WORLD,
-        ),
-    ] = None
-    restart_s: Annotated[
-        float,
-        typer.Option(
-            metavar="S", help="Seconds that a job loses each time it is started again.", rich_help_panel=WORLD
-        ),
-    ] = 30.0
-    kill_at_limit: Annotated[
-        bool, typer.Option("--kill-at-limit", help="End jobs that reach their walltime limit.", rich_help_panel=WORLD)
-    ] = False
-    queue_window: Annotated[
-        int,
-        typer.Option(metavar="N", min=0, help="Policies see so many jobs of the queue; 0: all.", rich_help_panel=WORLD),
-    ] = 0
-    mtbf_h: Annotated[
-        float | None,
-        typer.Option(
-            metavar="H", help="Nodes fail, after so many hours on average. Default: never.", rich_help_panel=WORLD
-        ),
-    ] = None
-    repair_h: Annotated[
-        float,
-        typer.Option(metavar="H", help="A failed node is back after so many hours on average.", rich_help_panel=WORLD),
-    ] = 4.0
-    wear_per_day: Annotated[
-        float,
-        typer.Option(
-            metavar="X", help="GPUs lose this share of their speed in a day, on average.", rich_help_panel=WORLD
-        ),
-    ] = 0.0
-    disturbances: Annotated[
-        str | None,
-        typer.Option(
-            help="A list of failures and changes of speed: docs/workloads.md.", metavar="FILE", rich_help_panel=WORLD
-        ),
-    ] = None
+def flag(each: "Field[Any]", kind: Any) -> Any:
+    """The type of a field with its flag; a field that says its flag itself stays as it is."""
+    if "help" not in each.metadata:
+        return kind
+    names = [f"--{each.name.replace('_', '-')}"] if kind is bool else []
+    return Annotated[kind, typer.Option(*names, rich_help_panel=WORLD, **each.metadata)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +116,12 @@ class Reading:
             gpus_per_unit=gpus_per_unit(self.unit), skip_bad_rows=self.skip_bad_rows, scale_load=self.scale_load,
             window=self.window, sample=self.sample,
         )  # fmt: skip
+
+    def jobs(self, workload: str) -> "TraceJobs":
+        """The jobs of a workload or a trace, read in this way."""
+        from adlro.experiment.public import TraceJobs
+
+        return TraceJobs(workload, self.options())
 
 
 Windows = Annotated[

@@ -1,28 +1,22 @@
 """What commands say and where: results on stdout, progress and errors on stderr, JSON without a word beside it."""
 
-import json
-import math
-import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final, Literal
 
-from rich.cells import cell_len, chop_cells
+from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
+
+from adlro.measure.json_text import json_text
+from adlro.measure.text import GAP, plain_table, shortened
 
 PIPED_WIDTH: Final = 400
 """A pipe has no width; this one is wide enough for every line of ours."""
 
-GAP: Final = 2
-"""Columns of space between two columns of a table."""
-
 LINE_EVERY_S: Final = 10.0
 """How often progress is told where it cannot be drawn."""
-
-NUMBERS: Final = re.compile(r"\[\n[^\[\]{}\"]*\]")
 
 
 def stdout() -> Console:
@@ -45,26 +39,6 @@ def print_json(value: Any) -> None:
     print(json_text(value))
 
 
-def json_text(value: Any) -> str:
-    """A value as JSON. What is not a number is null; a list of numbers stands in one line."""
-    text = json.dumps(without_nan(value), indent=2, ensure_ascii=False, allow_nan=False)
-    return NUMBERS.sub(lambda found: " ".join(found[0].split()).replace("[ ", "[").replace(" ]", "]"), text)
-
-
-def without_nan(value: Any) -> Any:
-    """The same value with None for every number that JSON cannot say."""
-    if isinstance(value, dict):
-        return {str(key): without_nan(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_nan(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def plain_table(header: bool = True) -> Table:
-    """A table without a frame, in which columns stand close together."""
-    return Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0), show_header=header)
-
-
 def show_list(columns: tuple[tuple[str, str], ...], rows: list[tuple[str, ...]]) -> None:
     """Print a table with a line for each row; a column is its heading and what it is: name, left, right or text.
 
@@ -79,36 +53,6 @@ def show_list(columns: tuple[tuple[str, str], ...], rows: list[tuple[str, ...]])
     for row in rows:
         table.add_row(*row)
     stdout().print(table)
-
-
-def shortened(names: Iterable[str], width: int) -> dict[str, str]:
-    """Each name as it fits into so many columns: cut in the middle, and never so that two names become the same."""
-    known = list(dict.fromkeys(names))
-    long = [name for name in known if cell_len(name) > width]
-    others = set(known) - set(long)
-    for tail in sorted(range(1, width - 1), key=lambda tail: abs(tail - (width - 1) // 2)):
-        found = {name: cut_in_the_middle(name, width, tail) for name in long}
-        if len({*found.values(), *others}) == len(known):
-            return {name: found.get(name, name) for name in known}
-    # Names that differ only where nothing is shown: number them.
-    found = {}
-    for number, name in enumerate(long, 1):
-        mark = f"…{number}"
-        found[name] = head_of(name, max(width - len(mark), 1)) + mark
-    return {name: found.get(name, name) for name in known}
-
-
-def cut_in_the_middle(name: str, width: int, tail: int) -> str:
-    """The name with an ellipsis in the place of its middle; so many of its columns are the end of the name."""
-    end = head_of(name[::-1], tail)[::-1]
-    return f"{head_of(name, max(width - 1 - cell_len(end), 0))}…{end}"
-
-
-def head_of(text: str, width: int) -> str:
-    """As much of the text as fits into so many columns."""
-    if cell_len(text) <= width:
-        return text
-    return chop_cells(text, width)[0] if width > 1 else text[:width] if cell_len(text[:width]) <= width else ""
 
 
 def fitted(
@@ -151,6 +95,25 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[str, int
     ) as display:
         task = display.add_task(what, total=total)
         yield lambda text, done: display.update(task, description=text, completed=done)
+
+
+@contextmanager
+def progress_of_runs() -> Iterator[Callable[[str, int, int], None]]:
+    """Show how runs go; gives a function that is told what is being done, how many runs are done, and of how many.
+
+    Nothing is shown before it is first told something: until then arguments are checked.
+    """
+    with ExitStack() as stack:
+        shown: list[Callable[[str, int], None]] = []
+
+        def tell(what: str, done: int, total: int) -> None:
+            if shown:
+                shown[0](what, done)
+                return
+            say_if_it_compiles()
+            shown.append(stack.enter_context(progress(what, total if total > 1 else None)))
+
+        yield tell
 
 
 def in_lines(total: int | None) -> Callable[[str, int], None]:

@@ -63,7 +63,7 @@ def predict(
 
 def evaluated(path: str, method: str | None, as_json: bool, reading: Reading) -> None:
     """Print how well the methods predict the jobs of a trace."""
-    from adlro.experiment import read_trace
+    from adlro.experiment.traces import read_trace
     from adlro.predict import evaluate as prediction
 
     if method is None:
@@ -106,7 +106,7 @@ def row(name: str, values: dict[str, Any]) -> tuple[str, ...]:
 
 def predicted(history: str, job: str, method: str | None, as_json: bool, reading: Reading) -> None:
     """Print the prediction of one job."""
-    from adlro.experiment import read_text, read_trace
+    from adlro.experiment.traces import read_text, read_trace
     from adlro.predict import evaluate as prediction
 
     chosen = prediction.find_method(method or prediction.DEFAULT)
@@ -156,7 +156,8 @@ def show_prediction(found: "Prediction") -> None:
 def drawn(path: Path) -> None:
     """Draw the accuracy of unbinding to a file."""
     from adlro.measure.drawing import png, svg
-    from adlro.predict.evaluate import unbinding_figure, unbinding_table
+    from adlro.measure.plots_unbinding import unbinding_figure
+    from adlro.predict.evaluate import unbinding_table
 
     figure = unbinding_figure(unbinding_table())
     path.write_bytes(png(figure, WIDTH) if path.suffix == ".png" else svg(figure, WIDTH).encode())

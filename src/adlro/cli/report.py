@@ -1,38 +1,19 @@
 """Reports: `adlro compare … --report DIR` writes one, `adlro report DIR` builds it anew (docs/report.md)."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median_high
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from adlro.cli.output import json_text, progress, say
-from adlro.core.errors import AdlroError, UsageError
-from adlro.core.toml import nearest
+from adlro.cli.output import progress, say
+from adlro.core.errors import UsageError
 
 if TYPE_CHECKING:  # these import the compiler
-    from adlro.core.policy import Policy
-    from adlro.core.run import Run
-    from adlro.core.tables import Floats
-    from adlro.experiment import Comparison
-
-PAGE: Final = "report.html"
-RESULT: Final = "result.json"
-DETAIL: Final = "detail.json.gz"
-FIGURES: Final = "figures"
+    from adlro.experiment.compare import Comparison
 
 REPORT: Final = "The report (docs/report.md)"
-
-LEAST_S: Final = 1e-3
-"""Mean JCTs closer than this are the same."""
-
-AGAIN: Final = "Make a report with `adlro compare … --report DIR`."
-
-Times = dict[tuple[str, int], "tuple[int, Floats]"]
-"""By policy and seed: how many jobs finished, and quantiles of their completion times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +37,12 @@ class Reporting:
 
     def check(self, names: Sequence[str]) -> None:
         """Refuse what cannot be done before anything is computed."""
-        if self.report is None:
-            if self.report_policy is not None:
-                raise UsageError("--report-policy without --report; say --report DIR too.")
-            return
-        refuse_no_folder(self.report, "--report")
-        if self.report_policy is not None and self.report_policy not in names:
-            raise UsageError(
-                f"--report-policy '{self.report_policy}' is not among the policies compared."
-                f"{nearest(self.report_policy, names)} Compared are {', '.join(names)}."
-            )
+        from adlro.experiment.report import check_report
+
+        if self.report is not None:
+            check_report(self.report, self.report_policy, names, "--report")
+        elif self.report_policy is not None:
+            raise UsageError("--report-policy without --report; say --report DIR too.")
 
 
 def report(
@@ -75,190 +52,18 @@ def report(
     ] = None,
 ) -> None:
     """Build a report anew from the files that `adlro compare --report` wrote."""
-    from adlro.measure.detail import read_detail
+    from adlro.experiment.report import rebuild_report
 
-    file = result / RESULT if result.is_dir() else result
-    folder = out or file.parent
-    refuse_no_folder(folder, "--out")
-    found = read_result(file)
-    detail = read_detail(file.parent / DETAIL)
-    if detail.get("policies") != list(found["policies"]):
-        raise AdlroError(f"'{file.parent / DETAIL}' belongs to another result than '{file}'. {AGAIN}")
-    write_files(folder, file.read_text(encoding="utf-8"), detail)
+    say(f"Wrote {rebuild_report(result, out)}.")
 
 
-def read_result(file: Path) -> dict[str, Any]:
-    """A result of `adlro compare --json`."""
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read '{file}': {error.strerror}. {AGAIN}") from None
-    except ValueError:
-        raise AdlroError(f"'{file}' is not JSON; expected what `adlro compare --json` prints. {AGAIN}") from None
-    wanted = {"policies", "seeds", "baseline", "command", "settings", "versions"}
-    missing = sorted(wanted - set(found)) if isinstance(found, dict) else sorted(wanted)
-    if missing:
-        raise AdlroError(f"'{file}' has no '{missing[0]}'; expected what `adlro compare --json` prints. {AGAIN}")
-    return found
+def write_report(reporting: Reporting, comparison: "Comparison", result: Mapping[str, Any]) -> None:
+    """Write the report of a comparison, and tell how it goes."""
+    from adlro.experiment import report
 
-
-def refuse_no_folder(folder: Path, option: str) -> None:
-    """Refuse a path that is something else than a folder, or that has none above it."""
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{option}: '{folder}' is a file; expected a folder, which may not exist yet.")
-    if not folder.absolute().parent.is_dir():
-        raise UsageError(f"{option}: there is no folder '{folder.absolute().parent}' to put '{folder.name}' into.")
-
-
-# ---- from a comparison -------------------------------------------------------------------------------------------
-
-
-def keep_times(times: Times) -> "Callable[[Run], None]":
-    """A watcher of runs that keeps their completion times."""
-    from adlro.measure.detail import completion_times
-
-    def keep(run: "Run") -> None:
-        times[run.policy, run.seed] = completion_times(run)
-
-    return keep
-
-
-def write_report(
-    reporting: Reporting,
-    comparison: "Comparison",
-    policies: "Sequence[Policy]",
-    times: Times,
-    result: Mapping[str, Any],
-) -> None:
-    """Play two runs again, and write the report of a comparison."""
     assert reporting.report is not None
     with progress("Making the report") as tell:
-        detail = detail_of(comparison, policies, times, reporting.report_policy)
-        tell("Drawing figures", 0)
-        write_files(reporting.report, json_text(result) + "\n", detail)
-
-
-def detail_of(
-    comparison: "Comparison", policies: "Sequence[Policy]", times: Times, wanted: str | None
-) -> dict[str, Any]:
-    """What the figures of a comparison need, ready for JSON."""
-    from adlro.experiment import run_one
-    from adlro.measure.detail import FORMAT, look_closely, pooled
-
-    chosen = wanted or best_policy(comparison)
-    seed = typical_seed(comparison, chosen)
-    by_name = {policy.name: policy for policy in policies}
-    shown = dict.fromkeys((comparison.baseline, chosen))
-    closely = look_closely([run_one(comparison.scenario, by_name[name], seed) for name in shown])
-    found, missing = regressed(comparison)
-    return {
-        "format": FORMAT,
-        "policies": list(comparison.metrics),
-        "shown": {
-            "seed": seed,
-            "baseline": comparison.baseline,
-            "policy": chosen,
-            "why": why(comparison, chosen, seed, wanted is not None),
-        },
-        "jct": {name: pooled([times[name, each] for each in comparison.seeds]) for name in comparison.metrics},
-        **closely,
-        "regression": found,
-        "no_regression": missing,
-    }
-
-
-def best_policy(comparison: "Comparison") -> str:
-    """The other policy with the best mean JCT, of those that finish all jobs if there are any."""
-    from adlro.experiment import over_seeds
-
-    def place(name: str) -> tuple[bool, bool, float]:
-        mean = over_seeds([metrics.jct_mean_s for metrics in comparison.metrics[name]]).value
-        return mean is None, any(metrics.unfinished for metrics in comparison.metrics[name]), mean or 0.0
-
-    others = [name for name in comparison.metrics if name != comparison.baseline]
-    return min(others, key=place, default=comparison.baseline)
-
-
-def typical_seed(comparison: "Comparison", chosen: str) -> int:
-    """The seed with the median difference between both policies, of those on which they differ at all if there are any.
-
-    Of two in the middle it is the one less in favour of the chosen policy. So it never flatters, and there is something
-    to see.
-    """
-    ours, theirs = comparison.metrics[chosen], comparison.metrics[comparison.baseline]
-    differences = {
-        seed: ours[place].jct_mean_s - theirs[place].jct_mean_s  # type: ignore[operator]
-        for place, seed in enumerate(comparison.seeds)
-        if ours[place].jct_mean_s is not None and theirs[place].jct_mean_s is not None
-    }
-    if not differences:
-        return comparison.seeds[0]
-    differences = {seed: each for seed, each in differences.items() if abs(each) > LEAST_S} or differences
-    middle = median_high(differences.values())
-    return next(seed for seed, difference in differences.items() if difference == middle)
-
-
-def why(comparison: "Comparison", chosen: str, seed: int, asked_for: bool) -> str:
-    """Which runs are shown closely, and why these."""
-    word = "window" if comparison.scenario.windows else "seed"
-    reason = "as asked for" if asked_for else "the best mean JCT of the others"
-    both = (
-        comparison.baseline
-        if chosen == comparison.baseline
-        else f"{comparison.baseline} (baseline) and {chosen} ({reason})"
-    )
-    if len(comparison.seeds) == 1:
-        return f"Figures of single runs show {both} on {word} {seed}, the only one."
-    if chosen == comparison.baseline:
-        return f"Figures of single runs show {both} on {word} {seed}."
-    return (
-        f"Figures of single runs show {both} on {word} {seed}: of all {word}s on which they differ the one with the "
-        f"median difference in mean JCT (of two in the middle, the one less in favour of {chosen})."
-    )
-
-
-def regressed(comparison: "Comparison") -> tuple[dict[str, Any], str]:
-    """The regression of each policy that has one; and if none has, why."""
-    from adlro.experiment import Recorded
-    from adlro.measure.statistics import FEWEST_OBSERVATIONS, observed, regress
-
-    found: dict[str, Any] = {}
-    for name, results in comparison.metrics.items():
-        seen = [observed(metrics, load) for metrics, load in zip(results, comparison.load, strict=True)]
-        rows = [row for row in seen if row]
-        if len(rows) >= FEWEST_OBSERVATIONS:
-            found[name] = asdict(regress(rows))
-    there = len(comparison.seeds)
-    word = "window" if isinstance(comparison.scenario.workload, Recorded) else "seed"
-    return found, (
-        f"No regression: it needs at least {FEWEST_OBSERVATIONS} runs of a policy in which jobs finished, and there "
-        f"{'is' if there == 1 else 'are'} {there}. Pass more with --{word}s."
-    )
-
-
-# ---- the files ---------------------------------------------------------------------------------------------------
-
-
-def write_files(folder: Path, result_text: str, detail: Mapping[str, Any]) -> None:
-    """Write the page, its data and its figures; other files in the folder stay as they are."""
-    from adlro.cli.output import without_nan
-    from adlro.measure.detail import write_detail
-    from adlro.measure.drawing import WIDE, png, svg
-    from adlro.measure.plots import NAMES, figures
-    from adlro.measure.report import build_page
-
-    result = json.loads(result_text)
-    detail = without_nan(detail)
-    page = build_page(result, detail)
-    drawn = figures(result, detail)
-    (folder / FIGURES).mkdir(parents=True, exist_ok=True)
-    (folder / RESULT).write_text(result_text, encoding="utf-8")
-    write_detail(detail, folder / DETAIL)
-    for name in {*NAMES} - {figure.name for figure in drawn}:  # of an earlier report in this folder
-        for suffix in (".svg", ".png"):
-            (folder / FIGURES / f"{name}{suffix}").unlink(missing_ok=True)
-    for figure in drawn:
-        (folder / FIGURES / f"{figure.name}.svg").write_text(svg(figure, WIDE), encoding="utf-8")
-        (folder / FIGURES / f"{figure.name}.png").write_bytes(png(figure, WIDE))
-    (folder / PAGE).write_text(page, encoding="utf-8")
-    say(f"Wrote {folder / PAGE}.")
+        page = report.write_report(
+            comparison, reporting.report, reporting.report_policy, result, lambda what: tell(what, 0)
+        )
+    say(f"Wrote {page}.")

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from adlro.daemon.warming import Progress, Tell, Warmed
     from adlro.live.service import State, Tick
 
-KINDS: Final = ("simulated", "local", "slurm", "shadow")
 DEMO: Final = {
     "backend.kind": "simulated",
     "simulated.cluster": "",
@@ -82,13 +81,13 @@ def serve(
 
     Ends cleanly on SIGTERM, reads its config again on SIGHUP. Logs are JSON on stderr.
     """
-    from adlro.daemon.config import example, load_config
+    from adlro.daemon.config import NAMES, example, load_config
 
     if print_config:
         print(example(), end="")
         return
-    if backend is not None and backend not in KINDS:
-        raise UsageError(f"--backend is {backend!r}; expected one of {', '.join(KINDS)}.")
+    if backend is not None and backend not in NAMES:
+        raise UsageError(f"--backend is {backend!r}; expected one of {', '.join(NAMES)}.")
     flags: dict[str, Any] = dict(DEMO) if demo else {}
     given = {
         "backend.kind": backend, "policy.name": policy, "policy.fallback": fallback, "simulated.cluster": cluster,

@@ -12,7 +12,7 @@ from adlro.cli.output import print_json, say, stdout
 from adlro.core.errors import BackendError, UsageError
 
 if TYPE_CHECKING:
-    from adlro.backends.slurm.backend import SlurmOptions
+    from adlro.backends.slurm.options import SlurmOptions
 
 READY: Final = "http://127.0.0.1:8321/readyz"
 MARKS: Final = {"good": ("ok", "green"), "odd": ("note", "yellow"), "missing": ("missing", "red")}
@@ -45,7 +45,7 @@ def check(
     from rich.text import Text
 
     from adlro.backends.slurm.setup import check as findings_of
-    from adlro.cli.output import plain_table
+    from adlro.measure.text import plain_table
 
     findings = findings_of(options_of(rest, user, jwt_file, conf, partition, types))
     missing = sum(finding.verdict == "missing" for finding in findings)
@@ -177,18 +177,17 @@ def options_of(
     rest: str, user: str, jwt_file: str, conf: str, partitions: list[str] | None, types: list[str] | None = None
 ) -> "SlurmOptions":
     """The options of a command line."""
-    from adlro.backends.slurm.backend import SlurmOptions
+    from adlro.backends.slurm.options import SlurmOptions
 
     conf = conf or os.environ.get("SLURM_CONF", "")
     return SlurmOptions(
-        rest=rest, user=user, jwt_file=jwt_file, conf=conf, partitions=tuple(partitions or ()), types=pairs_of(types)
+        rest=rest, user=user, jwt_file=jwt_file, conf=conf, partitions=partitions or [], types=types_of(types)
     )
 
 
-def pairs_of(types: list[str] | None) -> tuple[tuple[str, str], ...]:
-    """(GRES type, GPU model) for each TYPE=MODEL."""
+def types_of(types: list[str] | None) -> dict[str, str]:
+    """The GPU model of each GRES type, from TYPE=MODEL."""
     words = [word for text in types or () for word in text.split(",") if word]
     if wrong := next((word for word in words if not word.partition("=")[2]), ""):
         raise UsageError(f"--types is '{wrong}'; expected TYPE=MODEL, as in turing=t4.")
-    found = (word.partition("=") for word in words)
-    return tuple((kind, model) for kind, _, model in found)
+    return {kind: model for kind, _, model in (word.partition("=") for word in words)}

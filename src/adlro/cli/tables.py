@@ -1,228 +1,25 @@
 """Results as tables for people; the same numbers for programs are JSON."""
 
-from collections.abc import Sequence
-from statistics import fmean
 from typing import Any, Final
 
-from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
-from adlro.cli.output import plain_table, shortened, stdout
-from adlro.core.run import Run
-from adlro.experiment import Comparison, Mean, Recorded, over_seeds
-from adlro.measure.bounds import Bounds
+from adlro.cli.output import stdout
+from adlro.experiment.compare import Comparison
+from adlro.experiment.simulation import Simulation
+from adlro.experiment.tables import comparison_lines, run_lines
 from adlro.measure.hyperscore import Score, Weights
-from adlro.measure.metrics import Metrics
-from adlro.measure.numbers import MISSING, change, counted, number, percent, unit_for
-from adlro.measure.statistics import Regression, Verdict, against, fewest_seeds
-
-BEST: Final = "bold green"
-MOST_REASONS: Final = 10
-NARROW: Final = 9
-"""Columns of a name over a narrow column."""
-
-MARKS: Final[dict[Verdict, str]] = {"different": "*", "no difference shown": "·", "too few seeds": "?"}
-
-PAPERS_TABLE_1: Final[tuple[tuple[str, str | None, float | None, float | None, float | None], ...]] = (
-    ("FCFS", "fcfs", 25.8, 6.2, 0.581),
-    ("Static affinity", "static-affinity", 22.1, 7.5, 0.654),
-    ("ADLRO (DQN)", "adlro", 19.5, 9.1, 0.798),
-)
-"""Algorithm, our policy, and as printed: average job completion time, jobs per hour, GPU utilisation."""
-
-REMARK: Final = (
-    "The paper prints completion times in seconds, which cannot be: 16 GPUs at 58.1 % that finish 6.2 jobs an hour "
-    "spend 90 GPU-minutes on each, so one that ends after 25.8 s would hold 200 GPUs. Read in minutes it is a gang of "
-    "about four. The workload is calibrated on the FCFS row alone, to its utilisation. Jobs arrive at a fixed rate "
-    "here: whoever keeps up with them has that throughput, and nobody has more."
-)
-
-RUN_ROWS: Final = (
-    ("mean JCT", "jct_mean_s", "s"),
-    ("median JCT", "jct_p50_s", "s"),
-    ("JCT, 95th percentile", "jct_p95_s", "s"),
-    ("JCT, 99th percentile", "jct_p99_s", "s"),
-    ("mean wait", "wait_mean_s", "s"),
-    ("wait, 95th percentile", "wait_p95_s", "s"),
-    ("mean bounded slowdown", "bounded_slowdown_mean", ""),
-    ("makespan", "makespan_s", "s"),
-    ("throughput", "throughput_per_h", "jobs/h"),
-    ("utilisation", "utilisation", "%"),
-    ("effective utilisation", "effective_utilisation", "%"),
-    ("fragmentation", "fragmentation", "%"),
-    ("fairness over users (Jain)", "jain_users", ""),
-    ("finish-time fairness, mean", "finish_time_fairness_mean", ""),
-    ("finish-time fairness, worst", "finish_time_fairness_max", ""),
-    ("energy", "energy_kwh", "kWh"),
-    ("preemptions", "preemptions", ""),
-    ("failures", "failures", ""),
-    ("work lost", "work_lost", "GPU-s"),
-    ("illegal choices", "illegal", ""),
-)
-"""What `simulate` shows of a run: label, measure, unit."""
-
+from adlro.measure.numbers import MISSING, number
+from adlro.measure.statistics import Regression
+from adlro.measure.text import plain_table
 
 # ---- compare -----------------------------------------------------------------------------------------------------
 
 
-def show_comparison(comparison: Comparison, is_the_papers: bool) -> None:
+def show_comparison(comparison: Comparison) -> None:
     """Print the comparison, and the paper's Table 1 where it is the paper's experiment."""
-    scenario, count = comparison.scenario, len(comparison.seeds)
-    what = f"{scenario.workload.name} on {scenario.cluster.name}"
-    repeated = f"{count} {comparison.over}{'s' if count > 1 else ''}"
-    each = " each" if scenario.windows else ""
-    title = f"{what}, {scenario.jobs or scenario.workload.jobs:,} jobs{each}, {repeated}"
-    console = stdout()
-    console.print(Text(title, "bold"))
-    found = verdicts(comparison)
-    console.print(comparison_table(comparison, found))
-    console.print(Text(legend(comparison), "dim"))
-    if isinstance(scenario.workload, Recorded):
-        console.print(Text(legend_of_trace(comparison, scenario.workload), "dim"))
-    if found:
-        console.print(Text(legend_of_marks(comparison, found), "dim"))
-    if is_the_papers:
-        console.print()
-        console.print(Text("Table 1, ours", "bold"))
-        console.print(table_1_as_table(comparison))
-        console.print(Text(REMARK, "dim"))
-
-
-def verdicts(comparison: Comparison) -> dict[str, Verdict]:
-    """By policy: whether its mean JCT is shown to differ from the baseline's; nothing for one without a mean JCT."""
-    found = against(comparison.per_seed(["jct_mean_s"]), comparison.baseline)
-    return {name: each.verdict for name, measures in found.items() if (each := measures["jct_mean_s"])}
-
-
-def comparison_table(comparison: Comparison, found: dict[str, Verdict]) -> Table:
-    """One row for each policy; the best value of each column stands out, and each change has its verdict's mark."""
-    means = {name: {key: mean(results, key) for key in COLUMN_KEYS} for name, results in comparison.metrics.items()}
-    first = comparison.baseline
-    seconds, unit = unit_for([row["jct_mean_s"].value for row in means.values()])
-    table = plain_table()
-    baseline = shortened([first], NARROW)[first]
-    table.add_column("policy\n", style="cyan", overflow="fold")
-    for heading in (
-        f"mean JCT\n{unit}", f"against\n{baseline}", f"p95\n{unit}", f"wait\n{unit}", "jobs\n/h", "util.\n%",
-        "eff.\n%", "unfin./\nrefused",
-    ):  # fmt: skip
-        table.add_column(heading, justify="right", no_wrap=True)
-    # Who leaves jobs over has good times for the others; that is nothing to be praised for.
-    worthy = [row for row in means.values() if not row["unfinished"].value]
-    best = {key: best_of([row[key].value for row in worthy], sign) for key, sign in COLUMN_KEYS.items()}
-    for name, row in means.items():
-        value = {key: row[key].value for key in COLUMN_KEYS}
-        shown = {
-            "jct_mean_s": with_reach(row["jct_mean_s"], seconds),
-            "jct_p95_s": number(value["jct_p95_s"], seconds),
-            "wait_mean_s": number(value["wait_mean_s"], seconds),
-            "throughput_per_h": number(value["throughput_per_h"]),
-            "utilisation": percent(value["utilisation"]),
-            "effective_utilisation": percent(value["effective_utilisation"]),
-        }
-        praised = {key for key in shown if row in worthy and value[key] is not None and value[key] == best[key]}
-        cells = [Text(text, BEST if key in praised else "") for key, text in shown.items()]
-        by = change(value["jct_mean_s"], means[first]["jct_mean_s"].value) if name != first else ""
-        cells.insert(1, Text(f"{by} {MARKS[found[name]]}" if name in found else by))
-        table.add_row(name, *cells, f"{counted(value['unfinished'])}/{counted(value['refused'])}")
-    return table
-
-
-COLUMN_KEYS: Final = {
-    "jct_mean_s": -1, "jct_p95_s": -1, "wait_mean_s": -1, "throughput_per_h": 1, "utilisation": 0,
-    "effective_utilisation": 1, "unfinished": 0, "refused": 0,
-}  # fmt: skip
-"""The measures in the table: -1 less is better, 1 more is better, 0 neither (a slow GPU is well utilised too)."""
-
-
-def legend(comparison: Comparison) -> str:
-    """What the columns mean, and who should not be trusted."""
-    reach = f"± 95 % interval over {comparison.over}s; " if len(comparison.seeds) > 1 else ""
-    text = (
-        f"JCT: submission to finish, of finished jobs; {reach}wait: until the first start; "
-        "eff.: utilisation counted in work done at the best speed."
-    )
-    illegal = [name for name, results in comparison.metrics.items() if any(metrics.illegal for metrics in results)]
-    if illegal:
-        text += f" Illegal choices were made by {', '.join(illegal)}."
-    return text
-
-
-def legend_of_trace(comparison: Comparison, trace: Recorded) -> str:
-    """How hard the trace is on the cluster, and what was assumed where it does not say."""
-    load = comparison.load
-    of_each = " on average by window" if trace.windows else ""
-    spread = f"{of_each} ({min(load):.2f} to {max(load):.2f})" if max(load) > min(load) else ""
-    report = trace.report
-    asked = comparison.scenario.load
-    # A mean over windows is not the load of the whole: a busy window is short.
-    whole = f"{asked:.2f} over the whole trace, " if asked and trace.windows else ""
-    text = f"Offered load {whole}{fmean(load):.2f}{spread}; families: {report.families}; estimates: {report.estimates}"
-    if left_out := report.rows - report.kept - report.not_asked_for:
-        text += f"; {left_out:,} rows left out"
-    if len(load) > 1 and not trace.windows:
-        text += ". The jobs are the same on every seed: intervals and marks say nothing about other jobs"
-    return f"{text}."
-
-
-def legend_of_marks(comparison: Comparison, found: dict[str, Verdict]) -> str:
-    """What the marks beside the changes mean; those that occur."""
-    fewest = fewest_seeds(len(found))
-    needed = f"{len(found)} policies against {comparison.baseline} need" if len(found) > 1 else "a comparison needs"
-    meaning: dict[Verdict, str] = {
-        "different": f"mean JCT differs from that of {comparison.baseline} (Wilcoxon signed-rank, Holm, 5 %)",
-        "no difference shown": "no difference shown",
-        "too few seeds": f"too few {comparison.over}s to tell: {needed} {fewest}"
-        + (f" (--windows {max(10, fewest)} cuts the trace)" if not comparison.scenario.varies else ""),
-    }
-    return "; ".join(f"{MARKS[each]} {text}" for each, text in meaning.items() if each in found.values()) + "."
-
-
-def table_1(comparison: Comparison) -> list[dict[str, Any]]:
-    """The paper's Table 1 with our values beside the printed ones, and our best policy as a row of its own."""
-    by_jct = {name: mean(results, "jct_mean_s").value for name, results in comparison.metrics.items()}
-    finished = {name: jct for name, jct in by_jct.items() if jct is not None and not left_over(comparison, name)}
-    rows = [*PAPERS_TABLE_1]
-    if finished:
-        best = min(finished, key=finished.__getitem__)
-        rows.append((f"best here: {best}", best, None, None, None))
-    return [
-        {
-            "algorithm": algorithm,
-            "policy": policy if policy in comparison.metrics else None,
-            "jct_min": minutes(mean_of(comparison, policy, "jct_mean_s")),
-            "throughput_per_h": mean_of(comparison, policy, "throughput_per_h"),
-            "utilisation": mean_of(comparison, policy, "utilisation"),
-            "paper_jct_min": jct_min,
-            "paper_throughput_per_h": per_h,
-            "paper_utilisation": utilisation,
-        }
-        for algorithm, policy, jct_min, per_h, utilisation in rows
-    ]
-
-
-def left_over(comparison: Comparison, name: str) -> bool:
-    """Whether the policy left jobs unfinished, so that its completion times count for little."""
-    return any(metrics.unfinished for metrics in comparison.metrics[name])
-
-
-def table_1_as_table(comparison: Comparison) -> Table:
-    """Table 1 for people."""
-    table = plain_table()
-    table.add_column("\n", no_wrap=True)
-    for heading in (
-        "JCT, min\nours", "\npaper", "jobs/h\nours", "\npaper", "utilisation, %\nours", "\npaper",
-    ):  # fmt: skip
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in table_1(comparison):
-        table.add_row(
-            row["algorithm"],
-            number(row["jct_min"]), Text(number(row["paper_jct_min"]), "dim"),
-            number(row["throughput_per_h"]), Text(number(row["paper_throughput_per_h"]), "dim"),
-            percent(row["utilisation"]), Text(percent(row["paper_utilisation"]), "dim"),
-        )  # fmt: skip
-    return table
+    for line in comparison_lines(comparison):
+        stdout().print(line)
 
 
 def show_scores(scores: dict[str, Score | None], weights: Weights) -> None:
@@ -281,41 +78,10 @@ def slope(regression: Regression, key: str, per: float) -> str:
 # ---- simulate ----------------------------------------------------------------------------------------------------
 
 
-def show_run(run: Run, workload: str, metrics: Metrics, bounds: Bounds, reasons: list[dict[str, Any]]) -> None:
+def show_run(simulation: Simulation) -> None:
     """Print all measures of one run, how far it is from the bound, and why jobs were refused."""
-    console = stdout()
-    console.print(Text(f"{run.policy}: {workload} on {run.cluster.name}, seed {run.seed}", "bold"))
-    counts = [f"{metrics.jobs:,} jobs", f"{metrics.finished:,} finished"]
-    for name in ("killed", "unfinished", "refused"):
-        if number_of := getattr(metrics, name):
-            counts.append(f"{number_of:,} {name}")
-    table = plain_table(header=False)
-    table.add_column()
-    table.add_column(justify="right")
-    for label, key, unit in RUN_ROWS:
-        table.add_row(label, measured(getattr(metrics, key), unit))
-    if bounds.best_s is not None:
-        table.add_row("no policy has a mean JCT below", measured(bounds.best_s, "s"))
-    console.print(Group(Text(", ".join(counts)), table))
-    if reasons:
-        console.print(Text(f"Refused, because such a job can never run on {run.cluster.name}:", "bold"))
-        for row in reasons[:MOST_REASONS]:
-            console.print(Text(f"  {row['jobs']:>6,}  {row['reason']}"))
-        if len(reasons) > MOST_REASONS:
-            rest = sum(row["jobs"] for row in reasons[MOST_REASONS:])
-            console.print(Text(f"  {rest:>6,}  for {len(reasons) - MOST_REASONS} other reasons; --json has them all"))
-
-
-def measured(value: float | None, unit: str) -> str:
-    """A measure with its unit; times in the unit that suits them."""
-    if value is None:
-        return MISSING
-    if unit == "%":
-        return f"{percent(value)} %"
-    if unit == "s":
-        seconds, name = unit_for([value])
-        return f"{number(value, seconds)} {name}"
-    return f"{value:,d} {unit}".strip() if isinstance(value, int) else f"{number(value)} {unit}".strip()
+    for line in run_lines(simulation.run, simulation.workload, simulation.metrics, simulation.bounds):
+        stdout().print(line)
 
 
 # ---- bench -------------------------------------------------------------------------------------------------------
@@ -335,37 +101,3 @@ def show_bench(found: dict[str, Any]) -> None:
     console.print(table)
     for row in found.get("skipped", ()):
         console.print(Text(f"{row['name']} was left out: {row['why']}.", "dim"))
-
-
-# ---- numbers -----------------------------------------------------------------------------------------------------
-
-
-def mean(results: Sequence[Metrics], key: str) -> Mean:
-    """Mean of a measure over the seeds."""
-    return over_seeds([getattr(metrics, key) for metrics in results])
-
-
-def mean_of(comparison: Comparison, policy: str | None, key: str) -> float | None:
-    """Mean of a measure of a policy; None if it is not in the comparison."""
-    return mean(comparison.metrics[policy], key).value if policy in comparison.metrics else None
-
-
-def with_reach(of: Mean, unit: float) -> str:
-    """A mean ± half of its interval."""
-    if of.value is None or of.high is None:
-        return number(of.value, unit)
-    digits = 0 if of.value / unit >= 100 else 1 if of.value / unit >= 10 else 2
-    return f"{of.value / unit:,.{digits}f} ± {(of.high - of.value) / unit:,.{digits}f}"
-
-
-def minutes(seconds: float | None) -> float | None:
-    """Seconds as minutes."""
-    return None if seconds is None else seconds / 60
-
-
-def best_of(values: Sequence[float | None], sign: int) -> float | None:
-    """The best of a column, if one can be better than another."""
-    known = [value for value in values if value is not None]
-    if not sign or len(known) < 2:
-        return None
-    return max(known) if sign > 0 else min(known)

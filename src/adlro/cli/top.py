@@ -15,8 +15,8 @@ from rich.text import Text
 
 from adlro.cli.asking import Daemon, Reply, printable
 from adlro.cli.live import SHADOW, job_cells, jobs_table, short
-from adlro.cli.output import shortened
 from adlro.core.errors import AdlroError
+from adlro.measure.text import shortened
 
 LEVELS: Final = "▁▂▃▄▅▆▇█"
 FREE, DOWN, UNKNOWN = "·", "×", "?"

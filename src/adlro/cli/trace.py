@@ -10,8 +10,9 @@ import typer
 
 from adlro.cli.lists import Json
 from adlro.cli.options import Reading, spread
-from adlro.cli.output import plain_table, print_json, say, show_list, stdout
+from adlro.cli.output import print_json, say, show_list, stdout
 from adlro.core.errors import UsageError
+from adlro.measure.text import plain_table
 
 if TYPE_CHECKING:
     from adlro.core.tables import Jobs
@@ -68,7 +69,8 @@ def describe(
 ) -> None:
     """Show what is in a trace: jobs, arrivals, sizes, durations, users, load, estimates, and what was left out."""
     from adlro.catalogue.clusters import load_cluster
-    from adlro.experiment import named_as_in, read_trace
+    from adlro.experiment.scenario import named_as_in
+    from adlro.experiment.traces import read_trace
     from adlro.ingest.traces.describe import describe as in_numbers
 
     options = reading.options(source_of(estimates))
@@ -103,7 +105,7 @@ def convert(
     reading: Reading,
 ) -> None:
     """Write a trace as our own table, which is read faster and says which families and estimates its jobs have."""
-    from adlro.experiment import read_trace
+    from adlro.experiment.traces import read_trace
     from adlro.ingest.traces.own import write_own
 
     where = Path(out)

@@ -1,9 +1,8 @@
 """The commands that make networks: train, export."""
 
-import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,10 +13,9 @@ from adlro.cli.output import print_json, progress, say, say_if_it_compiles, stde
 from adlro.core.errors import UsageError
 
 if TYPE_CHECKING:  # these import PyTorch
-    from adlro.learn.train.config import Config
-    from adlro.learn.train.loop import Progress, Start
-    from adlro.learn.train.run import Listener, Setup
-    from adlro.learn.worlds.envs import Worlds
+    from adlro.experiment.training import Planned, Training
+    from adlro.learn.train.loop import Progress
+    from adlro.learn.train.run import Listener
 
 LIMITS = "How long"
 MACHINE = "The machine"
@@ -99,39 +97,25 @@ def train(
     Progress is told against sjf-picky and eft-reserving on a fixed evaluation set. `adlro compare --policies
     DIR/best.safetensors` then compares the network with policies.
     """
-    need_pytorch()
-    from adlro.decide.network.greedy_q import shipped_path
-    from adlro.learn.train.run import SHAPE, config_of, find_device, read_setup, read_start
+    from adlro.experiment.training import need_pytorch, plan_training, refuse_trained, refuse_with_resume
 
+    need_pytorch()
     if resume is not None:
-        given: dict[str, object] = {
-            "--seeds": seeds > 1, "--config": config, "--set": settings, "--worlds": worlds, "--cluster": cluster,
-            "--quick": quick, "--steps": steps, "--episodes": episodes, "--minutes": minutes, "--from": start,
-            "--workload": workload, "--preset": preset != "adlro", "--seed": seed, "--out": out != Path("training"),
-        }  # fmt: skip
-        for flag in (flag for flag, value in given.items() if value):
-            raise UsageError(f"{flag} with --resume: a training goes on as it began. Leave it out.")
+        refuse_with_resume(seeds=seeds > 1)
     if onnx is not None:
         check_onnx(onnx, preset, seeds)
-    if worlds is not None and cluster is not None:
-        raise UsageError("--worlds and --cluster: expected one of them.")
-    if workload is not None and cluster is None:
-        raise UsageError("--workload without --cluster: on which cluster? Pass --cluster too, as in -c paper16.")
-    where, count = find_device(device), threads or os.cpu_count() or 1
+    folders = {each: out if seeds == 1 else out / f"seed-{each}" for each in range(seed, seed + seeds)}
+    for folder in folders.values() if resume is None else ():
+        refuse_trained(folder)
     say_if_it_compiles()
     results = []
-    if resume is not None:
-        results.append(one_training(read_setup(resume), resume, where, count, tensorboard, True))
-    else:
-        chosen = config_of(preset, config, settings or (), quick, steps, episodes, minutes)
-        begun: Start | None = None
-        if start is not None:
-            for name in {each.partition("=")[0].strip() for each in settings or ()}.intersection(SHAPE):
-                raise UsageError(f"--set {name} with --from: it is the checkpoint's. Leave it out.")
-            begun, chosen = read_start(shipped_path() if start == "adlro" else Path(start), preset, chosen)
-        for each, folder in new_folders(out, seed, seeds).items():
-            setup = replace(setup_for(preset, chosen, each, worlds, cluster, workload or "paper"), start=begun)
-            results.append(one_training(setup, folder, where, count, tensorboard, False))
+    for each, folder in folders.items():
+        planned = plan_training(
+            folder, preset=preset, steps=steps, episodes=episodes, minutes=minutes, quick=quick, seed=each,
+            config=config, settings=settings or (), resume=resume, start=start, worlds=worlds, cluster=cluster,
+            jobs=workload, device=device, threads=threads, tell=say,
+        )  # fmt: skip
+        results.append(one_training(planned, tensorboard).as_dict())
     if onnx is not None:
         from adlro.learn.train.onnx import export_onnx
 
@@ -141,19 +125,6 @@ def train(
         print_json({"trainings": results})
 
 
-def new_folders(out: Path, seed: int, seeds: int) -> dict[int, Path]:
-    """The folder of the training on each seed; none of them holds one yet."""
-    from adlro.learn.train.run import SETUP
-
-    folders = {each: out if seeds == 1 else out / f"seed-{each}" for each in range(seed, seed + seeds)}
-    for folder in folders.values():
-        if (folder / SETUP).exists():
-            raise UsageError(
-                f"--out: '{folder}' holds a training already. Pass another, go on with --resume, or remove it."
-            )
-    return folders
-
-
 def export(
     checkpoint: Annotated[
         str, typer.Argument(metavar="CHECKPOINT", help="A checkpoint of adlro train, or the one that ships (adlro).")
@@ -161,6 +132,8 @@ def export(
     onnx: Annotated[Path, typer.Option("--onnx", metavar="FILE", help="Where to write it.")],
 ) -> None:
     """Write a trained network as ONNX: docs/training.md."""
+    from adlro.experiment.training import need_pytorch
+
     need_pytorch()
     from adlro.decide.network.greedy_q import shipped_path
     from adlro.learn.train.onnx import export_onnx
@@ -182,80 +155,19 @@ def check_onnx(path: Path, preset: str = "adlro", seeds: int = 1) -> None:
         raise UsageError(f"--onnx: cannot write '{path}'; expected a file in a folder that exists.")
 
 
-def need_pytorch() -> None:
-    """Tell who has no PyTorch how to get it."""
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        raise UsageError("training needs PyTorch; install adlro with its extra: pip install 'adlro[learn]'.") from None
+def one_training(planned: "Planned", tensorboard: bool) -> "Training":
+    """Train once, and tell how it goes."""
+    from adlro.experiment.training import run_training
+    from adlro.learn.train.checkpoint import STATE
 
-
-def setup_for(
-    preset: str, config: "Config", seed: int, worlds: Path | None, cluster: str | None, workload: str
-) -> "Setup":
-    """What a training begins with: worlds from a file, of one cluster, or drawn; and those of the evaluation."""
-    from adlro.learn.train.presets import find_preset
-    from adlro.learn.train.run import Setup
-    from adlro.learn.worlds.draw import Range, random_worlds, stack, worlds_of
-    from adlro.learn.worlds.file import load_worlds
-
-    any_cluster = find_preset(preset).any_cluster
-    if worlds is None and seed < EXAM_SEEDS + 8 and seed + config.worlds > EXAM_SEEDS:
-        raise UsageError(
-            f"--seed {seed}: with {config.worlds} worlds this meets the seeds of the evaluation, from {EXAM_SEEDS} on. "
-            "Pass another."
-        )
-    if worlds is not None and not any_cluster:
-        learnt = load_worlds(worlds)
-        return Setup(preset, config, seed, learnt, learnt, None)
-    exam_on = (cluster, workload) if cluster else ("paper16", "paper")
-    exam_count = min(8, config.exam_environments)
-    fixed = stack(worlds_of(*exam_on, exam_count, EXAM_SEEDS))
-    drawn: Worlds | None = None
-    if any_cluster and not cluster:
-        drawn = stack(random_worlds(min(48, config.exam_environments), EXAM_SEEDS))
-    if worlds is not None:
-        learnt = load_worlds(worlds)
-    elif cluster is not None or not any_cluster:
-        learnt = stack(worlds_of(*exam_on, min(config.worlds, 8), seed))
-    else:
-        say(f"Drawing {config.worlds} worlds …")
-        of_paper = round(config.paper_share * config.worlds)
-        others = random_worlds(config.worlds - of_paper, seed, Range(gpus=(8, config.most_gpus)))
-        learnt = stack(worlds_of("paper16", "paper", of_paper, seed) + others)
-    return Setup(preset, config, seed, learnt, fixed, drawn)
-
-
-EXAM_SEEDS = 5_000
-"""Worlds of the evaluation are drawn with seeds from here on; those of a training with the seed that was given."""
-
-
-def one_training(
-    setup: "Setup", folder: Path, device: Any, threads: int, tensorboard: bool, resume: bool
-) -> dict[str, Any]:
-    """Train once, tell how it goes, and return what came of it for JSON."""
-    from adlro.learn.train.checkpoint import BEST, LAST, STATE
-    from adlro.learn.train.run import run
-
-    if resume and not (folder / STATE).exists():
+    setup, folder = planned.setup, planned.folder
+    if planned.resume and not (folder / STATE).exists():
         say(f"{folder} holds no state to go on from: the training begins anew.")
     curves = Curves(folder) if tensorboard else nullcontext()
-    with progress(f"Training {setup.preset}, seed {setup.seed}, on {device}", 1000) as tell, curves as draw:
-        training = run(setup, folder, device, threads, listener_of(tell, draw), resume)
-    say(f"The best network is {folder / BEST}.")
-    return {
-        "preset": setup.preset,
-        "seed": setup.seed,
-        "folder": str(folder),
-        "best": str(folder / BEST),
-        "last": str(folder / LAST),
-        "steps": training.steps,
-        "episodes": training.episodes,
-        "seconds": training.seconds,
-        "best_jct_against_rule": training.best,
-        "evaluation": asdict(training.last_marks) if training.last_marks else None,
-        "config": setup.config.as_dict(),
-    }
+    with progress(f"Training {setup.preset}, seed {setup.seed}, on {planned.device}", 1000) as tell, curves as draw:
+        training = run_training(planned, listener_of(tell, draw))
+    say(f"The best network is {training.best}.")
+    return training
 
 
 def listener_of(tell: Any, draw: Any) -> "Listener":

@@ -36,11 +36,11 @@ def warm(
     The first time takes minutes; after that it takes seconds, and says that everything was compiled already. The result
     is kept in ~/.cache/adlro (or $XDG_CACHE_HOME/adlro): run it as the user that the daemon runs as.
     """
-    from adlro.cli.runs import DEFAULT_POLICIES
     from adlro.core.compiled import folder_in_use, outlasts_this_process
     from adlro.daemon.config import load_config
     from adlro.daemon.warming import comparison_steps, daemon_steps
     from adlro.daemon.warming import warm as do_all
+    from adlro.experiment.conditions import DEFAULT_POLICIES
 
     given = {"policy.name": policy, "policy.fallback": fallback}
     table = load_config(config, {name: value for name, value in given.items() if value is not None}).policy

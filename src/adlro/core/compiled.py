@@ -43,6 +43,7 @@ FUNCTIONS_HELD: Final = 8192
 
 SHARED: Final = (
     "core/compiled.py",
+    "core/copying.py",
     "core/engine.py",
     "core/policy.py",
     "core/records.py",

@@ -6,7 +6,7 @@ a policy that looks ahead makes a truth of its own from estimates.
 """
 
 import math
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numba import types
@@ -438,6 +438,73 @@ def disturb(view: View, truth: Truth) -> None:
         change_speed(view, truth, disturbance.node, disturbance.gpu, disturbance.factor)
 
 
+# ---- whether the policy is asked ---------------------------------------------------------------------------------
+
+
+@compiled
+def set_asked(view: View, truth: Truth, may_ask: bool) -> None:
+    """Ask the policy from now on, if a job waits (or runs, for a policy that stops jobs); or let the clock move on.
+
+    Nothing else writes `deciding`.
+    """
+    clock = view.clock[0]
+    progress = truth.progress[0]
+    waits = clock.queued > 0 or (progress.asked_when_none_waits != 0 and clock.running > 0)
+    progress.deciding = may_ask and waits
+
+
+@compiled
+def is_asked(truth: Truth) -> bool:
+    """Whether the policy is to choose before the clock moves on."""
+    return truth.progress[0].deciding != 0
+
+
+@compiled
+def clear_progress(view: View, truth: Truth) -> None:
+    """As at the beginning of a run: nothing logged, nobody running, nobody asked."""
+    progress = truth.progress[0]
+    progress.events = 0
+    progress.disturbances = 0
+    progress.ending = 0
+    progress.slots = 0
+    progress.free_slot = NOBODY
+    progress.choices = 0
+    progress.halfway = 0
+    progress.idle_wakes = 0
+    set_asked(view, truth, False)
+
+
+@compiled
+def resume(view: View, truth: Truth, j: int, place: int) -> None:
+    """Know of a job that runs already, in this place of View.running, when it will end."""
+    progress = truth.progress[0]
+    row = progress.slots
+    progress.slots += 1
+    view.runs[j].slot = row
+    live = truth.live[row]
+    live.job = j
+    live.place = place
+    set_end(view, truth, j)
+    truth.heap[progress.ending] = row
+    live.heap = progress.ending
+    progress.ending += 1
+    rise(truth, live.heap)
+
+
+@compiled
+def copy_truth(truth: Truth, other: Truth) -> None:
+    """Make the other truth what this one is, as far as it is in use. Work and disturbances must be the same; no log."""
+    progress = truth.progress[0]
+    other.progress[0] = progress
+    other.progress[0].events = 0
+    for i in range(progress.slots):
+        other.live[i] = truth.live[i]
+    for i in range(progress.ending):
+        other.heap[i] = truth.heap[i]
+    for g in range(len(truth.factor)):
+        other.factor[g] = truth.factor[g]
+
+
 # ---- the clock ---------------------------------------------------------------------------------------------------
 
 
@@ -481,7 +548,7 @@ def advance(view: View, truth: Truth) -> int:
     """Move the clock until the policy must be asked, the run is over, or the log is full."""
     clock = view.clock[0]
     progress = truth.progress[0]
-    if progress.deciding != 0:
+    if is_asked(truth):
         return DECIDE
     while True:
         if log_is_full(view, truth):
@@ -509,16 +576,16 @@ def advance(view: View, truth: Truth) -> int:
             return LOG_FULL  # the same moment goes on when there is room again
         if clock.wake <= moment:
             clock.wake = FOREVER
-        if clock.queued > 0 or (progress.asked_when_none_waits != 0 and clock.running > 0):
+        set_asked(view, truth, True)
+        if is_asked(truth):
             clock.wake = FOREVER
-            progress.deciding = 1
             progress.choices = 0
             return DECIDE
 
 
 @compiled
 def apply(view: View, truth: Truth, choice: Choice) -> bool:
-    """Do what the policy chose. False when it waits, or must: the clock moves on."""
+    """Do what the policy chose; whether that was a start or a stop and was done. `is_asked` says if it chooses on."""
     clock = view.clock[0]
     progress = truth.progress[0]
     j = choice.job
@@ -529,11 +596,13 @@ def apply(view: View, truth: Truth, choice: Choice) -> bool:
         if choice.verb == START and known and 0 <= choice.site < len(view.sites):
             if view.runs[j].state == QUEUED and fits(view, j, choice.site):
                 begin(view, truth, j, choice.site)
+                set_asked(view, truth, True)
                 return True
         elif choice.verb == STOP and known and view.runs[j].state == RUNNING:
             halt(view, truth, j)
+            set_asked(view, truth, True)
             return True
-    progress.deciding = 0
+    set_asked(view, truth, False)
     clock.wake = FOREVER
     if too_many:
         return False
@@ -545,20 +614,32 @@ def apply(view: View, truth: Truth, choice: Choice) -> bool:
     return False
 
 
-@compiled_with(types.int64(VIEW_TYPE, TRUTH_TYPE, CHOOSE_TYPE))
-def play(view: View, truth: Truth, choose: Choose) -> int:
-    """Run a compiled policy until the run is over or the log is full."""
-    clock = view.clock[0]
-    progress = truth.progress[0]
+@compiled
+def drive(view: View, truth: Truth, choose: Choose, look: Any, kept: Any) -> int:
+    """The one loop of a run: advance, look, ask, apply, until the run is over or the log is full.
+
+    `look(view, truth, kept)` is called before the first choice at each moment.
+    """
     while True:
         status = advance(view, truth)
         if status != DECIDE:
             return status
-        while not log_is_full(view, truth):
-            if not apply(view, truth, choose(view)):
-                break
-            if clock.queued == 0 and progress.asked_when_none_waits == 0:
-                progress.deciding = 0
-                break
-        if progress.deciding != 0:
+        if log_is_full(view, truth):
             return LOG_FULL
+        if truth.progress[0].choices == 0:
+            look(view, truth, kept)
+        while is_asked(truth):
+            if log_is_full(view, truth):
+                return LOG_FULL
+            apply(view, truth, choose(view))
+
+
+@compiled
+def look_nowhere(view: View, truth: Truth, kept: int) -> None:
+    """Nobody looks on."""
+
+
+@compiled_with(types.int64(VIEW_TYPE, TRUTH_TYPE, CHOOSE_TYPE))
+def play(view: View, truth: Truth, choose: Choose) -> int:
+    """Run a compiled policy until the run is over or the log is full."""
+    return drive(view, truth, choose, look_nowhere, 0)

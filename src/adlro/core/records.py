@@ -38,6 +38,11 @@ class GpuModel:
     source: str = ""
     cells_without_a_page: tuple[str, ...] = ()
 
+    @property
+    def words(self) -> frozenset[str]:
+        """Every word that means this model, in lower case."""
+        return frozenset(word.lower() for word in (self.name, self.title, *self.aliases))
+
 
 @dataclass(frozen=True, slots=True)
 class Link:

@@ -10,7 +10,7 @@ import numpy as np
 
 from adlro.core.compiled import compiled
 from adlro.core.records import WHOLE_GPU
-from adlro.core.tables import FOREVER, NOBODY, QUEUED, RECENT, RUNNING, View
+from adlro.core.tables import FOREVER, NOBODY, QUEUED, RECENT, RUNNING, Ints, Masks, View
 
 BITS_PER_WORD = 31
 """Bits of View.idle used in each word: all of an int32 but its sign."""
@@ -106,7 +106,6 @@ def add_free(view: View, s: int, count: int) -> None:
 @compiled
 def next_part(view: View, j: int, anchor: int, last: int, needed: int) -> int:
     """The site after `last` in the order of most free GPUs (then lowest index) that can take its part of the gang."""
-    job = view.jobs[j]
     pool = view.pools[view.sites[anchor].pool]
     chosen = NOBODY
     most = 0
@@ -117,17 +116,59 @@ def next_part(view: View, j: int, anchor: int, last: int, needed: int) -> int:
         free = site.free_gpus
         if free <= most or free > bound or (free == bound and s <= last):
             continue
-        node = view.nodes[site.node]
-        taken = min(free, needed)
-        if node.up == 0 or is_short(node.free_cpus, job.cpus, taken, job.gpus):
-            continue
-        if is_short(node.free_memory, job.memory, taken, job.gpus):
+        if not has_portion(view, j, s, min(free, needed)):
             continue
         most = free
         chosen = s
         if free == bound:
             break  # none after it has more
     return chosen
+
+
+@compiled
+def has_portion(view: View, j: int, s: int, taken: int) -> bool:
+    """Whether the site's node takes jobs, and has the cores and memory that go with so many of the job's GPUs."""
+    job = view.jobs[j]
+    node = view.nodes[view.sites[s].node]
+    if node.up == 0 or is_short(node.free_cpus, job.cpus, taken, job.gpus):
+        return False
+    return not is_short(node.free_memory, job.memory, taken, job.gpus)
+
+
+@compiled
+def part_fits(view: View, j: int, s: int, count: int, mask: int) -> bool:
+    """Whether the job may take so many of its GPUs at the site: those of the mask, or any if the mask is 0."""
+    job = view.jobs[j]
+    site = view.sites[s]
+    if count == job.gpus:
+        if not fits_on_node(view, j, s):
+            return False
+    elif site.free_gpus < count or not has_portion(view, j, s, count):
+        return False
+    if job.share == WHOLE_GPU:
+        return site.free_mask & mask == mask
+    if mask == 0:
+        return True
+    gpu = view.gpus[site.first_gpu + lowest_number(mask)]
+    return gpu.free_share >= job.share and gpu.free_memory >= job.gpu_memory
+
+
+@compiled
+def fits_at(view: View, j: int, sites: Ints, counts: Ints, masks: Masks) -> bool:
+    """Whether the job may start on exactly these parts of one pool: as few nodes as it takes there, with room on each.
+
+    Never more than `fits` allows: a job that may not start at the site (or in the pool) may not start on its parts.
+    """
+    first = sites[0]
+    width = view.width[view.jobs[j].kind, view.sites[first].form]
+    if width != len(sites):
+        return False
+    if not fits(view, j, first if width == 1 else view.pools[view.sites[first].pool].anchor):
+        return False
+    for i in range(len(sites)):
+        if not part_fits(view, j, sites[i], counts[i], masks[i]):
+            return False
+    return True
 
 
 @compiled
@@ -312,50 +353,82 @@ def drop_part(view: View, p: int) -> None:
 
 @compiled
 def take_part(view: View, j: int, s: int, gpus: int, cpus: int, memory: int) -> int:
-    """Take GPUs (lowest numbers first), cores and memory at one site; the GPUs taken as a mask."""
+    """Take GPUs, cores and memory at one site, by the rules; the GPUs taken as a mask."""
+    mask = gpus_to_take(view, j, s, gpus)
+    hold_part(view, j, s, mask, cpus, memory)
+    return mask
+
+
+@compiled
+def gpus_to_take(view: View, j: int, s: int, gpus: int) -> int:
+    """The GPUs that a job takes at a site that has room: the lowest numbers; for a share the fullest GPU with room."""
+    site = view.sites[s]
+    if view.jobs[j].share == WHOLE_GPU:
+        return lowest_bits(site.free_mask, gpus)
+    g = shared_gpu(view, j, s)
+    if g == NOBODY:
+        return lowest_bits(site.free_mask, 1)
+    return 1 << g
+
+
+@compiled
+def lowest_bits(mask: int, count: int) -> int:
+    """The lowest bits of a mask, which has at least this many."""
+    taken = 0
+    g = 0
+    while count > 0:
+        if mask >> g & 1:
+            taken |= 1 << g
+            count -= 1
+        g += 1
+    return taken
+
+
+@compiled
+def hold_part(view: View, j: int, s: int, mask: int, cpus: int, memory: int) -> None:
+    """Let the job hold these GPUs (or its share of the one), cores and memory at one site. `release_part` undoes it."""
     job = view.jobs[j]
     site = view.sites[s]
     node = view.nodes[site.node]
     node.free_cpus -= cpus
     node.free_memory -= memory
     node.jobs += 1
-    mask = 0
     if job.share < WHOLE_GPU:
-        mask = take_share(view, j, s)
-    elif gpus > 0:
-        wanted = gpus
-        g = 0
-        while wanted > 0:
-            if site.free_mask >> g & 1:
-                mask |= 1 << g
+        hold_share(view, j, s, mask)
+    elif mask:
+        held = 0
+        for g in range(site.gpus):
+            if mask >> g & 1:
                 view.gpus[site.first_gpu + g].free_share = 0
-                wanted -= 1
-            g += 1
+                held += 1
         site.free_mask &= ~mask
-        site.free_share -= gpus * WHOLE_GPU
-        add_free(view, s, -gpus)
+        site.free_share -= held * WHOLE_GPU
+        add_free(view, s, -held)
     refresh(view, site.node)
-    return mask
 
 
 @compiled
-def take_share(view: View, j: int, s: int) -> int:
-    """Take a share of the fullest GPU that has room, or of the first free one; that GPU as a mask."""
+def hold_share(view: View, j: int, s: int, mask: int) -> None:
+    """Let the job hold its share of the one GPU that the mask names."""
     job = view.jobs[j]
     site = view.sites[s]
-    g = shared_gpu(view, j, s)
-    if g == NOBODY:
-        g = 0
-        while not site.free_mask >> g & 1:
-            g += 1
-        site.free_mask &= ~(1 << g)
+    if site.free_mask & mask:
+        site.free_mask &= ~mask
         add_free(view, s, -1)
-    gpu = view.gpus[site.first_gpu + g]
+    gpu = view.gpus[site.first_gpu + lowest_number(mask)]
     gpu.free_share -= job.share
     gpu.free_memory -= job.gpu_memory
     site.free_share -= job.share
     site.open_share = largest_open_share(view, s)
-    return 1 << g
+
+
+@compiled
+def lowest_number(mask: int) -> int:
+    """The number of the lowest bit of a mask, which has one."""
+    g = 0
+    while not mask >> g & 1:
+        g += 1
+    return g
 
 
 @compiled
@@ -432,10 +505,7 @@ def release_share(view: View, j: int, s: int, mask: int) -> None:
     """Take back a share of one GPU."""
     job = view.jobs[j]
     site = view.sites[s]
-    g = 0
-    while not mask >> g & 1:
-        g += 1
-    gpu = view.gpus[site.first_gpu + g]
+    gpu = view.gpus[site.first_gpu + lowest_number(mask)]
     gpu.free_share += job.share
     gpu.free_memory += job.gpu_memory
     site.free_share += job.share

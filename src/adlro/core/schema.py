@@ -87,10 +87,14 @@ class Property:
 
     @property
     def usual(self) -> Any:
-        """What the table has where nothing is said. An absent amount has no bound."""
-        if self.default is None:
+        """What the table has where nothing is said."""
+        return self.stored(self.default)
+
+    def stored(self, amount: Any) -> Any:
+        """An amount in the units of the table. None is an amount without end."""
+        if amount is None:
             return math.inf
-        return round(self.default * self.scale) if self.scale != 1 else self.default
+        return round(amount * self.scale) if self.scale != 1 else amount
 
     def from_table(self, amount: Any) -> Any:
         """The reverse: a column in our units, or one amount."""
@@ -173,6 +177,13 @@ def columns_for(record: type) -> list[tuple[str, str]]:
     """The columns of amounts in the table of such records; wide ones first, so that none needs padding."""
     columns = [(each.column, each.dtype) for each in stored_in(record)]
     return sorted(columns, key=lambda column: -int(column[1][1:]))
+
+
+def fill_row(row: Any, record: Any) -> None:
+    """Write the amounts of a record into a row of its table."""
+    kind: type = type(record)
+    for each in stored_in(kind):
+        row[each.column] = each.stored(getattr(record, each.name))
 
 
 def problem_in(record: Any) -> str:

@@ -16,11 +16,16 @@ from adlro.core.schema import columns_for
 Table: TypeAlias = "np.recarray[Any, Any]"
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int32]
+Masks: TypeAlias = npt.NDArray[np.int64]
+"""GPUs of sites, one bit each."""
 
 NOBODY: Final = -1
 """No job, no site, no part: the index of nothing."""
 
 FOREVER: Final = np.inf
+
+NOT_ASKED: Final = -1.0
+"""In View.fastest: nobody has asked yet how fast jobs of this demand could run."""
 
 RECENT: Final = 64
 """How many releases of capacity are remembered."""

@@ -48,9 +48,16 @@ def model_with(name: str, base: type[BaseModel], found: Mapping[str, tuple[Any, 
 def parse_toml(text: str, where: str, schema: type[M]) -> M:
     """The text as a `schema`; `where` is the file's name for the error message."""
     try:
-        return schema.model_validate(tomllib.loads(text))
+        values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{where}: this is not TOML: {error}.") from None
+    return checked(values, where, schema)
+
+
+def checked(values: Any, where: str, schema: type[M]) -> M:
+    """The values as a `schema`; `where` says where they come from, for the error message."""
+    try:
+        return schema.model_validate(values)
     except ValidationError as error:
         # A misspelt key is missing under its right name too: the unknown one tells more.
         problems = sorted(error.errors(include_url=False), key=lambda problem: problem["type"] != "extra_forbidden")

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import select
 import signal
 import socket
@@ -107,6 +108,10 @@ class Decider(Protocol):
 
     def use_policy(self, name: str) -> None:
         """Decide with this policy from the next tick on."""
+
+    @property
+    def wake_s(self) -> float:
+        """When the policy wants to be asked again if nothing changes, by the cluster's clock; inf: it named no time."""
 
 
 class Closing(Protocol):
@@ -291,7 +296,7 @@ class Daemon:
                         is_first = False
                     self._systemd.alive()
                     goes_on = tick is not None and tick.is_cut and bool(tick.decisions)
-                    self._wait(began, self._again_s if self._running is None else self.config.tick_s, goes_on)
+                    self._wait(began, self._again_s if self._running is None else self._pause_s(tick), goes_on)
                     collect()
         finally:
             self._systemd.tell("STOPPING=1")
@@ -653,6 +658,13 @@ class Daemon:
         """End the wait for the next turn. Safe in a signal's handler: it takes no lock."""
         with suppress(OSError):  # it rings already, or all is over
             self._ring.send(b"!")
+
+    def _pause_s(self, tick: Tick | None) -> float:
+        """Seconds until the next turn: as configured, or less if the policy wants to be asked before."""
+        wake_s = self._running.decider.wake_s if self._running is not None else math.inf
+        if tick is None or wake_s == math.inf:
+            return self.config.tick_s
+        return min(self.config.tick_s, max(PAUSE_S, wake_s - tick.time_s))
 
     def _wait(self, began: float, seconds: float, goes_on: bool = False) -> None:
         """Wait until so long after the beginning of a turn, until somebody wakes us, or until the cluster has changed.

@@ -1,31 +1,28 @@
 """From a config to what a daemon is made of: the back end, the store, the orchestrator and its telemetry."""
 
 import errno
-import os
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from adlro.api.settings import ApiSettings
-from adlro.core.errors import BackendError, ConfigError
-from adlro.core.ports import Backend, Snapshot
+from adlro.backends.kind import Levels, Opened
+from adlro.core.errors import ConfigError
+from adlro.core.ports import Snapshot
 from adlro.core.records import Cluster
 from adlro.daemon.config import Config
 from adlro.daemon.daemon import Closing, Daemon, Decider, Fenced, Parts
+from adlro.daemon.keep import Keep
 from adlro.daemon.leader import Leadership, leadership_of
-from adlro.daemon.store import Keep, Store, open_store
+from adlro.daemon.store import Store, open_store
 from adlro.daemon.store_sqlite import FullError
-from adlro.daemon.telemetry import Levels, Watcher, look_of
+from adlro.daemon.telemetry import Watcher
 from adlro.live.service import Memory
-
-if TYPE_CHECKING:
-    from adlro.backends.local.backend import Local
 
 IN_MEMORY: Final = "sqlite::memory:"
 
@@ -45,11 +42,11 @@ def open_parts(config: Config) -> Parts:
     """Open the store, then the back end: who finds one of them closed leaves the other alone."""
     memory, notes = open_memory(config)
     try:
-        backend, clock = open_backend(config)
+        opened = config.open_backend()
     except BaseException:
         memory.close()
         raise
-    return Parts(backend, memory, partial(open_orchestrator, clock=clock), clock, notes)
+    return Parts(opened.backend, memory, partial(open_orchestrator, opened=opened), opened.clock, notes)
 
 
 def check(config: Config) -> None:
@@ -57,20 +54,16 @@ def check(config: Config) -> None:
     from adlro.decide.catalogue import find_policy
 
     config.check_owners()
-    if config.backend.kind == "slurm":
-        from adlro.backends.slurm.backend import check_submitting
-
-        check_submitting(config.slurm.submit_as, config.slurm.command_line)
     for name in (config.policy.name, config.policy.fallback):
         find_policy(name)
     if config.telemetry.is_on:
-        look_of(config.telemetry)
+        config.telemetry.open()
 
 
 def leadership_for(config: Config) -> Leadership:
     """The lock that keeps others off the same cluster; a simulated one is in this process only."""
     url = config.store_url()
-    if config.backend.kind == "simulated" and not config.store.url:
+    if config.kind.ends_with_daemon and not config.store.url:
         return leadership_of(IN_MEMORY, None)
     return leadership_of(url, config.beside_store("adlro.lock", config.store.lock))
 
@@ -90,39 +83,20 @@ def open_memory(config: Config) -> tuple[Store, tuple[str, ...]]:
         return open_store(IN_MEMORY, less), (f"{error} Until then nothing outlasts this process.",)
 
 
-def open_backend(config: Config) -> tuple[Backend, Callable[[], float]]:
-    """The cluster that a config names, and its clock."""
-    config.check_owners()
-    match config.backend.kind:
-        case "simulated":
-            return _simulated(config)
-        case "local":
-            local = _local(config)
-            return local, lambda: local.now_s
-        case "slurm":
-            return _slurm(config), time.time
-    return _shadow(config), time.time
-
-
 def open_orchestrator(
-    config: Config, backend: Fenced, memory: Memory, clock: Callable[[], float]
+    config: Config, backend: Fenced, memory: Memory, opened: Opened
 ) -> tuple[Decider, Sequence[Closing]]:
     """An orchestrator by a config, and the telemetry that it looks at."""
     from adlro.live.turn import Orchestrator, Settings
 
-    guard = config.guard
     settings = Settings(
         decision_s=config.policy.budget_ms / 1000,
-        stale_s=guard.stale_s,
-        max_wait_s=guard.max_wait_s,
-        guarded_s=guard.guarded_s,
-        window_s=guard.window_s,
-        worse_by=guard.worse_by,
-        compare_s=SOON_S if config.backend.kind == "simulated" else SELDOM_S,
+        guard=config.guard,
+        compare_s=SOON_S if config.kind.ends_with_daemon else SELDOM_S,
     )
-    levels, watcher = _telemetry(config, backend)
+    levels, watcher = _telemetry(config, backend, opened)
     orchestrator = Orchestrator(
-        backend, memory, config.policy.name, config.policy.fallback, settings, clock, telemetry=levels
+        backend, memory, config.policy.name, config.policy.fallback, settings, opened.clock, telemetry=levels
     )
     if watcher is None:
         return orchestrator, ()
@@ -130,91 +104,21 @@ def open_orchestrator(
     return orchestrator, (watcher,)
 
 
-def _telemetry(config: Config, backend: Fenced) -> tuple[Callable[[], Levels | None] | None, Watcher | None]:
-    """What the GPUs say: by the source of the config, or made up for a simulated cluster; None: nobody is asked."""
-    table = config.telemetry
+def _telemetry(
+    config: Config, backend: Fenced, opened: Opened
+) -> tuple[Callable[[], Levels | None] | None, Watcher | None]:
+    """What the GPUs say: by the source of the config, or as the back end makes it up; None: nobody is asked."""
+    table, made_up = config.telemetry, opened.telemetry
     if table.is_on:
-        watcher = Watcher(look_of(table), lambda: _cluster_of(backend.latest), table.every_s, table.max_age_s)
+        watcher = Watcher(table.open(), lambda: _cluster_of(backend.latest), table.every_s, table.max_age_s)
         return watcher.levels, watcher
-    if config.backend.kind == "simulated":
-        from adlro.backends.simulated.demo import telemetry
-
-        return lambda: telemetry(backend.latest) if backend.latest else {}, None
+    if made_up is not None:
+        return lambda: made_up(backend.latest) if backend.latest else {}, None
     return None, None
 
 
 def _cluster_of(snapshot: Snapshot | None) -> Cluster | None:
     return snapshot.cluster if snapshot else None
-
-
-def _simulated(config: Config) -> tuple[Backend, Callable[[], float]]:
-    from adlro.backends.simulated.demo import demo_backend, simulated_backend
-
-    table = config.simulated
-    if table.cluster:
-        backend = simulated_backend(table.cluster, table.workload or None, table.speed, table.seed)
-    else:
-        backend = demo_backend(table.speed, table.seed)
-    return backend, lambda: backend.now_s
-
-
-def _local(config: Config) -> "Local":
-    from adlro.backends.local.backend import Local
-    from adlro.backends.local.machine import machine_of, this_machine
-    from adlro.catalogue.clusters import load_cluster
-    from adlro.catalogue.gpus import find_gpu, gpu_models
-    from adlro.ingest.telemetry.names import model_of
-
-    table = config.local
-    if table.cluster:
-        machine = machine_of(load_cluster(table.cluster))
-    else:
-        machine = this_machine(lambda name: model_of(name, find_gpu), table.gpus, gpu_models())
-    if not machine.cluster.gpu_count:
-        raise BackendError(
-            'this machine has no GPU that its drivers tell of. Declare stand-ins with [local] gpus = "v100:4", '
-            "or with --gpus v100:4."
-        )
-    return Local(
-        machine.cluster,
-        config.beside_store("jobs", table.folder),
-        driver_numbers=machine.driver_numbers,
-        has_gpus=machine.has_gpus,
-        grace_s=table.grace_s,
-        owners=config.owners(),
-    )
-
-
-def _slurm(config: Config) -> Backend:
-    from adlro.backends.slurm.backend import SlurmOptions, slurm_backend
-
-    table = config.slurm
-    return slurm_backend(
-        SlurmOptions(
-            rest=table.rest,
-            user=table.user,
-            jwt_file=table.jwt_file,
-            conf=table.conf or os.environ.get("SLURM_CONF", ""),
-            command_line=table.command_line,
-            partitions=tuple(table.partitions),
-            families=tuple((rule.field, rule.pattern, rule.family) for rule in table.families),
-            types=tuple(table.types.items()),
-            cluster=table.cluster,
-            submit_as=table.submit_as,
-            submit_partition=table.submit_partition,
-            min_uid=config.api.min_uid,
-            timeout_s=table.timeout_s,
-        )
-    )
-
-
-def _shadow(config: Config) -> Backend:
-    from adlro.backends.shadow.record import FILE, shadowed
-
-    submits_nothing = config.slurm.model_copy(update={"submit_as": "nobody"})
-    return shadowed(
-        _slurm(config.model_copy(update={"slurm": submits_nothing})), config.beside_store(FILE, config.shadow.record)
-    )
 
 
 # ---- the API -----------------------------------------------------------------------------------------------------

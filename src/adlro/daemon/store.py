@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache
 from importlib import resources
 from math import isfinite
@@ -20,9 +20,9 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from adlro.core.errors import StoreError
 from adlro.core.ports import Answer, LiveJob
+from adlro.daemon.keep import Keep
 from adlro.daemon.store_history import (
     DAY_S,
-    FIGURES,
     FILL_IN,
     INSERT_POINTS,
     INSERT_RAN_ON,
@@ -30,14 +30,12 @@ from adlro.daemon.store_history import (
     THIN,
     THINNING,
     TO_THIN,
-    figures_of,
-    finite,
     nodes_of,
-    summed,
     thinned,
     where,
 )
 from adlro.daemon.store_sqlite import IN_MEMORY, AwayError, BrokenError, SqliteConnection, prepare_file, set_aside
+from adlro.live.history import FIGURES, figures_of, finite, summed
 from adlro.live.service import Alarm, Compared, Decision, Past, Tick, Usage
 
 R = TypeVar("R")
@@ -53,18 +51,6 @@ MOST_OWED: Final = 10_000
 
 CHUNK: Final = 500
 """Ids in one question; SQLite allows some thousand values in a statement."""
-
-
-@dataclass(frozen=True, slots=True)
-class Keep:
-    """How much is remembered: days, and most rows of each table."""
-
-    days: float = 90.0
-    decisions: int = 200_000
-    jobs: int = 200_000
-    ticks: int = 50_000
-    alarms: int = 10_000
-    points: int = 200_000
 
 
 class Connection(Protocol):

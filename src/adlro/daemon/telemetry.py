@@ -3,46 +3,19 @@
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import final
 
+from adlro.backends.kind import Levels
 from adlro.catalogue.gpus import find_gpu
 from adlro.core.errors import TelemetryError
 from adlro.core.records import Cluster, GpuModel
 from adlro.core.telemetry import GpuSeen, Readings
-from adlro.daemon.config import TelemetryTable
-from adlro.ingest.telemetry.fetch import Limits, check_url
+from adlro.ingest.telemetry.catalogue import Look
 from adlro.ingest.telemetry.names import model_of
 from adlro.ingest.telemetry.series import Collector
 from adlro.normalise.telemetry import FEATURES, Freshness, Telemetry, normalise
-
-Levels = Mapping[str, Mapping[str, float | None]]
-"""By "node/index" the features of docs/telemetry.md, from 0 to 1; None: missing."""
-
-Look = Callable[[], Readings]
-
-
-def look_of(table: TelemetryTable) -> Look:
-    """What to call for one look at the source that a config names."""
-    limits = Limits(seconds=table.timeout_s)
-    if table.prometheus:
-        from adlro.ingest.telemetry.prometheus import scrape_prometheus
-
-        server = check_url(table.prometheus)
-        return lambda: scrape_prometheus(server, limits, stretch_s=2 * table.max_age_s)
-    if table.metrics:
-        from adlro.ingest.telemetry.exposition import scrape_exporter
-
-        page = check_url(table.metrics)
-        return lambda: scrape_exporter(page, limits)
-    if table.nvml:
-        from adlro.ingest.telemetry.nvml import scrape_nvml
-
-        return scrape_nvml
-    from adlro.ingest.telemetry.amd import scrape_amdsmi
-
-    return scrape_amdsmi
 
 
 @final

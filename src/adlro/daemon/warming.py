@@ -22,6 +22,7 @@ from adlro.daemon.store import open_store
 from adlro.decide.catalogue import find_policy
 from adlro.live.foresee import CHEAP
 from adlro.live.forward import play_forward, usual_work
+from adlro.live.limits import GuardTable
 from adlro.live.scene import Scenes, as_said
 from adlro.live.service import WhatIf
 from adlro.live.turn import Orchestrator, Settings
@@ -165,7 +166,8 @@ def daemon_steps(policies: Sequence[str]) -> Iterator[Step]:
 
 def comparison_steps(policies: Sequence[str]) -> Iterator[Step]:
     """Everything that `adlro compare` needs with these policies."""
-    from adlro.experiment import load_scenario, warm_up
+    from adlro.experiment.compare import warm_up
+    from adlro.experiment.scenario import load_scenario
 
     scenario = load_scenario("paper16", "paper")
     for name in policies:
@@ -222,7 +224,7 @@ class Rehearsal:
 
     def live(self, name: str) -> None:
         """Turns in which jobs wait, start, end and are put back, a node goes and comes, and all is asked why."""
-        settings = replace(PATIENT, max_wait_s=TURN_S)
+        settings = replace(PATIENT, guard=GuardTable(max_wait_s=TURN_S))
         life = self.lives[name] = Orchestrator(
             self.backend, self.memory, name, self.fallback, settings, clock=lambda: self.backend.now_s
         )

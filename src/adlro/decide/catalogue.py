@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import inspect
 import math
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -25,11 +26,15 @@ from adlro.decide.choosing import Pair, best_pair, legal_pairs
 from adlro.decide.network import greedy_q
 from adlro.decide.network.paper_q import paper_policy, paper_weights
 from adlro.decide.rules import allox, baselines, gavel, preemptive, reserving
+from adlro.decide.wrappers import unwrapped, wrapped
 
 MODULES = (baselines, reserving, outlook, preemptive, gavel, allox, lookahead, greedy_q)
 """Adding a policy: its function and its Policy in a module, and the module here."""
 
 LONGEST_REASON: Final = 160
+
+COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+"""What a terminal reads as colours."""
 
 CHECKPOINT: Final = ".safetensors"
 """How the name of a checkpoint ends."""
@@ -42,7 +47,10 @@ def policies() -> tuple[Policy, ...]:
 
 
 def find_policy(name: str) -> Policy:
-    """The policy of this name, or the function in a user's file: `path.py:function`."""
+    """The policy of this name, or of a function in a user's file (`path.py:function`); with wrappers, if it has any."""
+    if (found := unwrapped(name)) is not None:
+        inner, wrapper, seconds = found
+        return wrapped(find_policy(inner), wrapper, seconds)
     if name.endswith(CHECKPOINT):
         return policy_of_checkpoint(Path(name))
     if ":" in name or name.endswith(".py"):
@@ -52,7 +60,8 @@ def find_policy(name: str) -> Policy:
             return policy
     names = [policy.name for policy in policies()]
     raise CatalogueError(
-        f"no policy {name!r}.{nearest(name, names)} `adlro policies` lists them; path.py:function loads your own."
+        f"no policy {name!r}.{nearest(name, names)} `adlro policies` lists them; path.py:function loads your own; "
+        "NAME+starvation(SECONDS) and NAME+least-run(SECONDS) wrap one."
     )
 
 
@@ -79,6 +88,14 @@ def load_policy(where: str) -> Policy:
     if not callable(thing):
         names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise CatalogueError(f"{path_text}: no function {name!r}.{nearest(name, names)}")
+    return policy_of(thing, name, where)
+
+
+def policy_of(thing: Callable[..., Any], name: str, where: str) -> Policy:
+    """The policy of a function: `choose(view)` or `score(job, site, pair, now)`, compiled or plain.
+
+    `where` says in error messages which function it is.
+    """
     plain = getattr(thing, "py_func", thing)
     summary = (inspect.getdoc(plain) or "a policy of your own").splitlines()[0]
     parameters = len(inspect.signature(plain).parameters)
@@ -91,7 +108,8 @@ def load_policy(where: str) -> Policy:
         build = compiled_choose if parameters == 1 else compiled_score
         return Policy(name, summary, choose=compiled_now(where, lambda allocating: build(thing, allocating)))
     choose = thing if parameters == 1 else plain_score(where, thing)
-    return Policy(name, summary, make=lambda view, seed: guarded(where, choose))
+    file = getattr(getattr(plain, "__code__", None), "co_filename", "")
+    return Policy(name, summary, make=lambda view, seed: guarded(where, Path(file), choose))
 
 
 def run_file(path: Path) -> ModuleType:
@@ -157,7 +175,8 @@ def compiled_now(where: str, build: Callable[[bool], Choose]) -> Choose:
     except Exception as error:
         # Numba first names the pass in which it failed, once for each function on the way; then the reason, with all
         # types in full.
-        lines = [line for line in str(error).splitlines() if not line.startswith("Failed in nopython mode")]
+        text = COLOURS.sub("", str(error))  # Numba colours its errors if colorama is installed
+        lines = [line for line in text.splitlines() if not line.startswith("Failed in nopython mode")]
         said = f"{type(error).__name__}: {lines[0] if lines else ''}"[:LONGEST_REASON]
         raise PolicyError(f"{where} cannot be compiled: {said}. Without @compiled it runs as plain Python.") from error
     return choose
@@ -182,9 +201,8 @@ def plain_score(where: str, score: Callable[..., float]) -> Choose:
     return choose
 
 
-def guarded(where: str, choose: Choose) -> Choose:
-    """The same plain policy, whose mistakes are told as the user's mistakes."""
-    path = Path(where.partition(":")[0])
+def guarded(where: str, path: Path, choose: Choose) -> Choose:
+    """The same plain policy, whose mistakes are told as the user's mistakes, with the line of the user's file."""
 
     def ask(view: View) -> Choice:
         try:

@@ -21,7 +21,20 @@ import numpy as np
 from numba import types
 
 from adlro.core.compiled import compiled, compiled_with, widened
-from adlro.core.engine import DECIDE, LIVE, OVER, PROGRESS, TRUTH_TYPE, Truth, advance, apply, rise, set_end
+from adlro.core.copying import CLUSTER, LISTS, copied, copy_cluster, copy_lists
+from adlro.core.driver import new_truth
+from adlro.core.engine import (
+    DECIDE,
+    OVER,
+    TRUTH_TYPE,
+    Truth,
+    advance,
+    apply,
+    clear_progress,
+    is_asked,
+    resume,
+    set_asked,
+)
 from adlro.core.errors import PolicyError
 from adlro.core.policy import CHOOSE_TYPE, FLOATS, INTS, VIEW_TYPE, Choose, Policy, starting, waiting
 from adlro.core.rules import (
@@ -42,9 +55,7 @@ from adlro.core.rules import (
     work_left,
 )
 from adlro.core.tables import (
-    DISTURBANCE,
     DONE,
-    EVENT,
     FINISHED,
     FOREVER,
     FUTURE,
@@ -131,11 +142,8 @@ class Trial(NamedTuple):
 
 def blank_world(view: View, rows: int, preemptive: bool) -> World:
     """A world with room for so many jobs, to be filled; what no run ever changes is shared with the view."""
-    changing = ("sites", "nodes", "gpus", "forms", "pools", "parts", "open", "clock", "released", "idle", "spare")
-    copies = {name: getattr(view, name).copy() for name in changing}
-    if view.clock[0].half_life > 0.0:
-        copies["users"] = view.users.copy()
-    world = view._replace(
+    kept = ("users",) if view.clock[0].half_life > 0.0 else ()
+    world = copied(view, CLUSTER + LISTS + kept)._replace(
         jobs=records(JOB, rows),
         runs=records(RUN, rows),
         queue=np.zeros(2 * rows + 2, np.int32),
@@ -143,18 +151,8 @@ def blank_world(view: View, rows: int, preemptive: bool) -> World:
         tried=np.zeros(rows, np.int32),
         spread=np.zeros(rows, np.int32),
         fastest=np.zeros(rows),
-        **copies,
     )
-    truth = Truth(
-        work=np.zeros(rows),
-        live=records(LIVE, rows + 1),
-        heap=np.zeros(rows + 1, np.int32),
-        factor=np.ones(max(1, len(view.gpus))),
-        disturbances=records(DISTURBANCE, 0),
-        events=records(EVENT, 2 * rows + 4 * len(view.sites) + 64),
-        progress=records(PROGRESS, 1),
-    )
-    truth.progress[0].asked_when_none_waits = preemptive
+    truth = new_truth(world, np.zeros(rows), 2 * rows + 4 * len(view.sites) + 64, preemptive)
     return World(world, truth, np.zeros(rows, np.int32), np.full(len(view.tried), NOBODY, np.int32))
 
 
@@ -163,40 +161,15 @@ TRIAL_TYPE = types.NamedTuple([INTS, INTS, INTS, INTS, INTS, FLOATS, FLOATS], Tr
 
 
 @compiled
-def copy_cluster(view: View, world: View) -> None:
-    """Copy all that a run changes of the cluster; the jobs come after it."""
-    for s in range(len(view.sites)):
-        world.sites[s] = view.sites[s]
-    for n in range(len(view.nodes)):
-        world.nodes[n] = view.nodes[n]
-    for g in range(len(view.gpus)):
-        world.gpus[g] = view.gpus[g]
-    for h in range(len(view.forms)):
-        world.forms[h] = view.forms[h]
-    for p in range(len(view.pools)):
-        world.pools[p] = view.pools[p]
-        for free in range(view.spare.shape[1]):
-            world.spare[p, free] = view.spare[p, free]
-    for p in range(len(view.parts)):
-        world.parts[p] = view.parts[p]
-    for i in range(view.clock[0].open):
-        world.open[i] = view.open[i]
-    for v in range(len(view.released)):
-        world.released[v] = view.released[v]
-    for w in range(len(view.idle)):
-        world.idle[w] = view.idle[w]
-    world.clock[0] = view.clock[0]
-    if view.clock[0].half_life > 0.0:
-        for u in range(len(view.users)):
-            world.users[u] = view.users[u]
-
-
-@compiled
 def fill(view: View, imagined: World, known: int, coming: int, arrivals: Floats) -> None:
     """Make the world what is known now, with `coming` more jobs that arrive at these times."""
     world, truth = imagined.shown, imagined.truth
     copy_cluster(view, world)
+    copy_lists(view, world)
     clock = world.clock[0]
+    if clock.half_life > 0.0:
+        for u in range(len(view.users)):
+            world.users[u] = view.users[u]
     clock.arrived = known
     clock.head = 0
     clock.queued = 0
@@ -205,15 +178,7 @@ def fill(view: View, imagined: World, known: int, coming: int, arrivals: Floats)
     clock.clear_version = clock.version
     clock.wake = FOREVER
     clock.learn = 0  # what ends here has not been seen to end
-    progress = truth.progress[0]
-    progress.events = 0
-    progress.ending = 0
-    progress.slots = 0
-    progress.free_slot = NOBODY
-    progress.choices = 0
-    progress.deciding = 1
-    progress.halfway = 0
-    progress.idle_wakes = 0
+    clear_progress(world, truth)
     demands = 0
     for i in range(known + coming):
         j = imagined.members[i]
@@ -239,13 +204,13 @@ def fill(view: View, imagined: World, known: int, coming: int, arrivals: Floats)
         imagined.numbers[view.jobs[imagined.members[i]].demand] = NOBODY
     for i in range(known + coming, len(world.jobs)):
         world.jobs[i].submit = FOREVER  # an unused row: a job that never comes
+    set_asked(world, truth, True)
 
 
 @compiled
 def stand(view: View, world: View, truth: Truth, i: int, j: int) -> None:
     """Let the job of the world wait or run as it does in the view."""
     clock = world.clock[0]
-    progress = truth.progress[0]
     world.runs[i] = view.runs[j]
     run = world.runs[i]
     if run.state != RUNNING:
@@ -257,19 +222,9 @@ def stand(view: View, world: View, truth: Truth, i: int, j: int) -> None:
     run.since = run.started
     if run.starts > 1:
         run.since += clock.restart
-    row = progress.slots
-    progress.slots += 1
-    run.slot = row
-    live = truth.live[row]
-    live.job = i
-    live.place = clock.running
     world.running[clock.running] = i
+    resume(world, truth, i, clock.running)
     clock.running += 1
-    set_end(world, truth, i)
-    truth.heap[row] = row
-    live.heap = row
-    progress.ending += 1
-    rise(truth, row)
 
 
 @compiled
@@ -375,15 +330,14 @@ def rolled_out(
     began = clock.now
     seconds = 0.0
     target = trial.target[c]
-    deciding = True
     status = DECIDE
     if target == NOBODY:
         choice = Choice(widened(trial.verb[c]), widened(trial.job[c]), widened(trial.site[c]), trial.until[c])
-        deciding = apply(world, truth, choice)
+        apply(world, truth, choice)
     else:
         trial.verb[c] = NOBODY
     while True:
-        if deciding and target != NOBODY:
+        if is_asked(truth) and target != NOBODY:
             s = trial.kept[c]
             keep(view, world, target, s, True)
             if fits(world, target, s):
@@ -393,14 +347,11 @@ def rolled_out(
                 target = NOBODY
             else:
                 keep(view, world, target, s, False)
-        while deciding:
-            if clock.queued == 0 and progress.asked_when_none_waits == 0:
-                progress.deciding = 0
-                break
+        while is_asked(truth):
             progress.events = 0
             choice = choose(world)
             remember(trial, c, choice)
-            deciding = apply(world, truth, choice)
+            apply(world, truth, choice)
         progress.events = 0  # nobody reads this log but `counted`
         if guess and settled(world, truth):
             break  # nothing is left to decide, so what is guessed of those that run is the truth of this world
@@ -408,7 +359,6 @@ def rolled_out(
         seconds += counted(world, truth, began)
         if status == OVER or clock.now >= began + horizon:
             break
-        deciding = progress.deciding != 0
     if target != NOBODY and status == OVER and world.runs[target].state != FINISHED:
         return FOREVER  # the plan's job never starts, neither there nor, by the base, elsewhere
     return seconds + outstanding(world, truth, jobs, began, guess)

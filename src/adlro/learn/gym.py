@@ -24,8 +24,8 @@ from gymnasium.vector.utils import batch_space
 from adlro.core.errors import UsageError
 from adlro.core.tables import Ints, Jobs
 from adlro.decide.network.planes import FARTHEST, Singles
-from adlro.experiment import Recorded, load_scenario
-from adlro.experiment import draw as draw_instance
+from adlro.experiment.instance import draw as draw_instance
+from adlro.experiment.scenario import Recorded, load_scenario
 from adlro.ingest.traces.windows import cut
 from adlro.learn.worlds.batch import Batch, make_batch, start_all, step
 from adlro.learn.worlds.draw import make_world, random_worlds, stack

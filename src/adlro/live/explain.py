@@ -12,6 +12,8 @@ from typing import Final, final
 import numpy as np
 
 from adlro.core.compiled import compiled_alone, widened
+from adlro.core.copying import copied, imagined
+from adlro.core.occupancy import open_nodes
 from adlro.core.ports import PLACES, JobState, LiveJob, Part
 from adlro.core.records import CPU_ONLY, WHOLE_GPU
 from adlro.core.rules import fits, in_queue, queue_position, runtime
@@ -21,11 +23,11 @@ from adlro.decide.checkpoint import read_arrays, read_weights
 from adlro.decide.network.greedy_q import ROWS, Mind, new_mind, rank_by_q, shipped
 from adlro.decide.network.inference import Weights
 from adlro.decide.outlook import tightest_spot
-from adlro.decide.rules.reserving import by_expected_end, imagined, reserve
+from adlro.decide.rules.reserving import by_expected_end, reserve
+from adlro.decide.wrappers import sites_taken
 from adlro.live.guard import STARVATION, Chosen
-from adlro.live.scene import Scene, copied, open_nodes
+from adlro.live.scene import Scene
 from adlro.live.service import Alternative, Decision, Mention, Start, Why, why_placed
-from adlro.live.starvation import sites_taken
 from adlro.live.words import about, clock, day, plain_ascii, short_names, spell, zone
 from adlro.normalise.pack import why_refused
 

@@ -8,11 +8,12 @@ from typing import Final, cast
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from adlro.core.engine import OVER, Truth, advance, apply, log_is_full, play
+from adlro.core.copying import copied
+from adlro.core.driver import Driver, truth_from_here
+from adlro.core.engine import Truth
 from adlro.core.policy import Policy
 from adlro.core.tables import DONE, STARTED, Floats, Table, View
-from adlro.live.scene import Scene, copied, expected_work, log_length, prepare, truth_of
-from adlro.simulate.simulator import checked
+from adlro.live.scene import Scene, expected_work, log_length, prepare
 
 TENTH: Final = 1.2816
 """So many spreads from the middle lie the tenths of a normal distribution."""
@@ -64,20 +65,18 @@ def play_forward(
     """Play a copy of the view until every job has ended, or this many seconds of real time are over."""
     world = copied(view)
     prepare(world, policy, seed)
-    truth = truth_of(world, work, policy.preemptive, log_length(world))
+    driver = Driver(world, truth_from_here(world, work, log_length(world), policy.preemptive), policy, seed)
+    truth = driver.truth
     start, end = np.full(len(work), np.nan), np.full(len(work), np.nan)
     until = monotonic() + seconds
-    if world.clock[0].queued == 0 and not (policy.preemptive and world.clock[0].running > 0):
-        truth.progress[0].deciding = 0
-    step = compiled_steps(policy) if policy.choose is not None else plain_steps(world, policy, seed)
     events, few = truth.events, FEW_EVENTS
     while True:
         # Compiled code cannot look at the clock: a short log makes it come back, a longer one while there is time.
         room = int(world.clock[0].running) + 2 * len(world.sites) + 16 + few
-        short = truth._replace(events=cast(Table, events[:room].view(np.recarray)))
+        driver.truth = truth._replace(events=cast(Table, events[:room].view(np.recarray)))
         began = monotonic()
-        is_over = step(world, short, until, monotonic)
-        note(short, start, end)
+        is_over = driver.run_until_full(lambda: monotonic() >= until)
+        note(driver.truth, start, end)
         now = monotonic()
         if is_over or now >= until:
             return Played(start, end, is_over)
@@ -85,39 +84,6 @@ def play_forward(
             few = min(2 * few, len(events))
         elif now - began > (until - now) / 2:
             few = max(few // 2, 16)
-
-
-Steps = Callable[[View, Truth, float, Callable[[], float]], bool]
-
-
-def compiled_steps(policy: Policy) -> Steps:
-    """Play a compiled policy until the log is full; whether it is over."""
-    choose = policy.choose
-    assert choose is not None
-
-    def steps(world: View, truth: Truth, until: float, monotonic: Callable[[], float]) -> bool:
-        return play(world, truth, choose) == OVER
-
-    return steps
-
-
-def plain_steps(world: View, policy: Policy, seed: int) -> Steps:
-    """Ask a policy in plain Python step by step, until the log is full or time is over; whether it is over."""
-    assert policy.make is not None
-    choose = policy.make(world, seed)
-
-    def steps(world: View, truth: Truth, until: float, monotonic: Callable[[], float]) -> bool:
-        while not log_is_full(world, truth) and monotonic() < until:
-            status = advance(world, truth)
-            if status == OVER:
-                return True
-            if not log_is_full(world, truth):
-                going_on = apply(world, truth, checked(choose(world), policy.name))
-                if going_on and world.clock[0].queued == 0 and not policy.preemptive:
-                    truth.progress[0].deciding = 0
-        return False
-
-    return steps
 
 
 def note(truth: Truth, start: Floats, end: Floats) -> None:

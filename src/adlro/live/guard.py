@@ -7,22 +7,25 @@ telemetry that is gone, and a policy that would have been worse than the fallbac
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Final, final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, final
 
 import numpy as np
 
-from adlro.core.engine import apply
+from adlro.core.copying import copied
+from adlro.core.driver import Driver, truth_from_here
 from adlro.core.errors import AdlroError
-from adlro.core.policy import Policy, starting
-from adlro.core.ports import Part
+from adlro.core.occupancy import close_nodes
+from adlro.core.policy import Policy
+from adlro.core.ports import PLACES, Part
 from adlro.core.rules import dequeue
-from adlro.core.tables import RUNNING, START, STOP, WAIT, Choice, View
-from adlro.live.scene import Scene, copied, log_length, prepare, truth_of
+from adlro.core.tables import RUNNING, START, STOP, WAIT, Choice, Ints, View
+from adlro.decide.wrappers import Bounded, nodes_of, with_least_run, without_starvation
+from adlro.live.limits import Limits
+from adlro.live.scene import Scene, log_length, prepare
 from adlro.live.service import Alternative
-from adlro.live.starvation import Kept, keep_nodes
-from adlro.simulate.simulator import checked
+from adlro.live.session import Session
 
 GRACE: Final = 2.0
 """A policy that does not answer is given up after the longest turn and this many times its time for one decision."""
@@ -31,24 +34,6 @@ LONGEST: Final = 4.0
 """On a busy machine the decisions of a turn may last this many times their budget of processor time."""
 
 STARVATION: Final = "starvation guard"
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the guard allows. Seconds."""
-
-    turn_s: float = 0.4
-    """Asking stops for this turn after so much of the processor's time, or LONGEST times as long; the next goes on.
-
-    Not after so long by the clock alone: on a busy machine a turn would decide less and less."""
-    decision_s: float = 0.5
-    """One decision may take so long."""
-    guarded_s: float = 600.0
-    """So long the fallback decides after a policy misbehaved."""
-    max_wait_s: float = 7 * 86400.0
-    """No job waits longer than this, as far as the hardware allows; 0: no bound."""
-    least_run_s: float = 300.0
-    """A job that has started is not stopped before it ran so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +49,14 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """What is kept for jobs that have waited too long, and the jobs for which nothing can be kept."""
+
+    nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # job id -> names of nodes
+    hopeless: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Decided:
     """What came of asking: the choices in their order, who made them, and the view after them."""
 
@@ -75,6 +68,7 @@ class Decided:
     tripped: tuple[str, str] | None = None  # kind and words, if the guard stepped in just now
     is_guarded: bool = False  # the fallback decided
     is_back: bool = False  # the policy decides again after the fallback did
+    until_s: float = math.inf  # it waits until then, unless something changes; seconds since 1970
 
 
 Explain = Callable[[View, int, int], tuple[tuple[Alternative, ...], float | None]]
@@ -95,6 +89,7 @@ class Turn:
 
     chosen: list[Chosen] = field(default_factory=list)
     fault: tuple[str, str] | None = None
+    until: float = math.inf  # in the view's time
     is_cut: bool = False
     is_over: bool = False
 
@@ -119,6 +114,8 @@ class Guarded:
         self._stuck: threading.Thread | None = None
         self._was_guarded = False
         self._kept: Mapping[str, tuple[str, ...]] = {}
+        self._waits: tuple[float, frozenset[tuple[str, bool]]] | None = None
+        self._sessions: dict[str, Session] = {}
 
     @property
     def reason(self) -> tuple[str, str] | None:
@@ -130,10 +127,23 @@ class Guarded:
         self.policy = policy
         self._until = -math.inf
         self._stuck = None
+        self._waits = None
+        self._sessions.clear()
+
+    def session_of(self, policy: Policy) -> Session:
+        """The session of the policy or of the fallback, with the bounds that every policy has here around it."""
+        if policy.name not in self._sessions:
+            bounded = policy
+            if policy.preemptive and self.limits.least_run_s > 0.0:
+                bounded = with_least_run(bounded, self.limits.least_run_s)
+            if self.limits.guard.max_wait_s > 0.0:
+                bounded = without_starvation(bounded, self.limits.guard.max_wait_s)
+            self._sessions[policy.name] = Session(bounded)
+        return self._sessions[policy.name]
 
     def trip(self, kind: str, words: str) -> None:
         """Let the fallback decide for a while."""
-        self._until = self._monotonic() + self.limits.guarded_s
+        self._until = self._monotonic() + self.limits.guard.guarded_s
         self._reason = (kind, words)
 
     def decide(
@@ -156,10 +166,18 @@ class Guarded:
             is_guarded = True
         else:
             is_guarded = self._monotonic() < self._until or self._stuck is not None
+        if not is_guarded and self._still_waits(scene, held):
+            assert self._waits is not None
+            view = self._view_of(scene, self.policy, held, seed)
+            close_nodes(view, nodes_named(scene, self._kept))
+            return Decided((), self.policy.name, view, Kept(self._kept), until_s=self._waits[0])
+        self._waits = None
         if not is_guarded:
             decided = self._ask(scene, self.policy, held, can_stop, explain, check, seed)
             if isinstance(decided, Decided):
                 is_back, self._was_guarded, self._reason = self._was_guarded, False, None
+                if decided.until_s < math.inf and not decided.is_cut:
+                    self._waits = decided.until_s, standing_after(scene, decided.chosen, held)
                 return self._remembered(decided, False, None, is_back)
             tripped = decided
             self.trip(*decided)
@@ -179,9 +197,21 @@ class Guarded:
     ) -> Decided:
         """The same with what the guard did; what is kept for whom is remembered."""
         self._kept = decided.kept.nodes
-        return Decided(
-            decided.chosen, decided.by, decided.view, decided.kept, decided.is_cut, tripped, is_guarded, is_back
-        )
+        return replace(decided, tripped=tripped, is_guarded=is_guarded, is_back=is_back)
+
+    def _still_waits(self, scene: Scene, held: frozenset[int]) -> bool:
+        """Whether the policy waits for a time that has not come, and nothing has changed since."""
+        if self._waits is None or scene.snapshot.time_s >= self._waits[0]:
+            return False
+        return standing_after(scene, (), held) == self._waits[1]
+
+    def _view_of(self, scene: Scene, policy: Policy, held: frozenset[int], seed: int) -> View:
+        """A copy of the scene's view to decide on."""
+        view = copied(scene.view)
+        prepare(view, policy, seed)
+        for j in sorted(held):
+            dequeue(view, j)
+        return view
 
     def _ask(
         self,
@@ -194,24 +224,23 @@ class Guarded:
         seed: int,
     ) -> Decided | tuple[str, str]:
         """Everything that a policy chooses now, or the fault that it made: its kind, and words."""
-        view = copied(scene.view)
-        prepare(view, policy, seed)
-        for j in sorted(held):
-            dequeue(view, j)
+        view = self._view_of(scene, policy, held, seed)
         turn = Turn()
-        kept = keep_nodes(scene, view, self.limits.max_wait_s, self._kept)
-        asking = Asking(scene, view, policy, can_stop, explain, check, seed, self.limits)
-        asking.start_overdue(kept, turn)
+        session = self.session_of(policy)
+        asking = Asking(scene, view, policy, session, self._kept, can_stop, explain, check, seed, self.limits)
         thread = threading.Thread(target=asking.ask_all, args=(turn,), name=f"policy {policy.name}", daemon=True)
         thread.start()
-        thread.join(LONGEST * self.limits.turn_s + GRACE * self.limits.decision_s)
+        thread.join(LONGEST * self.limits.decide_s + GRACE * self.limits.decision_s)
         if not turn.is_over:
             if policy is self.policy:
                 self._stuck = thread
             return "slow", f"policy {policy.name} did not answer within {self.limits.decision_s:g} s."
         if turn.fault is not None:
             return turn.fault
-        return Decided(tuple(turn.chosen), policy.name, view, kept, turn.is_cut)
+        session.keep(scene, view)
+        kept = kept_by_name(scene, session.choose)
+        close_nodes(view, nodes_named(scene, kept.nodes))
+        return Decided(tuple(turn.chosen), policy.name, view, kept, turn.is_cut, until_s=scene.time_s(turn.until))
 
 
 @final
@@ -223,24 +252,19 @@ class Asking:
         scene: Scene,
         view: View,
         policy: Policy,
+        session: Session,
+        kept: Mapping[str, tuple[str, ...]],
         can_stop: bool,
         explain: Explain,
         check: Check,
         seed: int,
         limits: Limits,
     ) -> None:
-        self._scene, self._view, self._policy, self._seed = scene, view, policy, seed
+        self._scene, self._view, self._policy, self._session, self._kept = scene, view, policy, session, kept
         self._can_stop, self._explain, self._check, self._limits = can_stop, explain, check, limits
         work = np.maximum(view.jobs["estimate"].astype(np.float64), 1.0)
-        self._truth = truth_of(view, work, policy.preemptive, log_length(view) + 8 * len(view.jobs))
-
-    def start_overdue(self, kept: Kept, turn: Turn) -> None:
-        """Start the jobs that have waited too long and fit now."""
-        for j, site in kept.starting:
-            alternatives, score = self._explain(self._view, j, site)
-            if apply(self._view, self._truth, starting(j, site)):
-                parts = self._scene.parts_of(self._view, j)
-                turn.chosen.append(Chosen(START, j, parts, STARVATION, alternatives, score))
+        truth = truth_from_here(view, work, log_length(view) + 8 * len(view.jobs), policy.preemptive)
+        self._driver = Driver(view, truth, session.for_turn(scene, view), seed)
 
     def ask_all(self, turn: Turn) -> None:
         """Ask until the policy waits, time is over, or it makes a fault. An error of the policy is a fault too."""
@@ -260,17 +284,18 @@ class Asking:
         if wrong := self._check(view):
             turn.fault = "nan", wrong
             return
-        choose = policy.choose or (policy.make(view, self._seed) if policy.make is not None else None)
-        assert choose is not None
-        while True:
-            clock = view.clock[0]
-            if clock.queued == 0 and not (policy.preemptive and clock.running > 0):
-                return
+        self._driver.make()
+        if isinstance(self._session.choose, Bounded):
+            self._session.choose.keep(numbered(self._scene, self._kept))
+        while self._driver.is_asked:
             asked = time.perf_counter()
-            if time.thread_time() - began_work > self._limits.turn_s or asked - began > LONGEST * self._limits.turn_s:
+            if (
+                time.thread_time() - began_work > self._limits.decide_s
+                or asked - began > LONGEST * self._limits.decide_s
+            ):
                 turn.is_cut = True
                 return
-            choice = checked(choose(view), policy.name)
+            choice = self._driver.ask()
             seconds = time.perf_counter() - asked
             if seconds > self._limits.decision_s:
                 allowed = f"{self._limits.decision_s:g} s are allowed"
@@ -279,30 +304,70 @@ class Asking:
             if math.isnan(choice.until):
                 turn.fault = "nan", f"policy {policy.name} answered a time that is not a number."
                 return
-            if choice.verb == WAIT or not self._do(choice, turn):
+            if choice.verb == WAIT:
+                self._driver.apply(choice)
+                turn.until = choice.until if choice.until > view.clock[0].now else math.inf
+                return
+            if not self._do(choice, turn):
                 return
 
     def _do(self, choice: Choice, turn: Turn) -> bool:
         """Apply a choice to the view and write it down; False if the policy is not to be asked again."""
         view, policy = self._view, self._policy
         known = 0 <= choice.job < len(view.jobs)
-        if choice.verb == STOP and known and view.runs[choice.job].state == RUNNING:
-            ran = view.clock[0].now - view.runs[choice.job].started
-            mine = self._scene.live[choice.job].managed
-            if not self._can_stop or not mine or ran < self._limits.least_run_s:
-                return False  # it would be asked the same again: for this turn it has had its say
+        stops = choice.verb == STOP and known and view.runs[choice.job].state == RUNNING
+        if stops and not (self._can_stop and self._scene.live[choice.job].managed):
+            return False  # it would be asked the same again: for this turn it has had its say
         explained: tuple[tuple[Alternative, ...], float | None] = ((), None)
         if choice.verb == START and known and 0 <= choice.site < len(view.sites):
             explained = self._explain(view, choice.job, choice.site)
         illegal = int(view.clock[0].illegal)
-        self._truth.progress[0].events = 0  # nobody reads this log
-        if apply(view, self._truth, choice):
+        self._driver.truth.progress[0].events = 0  # nobody reads this log
+        if self._driver.apply(choice):
             parts = self._scene.parts_of(view, choice.job) if choice.verb == START else ()
-            turn.chosen.append(Chosen(choice.verb, choice.job, parts, policy.name, *explained))
+            choose = self._session.choose
+            by = STARVATION if isinstance(choose, Bounded) and choose.is_overdue else policy.name
+            turn.chosen.append(Chosen(choice.verb, choice.job, parts, by, *explained))
             return True
         if view.clock[0].illegal > illegal:
             turn.fault = "illegal", f"policy {policy.name} chose what may not be: {in_words(choice)}."
         return False
+
+
+def standing_after(scene: Scene, chosen: Sequence[Chosen], held: frozenset[int]) -> frozenset[tuple[str, bool]]:
+    """Which jobs hold a place once these choices are carried out, which are not asked for, and which nodes are down."""
+    there = {job.id: job.state in PLACES for job in scene.live}
+    for each in chosen:
+        there[scene.live[each.job].id] = each.verb == START
+    aside = {(f"held {scene.live[j].id}", True) for j in held}
+    down = {(f"down {node}", True) for node in scene.snapshot.down}
+    return frozenset((*there.items(), *aside, *down))
+
+
+def numbered(scene: Scene, kept: Mapping[str, tuple[str, ...]]) -> dict[int, tuple[int, ...]]:
+    """What is kept for whom, with the numbers of jobs and nodes for their names; what is not there is left out."""
+    numbers = {node.name: n for n, node in enumerate(scene.plan.cluster.nodes)}
+    return {
+        scene.index[id]: tuple(numbers[name] for name in names)
+        for id, names in kept.items()
+        if id in scene.index and all(name in numbers for name in names)
+    }
+
+
+def nodes_named(scene: Scene, kept: Mapping[str, tuple[str, ...]]) -> Ints:
+    """The numbers of all nodes that are kept."""
+    return nodes_of(numbered(scene, kept))
+
+
+def kept_by_name(scene: Scene, choose: Any) -> Kept:
+    """What a policy keeps for jobs that have waited too long."""
+    if not isinstance(choose, Bounded):
+        return Kept()
+    names = [node.name for node in scene.plan.cluster.nodes]
+    return Kept(
+        {scene.live[j].id: tuple(names[n] for n in nodes) for j, nodes in choose.kept.nodes.items()},
+        tuple(scene.live[j].id for j in choose.kept.hopeless),
+    )
 
 
 def in_words(choice: Choice) -> str:

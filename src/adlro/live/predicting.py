@@ -4,20 +4,24 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar, final
+from threading import Lock
+from typing import Final, TypeVar, cast, final
 
 import numpy as np
+import numpy.typing as npt
 
 from adlro.catalogue.speeds import speed_of
 from adlro.core.ports import JobState, LiveJob, Part
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Job, Link, Placing, SpeedOf
-from adlro.core.tables import Floats, Table, View
+from adlro.core.tables import RUNNING, Floats, Table, View
 from adlro.decide.rules.reserving import HALF_LIFE_S
 from adlro.live.scene import Corrections, corrected, gpu_units, one_hash, trait_of
 from adlro.live.service import Like
-from adlro.predict.following import TRAIT
+from adlro.predict import expected
+from adlro.predict.following import SHORTEST_S, TRAIT
 from adlro.predict.habits import Habits
 from adlro.predict.memory import Memory
+from adlro.predict.online import count_live, learn_live, tell_live
 
 KEYS: Final = 1 << 13
 """Keys that habits keep at each level: enough for thousands of users, in a dozen megabytes."""
@@ -214,6 +218,9 @@ class Runtimes:
 
     def __init__(self) -> None:
         self._habits = Habits.new(KEYS)
+        self._means = expected.empty(KEYS)
+        self._longest = np.zeros(1)  # s, the longest limit of a job that was seen
+        self._telling = Lock()  # turns and questions both ask
         self._memory = Memory.new()
         self._past: dict[int, tuple[str, str, str, float]] = {}  # number -> id, name, user, runtime
         self._words: OrderedDict[int, Word] = OrderedDict()
@@ -224,10 +231,12 @@ class Runtimes:
         """Learn jobs that ended, in this order."""
         if not jobs:
             return
-        traits = np.array([trait_of(each.job.job, each.job.job.models) for each in jobs], TRAIT).view(np.recarray)
+        traits = np.array([trait_of(each.job.job) for each in jobs], TRAIT).view(np.recarray)
         seconds = np.array([each.work / gpu_units(each.job.job) for each in jobs])
         rows = np.arange(len(jobs))
         told = self._habits.follow(traits, seconds, np.stack([rows, ~rows], axis=1).ravel())
+        with self._telling:
+            learn_live(self._means, traits, seconds)
         for each in jobs:
             self.past.learn(each)
         for each, (_, middle, _), ran in zip(jobs, told.tolist(), seconds.tolist(), strict=True):
@@ -285,6 +294,25 @@ class Runtimes:
         most = np.where(np.isfinite(longest), np.maximum(longest, 1.0) * units, np.inf)
         return np.maximum(np.minimum(found, most[:, None]), 1e-3)
 
+    def tell(self, view: View, traits: Table, said: Floats, middle: Floats) -> None:
+        """Write down what policies are told of jobs that wait and of which the submitter says nothing.
+
+        As in the simulator (`predict/online.py`): the median alone would take too many long jobs for short ones.
+        """
+        runs, jobs, now = view.runs.view(np.ndarray), view.jobs, float(view.clock[0].now)
+        units = np.where(jobs["gpus"] > 0, jobs["gpus"] * (jobs["share"] / WHOLE_GPU), 1.0)
+        run = np.flatnonzero(runs["state"] == RUNNING)
+        wait = np.flatnonzero((said <= 0.0) & (runs["state"] != RUNNING))
+        speeds = view.rate[jobs["kind"][run], view.sites["form"][runs["site"][run]]] / units[run]
+        moments = runs["since"][run] - runs["saved"][run] / units[run] / speeds
+        seconds = np.zeros(len(wait))
+        with self._telling:
+            count_live(self._means, rows_of(traits, run), speeds, moments)
+            logs = np.log(np.maximum(middle[wait] / units[wait], SHORTEST_S))
+            tell_live(self._means, rows_of(traits, wait), logs, self._longest, now, seconds)
+            count_live(self._means, rows_of(traits, run), -speeds, moments)
+        view.jobs.estimate[wait] = seconds * units[wait]
+
     def like(self, traits: Table, most: int = 3) -> tuple[Like, ...]:
         """The past jobs that the first of these is most like."""
         found = []
@@ -292,6 +320,11 @@ class Runtimes:
             if (past := self._past.get(similar.number)) is not None:
                 found.append(Like(*past, similarity=round(similar.similarity, 3)))
         return tuple(found)
+
+
+def rows_of(table: Table, rows: npt.NDArray[np.intp]) -> Table:
+    """Some rows of a table, as a table."""
+    return cast(Table, np.ascontiguousarray(table[rows]).view(np.recarray))
 
 
 def said_of(job: Job) -> float:

@@ -1,8 +1,8 @@
 """A snapshot as the tables that policies see: the same rules, policies and engine decide live as in the simulator.
 
 A scene is one snapshot as tables: running jobs stand where they stand, waiting ones are in the queue in the order of
-their first submission, and the truth is made of estimates. Times in it are seconds since the first submission that is
-still there (`epoch_s`), as in a run that began then.
+their first submission, and the truth is made of estimates. Times in it are seconds since the first submission in
+the first scene (`epoch_s`), as in a run that began then.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,53 +15,36 @@ import numpy as np
 import numpy.typing as npt
 
 from adlro.catalogue.gpus import find_gpu
-from adlro.catalogue.speeds import speed_of
-from adlro.core.compiled import compiled, compiled_alone
-from adlro.core.engine import LIVE, PROGRESS, Truth, rise, set_end
+from adlro.catalogue.speeds import for_every_family, speed_of
+from adlro.core.compiled import compiled_alone
 from adlro.core.errors import CatalogueError
 from adlro.core.jobs import JobNames, job_rows, wrong_with
+from adlro.core.occupancy import Places, close_nodes, on_each_node, stand
+from adlro.core.plan import Plan, gpu_numbers, mib, plan_cluster
 from adlro.core.policy import Policy
 from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Part, Snapshot
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Job, Placing, Speed, SpeedOf
-from adlro.core.rules import (
-    add_free,
-    count_bits,
-    largest_open_share,
-    note_release,
-    portion,
-    refresh,
-    shared_gpu,
-    work_done,
-    work_left,
-)
+from adlro.core.rules import work_done, work_left
 from adlro.core.tables import (
-    DISTURBANCE,
-    EVENT,
     FOREVER,
     JOB,
     MANY_STARTS,
     NOBODY,
     QUEUED,
     REFUSED,
-    RUNNING,
     Floats,
     Ints,
     Jobs,
     Table,
     View,
-    records,
 )
-from adlro.normalise.pack import Plan, mib, pack, plan_cluster
+from adlro.normalise.pack import pack
 from adlro.predict.following import TRAIT, text_hash, tokens_of
-
-UNKNOWN_FAMILY: Final = "uniform"
-"""The family whose speeds a job gets whose own family is not in the catalogue."""
 
 SPARE_ROWS: Final = 1024
 """Rows of jobs that are gone are kept until there are more of them than of live jobs, and than this."""
 
 
-Masks = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 
@@ -113,6 +96,11 @@ Predict = Callable[[Table, Table, Floats], Floats]
 model. `scale` is how much faster than the reference model one GPU may be for the job, at least 1."""
 
 
+Tell = Callable[[View, Table, Floats, Floats], None]
+"""`tell(view, traits, said, middle)`: write down in the view what policies are told of the work of each job; `said` is
+what its submitter says (0: nothing), `middle` the median of its work as predicted."""
+
+
 Remind = Callable[[View, Sequence[str], Sequence[tuple[str, str]], float], None]
 """`remind(view, users, groups, time_s)`: write down in the view what users had and how long past jobs of a user and
 name were, for policies that look at it."""
@@ -158,189 +146,11 @@ class Scene:
         node = self.plan.cluster.nodes[int(site.node)].name
         if gpus == 0:
             return Part(node, CPU_ONLY, 0)
-        first = self.first_on_node(s)
-        numbers = tuple(first + g for g in range(int(site.gpus)) if mask >> g & 1)
+        numbers = gpu_numbers(self.plan, s, mask)
         return Part(node, self.plan.models[int(site.model)], len(numbers), numbers if self.exact[s] else ())
 
-    def first_on_node(self, s: int) -> int:
-        """The number that a site's first GPU has on its node."""
-        site = self.plan.sites[s]
-        return int(site.first_gpu - self.plan.sites[self.plan.nodes[int(site.node)].first_site].first_gpu)
 
-
-# ---- putting jobs where they stand -------------------------------------------------------------------------------
-
-
-@compiled
-def hold_share(view: View, j: int, s: int, mask: int) -> int:
-    """Hold a share of the GPU that the mask names, or of the one that the rules would take; 0 if no GPU has it."""
-    job = view.jobs[j]
-    site = view.sites[s]
-    chosen = NOBODY
-    for g in range(site.gpus):
-        if mask >> g & 1 and view.gpus[site.first_gpu + g].free_share >= job.share:
-            chosen = g
-    if chosen == NOBODY:
-        chosen = shared_gpu(view, j, s)
-    for g in range(site.gpus):
-        if chosen == NOBODY and site.free_mask >> g & 1:
-            chosen = g
-    if chosen == NOBODY:
-        return 0
-    if site.free_mask >> chosen & 1:
-        site.free_mask &= ~(1 << chosen)
-        add_free(view, s, -1)
-    gpu = view.gpus[site.first_gpu + chosen]
-    gpu.free_share -= job.share
-    gpu.free_memory -= job.gpu_memory
-    site.free_share -= job.share
-    site.open_share = largest_open_share(view, s)
-    return 1 << chosen
-
-
-@compiled
-def hold_gpus(view: View, s: int, mask: int, count: int) -> int:
-    """Hold these GPUs as far as they are free, and others in their place; those that were there to hold."""
-    site = view.sites[s]
-    taken = mask & site.free_mask
-    missing = count - count_bits(taken)
-    for g in range(site.gpus):
-        if missing > 0 and (site.free_mask & ~taken) >> g & 1:
-            taken |= 1 << g
-            missing -= 1
-    for g in range(site.gpus):
-        if taken >> g & 1:
-            view.gpus[site.first_gpu + g].free_share = 0
-    held = count_bits(taken)
-    site.free_mask &= ~taken
-    site.free_share -= held * WHOLE_GPU
-    add_free(view, s, -held)
-    return taken
-
-
-@compiled_alone
-def stand(view: View, rows: Ints, firsts: Ints, sites: Ints, masks: Masks, counts: Ints, masked: bool) -> None:
-    """Let jobs hold their parts: those whose GPUs are all named if `masked`, else the others.
-
-    The parts of row r are those from firsts[r] to the one before firsts[r + 1]. They are taken as `rules.release` gives
-    them back. A job on a share of a GPU that nobody has is left out: its run keeps no site.
-    """
-    clock = view.clock[0]
-    for r in range(len(rows)):
-        named = True
-        for i in range(firsts[r], firsts[r + 1]):
-            named = named and (counts[i] == 0 or masks[i] != 0)
-        if named != masked:
-            continue
-        j = rows[r]
-        job = view.jobs[j]
-        run = view.runs[j]
-        alone = firsts[r + 1] - firsts[r] == 1 and view.width[job.kind, view.sites[sites[firsts[r]]].form] == 1
-        tail = NOBODY
-        for i in range(firsts[r], firsts[r + 1]):
-            s = sites[i]
-            node = view.nodes[view.sites[s].node]
-            mask = np.int64(0)
-            if job.share < WHOLE_GPU:
-                mask = np.int64(hold_share(view, j, s, masks[i]))
-                if mask == 0:
-                    continue
-            elif counts[i] > 0:
-                mask = np.int64(hold_gpus(view, s, masks[i], counts[i]))
-            if alone or job.gpus == 0:
-                node.free_cpus -= job.cpus
-                node.free_memory -= job.memory
-            else:
-                held = count_bits(mask)  # type: ignore[arg-type]
-                node.free_cpus -= portion(job.cpus, held, job.gpus)
-                node.free_memory -= portion(job.memory, held, job.gpus)
-            node.jobs += 1
-            if run.site == NOBODY:
-                run.site = s
-                run.mask = mask
-            elif clock.free_part != NOBODY:
-                p = clock.free_part
-                clock.free_part = view.parts[p].next
-                view.parts[p].site = s
-                view.parts[p].mask = mask
-                view.parts[p].next = NOBODY
-                if tail == NOBODY:
-                    run.parts = p
-                else:
-                    view.parts[tail].next = p
-                tail = p
-            refresh(view, view.sites[s].node)
-        if run.site != NOBODY:
-            run.state = RUNNING
-            view.running[clock.running] = j
-            clock.running += 1
-
-
-@compiled_alone
-def close_nodes(view: View, nodes: Ints) -> None:
-    """Let nodes take no more jobs; what runs there goes on."""
-    for n in nodes:
-        view.nodes[n].up = 0
-        refresh(view, n)
-
-
-@compiled_alone
-def open_nodes(view: View, nodes: Ints) -> None:
-    """Let nodes take jobs again."""
-    for n in nodes:
-        view.nodes[n].up = 1
-        note_release(view, n)
-        refresh(view, n)
-
-
-# ---- copies to decide and to play forward on ---------------------------------------------------------------------
-
-
-def copied(view: View) -> View:
-    """A view that may be changed; what no run ever changes is shared."""
-    changing = (
-        "runs", "sites", "nodes", "gpus", "forms", "pools", "parts", "users", "groups", "open", "clock", "queue",
-        "running", "released", "tried", "idle", "spare", "home", "mix",
-    )  # fmt: skip
-    return view._replace(**{name: getattr(view, name).copy() for name in changing})
-
-
-def truth_of(view: View, work: Floats, preemptive: bool, events: int) -> Truth:
-    """What will come true in this view: its running jobs end when they have done this work."""
-    count = len(view.jobs)
-    truth = Truth(
-        work=work,
-        live=records(LIVE, count + 1),
-        heap=np.zeros(count + 1, np.int32),
-        factor=np.ones(max(1, len(view.gpus))),
-        disturbances=records(DISTURBANCE, 0),
-        events=records(EVENT, events),
-        progress=records(PROGRESS, 1),
-    )
-    progress = truth.progress[0]
-    progress.free_slot = NOBODY
-    progress.asked_when_none_waits = preemptive
-    progress.deciding = 1
-    set_ends(view, truth)
-    return truth
-
-
-@compiled_alone
-def set_ends(view: View, truth: Truth) -> None:
-    """Know when each running job ends."""
-    progress = truth.progress[0]
-    for i in range(view.clock[0].running):
-        j = view.running[i]
-        view.runs[j].slot = i
-        live = truth.live[i]
-        live.job = j
-        live.place = i
-        set_end(view, truth, j)
-        truth.heap[i] = i
-        live.heap = i
-        progress.ending += 1
-        rise(truth, i)
-    progress.slots = view.clock[0].running
+# ---- playing forward ---------------------------------------------------------------------------------------------
 
 
 @compiled_alone
@@ -374,11 +184,11 @@ class Scenes:
         self._speed = speed
         self._restart_s = restart_s
         self._lock = Lock()
+        self._epoch_s = FOREVER  # of the first scene; it never moves on, so that times mean the same in every turn
         self._forget()
         self._plan: Plan | None = None
         self._planned: tuple[Cluster, Corrections] | None = None
-        self._site_of: dict[tuple[str, str], int] = {}
-        self._first_of: dict[tuple[str, str], int] = {}
+        self._places: Places | None = None
 
     def _forget(self) -> None:
         """Begin anew with the rows of jobs."""
@@ -397,13 +207,14 @@ class Scenes:
         carried: Mapping[str, Carried] | None = None,
         coming: bool = False,
         remind: Remind | None = None,
+        tell: Tell | None = None,
     ) -> Scene:
         """The tables of a snapshot. `submitted` has first submissions where they are known better than the back end.
 
         With `coming`, jobs that are submitted after the snapshot come then; else they count as submitted now.
         """
         with self._lock:
-            scene = self._scene(snapshot, predict, submitted or {}, corrections, carried or {}, coming)
+            scene = self._scene(snapshot, predict, submitted or {}, corrections, carried or {}, coming, tell)
             if remind is not None:
                 remind(scene.view, self._names.users.things, self._names.groups.things, snapshot.time_s)
             return scene
@@ -416,6 +227,7 @@ class Scenes:
         corrections: Corrections,
         carried: Mapping[str, Carried],
         coming: bool,
+        tell: Tell | None,
     ) -> Scene:
         plan = self._plan_of(snapshot.cluster, corrections)
         notes = list(snapshot.notes)
@@ -430,7 +242,7 @@ class Scenes:
         order = np.argsort(given, kind="stable")
         live = [live[i] for i in order]
         given = given[order]
-        epoch_s = float(min(given[0], snapshot.time_s)) if len(live) else snapshot.time_s
+        epoch_s = self._epoch_s = min(self._epoch_s, snapshot.time_s, *given[:1].tolist())
         rows = rows[order]
         table = cast(Table, self._table[rows].view(np.recarray))
         table.submit = given - epoch_s
@@ -443,8 +255,11 @@ class Scenes:
         units = np.where(table.gpus > 0, table.gpus * (table.share / WHOLE_GPU), 1.0)
         scale = np.maximum(1.0, np.round(np.maximum(view.fastest[table.demand], 0.0) / units, 1))
         predicted = predict(traits, table, scale)
+        said = table.estimate.copy()
         table.estimate = predicted[:, 1]
         view, exact = self._place(snapshot, plan, view, live, carried, epoch_s, notes)
+        if tell is not None:
+            tell(view, traits, said, predicted[:, 1])
         self._queue(view, live, given, snapshot.time_s)
         names = {node.name: n for n, node in enumerate(plan.cluster.nodes)}
         down = np.array([names[name] for name in snapshot.down if name in names], np.int32)
@@ -464,13 +279,7 @@ class Scenes:
                 self._planned = (cluster, corrections)
                 return self._plan
         plan = plan_cluster(cluster, corrections.by_node(cluster))
-        self._site_of, self._first_of = {}, {}
-        for s, site in enumerate(plan.sites):
-            node = plan.nodes[site.node]
-            key = (cluster.nodes[site.node].name, plan.models[site.model])
-            self._site_of.setdefault(key, s)
-            self._site_of.setdefault((key[0], CPU_ONLY), s)
-            self._first_of.setdefault(key, int(site.first_gpu - plan.sites[node.first_site].first_gpu))
+        self._places = Places(plan)
         if known is None or known[0].models != cluster.models:
             self._forget()  # allowed models are called as this cluster calls them
         self._plan, self._planned = plan, (cluster, corrections)
@@ -528,7 +337,8 @@ class Scenes:
         firsts, masks, counts = [0], list[int](), list[int]()
         sites: list[int] = []
         now = float(view.clock[0].now)
-        runs, gpus_at = view.runs.view(np.ndarray), plan.sites["gpus"].tolist()
+        runs, places = view.runs.view(np.ndarray), self._places
+        assert places is not None
         since, began, begun = runs["since"], runs["started"], runs["starts"]
         for j, job in enumerate(live):
             if carry := carried.get(job.id):
@@ -541,15 +351,11 @@ class Scenes:
                 continue
             before = len(sites)
             for part in job.parts:
-                s = self._site_of.get((part.node, part.model))
+                s = places.site_of(part)
                 if s is None:
                     notes.append(f"job {job.id} stands on {part.node} ({part.model}), which the cluster does not have")
                     continue
-                first = self._first_of.get((part.node, part.model), 0)
-                mask = 0
-                for number in part.indices:
-                    if 0 <= number - first < gpus_at[s]:
-                        mask |= 1 << (number - first)
+                mask = places.mask_of(part, s)
                 if part.count and not mask:
                     exact[s] = False
                 sites.append(s)
@@ -569,11 +375,9 @@ class Scenes:
         placed = np.array(rows, np.int32)
         at = np.array(sites, np.int32)
         view = able_there(view, placed, at[np.array(firsts[:-1])])
-        places = (
-            placed, np.array(firsts, np.int32), at, np.array(masks, np.int64), np.array(counts, np.int32),
-        )  # fmt: skip
-        stand(view, *places, True)
-        stand(view, *places, False)
+        parts = (placed, np.array(firsts, np.int32), at, np.array(masks, np.int64), np.array(counts, np.int32))
+        stand(view, *parts, True)
+        stand(view, *parts, False)
         for j in placed[view.runs.site[placed] == NOBODY]:
             notes.append(f"job {live[j].id} holds a share of a GPU that others hold already")
         return view, exact
@@ -594,8 +398,7 @@ def by_node(job: LiveJob) -> Iterator[LiveJob]:
     if job.job.gpus or len(job.parts) < 2 or job.state not in PLACES:
         yield job
         return
-    share = 1.0 / len(job.parts)
-    each = replace(job.job, cpus=job.job.cpus * share, memory_gb=job.job.memory_gb * share)
+    each = on_each_node(job.job, len(job.parts))
     for number, part in enumerate(job.parts):
         yield replace(job, id=f"{job.id}@{part.node}" if number else job.id, job=each, parts=(part,))
 
@@ -622,13 +425,11 @@ def able_there(view: View, placed: Ints, at: Ints) -> View:
 
 
 def corrected(speed: SpeedOf, corrections: Corrections) -> SpeedOf:
-    """Speeds as they were measured to be; a family that the catalogue does not know runs alike everywhere."""
+    """Speeds as they were measured; a family that is not in the catalogue has the same speed on every model."""
+    expected = for_every_family(speed)
 
     def speed_here(family: str, at: Placing) -> Speed:
-        try:
-            found = speed(family, at)
-        except CatalogueError:
-            found = speed(UNKNOWN_FAMILY, at)
+        found = expected(family, at)
         factor = corrections.of(family, at.model.name) if at.model is not None else 1.0
         return found if factor == 1.0 else Speed(found.value * factor, found.source, found.detail)
 

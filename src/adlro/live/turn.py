@@ -23,7 +23,8 @@ from adlro.live.compared import Outcome, Window
 from adlro.live.drift import Watch, in_words
 from adlro.live.explain import Explaining, Judge, Standing, short_reason, why, why_started
 from adlro.live.foresee import Foresight, changed_snapshot
-from adlro.live.guard import Chosen, Decided, Guarded, Limits
+from adlro.live.guard import Chosen, Decided, Guarded
+from adlro.live.limits import GuardTable, Limits
 from adlro.live.predicting import Measured, Runtimes, measured, pace
 from adlro.live.scene import Carried, Corrections, Scene, Scenes
 from adlro.live.service import (
@@ -38,6 +39,7 @@ from adlro.live.service import (
     WhatIf,
     Why,
 )
+from adlro.live.session import Session
 from adlro.live.setbacks import Setbacks
 from adlro.normalise.pack import why_refused
 
@@ -53,32 +55,19 @@ SELDOM: Final = 9.0
 WARM: Final[dict[int, Policy]] = {}
 """Policies that have been asked once in this process; each is kept, so that its number stays its own."""
 
+SESSION: Final = "policy_session"
+"""Under which name the memory keeps what the policy remembers."""
+
 MOST_NAMED: Final = 5
 """Jobs that one alarm names."""
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """How the orchestrator works. All times are seconds."""
+class Settings(Limits):
+    """How the orchestrator works: the limits of the guard, and the rest. All times are seconds."""
 
-    decide_s: float = 0.3
-    """Time for the decisions of one turn; the next turn goes on where time was over."""
-    decision_s: float = 0.5
-    """Time that one decision may take; a policy that is slower is replaced by the fallback."""
-    stale_s: float = 120.0
-    """A snapshot whose time has not moved for so long is stale: the fallback decides."""
-    max_wait_s: float = 7 * 86400.0
-    """No job waits longer than this: nodes are kept for it. 0: no bound."""
-    guarded_s: float = 600.0
-    """How long the fallback decides after the guard stepped in."""
-    window_s: float = 6 * 3600.0
-    """The window over which the policy is held against the fallback."""
-    worse_by: float = 0.1
-    """The policy may be predicted worse than the fallback by this share before the guard steps in."""
     compare_s: float = 60.0
     """How often they are held against each other."""
-    least_run_s: float = 300.0
-    """A job that has started is not stopped before it ran so long."""
     restart_s: float = 30.0
     """What a restart costs a job, as policies believe."""
     history: int = 10_000
@@ -137,12 +126,9 @@ class Orchestrator:
         self._scenes = Scenes(restart_s=settings.restart_s)
         self._runtimes, self._watch = Runtimes(), Watch()
         self._foresight, self._asked = Foresight(), Foresight(seed=1)
-        self._window = Window(settings.window_s)
-        limits = Limits(
-            settings.decide_s, settings.decision_s, settings.guarded_s, settings.max_wait_s, settings.least_run_s
-        )
+        self._window = Window(settings.guard.window_s)
         self._named = policy
-        self._guarded = Guarded(find_policy(policy), find_policy(fallback), limits, monotonic)
+        self._guarded = Guarded(find_policy(policy), find_policy(fallback), settings, monotonic)
         self._fallback = fallback
         self._judge = Judge(policy)
         self._next: tuple[str, Policy, Judge] | None = None
@@ -176,6 +162,8 @@ class Orchestrator:
         self._by_job: dict[str, Decision] = {}
         self._by_id: tuple[Snapshot | None, Mapping[str, LiveJob]] = None, {}  # of the snapshot that was asked about
         self._foreseen_until = -np.inf
+        self._session_text: str | None = None  # what the policy remembers, as it was last written down
+        self._wake_s = np.inf
 
     # ---- what others ask -------------------------------------------------------------------------------------------
 
@@ -210,12 +198,12 @@ class Orchestrator:
         corrections = self._watch.corrections
         with self._lock:
             submitted, carried = dict(self._submitted), dict(self._carried)
-        predict, scenes = self._runtimes.predict, self._asked_scenes
+        predict, tell, scenes = self._runtimes.predict, self._runtimes.tell, self._asked_scenes
         with self._asking:
-            before = scenes.scene(snapshot, predict, submitted, corrections, carried)
+            before = scenes.scene(snapshot, predict, submitted, corrections, carried, tell=tell)
             if changed.cluster is not snapshot.cluster:
                 scenes = Scenes(restart_s=self._settings.restart_s)
-            after = scenes.scene(changed, predict, submitted, corrections, carried)
+            after = scenes.scene(changed, predict, submitted, corrections, carried, tell=tell)
             return self._asked.what_if(before, after, policy, other, new, self._settings.what_if_s)
 
     def use_policy(self, name: str) -> None:
@@ -227,6 +215,11 @@ class Orchestrator:
         except AdlroError as error:
             raise CatalogueError(str(error)) from error
         self._next = (name, *found)
+
+    @property
+    def wake_s(self) -> float:
+        """When the policy wants to be asked again if nothing changes, by the cluster's clock; inf: it named no time."""
+        return self._wake_s
 
     def lead(self, is_leader: bool) -> None:
         """Say whether this daemon is the one that decides, for the state."""
@@ -257,8 +250,9 @@ class Orchestrator:
         self._carry(snapshot)
         remind = self._runtimes.past.remind if self._looks_back() else None
         scene = self._scenes.scene(
-            snapshot, self._runtimes.predict, submitted, self._watch.corrections, self._carried, remind=remind
-        )
+            snapshot, self._runtimes.predict, submitted, self._watch.corrections, self._carried, remind=remind,
+            tell=self._runtimes.tell,
+        )  # fmt: skip
         for text in scene.notes[len(snapshot.notes) :][:MOST_NAMED]:
             self._tell_once(heard, now_s, "left-out", text)
         decided = self._decide(scene, unfit, heard)
@@ -342,8 +336,11 @@ class Orchestrator:
                 heard, snapshot.time_s, "clock", f"the cluster's clock went back by {moved[0] - snapshot.time_s:.0f} s."
             )
             self._moved = (snapshot.time_s, now)
-        elif now - moved[1] > self._settings.stale_s:
-            return "stale", f"the snapshot is {now - moved[1]:.0f} s old; {self._settings.stale_s:g} s are allowed."
+        elif now - moved[1] > self._settings.guard.stale_s:
+            return (
+                "stale",
+                f"the snapshot is {now - moved[1]:.0f} s old; {self._settings.guard.stale_s:g} s are allowed.",
+            )
         if self._telemetry is not None and self._telemetry() is None:
             return "telemetry", "telemetry is gone."
         return None
@@ -444,7 +441,8 @@ class Orchestrator:
             if before is None or before.state not in PLACES or before.started_s is None:
                 continue
             ran = max(0.0, snapshot.time_s - before.started_s)
-            worked = ran * pace(before.job, before.parts, snapshot.cluster, self._watch.corrections)
+            lost = self._settings.restart_s if before.starts > 1 else 0.0
+            worked = max(0.0, ran - lost) * pace(before.job, before.parts, snapshot.cluster, self._watch.corrections)
             known = self._carried.get(job.id, Carried())
             step = job.job.checkpoint
             if job.id in self._stopped or step == 0.0:
@@ -548,8 +546,11 @@ class Orchestrator:
         queued = frozenset(j for j in held if scene.view.runs.state[j] == QUEUED)
         explain = self._explain = Explaining(scene, self._judge, self._settings.explained)
         check = self._judge.check if self._judge.has_network else lambda view: ""
-        decided = self._guarded.decide(scene, queued, self._backend.can_stop, unfit, explain, check, seed=self._number)
         time_s = scene.snapshot.time_s
+        session = self._session(time_s, heard)
+        decided = self._guarded.decide(scene, queued, self._backend.can_stop, unfit, explain, check)
+        self._wake_s = decided.until_s
+        self._keep_session(session, time_s, heard)
         if decided.tripped is not None:
             self._tell(heard, time_s, decided.tripped[0], f"{decided.tripped[1]} {self._fallback} decides.")
         if decided.is_back:
@@ -561,6 +562,24 @@ class Orchestrator:
                 nodes = ", ".join(decided.kept.nodes[id])
                 self._tell(heard, time_s, "kept", f"job {id} has waited long: {nodes} is kept for it.", id)
         return decided
+
+    def _session(self, time_s: float, heard: Heard) -> Session:
+        """The session of the policy; in the first turn it goes on where an earlier life of the daemon ended."""
+        session = self._guarded.session_of(self._guarded.policy)
+        if self._session_text is None:
+            self._session_text = self._write(heard, time_s, lambda: self._memory.get(SESSION), None) or ""
+            if self._session_text:
+                session.resume(self._session_text)
+        return session
+
+    def _keep_session(self, session: Session, time_s: float, heard: Heard) -> None:
+        """Write down what the policy remembers, if that has changed; tell what it has lost."""
+        if session.lost:
+            self._tell(heard, time_s, "session", f"{self._named} begins anew: {session.lost}.")
+            session.lost = ""
+        if (text := session.as_text()) != self._session_text:
+            self._session_text = text
+            self._write(heard, time_s, lambda: self._memory.put(SESSION, text), None)
 
     def _going_back(self, scene: Scene, heard: Heard) -> Sequence[str]:
         """The jobs of this scene that are not ours any more; those that no node could ever take are given back."""
@@ -683,7 +702,7 @@ class Orchestrator:
         self._outcome = found
         if found is None or found.policy_s is None or found.fallback_s is None:
             return
-        if found.policy_s > (1.0 + self._settings.worse_by) * found.fallback_s and self._guarded.reason is None:
+        if found.policy_s > (1.0 + self._settings.guard.worse_by) * found.fallback_s and self._guarded.reason is None:
             words = (
                 f"the last {found.jobs} jobs would spend {found.policy_s:.0f} s in the system with {self._named}, "
                 f"{found.fallback_s:.0f} s with {self._fallback}."
@@ -870,6 +889,6 @@ def warm_up(policy: Policy, judge: Judge) -> None:
         for number in (1, 2, 8)
     )
     scene = Scenes().scene(Snapshot(0.0, cluster, jobs), as_said)
-    patient = Limits(turn_s=60.0, decision_s=120.0, max_wait_s=1.0)
+    patient = Limits(decide_s=60.0, decision_s=120.0, guard=GuardTable(max_wait_s=1.0))
     guarded = Guarded(policy, policy, patient)
     guarded.decide(scene, explain=Explaining(scene, judge, 8), check=judge.check)

@@ -12,7 +12,10 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from adlro.core.errors import UsageError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,6 +69,18 @@ class Figure:
     caption: str
     alt: str  # what somebody should know who cannot see it
     draw: Callable[[int], "Canvas"]
+
+    def save(self, file: str | Path, width: int = WIDE) -> Path:
+        """Write the figure to a file that ends in .svg or .png."""
+        path = Path(file)
+        if path.suffix not in (".svg", ".png"):
+            raise UsageError(f"cannot write the figure '{self.name}' to '{path}'; expected a name in .svg or .png.")
+        path.write_bytes(rendered(self, width, path.suffix[1:]))
+        return path
+
+    def _repr_png_(self) -> bytes:
+        """What a notebook shows."""
+        return png(self, WIDE)
 
 
 # ---- drawing to files --------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import importlib.util
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 from pydantic import Field
@@ -12,7 +12,6 @@ from pydantic import Field
 from adlro.core.errors import UsageError
 from adlro.core.tables import Floats, Jobs, Table, records
 from adlro.core.toml import Schema, nearest, parse_toml
-from adlro.measure.drawing import CHOSEN, FAMILIES, Figure, canvas_of, few_ticks, heading, key, panel
 from adlro.predict.baselines import LastTwo, LightGbm, Limit, RunningMedian
 from adlro.predict.encoder import unbinding_accuracy
 from adlro.predict.following import (
@@ -30,9 +29,6 @@ from adlro.predict.following import (
 )
 from adlro.predict.habits import Habits
 from adlro.predict.memory import Memory
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
 DEFAULT: Final = "habits"
 LIKE: Final = 5
@@ -235,32 +231,6 @@ def liked(history: Jobs, past: Table, ran: Floats, number: int, similarity: floa
 def unbinding_table() -> dict[int, list[tuple[int, float]]]:
     """By dimensions: how many pairs were bundled, and the share of fillers that came back right."""
     return {size: [(bundled, unbinding_accuracy(bundled, size)) for bundled in BUNDLED] for size in DIMENSIONS}
-
-
-def unbinding_figure(table: dict[int, list[tuple[int, float]]]) -> Figure:
-    """The accuracy of unbinding against the number of bundled pairs."""
-    title = "How many pairs can one hypervector hold?"
-    colours = (FAMILIES[0], CHOSEN, FAMILIES[1])
-
-    def draw(width: int) -> "Canvas":
-        canvas = canvas_of(width, 360)
-        axes = panel(canvas, 60, 66, width - 90, 220)
-        for points, colour in zip(table.values(), colours, strict=True):
-            axes.plot([x for x, _ in points], [100 * y for _, y in points], color=colour, marker="o", markersize=4)
-        axes.set_xscale("log", base=2)
-        marks = [bundled for bundled in BUNDLED if bundled & (bundled - 1) == 0]
-        axes.set_xticks(marks, [str(mark) for mark in marks])
-        axes.set_xlabel("pairs of role and filler in one vector")
-        axes.set_ylim(0, 105)
-        few_ticks(axes, y=5)
-        heading(axes, "Fillers found again, of 64 known ones (%)")
-        key(canvas, [(f"{size:,} entries", colour) for size, colour in zip(table, colours, strict=True)], 60, 26, width)
-        return canvas
-
-    full = ", ".join(
-        f"{size:,} entries: {max((x for x, y in points if y >= 0.99), default=0)}" for size, points in table.items()
-    )
-    return Figure("unbinding", title, f"Pairs that come back with 99 %: {full}.", full, draw)
 
 
 def as_json(found: dict[str, dict[str, float | None]], name: str, jobs: int) -> dict[str, Any]:

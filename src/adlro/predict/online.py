@@ -14,8 +14,8 @@ from typing import Final, NamedTuple, final
 import numpy as np
 from numba import types
 
-from adlro.core.compiled import compiled, compiled_with
-from adlro.core.engine import DECIDE, LOG_FULL, TRUTH_TYPE, Truth, advance, apply, log_is_full
+from adlro.core.compiled import compiled, compiled_alone, compiled_with
+from adlro.core.engine import TRUTH_TYPE, Truth, drive
 from adlro.core.policy import CHOOSE_TYPE, FLOATS, FLOATS_2D, VIEW_TYPE, Choose, table_type
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import in_queue
@@ -71,18 +71,53 @@ def units_of(view: View, j: int) -> float:
 
 
 @compiled
+def blended(mean_s: float, middle: float, limit_s: float) -> float:
+    """Seconds that policies are told of a job that has not run: the only place that weighs what is known of it.
+
+    The geometric mean of the expected runtime, the median by habits (its logarithm) and the limit; 0: there is none.
+    """
+    mean = math.log(mean_s)
+    told = (1.0 - MEDIAN) * mean + MEDIAN * middle
+    if limit_s > 0.0:
+        told += LIMIT * (math.log(limit_s) - mean)
+    return max(math.exp(told), SHORTEST_S)
+
+
+@compiled
 def welcome(view: View, online: Online, j: int) -> None:
     """Guess how long a job will run that has not run yet, and tell."""
     job = online.traits[j]
     habits.guess(online.state, online.told, online.scratch, j, job)
-    mean = math.log(expected.expect(online.means, job, view.clock[0].now))
-    told = (1.0 - MEDIAN) * mean + MEDIAN * online.told.middle[j]
+    mean_s = expected.expect(online.means, job, view.clock[0].now)
     limit = max(job.limit, SHORTEST_S) if job.limit < NO_LIMIT else online.longest[0]
-    if limit > 0.0:
-        online.longest[0] = max(online.longest[0], limit)
-        told += LIMIT * (math.log(limit) - mean)
-    online.said[j] = max(math.exp(told), SHORTEST_S)
+    online.longest[0] = max(online.longest[0], limit)
+    online.said[j] = blended(mean_s, online.told.middle[j], limit)
     view.jobs[j].estimate = online.said[j] * units_of(view, j)
+
+
+@compiled_alone
+def tell_live(
+    means: expected.State, traits: Table, middle: Floats, longest: Floats, now: float, seconds: Floats
+) -> None:
+    """As `welcome`, for jobs of a live cluster: seconds of work of each, from the logarithm of its median by habits."""
+    for j in range(len(traits)):
+        limit = max(traits[j].limit, SHORTEST_S) if traits[j].limit < NO_LIMIT else longest[0]
+        longest[0] = max(longest[0], limit)
+        seconds[j] = blended(expected.expect(means, traits[j], now), middle[j], limit)
+
+
+@compiled_alone
+def learn_live(means: expected.State, traits: Table, seconds: Floats) -> None:
+    """Learn how long jobs of a live cluster ran that have ended, in this order."""
+    for j in range(len(traits)):
+        expected.learn(means, traits[j], seconds[j])
+
+
+@compiled_alone
+def count_live(means: expected.State, traits: Table, speeds: Floats, moments: Floats) -> None:
+    """Count the time of jobs that run on a live cluster; with negative speeds, take it back."""
+    for j in range(len(traits)):
+        expected.count(means, traits[j], speeds[j], moments[j])
 
 
 @compiled
@@ -188,24 +223,7 @@ ONLINE_TYPE = types.NamedTuple(
 @compiled_with(types.int64(VIEW_TYPE, TRUTH_TYPE, CHOOSE_TYPE, ONLINE_TYPE))
 def play(view: View, truth: Truth, choose: Choose, online: Online) -> int:
     """As engine.play, with a look before the first choice at each moment."""
-    clock = view.clock[0]
-    progress = truth.progress[0]
-    while True:
-        status = advance(view, truth)
-        if status != DECIDE:
-            return status
-        if log_is_full(view, truth):
-            return LOG_FULL
-        if progress.choices == 0:
-            look(view, truth, online)
-        while not log_is_full(view, truth):
-            if not apply(view, truth, choose(view)):
-                break
-            if clock.queued == 0 and progress.asked_when_none_waits == 0:
-                progress.deciding = 0
-                break
-        if progress.deciding != 0:
-            return LOG_FULL
+    return drive(view, truth, choose, look, online)
 
 
 @compiled_with(types.void(VIEW_TYPE, TRUTH_TYPE, ONLINE_TYPE))

@@ -4,9 +4,11 @@ from dataclasses import replace
 from typing import Final
 
 from adlro.backends.shadow.record import Record
+from adlro.core.copying import copied
 from adlro.core.ports import JobState, LiveJob, Part
 from adlro.decide.catalogue import find_policy
-from adlro.experiment import draw, load_scenario, play_out, unused
+from adlro.experiment.instance import draw, play_out
+from adlro.experiment.scenario import load_scenario
 from adlro.measure.events import stretches
 from adlro.normalise.pack import unpack_job
 
@@ -18,7 +20,7 @@ def watched(
 ) -> Record:
     """What is seen of `paper16` under a policy, from one share of the time to another."""
     instance = draw(load_scenario("paper16", "paper", jobs=jobs, load=load), seed)
-    run = play_out(instance, unused(instance.view), find_policy(policy))
+    run = play_out(instance, copied(instance.view), find_policy(policy))
     held: dict[int, list[Part]] = {}
     times: dict[int, tuple[float, float]] = {}
     for row in stretches(run):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.strategies import gpu_model
 
 from adlro.backends.shadow.dry_run import DOWN, GONE, LEFT, LOOKED, OVER, TAKEN, Note, Shadow, Write
 from adlro.core.errors import BackendError
@@ -14,7 +15,11 @@ from adlro.core.records import Cluster, Gpus, Job, Link, Node
 
 PCIE = Link("pcie", 32.0)
 CLUSTER = Cluster(
-    "two", "", (Node("a", 8, 64, (Gpus("v100", 2),), PCIE), Node("b", 8, 64, (Gpus("t4", 2),), PCIE)), PCIE, {}
+    "two",
+    "",
+    (Node("a", 8, 64, (Gpus("v100", 2),), PCIE), Node("b", 8, 64, (Gpus("t4", 2),), PCIE)),
+    PCIE,
+    {"v100": gpu_model("v100"), "t4": gpu_model("t4")},
 )
 ON_A = (Part("a", "v100", 2),)
 ON_B = (Part("b", "t4", 2),)
@@ -260,3 +265,24 @@ def test_an_error_of_the_cluster_is_passed_on_and_forgets_nothing() -> None:
 def test_a_record_that_cannot_be_written_is_told_in_the_snapshot() -> None:
     shadow = Shadow(Site([waits("1")]), lambda notes: "No space left on device")
     assert shadow.read().notes == ("shadow record: No space left on device",)
+
+
+def test_a_whole_gpu_is_not_found_on_two_halves() -> None:
+    halves = [runs(shares(f"half {at}"), (Part("a", "v100", 1, (at,)),)) for at in (0, 1)]
+    shadow, _ = watch([waits("1", gpus=1), *halves])
+    shadow.read()
+    (answer,) = shadow.act([Order("1", "d1", (Part("a", "v100", 1),))])
+    assert (answer.done, answer.said) == (False, "shadow: there is no room for it there")
+
+
+def test_a_job_is_not_placed_on_a_gpu_with_too_little_memory() -> None:
+    job = waits("1")
+    large = replace(job, job=replace(job.job, gpu_memory_gb=40.0))
+    shadow, _ = watch([large])
+    shadow.read()
+    assert not shadow.act([Order("1", "d1", ON_A)])[0].done
+
+
+def shares(id: str) -> LiveJob:
+    """A job on half a GPU."""
+    return LiveJob(id, Job("uniform", 0.0, 0.0, 1, 500), JobState.WAITING, managed=False)

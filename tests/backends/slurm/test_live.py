@@ -49,12 +49,12 @@ from adlro.backends.slurm.parse import (
     read_reservations,
     reservations_in,
     version_in,
-    whole_numbers,
 )
 from adlro.catalogue.gpus import find_gpu
 from adlro.core.errors import BackendError, TelemetryError
 from adlro.core.ports import JobState, LiveJob, Part, Setback, Snapshot
 from adlro.core.records import GpuModel, Link
+from adlro.ingest.host_lists import whole_numbers
 from adlro.ingest.telemetry.names import model_of
 
 SAMPLES = Path(__file__).resolve().parents[4] / "shared" / "slurm" / "samples"

@@ -9,8 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from adlro.backends.slurm import backend as slurm
-from adlro.backends.slurm.backend import SlurmOptions, is_alive, naming_of, stays_silent
+from adlro.backends.slurm.backend import is_alive, naming_of, stays_silent
 from adlro.backends.slurm.jobs import sites_of
+from adlro.backends.slurm.options import SlurmOptions
 from adlro.backends.slurm.parse import SlurmNode
 from adlro.backends.slurm.setup import (
     SiteNow,
@@ -32,7 +33,7 @@ TURING = SlurmNode("turing0", 16, 64_000, (("turing", 4),), ("IDLE",), ("nvidia"
 
 def written(now: SiteNow, **options: object) -> dict[str, str]:
     """The files of `adlro slurm install` by name."""
-    wished = SlurmOptions(partitions=("canary",), **options)  # type: ignore[arg-type]
+    wished = SlurmOptions(partitions=["canary"], **options)  # type: ignore[arg-type]
     made = setup(
         wished, now, user="slurm", uid=64030, ready="http://127.0.0.1:8321/readyz", adlro="/opt/adlro/bin/adlro"
     )
@@ -103,7 +104,7 @@ def test_there_is_one_copy_of_each_unit_and_the_daemon_may_have_many_connections
 
 def test_steps_and_undo_name_every_file() -> None:
     now = site("x=1\n", "function slurm_job_submit() end\nreturn slurm.SUCCESS\n", "pbs")
-    options = SlurmOptions(partitions=("canary",))
+    options = SlurmOptions(partitions=["canary"])
     made = setup(options, now, user="slurm", uid=1, ready="x")
     text = "\n".join(steps(options, now, made))
     assert all(file.name in text for file in made)
@@ -113,7 +114,7 @@ def test_steps_and_undo_name_every_file() -> None:
 
 
 def test_the_steps_compile_as_the_daemons_account_before_it_starts_and_undo_removes_its_folders() -> None:
-    now, options = site("x=1\n"), SlurmOptions(partitions=("canary",))
+    now, options = site("x=1\n"), SlurmOptions(partitions=["canary"])
     made = setup(options, now, user="ops", uid=1, ready="x", adlro="/opt/adlro/bin/adlro")
     lines = steps(options, now, made)
     (warm,) = (n for n, line in enumerate(lines) if "/opt/adlro/bin/adlro warm --config" in line)
@@ -128,7 +129,7 @@ def test_the_steps_compile_as_the_daemons_account_before_it_starts_and_undo_remo
 def test_a_sites_own_plugin_is_touched_when_only_ours_changes() -> None:
     """The controller looks at the time of job_submit.lua, not of the files that it loads."""
     theirs = 'function slurm_job_submit() end\npcall(dofile, "/etc/slurm/adlro.lua")\nreturn slurm.SUCCESS\n'
-    options = SlurmOptions(partitions=("canary",))
+    options = SlurmOptions(partitions=["canary"])
     for text, is_touched in ((theirs, True), ("return slurm.SUCCESS\n", False), ("", False)):
         now = site("JobSubmitPlugins=lua\n", text, "lua")
         made = steps(options, now, setup(options, now, user="slurm", uid=1, ready="x"))
@@ -136,7 +137,7 @@ def test_a_sites_own_plugin_is_touched_when_only_ours_changes() -> None:
 
 
 def test_undo_takes_the_plugin_out_of_slurm_conf_before_its_file_is_gone_and_then_gives_the_queue_back() -> None:
-    options = SlurmOptions(partitions=("canary",))
+    options = SlurmOptions(partitions=["canary"])
     for conf, plugins, first in (("x=1\n", "", "patch -R"), ("JobSubmitPlugins=lua\n", "lua", "# take lua out")):
         now = site(conf, "", plugins)
         back = undo(options, now, setup(options, now, user="slurm", uid=1, ready="x"))
@@ -149,7 +150,7 @@ def test_undo_takes_the_plugin_out_of_slurm_conf_before_its_file_is_gone_and_the
 
 
 def test_a_site_that_does_not_answer_gets_a_plugin_that_holds_nothing_and_is_told_so() -> None:
-    options = SlurmOptions(partitions=("canary",))
+    options = SlurmOptions(partitions=["canary"])
     made = setup(options, SiteNow(), user="slurm", uid=None, ready="x")
     assert '["canary"] = {\n   },' in made[0].text
     assert "it leaves all jobs to Slurm" in notes_of(options, SiteNow(), made)[0]
@@ -202,7 +203,7 @@ def test_a_gpu_type_has_the_model_of_our_config(tmp_path: Path) -> None:
         (("", "t4"), SlurmNode("x", 1, 1, (("", 4),), ("IDLE",))),
         (("t4", "v100-pcie-16gb"), SlurmNode("x", 1, 1, (("t4_1", 4),), ("IDLE",))),  # ours counts first
     ):
-        sites, problems = sites_of([node], naming_of(SlurmOptions(types=(pair,))))
+        sites, problems = sites_of([node], naming_of(SlurmOptions(types=dict([pair]))))
         assert (list(sites[node.name].devices), problems) == ([pair[1]], [])
     (tmp_path / "c.toml").write_text('[slurm.types]\nturing = "t4"\n')
     assert load_config(tmp_path / "c.toml").slurm.types == {"turing": "t4"}
@@ -210,7 +211,7 @@ def test_a_gpu_type_has_the_model_of_our_config(tmp_path: Path) -> None:
 
 def test_a_model_that_does_not_exist_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"\[slurm.types\]: .*'t44'.*Did you mean 't4'"):
-        naming_of(SlurmOptions(types=(("turing", "t44"),)))
+        naming_of(SlurmOptions(types={"turing": "t44"}))
 
 
 def test_ingest_takes_types_too(tmp_path: Path) -> None:

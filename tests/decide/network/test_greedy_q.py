@@ -15,7 +15,8 @@ from adlro.decide.catalogue import find_policy
 from adlro.decide.network import greedy_q
 from adlro.decide.network.greedy_q import ROWS, TRIED, best_by_q, new_mind, q_lookahead, q_policy, rank_by_q, shipped
 from adlro.decide.network.inference import Weights
-from adlro.experiment import draw, load_scenario
+from adlro.experiment.instance import draw
+from adlro.experiment.scenario import load_scenario
 
 CHECKPOINT = Path(greedy_q.__file__).parent.parent / "checkpoints" / "adlro.safetensors"
 

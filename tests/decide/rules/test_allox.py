@@ -2,10 +2,11 @@
 
 from tests.decide.two_models import ADA, BELL, cluster_of, finishes, run, speed, starts
 
+from adlro.core.plan import plan_cluster
 from adlro.core.records import Disturbance, Job
 from adlro.decide.rules.allox import POLICIES, machines
 from adlro.decide.rules.baselines import POLICIES as BASELINES
-from adlro.normalise.pack import pack, pack_jobs, plan_cluster
+from adlro.normalise.pack import pack, pack_jobs
 
 ALLOX = POLICIES[0]
 FCFS = next(policy for policy in BASELINES if policy.name == "fcfs")

@@ -10,11 +10,12 @@ from tests.both import run_compiled
 from tests.decide.two_models import ADA, BELL, cluster_of, finishes, run, speed, starts, stops
 from tests.strategies import Scenario, scenarios
 
+from adlro.core.plan import plan_cluster
 from adlro.core.policy import Policy
 from adlro.core.records import Disturbance, Job
 from adlro.decide.rules.allox import POLICIES as ALLOX
 from adlro.decide.rules.gavel import POLICIES, ROUND_S, solve_round
-from adlro.normalise.pack import pack, pack_jobs, plan_cluster
+from adlro.normalise.pack import pack, pack_jobs
 
 BY_NAME = {policy.name: policy for policy in POLICIES}
 MAXMIN, MAXSUM, MAKESPAN = BY_NAME["gavel-maxmin"], BY_NAME["gavel-maxsum"], BY_NAME["gavel-makespan"]

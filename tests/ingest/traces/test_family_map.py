@@ -7,7 +7,7 @@ from tests.ingest.traces.samples import OWN, PHILLY, SACCT, SWF
 
 from adlro.core.errors import CatalogueError, ConfigError, TraceError, UsageError
 from adlro.core.tables import Jobs
-from adlro.experiment import read_trace
+from adlro.experiment.traces import read_trace
 from adlro.ingest.traces.tabulate import TraceOptions, TraceReport
 
 MAP = """

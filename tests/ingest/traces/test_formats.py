@@ -14,7 +14,8 @@ from tests.ingest.traces.samples import EXPECTED, GAVEL, OPENB, OWN, PHILLY, SAC
 
 from adlro.core.errors import AdlroError, TraceError, UsageError
 from adlro.core.tables import Jobs
-from adlro.experiment import load_jobs, read_trace, reference_rate
+from adlro.experiment.instance import load_jobs
+from adlro.experiment.traces import read_trace, reference_rate
 from adlro.ingest.traces.catalogue import FORMATS
 from adlro.ingest.traces.own import write_own
 from adlro.ingest.traces.tabulate import TraceOptions, TraceReport

@@ -7,9 +7,10 @@ import pytest
 
 from adlro.catalogue.clusters import load_cluster
 from adlro.catalogue.speeds import speed_of
-from adlro.experiment import read_trace
+from adlro.core.plan import plan_cluster
+from adlro.experiment.traces import read_trace
 from adlro.ingest.traces.tabulate import TraceOptions
-from adlro.normalise.pack import pack, plan_cluster
+from adlro.normalise.pack import pack
 
 TRACES = Path(__file__).resolve().parents[4] / "shared" / "traces"
 

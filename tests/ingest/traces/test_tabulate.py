@@ -9,8 +9,10 @@ from tests.ingest.traces.samples import OPENB, OWN, PHILLY, SWF
 from adlro.core.errors import TraceError, UsageError
 from adlro.core.tables import Jobs
 from adlro.decide.catalogue import find_policy
-from adlro.experiment import compare as compare_policies
-from adlro.experiment import draw, load_scenario, read_trace
+from adlro.experiment.compare import compare as compare_policies
+from adlro.experiment.instance import draw
+from adlro.experiment.scenario import load_scenario
+from adlro.experiment.traces import read_trace
 from adlro.ingest.traces import source
 from adlro.ingest.traces.cells import clock_time
 from adlro.ingest.traces.describe import describe

@@ -10,7 +10,9 @@ import pytest
 from adlro.cli.app import run
 from adlro.core.errors import UsageError
 from adlro.decide.catalogue import find_policy
-from adlro.experiment import compare, draw, load_scenario, offered_load
+from adlro.experiment.compare import compare
+from adlro.experiment.instance import draw, offered_load
+from adlro.experiment.scenario import load_scenario
 from adlro.ingest.traces.tabulate import TraceOptions
 
 JOBS = 43

@@ -13,6 +13,7 @@ from tests.reference import Options
 from tests.strategies import Scenario, scenarios
 
 from adlro.core.errors import ConfigError, PolicyError, TraceError
+from adlro.core.plan import plan_cluster
 from adlro.core.policy import Choose, Policy, starting, waiting
 from adlro.core.records import Cluster, Disturbance, Job
 from adlro.core.rules import fits, in_queue, seen
@@ -34,8 +35,8 @@ from adlro.learn.paper.envs import PaperBatch, choose_paper_by_chance, make_pape
 from adlro.learn.paper.network import NEVER, PaperNetwork, paper_network_of, paper_weights_of
 from adlro.learn.worlds.draw import World, make_world, stack
 from adlro.learn.worlds.envs import Draw
-from adlro.normalise.pack import pack, pack_jobs, plan_cluster
-from adlro.simulate.simulator import Settings, simulate
+from adlro.normalise.pack import pack, pack_jobs
+from adlro.simulation.simulator import Settings, simulate
 
 FAMILIES = ("same", "ada", "bell")
 CALM = Draw(0.6, 1.2, 10, 0.3, 0.0, 0.2, 0.0, False)

@@ -18,12 +18,12 @@ import pytest
 from adlro.core.tables import DONE, DOWN, FUTURE, JOB, NOBODY, RUN, STARTED, UP, View, records
 from adlro.decide.catalogue import find_policy
 from adlro.decide.outlook import IDLE
-from adlro.experiment import draw as draw_instance
-from adlro.experiment import load_scenario
+from adlro.experiment.instance import draw as draw_instance
+from adlro.experiment.scenario import load_scenario
 from adlro.learn.worlds.batch import BY_CHANCE, Batch, in_parts, make_batch, spare_row, start_all, step
 from adlro.learn.worlds.draw import World, make_world, random_worlds, stack
 from adlro.learn.worlds.envs import Draw, Seen
-from adlro.simulate.simulator import simulate
+from adlro.simulation.simulator import simulate
 
 ROOT = Path(__file__).resolve().parents[3]
 PLAIN = Draw(0.9, 0.9, backlog=0, burst=0.0, sigma=0.0, jitter=0.2, failures=0.0, shaped=False)

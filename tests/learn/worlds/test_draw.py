@@ -9,8 +9,8 @@ import pytest
 
 from adlro.core.errors import TraceError
 from adlro.core.tables import DOWN, REFUSED
-from adlro.experiment import draw as draw_instance
-from adlro.experiment import load_scenario
+from adlro.experiment.instance import draw as draw_instance
+from adlro.experiment.scenario import load_scenario
 from adlro.learn.worlds.batch import make_batch
 from adlro.learn.worlds.draw import Range, World, capacity_load, make_world, random_worlds, stack
 from adlro.learn.worlds.envs import Draw

@@ -22,10 +22,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from adlro.backends.room import Room, is_at
 from adlro.core.accounts import Account, Owners
 from adlro.core.errors import AccountError, BackendError
 from adlro.core.jobs import wrong_with
+from adlro.core.occupancy import Occupancy, is_at
 from adlro.core.ports import (
     ENDED,
     Answer,
@@ -138,7 +138,7 @@ class Local:
         self._offset = wall() - monotonic()
         self._boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         self._lock = threading.RLock()
-        self._room = Room(cluster)
+        self._occupancy = Occupancy(cluster)
         self._entries: dict[str, _Entry] = {}
         self._runners: set[int] = set()
         self._reads = 0
@@ -329,8 +329,8 @@ class Local:
         entry.decision, entry.is_open, entry.state = order["decision"], True, JobState.PLACED
         if _read(folder / "end.json") is None:
             try:
-                self._room.take(entry.id, entry.job, entry.parts)
-            except (KeyError, IndexError):
+                self._occupancy.take(entry.id, entry.job, entry.parts)
+            except KeyError:
                 raise BackendError(
                     f"job {entry.id} runs at {entry.parts}, which {self.cluster.name!r} does not have. Start with "
                     "the GPUs that were declared before, or end that job first."
@@ -442,7 +442,7 @@ class Local:
         """A start has ended: so has the job, or it waits again."""
         self._look_at_child(entry, self._folder(entry))
         if entry.holds:
-            self._room.release(entry.id, entry.job, entry.parts)
+            self._occupancy.release(entry.id)
         entry.is_open = entry.holds = False
         why, said = end["why"], end.get("said", "")
         entry.stopping = False
@@ -518,7 +518,7 @@ class Local:
             return Answer(order.job, False, "it is being ended")
         if entry.state is not JobState.WAITING:
             return Answer(order.job, is_at(entry.parts, order.parts), f"it is {entry.state} already")
-        parts = self._room.fit(entry.job, order.parts)
+        parts = self._occupancy.fit(entry.job, order.parts)
         if isinstance(parts, str):
             return Answer(order.job, False, parts)
         try:
@@ -533,7 +533,7 @@ class Local:
         entry.state, entry.parts, entry.decision = JobState.PLACED, parts, order.decision
         entry.reason, entry.started, entry.exit_code, entry.signal = "", None, None, None
         entry.is_open = entry.holds = True
-        self._room.take(entry.id, entry.job, parts)
+        self._occupancy.take(entry.id, entry.job, parts)
         return Answer(order.job, True)
 
     def _launch(self, entry: _Entry, decision: str, parts: tuple[Part, ...], account: Account | None) -> None:

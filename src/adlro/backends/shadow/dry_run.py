@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Final, final
 
 from adlro.core.errors import BackendError
-from adlro.core.ports import ENDED, Answer, Backend, JobState, LiveJob, Order, Part, Snapshot, Submission
-from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster
+from adlro.core.occupancy import Occupancy, alike
+from adlro.core.ports import ENDED, PLACES, Answer, Backend, JobState, LiveJob, Order, Part, Snapshot, Submission
+from adlro.core.records import Cluster, SpeedOf
 
 # What a note tells.
 CLUSTER: Final = "cluster"  # the cluster as it is from now on
@@ -32,8 +33,6 @@ OVER: Final = "over"  # the run that we had in mind would have ended
 
 FOR_ROOM: Final = frozenset(["", "none", "resources", "priority", "nodedown", "cleaning"])
 """Reasons of a job that waits for room or for its turn. With any other, nobody could start it now."""
-
-ROUNDING: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +89,7 @@ class Shadow:
         runs_for: RunsFor = for_its_limit,
         is_ours: Callable[[LiveJob], bool] = could_start,
         beat_s: float = 60.0,
+        speed: SpeedOf = alike,
     ) -> None:
         """`past` are the notes of earlier, so that a daemon that was restarted wishes nothing twice."""
         self._real = real
@@ -97,6 +97,8 @@ class Shadow:
         self._runs_for = runs_for
         self._is_ours = is_ours
         self._beat_s = beat_s
+        self._speed = speed
+        self._occupancy: Occupancy | None = None
         self._cluster: Cluster | None = None
         self._looked_s = float("-inf")
         self._stage: dict[str, str] = {}  # by job: the latest of SEEN, STARTED, ENDED_NOTE
@@ -152,17 +154,17 @@ class Shadow:
             raise BackendError("shadow: orders came before the cluster was read; read it first.")
         seen = self._latest
         jobs = {job.id: job for job in seen.jobs}
-        room = Room(seen)
+        occupancy = self._occupied(seen)
         for id, wish in self._wishes.items():
             if id in jobs:
-                room.take(jobs[id], wish.parts)
+                wished(occupancy, jobs[id], wish.parts)
         answers, notes = [], []
         for order in orders:
             job = jobs.get(order.job)
-            said = self._refusal(order, job, room)
+            said = self._refusal(order, job, occupancy)
             answers.append(Answer(order.job, not said, said or "shadow: written down, not carried out"))
             if not said and job is not None and order.job not in self._wishes:
-                room.take(job, order.parts)
+                wished(occupancy, job, order.parts)
                 notes.append(Note(WISHED, seen.time_s, job.id, job, order.decision, order.parts))
                 self._learn(notes[-1])
                 self._fresh[job.id] = self._wishes[job.id]
@@ -204,7 +206,7 @@ class Shadow:
             return replace(job, managed=False, reason=f"shadow: its run would be over; {job.reason}".rstrip("; "))
         return replace(job, managed=self._is_ours(job))
 
-    def _refusal(self, order: Order, job: LiveJob | None, room: "Room") -> str:
+    def _refusal(self, order: Order, job: LiveJob | None, occupancy: Occupancy) -> str:
         """Why an order could not have been carried out; nothing if it could."""
         if not order.is_start:
             return "shadow: no job is stopped"
@@ -212,7 +214,7 @@ class Shadow:
             return "shadow: it does not wait any more"
         if order.job in self._wishes:
             return ""
-        return "" if room.has(job, order.parts) else "shadow: there is no room for it there"
+        return "" if is_open(occupancy, job, order.parts) else "shadow: there is no room for it there"
 
     # ---- what is written down -------------------------------------------------------------------------------------
 
@@ -237,13 +239,26 @@ class Shadow:
             if self._stage[id] != ENDED_NOTE:
                 tell(Note(GONE, now, id))
             del self._stage[id]
-        room = Room(seen)
+        occupancy = self._occupied(seen)
         for id, wish in list(self._wishes.items()):
-            if why := void_because(jobs.get(id), wish, seen, room):
+            if why := void_because(jobs.get(id), wish, seen, occupancy):
                 tell(Note(VOID, now, id, decision=wish.decision, parts=wish.parts, why=why))
             else:
-                room.take(jobs[id], wish.parts)
+                wished(occupancy, jobs[id], wish.parts)
         return found
+
+    def _occupied(self, seen: Snapshot) -> Occupancy:
+        """What the cluster's own jobs hold, and nobody else."""
+        if self._occupancy is None or self._occupancy.cluster != seen.cluster:
+            self._occupancy = Occupancy(seen.cluster, self._speed)
+        occupancy = self._occupancy
+        for node in [name for name in occupancy.down if name not in seen.down]:
+            occupancy.open(node)
+        for node, why in seen.down.items():
+            if node not in occupancy.down and occupancy.has_node(node):
+                occupancy.close(node, why)
+        occupancy.follow((job.id, job.job, job.parts) for job in seen.jobs if job.state in PLACES)
+        return occupancy
 
     def _news_of(self, job: LiveJob, now: float) -> Iterable[Note]:
         """What is new of one job."""
@@ -287,7 +302,7 @@ class Shadow:
             self._trouble = self._write(notes)
 
 
-def void_because(job: LiveJob | None, wish: Wish, seen: Snapshot, room: "Room") -> str:
+def void_because(job: LiveJob | None, wish: Wish, seen: Snapshot, occupancy: Occupancy) -> str:
     """Why a wish is void; nothing while it stands."""
     if job is None or job.state is not JobState.WAITING:
         return LEFT
@@ -295,51 +310,14 @@ def void_because(job: LiveJob | None, wish: Wish, seen: Snapshot, room: "Room") 
         return DOWN
     if wish.until_s is not None and seen.time_s >= wish.until_s:
         return OVER
-    return "" if room.has(job, wish.parts) else TAKEN
+    return "" if is_open(occupancy, job, wish.parts) else TAKEN
 
 
-@final
-class Room:
-    """What is free on each node beside the jobs that the cluster runs or has let go to a place."""
-
-    def __init__(self, seen: Snapshot) -> None:
-        self._gpus: dict[tuple[str, str], int] = {}  # thousandths
-        self._cpus: dict[str, float] = {}
-        self._memory_gb: dict[str, float] = {}
-        for node in seen.cluster.nodes:
-            up = node.name not in seen.down
-            self._cpus[node.name] = node.cpus if up else 0.0
-            self._memory_gb[node.name] = node.memory_gb if up else 0.0
-            for gpus in node.gpus:
-                self._gpus[node.name, gpus.model] = gpus.count * WHOLE_GPU if up else 0
-        for job in seen.jobs:
-            if job.state in (JobState.RUNNING, JobState.PLACED):
-                self.take(job, job.parts)
-
-    def has(self, job: LiveJob, parts: tuple[Part, ...]) -> bool:
-        """Whether all that the job needs is free in this place."""
-        return bool(parts) and all(
-            (part.model == CPU_ONLY or self._gpus.get((part.node, part.model), 0) >= gpus)
-            and self._cpus.get(part.node, 0.0) + ROUNDING >= cpus
-            and self._memory_gb.get(part.node, 0.0) + ROUNDING >= memory_gb
-            for part, gpus, cpus, memory_gb in needs(job, parts)
-        )
-
-    def take(self, job: LiveJob, parts: tuple[Part, ...]) -> None:
-        """The job holds this place."""
-        for part, gpus, cpus, memory_gb in needs(job, parts):
-            if part.node in self._cpus:
-                self._cpus[part.node] -= cpus
-                self._memory_gb[part.node] -= memory_gb
-            if (part.node, part.model) in self._gpus:
-                self._gpus[part.node, part.model] -= gpus
+def wished(occupancy: Occupancy, job: LiveJob, parts: tuple[Part, ...]) -> None:
+    """Let a job hold the place that we would have given it."""
+    occupancy.stand(f"wish {job.id}", job.job, parts)
 
 
-def needs(job: LiveJob, parts: tuple[Part, ...]) -> list[tuple[Part, int, float, float]]:
-    """For each part: thousandths of GPUs, cores and memory, which go with the GPUs."""
-    whole = sum(part.count for part in parts)
-    shares = [part.count / whole if whole else 1 / len(parts) for part in parts]
-    return [
-        (part, part.count * job.job.share, job.job.cpus * share, job.job.memory_gb * share)
-        for part, share in zip(parts, shares, strict=True)
-    ]
+def is_open(occupancy: Occupancy, job: LiveJob, parts: tuple[Part, ...]) -> bool:
+    """Whether the rules would let the job start in this place now."""
+    return bool(parts) and not isinstance(occupancy.fit(job.job, parts), str)

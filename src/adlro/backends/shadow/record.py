@@ -18,12 +18,13 @@ from typing import Any, Final, final
 from pydantic import TypeAdapter, ValidationError
 
 from adlro.backends.shadow.dry_run import CLUSTER, LOOKED, VOID, WISHED, Note, RunsFor, Shadow, for_its_limit
-from adlro.backends.slurm.parse import hosts_in
 from adlro.catalogue.gpus import find_gpu
+from adlro.catalogue.speeds import for_every_family, speed_of
 from adlro.core.errors import CatalogueError, StoreError, TraceError
 from adlro.core.ports import ENDED, Backend, JobState, LiveJob, Part
 from adlro.core.records import CPU_ONLY, Cluster, Job
-from adlro.experiment import family_rule
+from adlro.experiment.traces import family_rule
+from adlro.ingest.host_lists import hosts_in
 from adlro.ingest.traces.cells import Cells, clock_time, header_of, read_cells
 from adlro.ingest.traces.slurm import TYPED_GPUS, gpus_in, memory_gb, model_in
 from adlro.ingest.traces.source import open_source
@@ -48,7 +49,7 @@ MOST_HISTORY: Final = 1_000_000
 def shadowed(real: Backend, path: Path, runs_for: RunsFor = for_its_limit) -> Shadow:
     """A shadow of this back end that keeps its record in this file, and goes on where an earlier one stopped."""
     past, _broken = read_notes(path, RECALLED) if path.exists() else ([], 0)
-    return Shadow(real, Journal(path).write, past, runs_for)
+    return Shadow(real, Journal(path).write, past, runs_for, speed=for_every_family(speed_of))
 
 
 @final

@@ -18,20 +18,23 @@ from adlro.backends.shadow.dry_run import could_start
 from adlro.backends.shadow.record import Record
 from adlro.catalogue.families import find_family
 from adlro.catalogue.speeds import speed_of
-from adlro.core.engine import LOG_FULL, OVER, Truth, advance, apply, log_is_full, play
+from adlro.core.copying import copied
+from adlro.core.driver import Driver
+from adlro.core.engine import Truth
 from adlro.core.errors import CatalogueError, StoreError, UsageError
-from adlro.core.policy import Choose, Policy, starting, waiting
+from adlro.core.plan import Plan, plan_cluster
+from adlro.core.policy import Policy, starting, waiting
 from adlro.core.ports import ENDED, JobState, LiveJob
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Job
 from adlro.core.rules import fits
 from adlro.core.tables import DONE, NOBODY, QUEUED, REFUSED, START, STARTED, Choice, Floats, Ints, Jobs, View
 from adlro.decide.catalogue import find_policy
-from adlro.experiment import named_as_in, unused
+from adlro.experiment.scenario import named_as_in
 from adlro.measure.statistics import against
-from adlro.normalise.pack import Plan, pack, pack_jobs, plan_cluster
+from adlro.normalise.pack import pack, pack_jobs
 from adlro.predict.following import P50, as_they_came, traits_of
 from adlro.predict.habits import Habits
-from adlro.simulate.simulator import Settings, checked, prepare, with_longer_log
+from adlro.simulation.simulator import Settings, prepare
 
 HAPPENED: Final = "as it happened"
 
@@ -311,38 +314,28 @@ class Agreement:
 
 def happened(made: Prepared, asked: Policy) -> tuple[Times, Agreement]:
     """The record as it happened; a policy is asked beside it what it would do next, each time that something starts."""
-    view = unused(made.view)
-    truth = prepare(view, made.jobs.work, asked, Settings(), (), 0)
-    choose = chooser(asked, view)
+    view = copied(made.view)
+    driver = Driver(view, prepare(view, made.jobs.work, asked, Settings(), (), 0), asked)
     due = [int(j) for j in np.argsort(made.start, kind="stable") if math.isfinite(made.start[j])]
     first, late = 0, list[int]()
     counts: Counter[str] = Counter()
-    while (status := advance(view, truth)) != OVER:
-        if status == LOG_FULL or log_is_full(view, truth):
-            truth = with_longer_log(truth)
-            continue
+    while driver.advance():
         now = float(view.clock[0].now)
         group = []
         while first < len(due) and made.start[due[first]] <= now:
             group.append(due[first])
             first += 1
         if group and now > 0.0:
-            counts.update(compared_choice(made, view, choose, group))
+            counts.update(compared_choice(made, view, driver.ask(), group))
         late += group
-        going_on = True
-        while going_on:
+        while driver.is_asked:
             startable = next(((j, s) for j in late for s in places(made, view, j)), None)
             if startable is None:
                 until = made.start[due[first]] if first < len(due) else math.inf
-                going_on = apply(view, truth, waiting(float(until)))
+                driver.apply(waiting(float(until)))
             else:
                 late.remove(startable[0])
-                going_on = apply(view, truth, starting(*startable))
-                if view.clock[0].queued == 0:
-                    truth.progress[0].deciding = 0
-                    break
-                if log_is_full(view, truth):
-                    break
+                driver.apply(starting(*startable))
     agreement = Agreement(
         moments=counts["moments"],
         same_job=counts["same job"],
@@ -353,7 +346,7 @@ def happened(made: Prepared, asked: Policy) -> tuple[Times, Agreement]:
         choice_moments=counts["choice moments"],
         choice_same_job=counts["choice same job"],
     )
-    return times_of(made, truth), agreement
+    return times_of(made, driver.truth), agreement
 
 
 def places(made: Prepared, view: View, j: int) -> list[int]:
@@ -370,10 +363,9 @@ def places(made: Prepared, view: View, j: int) -> list[int]:
     return [int(s) for s in others if fits(view, j, int(s))]
 
 
-def compared_choice(made: Prepared, view: View, choose: Choose, group: Sequence[int]) -> list[str]:
+def compared_choice(made: Prepared, view: View, choice: Choice, group: Sequence[int]) -> list[str]:
     """What the policy would start next, against what the cluster started: words to count."""
     is_choice = ["choice moments"] if view.clock[0].queued > 1 else []
-    choice = choose(view)
     found = ["moments", *is_choice]
     if choice.verb != START:
         return [*found, "waits"]
@@ -388,39 +380,15 @@ def compared_choice(made: Prepared, view: View, choose: Choose, group: Sequence[
 
 def under(made: Prepared, policy: Policy) -> Times:
     """The same jobs under a policy, from the cluster as it stood when the record begins."""
-    view = unused(made.view)
-    truth = prepare(view, made.jobs.work, policy, Settings(), (), 0)
-    choose = chooser(policy, view)
+    view = copied(made.view)
+    driver = Driver(view, prepare(view, made.jobs.work, policy, Settings(), (), 0), policy)
     if made.carried.any():
-        advance(view, truth)
+        driver.advance()
         for j in sorted(np.flatnonzero(made.carried), key=lambda j: made.live[j].started_s or 0.0):
             if fits(view, int(j), int(made.site[j])):
-                apply(view, truth, starting(int(j), int(made.site[j])))
-        if view.clock[0].queued == 0 and not policy.preemptive:
-            truth.progress[0].deciding = 0
-    if policy.choose is not None:
-        while play(view, truth, policy.choose) == LOG_FULL:
-            truth = with_longer_log(truth)
-        return times_of(made, truth)
-    while (status := advance(view, truth)) != OVER:
-        if status == LOG_FULL or log_is_full(view, truth):
-            truth = with_longer_log(truth)
-            continue
-        going_on = apply(view, truth, choose(view))
-        if going_on and view.clock[0].queued == 0 and not policy.preemptive:
-            truth.progress[0].deciding = 0
-    return times_of(made, truth)
-
-
-def chooser(policy: Policy, view: View) -> Choose:
-    """What answers for the policy."""
-    choose = policy.choose if policy.make is None else policy.make(view, 0)
-    assert choose is not None
-
-    def ask(view: View) -> Choice:
-        return checked(choose(view), policy.name)
-
-    return ask
+                driver.apply(starting(int(j), int(made.site[j])))
+    driver.run()
+    return times_of(made, driver.truth)
 
 
 def times_of(made: Prepared, truth: Truth) -> Times:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from adlro.backends.room import Gpu, Host, Room, is_at
 from adlro.core.errors import AdlroError, BackendError
 from adlro.core.jobs import wrong_with
+from adlro.core.occupancy import Occupancy, is_at
 from adlro.core.ports import (
     ENDED,
     Answer,
@@ -26,7 +26,7 @@ from adlro.core.ports import (
     Submission,
     nobody_to_give_to,
 )
-from adlro.core.records import WHOLE_GPU, Cluster, Disturbance, Job, Link, Placing, SpeedOf
+from adlro.core.records import WHOLE_GPU, Cluster, Disturbance, Job, Placing, SpeedOf
 
 SECONDS_IF_UNSAID: Final = 600.0
 """How long a job runs on the reference model if its submitter says nothing at all about it."""
@@ -124,14 +124,13 @@ class Simulated:
         self._arrivals, self._disturbances = iter(arrivals), iter(disturbances)
 
         self._lock = threading.RLock()
-        self._room = Room(cluster)
-        self._links = _links_of(cluster)
+        self._occupancy = Occupancy(cluster, speed_of)
+        self._factors = {node.name: [1.0] * sum(group.count for group in node.gpus) for node in cluster.nodes}
         self._entries: dict[str, _Entry] = {}
         self._events: list[tuple[float, int, int, int]] = []  # time, what, number of the job, version
         self._live: dict[str, LiveJob] = {}  # what the next snapshot shows, in order of submission
         self._changed: set[str] = set()
         self._old: deque[str] = deque()  # ended long ago; forgotten once they were shown
-        self._down: dict[str, str] = {}
         self._waiting = self._submitted = self._reads = self._not_taken = 0
         self._zero = self._clock()
         self._now = 0.0
@@ -166,7 +165,7 @@ class Simulated:
             self._changed.clear()
             self._reads += 1
             snapshot = Snapshot(
-                self._start_s + self._now, self.cluster, tuple(self._live.values()), self._down, self._notes()
+                self._start_s + self._now, self.cluster, tuple(self._live.values()), self._occupancy.down, self._notes()
             )
             while self._old and self._reads - self._entries[self._old[0]].end_reads >= READS_OF_AN_END:
                 job = self._old.popleft()
@@ -229,33 +228,32 @@ class Simulated:
         """A node goes down, and the jobs on it wait again."""
         with self._lock:
             self._advance()
-            self._set_down(self._host(node), reason)
+            self._set_down(self._known(node), reason)
 
     def drain(self, node: str, reason: str = "drained") -> None:
         """A node takes no more jobs; those on it run on."""
         with self._lock:
             self._advance()
-            host = self._host(node)
-            host.down = host.down or reason
-            self._down = {**self._down, node: host.down}
+            if self._known(node) not in self._occupancy.down:
+                self._occupancy.close(node, reason)
 
     def return_node(self, node: str) -> None:
         """A node that was down or drained takes jobs again."""
         with self._lock:
             self._advance()
-            self._set_up(self._host(node))
+            self._occupancy.open(self._known(node))
 
     def wear(self, node: str, gpu: int, factor: float) -> None:
         """A GPU runs at this factor of its speed from now on."""
         with self._lock:
             self._advance()
-            self._set_factor(self._host(node), gpu, factor)
+            self._set_factor(self._known(node), gpu, factor)
 
     def factor(self, node: str, gpu: int) -> float:
         """How worn a GPU is: 1 is as new."""
         with self._lock:
             self._advance()
-            return self._gpu(self._host(node), gpu).factor
+            return self._factors[self._known(node)][self._known_gpu(node, gpu)]
 
     def fail_job(self, job: str, exit_code: int = 1, signal: int | None = None) -> None:
         """A running job ends with an error."""
@@ -331,13 +329,13 @@ class Simulated:
         item = self._next_disturbance
         assert item is not None
         self._next_disturbance = self._draw_disturbance()
-        host = self._host(item.node)
+        node = self._known(item.node)
         if item.what == "down":
-            self._set_down(host, "it does not answer")
+            self._set_down(node, "it does not answer")
         elif item.what == "up":
-            self._set_up(host)
+            self._occupancy.open(node)
         else:
-            self._set_factor(host, item.gpu, item.factor)
+            self._set_factor(node, item.gpu, item.factor)
 
     def _arrive(self) -> None:
         """The next job of the stream is submitted, or holds back until fewer wait."""
@@ -386,13 +384,10 @@ class Simulated:
             return Answer(order.job, was_this, f"it is {entry.state} already")
         if entry.state is not JobState.WAITING:
             return Answer(order.job, is_at(entry.parts, order.parts), f"it is {entry.state} already")
-        found = self._room.fit(entry.job, order.parts)
+        found = self._occupancy.fit(entry.job, order.parts)
         if isinstance(found, str):
             return Answer(order.job, False, found)
-        if self._rate(entry.job, found) <= 0.0:
-            where = f"{entry.job.gpus} {found[0].model} over {len(found)} nodes"
-            return Answer(order.job, False, f"family {entry.job.family!r} does not run on {where}")
-        self._room.take(entry.id, entry.job, found)
+        self._occupancy.take(entry.id, entry.job, found)
         entry.parts = found
         entry.state, entry.decision, entry.reason = JobState.PLACED, order.decision, ""
         self._leave_queue()
@@ -417,7 +412,7 @@ class Simulated:
 
     def _pace(self, entry: _Entry) -> None:
         """How fast a running job is from now on, and when it ends by that."""
-        entry.rate = self._rate(entry.job, entry.parts) * self._worn(entry.parts)
+        entry.rate = self._occupancy.rate(entry.job, entry.parts) * self._worn(entry.parts)
         entry.version += 1
         self._expect(min(self._finish(entry), self._limit(entry)), _END, entry)
 
@@ -461,7 +456,7 @@ class Simulated:
     def _requeue(self, entry: _Entry, reason: str) -> None:
         if entry.state is JobState.RUNNING:
             entry.held += self._now - entry.began
-        self._room.release(entry.id, entry.job, entry.parts)
+        self._occupancy.release(entry.id)
         entry.state, entry.parts, entry.started = JobState.WAITING, (), None
         entry.reason, entry.decision = reason, ""
         entry.version += 1
@@ -474,7 +469,7 @@ class Simulated:
             self._leave_queue()
         else:
             self._settle(entry)
-            self._room.release(entry.id, entry.job, entry.parts)
+            self._occupancy.release(entry.id)
         entry.state, entry.reason = state, reason
         entry.ended = self._start_s + self._now
         entry.end_reads = self._reads
@@ -516,56 +511,37 @@ class Simulated:
 
     # ---- places ------------------------------------------------------------------------------------------------
 
-    def _rate(self, job: Job, parts: tuple[Part, ...]) -> float:
-        """Work a second at a place whose GPUs are as new. Across nodes the slowest link of the model counts."""
-        if job.gpus == 0:
-            return 1.0
-        model = self.cluster.models[parts[0].model]
-        one = len(parts) == 1
-        links = (self._room.hosts[parts[0].node].record.link,) if one else self._links[model.name]
-        speeds = [
-            self._speed_of(job.family, Placing(model, job.gpus, len(parts), link, self.cluster.network)).value
-            for link in links
-        ]
-        return job.gpus * job.share / WHOLE_GPU * min(speeds)
-
     def _worn(self, parts: tuple[Part, ...]) -> float:
-        return min((self._room.hosts[part.node].gpus[i].factor for part in parts for i in part.indices), default=1.0)
+        return min((self._factors[part.node][i] for part in parts for i in part.indices), default=1.0)
 
-    def _host(self, node: str) -> Host:
-        if node not in self._room.hosts:
+    def _known(self, node: str) -> str:
+        if not self._occupancy.has_node(node):
             raise BackendError(f"there is no node {node!r} in the cluster {self.cluster.name!r}.")
-        return self._room.hosts[node]
+        return node
 
-    def _gpu(self, host: Host, gpu: int) -> Gpu:
-        if not 0 <= gpu < len(host.gpus):
-            raise BackendError(f"node {host.record.name!r} has no GPU {gpu}; it has {len(host.gpus)}.")
-        return host.gpus[gpu]
+    def _known_gpu(self, node: str, gpu: int) -> int:
+        if not 0 <= gpu < len(self._factors[node]):
+            raise BackendError(f"node {node!r} has no GPU {gpu}; it has {len(self._factors[node])}.")
+        return gpu
 
-    def _set_down(self, host: Host, reason: str) -> None:
-        name = host.record.name
-        host.down = reason
-        self._down = {**self._down, name: reason}
-        for entry in self._on(host):
-            self._fail(entry, f"its node {name} went down: {reason}")
+    def _set_down(self, node: str, reason: str) -> None:
+        self._occupancy.close(node, reason)
+        for entry in self._on(node):
+            self._fail(entry, f"its node {node} went down: {reason}")
 
-    def _set_up(self, host: Host) -> None:
-        host.down = ""
-        self._down = {name: why for name, why in self._down.items() if name != host.record.name}
-
-    def _set_factor(self, host: Host, gpu: int, factor: float) -> None:
+    def _set_factor(self, node: str, gpu: int, factor: float) -> None:
         if not 0.0 < factor <= 10.0:
             raise BackendError(f"the factor of a GPU is {factor}; expected above 0, to 10.")
-        self._gpu(host, gpu).factor = factor
-        for entry in self._on(host):
-            holds = any(part.node == host.record.name and gpu in part.indices for part in entry.parts)
+        self._factors[node][self._known_gpu(node, gpu)] = factor
+        for entry in self._on(node):
+            holds = any(part.node == node and gpu in part.indices for part in entry.parts)
             if holds and entry.state is JobState.RUNNING:
                 self._settle(entry)
                 self._pace(entry)
 
-    def _on(self, host: Host) -> list[_Entry]:
+    def _on(self, node: str) -> list[_Entry]:
         """The jobs that hold some of a node, in order of submission."""
-        return sorted((self._entries[job] for job in host.holders), key=lambda entry: entry.number)
+        return sorted((self._entries[job] for job in self._occupancy.on(node)), key=lambda entry: entry.number)
 
 
 def arriving(jobs: Iterable[Job]) -> Iterator[Submission]:
@@ -578,12 +554,3 @@ def _checkpointed(done: float, each: float | None) -> float:
     if each is None:
         return 0.0
     return math.floor(done / each) * each if each > 0.0 else done
-
-
-def _links_of(cluster: Cluster) -> dict[str, tuple[Link, ...]]:
-    """The links of the nodes that have a model, each once."""
-    links: dict[str, dict[Link, None]] = {}
-    for node in cluster.nodes:
-        for group in node.gpus:
-            links.setdefault(group.model, {})[node.link] = None
-    return {model: tuple(found) for model, found in links.items()}

@@ -14,7 +14,8 @@ from adlro.catalogue.speeds import speed_of
 from adlro.core.ports import JobState, LiveJob, Snapshot, Submission
 from adlro.core.records import WHOLE_GPU, Cluster, Disturbance, Job
 from adlro.core.tables import Jobs
-from adlro.experiment import Recorded, find_workload, jobs_of, load_scenario, named_as_in
+from adlro.experiment.instance import jobs_of
+from adlro.experiment.scenario import Recorded, find_workload, load_scenario, named_as_in
 from adlro.ingest.synthetic import generate
 from adlro.normalise.pack import unpack_job
 

@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Final
 
 from adlro.backends.slurm.jobs import DEFAULT_NETWORK, FamilyRule, Naming
 from adlro.backends.slurm.live import Commands, CommandSource, Patience, Reader, Rest, RestSource, Source, connection_to
+from adlro.backends.slurm.options import FamilyTable, SlurmOptions
 from adlro.backends.slurm.orders import CommandWay, GivenBack, Handing, RestWay, Slurm, Way, release_all
 from adlro.catalogue.clusters import load_cluster
 from adlro.catalogue.families import find_family
@@ -22,42 +23,11 @@ from adlro.core.ports import Backend
 from adlro.core.records import GpuModel
 from adlro.ingest.telemetry.names import model_of, near_models
 
-FIELDS: Final = ("name", "partition", "comment")
 TOKEN_S: Final = 3600
 STARTING_S: Final = 1800.0
 """A unit may take so long to start: after an upgrade `adlro warm` compiles first."""
 
 NOBODY: Final = frozenset[str]()
-
-
-@dataclass(frozen=True, slots=True)
-class SlurmOptions:
-    """What a site may set about its Slurm."""
-
-    rest: str = ""
-    """slurmrestd: unix:/path, http://host:port or https://host:port; "" for the command line alone."""
-    user: str = ""
-    """Whom the token is for, over TCP."""
-    jwt_file: str = ""
-    """A file with the token, read again when one has expired; "" for $SLURM_JWT, else `scontrol token`."""
-    conf: str = ""
-    """slurm.conf for the command line; "" is where Slurm looks for it."""
-    command_line: bool = True
-    """Whether Slurm's commands may be used: as a fallback, and for what slurmrestd cannot do (stopping jobs)."""
-    partitions: tuple[str, ...] = ()
-    """Only these, with their nodes; none: all."""
-    families: tuple[tuple[str, str, str], ...] = ()
-    """(field, regular expression, family): the first that fits decides; field is name, partition or comment."""
-    types: tuple[tuple[str, str], ...] = ()
-    """(GRES type of this Slurm, GPU model of the catalogue), for types that have another name there."""
-    cluster: str = ""
-    """A cluster file that says how GPUs and nodes are joined, for nodes of the same names."""
-    submit_as: str = "nobody"
-    """Which account jobs of ADLRO's API run as: nobody (none are taken), self (the daemon's), user (their user's)."""
-    submit_partition: str = ""
-    min_uid: int = 0
-    """The lowest uid that jobs may run as; 0 is UID_MIN of /etc/login.defs."""
-    timeout_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +44,15 @@ class Parts:
             self.rest.close()
 
 
-def slurm_backend(options: SlurmOptions) -> Backend:
-    """The back end of these options. Nothing is asked of Slurm yet."""
+def slurm_backend(options: SlurmOptions, min_uid: int = 0) -> Backend:
+    """The back end of these options. Nothing is asked of Slurm yet.
+
+    `min_uid` is the lowest uid that jobs may run as; 0 is UID_MIN of /etc/login.defs.
+    """
     check_submitting(options.submit_as, options.command_line)
     parts = slurm_parts(options)
     partition = options.submit_partition or next(iter(options.partitions), "")
-    handing = Handing(options.submit_as, partition, min_uid=options.min_uid)
+    handing = Handing(options.submit_as, partition, min_uid=min_uid)
     return Slurm(parts.reader, parts.rest, parts.commands, handing)
 
 
@@ -123,7 +96,7 @@ def naming_of(options: SlurmOptions) -> Naming:
         ),
         nearest=_nearest_models,
         is_family=_is_family,
-        families=tuple(_rule(*rule) for rule in options.families),
+        families=tuple(map(_rule, options.families)),
         partitions=frozenset(options.partitions),
         links={node.name: node.link for node in cluster.nodes} if cluster else {},
         network=cluster.network if cluster else DEFAULT_NETWORK,
@@ -134,10 +107,10 @@ def naming_of(options: SlurmOptions) -> Naming:
     )
 
 
-def _types(pairs: Iterable[tuple[str, str]], own: Mapping[str, GpuModel]) -> dict[str, GpuModel]:
+def _types(named: Mapping[str, str], own: Mapping[str, GpuModel]) -> dict[str, GpuModel]:
     """The models that a site's config gives to its GRES types."""
     try:
-        return {kind.lower(): find_gpu(model, own) for kind, model in pairs}
+        return {kind.lower(): find_gpu(model, own) for kind, model in named.items()}
     except CatalogueError as error:
         raise ConfigError(f"[slurm.types]: {error}") from None
 
@@ -161,15 +134,13 @@ def _remembered(find: Callable[[str], GpuModel | None]) -> Callable[[str], GpuMo
     return ask
 
 
-def _rule(field: str, pattern: str, family: str) -> FamilyRule:
-    if field not in FIELDS:
-        raise ConfigError(f"a rule for families looks at '{field}'; expected one of {', '.join(FIELDS)}.")
+def _rule(table: FamilyTable) -> FamilyRule:
     try:
-        return FamilyRule(re.compile(pattern), find_family(family).name, field)
+        return FamilyRule(re.compile(table.pattern), find_family(table.family).name, table.field)
     except re.error as error:
-        raise ConfigError(f"'{pattern}' is no regular expression: {error}.") from None
+        raise ConfigError(f"'{table.pattern}' is no regular expression: {error}.") from None
     except CatalogueError as error:
-        raise ConfigError(f"the rule '{pattern}': {error}") from None
+        raise ConfigError(f"the rule '{table.pattern}': {error}") from None
 
 
 def _is_family(name: str) -> bool:

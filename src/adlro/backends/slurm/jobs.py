@@ -19,13 +19,12 @@ from adlro.backends.slurm.parse import (
     SlurmReservation,
     devices_in,
     gpus_in,
-    hosts_in,
     job_of,
     model_at,
-    whole_numbers,
 )
 from adlro.core.ports import RESERVED, JobState, LiveJob, Part, Setback
 from adlro.core.records import CPU_ONLY, Cluster, GpuModel, Gpus, Job, Link, Node
+from adlro.ingest.host_lists import hosts_in, whole_numbers
 
 ModelOf = Callable[[str], GpuModel | None]
 

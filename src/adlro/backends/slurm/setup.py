@@ -15,9 +15,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from adlro.backends.slurm.backend import Parts, SlurmOptions, slurm_parts
+from adlro.backends.slurm.backend import Parts, slurm_parts
 from adlro.backends.slurm.jobs import Site
 from adlro.backends.slurm.live import Commands, Rest
+from adlro.backends.slurm.options import SlurmOptions
 from adlro.backends.slurm.parse import INDEX_TYPE
 from adlro.core.errors import BackendError, ConfigError
 
@@ -367,7 +368,7 @@ def setup(
     options: SlurmOptions, now: SiteNow, *, user: str, uid: int | None, ready: str, adlro: str = ""
 ) -> list[Setup]:
     """The files that a site needs for ADLRO: the plugin, what changes in Slurm's files, the config and the units."""
-    partitions = options.partitions or tuple(sorted(now.partitions))
+    partitions = options.partitions or sorted(now.partitions)
     program = adlro or shutil.which("adlro") or f"{sys.executable} -m adlro"
     return [
         *_plugin_files(partitions, now, uid),
@@ -444,7 +445,7 @@ def steps(options: SlurmOptions, now: SiteNow, files: Sequence[Setup]) -> list[s
         plugin.append(_said(f"touch {now.folder}/job_submit.lua", f"else slurmctld does not load the new {CHAINED}"))
     if _restarts(now, files):
         plugin.append(_said("systemctl restart slurmctld", "running jobs go on; every node needs the same slurm.conf"))
-    types = "".join(f" --types {shlex.quote(f'{kind}={model}')}" for kind, model in options.types)
+    types = "".join(f" --types {shlex.quote(f'{kind}={model}')}" for kind, model in options.types.items())
     return [
         f"install -D -m 644 {Path(CONFIG).name} {CONFIG}",
         f"install -m 644 adlro.service adlro-release.service adlro-release.timer {UNITS}",
@@ -575,7 +576,7 @@ def config_of(options: SlurmOptions, partitions: Sequence[str], now: SiteNow) ->
             "# The GPU models ('adlro gpus') of GRES types that the catalogue does not know.",
             "[slurm.types]",
         ]
-        lines += [f"{json.dumps(kind)} = {json.dumps(model)}" for kind, model in options.types]
+        lines += [f"{json.dumps(kind)} = {json.dumps(model)}" for kind, model in options.types.items()]
         lines += [f"# {problem}" for problem in now.problems]
     lines += [
         "",

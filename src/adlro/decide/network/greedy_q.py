@@ -74,8 +74,9 @@ def uses_past(weights: Weights) -> bool:
 
 
 ADVICE: Final = 40.0
-"""How many typical runtimes one of Q counts in look-ahead; chosen of 1, 5, 15, 40, 100 and 250 (docs/results/ablations.md). Q is
-measured in what a choice usually gains or loses in the worlds of its training, not in seconds."""
+"""How many typical runtimes one unit of Q is worth in look-ahead. Chosen from 1, 5, 15, 40, 100 and 250
+(docs/results/ablations.md). Q is measured in what a choice usually gains or loses in training, not in seconds.
+"""
 
 
 @compiled

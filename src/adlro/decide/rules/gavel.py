@@ -8,12 +8,13 @@ at once and are never stopped.
 
 import math
 from collections.abc import Callable
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
 from adlro.core.policy import Choose, Policy, starting, stopping, waiting
+from adlro.core.remembering import Remembered
 from adlro.core.tables import NOBODY, Choice, Floats, Ints, View
 from adlro.decide.rules.pools import Demand, Indices, copy_for, demand_of, first_without_gpus, seat, waiting_jobs
 
@@ -54,29 +55,60 @@ class Seating(NamedTuple):
 def rounds_of(objective: Objective, aware: bool = True) -> Callable[[View, int], Choose]:
     """How a policy with this objective is made for a run; one that is not aware takes all models for alike."""
 
-    def make(view: View, seed: int) -> Choose:
-        last: Round | None = None
-        ahead: list[Choice] = []  # what is still to be done at this moment, the next last
-        moment = -math.inf
+    return lambda view, seed: Rounds(objective, aware)
 
-        def choose(view: View) -> Choice:
-            nonlocal last, ahead, moment
-            now = float(view.clock[0].now)
-            if now > moment:
-                moment, ahead = now, []  # what was cut off at an earlier moment has no meaning now
-            if ahead:
-                return ahead.pop()
-            job, site = first_without_gpus(view)
-            if job != NOBODY:
-                return starting(job, site)
-            if last is None or now >= last.began + ROUND_S:
-                last, choices = solve_round(view, objective, aware, last)
-                ahead = choices[::-1]
-            return ahead.pop() if ahead else waiting(last.began + ROUND_S)
 
-        return choose
+@final
+class Rounds:
+    """Round after round of one run."""
 
-    return make
+    def __init__(self, objective: Objective, aware: bool) -> None:
+        self._objective, self._aware = objective, aware
+        self._last: Round | None = None
+        self._ahead: list[Choice] = []  # what is still to be done at this moment, the next last
+        self._moment = -math.inf
+
+    def __call__(self, view: View) -> Choice:
+        """The next start or stop of this round; after them, wait until it is over."""
+        now = float(view.clock[0].now)
+        if now > self._moment:
+            self._moment, self._ahead = now, []  # what was cut off at an earlier moment has no meaning now
+        if self._ahead:
+            return self._ahead.pop()
+        job, site = first_without_gpus(view)
+        if job != NOBODY:
+            return starting(job, site)
+        if self._last is None or now >= self._last.began + ROUND_S:
+            self._last, choices = solve_round(view, self._objective, self._aware, self._last)
+            self._ahead = choices[::-1]
+        return self._ahead.pop() if self._ahead else waiting(self._last.began + ROUND_S)
+
+    def remembered(self) -> Remembered:
+        """The last round."""
+        last = self._last
+        if last is None:
+            return Remembered()
+        return Remembered(
+            tuple(last.jobs.tolist()),
+            {name: getattr(last, name).tolist() for name in ("shares", "received", "pool")},
+            {"began": last.began},
+            {"capacity": last.capacity.tolist()},
+        )
+
+    def recall(self, view: View, kept: Remembered) -> bool:
+        """Go on with the last round, if the cluster has as many GPU models as then."""
+        if "began" not in kept.times:
+            return True
+        capacity = np.array(kept.rest["capacity"], np.float64)
+        if len(capacity) != len(view.pools):
+            return False
+        count = len(kept.jobs)
+        shape = (count, len(capacity))
+        shares, received = (np.array(kept.by_job[name]).reshape(shape) for name in ("shares", "received"))
+        pool = np.array(kept.by_job["pool"], np.int32)
+        jobs = np.array(kept.jobs, np.int64)
+        self._last = Round(kept.times["began"], jobs, capacity, shares, received, pool)
+        return True
 
 
 def solve_round(

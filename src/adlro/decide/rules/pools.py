@@ -4,19 +4,16 @@ Axes: J jobs asked about, P pools, H forms. A call from Python into compiled cod
 more than what is computed for one job there; so everything here works on all jobs at once.
 """
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from adlro.core.compiled import compiled
+from adlro.core.copying import CLUSTER, LISTS, copied
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import fits, fits_across, fits_on_node, in_queue, release, restart_cost, seen, take, work_left
 from adlro.core.tables import NOBODY, Floats, Ints, View
-
-LONG: Final = ("jobs", "runs", "users", "groups", "queue", "running")
-FIXED: Final = ("form_sites", "pool_sites", "rate", "width", "fastest", "home", "mix")
-"""Together what rules.take and rules.release never change, or change only in the row of their job."""
 
 Indices = npt.NDArray[np.int64]
 
@@ -158,5 +155,5 @@ def seat(view: View, stays: Ints, jobs: Ints, pools: Ints, seats: Ints, order: I
 
 def copy_for(view: View, jobs: Indices) -> View:
     """A view to try seats on, in which job number i is `jobs[i]`; what taking and releasing changes is its own."""
-    own = {name: array.copy() for name, array in view._asdict().items() if name not in LONG + FIXED}
-    return view._replace(jobs=view.jobs[jobs].view(np.recarray), runs=view.runs[jobs].view(np.recarray), **own)
+    own = copied(view, (*CLUSTER, *LISTS, "tried"))
+    return own._replace(jobs=view.jobs[jobs].view(np.recarray), runs=view.runs[jobs].view(np.recarray))

@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from adlro.core.compiled import compiled, compiled_allocating, widened
+from adlro.core.copying import imagined
 from adlro.core.policy import NEVER, Policy
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import (
@@ -41,39 +42,6 @@ class Reservation(NamedTuple):
 
 
 # ---- the cluster as it will be -----------------------------------------------------------------------------------
-
-
-@compiled_allocating
-def imagined(view: View) -> View:
-    """The same cluster on a copy of its tables: what is released there is still held here."""
-    return View(
-        view.jobs,
-        view.runs,
-        view.sites.copy(),
-        view.nodes.copy(),
-        view.gpus.copy(),
-        view.forms.copy(),
-        view.pools.copy(),
-        view.parts,
-        view.users,
-        view.groups,
-        view.open.copy(),
-        view.clock.copy(),
-        view.queue,
-        view.running,
-        view.released.copy(),
-        view.tried,
-        view.spread,
-        view.idle.copy(),
-        view.form_sites,
-        view.pool_sites,
-        view.rate,
-        view.width,
-        view.spare.copy(),
-        view.fastest,
-        view.home,
-        view.mix,
-    )
 
 
 @compiled

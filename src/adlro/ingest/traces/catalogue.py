@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from adlro.core.tables import Jobs
 from adlro.core.toml import nearest
 from adlro.ingest.traces.cells import Cells, header_of, read_cells
 from adlro.ingest.traces.clouds import read_dlrm, read_helios, read_openb, read_philly, read_philly_sizes
+from adlro.ingest.traces.frame import FRAME, read_frame
 from adlro.ingest.traces.job_lists import Measured, is_gavel, read_gavel, read_sia
 from adlro.ingest.traces.own import NEEDED, read_own, read_own_parquet
 from adlro.ingest.traces.rows import Rows
@@ -105,10 +106,21 @@ FORMATS: Final = (
 )  # fmt: skip
 
 
-def read_trace(path: str, options: TraceOptions, rule: FamilyRule, measured: Measured) -> tuple[Jobs, TraceReport]:
-    """The jobs of a trace in submit order, and what was read, left out and assumed."""
+def read_trace(
+    trace: str | Any, options: TraceOptions, rule: FamilyRule, measured: Measured
+) -> tuple[Jobs, TraceReport]:
+    """The jobs of a trace in submit order, and what was read, left out and assumed.
+
+    A trace is the path of a file, or a table in memory (a DataFrame) with the columns of our own table.
+    """
     check_options(options)
-    source = open_source(path)
+    if not isinstance(trace, str):
+        if options.format not in (None, FRAME):
+            raise UsageError(f"--format is {options.format!r}, but the jobs are a DataFrame. Leave it out.")
+        source, found = read_frame(trace, rule.column)
+        with np.errstate(all="ignore"):
+            return tabulate(source, FRAME, found, options, rule)
+    source = open_source(trace)
     format_ = find_format(options.format) if options.format else recognised(source)
     with np.errstate(all="ignore"):  # what comes to no number is found when the rows are judged
         return tabulate(source, format_.name, format_.read(source, measured, rule.column), options, rule)

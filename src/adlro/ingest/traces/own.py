@@ -63,27 +63,28 @@ def _parquet_parts(source: Source, column: str | None) -> Iterator[Rows]:
             wanted = [name for name in dict.fromkeys((*COLUMNS, "id", column)) if name in names]
             before = 0
             for batch in file.iter_batches(PARQUET_BATCH, columns=wanted):
-                rows = _batch_rows(batch, before)
-                yield replace(rows, column=_labels(batch.column(column))) if column in names else rows
+                rows = batch_rows(batch, before)
+                yield replace(rows, column=labels_of(batch.column(column))) if column in names else rows
                 before += len(batch)
     except (pyarrow.ArrowException, OSError, ValueError, TypeError) as error:
         said = (str(error).splitlines() or [""])[0].rstrip(".")
         raise TraceError(f"'{source.path}' is damaged Parquet, or not our own table: {said}.") from None
 
 
-def _batch_rows(batch: Any, before: int) -> Rows:
+def batch_rows(batch: Any, before: int) -> Rows:
+    """Rows of a pyarrow batch of our own table, of which so many came before."""
     import pyarrow
 
     names = batch.schema.names
     line = before + 1 + np.arange(len(batch), dtype=np.int64)
     numbers = {name: as_floats(batch.column(name)) for name in NUMBERS if name in names}
-    texts = {name: _labels(batch.column(name)) if name in names else None for name in TEXTS}
+    texts = {name: labels_of(batch.column(name)) if name in names else None for name in TEXTS}
     ids = pyarrow.compute.cast(batch.column("id"), "string") if "id" in names else None
     return _rows(line, numbers, texts, ids)
 
 
-def _labels(column: Any) -> Labels:
-    """A column of texts of a Parquet file, numbered."""
+def labels_of(column: Any) -> Labels:
+    """A pyarrow column of texts, numbered."""
     import pyarrow
     import pyarrow.compute as pc
 

@@ -82,6 +82,7 @@ class Trace:
     clock: Callable[[], float | None] = lambda: 0.0  # Unix time of the trace's 0; None: not known
     notes: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()  # by which names columns may be asked for; user and name are always known
+    quote: Callable[[Iterable[int]], dict[int, str]] | None = None  # rows by their number; None: lines of the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ def tabulate(
                 good &= ~hit
                 if counts is dropped:
                     culprits += [(int(line), reason) for line in rows.line[np.flatnonzero(hit)[:QUOTED]]]
-    _check_share(source, total, dropped, culprits, options)
+    _check_share(source, trace, total, dropped, culprits, options)
     if not good.any():
         raise TraceError(
             f"'{source.path}': none of its {total:,} rows is a job that ran ({_told(dropped, set_aside)})."
@@ -197,14 +198,20 @@ def _repeated(ids: Any) -> Mask:
 
 
 def _check_share(
-    source: Source, total: int, dropped: dict[str, int], culprits: list[tuple[int, str]], options: TraceOptions
+    source: Source,
+    trace: Trace,
+    total: int,
+    dropped: dict[str, int],
+    culprits: list[tuple[int, str]],
+    options: TraceOptions,
 ) -> None:
     """Stop when too many rows are wrong, with the first of the most frequent kinds quoted."""
     wrong = sum(dropped.values())
     if wrong <= BAD_SHARE * total or options.skip_bad_rows:
         return
     worst = sorted(culprits, key=lambda culprit: (-dropped[culprit[1]], culprit[0]))[:QUOTED]
-    texts = quoted(source, [line for line, _reason in worst])
+    numbers = [line for line, _reason in worst]
+    texts = quoted(source, numbers) if trace.quote is None else trace.quote(numbers)
     lines = "; ".join(f"row {line} ({reason}): {texts.get(line, '')!r}" for line, reason in worst)
     raise TraceError(
         f"'{source.path}': {wrong:,} of {total:,} rows are wrong ({_told(dropped)}), more than {BAD_SHARE:.0%}. "

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, cast
 import numpy as np
 
 from adlro.core.compiled import compiled, compiled_alone
-from adlro.core.engine import LOG_FULL, OVER, Truth, advance, apply
+from adlro.core.engine import OVER, Truth, advance, apply, is_asked, set_asked
 from adlro.core.errors import ConfigError
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import gpu_share
@@ -96,10 +96,10 @@ def to_next_choice(view: View, truth: Truth, rows: Ints, legal: Any) -> Passed:
     clock = view.clock[0]
     progress = truth.progress[0]
     while True:
-        if progress.deciding != 0:
+        if is_asked(truth):
             if clock.queued > 0 and mark(view, rows, legal) > 0:
                 return Passed(jobs_s, idle_s, False)
-            progress.deciding = 0
+            set_asked(view, truth, False)
         progress.events = 0  # starts: they are in the state already, and many at one moment must not fill the log
         before, jobs, idle, arrived = clock.now, clock.queued + clock.running, idle_now(view), clock.arrived
         status = advance(view, truth)
@@ -108,8 +108,6 @@ def to_next_choice(view: View, truth: Truth, rows: Ints, legal: Any) -> Passed:
         idle_s += passed.idle
         if status == OVER:
             return Passed(jobs_s, idle_s, True)
-        if status == LOG_FULL:
-            progress.deciding = 0
 
 
 @compiled

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from adlro.core.compiled import is_compiled
-from adlro.core.engine import LOG_FULL, play
-from adlro.core.policy import Choose
+from adlro.core.driver import Driver
+from adlro.core.policy import Choose, Policy
 from adlro.core.tables import DONE, OVERRAN, Ints
 from adlro.decide.outlook import eft_reserving
 from adlro.decide.rules.baselines import sjf_picky
@@ -78,9 +78,10 @@ def reference(preset: Preset, how: Config, worlds: Worlds, choose: Choose, threa
 def play_out(batch: Any, b: int, choose: Choose) -> float:
     """The mean completion time of an environment's episode, in units of the world, if a policy decides from here on."""
     view, truth = plain(view_of)(batch.worlds, batch.envs, b, b), plain(truth_of)(batch.envs, b, b)
-    progress, total, more = truth.progress[0], 0.0, True
-    while more:
-        more = play(view, truth, choose) == LOG_FULL
+    driver = Driver(view, truth, Policy("reference", "", choose))
+    progress, total, is_over = truth.progress[0], 0.0, False
+    while not is_over:
+        is_over = driver.run_until_full()
         events = truth.events[: progress.events]
         ended = events[(events.what == DONE) | (events.what == OVERRAN)]
         total += float((ended.time - view.jobs.submit[ended.job]).sum())

@@ -21,7 +21,7 @@ import numba
 import numpy as np
 
 from adlro.core.compiled import compiled, compiled_alone, is_compiled, widened
-from adlro.core.engine import LOG_FULL, OVER, Truth, advance, apply, next_moment
+from adlro.core.engine import OVER, Truth, advance, apply, is_asked, next_moment, set_asked
 from adlro.core.rules import has_room
 from adlro.core.tables import DONE, FOREVER, NOBODY, OVERRAN, START, WAIT, Choice, Ints, View
 from adlro.decide.network.past import forget, notice_ends, observe_past
@@ -88,18 +88,16 @@ def move_on(view: View, truth: Truth, outlook: Outlook, whole: bool) -> float:
     total = 0.0
     clock = view.clock[0]
     while True:
-        if truth.progress[0].deciding != 0:
+        if is_asked(truth):
             truth.progress[0].events = 0  # starts of this moment: no end is among them, and many might fill the log
             if clock.queued > 0 and has_room(view) and is_worth_a_look(view) and look(view, outlook, whole) > 0:
                 return total
-            truth.progress[0].deciding = 0
+            set_asked(view, truth, False)
         before, jobs, arrived = clock.now, clock.queued + clock.running, clock.arrived
         status = advance(view, truth)
         total += area(view, truth, before, jobs, arrived)
         if status == OVER:
             return -1.0 - total
-        if status == LOG_FULL:
-            truth.progress[0].deciding = 0
 
 
 # It is long and called from several places, so it is compiled once and not into each of them.

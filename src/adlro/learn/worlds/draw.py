@@ -17,12 +17,13 @@ from adlro.catalogue.families import families
 from adlro.catalogue.gpus import gpu_models
 from adlro.catalogue.speeds import speed_of
 from adlro.core.errors import TraceError
+from adlro.core.plan import Plan, plan_cluster
 from adlro.core.records import WHOLE_GPU, Cluster, Gpus, Link, Node, Placing, Speed
 from adlro.core.tables import FORM, GPU, JOB, NODE, PART, POOL, REFUSED, SITE, Jobs, Table, View
 from adlro.ingest.synthetic import generate
 from adlro.ingest.workload_file import Workload
 from adlro.learn.worlds.envs import WORLD, Worlds
-from adlro.normalise.pack import Plan, pack, plan_cluster
+from adlro.normalise.pack import pack
 
 MENU: Final = 512
 """Jobs on the menu of a drawn world."""
@@ -80,9 +81,10 @@ def make_world(
     return World(plan, pack(plan, jobs, speed), jobs, in_order)
 
 
-def worlds_of(cluster: str, workload: str, count: int, seed: int) -> list[World]:
-    """Worlds of a given cluster, by name or file, with other jobs of a workload in each; a trace makes one world."""
-    from adlro.experiment import draw, load_scenario
+def worlds_of(cluster: str | Cluster, workload: str | Any, count: int, seed: int) -> list[World]:
+    """Worlds of a given cluster, with other jobs of a workload in each; a trace makes one world."""
+    from adlro.experiment.instance import draw
+    from adlro.experiment.scenario import load_scenario
 
     scenario = load_scenario(cluster, workload, None)
     if not scenario.varies:

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from adlro.core.compiled import compiled
-from adlro.core.engine import LIVE, PROGRESS, Truth
+from adlro.core.copying import copy_cluster, copy_lists, copy_queue
+from adlro.core.engine import LIVE, PROGRESS, Truth, copy_truth
 from adlro.core.tables import (
     CLOCK,
     DISTURBANCE,
@@ -288,80 +289,51 @@ def planes_of(seen: Seen, b: int) -> Planes:
 
 @compiled
 def copy_state(worlds: Worlds, envs: Envs, source: int, target: int, limit: int) -> None:
-    """Copy all that changes during a run to another row, for the first so many jobs."""
-    info = worlds.info[envs.state[source].world]
+    """Copy all that changes during a run to another row, for the first so many jobs. The log is not copied."""
+    view, other = view_of(worlds, envs, source, source), view_of(worlds, envs, source, target)
     for i in range(limit):
-        envs.runs[target, i] = envs.runs[source, i]
-    copy_cluster(
-        envs.sites,
-        envs.nodes,
-        envs.gpus,
-        envs.forms,
-        envs.pools,
-        envs.parts,
-        envs.spare,
-        envs.idle,
-        source,
-        envs,
-        target,
-        info,
-    )
-    clock = envs.clock[source, 0]
-    envs.clock[target, 0] = clock
-    for i in range(clock.open):
-        envs.open[target, i] = envs.open[source, i]
-    for i in range(clock.head, clock.head + clock.queued):
-        envs.queue[target, i] = envs.queue[source, i]
-    for i in range(clock.running):
-        envs.running[target, i] = envs.running[source, i]
-    for i in range(RECENT):
-        envs.released[target, i] = envs.released[source, i]
-    for i in range(envs.tried.shape[1]):
-        envs.tried[target, i] = envs.tried[source, i]
-    progress = envs.progress[source, 0]
-    envs.progress[target, 0] = progress
-    envs.progress[target, 0].events = 0  # the log is not copied: what it says of starts is not read any more
-    for i in range(progress.slots):
-        envs.live[target, i] = envs.live[source, i]
-    for i in range(progress.ending):
-        envs.heap[target, i] = envs.heap[source, i]
-    for i in range(info.gpus):
-        envs.factor[target, i] = envs.factor[source, i]
+        other.runs[i] = view.runs[i]
+    copy_cluster(view, other)
+    copy_lists(view, other)
+    copy_queue(view, other)
+    copy_truth(truth_of(envs, source, source), truth_of(envs, source, target))
 
 
 @compiled
-def copy_cluster(
-    sites: Tables,
-    nodes: Tables,
-    gpus: Tables,
-    forms: Tables,
-    pools: Tables,
-    parts: Tables,
-    spare: Ints,
-    idle: Ints,
-    source: int,
-    envs: Envs,
-    target: int,
-    info: Any,
-) -> None:
-    """Copy a cluster to a row."""
-    for i in range(info.sites):
-        envs.sites[target, i] = sites[source, i]
-    for i in range(info.nodes):
-        envs.nodes[target, i] = nodes[source, i]
-    for i in range(info.gpus):
-        envs.gpus[target, i] = gpus[source, i]
-    for i in range(info.forms):
-        envs.forms[target, i] = forms[source, i]
-    for i in range(info.pools):
-        envs.pools[target, i] = pools[source, i]
-    for i in range(envs.parts.shape[1]):
-        envs.parts[target, i] = parts[source, i]
-    for i in range(envs.spare.shape[1]):
-        for k in range(envs.spare.shape[2]):
-            envs.spare[target, i, k] = spare[source, i, k]
-    for i in range(envs.idle.shape[1]):
-        envs.idle[target, i] = idle[source, i]
+def copy_world(worlds: Worlds, envs: Envs, b: int) -> None:
+    """Give an environment the empty cluster of its world."""
+    n = envs.state[b].world
+    info = worlds.info[n]
+    view = view_of(worlds, envs, b, b)
+    empty = View(
+        view.jobs,
+        view.runs,
+        worlds.sites[n, : info.sites],
+        worlds.nodes[n, : info.nodes],
+        worlds.gpus[n, : info.gpus],
+        worlds.forms[n, : info.forms],
+        worlds.pools[n, : info.pools],
+        worlds.parts[n],
+        view.users,
+        view.groups,
+        view.open,
+        view.clock,
+        view.queue,
+        view.running,
+        view.released,
+        view.tried,
+        view.spread,
+        worlds.idle[n],
+        view.form_sites,
+        view.pool_sites,
+        view.rate,
+        view.width,
+        worlds.spare[n],
+        view.fastest,
+        view.home,
+        view.mix,
+    )
+    copy_cluster(empty, view)
 
 
 # ---- nothing yet -------------------------------------------------------------------------------------------------

@@ -6,8 +6,9 @@ from typing import Any, Final
 import numpy as np
 
 from adlro.core.compiled import compiled
+from adlro.core.engine import clear_progress
 from adlro.core.tables import DOWN, FOREVER, FUTURE, NOBODY, RECENT, UP
-from adlro.learn.worlds.envs import Draw, Envs, Worlds, copy_cluster
+from adlro.learn.worlds.envs import Draw, Envs, Worlds, copy_world, truth_of, view_of
 
 SMALL: Final = 16
 """GPUs of a small cluster."""
@@ -82,20 +83,7 @@ def begin_episode(worlds: Worlds, envs: Envs, b: int, draw: Draw) -> None:
         run.slot = NOBODY
         run.starts = 0
         run.state = FUTURE
-    copy_cluster(
-        worlds.sites,
-        worlds.nodes,
-        worlds.gpus,
-        worlds.forms,
-        worlds.pools,
-        worlds.parts,
-        worlds.spare,
-        worlds.idle,
-        n,
-        envs,
-        b,
-        info,
-    )
+    copy_world(worlds, envs, b)
     for i in range(RECENT):
         envs.released[b, i] = 0
     for i in range(envs.tried.shape[1]):
@@ -119,16 +107,8 @@ def begin_episode(worlds: Worlds, envs: Envs, b: int, draw: Draw) -> None:
     clock.window = 0
     clock.free_part = 0
     clock.learn = 0
+    clear_progress(view_of(worlds, envs, b, b), truth_of(envs, b, b))
     progress = envs.progress[b, 0]
-    progress.events = 0
-    progress.disturbances = 0
-    progress.ending = 0
-    progress.slots = 0
-    progress.free_slot = NOBODY
-    progress.choices = 0
-    progress.deciding = 0
-    progress.halfway = 0
-    progress.idle_wakes = 0
     progress.kill = 0
     progress.worn = 0
     progress.asked_when_none_waits = 0

@@ -12,21 +12,12 @@ from adlro.core.policy import Choose, Policy
 from adlro.core.records import Disturbance, Job
 from adlro.core.tables import DOWN, SPEED, View
 from adlro.decide.catalogue import find_policy
-from adlro.experiment import (
-    Hazards,
-    Scenario,
-    compare,
-    find_workload,
-    load_jobs,
-    load_scenario,
-    metric_names,
-    named_as_in,
-    over_seeds,
-    run_one,
-)
+from adlro.experiment.compare import compare, metric_names, over_seeds
+from adlro.experiment.instance import load_jobs, run_one
+from adlro.experiment.scenario import Hazards, Scenario, find_workload, load_scenario, named_as_in
 from adlro.measure.metrics import measure
 from adlro.normalise.pack import pack_jobs
-from adlro.simulate.simulator import Settings
+from adlro.simulation.simulator import Settings
 
 JOBS = 60
 

@@ -9,10 +9,11 @@ from scipy import stats
 from tests.both import fcfs, policy_of
 from tests.strategies import gpu_model
 
+from adlro.core.plan import plan_cluster
 from adlro.core.records import MEASURED, Cluster, Gpus, Link, Node, Placing, Speed
 from adlro.core.tables import DONE, FOREVER, JOB, STARTED, Floats, Jobs, records
-from adlro.normalise.pack import pack, plan_cluster
-from adlro.simulate.simulator import simulate
+from adlro.normalise.pack import pack
+from adlro.simulation.simulator import simulate
 
 BATCHES = 40
 CONFIDENCE = 0.99

@@ -10,11 +10,12 @@ from tests.reference import Event, Options
 from tests.strategies import Scenario, gpu_model, scenarios
 
 from adlro.core.errors import PolicyError
+from adlro.core.plan import plan_cluster
 from adlro.core.policy import Policy, starting, stopping, waiting
 from adlro.core.records import MEASURED, Cluster, Disturbance, Gpus, Job, Link, Node, Placing, Speed
 from adlro.core.tables import NOBODY, Choice, View
-from adlro.normalise.pack import pack, pack_jobs, plan_cluster
-from adlro.simulate.simulator import Settings, simulate
+from adlro.normalise.pack import pack, pack_jobs
+from adlro.simulation.simulator import Settings, simulate
 
 FAST, SLOW = "fast", "slow"
 FCFS, FIRST_FIT = policy_of(fcfs), policy_of(first_fit)

@@ -14,7 +14,7 @@ from tests.strategies import Scenario, gpu_model
 from adlro.core.records import MEASURED, Cluster, Disturbance, Gpus, Job, Link, Node, Placing, Speed
 
 ROOT = Path(__file__).parent.parent.parent
-SCRIPT = "import json; from tests.simulate.test_uncompiled import everything; print(json.dumps(everything()))"
+SCRIPT = "import json; from tests.simulation.test_uncompiled import everything; print(json.dumps(everything()))"
 
 
 def speed(family: str, placing: Placing) -> Speed:

@@ -11,6 +11,7 @@ from tests.both import PLAIN, Ran, Seen, looking, run_compiled
 from tests.reference import Event, random_choices
 from tests.strategies import Scenario, scenarios
 
+from adlro.core.plan import plan_cluster
 from adlro.core.policy import Policy
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import BITS_PER_WORD
@@ -18,7 +19,7 @@ from adlro.core.run import Run
 from adlro.core.tables import DONE, NOBODY, RUNNING, Choice, View
 from adlro.decide.catalogue import find_policy
 from adlro.measure.bounds import lower_bounds
-from adlro.normalise.pack import pack, pack_jobs, plan_cluster, refusals
+from adlro.normalise.pack import pack, pack_jobs, refusals
 
 SHIPPED = ("random", "best-fit", "sjf-picky", "fcfs-easy", "multifactor", "srtf", "las")
 POLICIES = [PLAIN["fcfs"][0], PLAIN["sjf"][0], *(find_policy(name) for name in SHIPPED)]

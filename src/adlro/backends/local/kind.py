@@ -1,0 +1,71 @@
+"""This machine in the config."""
+
+import os
+from typing import Final
+
+from pydantic import Field
+
+from adlro.backends.kind import Kind, Opened, Site
+from adlro.core.accounts import Owners, own_account_name
+from adlro.core.errors import BackendError, ConfigError
+from adlro.core.toml import Schema
+
+
+class LocalTable(Schema):
+    """[local]: processes on this machine."""
+
+    gpus: str = Field(
+        default="", description='Stand-ins for GPUs, as in "v100:4,t4:2"; "" is those of the file, else those found.'
+    )
+    cluster: str = Field(default="", description='A cluster file with this machine as its only node; "" is none.')
+    folder: str = Field(default="", description='Where jobs and their output are kept; "" is jobs beside the store.')
+    grace_s: float = Field(default=10.0, ge=0, description="Seconds between asking a job to end and ending it.")
+    shared_account: bool = Field(
+        default=False,
+        description="Whether a daemon that is not root runs jobs of several users, all as its own account.",
+    )
+
+
+def open_local(table: LocalTable, site: Site) -> Opened:
+    """This machine with the GPUs that it has, or that are declared."""
+    from adlro.backends.local.backend import Local
+    from adlro.backends.local.machine import machine_of, this_machine
+    from adlro.catalogue.clusters import load_cluster
+    from adlro.catalogue.gpus import find_gpu, gpu_models
+    from adlro.ingest.telemetry.names import model_of
+
+    if table.cluster:
+        machine = machine_of(load_cluster(table.cluster))
+    else:
+        machine = this_machine(lambda name: model_of(name, find_gpu), table.gpus, gpu_models())
+    if not machine.cluster.gpu_count:
+        raise BackendError(
+            'this machine has no GPU that its drivers tell of. Declare stand-ins with [local] gpus = "v100:4", '
+            "or with --gpus v100:4."
+        )
+    backend = Local(
+        machine.cluster,
+        site.file_of("jobs", table.folder),
+        driver_numbers=machine.driver_numbers,
+        has_gpus=machine.has_gpus,
+        grace_s=table.grace_s,
+        owners=owners_of(table, site),
+    )
+    return Opened(backend, lambda: backend.now_s)
+
+
+def owners_of(table: LocalTable, site: Site) -> Owners:
+    """A daemon that is root runs jobs as their users, any other one as itself."""
+    if os.geteuid() == 0:
+        return Owners(True, site.min_uid)
+    is_shared = table.shared_account or not site.has_tokens
+    return Owners(False, site.min_uid, "" if is_shared else own_account_name())
+
+
+def check_local(table: LocalTable, site: Site) -> None:
+    """Refuse jobs that would run as root."""
+    if site.has_api and os.geteuid() == 0 and table.shared_account:
+        raise ConfigError("[local] shared_account = true and the daemon is root: jobs never run as root.")
+
+
+LOCAL: Final = Kind("local", "processes on this machine", LocalTable, open_local, owners_of, check_local)

@@ -1,0 +1,35 @@
+"""The simulated cluster in the config."""
+
+from typing import Final
+
+from pydantic import Field
+
+from adlro.backends.kind import Kind, Opened, Site
+from adlro.core.toml import Schema
+
+
+class SimulatedTable(Schema):
+    """[simulated]: a cluster that is not there."""
+
+    cluster: str = Field(
+        default="", description='The name of a shipped cluster, or a file; "" is the demo with its jobs.'
+    )
+    workload: str = Field(default="", description='The jobs that come by themselves (adlro workloads); "" is none.')
+    speed: float = Field(default=60.0, gt=0, le=1e6, description="How many times as fast as real time.")
+    seed: int = Field(default=0, ge=0, description="The seed of its jobs.")
+
+
+def open_simulated(table: SimulatedTable, site: Site) -> Opened:
+    """The cluster that the table names, else that of the demo."""
+    from adlro.backends.simulated.demo import demo_backend, simulated_backend, telemetry
+
+    if table.cluster:
+        backend = simulated_backend(table.cluster, table.workload or None, table.speed, table.seed)
+    else:
+        backend = demo_backend(table.speed, table.seed)
+    return Opened(backend, lambda: backend.now_s, telemetry)
+
+
+SIMULATED: Final = Kind(
+    "simulated", "nodes that are not there", SimulatedTable, open_simulated, ends_with_daemon=True
+)  # fmt: skip

@@ -1,0 +1,95 @@
+"""Copies of a View: which of its arrays a run changes, and how to copy them. The only place that knows.
+
+CLUSTER is what taking and releasing changes; LISTS say which sites are worth a look and what was released when; JOBS is
+how the jobs stand. The rest is the same in every copy, and shared.
+"""
+
+from typing import Final
+
+from adlro.core.compiled import compiled, compiled_allocating
+from adlro.core.tables import View
+
+CLUSTER: Final = ("sites", "nodes", "gpus", "forms", "pools", "parts", "spare", "idle")
+LISTS: Final = ("clock", "open", "released")
+JOBS: Final = ("runs", "users", "groups", "queue", "running", "tried", "home", "mix")
+
+
+def copied(view: View, names: tuple[str, ...] = CLUSTER + LISTS + JOBS) -> View:
+    """A view with copies of these arrays of its own; by default one on which a run may go on."""
+    return view._replace(**{name: getattr(view, name).copy() for name in names})
+
+
+@compiled_allocating
+def imagined(view: View) -> View:
+    """The same cluster on a copy of its tables: what is released there is still held here. The jobs are shared."""
+    return View(
+        view.jobs,
+        view.runs,
+        view.sites.copy(),
+        view.nodes.copy(),
+        view.gpus.copy(),
+        view.forms.copy(),
+        view.pools.copy(),
+        view.parts,
+        view.users,
+        view.groups,
+        view.open.copy(),
+        view.clock.copy(),
+        view.queue,
+        view.running,
+        view.released.copy(),
+        view.tried,
+        view.spread,
+        view.idle.copy(),
+        view.form_sites,
+        view.pool_sites,
+        view.rate,
+        view.width,
+        view.spare.copy(),
+        view.fastest,
+        view.home,
+        view.mix,
+    )
+
+
+@compiled
+def copy_cluster(view: View, other: View) -> None:
+    """Make CLUSTER of the other view the same as here; the other has room for it."""
+    for s in range(len(view.sites)):
+        other.sites[s] = view.sites[s]
+    for n in range(len(view.nodes)):
+        other.nodes[n] = view.nodes[n]
+    for g in range(len(view.gpus)):
+        other.gpus[g] = view.gpus[g]
+    for h in range(len(view.forms)):
+        other.forms[h] = view.forms[h]
+    for p in range(len(view.pools)):
+        other.pools[p] = view.pools[p]
+        for free in range(view.spare.shape[1]):
+            other.spare[p, free] = view.spare[p, free]
+    for p in range(len(view.parts)):
+        other.parts[p] = view.parts[p]
+    for w in range(len(view.idle)):
+        other.idle[w] = view.idle[w]
+
+
+@compiled
+def copy_lists(view: View, other: View) -> None:
+    """Make LISTS of the other view the same as here, as far as they are in use."""
+    for i in range(view.clock[0].open):
+        other.open[i] = view.open[i]
+    for v in range(len(view.released)):
+        other.released[v] = view.released[v]
+    other.clock[0] = view.clock[0]
+
+
+@compiled
+def copy_queue(view: View, other: View) -> None:
+    """Make the jobs of the other view wait, run and be known to fit nowhere as here. Its clock must be copied too."""
+    clock = view.clock[0]
+    for i in range(clock.head, clock.head + clock.queued):
+        other.queue[i] = view.queue[i]
+    for i in range(clock.running):
+        other.running[i] = view.running[i]
+    for d in range(len(view.tried)):
+        other.tried[d] = view.tried[d]

@@ -1,0 +1,153 @@
+"""The run driver: advances the clock, asks the policy, applies its choices, and keeps the log.
+
+Whoever plays a cluster forward from Python uses it: runs, look-ahead, forecasts, the live guard, replays of a record.
+Compiled code has the same verbs (`advance`, `is_asked`, `apply`) and the same loop (`drive`) in `engine.py`.
+"""
+
+from collections.abc import Callable
+from typing import Final, Protocol, final
+
+import numpy as np
+
+from adlro.core.compiled import compiled_alone
+from adlro.core.engine import LIVE, LOG_FULL, OVER, PROGRESS, Truth, is_asked, log_is_full, play, resume, set_asked
+from adlro.core.engine import advance as advance_clock
+from adlro.core.engine import apply as apply_choice
+from adlro.core.errors import PolicyError
+from adlro.core.policy import Choose, Policy
+from adlro.core.tables import DISTURBANCE, EVENT, NOBODY, Choice, Floats, Table, View, records
+
+
+class Player(Protocol):
+    """Plays a run in the place of `engine.play`, and sees what has happened before the first choice at each moment."""
+
+    def play(self, view: View, truth: Truth, choose: Choose) -> int:
+        """As engine.play, with a look before the first choice at each moment."""
+
+    def look(self, view: View, truth: Truth) -> None:
+        """See what has happened; it may change what policies are told of the jobs, and nothing else."""
+
+
+def never() -> bool:
+    """Do not stop early."""
+    return False
+
+
+@final
+class Driver:
+    """One run of a policy on a view. `truth` is replaced by one with a longer log when the log is full."""
+
+    def __init__(self, view: View, truth: Truth, policy: Policy, seed: int = 0, player: Player | None = None) -> None:
+        self.view, self.truth, self.policy = view, truth, policy
+        self._seed, self._player = seed, player
+        self._choose: Choose | None = None
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the policy is to choose before the clock moves on."""
+        return bool(is_asked(self.truth))
+
+    def advance(self) -> bool:
+        """Move the clock until the policy is asked; False if the run is over."""
+        while (status := advance_clock(self.view, self.truth)) != OVER:
+            if status != LOG_FULL and not log_is_full(self.view, self.truth):
+                return True
+            self.truth = with_longer_log(self.truth)
+        return False
+
+    def make(self) -> Choose:
+        """What answers for the policy in this run; a policy in plain Python is made once."""
+        if self._choose is None:
+            self._choose = self.policy.choose or made(self.policy, self.view, self._seed)
+        return self._choose
+
+    def ask(self) -> Choice:
+        """What the policy chooses now; nothing is done."""
+        return checked(self.make()(self.view), self.policy.name)
+
+    def apply(self, choice: Choice) -> bool:
+        """Do it; whether it was a start or a stop, and carried out."""
+        if log_is_full(self.view, self.truth):
+            self.truth = with_longer_log(self.truth)
+        return bool(apply_choice(self.view, self.truth, choice))
+
+    def run(self) -> None:
+        """Play to the end."""
+        while not self.run_until_full():
+            self.truth = with_longer_log(self.truth)
+
+    def run_until_full(self, stop: Callable[[], bool] = never) -> bool:
+        """Play until the run is over (True) or the log is full; a policy in plain Python, until `stop` says so too."""
+        if self.policy.choose is not None:
+            playing = play if self._player is None else self._player.play
+            return playing(self.view, self.truth, self.policy.choose) == OVER
+        while not stop():
+            status = advance_clock(self.view, self.truth)
+            if status == OVER:
+                return True
+            if status == LOG_FULL or log_is_full(self.view, self.truth):
+                return False
+            if self._player is not None and self.truth.progress[0].choices == 0:
+                self._player.look(self.view, self.truth)
+            self.apply(self.ask())
+        return False
+
+
+def made(policy: Policy, view: View, seed: int) -> Choose:
+    """What answers for a policy in plain Python."""
+    assert policy.make is not None
+    return policy.make(view, seed)
+
+
+def checked(answer: Choice, name: str) -> Choice:
+    """The answer of a policy in plain Python, with exactly the types that the compiled code was compiled for."""
+    try:
+        verb, job, site, until = answer
+        return Choice(int(verb), int(job), int(site), float(until))
+    except (TypeError, ValueError, OverflowError):
+        raise PolicyError(f"policy {name!r} answered {answer!r}; expected a Choice(verb, job, site, until).") from None
+
+
+NOTHING_HAPPENS: Final = records(DISTURBANCE, 0)
+
+
+# ---- what will come true -----------------------------------------------------------------------------------------
+
+
+def new_truth(view: View, work: Floats, events: int, preemptive: bool, disturbances: Table = NOTHING_HAPPENS) -> Truth:
+    """What policies may not see, for jobs that have this work: nobody runs yet, and nobody is asked."""
+    count = len(view.jobs)
+    truth = Truth(
+        work=work,
+        live=records(LIVE, count + 1),
+        heap=np.zeros(count + 1, np.int32),
+        factor=np.ones(max(1, len(view.gpus))),
+        disturbances=disturbances,
+        events=records(EVENT, events),
+        progress=records(PROGRESS, 1),
+    )
+    truth.progress[0].free_slot = NOBODY
+    truth.progress[0].asked_when_none_waits = preemptive
+    return truth
+
+
+def truth_from_here(view: View, work: Floats, events: int, preemptive: bool) -> Truth:
+    """As `new_truth`, for a view in which jobs run: each ends when its work is done. The policy is asked now."""
+    truth = new_truth(view, work, events, preemptive)
+    go_on(view, truth)
+    return truth
+
+
+@compiled_alone
+def go_on(view: View, truth: Truth) -> None:
+    """Know when each running job ends, and ask the policy."""
+    for i in range(view.clock[0].running):
+        resume(view, truth, view.running[i], i)
+    set_asked(view, truth, True)
+
+
+def with_longer_log(truth: Truth) -> Truth:
+    """The same truth with room for twice as many events."""
+    longer = records(EVENT, 2 * len(truth.events) + 2 * len(truth.live))
+    longer[: len(truth.events)] = truth.events
+    return truth._replace(events=longer)

@@ -1,0 +1,273 @@
+"""Policies around policies: no job waits for ever, and no job is stopped as soon as it has started.
+
+`sjf+starvation(3600)` is sjf in which no job waits longer than an hour, as far as the hardware allows: a job that is
+about to gets nodes that are kept for it. `srtf+least-run(300)` is srtf that stops no job before it ran five minutes.
+Both can be joined. A live cluster has both around its policy, by its settings.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, final
+
+import numpy as np
+
+from adlro.core.compiled import compiled_alone, widened
+from adlro.core.copying import copied, imagined
+from adlro.core.driver import made
+from adlro.core.errors import CatalogueError
+from adlro.core.occupancy import close_nodes
+from adlro.core.policy import Choose, Policy, starting, waiting
+from adlro.core.remembering import Remembered, Remembers
+from adlro.core.rules import fits, in_queue, next_part, runtime
+from adlro.core.tables import FOREVER, NOBODY, RUNNING, STOP, Choice, Ints, View
+from adlro.decide.rules.reserving import reserve
+
+MOST_KEPT: Final = 16
+"""Jobs for which nodes are kept at the same time: the ones that have waited longest."""
+
+LOOKED_AT: Final = 64
+"""Jobs at the head of the queue that are looked at."""
+
+EARLIEST: Final = 0.5
+"""Nodes are kept for a job when it has waited for this share of the bound at the earliest."""
+
+SAFETY: Final = 2.0
+"""Nodes are kept when they are expected to be free within this part of the time that is left: estimates are no promise,
+and until then others start there."""
+
+STARVATION: Final = "starvation"
+LEAST_RUN: Final = "least-run"
+WRAPPED: Final = re.compile(rf"(.+)\+({STARVATION}|{LEAST_RUN})\(([^()]*)\)")
+"""A name with a wrapper at its end: the policy inside, the wrapper, its seconds."""
+
+
+# ---- by name -----------------------------------------------------------------------------------------------------
+
+
+def unwrapped(name: str) -> tuple[str, str, float] | None:
+    """The policy inside, the wrapper and its seconds, for a name that has a wrapper at its end; else None."""
+    found = WRAPPED.fullmatch(name)
+    if found is None:
+        return None
+    inner, wrapper, text = found.groups()
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0.0 < seconds < math.inf:
+        raise CatalogueError(
+            f"policy {name!r}: {wrapper}({text}) needs a number of seconds above 0, as in {inner}+{wrapper}(3600)."
+        )
+    return inner, wrapper, seconds
+
+
+def wrapped(policy: Policy, wrapper: str, seconds: float) -> Policy:
+    """A policy in one of the wrappers."""
+    return without_starvation(policy, seconds) if wrapper == STARVATION else with_least_run(policy, seconds)
+
+
+# ---- no job is stopped too soon ----------------------------------------------------------------------------------
+
+
+def with_least_run(policy: Policy, seconds: float) -> Policy:
+    """The same policy, which stops no job before it ran so long in this stretch: it waits until then."""
+    return replace(
+        policy,
+        name=f"{policy.name}+{LEAST_RUN}({seconds:g})",
+        summary=f"{policy.summary}; a job runs at least {seconds:g} s before it is stopped",
+        choose=None,
+        make=lambda view, seed: LeastRun(policy.choose or made(policy, view, seed), seconds),
+    )
+
+
+@final
+class LeastRun:
+    """Asks another, and waits where that would stop a job too soon."""
+
+    def __init__(self, base: Choose, seconds: float) -> None:
+        self._base, self._seconds = base, seconds
+
+    def __call__(self, view: View) -> Choice:
+        """What the other chooses, unless it would stop a job too soon."""
+        choice = self._base(view)
+        if choice.verb == STOP and 0 <= choice.job < len(view.jobs) and view.runs[choice.job].state == RUNNING:
+            until = float(view.runs[choice.job].started) + self._seconds
+            if until > view.clock[0].now:
+                return waiting(until)
+        return choice
+
+    def remembered(self) -> Remembered:
+        """What the other keeps."""
+        return self._base.remembered() if isinstance(self._base, Remembers) else Remembered()
+
+    def recall(self, view: View, kept: Remembered) -> bool:
+        """Let the other go on."""
+        return self._base.recall(view, kept) if isinstance(self._base, Remembers) else True
+
+
+# ---- no job waits for ever ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Nodes by the job for which they are kept, jobs that start at once, and jobs for which no node can be kept."""
+
+    nodes: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    starting: tuple[tuple[int, int], ...] = ()  # (job, site)
+    hopeless: tuple[int, ...] = ()
+
+
+def without_starvation(policy: Policy, max_wait_s: float) -> Policy:
+    """The same policy with a bound on waiting, as far as the hardware allows."""
+    return replace(
+        policy,
+        name=f"{policy.name}+{STARVATION}({max_wait_s:g})",
+        summary=f"{policy.summary}; nodes are kept for a job before it has waited {max_wait_s:g} s",
+        choose=None,
+        make=lambda view, seed: Bounded(policy.choose or made(policy, view, seed), max_wait_s),
+    )
+
+
+@final
+class Bounded:
+    """Asks another, from which it hides the nodes that are kept for jobs that have waited too long."""
+
+    def __init__(self, base: Choose, max_wait_s: float) -> None:
+        self._base, self._max_wait_s = base, max_wait_s
+        self._moment = -math.inf
+        self._starting: list[tuple[int, int]] = []
+        self.kept = Kept()
+        self.is_overdue = False
+        """Whether the latest choice was made for a job that has waited too long, and not by the other."""
+
+    def __call__(self, view: View) -> Choice:
+        """Start the jobs that have waited too long and fit now; then what the other chooses."""
+        now = float(view.clock[0].now)
+        if now > self._moment:
+            self._moment = now
+            self.kept = keep_nodes(view, self._max_wait_s, self.kept.nodes)
+            self._starting = list(self.kept.starting[::-1])
+        self.is_overdue = True
+        while self._starting:
+            j, s = self._starting.pop()
+            if fits(view, j, s):
+                return starting(j, s)
+        self.is_overdue = False
+        if not self.kept.nodes:
+            return self._base(view)
+        world = copied(view)
+        close_nodes(world, nodes_of(self.kept.nodes))
+        return self._base(world)
+
+    def keep(self, nodes: Mapping[int, tuple[int, ...]]) -> None:
+        """Go on keeping these nodes, by job; before the first question."""
+        self.kept = Kept(nodes)
+
+    def remembered(self) -> Remembered:
+        """What is kept for whom, and what the other keeps."""
+        inner = self._base.remembered() if isinstance(self._base, Remembers) else Remembered()
+        mine = tuple(self.kept.nodes)
+        nodes = [list(self.kept.nodes[j]) for j in mine]
+        # Its own jobs come after those of the other, which has a list for each of its own and none for these.
+        rest = {**inner.rest, "kept_nodes": nodes}
+        return Remembered((*inner.jobs, *mine), inner.by_job, inner.times, rest)
+
+    def recall(self, view: View, kept: Remembered) -> bool:
+        """Keep what was kept, and let the other go on."""
+        rest = dict(kept.rest)
+        nodes = rest.pop("kept_nodes", [])
+        count = len(kept.jobs) - len(nodes)
+        there = {j: tuple(mine) for j, mine in zip(kept.jobs[count:], nodes, strict=True) if j >= 0}
+        self.kept = Kept({j: mine for j, mine in there.items() if all(0 <= n < len(view.nodes) for n in mine)})
+        inner = Remembered(kept.jobs[:count], kept.by_job, kept.times, rest)
+        return self._base.recall(view, inner) if isinstance(self._base, Remembers) else True
+
+
+def nodes_of(kept: Mapping[int, tuple[int, ...]]) -> Ints:
+    """All nodes that are kept, each once."""
+    return np.array(sorted({n for nodes in kept.values() for n in nodes}), np.int32)
+
+
+def keep_nodes(view: View, max_wait_s: float, before: Mapping[int, tuple[int, ...]]) -> Kept:
+    """The nodes to close to all others: which, for whom, and who may start at once. The view stays as it is.
+
+    What was kept `before` stays kept until its job starts, as long as the nodes are up. A job is overdue when it has
+    waited, or would by then have waited, for as long as is allowed.
+    """
+    queued, now = int(view.clock[0].queued), float(view.clock[0].now)
+    if not queued or now - float(view.jobs[in_queue(view, 0)].submit) < EARLIEST * max_wait_s:
+        return Kept()
+    world = copied(view)
+    nodes: dict[int, tuple[int, ...]] = {}
+    starts, hopeless = [], []
+    for q in range(min(queued, LOOKED_AT)):
+        j = int(in_queue(view, q))
+        waited = now - float(view.jobs[j].submit)
+        if waited < EARLIEST * max_wait_s or len(nodes) == MOST_KEPT:
+            break
+        site = int(fastest_spot(world, j))
+        if site != NOBODY:
+            if waited >= max_wait_s or j in before:
+                starts.append((j, site))
+            continue
+        mine = before.get(j, ())
+        if not mine or not all(world.nodes[n].up for n in mine):
+            time, mine = nodes_for(world, j)
+            if waited + SAFETY * (time - now) < max_wait_s:
+                continue
+            if not mine:
+                hopeless.append(j)
+                continue
+        nodes[j] = mine
+        close_nodes(world, np.array(mine, np.int32))
+    return Kept(nodes, tuple(starts), tuple(hopeless))
+
+
+def nodes_for(view: View, j: int) -> tuple[float, tuple[int, ...]]:
+    """When a job would first fit if running jobs end as expected, and the nodes that it would take then."""
+    world = imagined(view)
+    found = reserve(view, world, j)
+    if found.site == NOBODY:
+        return FOREVER, ()
+    sites, counts = np.zeros(len(view.sites), np.int32), np.zeros(len(view.sites), np.int32)
+    many = sites_taken(world, j, int(found.site), sites, counts)
+    return float(found.time), tuple(dict.fromkeys(int(view.sites[s].node) for s in sites[:many]))
+
+
+@compiled_alone
+def fastest_spot(view: View, j: int) -> int:
+    """The site where the job may start now and ends soonest, or NOBODY."""
+    chosen = NOBODY
+    least = FOREVER
+    for s in range(len(view.sites)):
+        if fits(view, j, s):
+            seconds = runtime(view, j, s)
+            if seconds < least:
+                least = seconds
+                chosen = s
+    return widened(chosen)
+
+
+@compiled_alone
+def sites_taken(view: View, j: int, s: int, sites: Ints, counts: Ints) -> int:
+    """The sites that a job would take if it started at this one, which it fits, with GPUs on each; how many sites."""
+    job = view.jobs[j]
+    width = view.width[job.kind, view.sites[s].form]
+    if width <= 1:
+        sites[0] = s
+        counts[0] = job.gpus
+        return 1
+    needed = job.gpus
+    last = NOBODY
+    count = 0
+    for _ in range(width):
+        last = next_part(view, j, s, last, needed)
+        if last == NOBODY:
+            return 0
+        sites[count] = last
+        counts[count] = min(needed, view.sites[last].free_gpus)
+        needed -= counts[count]
+        count += 1
+    return count

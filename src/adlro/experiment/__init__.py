@@ -1,0 +1,1 @@
+"""The stages put together: scenarios, runs, comparisons, and what `import adlro` offers."""

@@ -1,0 +1,55 @@
+"""The defaults and conditions of an experiment: what the commands and `import adlro` share.
+
+This module imports nothing of ours, so that commands which only print their help start at once.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+DEFAULT_CLUSTER: Final = "paper16"
+DEFAULT_JOBS: Final = "paper"
+DEFAULT_POLICIES: Final = (
+    "fcfs", "static-affinity", "fcfs-easy", "sjf", "sjf-picky", "srtf", "adlro", "adlro-lookahead",
+)  # fmt: skip
+DEFAULT_POLICY: Final = "sjf-picky"
+DEFAULT_SEEDS: Final = 10
+EVERY_POLICY: Final = "all"
+
+
+def option(default: Any, help: str, metavar: str | None = None, low: int | None = None) -> Any:
+    """A condition with its sentence, the word for its value and its least value."""
+    return field(default=default, metadata={"help": help, "metavar": metavar, "min": low})
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """The conditions of a run besides its cluster, jobs and policy.
+
+    Each field is a flag of the commands and a keyword of `adlro.compare` and `adlro.simulate`.
+    """
+
+    load: float | None = option(
+        None, "Offered load; 1.0 saturates the cluster. Default: as the workload says.", metavar="X"
+    )
+    estimates: str | None = option(
+        None,
+        "What policies are told of the work: oracle (the truth), user (the limit that was requested), "
+        "noisy:SIGMA (the truth with a log-normal error), or predicted (from jobs that have ended in the run). "
+        "Default: as the workload says.",
+        metavar="SOURCE",
+    )
+    restart_s: float = option(30.0, "Seconds that a job loses each time it is started again.", metavar="S")
+    kill_at_limit: bool = option(False, "End jobs that reach their walltime limit.")
+    queue_window: int = option(0, "Policies see only the first N jobs of the queue; 0: all.", metavar="N", low=0)
+    mtbf_h: float | None = option(
+        None, "Mean hours between two failures of a node. Default: nodes never fail.", metavar="H"
+    )
+    repair_h: float = option(4.0, "Mean hours until a failed node is back.", metavar="H")
+    wear_per_day: float = option(0.0, "Share of its speed that a GPU loses per day, on average.", metavar="X")
+    disturbances: str | None = option(
+        None, "A list of failures and changes of speed: docs/workloads.md.", metavar="FILE"
+    )
+
+
+UNCHANGED: Final = Conditions()
+"""The conditions if nothing else is asked for."""

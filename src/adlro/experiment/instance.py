@@ -1,0 +1,146 @@
+"""One policy on one seed: draw the jobs and disturbances of a seed, and play a policy on them to the end."""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from adlro.catalogue.speeds import speed_of
+from adlro.core.errors import AdlroError, PolicyError, UsageError
+from adlro.core.policy import Policy
+from adlro.core.records import Disturbance
+from adlro.core.run import Run
+from adlro.core.tables import Ints, Jobs, Table, View
+from adlro.experiment.scenario import Recorded, Scenario, find_workload, gpu_seconds, named_as_in
+from adlro.ingest.disturbances import DAY_S, failures, wear
+from adlro.ingest.synthetic import generate
+from adlro.ingest.traces.windows import cut, misjudged
+from adlro.normalise.pack import pack, pack_disturbances, refusals
+from adlro.predict.following import traits_of, untold
+from adlro.predict.online import Predicting
+from adlro.simulation.simulator import simulate
+
+HOUR_S: Final = 3600.0
+
+WEAR_SPREAD: Final = 0.5
+"""Sigma of the logarithm of a GPU's own drift: some wear at half the average rate, some at twice."""
+
+WEAR_STEP_S: Final = 6 * HOUR_S
+"""Speed drifts in steps of this length: short against the drift, and few enough for thousands of GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A scenario with a seed: the jobs and the disturbances that every policy meets alike."""
+
+    scenario: Scenario
+    seed: int
+    jobs: Jobs
+    view: View
+    disturbances: list[tuple[float, int, int, int, float]]
+    refusals: dict[int, str]
+    traits: "Table | None" = None  # what a predictor sees of the jobs, where policies are told what is predicted
+
+
+def load_jobs(workload: str, seed: int, count: int | None = None) -> Jobs:
+    """Jobs drawn from a shipped workload or a TOML file, in submit order."""
+    return generate(find_workload(workload), seed, count)
+
+
+def draw(scenario: Scenario, seed: int) -> Instance:
+    """Draw the jobs and disturbances of a seed, and pack them for the cluster."""
+    workload = scenario.workload
+    if isinstance(workload, Recorded):
+        jobs = jobs_of(workload, seed, scenario.jobs)
+    else:
+        jobs = generate(workload, seed, scenario.jobs)
+    jobs = named_as_in(scenario.cluster, jobs)
+    traits = None
+    if workload.estimates.source == "predicted":
+        jobs, traits = untold(jobs), traits_of(jobs)
+    view = pack(scenario.plan, jobs, speed_of)
+    disturbances = pack_disturbances(scenario.plan, disturbances_of(scenario, jobs, seed))
+    return Instance(scenario, seed, jobs, view, disturbances, refusals(scenario.plan, jobs, view), traits)
+
+
+def jobs_of(recorded: Recorded, seed: int, most: int | None) -> Jobs:
+    """The jobs of a trace, or of the window that stands in for the seed, in a table of their own."""
+    first, count = 0, recorded.jobs
+    if recorded.windows:
+        if not 0 <= seed < len(recorded.windows):
+            raise UsageError(
+                f"there is no window {seed}: '{recorded.name}' is cut into {len(recorded.windows)}, counted from 0."
+            )
+        first, count = recorded.windows[seed].first_job, recorded.windows[seed].jobs
+    jobs = cut(recorded.all_jobs, first, count if most is None else min(most, count))
+    told = recorded.estimates
+    return misjudged(jobs, told.sigma, seed) if told.source == "lognormal" else jobs
+
+
+def disturbances_of(scenario: Scenario, jobs: Jobs, seed: int) -> list[Disturbance]:
+    """All that befalls the cluster for longer than any sensible policy needs for these jobs."""
+    hazards, nodes = scenario.hazards, scenario.cluster.nodes
+    found = list(hazards.listed)
+    if hazards.mtbf_h is None and not hazards.wear_per_day:
+        return found
+    at_best_s = float(jobs.table["submit"].max() + jobs.work.sum() / max(1, scenario.cluster.gpu_count))
+    until_s = DAY_S + 4 * at_best_s
+    if hazards.mtbf_h is not None:
+        names = [node.name for node in nodes]
+        found += failures(names, hazards.mtbf_h * HOUR_S, hazards.repair_h * HOUR_S, until_s, seed)
+    if hazards.wear_per_day:
+        gpus = {node.name: sum(group.count for group in node.gpus) for node in nodes}
+        found += wear(gpus, hazards.wear_per_day, WEAR_SPREAD, WEAR_STEP_S, until_s, seed)
+    return sorted(found, key=lambda item: item.time_s)
+
+
+def offered_load(instance: Instance) -> float:
+    """GPU-seconds of work at its fastest, over those of the cluster while jobs arrive; infinite if all come at once."""
+    needed, submit = float(gpu_seconds(instance.jobs, instance.view).sum()), instance.jobs.table["submit"]
+    there = instance.scenario.cluster.gpu_count * float(submit[-1] - submit[0])
+    return needed / there if there else math.inf
+
+
+def run_one(scenario: Scenario, policy: Policy, seed: int) -> Run:
+    """One policy on one seed, to the end."""
+    instance = draw(scenario, seed)
+    return play_out(instance, instance.view, policy)
+
+
+def play_out(instance: Instance, view: View, policy: Policy) -> Run:
+    """Let the policy run on a view of the instance that nobody has used yet."""
+    scenario, plan = instance.scenario, instance.scenario.plan
+    player = None
+    if instance.traits is not None:
+        player = Predicting.new(instance.traits)
+        view = view._replace(jobs=view.jobs.copy())  # what is told of them changes in each run
+    try:
+        outcome = simulate(
+            view, instance.jobs.work, policy, scenario.settings, instance.disturbances, instance.seed, player
+        )
+    except (AdlroError, MemoryError):
+        raise
+    except Exception as error:  # a policy may be anybody's code
+        said = (str(error).strip().splitlines() or [""])[0]
+        raise PolicyError(f"the policy '{policy.name}' failed: {type(error).__name__}: {said}") from error
+    return Run(
+        cluster=plan.cluster,
+        jobs=instance.jobs,
+        events=outcome.events,
+        rate=view.rate,
+        site_form=column(plan.sites["form"]),
+        site_model=tuple(plan.models[model] for model in plan.sites["model"]),
+        site_gpus=column(plan.sites["gpus"]),
+        site_node=column(plan.sites["node"]),
+        policy=policy.name,
+        seed=instance.seed,
+        unfinished=outcome.unfinished,
+        refusals=instance.refusals,
+        illegal=outcome.illegal,
+    )
+
+
+def column(values: Ints) -> Ints:
+    """A field of a table as an array of its own."""
+    return np.ascontiguousarray(values, np.int32)

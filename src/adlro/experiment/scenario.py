@@ -1,0 +1,302 @@
+"""A scenario: a cluster, jobs and conditions, from names, files or Python objects. Wrong input is refused here."""
+
+import math
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from adlro.catalogue.clusters import load_cluster
+from adlro.catalogue.families import find_family
+from adlro.catalogue.gpus import find_gpu
+from adlro.catalogue.speeds import speed_of
+from adlro.catalogue.workloads import SUFFIX, workload_names, workload_text
+from adlro.core.errors import CatalogueError, ConfigError, UsageError
+from adlro.core.plan import Plan, plan_cluster
+from adlro.core.records import WHOLE_GPU, Cluster, Disturbance
+from adlro.core.tables import Floats, Jobs, View
+from adlro.core.toml import nearest
+from adlro.experiment.traces import read_text, read_trace
+from adlro.ingest.disturbances import read_disturbances
+from adlro.ingest.synthetic import one_of_each
+from adlro.ingest.traces.tabulate import TraceOptions, TraceReport
+from adlro.ingest.traces.windows import Window, cut, slowed, windows_of
+from adlro.ingest.workload_file import Estimates, Workload, load_workload
+from adlro.normalise.pack import pack, pack_disturbances, with_model_names
+from adlro.simulation.simulator import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Hazards:
+    """What befalls the hardware: failures by chance, wear, and a list. It is the same for every policy."""
+
+    mtbf_h: float | None = None  # mean hours between two failures of a node; None: none by chance
+    repair_h: float = 4.0  # mean hours until it is back
+    wear_per_day: float = 0.0  # share of its speed that a GPU loses in a day, on average
+    listed: tuple[Disturbance, ...] = ()
+    source: str | None = None  # where the list comes from
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What policies are told of the work of recorded jobs: `oracle`, `limit`, `lognormal`, `predicted`, or `trace`.
+
+    The last is what a column of the trace says.
+    """
+
+    source: str
+    sigma: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A trace in place of a workload: the same jobs for every seed, or for each seed a window of it."""
+
+    name: str
+    all_jobs: Jobs
+    report: TraceReport
+    estimates: Told
+    windows: tuple[Window, ...] = ()  # none: the whole trace
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs there are, in the largest window if it is cut."""
+        return max((window.jobs for window in self.windows), default=len(self.all_jobs))
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What policies are put to; a seed makes it definite."""
+
+    plan: Plan
+    workload: Workload | Recorded
+    jobs: int | None = None  # None: as many as the workload says
+    settings: Settings = field(default_factory=Settings)
+    hazards: Hazards = field(default_factory=Hazards)
+    load: float | None = None  # the offered load that was asked for; None: as the workload says
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """The windows of a trace that stand in for seeds; none if there are none."""
+        return self.workload.windows if isinstance(self.workload, Recorded) else ()
+
+    @property
+    def varies(self) -> bool:
+        """Whether anything differs between two seeds."""
+        workload, hazards = self.workload, self.hazards
+        if isinstance(workload, Recorded) and not workload.windows and workload.estimates.source != "lognormal":
+            return hazards.mtbf_h is not None or hazards.wear_per_day > 0
+        return True
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster that the jobs run on."""
+        return self.plan.cluster
+
+
+def load_scenario(
+    cluster: str | Cluster,
+    workload: str | Any,
+    jobs: int | None = None,
+    settings: Settings = Settings(),  # noqa: B008  (frozen)
+    hazards: Hazards = Hazards(),  # noqa: B008  (frozen)
+    estimates: str | None = None,
+    trace: TraceOptions = TraceOptions(),  # noqa: B008  (frozen)
+    windows: int | None = None,
+    load: float | None = None,
+) -> Scenario:
+    """A scenario from names, files or Python objects; everything that can be wrong is found here.
+
+    `workload` may be a table in memory (a DataFrame), which is read as a trace. `trace` says how a trace is read,
+    `windows` into how many it is cut; a synthetic workload has neither.
+    """
+    check_numbers(restart_s=settings.restart_s, window=settings.window, wear_per_day=hazards.wear_per_day)
+    check_numbers(above_0=True, mtbf_h=hazards.mtbf_h, repair_h=hazards.repair_h, jobs=jobs, load=load)
+    plan = plan_cluster(load_cluster(cluster) if isinstance(cluster, str) else cluster)
+    pack_disturbances(plan, hazards.listed)
+    if not is_trace(workload):
+        found = told(find_workload(workload), estimates)
+        refuse_trace_options(found.name, trace, windows)
+        return Scenario(plan, found if load is None else paced(plan, found, load), jobs, settings, hazards, load)
+    recorded = record(workload, estimates, trace)
+    if load is not None:
+        recorded = paced_trace(plan, recorded, load, trace)
+    if windows is not None:
+        recorded = replace(recorded, windows=windows_of(recorded.all_jobs, windows, jobs))
+    return Scenario(plan, recorded, None if jobs is None else min(jobs, recorded.jobs), settings, hazards, load)
+
+
+def told(workload: Workload, estimates: str | None) -> Workload:
+    """The workload with other estimates."""
+    if estimates is None:
+        return workload
+    wanted = estimates_of(estimates)
+    if wanted.source == "predicted":  # limits stay what they are: a predictor sees them
+        wanted = wanted.model_copy(update={"sigma": workload.estimates.sigma})
+    if wanted.source == "limit":
+        for part in (part for part in workload.families if part.limit_factor is None):
+            raise UsageError(
+                f"--estimates {estimates}: in the workload '{workload.name}' users of {part.family[0]} give no limit. "
+                f"Add a limit_factor to a copy of its file, or say oracle or noisy:0.5."
+            )
+    return workload.model_copy(update={"estimates": wanted})
+
+
+SOURCES: Final = {
+    "oracle": "oracle",
+    "user": "limit",
+    "limit": "limit",
+    "noisy": "lognormal",
+    "lognormal": "lognormal",
+    "predicted": "predicted",
+}
+"""How estimates are asked for, and what workload files call them."""
+
+
+def estimates_of(text: str) -> Estimates:
+    """The estimates that a text asks for: oracle, user (or limit), noisy:SIGMA (or lognormal:SIGMA), predicted."""
+    word, _, sigma = text.partition(":")
+    source = SOURCES.get(word)
+    try:
+        value = float(sigma) if sigma else 0.0
+    except ValueError:
+        value = -1.0
+    unfit = {"oracle": bool(sigma), "lognormal": not sigma, "predicted": bool(sigma)}.get(source or "", False)
+    if source is None or unfit or not 0.0 <= value <= 5.0:
+        raise UsageError(
+            f"--estimates is {text!r}; "
+            "expected oracle, user (the limit), predicted, or noisy:SIGMA with SIGMA from 0 to 5."
+        )
+    return Estimates.model_validate({"source": source, "sigma": value})
+
+
+def refuse_trace_options(name: str, trace: TraceOptions, windows: int | None) -> None:
+    """Refuse what only a trace can be asked for."""
+    plain = TraceOptions()
+    given = [each.name for each in fields(TraceOptions) if getattr(trace, each.name) != getattr(plain, each.name)]
+    flags = {"gpus_per_unit": "unit"}
+    if windows is not None:
+        raise UsageError(f"--windows cuts a trace, and '{name}' is drawn anew for every seed. Say --seeds {windows}.")
+    if given:
+        flag = flags.get(given[0], given[0]).replace("_", "-")
+        hints = {"scale-load": " --load sets the load of any workload.", "window": " For the queue say --queue-window."}
+        hint = hints.get(flag, "")
+        raise UsageError(f"--{flag} is for traces, and the workload '{name}' is none. Leave it out.{hint}")
+
+
+def check_numbers(above_0: bool = False, **numbers: float | None) -> None:
+    """Refuse a number that is NaN, infinite or too small. None means that nothing was asked for."""
+    for name, value in numbers.items():
+        if value is not None and not (math.isfinite(value) and (value > 0 if above_0 else value >= 0)):
+            expected = "a number above 0" if above_0 else "a number from 0"
+            raise UsageError(f"{name} is {value:g}; expected {expected}.")
+
+
+def find_workload(name_or_path: str) -> Workload:
+    """A shipped workload by name, or one from a path that ends in .toml; every family in it is known."""
+    if name_or_path in workload_names():
+        text, where = workload_text(name_or_path)
+    elif name_or_path.endswith(SUFFIX):
+        text, where = read_text(name_or_path, "workload file"), name_or_path
+    else:
+        names = workload_names()
+        raise CatalogueError(
+            f"there is no workload '{name_or_path}'.{nearest(name_or_path, names)} Shipped are "
+            f"{', '.join(names)}; a workload of your own is a path that ends in {SUFFIX}, or the file of a trace."
+        )
+    workload = load_workload(text, where)
+    for number, part in enumerate(workload.families):
+        for family in part.family:
+            try:
+                find_family(family)
+            except CatalogueError as error:
+                raise ConfigError(f"{where}: 'families[{number}].family': {error}") from None
+    return workload
+
+
+def find_disturbances(path: str) -> tuple[Disturbance, ...]:
+    """The disturbances of a list in TOML or JSON lines."""
+    return tuple(read_disturbances(read_text(path, "list of disturbances"), path))
+
+
+def is_trace(workload: str | Any) -> bool:
+    """Whether this is a trace: a table in memory, or a path that is no TOML file. A bare word is a misspelt name."""
+    if not isinstance(workload, str):
+        return True
+    if workload in workload_names() or workload.endswith(SUFFIX):
+        return False
+    path = Path(workload)
+    return bool(path.suffix) or len(path.parts) > 1 or path.exists()
+
+
+def record(
+    trace: str | Any,
+    estimates: str | None = None,
+    options: TraceOptions = TraceOptions(),  # noqa: B008  (frozen)
+) -> Recorded:
+    """A trace as these options ask for it, with these estimates or its own."""
+    wanted = estimates_of(estimates) if estimates is not None else None
+    if wanted is not None and wanted.source == "limit" and wanted.sigma:
+        raise UsageError(f"--estimates is {estimates!r}; a trace has the limits that it has: expected user.")
+    # An error in the estimates is drawn with the seed, on top of the true work.
+    reading = None if wanted is None else "limit" if wanted.source == "limit" else "oracle"
+    jobs, report = read_trace(trace, replace(options, estimates=reading))
+    if wanted is not None and wanted.source == "lognormal":
+        report = replace(report, estimates=f"true work with a log-normal error, sigma {wanted.sigma:g}, by seed")
+        return Recorded(report.file, jobs, report, Told("lognormal", wanted.sigma))
+    if wanted is not None and wanted.source == "predicted":
+        report = replace(report, estimates="predicted, from what has ended in the run")
+        return Recorded(report.file, jobs, report, Told("predicted"))
+    source = "limit" if report.estimates.startswith("limit") else "oracle" if report.estimates == "oracle" else "trace"
+    return Recorded(report.file, jobs, report, Told(source))
+
+
+def paced(plan: Plan, workload: Workload, load: float) -> Workload:
+    """The workload with the mean time between arrivals at which the load is expected to be this; a surge comes on top.
+
+    The mean work of a job is computed from the distributions, so the factor is the same for every seed.
+    """
+    if workload.arrivals.process == "all-at-once":
+        raise UsageError(f"--load {load:g}: the jobs of '{workload.name}' come all at once, and have no load.")
+    kinds, chance = one_of_each(workload)
+    kinds = named_as_in(plan.cluster, kinds)
+    needed = float(chance @ gpu_seconds(kinds, pack(plan, kinds, speed_of)))
+    if not needed:
+        raise UsageError(f"--load {load:g}: no job of '{workload.name}' uses a GPU of {plan.cluster.name}.")
+    interval_s = needed / (load * plan.cluster.gpu_count)
+    arrivals = workload.arrivals.model_copy(update={"mean_interarrival_s": interval_s})
+    return workload.model_copy(update={"arrivals": arrivals})
+
+
+def paced_trace(plan: Plan, recorded: Recorded, load: float, options: TraceOptions) -> Recorded:
+    """The trace with all times between submissions stretched by the factor that gives the whole of it this load."""
+    if options.scale_load != 1.0:
+        raise UsageError(f"--load {load:g} and --scale-load {options.scale_load:g} exclude each other. Leave one out.")
+    jobs = named_as_in(plan.cluster, cut(recorded.all_jobs, 0, len(recorded.all_jobs)))
+    needed = float(gpu_seconds(jobs, pack(plan, jobs, speed_of)).sum())
+    span_s = recorded.report.span_s
+    if not needed or not span_s:
+        why = "its jobs come all at once" if needed else f"no job of it uses a GPU of {plan.cluster.name}"
+        raise UsageError(f"--load {load:g}: '{recorded.name}' has no load: {why}.")
+    factor = needed / (plan.cluster.gpu_count * span_s) / load
+    report = replace(recorded.report, scale_load=1 / factor, span_s=span_s * factor)
+    return replace(recorded, all_jobs=slowed(recorded.all_jobs, factor), report=report)
+
+
+def gpu_seconds(jobs: Jobs, view: View) -> Floats:
+    """What each job needs of the cluster where it runs fastest; 0 if it runs nowhere."""
+    table, fastest = jobs.table, view.fastest[jobs.table["demand"]]
+    runtime = np.divide(jobs.work, fastest, out=np.zeros(len(jobs)), where=fastest > 0)
+    return runtime * (table["gpus"] * (table["share"] / WHOLE_GPU))
+
+
+def named_as_in(cluster: Cluster, jobs: Jobs) -> Jobs:
+    """The same jobs with allowed GPU models called as the cluster calls them; unknown ones keep their names."""
+    names = {}
+    for word in sorted(frozenset().union(*jobs.allowed)):
+        try:
+            names[word] = find_gpu(word, cluster.models).name
+        except CatalogueError:
+            continue  # a model of another cluster's own: these jobs are refused here, with that reason
+    return with_model_names(jobs, names)

@@ -1,0 +1,115 @@
+"""A policy session: a policy with a memory lives as long as the daemon, and what it remembers outlives a restart.
+
+Each turn has a scene of its own, in which jobs have other numbers. So a policy is made anew for each turn and goes on
+with what it remembered; the session translates job numbers to ids, and times to seconds since 1970.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, final
+
+from adlro.core.driver import made
+from adlro.core.policy import Choose, Policy
+from adlro.core.remembering import Remembered, Remembers
+from adlro.core.tables import NOBODY, View
+from adlro.live.scene import Scene
+
+GONE: Final = NOBODY - 1
+"""The numbers of jobs that are gone go down from here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a policy remembers, in words that hold in every turn. Times are seconds since 1970."""
+
+    policy: str
+    random: int  # the state of the policy's random generator
+    models: tuple[str, ...] = ()  # the pools and nodes by which it counts
+    nodes: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()  # ids
+    by_job: Mapping[str, list[Any]] = field(default_factory=dict)
+    times: Mapping[str, float] = field(default_factory=dict)
+    rest: Mapping[str, Any] = field(default_factory=dict)
+
+
+@final
+class Session:
+    """One policy over many turns. `lost` says in words what could not be carried over, once."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.choose: Choose | None = None  # what answers in this turn
+        self.lost = ""
+        self._saved: Saved | None = None
+        self._random = 0  # at the beginning of the turn
+        self._draws = False  # the policy has used its random generator
+
+    def for_turn(self, scene: Scene, view: View) -> Policy:
+        """The policy for one turn on a copy of the scene's view; it goes on from the last turn."""
+        if self._saved is not None:
+            view.clock[0].random = self._saved.random
+        self._random = int(view.clock[0].random)
+        self.choose = self.policy.choose
+        if self.policy.make is None:
+            return self.policy
+
+        def make(view: View, seed: int) -> Choose:
+            self.choose = made(self.policy, view, seed)
+            self._recall(scene, view, self.choose)
+            return self.choose
+
+        return replace(self.policy, make=make)
+
+    def _recall(self, scene: Scene, view: View, choose: Choose) -> None:
+        """Let it go on with what it remembered."""
+        saved = self._saved
+        if saved is None or not isinstance(choose, Remembers) or not (saved.jobs or saved.times or saved.rest):
+            return
+        if (saved.models, saved.nodes) != names_of(scene):
+            self.lost = "the nodes of the cluster are others than before"
+            return
+        numbers = tuple(scene.index.get(id, GONE - at) for at, id in enumerate(saved.jobs))
+        times = {name: time_s - scene.epoch_s for name, time_s in saved.times.items()}
+        if not choose.recall(view, Remembered(numbers, saved.by_job, times, saved.rest)):
+            self.lost = "what it remembered does not suit the cluster any more"
+
+    def keep(self, scene: Scene, view: View) -> None:
+        """Remember what the policy remembers after this turn."""
+        random = int(view.clock[0].random)
+        self._draws = self._draws or random != self._random
+        saved = Saved(self.policy.name, random)
+        if isinstance(self.choose, Remembers):
+            kept = self.choose.remembered()
+            # A job that was gone already keeps a name that no job has.
+            ids = tuple(scene.live[j].id if j >= 0 else "" for j in kept.jobs)
+            times = {name: scene.time_s(time) for name, time in kept.times.items()}
+            models, nodes = names_of(scene)
+            saved = Saved(self.policy.name, random, models, nodes, ids, kept.by_job, times, kept.rest)
+        self._saved = saved
+
+    def as_text(self) -> str:
+        """What outlives a restart; nothing if there is nothing to remember."""
+        saved = self._saved
+        if saved is None or not (self._draws or saved.jobs or saved.times or any(saved.rest.values())):
+            return ""
+        return json.dumps(asdict(saved))
+
+    def resume(self, text: str) -> None:
+        """Go on after a restart with what `as_text` gave. What cannot be read, or is another policy's, is left."""
+        try:
+            found = json.loads(text)
+            saved = Saved(
+                str(found["policy"]), int(found["random"]), tuple(found["models"]), tuple(found["nodes"]),
+                tuple(found["jobs"]), dict(found["by_job"]), dict(found["times"]), dict(found["rest"]),
+            )  # fmt: skip
+        except (ValueError, TypeError, KeyError):
+            self.lost = "what it remembered before the restart cannot be read"
+            return
+        if saved.policy == self.policy.name:
+            self._saved, self._draws = saved, True
+
+
+def names_of(scene: Scene) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The pools and nodes of a scene, in the order in which they are numbered."""
+    return scene.plan.models, tuple(node.name for node in scene.plan.cluster.nodes)

@@ -1,0 +1,79 @@
+"""The simulator: a policy on a cluster from the first job to the last.
+
+The run driver of core plays it. A predictor, which must see what happens before the policy decides, is its player.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from adlro.core.driver import Driver, Player, new_truth
+from adlro.core.engine import Truth
+from adlro.core.policy import Policy
+from adlro.core.tables import DISTURBANCE, FOREVER, Floats, Table, View, records
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How strict the world is."""
+
+    restart_s: float = 30.0
+    kill_at_limit: bool = False
+    window: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a run: the log, and what was left."""
+
+    events: Table  # EVENT
+    unfinished: int
+    illegal: int
+
+
+def simulate(
+    view: View,
+    work: Floats,
+    policy: Policy,
+    settings: Settings = Settings(),  # noqa: B008  (frozen)
+    disturbances: Sequence[tuple[float, int, int, int, float]] = (),
+    seed: int = 0,
+    player: Player | None = None,
+) -> Outcome:
+    """Run a policy on a freshly packed view to the end, and return everything that happened."""
+    driver = Driver(view, prepare(view, work, policy, settings, disturbances, seed), policy, seed, player)
+    driver.run()
+    clock, progress = view.clock[0], driver.truth.progress[0]
+    events = cast(Table, driver.truth.events[: progress.events])
+    return Outcome(events, int(clock.queued + clock.running), int(clock.illegal))
+
+
+def prepare(
+    view: View,
+    work: Floats,
+    policy: Policy,
+    settings: Settings,
+    disturbances: Sequence[tuple[float, int, int, int, float]],
+    seed: int,
+) -> Truth:
+    """Set the clock, give the policy what it needs, and make the tables that it may not see."""
+    clock = view.clock[0]
+    clock.restart, clock.window = settings.restart_s, settings.window
+    clock.wake = FOREVER
+    clock.random = seed * 7919 % 2147483646 + 1
+    if policy.prepare is not None:
+        policy.prepare(view)
+    jobs = len(view.jobs)
+    happening = records(DISTURBANCE, len(disturbances))
+    for row, (time, what, node, gpu, factor) in zip(happening, sorted(disturbances, key=first), strict=True):
+        row.time, row.what, row.node, row.gpu, row.factor = time, what, node, gpu, factor
+    # Two events for each job and a few more; memory that is never written is never used.
+    events = 3 * jobs + 2 * len(view.sites) + 1024
+    truth = new_truth(view, work, events, policy.preemptive, happening)
+    truth.progress[0].kill = settings.kill_at_limit
+    return truth
+
+
+def first(row: tuple[float, int, int, int, float]) -> float:
+    """The time of a disturbance."""
+    return row[0]

@@ -1,0 +1,93 @@
+"""The same policy decides the same live as in the simulator: one list of jobs, played through both."""
+
+import math
+from random import Random
+
+import pytest
+from tests.live.stand_in import Notebook
+
+from adlro.backends.simulated.backend import ByHand, Simulated, arriving
+from adlro.catalogue.clusters import load_cluster
+from adlro.catalogue.speeds import speed_of
+from adlro.core.plan import gpu_numbers, plan_cluster
+from adlro.core.ports import ENDED, Part
+from adlro.core.records import CPU_ONLY, Job
+from adlro.core.tables import SPREAD, STARTED
+from adlro.decide.catalogue import find_policy, policies
+from adlro.live.limits import GuardTable
+from adlro.live.turn import Orchestrator, Settings
+from adlro.normalise.pack import pack, pack_jobs
+from adlro.simulation.simulator import Settings as World
+from adlro.simulation.simulator import simulate
+
+CLUSTER = load_cluster("paper16")
+RESTART_S = 32.0
+ALONE = Settings(
+    decide_s=600.0, decision_s=600.0, guard=GuardTable(stale_s=1e9, max_wait_s=0.0), least_run_s=0.0,
+    compare_s=math.inf, restart_s=RESTART_S, starts_s=0.0, explained=0, alike=0,
+)  # fmt: skip
+
+Starts = list[tuple[float, int, tuple[Part, ...]]]
+
+
+def some_jobs(count: int = 24) -> list[Job]:
+    """Jobs of several families, users and sizes that come faster than they can be run. All are said as they are."""
+    random = Random(7)
+    jobs = []
+    for number in range(count):
+        gpus = random.choice((0, 1, 1, 1, 2, 4, 8))
+        share = random.choice((1000, 500)) if gpus == 1 else 1000
+        work = float(random.randrange(500, 9000)) * max(1, gpus)
+        jobs.append(
+            Job(
+                random.choice(("simulation", "learning", "data")), work, float(max(0, number - 4) * 97), gpus, share,
+                cpus=2.0, memory_gb=4.0, user=f"user {number % 3}", name=f"job {number % 5}", estimate=work,
+                checkpoint=0.0,
+            )
+        )  # fmt: skip
+    return jobs
+
+
+def in_the_simulator(name: str, jobs: list[Job]) -> Starts:
+    """What starts when and where in a simulation."""
+    plan, packed = plan_cluster(CLUSTER), pack_jobs(jobs)
+    view = pack(plan, packed, speed_of)
+    found: Starts = []
+    for event in simulate(view, packed.work, find_policy(name), World(restart_s=RESTART_S)).events:
+        if event.what in (STARTED, SPREAD):
+            numbers = gpu_numbers(plan, int(event.site), int(event.mask))
+            site = plan.sites[event.site]
+            model = plan.models[site.model] if numbers else CPU_ONLY
+            part = Part(plan.cluster.nodes[site.node].name, model, len(numbers), numbers)
+            if event.what == SPREAD:
+                time, job, parts = found.pop()
+                found.append((time, job, (*parts, part)))
+            else:
+                found.append((float(event.time), int(event.job), (part,)))
+    return found
+
+
+def live(name: str, jobs: list[Job], restarted_at: int = 0) -> Starts:
+    """What starts when and where with a turn at each event; the daemon is restarted before this turn, if any."""
+    clock, memory = ByHand(), Notebook()
+    backend = Simulated(CLUSTER, speed_of, clock=clock, start_s=0.0, arrivals=arriving(jobs), restart_s=RESTART_S)
+    daemon = Orchestrator(backend, memory, name, "fcfs", ALONE, monotonic=clock)
+    found: Starts = []
+    for turn in range(1, 100 * len(jobs)):
+        if turn == restarted_at:
+            daemon = Orchestrator(backend, memory, name, "fcfs", ALONE, monotonic=clock)
+        tick = daemon.tick()
+        assert not [alarm.text for alarm in tick.alarms]
+        found += [(tick.time_s, int(made.job) - 1, made.parts) for made in tick.decisions if made.verb == "start"]
+        later = [time for time in (backend.next_event_s, daemon.wake_s) if time is not None and time < math.inf]
+        if not later or (turn > len(jobs) and all(job.state in ENDED for job in backend.read().jobs)):
+            break
+        clock.move(min(later) - tick.time_s)
+    assert all(job.state in ENDED for job in backend.read().jobs)
+    return found
+
+
+@pytest.mark.parametrize("name", [policy.name for policy in policies()])
+def test_a_policy_starts_the_same_jobs_live_as_in_the_simulator(name: str) -> None:
+    jobs = some_jobs()
+    assert live(name, jobs) == in_the_simulator(name, jobs)
