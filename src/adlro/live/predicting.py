@@ -15,10 +15,10 @@ from adlro.core.ports import JobState, LiveJob, Part
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Job, Link, Placing, SpeedOf
 from adlro.core.tables import RUNNING, Floats, Table, View
 from adlro.decide.rules.reserving import HALF_LIFE_S
-from adlro.live.scene import Corrections, corrected, gpu_units, one_hash, trait_of
+from adlro.live.scene import Corrections, corrected, gpu_units
 from adlro.live.service import Like
 from adlro.predict import expected
-from adlro.predict.following import SHORTEST_S, TRAIT
+from adlro.predict.following import SHORTEST_S, TRAIT, one_hash, trait_of
 from adlro.predict.habits import Habits
 from adlro.predict.memory import Memory
 from adlro.predict.online import count_live, learn_live, tell_live

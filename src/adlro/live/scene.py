@@ -7,9 +7,8 @@ the first scene (`epoch_s`), as in a run that began then.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from threading import Lock
-from typing import Any, Final, cast, final
+from typing import Final, cast, final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,7 @@ from adlro.core.compiled import compiled_alone
 from adlro.core.errors import CatalogueError
 from adlro.core.jobs import JobNames, job_rows, wrong_with
 from adlro.core.occupancy import Places, close_nodes, on_each_node, stand
-from adlro.core.plan import Plan, gpu_numbers, mib, plan_cluster
+from adlro.core.plan import Plan, gpu_numbers, plan_cluster
 from adlro.core.policy import Policy
 from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Part, Snapshot
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Job, Placing, Speed, SpeedOf
@@ -39,7 +38,7 @@ from adlro.core.tables import (
     View,
 )
 from adlro.normalise.pack import pack
-from adlro.predict.following import TRAIT, text_hash, tokens_of
+from adlro.predict.following import TRAIT, trait_of
 
 SPARE_ROWS: Final = 1024
 """Rows of jobs that are gone are kept until there are more of them than of live jobs, and than this."""
@@ -449,28 +448,6 @@ def model_name(word: str, cluster: Cluster) -> str:
 def same_gpus(one: Corrections, other: Corrections) -> bool:
     """Whether they agree on every GPU."""
     return one.gpus == other.gpus and one.sites == other.sites
-
-
-def trait_of(job: Job) -> tuple[Any, ...]:
-    """What predictors see of a job: a row of TRAIT."""
-    group, name, tokens = hashes(job.user, job.name)
-    return (
-        job.submit_s, FOREVER if job.limit_s is None else job.limit_s, one_hash(job.user), group, name,
-        one_hash(job.family), one_hash("|".join(sorted(job.models))), job.gpus, round(job.cpus * 1000),
-        mib(job.memory_gb), mib(job.gpu_memory_gb), job.priority, tokens,
-    )  # fmt: skip
-
-
-@lru_cache(maxsize=65536)
-def hashes(user: str, name: str) -> tuple[int, int, tuple[int, ...]]:
-    """The numbers under which predictors know a user's job of this name: group, name and words."""
-    return text_hash(f"{user}\0{name}"), text_hash(name), tuple(tokens_of(name))
-
-
-@lru_cache(maxsize=65536)
-def one_hash(text: str) -> int:
-    """`text_hash`, remembered."""
-    return text_hash(text)
 
 
 def as_said(traits: Table, jobs: Table, scale: Floats) -> Floats:

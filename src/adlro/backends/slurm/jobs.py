@@ -24,6 +24,7 @@ from adlro.backends.slurm.parse import (
 )
 from adlro.core.ports import RESERVED, JobState, LiveJob, Part, Setback
 from adlro.core.records import CPU_ONLY, Cluster, GpuModel, Gpus, Job, Link, Node
+from adlro.core.schema import properties_of, property_of
 from adlro.ingest.host_lists import hosts_in, whole_numbers
 
 ModelOf = Callable[[str], GpuModel | None]
@@ -43,7 +44,10 @@ RELEASED: Final = "released"
 PROVEN: Final = ("gpus", "submit")
 """Words that count only in the admin comment: GPUs that ADLRO has taken out of a request, and the first submission."""
 
-DEFAULT_PRIORITY: Final = 0.5
+DEFAULT_PRIORITY: Final[float] = property_of(Job, "priority").default
+IN_COMMENT: Final = tuple(each for each in properties_of(Job) if each.in_comment)
+"""What a job asks for that Slurm has no field for: a word of its comment says it."""
+
 UNIFORM: Final = "uniform"
 MOST_TASKS: Final = 1000
 """Tasks of one waiting array that are looked at; the others come when these have started."""
@@ -658,7 +662,7 @@ def _job(job: SlurmJob, words: Mapping[str, str], models: frozenset[str], look: 
         work=0.0,
         submit_s=submit,
         gpus=ours.gpus or _whole(words.get("gpus", "0")),
-        gpu_memory_gb=_number(words.get("gpumemory"), 0.0),
+        **{each.name: each.kind(_number(words.get(each.word), each.default)) for each in IN_COMMENT},
         models=(models & named if models else named) if named else models or asked,
         priority=min(max(_number(priority, DEFAULT_PRIORITY), 0.0), 1.0),
         user=(words.get("user") if is_for_others else "") or job.user,

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
+from adlro.backends.slurm.jobs import DEFAULT_PRIORITY, IN_COMMENT
 from adlro.core.accounts import Account, account_of, checked_name
 from adlro.core.errors import AccountError, BackendError
 from adlro.core.ports import ENDED, Answer, JobState, LiveJob, Order, Part, Snapshot, Submission
@@ -28,7 +29,6 @@ NEW_API: Final = 39
 """From v0.0.39 on the nodes of a job are a list, and its GPUs have another key."""
 
 LONGEST_NAME: Final = 200
-DEFAULT_PRIORITY: Final = 0.5
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 CONTROLLER_GONE: Final = re.compile(
     r"contact slurm controller|Zero Bytes were transmitted|connect failure|Socket timed out|communication error"
@@ -856,8 +856,9 @@ def _words_of(job: Job, token: str, as_whom: str) -> Iterator[str]:
         yield f"adlro:estimate={job.estimate:.6g}"
     if job.priority != DEFAULT_PRIORITY and as_whom == "self":
         yield f"adlro:priority={job.priority:g}"
-    if job.gpu_memory_gb:
-        yield f"adlro:gpumemory={job.gpu_memory_gb:g}"
+    for each in IN_COMMENT:
+        if (amount := getattr(job, each.name)) != each.default:
+            yield f"adlro:{each.word}={amount:g}"
     if job.models:
         yield f"adlro:models={'+'.join(sorted(job.models))}"
     if job.user and as_whom == "self":
