@@ -135,6 +135,12 @@ def test_a_job_that_no_cluster_could_mean_is_left_out_with_a_note() -> None:
     assert "job a is left out" in scene.notes[0]
 
 
+def test_a_job_with_more_memory_than_a_table_can_hold_is_left_out_and_the_others_are_seen() -> None:
+    scene = scene_of(waiting("a", memory_gb=3e6), waiting("b"))
+    assert queue_of(scene) == ["b"]
+    assert "memory_gb is 3000000.0; expected a number of GB from 0 to 2000000" in scene.notes[0]
+
+
 def test_a_job_stands_where_our_rules_would_never_have_put_it() -> None:
     odd = running("a", (Part("turing", T4, 2, (0, 1)),), models=frozenset([V100]))
     scene = scene_of(odd)
