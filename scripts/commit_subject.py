@@ -4,7 +4,7 @@
     scripts/commit_subject.py FILE            a message, as git gives it to a commit-msg hook
     scripts/commit_subject.py --since COMMIT  every commit after COMMIT, without merges
 
-Whether a word is an imperative is guessed by its ending; ENDS_LIKE_ANOTHER_FORM has the verbs for which this is wrong.
+Whether a word is an imperative is guessed by its ending; ENDS_LIKE_ANOTHER_FORM has the words for which this is wrong.
 """
 
 import subprocess
@@ -15,6 +15,7 @@ LONGEST = 72
 MADE_BY_GIT = ("Merge ", "Revert ", "fixup! ", "squash! ", "amend! ")
 ENDS_LIKE_ANOTHER_FORM = frozenset(
     (
+        "always",
         "bring",
         "embed",
         "exceed",

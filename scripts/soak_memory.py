@@ -20,11 +20,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from adlro.backends.kind import Opened
 from adlro.backends.simulated.backend import ByHand
-from adlro.backends.simulated.demo import demo_backend
+from adlro.backends.simulated.demo import demo_backend, telemetry
 from adlro.daemon.config import Config, load_config
-from adlro.daemon.daemon import Daemon, Parts
+from adlro.daemon.daemon import Daemon
 from adlro.daemon.opening import open_memory, open_orchestrator
+from adlro.daemon.running import Parts
 
 HOUR_S = 3600.0
 
@@ -56,8 +58,8 @@ def day(folder: Path, hours: float, step_s: float, policy: str) -> Iterator[Hour
 
     def build(config: Config) -> Parts:
         memory, notes = open_memory(config)
-        decide = partial(open_orchestrator, clock=lambda: cluster.now_s)
-        return Parts(cluster, memory, decide, lambda: cluster.now_s, notes)
+        opened = Opened(cluster, lambda: cluster.now_s, telemetry)
+        return Parts(cluster, memory, partial(open_orchestrator, opened=opened), opened.clock, notes)
 
     daemon = Daemon(config, build)
     turns = ended = heard = 0

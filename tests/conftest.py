@@ -1,10 +1,15 @@
 """What every test stands on: the same examples each time, and no network."""
 
 import ipaddress
+import os
 import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# One thread for PyTorch and BLAS, before anybody imports them: several processes of tests share the cores, and threads
+# that wait for each other there take four times the processor time. Training sets its own number.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Nothing here may depend on chance or on how busy the machine is; `pytest --hypothesis-profile=explore` looks further.
 settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])

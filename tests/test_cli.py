@@ -54,7 +54,7 @@ def test_help_teaches_the_path(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
     text = capsys.readouterr().out
     assert re.sub(r"\s", "", bare) == re.sub(r"\s", "", text)
-    assert "The path: choose a cluster" in text
+    assert "To simulate: choose a cluster" in text
     assert all(f"adlro {command}" in text for command in ("compare", "compare -c gavel108", "simulate -c my.toml"))
 
 
@@ -172,7 +172,7 @@ def test_bench_prints_what_was_measured_next_to_its_floor(
     assert run(["bench", "--only", "simulate-paper16", "--only", "lp-round-64"]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"^simulate-paper16 +2,500,000 +1,000,000 +jobs/s", shown, re.MULTILINE)
-    assert "read-lcg was left out: it is not there." in shown
+    assert "read-lcg was skipped: it is not there." in shown
     assert asked == [("simulate-paper16", "lp-round-64")]
     assert answer(capsys, "bench")["results"][0]["floor"] == 1e6
 
@@ -205,7 +205,7 @@ def test_bench_refuses_an_unknown_name_before_it_measures_anything(
         (["compare", "--cluster", "paper17"], "Did you mean 'paper16'"),
         (["compare", "--workload", "papr"], "Did you mean 'paper'"),
         (["compare", "--policies", "fcfs,sjff"], "Did you mean 'sjf'"),
-        (["compare", "--policies", ","], "expected names with commas"),
+        (["compare", "--policies", ","], "expected names separated by commas"),
         (["compare", "--seeds", "0"], "--seeds"),
         (["compare", "--mtbf-h", "0"], "expected a number above 0"),
         (["compare", "--restart-s", "nan"], "expected a number from 0"),

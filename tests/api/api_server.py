@@ -15,7 +15,9 @@ import httpx
 from fastapi import FastAPI
 from tests.api.fake_service import FakeService
 
-from adlro.api.app import ApiSettings, make_app, make_server
+from adlro.api.app import make_app
+from adlro.api.server import make_server
+from adlro.api.settings import ApiSettings
 from adlro.api.tokens import KeptToken, hash_of
 from adlro.live.service import Service
 

@@ -470,7 +470,9 @@ def main() -> None:
     import argparse
     from pathlib import Path
 
-    from adlro.api.app import ApiSettings, make_app, make_server
+    from adlro.api.app import make_app
+    from adlro.api.server import make_server
+    from adlro.api.settings import ApiSettings
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=8321)

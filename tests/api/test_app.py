@@ -13,8 +13,11 @@ from tests.api.api_server import Client, client_for, serving
 from tests.api.fake_service import FakeService, large_cluster
 
 from adlro.api import models as api_models
-from adlro.api.app import ApiSettings, catalogue, make_app
-from adlro.api.views import Body, Eyes, picture_of, state_shown
+from adlro.api.answers import catalogue
+from adlro.api.app import make_app
+from adlro.api.pictures import Body, Eyes, picture_of
+from adlro.api.settings import ApiSettings
+from adlro.api.views import state_shown
 from adlro.core.errors import BackendError, StoreError
 from adlro.core.ports import JobState, LiveJob
 from adlro.core.records import Job
@@ -256,7 +259,7 @@ def test_a_state_is_made_into_json_once_for_many_readers(service: FakeService, m
         made.append(given)
         return state_shown(*given)
 
-    monkeypatch.setattr("adlro.api.app.state_shown", counted)
+    monkeypatch.setattr("adlro.api.reading.state_shown", counted)
     client = client_for(service)
     answers = [client.get(f"{V1}/state").content for _ in range(5)]
     assert len(set(answers)) == len(made) == 1
@@ -268,7 +271,7 @@ def test_a_state_is_made_into_json_once_for_many_readers(service: FakeService, m
 def test_no_more_answers_are_kept_than_there_is_room_for(
     service: FakeService, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adlro.api.views.LARGEST_KEPT", 100_000)
+    monkeypatch.setattr("adlro.api.pictures.LARGEST_KEPT", 100_000)
     for offset in range(40):
         assert client.get(f"{V1}/jobs?limit=10&offset={offset}").json()["offset"] == offset
     picture = picture_of(service.state())

@@ -15,7 +15,9 @@ from tests.api.fake_service import NOW, FakeService, large_cluster
 from tests.parts import program
 
 import adlro.api
-from adlro.api.app import ApiServer, ApiSettings, make_app, make_server
+from adlro.api.app import make_app
+from adlro.api.server import ApiServer, make_server
+from adlro.api.settings import ApiSettings
 from adlro.api.tokens import KeptToken, hash_of
 from adlro.catalogue.clusters import load_cluster
 from adlro.core.ports import JobState, Output
@@ -321,7 +323,7 @@ def test_a_job_is_cancelled_only_when_asked_twice(site: Site, open_page: Opener)
     page.locator(f"#queue tr[data-key='{waiting.id}'] a.job").click()
     page.get_by_role("button", name="Cancel this job").click()
     assert site.service.jobs[waiting.id].state is JobState.WAITING
-    page.get_by_role("button", name="Yes, end it for good").click()
+    page.get_by_role("button", name="Yes, cancel it").click()
     expect(page.locator("#panel .said")).to_contain_text("It is being cancelled.")
     assert site.service.jobs[waiting.id].state is JobState.CANCELLED
 
@@ -570,7 +572,7 @@ def test_an_operator_switches_the_policy(site: Site, open_page: Opener) -> None:
     page, _ = open_page(site)
     page.locator("#policy").select_option("sjf")
     page.locator("#policy-form button").click()
-    expect(page.locator("#policy-said")).to_contain_text("sjf decides from the next tick on.")
+    expect(page.locator("#policy-said")).to_contain_text("sjf decides from the next turn on.")
     assert site.service.policy == "sjf"
     site.service.turn()
     expect(page.locator("#guard")).to_contain_text("sjf decides")
@@ -581,7 +583,7 @@ def test_a_question_is_answered_in_words(still: Site, open_page: Opener) -> None
     page.locator("#open-what-if").click()
     page.get_by_label("GPUs on each").fill("4")
     page.get_by_text("Submit this job as well").click()
-    page.get_by_role("button", name="Play it forward").click()
+    page.get_by_role("button", name="Simulate").click()
     expect(page.locator(".foreseen .answer")).to_have_text(
         "With 4 more GPUs the jobs that wait would be done 17% sooner."
     )
@@ -659,7 +661,7 @@ def test_an_empty_cluster_says_that_it_is_empty(site: Site, open_page: Opener) -
             now, snapshot=bare, tick=None, starts={}, alarms=(), drifts=(), history=(), telemetry={}
         )
         service.happen("tick", {})
-    expect(page.locator("#queue-empty")).to_have_text("Nothing waits. Jobs start as soon as they come.")
+    expect(page.locator("#queue-empty")).to_have_text("Nothing waits. Jobs start as soon as they arrive.")
     expect(page.locator("#alarms")).to_have_text("No alarms.")
     expect(page.locator("#drifts")).to_have_text("Every GPU runs as fast as expected.")
     expect(page.locator("#jct-chart")).to_have_text("Too few jobs have ended yet.")

@@ -17,8 +17,8 @@ from tests.daemon.daemons import until
 from tests.daemon.processes import served
 from tests.parts import program
 
-from adlro.api.app import ApiSettings
 from adlro.api.door import RESERVED, SPARE_FILES, Guest, Guests, is_loopback, most_connections
+from adlro.api.settings import ApiSettings
 
 TOKENED = ApiSettings(port=0, rate_per_s=10_000, burst=10_000)
 HALF = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nX-Slow: "

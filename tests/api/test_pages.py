@@ -10,7 +10,8 @@ from tests.api.api_server import client_for
 from tests.api.fake_service import NOW, FakeService
 
 import adlro.api
-from adlro.api.app import ApiSettings, make_app
+from adlro.api.app import make_app
+from adlro.api.settings import ApiSettings
 from adlro.core.ports import JobState, Output
 from adlro.live.service import Compared
 

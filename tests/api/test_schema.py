@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.api.api_server import serving
 
-from adlro.api.app import ApiSettings
+from adlro.api.settings import ApiSettings
 
 SETTINGS = ApiSettings(port=0, rate_per_s=1e6, burst=1e6, stream_s=0.02)  # streams that end, and no 429
 

@@ -11,7 +11,9 @@ import pytest
 from tests.api.api_server import TOKENS, Place, client_for, serving
 from tests.api.fake_service import FakeService
 
-from adlro.api.app import ApiSettings, make_app, make_server
+from adlro.api.app import make_app
+from adlro.api.server import make_server
+from adlro.api.settings import ApiSettings
 from adlro.core.ports import JobState
 
 SETTINGS = ApiSettings(port=0, auth="off", heartbeat_s=0.2)

@@ -117,7 +117,7 @@ def test_a_file_that_holds_something_else_is_told(tokens: TokenFile) -> None:
     for text in ("{", "[]", '{"tokens": [{"name": "a"}]}', '{"tokens": 1}'):
         tokens.path.write_text(text)
         tokens.path.chmod(0o600)
-        with pytest.raises(StoreError, match="no file of tokens"):
+        with pytest.raises(StoreError, match="not a token file"):
             tokens.read()
 
 

@@ -8,21 +8,11 @@ from dataclasses import replace
 import pytest
 from tests.api.fake_service import FakeService, large_cluster
 
-from adlro.api import views as api_views
-from adlro.api.views import (
-    Eyes,
-    Filter,
-    Picture,
-    Views,
-    cluster_shown,
-    decision_shown,
-    jobs_shown,
-    json_bytes,
-    json_in_pieces,
-    picture_of,
-    state_shown,
-    why_shown,
-)
+from adlro.api import pictures
+from adlro.api.hidden import decision_shown, why_shown
+from adlro.api.listing import jobs_shown
+from adlro.api.pictures import LONG_S, Body, Eyes, Filter, Picture, json_bytes, json_in_pieces, picture_of
+from adlro.api.views import Views, cluster_shown, state_shown
 from adlro.core.ports import JobState, LiveJob
 from adlro.core.records import Job
 from adlro.live.service import Decision, Mention, State, Why
@@ -94,7 +84,7 @@ def test_a_small_picture_is_made_by_whoever_asks() -> None:
     first = views.picture()
     assert views.ready() is first
     latest.turn()
-    assert views.ready() is None or views._took_s >= api_views.LONG_S
+    assert views.ready() is None or views._took_s >= LONG_S
     assert views.picture().state is latest.state
 
 
@@ -116,7 +106,7 @@ def test_a_picture_that_has_become_large_at_once_is_made_aside(monkeypatch: pyte
     views = Views(latest)
     first = views.picture()
     views._took_s = 0.0
-    monkeypatch.setattr(api_views, "LARGE", 1)
+    monkeypatch.setattr(pictures, "LARGE", 1)
     latest.turn()
     assert views.ready() is first
     settled(views)
@@ -179,7 +169,7 @@ def test_json_in_pieces_is_the_same_json() -> None:
 
 def test_a_job_can_be_touched_while_threads_keep_answers() -> None:
     picture = picture_of(FakeService().state())
-    body = api_views.Body(b"{}")
+    body = Body(b"{}")
     for number in range(3000):
         picture.keep((f"/api/v1/jobs/{number}", b"", ALL), body)
     before, is_over = sys.getswitchinterval(), threading.Event()

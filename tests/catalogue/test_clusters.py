@@ -140,9 +140,9 @@ def test_a_cluster_without_a_map_has_none() -> None:
     [
         (nodes('gpu = "t4"\ngpus = 65'), "'nodes[0].gpus': 65 GPUs; expected a whole number from 1 to 64"),
         (nodes('gpu = "t4"\ngpus = 0'), "'nodes[0].gpus': 0 GPUs; expected a whole number from 1 to 64"),
-        (nodes("gpus = 4"), "'nodes[0].gpus': 4 GPUs of no model; add gpu"),
-        (nodes('gpu = "t4"'), "'gpu' goes with gpus = (how many)"),
-        (nodes('gpu = "t4"\ngpus = [{ model = "a10", count = 1 }]'), "'gpu' goes with gpus = (how many)"),
+        (nodes("gpus = 4"), "'nodes[0].gpus': 4 GPUs without a model; add gpu"),
+        (nodes('gpu = "t4"'), "'gpu' needs gpus = N, a number"),
+        (nodes('gpu = "t4"\ngpus = [{ model = "a10", count = 1 }]'), "'gpu' needs gpus = N, a number"),
         (
             nodes('gpus = [{ model = "v100", count = 40 }, { model = "V100M16", count = 40 }]'),
             "has 80 GPUs of the model",
@@ -175,7 +175,10 @@ def test_a_cluster_without_a_map_has_none() -> None:
         ),
         (AFFINITY + 'date = ["t4"]', "'affinity.date': there is no family 'date'. Did you mean 'data'?"),
         (AFFINITY + 'data = "t4"', "'affinity.data' is 't4'; expected a valid list."),
-        (AFFINITY + 'data = ["t4"]\nDATA = ["t4"]', "'affinity.DATA' is the family 'data', which stands in the table"),
+        (
+            AFFINITY + 'data = ["t4"]\nDATA = ["t4"]',
+            "'affinity.DATA' is the family 'data', which is already in the table",
+        ),
         ('name = "x"\nnodes = []\n[network]\nkind = "x"\ngb_s = 1', "'nodes' is a list; expected at least 1 in it."),
     ],
 )
@@ -194,7 +197,9 @@ def test_the_example_in_the_documentation_is_right() -> None:
 
 
 def test_an_unknown_name_gets_the_nearest_and_the_list() -> None:
-    with pytest.raises(CatalogueError, match=r"no cluster 'paper61'\. Did you mean 'paper16'\? Shipped are gavel108,"):
+    with pytest.raises(
+        CatalogueError, match=r"no cluster 'paper61'\. Did you mean 'paper16'\? Clusters that ship: gavel108,"
+    ):
         load_cluster("paper61")
 
 

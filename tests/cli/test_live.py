@@ -22,7 +22,7 @@ from rich.cells import cell_len
 from tests.api.api_server import Place, serving
 from tests.api.fake_service import FakeService, large_cluster
 
-from adlro.api.app import ApiSettings
+from adlro.api.settings import ApiSettings
 from adlro.cli.app import run
 from adlro.cli.asking import Daemon, Where
 from adlro.cli.live import predicted, seconds, short, start_in_words
@@ -71,7 +71,7 @@ def test_the_queue_has_a_line_for_each_job_with_its_place_or_predicted_start(
     line = next(line for line in lines if line.startswith(running.id))
     assert f"{running.parts[0].node}[" in line
     assert any("in " in line and "–" in line for line in lines if "waiting" in line)
-    assert any("not foreseen" in line for line in lines)
+    assert any("not predicted yet" in line for line in lines)
 
 
 def test_the_queue_as_json_is_the_answer_of_the_api_and_nothing_else(
@@ -86,7 +86,7 @@ def test_the_queue_tells_that_there_are_more(place: Place, capsys: pytest.Captur
     assert run(["queue", "--limit", "3", "--offset", "2"]) == 0
     assert "Jobs 3 to 5 of " in capsys.readouterr().out
     assert run(["queue", "--user", "nobody"]) == 0
-    assert capsys.readouterr().out == "No job.\n"
+    assert capsys.readouterr().out == "No jobs.\n"
 
 
 def test_what_others_call_their_jobs_cannot_move_the_cursor(
@@ -112,7 +112,7 @@ def test_why_a_job_waits_is_said_in_words_with_its_start(
     assert run(["why", waiting.id]) == 0
     said = capsys.readouterr().out
     assert f"Job {waiting.id}, waiting (resources): It needs" in said
-    assert "The rule: What fits where" in said
+    assert "Rule: What fits where" in said
     assert "It is predicted to start in " in said
     assert re.search(r"It is predicted to start in [\d.]+ \w+, at .*\d\d:\d\d \w+ \(most likely .* to .*\)\.", said)
     assert "expected to start before it." in said
@@ -124,7 +124,7 @@ def test_a_start_that_is_not_foreseen_is_not_made_up(
 ) -> None:
     large = next(j for j in service.jobs.values() if j.state is JobState.WAITING and j.job.gpus == 8)
     assert run(["why", large.id]) == 0
-    assert "cannot be foreseen yet" in capsys.readouterr().out
+    assert "cannot be predicted yet" in capsys.readouterr().out
 
 
 def test_why_a_job_runs_there_shows_the_other_places(
@@ -134,7 +134,7 @@ def test_why_a_job_runs_there_shows_the_other_places(
     said = capsys.readouterr().out
     assert "Decided by adlro at tick " in said
     assert "chosen" in said
-    assert "Past jobs like it: " in said
+    assert "Similar past jobs: " in said
 
 
 def test_scores_are_shown_only_on_request(
@@ -192,7 +192,7 @@ def test_a_job_is_submitted_with_its_command_word_by_word(
 
 def test_submit_tells_the_id_and_what_to_ask_next(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["submit", "--family", "data"]) == 0
-    assert "`adlro why 1061` tells when it will start." in capsys.readouterr().out
+    assert "`adlro why 1061` says when it will start." in capsys.readouterr().out
 
 
 def test_a_job_is_cancelled_once(service: FakeService, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
@@ -254,7 +254,7 @@ def test_a_daemon_that_does_not_run_is_one_line_that_says_what_to_start(
     ("words", "said"),
     [
         (["why", "77777"], "there is no job 77777. `adlro queue` lists them."),
-        (["why", "../../etc"], "is no id of a job"),
+        (["why", "../../etc"], "is not a job id"),
         (["submit", "--family", "knitting"], "no family 'knitting'"),
         (["submit", "--family", "data", "--gpus", "2", "--share", "0.5"], "a share of a GPU for a job of 2 GPUs"),
         (["submit", "--family", "data", "--limit", "soon"], "--limit is 'soon'"),
@@ -297,7 +297,7 @@ def test_a_token_is_taken_from_the_environment_and_its_lack_is_told(
     code, line = failure(["cancel", others.id], capsys)
     assert "is another's" in line
     monkeypatch.setenv("ADLRO_TOKEN", "adlro_\nx")
-    assert "ADLRO_TOKEN is no token" in failure(["queue"], capsys)[1]
+    assert "ADLRO_TOKEN is not a token" in failure(["queue"], capsys)[1]
 
 
 def test_something_else_on_the_port_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -320,7 +320,7 @@ def test_something_else_on_the_port_is_told(capsys: pytest.CaptureFixture[str]) 
             other.shutdown()
             thread.join()
     assert code == 1
-    assert "not as adlro does" in line
+    assert "not as an adlro daemon does" in line
 
 
 def test_a_connection_that_the_daemon_closed_is_opened_again(place: Place) -> None:
@@ -508,7 +508,7 @@ def test_a_mistake_with_tokens_is_one_line(tmp_path: Path, capsys: pytest.Captur
     assert failure(["token", "add", "ann", "--role", "boss", *file], capsys)[0] == 2
     assert failure(["token", "remove", "ann", *file], capsys)[0] == 2
     (tmp_path / "tokens.json").write_text("{}")
-    assert "no file of tokens" in failure(["token", "list", *file], capsys)[1]
+    assert "not a token file" in failure(["token", "list", *file], capsys)[1]
 
 
 def test_without_a_file_tokens_are_where_the_daemon_looks_for_them(

@@ -83,9 +83,9 @@ def test_the_picture_of_unbinding_is_written(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "say either --evaluate TRACE"),
-        (["--history", "x.csv"], "--history and --job belong together"),
-        (["--evaluate", "x.csv", "--history", "y.csv", "--job", "z.toml"], "say either --evaluate TRACE"),
+        ([], "expected --evaluate TRACE"),
+        (["--history", "x.csv"], "--history FILE and --job FILE must be given together"),
+        (["--evaluate", "x.csv", "--history", "y.csv", "--job", "z.toml"], "expected --evaluate TRACE"),
         (["--evaluate", "x.csv", "--method", "habit"], "Did you mean 'habits'"),
         (["--plot", "x.pdf"], "expected a name that ends in .svg or .png"),
     ],

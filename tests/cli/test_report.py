@@ -15,7 +15,7 @@ from tests.reports import COMPARE, contents, make_hostile, make_report
 
 from adlro.cli.app import run
 from adlro.measure.numbers import unit_for
-from adlro.measure.report import COLUMNS, displayed, value_of
+from adlro.measure.report_table import COLUMNS, displayed, value_of
 
 VIEWS = [(width, scheme) for width in (1280, 400) for scheme in ("light", "dark")]
 
@@ -77,7 +77,7 @@ def test_a_figure_that_no_longer_belongs_is_removed(folder: Path, tmp_path: Path
         ([*COMPARE, "--report", "file"], "--report: 'file' is a file; expected a folder, which may not exist yet."),
         ([*COMPARE, "--report", "no/such/folder"], "--report: there is no folder '"),
         ([*COMPARE, "--report", "out", "--report-policy", "srtff"], "is not among the policies compared. Did you mean"),
-        ([*COMPARE, "--report-policy", "sjf"], "--report-policy without --report"),
+        ([*COMPARE, "--report-policy", "sjf"], "--report-policy needs --report"),
         (["report", "nowhere"], "cannot read 'nowhere': No such file or directory. Make a report with `adlro compare"),
         (["report", "empty"], "cannot read 'empty/result.json': No such file"),
         (["report", "file"], "'file' is not JSON; expected what `adlro compare --json` prints."),
@@ -103,7 +103,7 @@ def test_data_of_another_result_are_refused(folder: Path, tmp_path: Path, capsys
     (other / "result.json").write_bytes((folder / "result.json").read_bytes())
     capsys.readouterr()
     assert run(["report", str(other)]) == 1
-    assert "belongs to another result" in capsys.readouterr().err
+    assert "does not belong to" in capsys.readouterr().err
 
 
 def test_the_policy_shown_can_be_chosen(tmp_path: Path) -> None:

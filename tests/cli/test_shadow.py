@@ -42,7 +42,7 @@ def test_the_report_in_words_ends_with_whether_it_may_be_trusted(
         "Jobs that would gain most", "would gain,", "Not modelled", "The daemon would have started 1 jobs",
     ):  # fmt: skip
         assert words in said
-    assert said.splitlines()[-1].endswith("the comparison may be trusted.")
+    assert said.splitlines()[-1].endswith("you can trust this comparison.")
 
 
 def test_the_report_as_json_has_the_promised_keys(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,7 +84,7 @@ def test_a_history_of_sacct_is_reported_without_a_daemon(tmp_path: Path, capsys:
         (["--sacct", "x.txt"], "--sacct needs --cluster FILE"),
         (["--sacct", "x.txt", "--db", "y.db"], "exclude each other"),
         (["--record", "none.jsonl"], "cannot read the record of the shadow 'none.jsonl'"),
-        (["--db", "none/adlro.db"], "there is no store"),
+        (["--db", "none/adlro.db"], "there is neither a database"),
         (["--config", "none.toml"], "cannot read the config file"),
     ],
 )

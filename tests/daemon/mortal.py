@@ -12,7 +12,9 @@ from adlro.core.errors import BackendError
 from adlro.core.ports import ENDED, Answer, Backend, JobState, LiveJob, Order, Snapshot, Submission
 from adlro.core.records import Job
 from adlro.daemon.config import Config, load_config
-from adlro.daemon.daemon import Closing, Daemon, Decider, Fenced, Parts
+from adlro.daemon.daemon import Daemon
+from adlro.daemon.fence import Fenced
+from adlro.daemon.running import Closing, Decider, Parts
 from adlro.daemon.store import Store, open_store
 from adlro.live.service import Memory
 from adlro.live.turn import Orchestrator, Settings

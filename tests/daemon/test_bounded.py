@@ -9,9 +9,10 @@ from adlro.catalogue.speeds import speed_of
 from adlro.core.ports import Submission
 from adlro.core.records import Job
 from adlro.daemon.config import load_config
-from adlro.daemon.daemon import Daemon, Parts
+from adlro.daemon.daemon import Daemon
 from adlro.daemon.keep import Keep
 from adlro.daemon.opening import IN_MEMORY_ROWS, open_memory
+from adlro.daemon.running import Parts
 from adlro.daemon.store import open_store
 from adlro.live.news import KEPT_EVENTS
 from adlro.live.turn import Orchestrator, Settings

@@ -16,14 +16,16 @@ import pytest
 from tests.daemon.daemons import FLAGS, Made, a_job, made_daemon, new_parts, until
 from tests.daemon.postgres import cut_all, new_database, postgres_server
 
-from adlro.backends.slurm.orders import Handing, Reader, Slurm, Told
+from adlro.backends.slurm.orders import Handing, Slurm
+from adlro.backends.slurm.ways import Reader, Told
 from adlro.catalogue.clusters import load_cluster
 from adlro.core.accounts import Account
 from adlro.core.errors import AccountError, BackendError, CatalogueError, StoreError
 from adlro.core.ports import Backend, JobState, Snapshot, Submission
 from adlro.core.records import Job
 from adlro.daemon.config import load_config
-from adlro.daemon.daemon import Daemon, Fenced
+from adlro.daemon.daemon import Daemon
+from adlro.daemon.fence import Fenced
 from adlro.daemon.leader import Alone, FileLock, PostgresLock
 from adlro.daemon.store import open_store
 from adlro.live.news import KEPT_EVENTS
@@ -347,7 +349,7 @@ def test_what_cannot_change_at_once_is_told(tmp_path: Path) -> None:
     file.write_text('[policy]\nname = "fcfs"\n[api]\nport = 99\n')
     daemon.reload()
     daemon.tick()
-    assert [a.text for a in daemon.state().alarms] == ["what changed in [api] counts after a restart."]
+    assert [a.text for a in daemon.state().alarms] == ["changes in [api] take effect after a restart."]
     daemon.close()
 
 
@@ -529,7 +531,7 @@ def test_turns_go_on_while_a_user_has_stopped_the_own_sbatch(monkeypatch: pytest
 def test_a_user_whose_sbatch_hung_waits_before_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     with submitted_as_user(Stopped(late=True), monkeypatch) as (fenced, came):
         pass
-    assert "The job is not in the queue: hand it in again" in str(came[0])
+    assert "The job is not in the queue. Submit it again" in str(came[0])
     with pytest.raises(AccountError, match="hung while Slurm was up"):
         fenced.submit(Submission(Job("any", 1.0, user="ann"), ("true",)))
 
@@ -643,7 +645,7 @@ def test_a_leader_that_loses_its_lock_acts_no_more_and_stands_by(tmp_path: Path)
     daemon, made = made_daemon(leadership=FileLock(lock))
     daemon.tick()
     lock.unlink()
-    with pytest.raises(BackendError, match="leads no longer"):
+    with pytest.raises(BackendError, match="is not the leader any more"):
         daemon.submit(Submission(a_job()))
     other = FileLock(lock)
     assert other.take()

@@ -16,8 +16,10 @@ from tests.live.live_records import decision, ended, job, tick
 from adlro.core.errors import StoreError
 from adlro.core.ports import Answer, LiveJob, Part
 from adlro.daemon import store as store_module
+from adlro.daemon import store_rows
 from adlro.daemon.keep import Keep
-from adlro.daemon.store import Store, migrate, migrations, open_store, sqlite_path, statements
+from adlro.daemon.store import Store, open_store, sqlite_path
+from adlro.daemon.store_rows import Connection, json_of, migrate, migrations, statements
 from adlro.daemon.store_sqlite import SqliteConnection
 from adlro.live.service import Alarm, Compared, Past
 
@@ -391,7 +393,7 @@ def test_jobs_that_an_older_version_wrote_are_found_by_user_and_node_too(lasting
     old = open_connection(lasting)
     migrate(old, last=2)
     job = ran("1", "ada", 200.0, ("n0",))
-    row = (1, job.id, job.ended_s, 200.0, store_module.json_of(job))
+    row = (1, job.id, job.ended_s, 200.0, json_of(job))
     old.rows("INSERT INTO ended (number, id, ended_s, noted_s, body) VALUES (?, ?, ?, ?, ?)", row)
     old.rows("INSERT INTO ended (number, id, ended_s, noted_s, body) VALUES (2, 'x', 1, 1, 'no job')")
     old.close()
@@ -408,7 +410,7 @@ def test_migrations_are_numbered_from_1_without_gaps() -> None:
     assert [number for number, _ in migrations()] == list(range(1, len(migrations()) + 1))
 
 
-def shape(connection: store_module.Connection) -> dict[str, list[str]]:
+def shape(connection: Connection) -> dict[str, list[str]]:
     """The tables with their columns."""
     is_sqlite = isinstance(connection, SqliteConnection)
     sql = "SELECT name FROM pragma_table_info(?)" if is_sqlite else (
@@ -438,7 +440,7 @@ def test_a_store_of_every_older_version_is_brought_up(
             store.close()
 
 
-def open_connection(url: str) -> store_module.Connection:
+def open_connection(url: str) -> Connection:
     if url.startswith("sqlite"):
         return SqliteConnection(str(sqlite_path(url)), is_writer=True)
     from adlro.daemon.store_postgres import PostgresConnection
@@ -449,7 +451,7 @@ def open_connection(url: str) -> store_module.Connection:
 def test_a_migration_that_fails_leaves_the_store_as_it_was(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_store(str(file)).close()
     broken = (*migrations(), (len(migrations()) + 1, "CREATE TABLE extra (a TEXT); CREATE TABLE kept (b TEXT);"))
-    monkeypatch.setattr(store_module, "migrations", lambda: broken)
+    monkeypatch.setattr(store_rows, "migrations", lambda: broken)
     with pytest.raises(StoreError, match="kept"):
         open_store(str(file))
     monkeypatch.undo()
@@ -587,7 +589,7 @@ def test_a_full_disk_is_told_and_when_there_is_room_again_it_goes_on(file: Path)
             store.intend([decision(f"a{written}"), decision(f"b{written}")])
             written += 1
 
-    with pytest.raises(StoreError, match="the disk is full; make room"):
+    with pytest.raises(StoreError, match=r"the disk is full\. Free some space"):
         fill()
     assert len(store.decisions(limit=1000)) == 2 * written, "what failed is not half there"
     with pytest.raises(StoreError):

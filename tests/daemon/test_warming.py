@@ -27,7 +27,7 @@ REAL_LIFE = """
     from adlro.core.records import Job
     from adlro.backends.simulated.demo import demo_backend
     from adlro.live.limits import GuardTable
-from adlro.live.turn import Orchestrator, Settings
+    from adlro.live.turn import Orchestrator, Settings
     from adlro.live.service import WhatIf
     from adlro.daemon.store import open_store
     from adlro.daemon.warming import warm_daemon

@@ -26,7 +26,9 @@ from adlro.core.rules import best_runtime
 from adlro.core.tables import Choice, Floats, Ints, View
 from adlro.decide import lookahead as looking
 from adlro.decide.catalogue import find_policy, policies
-from adlro.decide.lookahead import blank_world, by_runtime, known_jobs, lookahead
+from adlro.decide.lookahead import known_jobs, lookahead
+from adlro.decide.lookahead.playing import Trial, World, blank_world, fill
+from adlro.decide.lookahead.ranking import by_runtime
 from adlro.normalise.pack import pack, pack_disturbances, pack_jobs
 from adlro.simulation.simulator import Outcome, simulate
 
@@ -104,7 +106,7 @@ def test_what_it_takes_never_costs_more_than_the_choice_of_the_base(seed: int, m
     found = []
     chosen = looking.chosen
 
-    def spy(trial: looking.Trial, members: Ints, tried: int, first: Choice) -> Choice:
+    def spy(trial: Trial, members: Ints, tried: int, first: Choice) -> Choice:
         answer = chosen(trial, members, tried, first)
         costs = trial.cost[:tried]
         found.append((costs[0], costs.min(), answer == first))
@@ -128,7 +130,7 @@ def test_it_stops_playing_when_all_have_begun_and_comes_to_the_same(monkeypatch:
     costs: list[list[float]] = []
     chosen = looking.chosen
 
-    def spy(trial: looking.Trial, members: Ints, tried: int, first: Choice) -> Choice:
+    def spy(trial: Trial, members: Ints, tried: int, first: Choice) -> Choice:
         costs[-1] += trial.cost[:tried].tolist()
         return chosen(trial, members, tried, first)
 
@@ -147,7 +149,7 @@ def test_on_a_large_cluster_fewer_choices_are_tried(monkeypatch: pytest.MonkeyPa
     tried: list[int] = []
     chosen = looking.chosen
 
-    def spy(trial: looking.Trial, members: Ints, count: int, first: Choice) -> Choice:
+    def spy(trial: Trial, members: Ints, count: int, first: Choice) -> Choice:
         tried.append(count)
         return chosen(trial, members, count, first)
 
@@ -189,7 +191,7 @@ def test_jobs_still_to_come_change_nothing_and_take_no_room(monkeypatch: pytest.
     case, later = mixed_case(1), 1e7
     sizes: list[int] = []
 
-    def counting(view: View, rows: int, preemptive: bool) -> looking.World:
+    def counting(view: View, rows: int, preemptive: bool) -> World:
         sizes.append(rows)
         return blank_world(view, rows, preemptive)
 
@@ -262,11 +264,11 @@ def simulated(scenario: Scenario, policy: Policy) -> Outcome:
     return simulate(view, jobs.work, policy, settings_of(scenario), disturbances)
 
 
-def foretold(view: View, base: Policy, world: looking.World) -> list[Event]:
+def foretold(view: View, base: Policy, world: World) -> list[Event]:
     """What happens from here on in the world when it is filled from the view, told with the jobs of the view."""
     members = known_jobs(view, 1000, [])
     world.members[: len(members)] = members
-    looking.fill(view, world, len(members), 0, NO_FUTURE)
+    fill(view, world, len(members), 0, NO_FUTURE)
     assert base.choose is not None
     shown, truth, events = world.shown, world.truth, []
     while advance(shown, truth) != OVER:

@@ -144,14 +144,14 @@ def test_a_function_that_is_not_there_is_bad_usage_and_the_nearest_is_named(tmp_
 
 
 def test_a_file_without_a_function_is_bad_usage() -> None:
-    expected = f"{__file__}: which function? Write {__file__}:NAME."
+    expected = f"{__file__}: the name of a function is missing; expected {__file__}:NAME."
     for name in (__file__, f"{__file__}:"):
         with pytest.raises(CatalogueError, match=f"^{re.escape(expected)}$"):
             find_policy(name)
 
 
 def test_a_shipped_policy_that_is_misspelt_is_bad_usage_and_the_nearest_is_named() -> None:
-    with pytest.raises(CatalogueError, match=r"^no policy 'sjf-piky'\. Did you mean 'sjf-picky'\?"):
+    with pytest.raises(CatalogueError, match=r"^there is no policy 'sjf-piky'\. Did you mean 'sjf-picky'\?"):
         find_policy("sjf-piky")
 
 
@@ -189,7 +189,7 @@ def test_waiting_until_nan_is_told_in_one_line(tmp_path: Path) -> None:
 def test_a_score_that_is_no_number_is_told_in_one_line(answer: str, tmp_path: Path) -> None:
     text = f"from math import nan\n\ndef score(job, site, pair, now):\n    return {answer}\n"
     told = message(text, tmp_path, "score")
-    assert told == f":score answered {answer} as a score; expected a number, or NEVER to rather wait."
+    assert told == f":score answered {answer} as a score; expected a number, or NEVER to wait instead."
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_what_cannot_be_compiled_is_told_before_the_run(body: str, expected: str
     text = f"from adlro.core.compiled import compiled\n\n@compiled\ndef choose(view):\n    {body}\n"
     told = message(text, tmp_path)
     assert told.startswith(f":choose cannot be compiled: TypingError: {expected}")
-    assert told.endswith("Without @compiled it runs as plain Python.")
+    assert told.endswith("Remove @compiled to run it as plain Python.")
 
 
 def test_a_compiled_policy_that_fails_in_the_run_is_told_with_its_name() -> None:

@@ -49,8 +49,8 @@ def test_a_workload_cannot_be_changed_after_it_was_read() -> None:
 
 
 BAD_FAMILY = {
-    "gpus = { 0 = 1.0 }": "'0' is no number of GPUs; expected a whole number from 1 to 4096",
-    "gpus = { two = 1.0 }": "'two' is no number of GPUs",
+    "gpus = { 0 = 1.0 }": "'0' is not a number of GPUs; expected a whole number from 1 to 4096",
+    "gpus = { two = 1.0 }": "'two' is not a number of GPUs",
     "gpus = { 1 = -0.5 }": "greater than or equal to 0",
     "gpus = { 1 = 0, 2 = 0 }": "nothing in gpus has a weight",
     "share = { 1001 = 1 }": "expected a whole number from 1 to 1000",
@@ -61,10 +61,10 @@ BAD_FAMILY = {
     "checkpoint_s = -1": "expected a number from 0",
     "limit_factor = 0": "expected a number above 0",
     "models = 'T4'": "expected a list",
-    "classes = [[2, 500, 1000, 1000, '', 1]]": "wants 500/1000 of 2 GPUs",
-    "classes = [[1, 0, 1000, 1000, '', 1]]": "wants 0/1000 of a GPU",
+    "classes = [[2, 500, 1000, 1000, '', 1]]": "asks for 500/1000 of 2 GPUs",
+    "classes = [[1, 0, 1000, 1000, '', 1]]": "asks for 0/1000 of a GPU",
     "classes = [[1, 1000, 1000, 1000, '', 0]]": "nothing in classes has a weight",
-    "classes = [[1, 1000, 1000, 1000, '', 1]]\ngpus = { 2 = 1 }": "classes already say what gpus would",
+    "classes = [[1, 1000, 1000, 1000, '', 1]]\ngpus = { 2 = 1 }": "classes replace gpus",
 }
 
 
@@ -90,7 +90,7 @@ BAD_DURATION = {
     'distribution = "loguniform", pieces = []': "nothing in pieces has a weight",
     'distribution = "quantiles", at = [0, 0.5], seconds = [1, 2]': "expected values that rise from 0 to 1",
     'distribution = "quantiles", at = [0, 1], seconds = [2, 1]': "expected values that do not fall",
-    'distribution = "quantiles", at = [0, 1], seconds = [2]': "expected as many",
+    'distribution = "quantiles", at = [0, 1], seconds = [2]': "expected equal numbers",
 }
 
 
@@ -110,7 +110,7 @@ BAD_TOP = {
     "users = { count = 0 }": "expected a whole number from 1",
     "users = { recurrence = 1.0 }": "expected a number from 0 below 1",
     'estimates = { source = "guess" }': "expected 'oracle' or 'lognormal' or 'limit'",
-    "estimates = { sigma = 0.5 }": "an oracle does not err",
+    "estimates = { sigma = 0.5 }": "an oracle has no error",
     'estimates = { source = "limit" }': "'learning' has no limit_factor",
     'surge = { family = "data", start_s = 0, duration_s = 1, rate_factor = 2 }': "expected one of learning",
     'surge = { family = "learning", duration_s = 1, rate_factor = 2 }': "either start_fraction (0 to 1) or start_s",

@@ -10,11 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.live.stand_in import EPOCH_S, Notebook, Obedient, Watch, running, snapshot, waiting
 
-from adlro.api.views import picture_of, why_here
+from adlro.api.hidden import why_here
+from adlro.api.pictures import picture_of
 from adlro.catalogue.clusters import load_cluster
 from adlro.core.ports import JobState, LiveJob, Part
 from adlro.decide.catalogue import find_policy
-from adlro.live.explain import Judge, Standing, parts_at, short_reason, why
+from adlro.live.explain import Standing, why
+from adlro.live.explain_places import parts_at
+from adlro.live.explain_short import short_reason
+from adlro.live.explain_start import Judge
 from adlro.live.guard import Guarded
 from adlro.live.limits import GuardTable, Limits
 from adlro.live.scene import Scenes, as_said
@@ -315,7 +319,7 @@ def test_a_start_on_another_day_has_its_date_and_so_has_the_end_of_its_interval(
 @pytest.mark.usefixtures("vienna")
 def test_a_start_in_the_past_is_expected_any_moment_and_one_that_is_not_foreseen_is_said_so() -> None:
     assert in_short("x", Start("a", NOON_S - 9, NOON_S - 5, NOON_S + 5)) == "x; start expected any moment"
-    assert in_short("x") == "x; start not foreseen yet"
+    assert in_short("x") == "x; start not predicted yet"
     assert in_short("x", dominant="never") == "x"
 
 

@@ -1,5 +1,6 @@
 """The guard: whatever a policy does wrong, the fallback decides, the reason is told, and the policy gets its chance."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -58,9 +59,11 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def warm() -> None:
-    """Load the compiled code of a policy, which may take longer than a decision may."""
+    """Load all compiled code that the test needs; that may take longer than a decision may."""
     patient = Limits(decide_s=600.0, decision_s=600.0)
-    assert Guarded(find_policy("sjf"), find_policy("fcfs"), patient).decide(scene_of(waiting("a"))).by == "sjf"
+    scene = scene_of(waiting("a"), running("b", (Part("turing", T4, 4),)))
+    for policy, by in ((find_policy("sjf"), "sjf"), (plain("illegal", lambda view: starting(0, 99)), "fcfs")):
+        assert Guarded(policy, find_policy("fcfs"), patient).decide(scene).by == by
 
 
 @pytest.mark.usefixtures("warm")
@@ -189,7 +192,7 @@ def test_when_even_the_fallback_fails_nobody_decides_and_both_are_told() -> None
 
 def test_a_network_whose_judgement_is_no_number_does_not_decide() -> None:
     from adlro.decide.network.greedy_q import shipped
-    from adlro.live.explain import Judge
+    from adlro.live.explain_start import Judge
 
     judge = Judge("adlro")
     weights = shipped()
@@ -265,6 +268,45 @@ def test_a_policy_that_would_have_been_worse_than_the_fallback_is_replaced(monke
     assert orchestrator.state().is_guarded
     compared = [point.fallback_jct_s for point in orchestrator.state().history if point.fallback_jct_s is not None]
     assert compared
+
+
+# ---- waiting until a time ----------------------------------------------------------------------------------------
+
+
+def test_a_policy_that_waits_until_a_time_is_not_asked_before_unless_something_changes() -> None:
+    asked: list[float] = []
+
+    def patient(view: View) -> Choice:
+        asked.append(float(view.clock[0].now))
+        return wait_until(100.0)
+
+    guarded = Guarded(plain("patient", patient), find_policy("fcfs"))
+    decided = guarded.decide(scene_at(0.0, waiting("a")))
+    assert (decided.until_s, asked) == (EPOCH_S + 100.0, [0.0])
+    assert guarded.decide(scene_at(50.0, waiting("a"))).until_s == EPOCH_S + 100.0
+    assert asked == [0.0]
+    guarded.decide(scene_at(60.0, waiting("a"), waiting("b", at_s=55.0)))
+    assert asked == [0.0, 60.0]
+    guarded.decide(scene_at(100.0, waiting("a"), waiting("b", at_s=55.0)))
+    assert asked == [0.0, 60.0, 100.0]
+
+
+def test_a_policy_that_names_no_time_is_asked_in_every_turn() -> None:
+    asked: list[float] = []
+
+    def waits(view: View) -> Choice:
+        asked.append(float(view.clock[0].now))
+        return wait_until()
+
+    guarded = Guarded(plain("waits", waits), find_policy("fcfs"))
+    for time_s in (0.0, 1.0, 2.0):
+        assert guarded.decide(scene_at(time_s, waiting("a"))).until_s == math.inf
+    assert asked == [0.0, 1.0, 2.0]
+
+
+def scene_at(time_s: float, *jobs: LiveJob) -> Scene:
+    """A scene at this time."""
+    return scene_of(*jobs, at_s=time_s)
 
 
 # ---- starvation --------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """The same policy decides the same live as in the simulator: one list of jobs, played through both."""
 
 import math
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -20,7 +21,13 @@ from adlro.normalise.pack import pack, pack_jobs
 from adlro.simulation.simulator import Settings as World
 from adlro.simulation.simulator import simulate
 
-CLUSTER = load_cluster("paper16")
+V100 = "v100-sxm2-16gb"
+FAMILIES = ("simulation", "learning", "data")
+CLUSTER = replace(
+    load_cluster("paper16"), affinity={"simulation": (V100,), "learning": (V100, "t4"), "data": ("mi50",)}
+)
+"""With a map of its own: a daemon does not know the families of jobs that are still to come."""
+
 RESTART_S = 32.0
 ALONE = Settings(
     decide_s=600.0, decision_s=600.0, guard=GuardTable(stale_s=1e9, max_wait_s=0.0), least_run_s=0.0,
@@ -30,21 +37,23 @@ ALONE = Settings(
 Starts = list[tuple[float, int, tuple[Part, ...]]]
 
 
-def some_jobs(count: int = 24) -> list[Job]:
-    """Jobs of several families, users and sizes that come faster than they can be run. All are said as they are."""
+def some_jobs() -> list[Job]:
+    """Jobs of several families, users and sizes that come faster than they can be run. All are said as they are.
+
+    They come in bursts with the same mix of sizes, since a daemon does not know the sizes of jobs still to come.
+    """
     random = Random(7)
-    jobs = []
-    for number in range(count):
-        gpus = random.choice((0, 1, 1, 1, 2, 4, 8))
-        share = random.choice((1000, 500)) if gpus == 1 else 1000
-        work = float(random.randrange(500, 9000)) * max(1, gpus)
-        jobs.append(
-            Job(
-                random.choice(("simulation", "learning", "data")), work, float(max(0, number - 4) * 97), gpus, share,
-                cpus=2.0, memory_gb=4.0, user=f"user {number % 3}", name=f"job {number % 5}", estimate=work,
-                checkpoint=0.0,
-            )
-        )  # fmt: skip
+    jobs: list[Job] = []
+    for burst_s in (0.0, 709.0, 1511.0, 2617.0):
+        for gpus, share in ((1, 1000), (4, 1000), (0, 1000), (1, 500), (8, 1000), (2, 1000), (1, 1000)):
+            work = float(random.randrange(500, 9000)) * max(1, gpus)
+            number = len(jobs)
+            jobs.append(
+                Job(
+                    random.choice(FAMILIES), work, burst_s, gpus, share, cpus=2.0, memory_gb=4.0,
+                    user=f"user {number % 3}", name=f"job {number % 5}", estimate=work, checkpoint=0.0,
+                )
+            )  # fmt: skip
     return jobs
 
 
@@ -91,3 +100,17 @@ def live(name: str, jobs: list[Job], restarted_at: int = 0) -> Starts:
 def test_a_policy_starts_the_same_jobs_live_as_in_the_simulator(name: str) -> None:
     jobs = some_jobs()
     assert live(name, jobs) == in_the_simulator(name, jobs)
+
+
+@pytest.mark.parametrize("name", ["sjf+starvation(4000)", "srtf+least-run(600)", "las+least-run(300)+starvation(6000)"])
+def test_a_wrapped_policy_starts_the_same_jobs_live_as_in_the_simulator(name: str) -> None:
+    jobs = some_jobs()
+    starts = in_the_simulator(name, jobs)
+    assert live(name, jobs) == starts
+    assert starts != in_the_simulator(name.partition("+")[0], jobs)
+
+
+@pytest.mark.parametrize("name", ["gavel-maxmin", "random"])
+def test_a_policy_goes_on_after_a_restart_where_it_was(name: str) -> None:
+    jobs = some_jobs()
+    assert live(name, jobs, restarted_at=4) == in_the_simulator(name, jobs)

@@ -8,7 +8,9 @@ import pytest
 from tests.reports import contents, make_report
 
 from adlro.measure.drawing import FAMILIES, NARROW, VARIABLES, WIDE, apart, clean, inline, key_lines, png, svg
-from adlro.measure.plots import MANY_SHAPES, NAMES, figures, ranked, without_prefix
+from adlro.measure.plots import NAMES, figures
+from adlro.measure.plots_cluster import MANY_SHAPES, without_prefix
+from adlro.measure.plots_policies import ranked
 
 Report = tuple[dict[str, Any], dict[str, Any]]
 

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from tests.reports import HOSTILE, contents, make_hostile, make_report
 
-from adlro.measure.report import answer, build_page, displayed, ranking, signed
+from adlro.measure.report import build_page
+from adlro.measure.report_answer import answer, signed
+from adlro.measure.report_table import displayed, ranking
 
 Report = tuple[dict[str, Any], dict[str, Any]]
 

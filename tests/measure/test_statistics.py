@@ -284,7 +284,7 @@ def test_the_table_marks_differences_and_says_where_none_is_shown(capsys: pytest
     assert run([*COMPARE, "--seeds", "2"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"^sjf .* [−+][\d.]+ % \? ", out, re.MULTILINE)
-    assert "? too few seeds to tell: 2 policies against fcfs need 7." in out
+    assert "? too few seeds: 2 policies against fcfs need at least 7." in out
     assert run(["compare", "--policies", "fcfs,random,srtf", "--seeds", "10", "--jobs", "300"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"^srtf .* −[\d.]+ % \* ", out, re.MULTILINE)

@@ -10,7 +10,8 @@ from typing import Final
 from tests.slurm.lab import Lab, running
 
 from adlro.backends.slurm.options import SlurmOptions
-from adlro.backends.slurm.setup import Setup, setup, site_now
+from adlro.backends.slurm.setup import Setup, setup
+from adlro.backends.slurm.site import site_now
 
 NO_RULES: Final = """
 function slurm_job_submit(job, partitions, uid) return slurm.SUCCESS end

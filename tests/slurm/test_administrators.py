@@ -13,7 +13,8 @@ from tests.slurm.plugins import NO_RULES, put, with_plugin
 from typer.testing import CliRunner
 
 from adlro.backends.slurm.backend import slurm_backend, slurm_parts
-from adlro.backends.slurm.setup import check, features_of
+from adlro.backends.slurm.check import check
+from adlro.backends.slurm.shapes import features_of
 from adlro.cli.slurm import app
 from adlro.core.errors import UsageError
 from adlro.core.ports import ENDED, JobState, Part

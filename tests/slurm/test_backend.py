@@ -212,5 +212,5 @@ def test_a_job_that_slurm_does_not_take_is_told_in_one_line(by_socket: Driven, w
 
 def test_nothing_is_handed_in_where_the_site_does_not_want_it(by_socket: Driven) -> None:
     by_socket.backend = slurm_backend(options_of(by_socket.lab, "socket").model_copy(update={"submit_as": "nobody"}))
-    with pytest.raises(BackendError, match="use sbatch"):
+    with pytest.raises(BackendError, match="Use sbatch"):
         by_socket.submit("sleep 1")

@@ -11,9 +11,10 @@ import pytest
 from tests.slurm.driving import VOLTA, Driven, options_of
 from tests.slurm.lab import Lab, running
 
-from adlro.backends.slurm import live
+from adlro.backends.slurm import rest
 from adlro.backends.slurm.backend import slurm_backend
-from adlro.backends.slurm.live import Commands, Rest
+from adlro.backends.slurm.commands import Commands
+from adlro.backends.slurm.rest import Rest
 from adlro.core.errors import BackendError
 from adlro.core.ports import ENDED, Answer, Backend, JobState, Order, Part
 from adlro.daemon.store import open_store
@@ -181,7 +182,7 @@ def test_a_slurmrestd_that_hangs_holds_up_one_call_and_not_every_one(
             assert limit_s <= took_s < 2 * limit_s + 2  # one time-out in seven calls, and the commands
         finally:
             process.send_signal(signal.SIGCONT)
-        monkeypatch.setattr(live, "HANGS_S", 2.0)  # the rest of the real pause would only be waited for
+        monkeypatch.setattr(rest, "HANGS_S", 2.0)  # the rest of the real pause would only be waited for
         frail.wait(lambda: not backend.read().notes, "slurmrestd is used again")
         assert "GET /jobs" in counted.since()[0]
 
@@ -224,7 +225,7 @@ def test_a_job_whose_node_crashed_is_placed_again_at_once(on_frail: Driven) -> N
 def test_a_submission_whose_answer_got_lost_is_found_and_not_handed_in_twice(
     on_frail: Driven, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from adlro.backends.slurm.orders import RestWay
+    from adlro.backends.slurm.ways import RestWay
 
     real = RestWay.submit
 

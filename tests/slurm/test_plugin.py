@@ -13,9 +13,10 @@ from tests.slurm.lab import MACHINES, Lab, Machine, running
 from tests.slurm.plugins import NO_RULES, files_for, plugin_for, put, with_plugin
 
 from adlro.backends.slurm.backend import slurm_backend
-from adlro.backends.slurm.live import Rest
 from adlro.backends.slurm.options import SlurmOptions
-from adlro.backends.slurm.setup import SiteNow, setup
+from adlro.backends.slurm.rest import Rest
+from adlro.backends.slurm.setup import setup
+from adlro.backends.slurm.site import SiteNow
 from adlro.core.ports import JobState, Order, Part
 
 A_USER = "nobody"

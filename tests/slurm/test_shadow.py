@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.slurm.lab import Lab
 
 from adlro.backends.shadow.record import read_record, shadowed
-from adlro.backends.shadow.replay import report
+from adlro.backends.shadow.report import report
 from adlro.backends.slurm.backend import slurm_backend
 from adlro.backends.slurm.options import FamilyTable, SlurmOptions
 from adlro.core.ports import JobState

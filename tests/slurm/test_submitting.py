@@ -13,8 +13,8 @@ from tests.slurm.lab import Lab
 from tests.slurm.plugins import NO_RULES, with_plugin
 
 from adlro.backends.slurm.backend import slurm_backend
-from adlro.backends.slurm.live import Commands
-from adlro.backends.slurm.orders import CommandWay
+from adlro.backends.slurm.commands import Commands
+from adlro.backends.slurm.ways import CommandWay
 from adlro.core.accounts import Account
 from adlro.core.errors import AccountError, BackendError, ConfigError
 from adlro.core.ports import ENDED, JobState, LiveJob, Part, Submission
@@ -136,7 +136,7 @@ def test_a_user_whose_sbatch_hangs_does_not_keep_others_waiting_again_and_again(
     with monkeypatch.context() as patch:
         patch.setattr(CommandWay, "submit", hang)
         patch.setattr("adlro.backends.slurm.orders.HUNG_S", 0.0)
-        with pytest.raises(BackendError, match="hand it in again"):
+        with pytest.raises(BackendError, match="Submit it again"):
             by_socket.submit("id", user=ann.name)
     with pytest.raises(AccountError, match=r"hung while Slurm was up.*in (600|599) s"):
         by_socket.submit("id", user=ann.name)

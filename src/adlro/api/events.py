@@ -8,7 +8,7 @@ from typing import Final, final
 
 from anyio import CapacityLimiter, to_thread
 
-from adlro.api.views import json_bytes
+from adlro.api.pictures import json_bytes
 from adlro.core.errors import AdlroError
 from adlro.live.service import Event
 

@@ -90,7 +90,7 @@ class JobIn(AskedOfJob):  # type: ignore[misc]  # its fields come from Job
 
 
 class SubmissionIn(In):
-    """A job that is handed in. The command is a list of words: no shell reads it."""
+    """A job to submit. The command is a list of words; no shell interprets it."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -105,7 +105,7 @@ class SubmissionIn(In):
     job: JobIn
     command: list[Argument] = Field([], max_length=4096)
     directory: Annotated[str, StringConstraints(pattern=r"^(/[^\u0000-\u001f\u007f]*)?$", max_length=4096)] = Field(
-        "", description="Where it runs: a whole path; empty: the back end's choice."
+        "", description="Working directory, an absolute path; empty: the back end chooses."
     )
     environment: dict[
         Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)], Argument
@@ -121,7 +121,7 @@ NodesIn = Annotated[
 
 
 class WhatIfIn(In):
-    """A question: hand in these jobs now, add or take away these nodes, use that policy."""
+    """A change to simulate: submit these jobs now, add or remove these nodes, use that policy."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -135,7 +135,7 @@ class WhatIfIn(In):
     )
     jobs: list[SubmissionIn] = Field([], max_length=100)
     add_nodes: list[NodesIn] = Field(
-        [], max_length=100, description="Each is [model, GPUs on each node, how many nodes]."
+        [], max_length=100, description="Each is [GPU model, GPUs on each node, number of nodes]."
     )
     remove_nodes: list[Name] = Field([], max_length=1000)
     policy: NameOrNone = Field("", description="By name; empty: the one in use.")
@@ -157,7 +157,8 @@ class JobsAsked(Asked):
     partition: PlainOrNone = ""
     node: PlainOrNone = Field("", description="Jobs that hold GPUs on this node.")
     search: Annotated[str, StringConstraints(pattern=PLAIN, max_length=200)] = Field(
-        "", description="A text in the id, family, partition, name or user; of others' jobs name and user do not count."
+        "",
+        description="A text in the id, family, partition, name or user; hidden names and users are ignored.",
     )
     sort: Sort = Field("", description="Empty: running jobs, waiting jobs by predicted start, the rest.")
     order: Literal["asc", "desc"] = "asc"
@@ -197,7 +198,7 @@ class HistoryAsked(Asked):
     until: Moment | None = Field(None, description="Seconds since 1970.", json_schema_extra=one_of_them)
     step_s: Annotated[float, Field(ge=0, le=1e7)] | None = Field(
         None,
-        description="Average over so many seconds; left out: as fine as `limit` allows.",
+        description="Average over this many seconds; left out: as fine as `limit` allows.",
         json_schema_extra=one_of_them,
     )
 
@@ -209,7 +210,9 @@ class PastAsked(Asked):
     partition: PlainOrNone = ""
     node: PlainOrNone = ""
     before: Moment | None = Field(
-        None, description="Ended before this moment: `next` of the page before.", json_schema_extra=one_of_them
+        None,
+        description="Only jobs that ended before this time: `next` of the previous page.",
+        json_schema_extra=one_of_them,
     )
     limit: int = Field(100, ge=1, le=1000)
 
@@ -293,16 +296,16 @@ class JobOut(Out):
     parts: list[Part]
     started_s: float | None
     ended_s: float | None
-    starts: int = Field(description="How often it began.")
-    managed: bool = Field(description="Whether it is ours to place.")
+    starts: int = Field(description="How often it has started.")
+    managed: bool = Field(description="Whether ADLRO places it.")
     exit_code: int | None
     signal: int | None
     reason: str
     decision: str
     partition: str = Field(description='The queue it was submitted to; "" where the cluster has no queues.')
     qos: str = Field(description='The name of the limits that count for it; "" where the cluster has none.')
-    setback: Setback = Field(description="What keeps a waiting job from starting, besides a lack of room.")
-    is_hidden: bool = Field(description="It is another's: user, name and reason are not shown.")
+    setback: Setback = Field(description="What keeps a waiting job from starting, besides missing resources.")
+    is_hidden: bool = Field(description="It belongs to another user: user, name and reason are not shown.")
 
 
 class JobsOut(Out):
@@ -368,7 +371,7 @@ class TickOut(Out):
 
 
 class StateOut(Out):
-    """All that a screen shows."""
+    """Everything that the dashboard shows."""
 
     snapshot: SnapshotOut
     tick: TickOut | None
@@ -393,7 +396,7 @@ class TenantOut(Out):
     user: str
     name: str
     is_index_known: bool = Field(
-        description="Whether it is known to be on this GPU of the node, or put here to be shown."
+        description="True if the job is known to be on this GPU; false if only its node is known."
     )
 
 
@@ -451,7 +454,7 @@ class PoliciesOut(Out):
 
     current: str
     fallback: str
-    is_guarded: bool = Field(description="The fallback decides now.")
+    is_guarded: bool = Field(description="Whether the fallback decides now.")
     policies: list[PolicyOut]
 
 
@@ -462,7 +465,7 @@ class AlarmsOut(Out):
 
 
 class DriftsOut(Out):
-    """Speeds that are not what they were thought to be."""
+    """Speeds that differ from the speed table."""
 
     drifts: list[Drift]
 
@@ -471,7 +474,7 @@ class HistoryOut(Out):
     """What was measured, the oldest first."""
 
     history: list[Compared]
-    step_s: float = Field(description="The seconds over which points were averaged; 0: they are as they were kept.")
+    step_s: float = Field(description="The seconds over which points were averaged; 0: as they are stored.")
 
 
 class PastOut(Out):
@@ -520,7 +523,7 @@ class MeOut(Out):
 
     name: str
     role: Literal["viewer", "user", "operator"]
-    sees: Literal["all", "own", "none"] = Field(description="Whose jobs are shown whole.")
+    sees: Literal["all", "own", "none"] = Field(description="Whose jobs are shown in full.")
 
 
 class HealthOut(Out):
@@ -530,7 +533,7 @@ class HealthOut(Out):
 
 
 class ReadyOut(Out):
-    """Whether the latest tick is recent and whole; else why not, for those who may know."""
+    """Whether the latest turn is recent and complete; otherwise why not, for those who may know."""
 
     ready: bool
     why: str

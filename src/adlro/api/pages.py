@@ -10,20 +10,11 @@ from anyio import to_thread
 from fastapi import FastAPI, Path, Query, Request
 from starlette.responses import Response
 
-from adlro.api.app import (
-    UNCHANGED,
-    V1,
-    Kit,
-    errors,
-    find_job,
-    in_json,
-    kept,
-    kit_eyes,
-    not_yours,
-    page,
-    who_of,
-)
+from adlro.api.answers import V1, Kit, find_job, in_json, kept, kit_eyes, not_yours, who_of
+from adlro.api.app import page
+from adlro.api.document import UNCHANGED, errors
 from adlro.api.errors import refused
+from adlro.api.hidden import job_shown
 from adlro.api.models import (
     HistoryAsked,
     HistoryOut,
@@ -35,7 +26,7 @@ from adlro.api.models import (
     UsageAsked,
     UsageOut,
 )
-from adlro.api.views import Eyes, Picture, job_shown
+from adlro.api.pictures import Eyes, Picture
 from adlro.live.history import in_steps, summed
 from adlro.live.service import Compared, Past, Usage
 
@@ -99,7 +90,7 @@ def add_past(app: FastAPI, kit: Kit) -> None:
     async def get_output(
         request: Request, id: Annotated[JobId, Path()], asked: Annotated[NothingAsked, Query()]
     ) -> Response:
-        """The end of what a job wrote, for its user and for operators, where the back end keeps it."""
+        """The end of a job's output, for its user and for operators, if the back end keeps it."""
         live = await find_job(kit, id)
         who = who_of(request)  # not what he sees: a site that shows everybody's jobs does not show their output
         if who.role != "operator" and not (who.role == "user" and live.job.user == who.name):

@@ -22,7 +22,7 @@ from contextlib import nullcontext
 from typing import Any, Final, cast, final
 
 from adlro import __version__
-from adlro.api.app import ApiServer, make_app, make_server
+from adlro.api.app import make_app
 from adlro.api.door import raise_open_files
 from adlro.api.link import (
     CALLS,
@@ -40,6 +40,7 @@ from adlro.api.link import (
     state_with,
 )
 from adlro.api.pace import paced
+from adlro.api.server import ApiServer, make_server
 from adlro.core.errors import BackendError
 from adlro.live.news import News
 from adlro.live.service import Event, Service, State

@@ -158,7 +158,7 @@ class Guard:
         if host not in self._hosts and not is_address(host):
             raise refused(
                 421,
-                "this server does not go by that name",
+                "this server does not have that name",
                 "header Host",
                 "localhost, an address, or a name of the configuration",
                 "An operator can add the name to `hosts`.",
@@ -170,7 +170,10 @@ class Guard:
             is_visit = scope["method"] == "GET" and first_of(headers, b"sec-fetch-mode") == "navigate"
             if is_foreign or not is_visit or scope["path"].startswith(API):
                 raise refused(
-                    403, "a page of another site asks", "header Origin", "this server's own pages, or no browser"
+                    403,
+                    "the request comes from a page of another site",
+                    "header Origin",
+                    "this server's own pages, or no browser",
                 )
 
     def _admit(self, scope: Scope) -> Who | None:
@@ -232,7 +235,7 @@ class Guard:
         kind = (first_of(headers, b"content-type") or "").partition(";")[0].strip().lower()
         if length != "0" and kind != "application/json":
             # A foreign page may have a browser post text or a form, but not JSON, without asking us first.
-            raise refused(415, "the body is not said to be JSON", "header Content-Type", "application/json")
+            raise refused(415, "the body is not declared as JSON", "header Content-Type", "application/json")
         limit = self._settings.largest_body
         too_large = refused(
             413, "the body is too large", "body", f"{limit} bytes at most", headers={"Connection": "close"}
@@ -256,7 +259,7 @@ class Guard:
         except TimeoutError:
             raise refused(
                 408,
-                "the body did not come",
+                "the body did not arrive",
                 "body",
                 f"all of it within {self._settings.body_s:g} s",
                 headers={"Connection": "close"},

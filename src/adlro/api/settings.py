@@ -16,49 +16,53 @@ PORT: Final = 8321
 class ApiTable(Schema):
     """[api]: where people and programs ask."""
 
-    is_on: bool = Field(default=True, description="Whether there is an API and a dashboard.")
+    is_on: bool = Field(default=True, description="Whether to run the API and the dashboard.")
     host: str = Field(
-        default="127.0.0.1", min_length=1, description="The address; others than this machine's need TLS."
+        default="127.0.0.1",
+        min_length=1,
+        description="The address to listen on; one that other machines can reach needs TLS.",
     )
-    port: int = Field(default=PORT, ge=0, le=65_535, description="The port; 0 is any that is free.")
+    port: int = Field(default=PORT, ge=0, le=65_535, description="The port; 0: any free one.")
     auth: Literal["tokens", "off"] = Field(
         default="tokens",
-        description="Who is let in: those with a token, or (off) everybody on this machine, as an operator.",
+        description="Who has access: people with a token (tokens), or everybody on this machine, as an operator (off).",
     )
-    tokens: str = Field(default="", description='The file of `adlro token`; "" is tokens.json beside the store.')
+    tokens: str = Field(default="", description='The token file of `adlro token`; "": tokens.json beside the store.')
     min_uid: int = Field(
         default=0,
         ge=0,
-        description="The lowest uid that a job may run as; 0 is UID_MIN of /etc/login.defs. Root is always refused.",
+        description="The lowest uid that a job may run as; 0: UID_MIN of /etc/login.defs. Root is always refused.",
     )
-    hosts: list[str] = Field(default=[], description="Further names under which it is reached.")
-    tls_cert: str = Field(default="", description="The certificate, in PEM.")
-    tls_key: str = Field(default="", description="Its key, in PEM.")
+    hosts: list[str] = Field(default=[], description="Further host names of the API.")
+    tls_cert: str = Field(default="", description="The TLS certificate, a PEM file.")
+    tls_key: str = Field(default="", description="The key of the certificate, a PEM file.")
     plain_http: bool = Field(
-        default=False, description="No TLS although others reach it: something in front of it has TLS."
+        default=False, description="Allow other machines without TLS, because a proxy in front of the API has TLS."
     )
     others: Literal["hidden", "shown"] = Field(
-        default="hidden", description="Names and users of others' jobs, to those who are no operator."
+        default="hidden", description="Whether people who are not operators see the names and users of others' jobs."
     )
-    rate_per_s: float = Field(default=100.0, gt=0, description="Requests a second that one token or address may make …")
-    burst: float = Field(default=200.0, ge=1, description="… and how many of them at once.")
+    rate_per_s: float = Field(
+        default=100.0, gt=0, description="Requests per second that one token or address may make."
+    )
+    burst: float = Field(default=200.0, ge=1, description="Requests that one token or address may make at once.")
     largest_body: int = Field(
-        default=262_144, ge=1024, le=67_108_864, description="The largest body of a request, in bytes."
+        default=262_144, ge=1024, le=67_108_864, description="Maximum size of the body of a request, in bytes."
     )
-    body_s: float = Field(default=10.0, gt=0, description="Seconds within which the body of a request must be there.")
-    most_streams: int = Field(default=100, ge=1, le=10_000, description="Most listeners to events at a time.")
+    body_s: float = Field(default=10.0, gt=0, description="Seconds within which the body of a request must arrive.")
+    most_streams: int = Field(default=100, ge=1, le=10_000, description="Maximum number of open event streams.")
     head_s: float = Field(
         default=10.0, gt=0, le=600, description="Seconds within which the headers of a request must arrive."
     )
     idle_s: float = Field(
         default=20.0, gt=0, le=3600, description="Seconds after which a connection without a request is closed."
     )
-    most_connections: int = Field(default=1000, ge=10, le=1_000_000, description="Most connections at a time.")
+    most_connections: int = Field(default=1000, ge=10, le=1_000_000, description="Maximum number of open connections.")
     most_per_address: int = Field(
         default=250,
         ge=1,
         le=1_000_000,
-        description="Most connections from one address; raise it behind a proxy.",
+        description="Maximum number of connections from one address; raise it behind a proxy.",
     )
 
 
@@ -98,10 +102,10 @@ class ApiSettings(ApiTable):
     def check(self, has_tokens: bool) -> None:
         """Raise ConfigError for what would let in whom it should not, or cannot work."""
         if bool(self.tls_cert) != bool(self.tls_key):
-            raise ConfigError("the API has one of tls_cert and tls_key; expected both, or none.")
+            raise ConfigError("[api] has only one of tls_cert and tls_key; expected both, or neither.")
         for path in (self.tls_cert, self.tls_key):
             if path and not Path(path).is_file():
-                raise ConfigError(f"the API's TLS: {path} is no file; expected one in PEM.")
+                raise ConfigError(f"the API's TLS: {path} does not exist; expected a PEM file.")
         if self.tls_cert:
             self._check_tls()
         if self.is_loopback:
@@ -118,6 +122,6 @@ class ApiSettings(ApiTable):
             )
         if not self.has_tls and not self.plain_http:
             raise ConfigError(
-                f"the API has host {self.host!r} and no TLS: tokens would travel in the clear. Set tls_cert and "
-                "tls_key; or plain_http = true, where something in front of it has TLS."
+                f"the API has host {self.host!r} and no TLS: tokens would be sent unencrypted. Set tls_cert and "
+                "tls_key, or plain_http = true if a proxy in front of it has TLS."
             )

@@ -107,7 +107,7 @@ def checked_name(name: str, role: str, owners: Owners) -> str:
 def checked_role(role: str) -> str:
     """The role, if there is one of that name."""
     if role not in ROLES:
-        raise UsageError(f"no role {role!r}; expected viewer, user or operator.{nearest(role, ROLES)}")
+        raise UsageError(f"--role is {role!r}; expected viewer, user or operator.{nearest(role, ROLES)}")
     return role
 
 
@@ -145,10 +145,10 @@ class TokenFile:
             raise StoreError(f"{self.path}: the tokens cannot be read: {error.strerror}.") from None
         except (ValueError, TypeError, KeyError):
             raise StoreError(
-                f"{self.path}: this is no file of tokens. Move it away, and make new ones with `adlro token add`."
+                f"{self.path}: this is not a token file. Move it away, and make new tokens with `adlro token add`."
             ) from None
         if mode & 0o077:
-            raise StoreError(f"{self.path}: others may read it (mode {mode & 0o777:o}). Run `chmod 600` on it.")
+            raise StoreError(f"{self.path}: other users can read it (mode {mode & 0o777:o}). Run `chmod 600` on it.")
         return found
 
     def add(self, name: str, role: str) -> str:

@@ -58,16 +58,18 @@ class NodesTable(PlainNode):  # type: ignore[misc]  # the amounts come from Node
         if gpu is None and gpus == 0:
             return []
         if not 1 <= gpus <= MOST_GPUS:
-            raise ValueError(f"{gpus} GPUs; expected a whole number from 1 to {MOST_GPUS} (a node without: no gpu key)")
+            raise ValueError(
+                f"{gpus} GPUs; expected a whole number from 1 to {MOST_GPUS} (a node without GPUs has no such key)"
+            )
         if gpu is None:
-            raise ValueError(f'{gpus} GPUs of no model; add gpu = "NAME", or write a list of {{model, count}}')
+            raise ValueError(f'{gpus} GPUs without a model; add gpu = "NAME", or write a list of {{model, count}}')
         return [{"model": gpu, "count": gpus}]
 
     @model_validator(mode="after")
     def _one_form(self) -> "NodesTable":
         if self.gpu is not None and [entry.model for entry in self.gpus] != [self.gpu]:
             raise ValueError(
-                "'gpu' goes with gpus = (how many); several models are a list of {model, count} without it"
+                "'gpu' needs gpus = N, a number; for several models leave 'gpu' out and write a list of {model, count}"
             )
         return self
 
@@ -102,7 +104,7 @@ def load_cluster(name_or_path: str) -> Cluster:
     path = Path(name_or_path)
     if path.suffix != ".toml":
         raise CatalogueError(
-            f"there is no cluster '{name_or_path}'.{nearest(name_or_path, cluster_names())} Shipped are "
+            f"there is no cluster '{name_or_path}'.{nearest(name_or_path, cluster_names())} Clusters that ship: "
             f"{', '.join(cluster_names())}; a cluster of your own is a path that ends in .toml."
         )
     try:
@@ -124,7 +126,7 @@ def build_cluster(file: ClusterFile, where: str) -> Cluster:
     nodes = tuple(node for index, table in enumerate(file.nodes) for node in _nodes(table, models, where, index))
     name, times = Counter(node.name for node in nodes).most_common(1)[0]
     if times > 1:
-        raise ConfigError(f"{where}: {times} nodes are called '{name}'; give every [[nodes]] entry a name of its own.")
+        raise ConfigError(f"{where}: {times} nodes are called '{name}'; give every [[nodes]] entry its own name.")
     return Cluster(
         name=file.name,
         summary=file.summary,
@@ -174,7 +176,7 @@ def _affinity(
             problem = f"names '{absent[0]}', which no node has" if found else "is empty"
             raise ConfigError(f"{key} {problem}; expected some of {', '.join(sorted(present)) or 'its GPU models'}.")
         if family in homes:
-            raise ConfigError(f"{key} is the family '{family}', which stands in the table already; leave one out.")
+            raise ConfigError(f"{key} is the family '{family}', which is already in the table. Remove one of the two.")
         homes[family] = tuple(found)
     return homes
 

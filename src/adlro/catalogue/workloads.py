@@ -21,7 +21,7 @@ def workload_text(name: str) -> tuple[str, str]:
     if name not in names:
         guess = nearest(name, names)
         raise CatalogueError(
-            f"no workload is called {name!r}.{guess} There are {', '.join(names)}, or give a TOML file."
+            f"there is no workload {name!r}.{guess} Workloads that ship: {', '.join(names)}; or pass a TOML file."
         )
     file = resources.files("adlro.catalogue") / "workloads" / f"{name}{SUFFIX}"
     return file.read_text(encoding="utf-8"), f"workloads/{name}{SUFFIX}"

@@ -25,10 +25,10 @@ INTERRUPTED: Final = 130
 DEBUG: Final = "--debug"
 
 HELP: Final = (
-    "Which scheduler suits a cluster whose GPUs differ? Simulate it, and see.\n\n"
-    "The path: choose a cluster (clusters, gpus) and a workload (workloads), see which policies there are (policies), "
-    "compare them on the same jobs (compare), then look at one run closely (simulate). A cluster, a workload or a "
-    "policy of your own is a file: give its path instead of a name."
+    "Compare, train and run schedulers for clusters with different GPU models.\n\n"
+    "To simulate: choose a cluster (clusters, gpus) and a workload (workloads), list the policies (policies), compare "
+    "them on the same jobs (compare), then examine one run (simulate). For a cluster, a workload or a policy of your "
+    "own, give the path of a file instead of a name. For a live cluster: serve, slurm and shadow."
 )
 
 EXAMPLES: Final = (
@@ -41,7 +41,7 @@ EXAMPLES: Final = (
 EPILOG: Final = (
     "[bold]Examples[/bold]\n\n"
     + "".join(f"\u2002 {example}\n\n" for example in EXAMPLES)  # a space that is not stripped
-    + "Every command explains itself with --help and prints JSON with --json. "
+    + "COMMAND --help explains a command. Commands that print a result print it as JSON with --json. "
     + "Exit codes: 0 done, 1 failed, 2 bad usage."
 )
 
@@ -146,7 +146,7 @@ def explain(error: Exception) -> tuple[int, str]:
         case OSError():
             return FAILED, f"{error.filename or 'input or output'}: {error.strerror or error}."
         case MemoryError():
-            return FAILED, "not enough memory. Ask for fewer --jobs, or for fewer --threads."
+            return FAILED, "not enough memory. Use fewer --jobs or fewer --threads."
     # Typer's own errors; their class has other names in other versions, but always this method.
     if callable(say_it := getattr(error, "format_message", None)):
         context = getattr(error, "ctx", None)

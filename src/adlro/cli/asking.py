@@ -33,12 +33,13 @@ class Where:
         typer.Option(
             envvar="ADLRO_URL",
             metavar="URL",
-            help="Where it answers. Your token, if it wants one, is in the environment: ADLRO_TOKEN.",
+            help="Address of the daemon. If it requires a token, set ADLRO_TOKEN in the environment.",
             rich_help_panel=DAEMON,
         ),
     ] = DEFAULT_URL
     timeout: Annotated[
-        float, typer.Option(metavar="S", min=0.1, max=600, help="How long to wait for it.", rich_help_panel=DAEMON)
+        float,
+        typer.Option(metavar="S", min=0.1, max=600, help="Seconds to wait for an answer.", rich_help_panel=DAEMON),
     ] = 10.0
 
 
@@ -75,7 +76,7 @@ class Daemon:
         headers = {"Accept": "application/json", "User-Agent": "adlro"}
         if token := os.environ.get(TOKEN):
             if not token.isascii() or not token.isprintable():
-                raise UsageError(f"{TOKEN} is no token; expected adlro_ and 43 letters and digits.")
+                raise UsageError(f"{TOKEN} is not a token; expected adlro_ and 43 letters and digits.")
             headers["Authorization"] = f"Bearer {token}"
         if tag:
             headers["If-None-Match"] = tag
@@ -102,7 +103,7 @@ class Daemon:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -137,21 +138,23 @@ class Daemon:
         """What is said when no answer came."""
         if isinstance(error, ConnectionRefusedError):
             return BackendError(
-                f"no daemon answers at {self.url}. Start one with `adlro serve` (`adlro serve --demo` shows a made-up "
-                "cluster), or say where it is: --url, or ADLRO_URL."
+                f"no daemon answers at {self.url}. Start one with `adlro serve` (`adlro serve --demo` runs a "
+                "simulated cluster), or give its address with --url or ADLRO_URL."
             )
         if isinstance(error, TimeoutError):
-            return BackendError(f"the daemon at {self.url} did not answer within {self._timeout_s:g} s (--timeout).")
+            return BackendError(
+                f"the daemon at {self.url} did not answer within {self._timeout_s:g} s. Try again, or raise --timeout."
+            )
         if isinstance(error, ssl.SSLCertVerificationError):
             return BackendError(
-                f"the certificate of {self.url} is not trusted: {error.verify_message}. For one of your own, set "
-                "SSL_CERT_FILE to it."
+                f"the certificate of {self.url} is not trusted: {error.verify_message}. If it is your "
+                "own, set SSL_CERT_FILE to its file."
             )
         if isinstance(error, socket.gaierror):
-            return BackendError(f"there is no host {self._place.hostname!r}. Look at --url, or ADLRO_URL.")
+            return BackendError(f"the host {self._place.hostname!r} does not exist. Check --url or ADLRO_URL.")
         return BackendError(
-            f"the daemon at {self.url} cannot be asked: {type(error).__name__}: {printable(str(error))}. Is it adlro, "
-            "and http or https?"
+            f"the request to {self.url} failed: {type(error).__name__}: {printable(str(error))}. Check that an adlro "
+            "daemon runs there, and whether the address needs http or https."
         )
 
     def _refusal(self, status: int, text: str) -> BackendError | UsageError:
@@ -162,12 +165,14 @@ class Daemon:
             said += f"; expected {problem['expected'].rstrip('.')}" if problem["expected"] else ""
             line = ". ".join(part for part in (said, problem["do"].rstrip(".")) if part) + "."
         except (ValueError, KeyError, TypeError, AttributeError):
-            return BackendError(f"{self.url} answered {status}, and not as adlro does. Look at --url, or ADLRO_URL.")
+            return BackendError(
+                f"{self.url} answered {status}, but not as an adlro daemon does. Check --url or ADLRO_URL."
+            )
         for address, command in COMMANDS.items():
             line = line.replace(address, command)
         line = printable(line)[:LONGEST_SAID]
         if status == http.HTTPStatus.UNAUTHORIZED:
-            return BackendError(f"{self.url}: {line} Put it into the environment: {TOKEN}.")
+            return BackendError(f"{self.url}: {line} Set it in the environment variable {TOKEN}.")
         if status in (http.HTTPStatus.NOT_FOUND, http.HTTPStatus.CONFLICT, http.HTTPStatus.UNPROCESSABLE_ENTITY):
             return UsageError(line)
         return BackendError(f"{self.url}: {line}")
@@ -188,7 +193,7 @@ def checked(url: str) -> SplitResult:
 def in_path(id: str) -> str:
     """A job's id as part of an address, if it can be one."""
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}", id):
-        raise UsageError(f"{id!r} is no id of a job; `adlro queue` lists them.")
+        raise UsageError(f"{id!r} is not a job id; `adlro queue` lists them.")
     return quote(id, safe="")
 
 

@@ -39,16 +39,18 @@ HOT: Final = 0.9
 
 def ingest(
     prometheus: Annotated[
-        str | None, typer.Option("--prometheus", metavar="URL", help="A Prometheus server, http://HOST:9090.")
+        str | None, typer.Option("--prometheus", metavar="URL", help="Read a Prometheus server, http://HOST:9090.")
     ] = None,
     metrics: Annotated[
-        str | None, typer.Option("--metrics", metavar="URL", help="An exporter's page, http://HOST:9400/metrics.")
+        str | None, typer.Option("--metrics", metavar="URL", help="Read one exporter, http://HOST:9400/metrics.")
     ] = None,
-    nvml: Annotated[bool, typer.Option("--nvml", help="NVIDIA's GPUs in this machine.")] = False,
-    amdsmi: Annotated[bool, typer.Option("--amdsmi", help="AMD's GPUs in this machine.")] = False,
+    nvml: Annotated[bool, typer.Option("--nvml", help="Read the NVIDIA GPUs of this machine.")] = False,
+    amdsmi: Annotated[bool, typer.Option("--amdsmi", help="Read the AMD GPUs of this machine.")] = False,
     slurm: Annotated[
         Path | None,
-        typer.Option("--slurm", metavar="FILE", help="Output of 'scontrol show node': print it as a cluster file."),
+        typer.Option(
+            "--slurm", metavar="FILE", help="Read the output of 'scontrol show node' and print a cluster file."
+        ),
     ] = None,
     types: Annotated[
         list[str] | None,
@@ -61,28 +63,30 @@ def ingest(
     cluster: Annotated[
         str | None,
         typer.Option(
-            "--cluster", "-c", metavar="FILE", help="The GPUs to expect; whoever is silent is shown as a gap."
+            "--cluster", "-c", metavar="FILE", help="The GPUs to expect; GPUs that report nothing are shown as missing."
         ),
     ] = None,
-    each: Annotated[bool, typer.Option("--each", help="A line for each GPU, not for each node.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
-    every: Annotated[float, typer.Option("--every", metavar="S", min=0.1, help="Seconds between two looks.")] = 15.0,
-    looks: Annotated[int, typer.Option("--looks", metavar="N", min=0, help="End --watch after N; 0: never.")] = 0,
+    each: Annotated[bool, typer.Option("--each", help="One line per GPU instead of one per node.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option("--every", metavar="S", min=0.1, help="Seconds between two readings.")] = 15.0,
+    looks: Annotated[
+        int, typer.Option("--looks", metavar="N", min=0, help="End --watch after N readings; 0: never.")
+    ] = 0,
     oldest: Annotated[
-        float, typer.Option("--max-age", metavar="S", min=1.0, help="A value that is older is missing.")
+        float, typer.Option("--max-age", metavar="S", min=1.0, help="Older values count as missing, in seconds.")
     ] = 60.0,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="S", min=0.1, help="The longest that one request may take.")
+        float, typer.Option("--timeout", metavar="S", min=0.1, help="Time limit of one request, in seconds.")
     ] = 10.0,
     as_json: Json = False,
 ) -> None:
-    """Show the live cluster: what its GPUs report, as numbers from 0 to 1, and what is missing and why."""
+    """Show what the GPUs of a live cluster report, scaled to 0 to 1, and what is missing and why."""
     sources = {"prometheus": prometheus, "metrics": metrics, "nvml": nvml or None, "amdsmi": amdsmi or None}
     given = [name for name, value in sources.items() if value is not None]
     if len(given) + (slurm is not None) != 1:
         raise UsageError(
-            "name one source: --prometheus URL, --metrics URL, --nvml, --amdsmi or --slurm FILE. "
-            "'adlro ingest --help' says more."
+            "expected exactly one source: --prometheus URL, --metrics URL, --nvml, --amdsmi or --slurm FILE. "
+            "See 'adlro ingest --help'."
         )
     if slurm is not None:
         show_slurm(slurm, as_json, types)
@@ -172,7 +176,7 @@ def nothing(error: str) -> "Readings":
     from adlro.ingest.telemetry.series import Collector
 
     empty = Collector("")
-    empty.notes.append(f"no answer at this look: {error}")
+    empty.notes.append(f"no answer at this reading: {error}")
     return empty.readings(time.time())
 
 
@@ -341,7 +345,7 @@ def remarks(picture: "Telemetry", readings: "Readings") -> Iterator[str]:
     gaps = picture.gaps()
     if gaps:
         total = sum(gaps.values())
-        yield f"missing: {total:,} of {cells_of_all:,} figures"
+        yield f"missing: {total:,} of {cells_of_all:,} values"
         by_reason: dict[str, list[str]] = {}
         for feature, reasons in picture.gaps_by_feature().items():
             for reason, count in reasons.items():
@@ -353,9 +357,9 @@ def remarks(picture: "Telemetry", readings: "Readings") -> Iterator[str]:
     if aside:
         yield "set aside: " + ", ".join(f"{count:,} × {reason}" for reason, count in aside.items())
     if picture.resets:
-        yield f"{picture.resets} counters began anew"
+        yield f"{picture.resets} counters were reset"
     if picture.clipped:
-        yield f"{picture.clipped} figures lie above their range and count as 1"
+        yield f"{picture.clipped} values are above their range and count as 1"
     if picture.unexpected:
         yield f"{picture.unexpected} GPUs are not in the cluster file"
     yield from readings.notes

@@ -17,7 +17,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else
 
 
 def policies(as_json: Json = False) -> None:
-    """List the policies: what each does, whether it stops running jobs, and what it must know."""
+    """List the policies: what each does, whether it stops running jobs, and what it needs to know."""
     from adlro.decide.catalogue import policies as catalogue
 
     if as_json:
@@ -39,7 +39,7 @@ def remarks(policy: "Policy") -> Iterator[str]:
 
 
 def clusters(as_json: Json = False) -> None:
-    """List the clusters that come with adlro. Your own is a TOML file: docs/catalogue.md."""
+    """List the clusters that ship with ADLRO. Your own is a TOML file: docs/catalogue.md."""
     from adlro.catalogue.clusters import cluster_names, load_cluster
 
     found = [load_cluster(name) for name in cluster_names()]
@@ -69,7 +69,7 @@ def cluster_as_dict(cluster: Cluster) -> dict[str, object]:
 
 
 def gpus(as_json: Json = False) -> None:
-    """List the GPU models with the figures that decide their speed. Add your own in a cluster file."""
+    """List the GPU models and their datasheet figures. Add your own in a cluster file: docs/catalogue.md."""
     from adlro.catalogue.gpus import gpu_models
 
     models = gpu_models().values()
@@ -100,7 +100,7 @@ def figures_of(model: GpuModel) -> Iterator[str]:
 
 
 def workloads(as_json: Json = False) -> None:
-    """List the workloads that come with adlro. Your own is a TOML file: docs/workloads.md."""
+    """List the workloads that ship with ADLRO. Your own is a TOML file: docs/workloads.md."""
     from adlro.catalogue.workloads import workload_names, workload_text
     from adlro.ingest.workload_file import load_workload
 
@@ -127,10 +127,12 @@ def workloads(as_json: Json = False) -> None:
 
 
 def speeds(
-    cluster: Annotated[str, typer.Option("--cluster", "-c", help="A shipped cluster, or a TOML file.")] = "paper16",
+    cluster: Annotated[
+        str, typer.Option("--cluster", "-c", help="A cluster that ships (adlro clusters), or a TOML file.")
+    ] = "paper16",
     as_json: Json = False,
 ) -> None:
-    """List how fast each family of jobs runs on one GPU of each model of a cluster, and how that is known."""
+    """List how fast each family of jobs runs on the GPU models of a cluster, and whether it was measured."""
     from adlro.catalogue.clusters import load_cluster
     from adlro.catalogue.families import families
 

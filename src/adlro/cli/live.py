@@ -41,10 +41,11 @@ KEPT_HEIGHT: Final = 50
 """A screen has so many columns and lines where there is no terminal."""
 
 app_of_tokens = typer.Typer(
-    help="Who may ask the daemon: tokens with a role. On the daemon's machine, as its user.", no_args_is_help=True
+    help="Manage the tokens for access to the daemon. Run it on the daemon's machine, as the daemon's user.",
+    no_args_is_help=True,
 )
 
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Its id, as `adlro queue` lists it.")]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, as in `adlro queue`.")]
 
 
 # ---- queue -----------------------------------------------------------------------------------------------------------
@@ -54,17 +55,20 @@ JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Its id, as `adl
 def queue(
     state: Annotated[
         list[str] | None,
-        typer.Option(metavar="STATE", help=f"Only these: {', '.join(STATES)}, or all. Default: what has not ended."),
+        typer.Option(
+            metavar="STATE",
+            help=f"Only jobs in this state: {', '.join(STATES)}, or all. Default: jobs that have not ended.",
+        ),
     ] = None,
     user: Annotated[str, typer.Option(metavar="NAME", help="Only jobs of this user.")] = "",
-    model: Annotated[str, typer.Option(metavar="GPU", help="Only jobs on this GPU model, or that allow it.")] = "",
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="So many at most.")] = 50,
-    offset: Annotated[int, typer.Option(metavar="N", min=0, help="Leave out so many before.")] = 0,
+    model: Annotated[str, typer.Option(metavar="GPU", help="Only jobs that hold this GPU model, or may use it.")] = "",
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Maximum rows.")] = 50,
+    offset: Annotated[int, typer.Option(metavar="N", min=0, help="Skip N rows.")] = 0,
     as_json: Json = False,
     *,
     where: Where,
 ) -> None:
-    """List the jobs: those that run, and those that wait with the time at which each is predicted to start."""
+    """List the jobs of the cluster; waiting jobs have a predicted start."""
     states = list(LIVE) if not state else [] if "all" in state else state
     for one in states:
         if one not in STATES:
@@ -82,7 +86,7 @@ def show_jobs(page: dict[str, Any]) -> None:
     """A page of jobs for people."""
     out = stdout()
     if not page["jobs"]:
-        out.print("No job." if not page["total"] else f"No more than {page['total']:,} jobs.", markup=False)
+        out.print("No jobs." if not page["total"] else f"There are only {page['total']:,} jobs.", markup=False)
         return
     is_shadow = page.get("backend") == SHADOW
     rows = [job_cells(live, page["starts"].get(live["id"]), page["time_s"], is_shadow) for live in page["jobs"]]
@@ -123,7 +127,7 @@ def job_cells(
 def predicted(start: dict[str, Any] | None, now: float, is_shadow: bool = False) -> str:
     """When a job is predicted to start, from now, with its interval; in shadow mode, when it would."""
     if start is None or start["middle_s"] is None:
-        return "not foreseen"
+        return "not predicted yet"
     would = "would start " if is_shadow else ""
     middle = start["middle_s"] - now
     text = f"{would}any moment" if middle <= 0 else f"{would}in {short(middle)}"
@@ -156,12 +160,12 @@ def short(seconds: float) -> str:
 @spread
 def why(
     job: JobArgument,
-    scores: Annotated[bool, typer.Option("--scores", help="Show how the policy scored each place.")] = False,
+    scores: Annotated[bool, typer.Option("--scores", help="Also show the policy's score of each place.")] = False,
     as_json: Json = False,
     *,
     where: Where,
 ) -> None:
-    """Say why a job waits and when it is predicted to start; or why it runs where it does."""
+    """Explain why a job waits and when it is predicted to start, or why it runs where it does."""
     with Daemon(where) as daemon:
         reply = daemon.get(f"/jobs/{in_path(job)}/why")
         if as_json:
@@ -186,7 +190,7 @@ def in_words(found: dict[str, Any], now: float, is_shadow: bool = False) -> list
     dominant = f" ({found['dominant']})" if found["dominant"] not in ("", found["state"]) else ""
     lines = [f"Job {found['job']}, {found['state']}{dominant}: {found['text']}"]
     if found["rule"]:
-        lines.append(f"The rule: {found['rule']}.")
+        lines.append(f"Rule: {found['rule']}.")
     if found["state"] == "waiting":
         lines.append(start_in_words(found["start"], now, is_shadow))
         if found["ahead"] is not None:
@@ -199,7 +203,7 @@ def in_words(found: dict[str, Any], now: float, is_shadow: bool = False) -> list
 def start_in_words(start: dict[str, Any] | None, now: float, is_shadow: bool = False) -> str:
     """When a job that waits is predicted to start, from now and by the clock, with its interval."""
     if start is None or start["middle_s"] is None:
-        return "When it will start cannot be foreseen yet."
+        return "Its start cannot be predicted yet."
     will = "would start" if is_shadow else "is predicted to start"
     middle = start["middle_s"]
     line = f"It {will} any moment" if middle < now + 1 else f"It {will} in {length(middle - now)}"
@@ -222,7 +226,7 @@ def show_decision(decision: dict[str, Any], said: str, scores: bool = False) -> 
         runs += "."
     reason = decision["reason"].rstrip(".")
     reason = f": {reason}." if reason and reason not in said else "."
-    out.print(Text(printable(f"Decided by {decision['policy']} at tick {decision['tick']}{reason}{runs}")))
+    out.print(Text(printable(f"Decided by {decision['policy']} in turn {decision['tick']}{reason}{runs}")))
     if decision["alternatives"]:
         columns = [("  place", "name"), ("GPU", "left"), ("would run", "right"), ("", "left")]
         rows = [
@@ -241,7 +245,7 @@ def show_decision(decision: dict[str, Any], said: str, scores: bool = False) -> 
         show_list(tuple(columns), [tuple(row) for row in rows])
     if like := [one for one in decision["like"] if one["name"] or one["user"]]:
         past = ", ".join(f"{one['name']} of {one['user']} (ran {length(one['runtime_s'])})" for one in like)
-        out.print(Text(printable(f"Past jobs like it: {past}.")))
+        out.print(Text(printable(f"Similar past jobs: {past}.")))
 
 
 # ---- submit, cancel --------------------------------------------------------------------------------------------------
@@ -265,31 +269,33 @@ class Amounts(PlainAmounts):  # type: ignore[misc]  # its fields come from Job
 @spread
 def submit(
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="-- COMMAND…", help="What it runs, word by word; no shell reads it.")
+        list[str] | None,
+        typer.Argument(metavar="-- COMMAND…", help="The command to run, as separate words; no shell interprets it."),
     ] = None,
     family: Annotated[
-        str, typer.Option(metavar="NAME", help="Its family, whose speeds are known: adlro speeds.")
+        str, typer.Option(metavar="NAME", help="Its family in the speed table (adlro speeds).")
     ] = "uniform",
-    gpus: Annotated[int, typer.Option(metavar="N", min=0, help="How many GPUs, all of one model.")] = 1,
+    gpus: Annotated[int, typer.Option(metavar="N", min=0, help="Number of GPUs, all of one model.")] = 1,
     share: Annotated[
-        float, typer.Option(metavar="X", min=0.001, max=1, help="A part of one GPU, as in 0.5.", show_default=False)
+        float, typer.Option(metavar="X", min=0.001, max=1, help="Fraction of one GPU, as in 0.5.", show_default=False)
     ] = 1.0,
     limit: Annotated[str, typer.Option(metavar="TIME", help="Its time limit: 2h, 90m, 1d12h or 1:30:00.")] = "",
-    name: Annotated[str, typer.Option(metavar="TEXT", help="What you call it.")] = "",
-    models: Annotated[str, typer.Option(metavar="A,B", help="GPU models that will do. Default: all.")] = "",
+    name: Annotated[str, typer.Option(metavar="TEXT", help="Name of the job.")] = "",
+    models: Annotated[str, typer.Option(metavar="A,B", help="GPU models it may run on. Default: all.")] = "",
     *,
     amounts: Amounts,
     env: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="For its environment; may be given often.")
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Set an environment variable of the job (repeatable).")
     ] = None,
     directory: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Where it runs. Default: here.", show_default=False)
+        str | None,
+        typer.Option(metavar="PATH", help="Working directory. Default: the current one.", show_default=False),
     ] = None,
-    user: Annotated[str, typer.Option(metavar="NAME", help="For another user, as an operator.")] = "",
+    user: Annotated[str, typer.Option(metavar="NAME", help="Submit for another user; operators only.")] = "",
     as_json: Json = False,
     where: Where,
 ) -> None:
-    """Hand a job in, as in: adlro submit --gpus 2 --family learning --limit 2h --name x -- python train.py."""
+    """Submit a job, as in: adlro submit --gpus 2 --family learning --limit 2h --name x -- python train.py."""
     job: dict[str, Any] = {
         "family": family, "gpus": gpus, "share": max(1, round(1000 * share)), "name": name, "user": user,
         "models": [one.strip() for one in models.split(",") if one.strip()],
@@ -308,12 +314,12 @@ def submit(
         print(reply.text)
     else:
         id = printable(str(reply.value["id"]))
-        print(f"Job {id} is in the queue. `adlro why {id}` tells when it will start.")
+        print(f"Job {id} is in the queue. `adlro why {id}` says when it will start.")
 
 
 @spread
 def cancel(job: JobArgument, as_json: Json = False, *, where: Where) -> None:
-    """End a job of yours, whether it waits or runs; as an operator, any."""
+    """Cancel a job, waiting or running: one of yours, or any as an operator."""
     with Daemon(where) as daemon:
         reply = daemon.ask(f"/jobs/{in_path(job)}", method="DELETE")
     assert reply is not None
@@ -352,13 +358,13 @@ def pair(text: str) -> tuple[str, str]:
 
 @spread
 def top(
-    once: Annotated[bool, typer.Option("--once", help="Show it once, and end.")] = False,
-    every: Annotated[float, typer.Option(metavar="S", min=0.2, max=3600, help="Seconds between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
+    every: Annotated[float, typer.Option(metavar="S", min=0.2, max=3600, help="Seconds between two updates.")] = 1.0,
     as_json: Json = False,
     *,
     where: Where,
 ) -> None:
-    """Watch the cluster: its GPUs, what runs, what waits, alarms. q ends it; without a terminal it is shown once."""
+    """Watch GPUs, jobs and alarms in the terminal; q quits. If the output is not a terminal, print once."""
     from adlro.cli.top import frame, watch
 
     out = stdout()
@@ -375,21 +381,25 @@ def top(
 
 # ---- tokens ----------------------------------------------------------------------------------------------------------
 
-Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The daemon's config, if it has one.")]
+Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="The daemon's config file, if there is one.")
+]
 TokensFile = Annotated[
-    Path | None, typer.Option("--file", metavar="FILE", help="The file of tokens. Default: that of the daemon.")
+    Path | None, typer.Option("--file", metavar="FILE", help="The token file. Default: the daemon's.")
 ]
 
 
 @app_of_tokens.command("add")
 def add_token(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The owner; for the role user a login name, no number.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The owner. For the role user: a login name, not a number.")
+    ],
     role: Annotated[str, typer.Option(metavar="ROLE", help="viewer, user or operator.")] = "user",
     config: Config = None,
     file: TokensFile = None,
     as_json: Json = False,
 ) -> None:
-    """Make a token. It is shown this once: only its hash is kept."""
+    """Create a token and print it. It cannot be shown again, because only its hash is stored."""
     token = open_tokens(config, file).add(name, role)
     if as_json:
         print_json({"name": name, "role": role, "token": token})
@@ -399,7 +409,7 @@ def add_token(
 
 @app_of_tokens.command("list")
 def list_tokens(config: Config = None, file: TokensFile = None, as_json: Json = False) -> None:
-    """List whose tokens there are."""
+    """List the tokens: name, role and when each was made."""
     kept = open_tokens(config, file).read()
     if as_json:
         print_json([{"name": one.name, "role": one.role, "made_s": one.made_s} for one in kept])
@@ -418,9 +428,9 @@ def remove_token(
     config: Config = None,
     file: TokensFile = None,
 ) -> None:
-    """Let a token count no more, from the next second on."""
+    """Revoke a token; this takes effect within a second."""
     open_tokens(config, file).remove(name)
-    print(f"The token of {name} counts no more.")
+    print(f"The token of {name} is revoked.")
 
 
 def open_tokens(config: Path | None, file: Path | None) -> "TokenFile":

@@ -60,14 +60,14 @@ def flag(each: "Field[Any]", kind: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a trace is read, but for its estimates."""
+    """How a trace is read, except for its estimates."""
 
     format_name: Annotated[
         str | None,
         typer.Option(
             "--format",
             metavar="NAME",
-            help="Its format (adlro trace formats). Default: recognised by content.",
+            help="Format of the trace (adlro trace formats). Default: recognised by content.",
             rich_help_panel=TRACE,
         ),
     ] = None
@@ -75,8 +75,8 @@ class Reading:
         str | None,
         typer.Option(
             metavar="RULE",
-            help="uniform, hash:sia, hash:gavel, the name of a family, column:NAME, or a map of a column's values "
-            "that ends in .toml. Default: those of the trace, else uniform.",
+            help="How jobs get their family: uniform, hash:sia, hash:gavel, the name of one family, column:NAME, or a "
+            "TOML file that maps the values of a column. Default: as in the trace, else uniform.",
             rich_help_panel=TRACE,
         ),
     ] = None
@@ -84,31 +84,38 @@ class Reading:
         str | None,
         typer.Option(
             metavar="WHAT=X",
-            help="GPUs for one processor of a trace that counts processors, as in processors=0.125.",
+            help="For a trace that counts processors or nodes: GPUs for each of them, as in processors=0.125.",
             rich_help_panel=TRACE,
         ),
     ] = None
     skip_bad_rows: Annotated[
         bool,
-        typer.Option("--skip-bad-rows", help="Go on when more than 5 % of the rows are wrong.", rich_help_panel=TRACE),
+        typer.Option(
+            "--skip-bad-rows", help="Skip bad rows, even if more than 5 % of the rows are bad.", rich_help_panel=TRACE
+        ),
     ] = False
     scale_load: Annotated[
-        float, typer.Option(metavar="X", help="Jobs come so many times as fast.", rich_help_panel=TRACE)
+        float, typer.Option(metavar="X", help="Jobs arrive X times as fast.", rich_help_panel=TRACE)
     ] = 1.0
     window: Annotated[
         str | None,
         typer.Option(
             metavar="FROM:TO",
-            help="Only jobs submitted in these hours, or shares of the span as in 0.25:0.5.",
+            help="Only jobs submitted in these hours after the first job, or fractions of the span, as in 0.25:0.5.",
             rich_help_panel=TRACE,
         ),
     ] = None
     sample: Annotated[
-        float, typer.Option(metavar="SHARE", help="Only this share of the jobs, by chance.", rich_help_panel=TRACE)
+        float,
+        typer.Option(
+            metavar="SHARE",
+            help="Keep only this fraction of the jobs, chosen at random (always the same ones).",
+            rich_help_panel=TRACE,
+        ),
     ] = 1.0
 
     def options(self, estimates: str | None = None) -> "TraceOptions":
-        """The same as the readers want it."""
+        """The same as the readers' record."""
         from adlro.ingest.traces.tabulate import TraceOptions
 
         return TraceOptions(
@@ -131,7 +138,7 @@ Windows = Annotated[
         metavar="N",
         min=1,
         max=100_000,
-        help="Cut it into so many windows of as many jobs each, which take the place of seeds.",
+        help="Cut the trace into N windows with equal numbers of jobs, which take the place of seeds.",
         rich_help_panel=TRACE,
     ),
 ]
@@ -147,5 +154,7 @@ def gpus_per_unit(text: str | None) -> float:
     except ValueError:
         value = 0.0
     if what not in ("processors", "nodes") or not value > 0:
-        raise UsageError(f"--unit is {text!r}; expected processors=X with X GPUs for each, as in processors=0.125.")
+        raise UsageError(
+            f"--unit is {text!r}; expected processors=X or nodes=X, with X GPUs for each, as in processors=0.125."
+        )
     return value

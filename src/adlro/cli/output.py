@@ -134,4 +134,6 @@ def say_if_it_compiles() -> None:
     from adlro.core.compiled import is_warm
 
     if not is_warm():
-        say("First start: compiling the simulator and the policies, a minute or two. Later starts do without.")
+        say(
+            "First start: compiling the simulator and the policies, which takes a minute or two. Later starts are fast."
+        )

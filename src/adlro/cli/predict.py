@@ -22,13 +22,20 @@ WIDTH = 720
 def predict(
     evaluate: Annotated[
         str | None,
-        typer.Option(metavar="TRACE", help="Predict every job of a trace from those that had ended, and sum up."),
+        typer.Option(
+            metavar="TRACE",
+            help="Predict every job of a trace from the jobs that had ended by then, and print the errors.",
+        ),
     ] = None,
     history: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A trace of finished jobs to learn from, as of sacct.")
+        str | None, typer.Option(metavar="FILE", help="A trace of finished jobs to learn from, for example of sacct.")
     ] = None,
     job: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The job to predict: user, name, gpus, limit_s, … in TOML.")
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="The job to predict, a TOML file with user, name, gpus, limit_s, …: docs/prediction.md.",
+        ),
     ] = None,
     method: Annotated[
         str | None,
@@ -40,19 +47,21 @@ def predict(
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Draw how many pairs a hypervector holds, to a .svg or .png file."),
+        typer.Option(metavar="FILE", help="Plot how many pairs a hypervector can hold, to a .svg or .png file."),
     ] = None,
     as_json: Json = False,
     *,
     reading: Reading,
 ) -> None:
-    """Predict how long a job will run, with an interval and the past jobs it is like; or evaluate this on a trace."""
+    """Predict how long a job will run, with an interval and similar past jobs; or evaluate predictions on a trace."""
     if plot is not None:
         check_picture(plot)
     if (evaluate is None) == (history is None) and not (evaluate is None and plot is not None):
-        raise UsageError("say either --evaluate TRACE, or --history FILE with --job FILE.")
+        raise UsageError("expected --evaluate TRACE, or --history FILE with --job FILE, or --plot FILE.")
     if (history is None) != (job is None):
-        raise UsageError("--history and --job belong together: learn from a history, predict a job.")
+        raise UsageError(
+            "--history FILE and --job FILE must be given together: predictions for the job are learnt from the history."
+        )
     if evaluate is not None:
         evaluated(evaluate, method, as_json, reading)
     elif history is not None and job is not None:

@@ -24,14 +24,14 @@ class Reporting:
         Path | None,
         typer.Option(
             "--report", metavar="DIR", rich_help_panel=REPORT,
-            help="Write a report for people into this folder: report.html, its figures and its data.",
+            help="Write a report into this folder: report.html, figures and data.",
         ),
     ] = None  # fmt: skip
     report_policy: Annotated[
         str | None,
         typer.Option(
             "--report-policy", metavar="NAME", rich_help_panel=REPORT,
-            help="The policy that the report shows beside the baseline. Default: the best mean JCT.",
+            help="The policy that the report compares with the baseline. Default: the one with the best mean JCT.",
         ),
     ] = None  # fmt: skip
 
@@ -42,16 +42,17 @@ class Reporting:
         if self.report is not None:
             check_report(self.report, self.report_policy, names, "--report")
         elif self.report_policy is not None:
-            raise UsageError("--report-policy without --report; say --report DIR too.")
+            raise UsageError("--report-policy needs --report DIR.")
 
 
 def report(
     result: Annotated[Path, typer.Argument(metavar="RESULT", help="The folder of a report, or its result.json.")],
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Write it into this folder. Default: where RESULT is.")
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Write the report into this folder. Default: the folder of RESULT."),
     ] = None,
 ) -> None:
-    """Build a report anew from the files that `adlro compare --report` wrote."""
+    """Build a report again from the files that `adlro compare --report` wrote."""
     from adlro.experiment.report import rebuild_report
 
     say(f"Wrote {rebuild_report(result, out)}.")

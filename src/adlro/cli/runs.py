@@ -22,14 +22,14 @@ from adlro.experiment.conditions import (
 )
 
 ClusterName = Annotated[
-    str, typer.Option("--cluster", "-c", help="A shipped cluster (adlro clusters), or a TOML file.", metavar="NAME")
+    str, typer.Option("--cluster", "-c", help="A cluster that ships (adlro clusters), or a TOML file.", metavar="NAME")
 ]
 WorkloadName = Annotated[
     str,
     typer.Option(
         "--workload",
         "-w",
-        help="A shipped workload (adlro workloads), a TOML file, or a trace (adlro trace).",
+        help="A workload that ships (adlro workloads), a TOML file, or a trace (adlro trace).",
         metavar="NAME",
     ),
 ]
@@ -40,7 +40,7 @@ JobCount = Annotated[
         metavar="N",
         min=1,
         max=100_000_000,
-        help="How many jobs (in each window). Default: as many as the workload says.",
+        help="Number of jobs (with --windows: in each window). Default: as the workload says.",
     ),
 ]
 
@@ -53,35 +53,35 @@ def compare(
         str,
         typer.Option(
             "--policies", "-p", metavar="NAMES", show_default="fcfs, static-affinity, sjf, adlro and others",
-            help="Names with commas between them (adlro policies), 'all', path.py:function, or FILE.safetensors of "
+            help="Names separated by commas (adlro policies), 'all', path.py:function, or FILE.safetensors of "
             "adlro train. "
             "The first is what the others are compared with.",
         ),
     ] = ",".join(DEFAULT_POLICIES),
     baseline: Annotated[
         str | None,
-        typer.Option("--baseline", metavar="NAME", help="Compare with this policy. Default: the first of them."),
+        typer.Option("--baseline", metavar="NAME", help="The policy to compare with. Default: the first policy."),
     ] = None,
     seeds: Annotated[
         int | None,
         typer.Option(
             "--seeds", metavar="N", min=1, max=100_000,
-            help="On how many seeds. Default: 10, but 1 for a trace, which is the same for every seed.",
+            help="Number of seeds. Default: 10; for a trace 1, because its jobs are the same for every seed.",
         ),
     ] = None,
     first_seed: Annotated[
-        int | None, typer.Option("--first-seed", metavar="N", min=0, help="The first of them. Default: 0.")
+        int | None, typer.Option("--first-seed", metavar="N", min=0, help="The first seed. Default: 0.")
     ] = None,
     jobs: JobCount = None,
     threads: Annotated[
         int | None,
-        typer.Option("--threads", metavar="N", min=1, max=1024, help="Runs side by side. Default: one for each core."),
+        typer.Option("--threads", metavar="N", min=1, max=1024, help="Runs in parallel. Default: one per core."),
     ] = None,
     hyperscore: Annotated[
         str | None,
         typer.Option(
             "--hyperscore", metavar="FILE",
-            help="Show the paper's HyperScore, with the weights of this TOML file, or 'equal': docs/statistics.md.",
+            help="Show the paper's HyperScore, with the weights in a TOML file, or 'equal': docs/statistics.md.",
         ),
     ] = None,
     regression: Annotated[
@@ -148,9 +148,7 @@ def simulate(
     jobs: JobCount = None,
     events: Annotated[
         Path | None,
-        typer.Option(
-            "--events", metavar="FILE", help="Write everything that happened, as JSON lines: docs/metrics.md."
-        ),
+        typer.Option("--events", metavar="FILE", help="Write the event log, as JSON lines: docs/metrics.md."),
     ] = None,
     as_json: Json = False,
     windows: Windows = None,
@@ -158,7 +156,7 @@ def simulate(
     reading: Reading,
     conditions: Conditions,
 ) -> None:
-    """Run one policy on one seed, and look closely: every measure, which jobs were refused and why, the event log."""
+    """Run one policy on one seed; print every measure and why jobs were refused, and write the event log."""
     from adlro.cli.tables import show_run
     from adlro.experiment.public import simulate as simulate_policy
 
@@ -183,11 +181,11 @@ def simulate(
 
 def bench(
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="NAME", help="Measure only this; repeatable.")
+        list[str] | None, typer.Option("--only", metavar="NAME", help="Measure only this (repeatable).")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure speed and memory on this machine, next to what we promise."""
+    """Measure speed and memory on this machine, and compare with the required values."""
     from adlro.bench import check_names, run_bench
     from adlro.cli.tables import show_bench
 

@@ -34,50 +34,53 @@ DEMO: Final = {
 def serve(
     config: Annotated[
         Path | None,
-        typer.Option("--config", metavar="FILE", help="The config: docs/daemon.md. Default: none is needed."),
+        typer.Option("--config", metavar="FILE", help="Config file (docs/daemon.md). Without one, the defaults hold."),
     ] = None,
-    demo: Annotated[bool, typer.Option("--demo", help="Show a busy simulated cluster in the browser.")] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="Run a busy simulated cluster with a dashboard.")] = False,
     backend: Annotated[
-        str | None, typer.Option("--backend", metavar="KIND", help="simulated, local, slurm or shadow.")
+        str | None,
+        typer.Option("--backend", metavar="KIND", help="What to schedule: simulated, local, slurm or shadow."),
     ] = None,
     policy: Annotated[
-        str | None, typer.Option("--policy", "-p", metavar="NAME", help="Who decides (adlro policies).")
+        str | None, typer.Option("--policy", "-p", metavar="NAME", help="The policy (adlro policies).")
     ] = None,
     fallback: Annotated[
-        str | None, typer.Option("--fallback", metavar="NAME", help="Who decides while the guard steps in.")
+        str | None,
+        typer.Option("--fallback", metavar="NAME", help="The policy that decides while the guard is active."),
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option("--cluster", "-c", metavar="NAME", help="Simulated or local: the cluster, by name or file."),
+        typer.Option("--cluster", "-c", metavar="NAME", help="simulated, local: the cluster, a name or a file."),
     ] = None,
     workload: Annotated[
         str | None,
-        typer.Option("--workload", "-w", metavar="NAME", help="Simulated: the jobs that come by themselves."),
+        typer.Option("--workload", "-w", metavar="NAME", help="simulated: the workload or trace whose jobs arrive."),
     ] = None,
     gpus: Annotated[
-        str | None, typer.Option("--gpus", metavar="MODELS", help="Local: stand-ins for GPUs, as in v100:4,t4:2.")
+        str | None,
+        typer.Option("--gpus", metavar="MODELS", help="local: pretend to have these GPUs, as in v100:4,t4:2."),
     ] = None,
     speed: Annotated[
         float | None,
-        typer.Option("--speed", metavar="X", min=0.001, max=1e6, help="Simulated: times as fast as real time."),
+        typer.Option("--speed", metavar="X", min=0.001, max=1e6, help="simulated: X times as fast as real time."),
     ] = None,
     tick: Annotated[
         float | None, typer.Option("--tick", metavar="S", min=0.01, max=3600, help="Seconds between two turns.")
     ] = None,
     store: Annotated[
-        str | None, typer.Option("--store", metavar="URL", help="Its memory: sqlite:PATH or postgresql://…")
+        str | None, typer.Option("--store", metavar="URL", help="The daemon's database: sqlite:PATH or postgresql://…")
     ] = None,
-    host: Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Where the API answers.")] = None,
+    host: Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Address of the API.")] = None,
     port: Annotated[
-        int | None, typer.Option("--port", metavar="N", min=0, max=65535, help="Its port; 0 is any that is free.")
+        int | None, typer.Option("--port", metavar="N", min=0, max=65535, help="Port of the API; 0: any free one.")
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="One turn, printed, without an API.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Run one turn without an API, print it and exit.")] = False,
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print a config with every option and its default.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Schedule a live cluster: read it, decide, act, again and again; and answer questions about it.
+    """Run the daemon: schedule a live cluster, turn by turn, and serve its API and dashboard.
 
     Ends cleanly on SIGTERM, reads its config again on SIGHUP. Logs are JSON on stderr.
     """

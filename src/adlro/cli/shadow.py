@@ -13,13 +13,14 @@ from adlro.core.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from adlro.backends.shadow.record import Record
-    from adlro.backends.shadow.replay import Affected, Changed, Line, Report
+    from adlro.backends.shadow.report import Affected, Changed, Line, Report
 
 OTHERS: Final = "fcfs-first-fit,fcfs,fcfs-easy"
 MOST_USERS: Final = 5
 
 app = typer.Typer(
-    help="Look at what ADLRO would have done beside a cluster that schedules itself.", no_args_is_help=True
+    help="Show what ADLRO would have done on a cluster that another scheduler runs (docs/shadow.md).",
+    no_args_is_help=True,
 )
 
 
@@ -31,40 +32,55 @@ def shadow() -> None:
 @app.command()
 def report(
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="The daemon's config: its record is reported.")
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="The daemon's config file, which says where its record is."),
     ] = None,
     db: Annotated[
         str | None,
-        typer.Option("--db", metavar="URL", help="The daemon's store: the record beside it, or what it remembers."),
+        typer.Option(
+            "--db",
+            metavar="URL",
+            help="The daemon's database: use the record beside it or, without one, the jobs in the database.",
+        ),
     ] = None,
-    record: Annotated[
-        Path | None, typer.Option("--record", metavar="FILE", help="The record itself: shadow.jsonl.")
-    ] = None,
+    record: Annotated[Path | None, typer.Option("--record", metavar="FILE", help="The record, shadow.jsonl.")] = None,
     sacct: Annotated[
         str | None,
-        typer.Option("--sacct", metavar="FILE", help="Without a daemon: a site's history, as sacct prints it."),
+        typer.Option("--sacct", metavar="FILE", help="Without a daemon: the history of a site, printed by sacct."),
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option("--cluster", "-c", metavar="FILE", help="The cluster, with the names that its nodes have there."),
+        typer.Option(
+            "--cluster",
+            "-c",
+            metavar="FILE",
+            help="The cluster file for --sacct; its nodes must have the names that sacct prints.",
+        ),
     ] = None,
     families: Annotated[
         str,
-        typer.Option(metavar="RULE", help="Of --sacct: uniform, a family, hash:sia, column:NAME or a map (.toml)."),
+        typer.Option(
+            metavar="RULE",
+            help="For --sacct, how jobs get their family: uniform, a family, hash:sia, column:NAME or a map (.toml).",
+        ),
     ] = "uniform",
-    policy: Annotated[str, typer.Option("--policy", "-p", metavar="NAME", help="Who would have decided.")] = "adlro",
+    policy: Annotated[
+        str, typer.Option("--policy", "-p", metavar="NAME", help="The policy that would have decided.")
+    ] = "adlro",
     others: Annotated[
-        str, typer.Option(metavar="NAMES", help="Who else is replayed, with commas between them.")
+        str, typer.Option(metavar="NAMES", help="Further policies to replay, separated by commas.")
     ] = OTHERS,
     estimates: Annotated[
         str,
-        typer.Option(metavar="SOURCE", help="What policies are told: predicted (as the daemon does), limit or oracle."),
+        typer.Option(
+            metavar="SOURCE", help="What policies know about runtimes: predicted (as in the daemon), limit or oracle."
+        ),
     ] = "predicted",
     as_json: Json = False,
 ) -> None:
-    """Compare what ADLRO would have done with what happened, and say whether the comparison may be trusted."""
+    """Compare what ADLRO would have done with what happened, and say whether the comparison can be trusted."""
     if sum(given is not None for given in (config, db, record, sacct)) > 1:
-        raise UsageError("--config, --db, --record and --sacct exclude each other. Name one.")
+        raise UsageError("--config, --db, --record and --sacct exclude each other. Use one.")
     if sacct is not None and cluster is None:
         raise UsageError(
             "--sacct needs --cluster FILE. Make one: scontrol show node > nodes.txt, then "
@@ -72,7 +88,7 @@ def report(
         )
     found = found_record(config, db, record, sacct, cluster, families)
     say_if_it_compiles()
-    from adlro.backends.shadow.replay import report as summed_up
+    from adlro.backends.shadow.report import report as summed_up
 
     names = [name.strip() for name in others.split(",") if name.strip()]
     with progress("Replaying", len(names) + 3) as tell:
@@ -102,9 +118,13 @@ def found_record(
         if file is not None and (beside := file.parent / FILE).exists():
             return read_record(beside)
         if file is not None and not file.exists():
-            raise StoreError(f"there is no store '{file}', and no '{FILE}' beside it.")
+            raise StoreError(
+                f"there is neither a database '{file}' nor a '{FILE}' beside it. Check --db, or pass --record FILE."
+            )
         if cluster is None:
-            raise UsageError(f"there is no '{FILE}' beside {db}; say --record FILE, or --cluster FILE for the store.")
+            raise UsageError(
+                f"there is no '{FILE}' beside {db}. Pass --record FILE, or --cluster FILE to use the database."
+            )
         store = open_store(db)
         try:
             return record_of_memory(store, load_cluster(cluster), db)
@@ -153,24 +173,26 @@ def show(found: "Report") -> None:
 
 
 def summary(found: "Report") -> list[str]:
-    """What was watched, how well it can be told again, and how often choices agree."""
+    """What was watched, how well the replay reproduces it, and how often choices agree."""
     jobs, calibration, agreement = found.jobs, found.calibration, found.agreement
     hours = (found.end_s - found.begin_s) / 3600
     lines = [
         f"{found.source}: {found.cluster} from {when(found.begin_s)} to {when(found.end_s)} ({hours:,.1f} h), "
         f"{jobs.seen:,} jobs seen",
         f"  {jobs.compared:,} started and ended within it; {jobs.running_at_begin:,} ran already; at the end "
-        f"{jobs.running_at_end:,} ran and {jobs.waiting_at_end:,} waited still",
+        f"{jobs.running_at_end:,} ran and {jobs.waiting_at_end:,} waited",
     ]
     if jobs.failed or jobs.requeued:
         lines.append(
             f"  of those that ended, {jobs.failed:,} failed or were cancelled, {jobs.requeued:,} had restarted"
         )
     if jobs.reshaped:
-        lines.append(f"  {jobs.reshaped:,} ran although our rules would refuse them: their request was made smaller")
+        lines.append(
+            f"  {jobs.reshaped:,} ran although ADLRO's rules would refuse them: the replay uses a smaller request"
+        )
     lines += [f"  {count:,} left out: {why}" for why, count in jobs.set_aside.items()]
     if found.unwatched_s:
-        lines.append(f"  nobody watched for {length(found.unwatched_s)} of it")
+        lines.append(f"  the record has gaps of {length(found.unwatched_s)} in total")
     if found.down_share > 0.001:
         lines.append(f"  {found.down_share:.1%} of the GPU time was on nodes that took no jobs")
     lines += [f"  {note}" for note in found.notes]
@@ -212,7 +234,8 @@ def wish_lines(found: "Report") -> list[str]:
         f"The daemon would have started {wishes.made:,} jobs: the cluster started {wishes.started:,} of them itself"
         f"{lead} ({wishes.same_model:,} on the same model, {wishes.same_nodes:,} on the same nodes); "
         f"{wishes.taken:,} places went to other jobs, {wishes.over:,} runs would be over, "
-        f"{wishes.left + wishes.down:,} were void, {wishes.standing:,} stand still"
+        f"{wishes.left + wishes.down:,} became impossible (the job left, or the node went down), "
+        f"{wishes.standing:,} may still happen"
     ]
 
 
@@ -231,8 +254,8 @@ def legend(found: "Report") -> list[str]:
     """What the columns mean."""
     lines = [
         "time in the system: mean time that a job waited or ran up to the end of the record, ended or not.",
-        "JCT, p95, wait: only of jobs that had ended, which was the cluster's choice. late: of these, how many would",
-        "not have ended by then, so that their JCT is told too short. same models: all jobs on the model they ran on.",
+        "JCT, p95, wait: only of jobs that ended, which was the cluster's choice. late: how many of these would end",
+        "after the record, so that their JCT is shown too short. same models: every job on the model it ran on.",
     ]
     if found.blocks:
         lines.append(
@@ -263,7 +286,7 @@ def job_cells(job: "Changed") -> tuple[str, ...]:
 
 
 def show_users(found: "Report") -> None:
-    """Print who gains and who loses most in all."""
+    """Print the users who gain and who lose most in total."""
     gain = [user for user in found.users if user.difference_s < 0]
     lose = [user for user in found.users if user.difference_s > 0]
     stdout().print(f"\nUsers: {len(gain):,} of {len(found.users):,} would gain, {len(lose):,} would lose", style="bold")
@@ -285,9 +308,9 @@ def show_users(found: "Report") -> None:
 
 
 def verdict(found: "Report") -> str:
-    """Whether the comparison may be trusted, in one line."""
+    """Whether the comparison can be trusted, in one line."""
     if found.is_trusted:
-        return "The simulator tells again what happened: within what is not modelled, the comparison may be trusted."
+        return "The replay reproduces what happened. Apart from what is not modelled, you can trust this comparison."
     return f"Do not trust this comparison: {'; '.join(found.doubts)}."
 
 

@@ -24,9 +24,11 @@ app = typer.Typer(
 RestAt = Annotated[
     str, typer.Option("--rest", metavar="ADDRESS", help="slurmrestd: unix:PATH, http://HOST:PORT or https://….")
 ]
-User = Annotated[str, typer.Option("--user", help="The name that the token belongs to.")]
+User = Annotated[str, typer.Option("--user", help="The user that the token belongs to.")]
 JwtFile = Annotated[str, typer.Option("--jwt-file", metavar="FILE", help="A file with the token for slurmrestd.")]
-Conf = Annotated[str, typer.Option("--conf", metavar="FILE", help="slurm.conf, if it is not where Slurm looks.")]
+Conf = Annotated[
+    str, typer.Option("--conf", metavar="FILE", help="Path of slurm.conf, if it is not in Slurm's default place.")
+]
 Partition = Annotated[list[str] | None, typer.Option("--partition", "-p", help="Only this partition (repeatable).")]
 Types = Annotated[
     list[str] | None,
@@ -39,12 +41,12 @@ def check(
     rest: RestAt = "", user: User = "", jwt_file: JwtFile = "", conf: Conf = "", partition: Partition = None,
     types: Types = None, as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Tell what is there and what is missing for ADLRO to place jobs in this Slurm. Changes nothing."""
+    """Check whether ADLRO can place jobs on this Slurm, and say what is missing. Changes nothing."""
     from dataclasses import asdict
 
     from rich.text import Text
 
-    from adlro.backends.slurm.setup import check as findings_of
+    from adlro.backends.slurm.check import check as findings_of
     from adlro.measure.text import plain_table
 
     findings = findings_of(options_of(rest, user, jwt_file, conf, partition, types))
@@ -69,11 +71,11 @@ def install(
         Path | None, typer.Option("--write", metavar="FOLDER", help="Write the files into this folder.")
     ] = None,
     daemon: Annotated[str, typer.Option("--daemon", metavar="NAME", help="The account of the daemon.")] = "slurm",
-    ready: Annotated[str, typer.Option("--ready", metavar="URL", help="Where the daemon says it is ready.")] = READY,
+    ready: Annotated[str, typer.Option("--ready", metavar="URL", help="The daemon's readiness check.")] = READY,
     rest: RestAt = "", user: User = "", jwt_file: JwtFile = "", conf: Conf = "", partition: Partition = None,
     types: Types = None, as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Print or write the files that ADLRO needs on this Slurm, how to put them in place, and how to undo it.
+    """Print or write the files that ADLRO needs on this Slurm, and the commands to install and to undo them.
 
     These are the job_submit plugin, a diff of slurm.conf if something is missing there, ADLRO's config, and its systemd
     units. This command changes neither Slurm nor systemd.
@@ -81,12 +83,13 @@ def install(
     import pwd
     from dataclasses import asdict
 
-    from adlro.backends.slurm.setup import notes_of, setup, site_now, steps, undo, unknown_partitions
+    from adlro.backends.slurm.setup import notes_of, setup, steps, undo
+    from adlro.backends.slurm.site import site_now, unknown_partitions
 
     if not dry_run and write is None:
         raise UsageError(
-            "adlro does not change Slurm by itself: 'adlro slurm install --dry-run' prints what to add, "
-            "'--write FOLDER' writes it into a folder."
+            "expected --dry-run, which prints the files, or --write FOLDER, which writes them into a folder. "
+            "This command never changes Slurm."
         )
     options = options_of(rest, user, jwt_file, conf, partition, types)
     now = site_now(options)
@@ -99,7 +102,7 @@ def install(
     files = setup(options, now, user=daemon, uid=uid, ready=ready)
     notes = notes_of(options, now, files)
     if uid is None:
-        notes.append(f"There is no account '{daemon}' here: put its uid into PLACERS of the plugin.")
+        notes.append(f"This machine has no account '{daemon}': put its uid into PLACERS of the plugin.")
     if write is not None:
         write.mkdir(parents=True, exist_ok=True)
         for file in files:
@@ -114,38 +117,38 @@ def install(
             print(f"# ==== {file.path}{' (diff)' if file.is_diff else ''}: {file.why}\n{file.text}")
     for note in notes:
         print(f"# note: {note}")
-    print("# ==== put them in place, in the folder of --write\n" + "\n".join(steps(options, now, files)))
+    print("# ==== install them: run this in the folder of --write\n" + "\n".join(steps(options, now, files)))
     print("# ==== undo it\n" + "\n".join(undo(options, now, files)))
 
 
 @app.command("release-all")
 def release(
     unless_ready: Annotated[
-        str, typer.Option("--unless-ready", metavar="URL", help="Do nothing if the daemon says there that it is ready.")
+        str, typer.Option("--unless-ready", metavar="URL", help="Do nothing if the daemon says here that it is ready.")
     ] = "",
     patience: Annotated[
-        float, typer.Option("--patience", min=0, metavar="SECONDS", help="Act only if it was not ready for so long.")
+        float, typer.Option("--patience", min=0, metavar="SECONDS", help="Act only if it was not ready for this long.")
     ] = 0.0,
     unit: Annotated[
         str,
         typer.Option(
             "--unit",
             metavar="NAME",
-            help="With --unless-ready: if nobody answers there, do nothing while systemd hears from this unit.",
+            help="With --unless-ready: if nobody answers, do nothing while systemd still hears from this unit.",
         ),
     ] = "",
     rest: RestAt = "", user: User = "", jwt_file: JwtFile = "", conf: Conf = "", partition: Partition = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Give every job that waits for ADLRO back to Slurm: no longer pinned to nodes, no longer held.
+    """Give every job that waits for ADLRO back to Slurm: unpin and release it.
 
-    The daemon need not be alive. Doing it twice does no harm, running jobs go on, and a user's own hold stays.
+    It works without the daemon and can be repeated. Running jobs continue, and a user's own hold stays.
     """
     from contextlib import closing
     from dataclasses import asdict
 
     from adlro.backends.slurm.backend import give_back, slurm_parts, stays_silent
-    from adlro.backends.slurm.setup import read_partitions, unknown_partitions
+    from adlro.backends.slurm.site import read_partitions, unknown_partitions
 
     options = options_of(rest, user, jwt_file, conf, partition)
     if options.partitions:

@@ -7,7 +7,7 @@ from rich.text import Text
 from adlro.cli.output import stdout
 from adlro.experiment.compare import Comparison
 from adlro.experiment.simulation import Simulation
-from adlro.experiment.tables import comparison_lines, run_lines
+from adlro.experiment.tables import comparison_lines, paper_lines, run_lines
 from adlro.measure.hyperscore import Score, Weights
 from adlro.measure.numbers import MISSING, number
 from adlro.measure.statistics import Regression
@@ -18,7 +18,7 @@ from adlro.measure.text import plain_table
 
 def show_comparison(comparison: Comparison) -> None:
     """Print the comparison, and the paper's Table 1 where it is the paper's experiment."""
-    for line in comparison_lines(comparison):
+    for line in (*comparison_lines(comparison), *paper_lines(comparison)):
         stdout().print(line)
 
 
@@ -39,7 +39,7 @@ def show_scores(scores: dict[str, Score | None], weights: Weights) -> None:
     console.print()
     console.print(Text("HyperScore", "bold"))
     console.print(table)
-    text = "Each measure as a share of the best policy's on the same seeds; V is their weighted geometric mean."
+    text = "Each measure relative to the best policy on the same seeds; V is their weighted geometric mean."
     if None in scores.values():
         text += f" {MISSING}: left jobs unfinished, or lacks a measure."
     console.print(Text(text, "dim"))
@@ -64,7 +64,7 @@ def show_regressions(regressions: dict[str, Regression]) -> None:
     console.print()
     console.print(Text("Mean JCT by utilisation, queue length and load, over seeds", "bold"))
     console.print(table)
-    console.print(Text(f"Least squares ± 95 % interval (HC3); {MISSING}: does not vary, or says the same.", "dim"))
+    console.print(Text(f"Least squares ± 95 % interval (HC3); {MISSING}: does not vary, or is redundant.", "dim"))
 
 
 def slope(regression: Regression, key: str, per: float) -> str:
@@ -100,4 +100,4 @@ def show_bench(found: dict[str, Any]) -> None:
         table.add_row(row["name"], number(row["value"]), number(row.get("floor")), row["unit"])
     console.print(table)
     for row in found.get("skipped", ()):
-        console.print(Text(f"{row['name']} was left out: {row['why']}.", "dim"))
+        console.print(Text(f"{row['name']} was skipped: {row['why']}.", "dim"))

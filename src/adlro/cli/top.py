@@ -44,11 +44,11 @@ def heading(state: dict[str, Any], width: int) -> Text:
     text.append(printable(state["snapshot"]["cluster"]["name"]), "bold cyan")
     text.append(f" ({printable(state['backend'])})  ")
     if state["is_guarded"]:
-        text.append(f"{state['fallback']} decides, guarded", "bold yellow")
+        text.append(f"{state['fallback']} decides (guard active)", "bold yellow")
     else:
         text.append(printable(state["policy"]), "bold")
     if tick:
-        text.append(f"  tick {tick['number']} took {tick['seconds']:.2f} s")
+        text.append(f"  turn {tick['number']} took {tick['seconds']:.2f} s")
     held = counts["running"] + counts["placed"]
     text.append(f"  {held:,} run, {counts['waiting']:,} wait", "bold")
     if not state["is_leader"]:
@@ -142,7 +142,7 @@ def bar(model: str, busy: int, count: int, width: int) -> Text:
     text.append(" ")
     text.append("█" * full, "green")
     text.append("░" * (room - full), "dim")
-    text.append(f" {busy:,}/{count:,} taken")
+    text.append(f" {busy:,}/{count:,} in use")
     return text
 
 

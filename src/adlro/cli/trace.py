@@ -26,17 +26,17 @@ SUFFIXES: Final = (".csv", ".parquet")
 PICTURES: Final = (".svg", ".png")
 
 app = typer.Typer(
-    help="Look at a recorded trace, or turn it into a table of ours. Any of them can be a --workload.",
+    help="Describe or convert a recorded trace. A trace can also be the --workload of other commands.",
     no_args_is_help=True,
 )
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="A trace, as it is or as .xz, .gz or .zst.")]
+File = Annotated[str, typer.Argument(metavar="FILE", help="A trace, plain or compressed (.xz, .gz, .zst).")]
 EstimatesRule = Annotated[
     str | None,
     typer.Option(
         "--estimates",
         metavar="RULE",
-        help="user (the time that was requested) or oracle. Default: user, where there is such a time.",
+        help="user (the requested time) or oracle (the truth). Default: user, if the trace has requested times.",
     ),
 ]
 
@@ -57,11 +57,11 @@ def formats(as_json: Json = False) -> None:
 def describe(
     file: File,
     cluster: Annotated[
-        str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Hold the load against this cluster.")
+        str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Also print the offered load on this cluster.")
     ] = None,
     estimates: EstimatesRule = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw it too, to a file that ends in .svg or .png.")
+        Path | None, typer.Option("--plot", metavar="FILE", help="Also plot the trace, to a .svg or .png file.")
     ] = None,
     as_json: Json = False,
     *,
@@ -98,19 +98,19 @@ def describe(
 @spread
 def convert(
     file: File,
-    out: Annotated[str, typer.Argument(metavar="OUT", help="A file to write that ends in .csv or .parquet.")],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="The file to write, .csv or .parquet.")],
     estimates: EstimatesRule = None,
     as_json: Json = False,
     *,
     reading: Reading,
 ) -> None:
-    """Write a trace as our own table, which is read faster and says which families and estimates its jobs have."""
+    """Write a trace as a table in ADLRO's own format, which is faster to read and contains families and estimates."""
     from adlro.experiment.traces import read_trace
     from adlro.ingest.traces.own import write_own
 
     where = Path(out)
     if where.suffix not in SUFFIXES:
-        raise UsageError(f"cannot tell how to write '{out}'; expected a name that ends in .csv or .parquet.")
+        raise UsageError(f"cannot write '{out}'; expected a name that ends in .csv or .parquet.")
     if where.is_dir() or not where.absolute().parent.is_dir():
         raise UsageError(f"cannot write '{out}'; expected a file in a folder that exists.")
     if where.exists() and Path(file).exists() and where.samefile(file):
@@ -134,7 +134,7 @@ def source_of(estimates: str | None) -> str | None:
 def check_picture(path: Path) -> None:
     """Refuse a picture that could not be written, before the work is done."""
     if path.suffix not in PICTURES:
-        raise UsageError(f"--plot: cannot tell how to draw '{path}'; expected a name that ends in .svg or .png.")
+        raise UsageError(f"--plot: cannot plot to '{path}'; expected a name that ends in .svg or .png.")
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UsageError(f"--plot: cannot write '{path}'; expected a file in a folder that exists.")
 

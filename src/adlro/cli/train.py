@@ -23,76 +23,76 @@ MACHINE = "The machine"
 
 def train(
     preset: Annotated[
-        str, typer.Option("--preset", metavar="NAME", help="Which agent: adlro, or the paper's (paper).")
+        str, typer.Option("--preset", metavar="NAME", help="Preset: adlro, or paper (the paper's agent).")
     ] = "adlro",
     steps: Annotated[
         int | None,
-        typer.Option("--steps", metavar="N", min=1, help="Steps of environments in all.", rich_help_panel=LIMITS),
+        typer.Option("--steps", metavar="N", min=1, help="Total environment steps.", rich_help_panel=LIMITS),
     ] = None,
     episodes: Annotated[
-        int | None, typer.Option("--episodes", metavar="N", min=1, help="Episodes in all.", rich_help_panel=LIMITS)
+        int | None, typer.Option("--episodes", metavar="N", min=1, help="Total episodes.", rich_help_panel=LIMITS)
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option("--minutes", metavar="M", help="Minutes in all.", rich_help_panel=LIMITS)
+        float | None, typer.Option("--minutes", metavar="M", help="Minutes of training.", rich_help_panel=LIMITS)
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="A small network in a few minutes, on a CPU.", rich_help_panel=LIMITS)
     ] = False,
     out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Where checkpoints, state and log are written.")
+        Path, typer.Option("--out", metavar="DIR", help="Folder for checkpoints, state and log.")
     ] = Path("training"),
-    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="What everything is drawn with.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Random seed.")] = 0,
     seeds: Annotated[
-        int, typer.Option("--seeds", metavar="K", min=1, help="Train K times, on this seed and the next ones.")
+        int, typer.Option("--seeds", metavar="K", min=1, help="Train K times, with this seed and the following ones.")
     ] = 1,
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="A TOML file with options of docs/training.md.")
+        Path | None, typer.Option("--config", metavar="FILE", help="A TOML file with options (docs/training.md).")
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="One such option; may be given several times."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Set one option (repeatable)."),
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="DIR", help="Go on where the training in this folder was.")
+        Path | None, typer.Option("--resume", metavar="DIR", help="Continue the training in this folder.")
     ] = None,
     start: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="FILE", help="Begin with the network of a checkpoint, or with the one that ships (adlro)."
+            "--from", metavar="FILE", help="Start from the network of a checkpoint; 'adlro' is the one that ships."
         ),
     ] = None,
     worlds: Annotated[
-        Path | None, typer.Option("--worlds", metavar="FILE", help="Learn in the worlds of an .npz file.")
+        Path | None, typer.Option("--worlds", metavar="FILE", help="Train in the worlds of this .npz file.")
     ] = None,
     cluster: Annotated[
-        str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Learn on this cluster only.")
+        str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Train on this cluster only.")
     ] = None,
     workload: Annotated[
-        str | None, typer.Option("--workload", "-w", metavar="NAME", help="The workload or trace on it; else paper.")
+        str | None, typer.Option("--workload", "-w", metavar="NAME", help="Its workload or trace. Default: paper.")
     ] = None,
     device: Annotated[
         str,
         typer.Option(
-            "--device", metavar="NAME", help="cpu, cuda (ROCm too), or auto: a GPU if there is one.",
+            "--device", metavar="NAME", help="cpu, cuda (also for ROCm), or auto: a GPU if there is one.",
             rich_help_panel=MACHINE,
         ),
     ] = "auto",
     threads: Annotated[
         int | None,
         typer.Option(
-            "--threads", metavar="N", min=1, max=1024, help="Threads for environments. Default: one for each core.",
+            "--threads", metavar="N", min=1, max=1024, help="Threads for environments. Default: one per core.",
             rich_help_panel=MACHINE,
         ),
     ] = None,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write the curves for TensorBoard too, into the folder.")
+        bool, typer.Option("--tensorboard", help="Also write the curves for TensorBoard.")
     ] = False,
     onnx: Annotated[
-        Path | None, typer.Option("--onnx", metavar="FILE", help="Write the best network as ONNX in the end.")
+        Path | None, typer.Option("--onnx", metavar="FILE", help="Write the best network as ONNX at the end.")
     ] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Train a network; what it is and what is written: docs/training.md.
+    """Train a network for the policy `adlro` or the paper's agent (docs/training.md).
 
     Progress is told against sjf-picky and eft-reserving on a fixed evaluation set. `adlro compare --policies
     DIR/best.safetensors` then compares the network with policies.
@@ -127,9 +127,9 @@ def train(
 
 def export(
     checkpoint: Annotated[
-        str, typer.Argument(metavar="CHECKPOINT", help="A checkpoint of adlro train, or the one that ships (adlro).")
+        str, typer.Argument(metavar="CHECKPOINT", help="A checkpoint of adlro train; 'adlro' is the one that ships.")
     ],
-    onnx: Annotated[Path, typer.Option("--onnx", metavar="FILE", help="Where to write it.")],
+    onnx: Annotated[Path, typer.Option("--onnx", metavar="FILE", help="The file to write.")],
 ) -> None:
     """Write a trained network as ONNX: docs/training.md."""
     from adlro.experiment.training import need_pytorch
@@ -147,10 +147,12 @@ def check_onnx(path: Path, preset: str = "adlro", seeds: int = 1) -> None:
     """Refuse what cannot be written as ONNX, before anything takes its time."""
     if seeds > 1:
         raise UsageError(
-            "--onnx with --seeds: which of them? Train, then: adlro export DIR/best.safetensors --onnx FILE."
+            "--onnx works with one seed only. After training: adlro export DIR/best.safetensors --onnx FILE."
         )
     if preset != "adlro":
-        raise UsageError(f"--onnx with --preset {preset}: only networks of the preset adlro are written as ONNX.")
+        raise UsageError(
+            f"--onnx does not work with --preset {preset}: only networks of the preset adlro can be written as ONNX."
+        )
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UsageError(f"--onnx: cannot write '{path}'; expected a file in a folder that exists.")
 
@@ -162,7 +164,7 @@ def one_training(planned: "Planned", tensorboard: bool) -> "Training":
 
     setup, folder = planned.setup, planned.folder
     if planned.resume and not (folder / STATE).exists():
-        say(f"{folder} holds no state to go on from: the training begins anew.")
+        say(f"{folder} contains no saved state: the training starts again from the beginning.")
     curves = Curves(folder) if tensorboard else nullcontext()
     with progress(f"Training {setup.preset}, seed {setup.seed}, on {planned.device}", 1000) as tell, curves as draw:
         training = run_training(planned, listener_of(tell, draw))
@@ -195,7 +197,7 @@ class Curves(AbstractContextManager["Curves"]):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise UsageError("TensorBoard is not installed; install adlro with its extra 'learn'.") from None
+            raise UsageError("--tensorboard needs TensorBoard: pip install 'adlro[learn]'.") from None
         self.writer = SummaryWriter(str(folder / "tensorboard"))
 
     def __call__(self, record: "Progress") -> None:

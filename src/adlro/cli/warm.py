@@ -18,20 +18,23 @@ if TYPE_CHECKING:
 
 def warm(
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="The daemon's config: its policy and its fallback.")
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="The daemon's config file, for its policy and fallback."),
     ] = None,
     policy: Annotated[
-        str | None, typer.Option("--policy", "-p", metavar="NAME", help="In place of the config's policy.")
+        str | None,
+        typer.Option("--policy", "-p", metavar="NAME", help="Compile for this policy instead of the config's."),
     ] = None,
     fallback: Annotated[
-        str | None, typer.Option("--fallback", metavar="NAME", help="In place of the config's fallback.")
+        str | None,
+        typer.Option("--fallback", metavar="NAME", help="Compile for this fallback instead of the config's."),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Compile what `adlro compare` needs too, with its default policies.")
+        bool, typer.Option("--all", help="Also compile what `adlro compare` needs with its default policies.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Compile what `adlro serve` needs, so that it is ready seconds after its start.
+    """Compile what `adlro serve` needs, so that the daemon is ready seconds after its start.
 
     The first time takes minutes; after that it takes seconds, and says that everything was compiled already. The result
     is kept in ~/.cache/adlro (or $XDG_CACHE_HOME/adlro): run it as the user that the daemon runs as.
@@ -50,13 +53,13 @@ def warm(
     if as_json:
         print_json({**asdict(done), "was_compiled": not done.compiled, "cache": str(folder_in_use())})
     elif done.compiled:
-        print(f"Compiled {len(done.compiled)} functions in {done.seconds:.0f} s. They are kept in {folder_in_use()}.")
+        print(f"Compiled {len(done.compiled)} functions in {done.seconds:.0f} s. They are cached in {folder_in_use()}.")
     else:
         print(f"Everything was compiled already ({len(steps)} steps checked in {done.seconds:.1f} s).")
     if not outlasts_this_process():
         raise ConfigError(
-            "the compiled code cannot be kept, because the cache folder cannot be written. Set XDG_CACHE_HOME to a "
-            "folder that this user can write."
+            "compiled code cannot be cached, because the cache folder is not writable. Set XDG_CACHE_HOME to a "
+            "folder that this user can write to."
         )
     if done.failed:
         raise PolicyError(f"not everything could be compiled: {'; '.join(done.failed)}")

@@ -119,7 +119,7 @@ class Job:
     unit. A new property is declared here and nowhere else (schema.py).
     """
 
-    family: str = field(metadata=about("Its class of jobs, by which its speed on each GPU is known: `adlro speeds`."))
+    family: str = field(metadata=about("The job's family in the speed table: `adlro speeds` lists them."))
     work: float = field(
         default=0.0,
         metadata=about(
@@ -136,7 +136,7 @@ class Job:
     gpus: int = field(
         default=1,
         metadata=about(
-            "GPUs, all of one model; it gets all of them or none.",
+            "Number of GPUs, all of one model; the job gets all of them or none.",
             least=0,
             most=1_000_000,
             dtype="i4",
@@ -180,16 +180,16 @@ class Job:
         ),
     )
     models: frozenset[str] = field(
-        default=frozenset(), metadata=about("GPU models that will do; none: all of them.", empty="any")
+        default=frozenset(), metadata=about("The GPU models that it may run on; empty: all.", empty="any")
     )
     priority: float = field(
         default=0.5,
         metadata=about(
-            "From 0 to 1.",
+            "How important it is: 1 most, 0 least.",
             least=0,
             most=1,
             dtype="f4",
-            from_user=FromUser(words="Only operators may choose one other than 0.5."),
+            from_user=FromUser(words="Only operators may set another value than 0.5."),
             option="X",
         ),
     )
@@ -201,11 +201,11 @@ class Job:
             from_user=FromUser(words="A login name, never a number; only operators may name another user."),
         ),
     )
-    name: str = field(default="", metadata=about("Its name; jobs that recur share one.", empty="none"))
+    name: str = field(default="", metadata=about("Name of the job; jobs that recur share a name.", empty="none"))
     limit_s: float | None = field(
         default=None,
         metadata=about(
-            "Walltime after which it may be ended.",
+            "Walltime limit, after which the job may be ended.",
             unit="seconds",
             least=0,
             most=1e16,
@@ -217,7 +217,7 @@ class Job:
     estimate: float | None = field(
         default=None,
         metadata=about(
-            "What policies are told of `work`, in its unit.",
+            "Estimate of `work`, in its unit: what policies see of it.",
             unit="GPU-seconds",
             least=0,
             most=1e16,
@@ -229,7 +229,7 @@ class Job:
     checkpoint: float | None = field(
         default=None,
         metadata=about(
-            "Work between two checkpoints; 0: nothing is ever lost.",
+            "Work between two checkpoints; 0: no work is ever lost.",
             unit="GPU-seconds",
             least=0,
             most=1e16,

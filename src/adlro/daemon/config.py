@@ -36,13 +36,15 @@ class BackendTable(Schema):
 class PolicyTable(Schema):
     """[policy]: who decides."""
 
-    name: str = Field(default="adlro", min_length=1, description="The policy (adlro policies), or a file with one.")
-    fallback: str = Field(default="fcfs-first-fit", min_length=1, description="Who decides while the guard steps in.")
+    name: str = Field(default="adlro", min_length=1, description="The policy (adlro policies), or a file that has one.")
+    fallback: str = Field(
+        default="fcfs-first-fit", min_length=1, description="Policy that decides while the guard is active."
+    )
     budget_ms: float = Field(
         default=1000 * Limits().decision_s,
         gt=0,
         le=600_000,
-        description="The time that one decision may take; a slower policy is replaced by the fallback.",
+        description="Time limit of one decision, in ms; if the policy is slower, the guard lets the fallback decide.",
     )
 
 
@@ -51,23 +53,25 @@ class StoreTable(Schema):
 
     url: str = Field(
         default="",
-        description='sqlite:PATH, sqlite::memory: or postgresql://…; "" is adlro.db in $STATE_DIRECTORY or in '
-        "~/.local/state/adlro, and in memory for a simulated cluster.",
+        description='sqlite:PATH, sqlite::memory: or postgresql://…; "": adlro.db in $STATE_DIRECTORY or '
+        "~/.local/state/adlro, or in memory for a simulated cluster.",
     )
     lock: str = Field(
         default="",
-        description='The file whose lock the leader holds; "" is beside the database. PostgreSQL needs none.',
+        description='Lock file of the leader; "": beside the database. PostgreSQL needs none.',
     )
-    keep_days: float = Field(default=Keep().days, gt=0, description="What is older is forgotten.")
-    keep_jobs: int = Field(default=Keep().jobs, ge=1, description="Most jobs that ended and are remembered.")
-    keep_decisions: int = Field(default=Keep().decisions, ge=1, description="Most decisions that are remembered.")
-    keep_ticks: int = Field(default=Keep().ticks, ge=1, description="Most turns that are remembered.")
+    keep_days: float = Field(default=Keep().days, gt=0, description="Rows older than this many days are deleted.")
+    keep_jobs: int = Field(default=Keep().jobs, ge=1, description="Maximum number of ended jobs in the store.")
+    keep_decisions: int = Field(default=Keep().decisions, ge=1, description="Maximum number of decisions in the store.")
+    keep_ticks: int = Field(default=Keep().ticks, ge=1, description="Maximum number of turns in the store.")
 
 
 class LogTable(Schema):
     """[log]: what is told on stderr, as JSON."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="The least that is told.")
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Lowest level that is logged."
+    )
 
 
 SOURCE_FIELDS: Final[dict[str, Any]] = {
@@ -83,9 +87,9 @@ Sources: Any = create_model("Sources", __base__=Schema, **SOURCE_FIELDS)
 class TelemetryTable(Sources):  # type: ignore[misc]
     """[telemetry]: what the GPUs say of themselves (docs/telemetry.md)."""
 
-    every_s: float = Field(default=15.0, gt=0, description="Seconds between two looks.")
-    max_age_s: float = Field(default=60.0, ge=1, description="A value that is older is missing.")
-    timeout_s: float = Field(default=10.0, gt=0, le=600, description="The longest that one look may take.")
+    every_s: float = Field(default=15.0, gt=0, description="Seconds between two readings.")
+    max_age_s: float = Field(default=60.0, ge=1, description="Values older than this many seconds count as missing.")
+    timeout_s: float = Field(default=10.0, gt=0, le=600, description="Time limit of one reading, in seconds.")
 
     @model_validator(mode="after")
     def _one_source(self) -> "TelemetryTable":
@@ -119,7 +123,10 @@ class Turns(Schema):
     """When turns come, and on which cluster."""
 
     tick_s: float = Field(
-        default=5.0, gt=0, le=3600, description="Seconds between two turns; a submission comes sooner."
+        default=5.0,
+        gt=0,
+        le=3600,
+        description="Seconds between two regular turns; a change of the cluster starts one at once.",
     )
     backend: BackendTable = BackendTable()
 

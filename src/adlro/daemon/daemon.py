@@ -6,34 +6,25 @@ import math
 import select
 import signal
 import socket
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from adlro import __version__
 from adlro.core.errors import AdlroError, BackendError, CatalogueError, StoreError
 from adlro.core.ports import (
-    ENDED,
-    Answer,
-    Backend,
     JobState,
-    KeepsOutput,
     LiveJob,
-    Order,
     Output,
-    Snapshot,
     Submission,
-    SubmitsAside,
 )
 from adlro.daemon.config import Config, changes, load_config
 from adlro.daemon.leader import Alone, Leadership
 from adlro.daemon.metrics import Metrics, file_bytes
-from adlro.daemon.store import Store
 from adlro.daemon.store_sqlite import AwayError
 from adlro.daemon.systemd import Systemd
 from adlro.live.news import News
@@ -43,7 +34,6 @@ from adlro.live.service import (
     Decision,
     Event,
     Foreseen,
-    Memory,
     Past,
     State,
     Tick,
@@ -52,15 +42,13 @@ from adlro.live.service import (
     Why,
 )
 from adlro.process.collector import unhurried_collector
-from adlro.process.logs import LOGGER
 
 if TYPE_CHECKING:  # it imports the compiler, which tests of the daemon do without
     from adlro.daemon.warming import Progress, Tell, Warmed
-
-log = logging.getLogger(LOGGER)
+from adlro.daemon.fence import Fenced, log
+from adlro.daemon.running import Parts, Running
 
 KEPT_ALARMS: Final = 200
-KEPT_FRESH: Final = 10_000
 
 STANDBY_S: Final = 0.1
 """How often a standby tries to lead."""
@@ -89,149 +77,6 @@ AT_ONCE: Final = frozenset(["tick_s", "policy", "guard", "log", "telemetry"])
 
 POLICY_KEY: Final = "policy"
 """Under this name the memory keeps the policy that an operator switched to."""
-
-
-class Decider(Protocol):
-    """What the daemon needs of an orchestrator (live/turn.py)."""
-
-    def tick(self) -> Tick:
-        """One turn."""
-
-    def state(self) -> State:
-        """The latest state. Raises BackendError while the cluster has never been read."""
-
-    def why(self, job: str) -> Why | None:
-        """Why a job waits, or runs where it does."""
-
-    def what_if(self, question: WhatIf) -> Foreseen:
-        """What would come of it."""
-
-    def use_policy(self, name: str) -> None:
-        """Decide with this policy from the next tick on."""
-
-    @property
-    def wake_s(self) -> float:
-        """When the policy wants to be asked again if nothing changes, by the cluster's clock; inf: it named no time."""
-
-
-class Closing(Protocol):
-    """What must be let go of."""
-
-    def close(self) -> None:
-        """Let go of it."""
-
-
-@final
-class Fenced:
-    """A back end that one thread calls at a time, and only the leader to change anything.
-
-    Submissions that a user can hold up (`SubmitsAside`) run beside other calls.
-    """
-
-    def __init__(self, backend: Backend, leadership: Leadership) -> None:
-        self._backend, self._leadership = backend, leadership
-        self._lock = threading.Lock()
-        self.read_s = float("-inf")
-        """When it was last read whole, by the monotonic clock."""
-        self.trouble = ""
-        self.latest: Snapshot | None = None
-
-    @property
-    def name(self) -> str:
-        """What it is, in a word."""
-        return self._backend.name
-
-    @property
-    def can_stop(self) -> bool:
-        """Whether orders to stop are carried out."""
-        return self._backend.can_stop
-
-    @property
-    def can_annotate(self) -> bool:
-        """Whether users see what `annotate` is given."""
-        return self._backend.can_annotate
-
-    def has_changed(self) -> bool | None:
-        """Whether anything has changed since the latest reading; None: this back end, or a silent one, cannot tell."""
-        probe = getattr(self._backend, "has_changed", None)
-        if probe is None or self.trouble:
-            return None
-        with self._lock:
-            try:
-                return bool(probe())
-            except BackendError as error:
-                log.debug("the cluster does not say whether it has changed", extra={"why": str(error)})
-                return None
-            except Exception:  # a fault of ours: it must not end the daemon, and the next turn reads everything
-                log.exception("the back end failed when it was asked whether anything has changed")
-                return None
-
-    def read(self) -> Snapshot:
-        """The cluster now."""
-        with self._lock:
-            try:
-                snapshot = self._backend.read()
-            except BackendError as error:
-                self.trouble = str(error)
-                raise
-            self.trouble, self.read_s, self.latest = "", time.monotonic(), snapshot
-            return snapshot
-
-    def act(self, orders: Sequence[Order]) -> list[Answer]:
-        """Carry out orders, as long as we lead."""
-        with self._lock:
-            self._check()
-            return self._backend.act(orders)
-
-    def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:
-        """Hand jobs to the cluster's own scheduler, as long as we lead."""
-        with self._lock:
-            self._check()
-            return self._backend.give_back(reasons)
-
-    def annotate(self, lines: Mapping[str, str]) -> None:
-        """Show users a line about each job, as long as we lead."""
-        with self._lock:
-            self._check()
-            self._backend.annotate(lines)
-
-    def submit(self, submission: Submission) -> str:
-        """Hand a job in. Where its user could hold that up, turns do not wait for it."""
-        with self._lock:
-            self._check()
-            if not isinstance(self._backend, SubmitsAside):
-                return self._backend.submit(submission)
-        return self._backend.submit_aside(submission, self._lock)
-
-    def cancel(self, job: str) -> None:
-        """End a job."""
-        with self._lock:
-            self._check()
-            self._backend.cancel(job)
-
-    def output(self, job: str) -> Output | None:
-        """The end of what a job wrote, where the back end keeps that. It waits for nobody."""
-        return self._backend.output(job) if isinstance(self._backend, KeepsOutput) else None
-
-    def close(self) -> None:
-        """Let go of it."""
-        with self._lock:
-            self._backend.close()
-
-    def _check(self) -> None:
-        if not self._leadership.holds():
-            raise BackendError("this daemon leads no longer: another one decides for the cluster.")
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a daemon that leads is made of. `decide` makes an orchestrator, again when the config changes."""
-
-    backend: Backend
-    memory: Store
-    decide: Callable[[Config, Fenced, Memory], tuple[Decider, Sequence[Closing]]]
-    clock: Callable[[], float] = time.time
-    notes: tuple[str, ...] = ()
 
 
 Build = Callable[[Config], Parts]
@@ -269,7 +114,7 @@ class Daemon:
         self._leadership = leadership or Alone()
         self._systemd = Systemd()
         self.metrics_page = Metrics(__version__, lambda: self.is_ready()[0], self._store_bytes)
-        self._running: _Running | None = None
+        self._running: Running | None = None
         self._is_stopping = self._wants_reload = False
         self._why_not, self._again_s = "the daemon is starting.", STANDBY_S
         self._alarms: deque[Alarm] = deque(maxlen=KEPT_ALARMS)
@@ -321,7 +166,7 @@ class Daemon:
             # A fault of ours, or of a user's policy: the cluster must not stand still for it.
             log.exception("a turn broke off")
             self.metrics_page.failed()
-            self.alarm("fault", f"a turn broke off: {type(error).__name__}: {error}")
+            self.alarm("fault", f"a turn failed: {type(error).__name__}: {error}")
             return None
         return tick
 
@@ -428,11 +273,11 @@ class Daemon:
             running.close()
         self._leadership.release()
 
-    def _begin(self) -> "_Running":
+    def _begin(self) -> "Running":
         """Open everything. The policy is the config's, or what an operator switched to in its place."""
         parts = self._build(self.config)
         try:
-            running = _Running(parts, Fenced(parts.backend, self._leadership), self.config)
+            running = Running(parts, Fenced(parts.backend, self._leadership), self.config)
         except BaseException:
             parts.backend.close()
             parts.memory.close()
@@ -466,13 +311,13 @@ class Daemon:
             elif "policy" in changed:
                 running.decider.use_policy(new.policy.name)
         except AdlroError as error:
-            self.alarm("config", f"the config is as before, because the new one is wrong: {error}")
+            self.alarm("config", f"the old config stays, because the new one has an error: {error}")
             return
         old, self.config = self.config, new
         if old.log != new.log:
             logging.getLogger().setLevel(new.log.level.upper())
         if waits := sorted(changed - AT_ONCE):
-            self.alarm("config", f"what changed in {', '.join(f'[{name}]' for name in waits)} counts after a restart.")
+            self.alarm("config", f"changes in {', '.join(f'[{name}]' for name in waits)} take effect after a restart.")
         log.info("the config was read again", extra={"changed": sorted(changed)})
         if old.policy.name != new.policy.name:
             self._emit("policy", {"name": new.policy.name})
@@ -584,7 +429,7 @@ class Daemon:
         running = self._running
         return file_bytes(running.memory.path) if running is not None else None
 
-    def _leading(self) -> "_Running":
+    def _leading(self) -> "Running":
         running = self._running
         if running is None:
             raise BackendError(f"not ready: {self._why_not}")
@@ -621,12 +466,12 @@ class Daemon:
         data = {"kind": alarm.kind, "text": alarm.text, "job": alarm.job, "node": alarm.node}
         self._emit("alarm", data, alarm.time_s)
 
-    def _tell_notes(self, running: "_Running") -> None:
+    def _tell_notes(self, running: "Running") -> None:
         """What happened to the store."""
         while running.memory.notes:
             self.alarm("store", running.memory.notes.pop(0))
 
-    def _tell(self, running: "_Running", tick: Tick) -> None:
+    def _tell(self, running: "Running", tick: Tick) -> None:
         """Tell what a turn brought: to the log, to the metrics, and to those who listen."""
         self.metrics_page.ticked(tick)
         if not running.backend.trouble:
@@ -722,74 +567,6 @@ def obeying_signals(daemon: Daemon) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@final
-class _Running:
-    """What a leader holds: all of it is let go together."""
-
-    def __init__(self, parts: Parts, backend: Fenced, config: Config) -> None:
-        self.backend, self.memory, self.clock = backend, parts.memory, parts.clock
-        self._parts = parts
-        self._closing: Sequence[Closing] = ()
-        self.decide_by(config)
-        self.jobs: dict[str, LiveJob] = {}
-        self.fresh: dict[str, LiveJob] = {}  # handed in, and not in a snapshot yet
-        self.cancelled: set[str] = set()  # told already
-        self.has_looked = False
-
-    def decide_by(self, config: Config) -> None:
-        """Make an orchestrator by a config; it learns from the cluster and the memory what the one before knew."""
-        decider, closing = self._parts.decide(config, self.backend, self.memory)
-        for each in self._closing:
-            each.close()
-        self.decider, self._closing = decider, closing
-
-    def policy_in_use(self) -> str:
-        """The policy that was last switched to; "" before the first turn."""
-        try:
-            return self.decider.state().policy
-        except BackendError:
-            return ""
-
-    def add(self, job: LiveJob) -> None:
-        """Remember a job until a snapshot shows it."""
-        while len(self.fresh) >= KEPT_FRESH:
-            self.fresh.pop(next(iter(self.fresh)))
-        self.fresh[job.id] = job
-
-    def look(self, snapshot: Snapshot) -> list[tuple[str, LiveJob]]:
-        """What happened to jobs since the last look: kind of event and job, in the snapshot's order."""
-        before, self.jobs = self.jobs, {job.id: job for job in snapshot.jobs}
-        news: list[tuple[str, LiveJob]] = []
-        for job in snapshot.jobs:
-            was = before.get(job.id)
-            if was is job:
-                continue
-            if was is None and self.has_looked and job.id not in self.fresh:
-                news.append(("submitted", job))
-            if job.state is JobState.RUNNING and (
-                was is None or was.state is not job.state or was.starts != job.starts
-            ):
-                news.append(("started", job))
-            if job.state in ENDED and (was is None or was.state not in ENDED):
-                kind = "cancelled" if job.state is JobState.CANCELLED else "ended"
-                if kind == "ended" or job.id not in self.cancelled:
-                    news.append((kind, job))
-                self.cancelled.discard(job.id)
-        for id in [id for id in list(self.fresh) if id in self.jobs]:
-            del self.fresh[id]
-        self.cancelled = {id for id in self.cancelled.copy() if id in self.jobs or id in self.fresh}
-        is_first, self.has_looked = not self.has_looked, True
-        return [] if is_first else news
-
-    def close(self) -> None:
-        """Let go of everything, whatever goes wrong with one of them."""
-        with ExitStack() as stack:
-            stack.callback(self.memory.close)
-            stack.callback(self.backend.close)
-            for each in self._closing:
-                stack.callback(each.close)
 
 
 def _whose(job: LiveJob | None) -> dict[str, str]:

@@ -74,7 +74,7 @@ class FileLock:
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StoreError(
-                f"{self.path}: cannot open the leader's lock: {error.strerror}. Name another with [store] lock."
+                f"{self.path}: cannot open the leader's lock: {error.strerror}. Set another path with [store] lock."
             ) from None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -83,7 +83,9 @@ class FileLock:
             return False
         except OSError as error:
             os.close(file)
-            raise StoreError(f"{self.path}: this file system has no locks: {error.strerror}.") from None
+            raise StoreError(
+                f"{self.path}: this file system has no locks: {error.strerror}. Set another path with [store] lock."
+            ) from None
         self._file = file
         if not self.holds():  # it was deleted while we opened it: another one may lock its successor
             self.release()

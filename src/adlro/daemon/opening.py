@@ -16,9 +16,11 @@ from adlro.core.errors import ConfigError
 from adlro.core.ports import Snapshot
 from adlro.core.records import Cluster
 from adlro.daemon.config import Config
-from adlro.daemon.daemon import Closing, Daemon, Decider, Fenced, Parts
+from adlro.daemon.daemon import Daemon
+from adlro.daemon.fence import Fenced
 from adlro.daemon.keep import Keep
 from adlro.daemon.leader import Leadership, leadership_of
+from adlro.daemon.running import Closing, Decider, Parts
 from adlro.daemon.store import Store, open_store
 from adlro.daemon.store_sqlite import FullError
 from adlro.daemon.telemetry import Watcher
@@ -133,7 +135,8 @@ def answering(daemon: Daemon, config: Config) -> Iterator[str]:
     if not config.api.is_on:
         yield ""
         return
-    from adlro.api.app import catalogue, tokens_of
+    from adlro.api.answers import catalogue
+    from adlro.api.app import tokens_of
     from adlro.api.host import ApiHost
     from adlro.api.link import METRICS, POLICIES
 
@@ -142,8 +145,8 @@ def answering(daemon: Daemon, config: Config) -> Iterator[str]:
     listener = _bound(settings.host, settings.port)
     if listener is None and not is_led(config):
         raise ConfigError(
-            f"the API cannot answer on {settings.host}:{settings.port}: another program does. Choose another port with "
-            "--port N, or any with --port 0."
+            f"the API cannot listen on {settings.host}:{settings.port}: another program uses it. Choose another port "
+            "with --port N, or any free one with --port 0."
         )
 
     host = ApiHost(
@@ -185,7 +188,7 @@ def _bound(host: str, port: int) -> socket.socket | None:
         if error.errno == errno.EADDRINUSE:
             return None
         raise ConfigError(
-            f"the API cannot answer on {host}:{port}: {error.strerror}. See [api] host and port."
+            f"the API cannot listen on {host}:{port}: {error.strerror}. Check host and port of [api]."
         ) from None
 
 

@@ -26,7 +26,7 @@ def connect(url: str) -> "psycopg.Connection[tuple[Any, ...]]":
         import psycopg
     except ImportError:
         raise StoreError(
-            "a PostgreSQL store needs the package psycopg: pip install 'adlro[postgres]', or name a SQLite file."
+            "a PostgreSQL store needs the package psycopg: pip install 'adlro[postgres]', or use a SQLite file."
         ) from None
     try:
         connection = psycopg.connect(
@@ -48,7 +48,7 @@ def connect(url: str) -> "psycopg.Connection[tuple[Any, ...]]":
         return connection
     except psycopg.Error as error:
         raise AwayError(
-            f"{without_secrets(url)}: cannot connect: {_in_one_line(error)} Is the server up, and the address right?"
+            f"{without_secrets(url)}: cannot connect: {_in_one_line(error)} Check the server and the address."
         ) from None
 
 

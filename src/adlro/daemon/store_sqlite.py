@@ -120,9 +120,9 @@ class SqliteConnection:
             if code in _BROKEN:
                 raise BrokenError(f"{self.path}: {error}.") from error
             if code == sqlite3.SQLITE_FULL:
-                raise FullError(f"{self.path}: the disk is full; make room, and it will be written again.") from error
+                raise FullError(f"{self.path}: the disk is full. Free some space; then it is written again.") from error
             kind = AwayError if code in _AWAY else StoreError
-            raise kind(f"{self.path}: {error}. Can this user write the file and its folder?") from error
+            raise kind(f"{self.path}: {error}. Check that this user can write the file and its folder.") from error
 
 
 def prepare_file(path: Path) -> None:
@@ -132,9 +132,9 @@ def prepare_file(path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            raise FullError(f"{path}: the disk is full; make room, and start again.") from None
+            raise FullError(f"{path}: the disk is full. Free some space, and start again.") from None
         raise StoreError(
-            f"{path}: cannot open the store: {error.strerror}. Name a place to write with [store] url."
+            f"{path}: cannot open the store: {error.strerror}. Set a writable path with [store] url."
         ) from None
 
 
@@ -151,5 +151,5 @@ def set_aside(path: Path, stamp: str) -> Path:
             if part.exists():
                 part.rename(aside.with_name(aside.name + end))
     except OSError as error:
-        raise StoreError(f"{path}: it is damaged, and cannot be moved away: {error.strerror}.") from None
+        raise StoreError(f"{path}: it is damaged, and cannot be renamed: {error.strerror}. Move it away.") from None
     return aside

@@ -80,7 +80,7 @@ def load_policy(where: str) -> Policy:
     if not path.is_file():
         raise CatalogueError(f"{path_text}: no such file; expected path.py:NAME, a function in a Python file.")
     if not name:
-        raise CatalogueError(f"{path_text}: which function? Write {path_text}:NAME.")
+        raise CatalogueError(f"{path_text}: the name of a function is missing; expected {path_text}:NAME.")
     module = run_file(path)
     thing = getattr(module, name, None)
     if isinstance(thing, Policy):
@@ -178,7 +178,7 @@ def compiled_now(where: str, build: Callable[[bool], Choose]) -> Choose:
         text = COLOURS.sub("", str(error))  # Numba colours its errors if colorama is installed
         lines = [line for line in text.splitlines() if not line.startswith("Failed in nopython mode")]
         said = f"{type(error).__name__}: {lines[0] if lines else ''}"[:LONGEST_REASON]
-        raise PolicyError(f"{where} cannot be compiled: {said}. Without @compiled it runs as plain Python.") from error
+        raise PolicyError(f"{where} cannot be compiled: {said}. Remove @compiled to run it as plain Python.") from error
     return choose
 
 
@@ -193,7 +193,9 @@ def plain_score(where: str, score: Callable[..., float]) -> Choose:
             home = bool(view.home[view.jobs[j].kind, view.sites[s].form])
             value: Any = score(view.jobs[j], view.sites[s], Pair(runtime_s, best_s, leftover, home), now)
             if not isinstance(value, int | float | np.number) or math.isnan(value):
-                raise PolicyError(f"{where} answered {value!r} as a score; expected a number, or NEVER to rather wait.")
+                raise PolicyError(
+                    f"{where} answered {value!r} as a score; expected a number, or NEVER to wait instead."
+                )
             if value > best:
                 best, chosen = float(value), (j, s)
         return waiting() if chosen is None else starting(*chosen)

@@ -40,10 +40,12 @@ def read_arrays(path: Path) -> tuple[Arrays, dict[str, Any]]:
             arrays = {name: np.ascontiguousarray(file.get_tensor(name)) for name in sorted(file.keys())}
     except (SafetensorError, ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(
-            f"{path}: not a checkpoint, or cut short ({str(error).splitlines()[0]}). Train again, or copy it again."
+            f"{path}: not a checkpoint, or truncated ({str(error).splitlines()[0]}). Train again, or copy it again."
         ) from None
     if not isinstance(provenance, dict) or not isinstance(provenance.get("format"), int):
-        raise CheckpointError(f"{path}: a file of arrays, but no checkpoint of adlro: it does not say its format.")
+        raise CheckpointError(
+            f"{path}: not a checkpoint of adlro: it has arrays, but no format. Pass a file that `adlro train` wrote."
+        )
     if provenance["format"] != FORMAT:
         age = "newer" if provenance["format"] > FORMAT else "older"
         raise CheckpointError(
@@ -52,7 +54,7 @@ def read_arrays(path: Path) -> tuple[Arrays, dict[str, Any]]:
         )
     for name, array in arrays.items():
         if not (np.abs(array) <= np.finfo(np.float32).max).all():  # they are computed with in single precision
-            raise CheckpointError(f"{path}: '{name}' has numbers that are none (NaN or infinite). Train again.")
+            raise CheckpointError(f"{path}: '{name}' has NaN or infinite values. Train again.")
     return arrays, provenance
 
 
@@ -61,12 +63,12 @@ def read_weights(path: Path) -> tuple[Weights, dict[str, Any]]:
     arrays, provenance = read_arrays(path)
     if provenance.get("preset") != "adlro":
         raise CheckpointError(
-            f"{path}: of the preset {provenance.get('preset')!r}; expected one of 'adlro', which suits any cluster."
+            f"{path}: its preset is {provenance.get('preset')!r}; expected 'adlro', which works on any cluster."
         )
     channels, layers = arrays["first"].size if "first" in arrays else 0, len(arrays.get("bias", ()))
     for name, shape in shapes(channels, layers).items():
         if name not in arrays:
-            raise CheckpointError(f"{path}: '{name}' is missing; this is no checkpoint of the preset 'adlro'.")
+            raise CheckpointError(f"{path}: '{name}' is missing; expected a checkpoint of the preset 'adlro'.")
         if arrays[name].shape != shape:
             raise CheckpointError(f"{path}: '{name}' has the shape {arrays[name].shape}; expected {shape}.")
     return Weights(*(arrays[name].astype(np.float32) for name in Weights._fields)), provenance

@@ -47,7 +47,7 @@ Times = dict[tuple[str, int], tuple[int, Floats]]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
-    """What each policy came to on each seed. Its text (`print`, a notebook) is the table of `adlro compare`."""
+    """The measures of each policy on each seed. Printed, it is the table of `adlro compare`."""
 
     scenario: Scenario
     seeds: tuple[int, ...]
@@ -137,12 +137,12 @@ def compare(
     if baseline not in names:
         raise UsageError(
             f"the baseline '{baseline}' is not among the policies compared.{nearest(baseline, names)} "
-            f"Compared are {', '.join(names)}."
+            f"The policies compared are {', '.join(names)}."
         )
     if len(seeds) > 1 and not scenario.varies:
         raise UsageError(
             f"{len(seeds)} seeds for the trace '{scenario.workload.name}', whose jobs are the same for every seed: "
-            f"nothing would differ between them. Say --windows {len(seeds)} to cut it into windows, or --seeds 1."
+            f"nothing would differ between them. Use --windows {len(seeds)} to cut it into windows, or --seeds 1."
         )
     threads = threads or os.cpu_count() or 1
     total = len(policies) * len(seeds)

@@ -33,21 +33,21 @@ class Conditions:
     )
     estimates: str | None = option(
         None,
-        "What policies are told of the work: oracle (the truth), user (the limit that was requested), "
-        "noisy:SIGMA (the truth with a log-normal error), or predicted (from jobs that have ended in the run). "
+        "What policies know about runtimes: oracle (the truth), user (the requested time limit), noisy:SIGMA "
+        "(the truth with a log-normal error), or predicted (from the jobs that have ended so far in the run). "
         "Default: as the workload says.",
         metavar="SOURCE",
     )
-    restart_s: float = option(30.0, "Seconds that a job loses each time it is started again.", metavar="S")
-    kill_at_limit: bool = option(False, "End jobs that reach their walltime limit.")
+    restart_s: float = option(30.0, "Restart cost: seconds that a job loses each time it starts again.", metavar="S")
+    kill_at_limit: bool = option(False, "End jobs at their walltime limit.")
     queue_window: int = option(0, "Policies see only the first N jobs of the queue; 0: all.", metavar="N", low=0)
     mtbf_h: float | None = option(
         None, "Mean hours between two failures of a node. Default: nodes never fail.", metavar="H"
     )
     repair_h: float = option(4.0, "Mean hours until a failed node is back.", metavar="H")
-    wear_per_day: float = option(0.0, "Share of its speed that a GPU loses per day, on average.", metavar="X")
+    wear_per_day: float = option(0.0, "Fraction of its speed that a GPU loses per day, on average.", metavar="X")
     disturbances: str | None = option(
-        None, "A list of failures and changes of speed: docs/workloads.md.", metavar="FILE"
+        None, "A list of node failures and speed changes: docs/workloads.md.", metavar="FILE"
     )
 
 

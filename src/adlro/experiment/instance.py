@@ -70,7 +70,7 @@ def jobs_of(recorded: Recorded, seed: int, most: int | None) -> Jobs:
     if recorded.windows:
         if not 0 <= seed < len(recorded.windows):
             raise UsageError(
-                f"there is no window {seed}: '{recorded.name}' is cut into {len(recorded.windows)}, counted from 0."
+                f"there is no window {seed}: '{recorded.name}' has {len(recorded.windows)} windows, counted from 0."
             )
         first, count = recorded.windows[seed].first_job, recorded.windows[seed].jobs
     jobs = cut(recorded.all_jobs, first, count if most is None else min(most, count))

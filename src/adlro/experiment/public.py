@@ -279,7 +279,7 @@ def seeds_of(scenario: Scenario, seeds: int | Sequence[int] | None, first_seed: 
     """The seeds of a comparison: those asked for, the windows of a trace, or as many as make sense."""
     if scenario.windows:
         if seeds is not None or first_seed is not None:
-            raise UsageError("--windows take the place of seeds: leave out --seeds and --first-seed.")
+            raise UsageError("with --windows, windows take the place of seeds. Leave out --seeds and --first-seed.")
         return range(len(scenario.windows))
     if seeds is not None and not isinstance(seeds, int):
         which = [int(seed) for seed in seeds]

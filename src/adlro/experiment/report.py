@@ -17,7 +17,8 @@ from adlro.experiment.scenario import Recorded
 from adlro.measure.detail import FORMAT, completion_times, look_closely, pooled, read_detail, write_detail
 from adlro.measure.drawing import WIDE, Figure, png, svg
 from adlro.measure.json_text import json_text, without_nan
-from adlro.measure.plots import NAMES, differences, figures
+from adlro.measure.plots import NAMES, figures
+from adlro.measure.plots_policies import differences
 from adlro.measure.report import build_page
 from adlro.measure.statistics import FEWEST_OBSERVATIONS, observed, regress
 
@@ -52,7 +53,9 @@ def refuse_no_folder(folder: Path, option: str) -> None:
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{option}: '{folder}' is a file; expected a folder, which may not exist yet.")
     if not folder.absolute().parent.is_dir():
-        raise UsageError(f"{option}: there is no folder '{folder.absolute().parent}' to put '{folder.name}' into.")
+        raise UsageError(
+            f"{option}: '{folder.name}' cannot be created; the folder '{folder.absolute().parent}' does not exist."
+        )
 
 
 def keep_times(times: Times) -> Callable[[Run], None]:
@@ -70,7 +73,7 @@ def check_report(folder: Path, policy: str | None, names: Sequence[str], option:
     if policy is not None and policy not in names:
         raise UsageError(
             f"{option}-policy '{policy}' is not among the policies compared.{nearest(policy, names)} "
-            f"Compared are {', '.join(names)}."
+            f"The policies compared are {', '.join(names)}."
         )
 
 
@@ -88,14 +91,14 @@ def write_report(
 
 
 def rebuild_report(result: Path, out: Path | None = None) -> Path:
-    """Build a report anew from the folder of another one, or from its result.json; the page that was written."""
+    """Build a report again from the folder of another one, or from its result.json; the page that was written."""
     file = result / RESULT if result.is_dir() else result
     folder = out or file.parent
     refuse_no_folder(folder, "--out")
     found = read_result(file)
     detail = read_detail(file.parent / DETAIL)
     if detail.get("policies") != list(found["policies"]):
-        raise AdlroError(f"'{file.parent / DETAIL}' belongs to another result than '{file}'. {AGAIN}")
+        raise AdlroError(f"'{file.parent / DETAIL}' does not belong to '{file}'. {AGAIN}")
     return write_files(folder, file.read_text(encoding="utf-8"), detail)
 
 

@@ -138,7 +138,7 @@ def told(workload: Workload, estimates: str | None) -> Workload:
         for part in (part for part in workload.families if part.limit_factor is None):
             raise UsageError(
                 f"--estimates {estimates}: in the workload '{workload.name}' users of {part.family[0]} give no limit. "
-                f"Add a limit_factor to a copy of its file, or say oracle or noisy:0.5."
+                f"Add a limit_factor to a copy of its file, or use --estimates oracle or noisy:0.5."
             )
     return workload.model_copy(update={"estimates": wanted})
 
@@ -177,12 +177,12 @@ def refuse_trace_options(name: str, trace: TraceOptions, windows: int | None) ->
     given = [each.name for each in fields(TraceOptions) if getattr(trace, each.name) != getattr(plain, each.name)]
     flags = {"gpus_per_unit": "unit"}
     if windows is not None:
-        raise UsageError(f"--windows cuts a trace, and '{name}' is drawn anew for every seed. Say --seeds {windows}.")
+        raise UsageError(f"--windows is for traces; '{name}' has other jobs for every seed. Use --seeds {windows}.")
     if given:
         flag = flags.get(given[0], given[0]).replace("_", "-")
-        hints = {"scale-load": " --load sets the load of any workload.", "window": " For the queue say --queue-window."}
+        hints = {"scale-load": " --load sets the load of any workload.", "window": " For the queue use --queue-window."}
         hint = hints.get(flag, "")
-        raise UsageError(f"--{flag} is for traces, and the workload '{name}' is none. Leave it out.{hint}")
+        raise UsageError(f"--{flag} is for traces, and the workload '{name}' is not a trace. Leave it out.{hint}")
 
 
 def check_numbers(above_0: bool = False, **numbers: float | None) -> None:
@@ -202,7 +202,7 @@ def find_workload(name_or_path: str) -> Workload:
     else:
         names = workload_names()
         raise CatalogueError(
-            f"there is no workload '{name_or_path}'.{nearest(name_or_path, names)} Shipped are "
+            f"there is no workload '{name_or_path}'.{nearest(name_or_path, names)} Clusters that ship: "
             f"{', '.join(names)}; a workload of your own is a path that ends in {SUFFIX}, or the file of a trace."
         )
     workload = load_workload(text, where)
@@ -238,7 +238,7 @@ def record(
     """A trace as these options ask for it, with these estimates or its own."""
     wanted = estimates_of(estimates) if estimates is not None else None
     if wanted is not None and wanted.source == "limit" and wanted.sigma:
-        raise UsageError(f"--estimates is {estimates!r}; a trace has the limits that it has: expected user.")
+        raise UsageError(f"--estimates is {estimates!r}; the limits of a trace cannot be changed; expected user.")
     # An error in the estimates is drawn with the seed, on top of the true work.
     reading = None if wanted is None else "limit" if wanted.source == "limit" else "oracle"
     jobs, report = read_trace(trace, replace(options, estimates=reading))
@@ -258,7 +258,9 @@ def paced(plan: Plan, workload: Workload, load: float) -> Workload:
     The mean work of a job is computed from the distributions, so the factor is the same for every seed.
     """
     if workload.arrivals.process == "all-at-once":
-        raise UsageError(f"--load {load:g}: the jobs of '{workload.name}' come all at once, and have no load.")
+        raise UsageError(
+            f"--load {load:g}: the jobs of '{workload.name}' arrive all at once, so there is no offered load."
+        )
     kinds, chance = one_of_each(workload)
     kinds = named_as_in(plan.cluster, kinds)
     needed = float(chance @ gpu_seconds(kinds, pack(plan, kinds, speed_of)))

@@ -40,10 +40,10 @@ PAPERS_TABLE_1: Final[tuple[tuple[str, str | None, float | None, float | None, f
 """Algorithm, our policy, and as printed: average job completion time, jobs per hour, GPU utilisation."""
 
 REMARK: Final = (
-    "The paper prints completion times in seconds, which cannot be: 16 GPUs at 58.1 % that finish 6.2 jobs an hour "
-    "spend 90 GPU-minutes on each, so one that ends after 25.8 s would hold 200 GPUs. Read in minutes it is a gang of "
-    "about four. The workload is calibrated on the FCFS row alone, to its utilisation. Jobs arrive at a fixed rate "
-    "here: whoever keeps up with them has that throughput, and nobody has more."
+    "The paper gives completion times in seconds, which is impossible: 16 GPUs at 58.1 % that finish 6.2 jobs an hour "
+    "spend 90 GPU-minutes on each job, so a job of 25.8 s would hold 200 GPUs. If the times are minutes, a job holds "
+    "about four. The workload is calibrated on the utilisation of the FCFS row alone. Jobs arrive at a fixed rate, so "
+    "the throughput of a policy that keeps up is that rate, and no policy can have more."
 )
 
 RUN_ROWS: Final = (
@@ -79,7 +79,9 @@ COLUMN_KEYS: Final = {
 
 def as_text(lines: Iterable[RenderableType], width: int = WIDTH) -> str:
     """Lines and tables as plain text, for a `repr`."""
-    console = Console(file=io.StringIO(), width=width, highlight=False, color_system=None, legacy_windows=False)
+    console = Console(
+        file=io.StringIO(), width=width, highlight=False, color_system=None, legacy_windows=False, force_jupyter=False
+    )
     for line in lines:
         console.print(line)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
@@ -90,7 +92,7 @@ def as_text(lines: Iterable[RenderableType], width: int = WIDTH) -> str:
 
 
 def comparison_lines(comparison: Comparison) -> Iterator[RenderableType]:
-    """The comparison for people, and the paper's Table 1 where it is the paper's experiment."""
+    """The comparison for people."""
     scenario, count = comparison.scenario, len(comparison.seeds)
     what = f"{scenario.workload.name} on {scenario.cluster.name}"
     repeated = f"{count} {comparison.over}{'s' if count > 1 else ''}"
@@ -103,11 +105,6 @@ def comparison_lines(comparison: Comparison) -> Iterator[RenderableType]:
         yield Text(legend_of_trace(comparison, scenario.workload), "dim")
     if found:
         yield Text(legend_of_marks(comparison, found), "dim")
-    if comparison.is_the_papers:
-        yield ""
-        yield Text("Table 1, ours", "bold")
-        yield table_1_as_table(comparison)
-        yield Text(REMARK, "dim")
 
 
 def verdicts(comparison: Comparison) -> dict[str, Verdict]:
@@ -155,11 +152,11 @@ def legend(comparison: Comparison) -> str:
     reach = f"± 95 % interval over {comparison.over}s; " if len(comparison.seeds) > 1 else ""
     text = (
         f"JCT: submission to finish, of finished jobs; {reach}wait: until the first start; "
-        "eff.: utilisation counted in work done at the best speed."
+        "eff.: effective utilisation, which counts work done at each job's best speed."
     )
     illegal = [name for name, results in comparison.metrics.items() if any(metrics.illegal for metrics in results)]
     if illegal:
-        text += f" Illegal choices were made by {', '.join(illegal)}."
+        text += f" These policies made illegal choices: {', '.join(illegal)}."
     return text
 
 
@@ -187,13 +184,22 @@ def legend_of_marks(comparison: Comparison, found: dict[str, Verdict]) -> str:
     meaning: dict[Verdict, str] = {
         "different": f"mean JCT differs from that of {comparison.baseline} (Wilcoxon signed-rank, Holm, 5 %)",
         "no difference shown": "no difference shown",
-        "too few seeds": f"too few {comparison.over}s to tell: {needed} {fewest}"
+        "too few seeds": f"too few {comparison.over}s: {needed} at least {fewest}"
         + (f" (--windows {max(10, fewest)} cuts the trace)" if not comparison.scenario.varies else ""),
     }
     return "; ".join(f"{MARKS[each]} {text}" for each, text in meaning.items() if each in found.values()) + "."
 
 
 # ---- the paper's Table 1 --------------------------------------------------------------------------------------------
+
+
+def paper_lines(comparison: Comparison) -> Iterator[RenderableType]:
+    """The paper's Table 1, if it is the paper's experiment."""
+    if comparison.is_the_papers:
+        yield ""
+        yield Text("Table 1, ours", "bold")
+        yield table_1_as_table(comparison)
+        yield Text(REMARK, "dim")
 
 
 def table_1(comparison: Comparison) -> list[dict[str, Any]]:
@@ -258,7 +264,7 @@ def run_lines(run: Run, workload: str, metrics: Metrics, bounds: Bounds) -> Iter
     for label, key, unit in RUN_ROWS:
         table.add_row(label, measured(getattr(metrics, key), unit))
     if bounds.best_s is not None:
-        table.add_row("no policy has a mean JCT below", measured(bounds.best_s, "s"))
+        table.add_row("lower bound of mean JCT, any policy", measured(bounds.best_s, "s"))
     yield Group(Text(", ".join(counts)), table)
     if reasons := refused_by_reason(run):
         yield Text(f"Refused, because such a job can never run on {run.cluster.name}:", "bold")

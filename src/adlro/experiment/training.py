@@ -165,7 +165,7 @@ def need_pytorch() -> None:
     try:
         import torch  # noqa: F401
     except ImportError:
-        raise UsageError("training needs PyTorch; install adlro with its extra: pip install 'adlro[learn]'.") from None
+        raise UsageError("training needs PyTorch: pip install 'adlro[learn]'.") from None
 
 
 def settings_of(settings: Mapping[str, Any] | Sequence[str]) -> list[str]:
@@ -184,9 +184,9 @@ def refuse_with_resume(**given: Any) -> None:
 def refuse_places(worlds: Any, cluster: Any, jobs: Any) -> None:
     """Refuse places to learn in that exclude each other."""
     if worlds is not None and cluster is not None:
-        raise UsageError("--worlds and --cluster: expected one of them.")
+        raise UsageError("--worlds and --cluster exclude each other. Use one.")
     if jobs is not None and cluster is None:
-        raise UsageError("--workload without --cluster: on which cluster? Pass --cluster too, as in -c paper16.")
+        raise UsageError("--workload needs --cluster, as in -c paper16.")
 
 
 def refuse_trained(folder: Path) -> None:
@@ -195,7 +195,7 @@ def refuse_trained(folder: Path) -> None:
 
     if (folder / SETUP).exists():
         raise UsageError(
-            f"--out: '{folder}' holds a training already. Pass another, go on with --resume, or remove it."
+            f"--out: '{folder}' contains a training. Choose another folder, continue with --resume, or remove it."
         )
 
 
@@ -222,7 +222,7 @@ def setup_of(
     begun = None
     if start is not None:
         for name in {each.partition("=")[0].strip() for each in settings}.intersection(SHAPE):
-            raise UsageError(f"--set {name} with --from: it is the checkpoint's. Leave it out.")
+            raise UsageError(f"--set {name} cannot be used with --from: the checkpoint sets it. Leave it out.")
         begun, config = read_start(shipped_path() if str(start) == "adlro" else Path(start), preset, config)
     place = None if cluster is None else str(cluster) if isinstance(cluster, Path) else cluster
     workload = DEFAULT_JOBS if jobs is None else str(jobs) if isinstance(jobs, Path) else jobs
@@ -247,8 +247,8 @@ def setup_in(
     any_cluster = find_preset(preset).any_cluster
     if worlds is None and seed < EXAM_SEEDS + 8 and seed + config.worlds > EXAM_SEEDS:
         raise UsageError(
-            f"--seed {seed}: with {config.worlds} worlds this meets the seeds of the evaluation, from {EXAM_SEEDS} on. "
-            "Pass another."
+            f"--seed {seed}: with {config.worlds} worlds it overlaps with the seeds of the evaluation, which begin at "
+            f"{EXAM_SEEDS}. Choose another seed."
         )
     if worlds is not None and not any_cluster:
         learnt = load_worlds(worlds)
@@ -264,7 +264,7 @@ def setup_in(
     elif cluster is not None or not any_cluster:
         learnt = stack(worlds_of(*exam_on, min(config.worlds, 8), seed))
     else:
-        tell(f"Drawing {config.worlds} worlds …")
+        tell(f"Generating {config.worlds} worlds …")
         of_paper = round(config.paper_share * config.worlds)
         others = random_worlds(config.worlds - of_paper, seed, Range(gpus=(8, config.most_gpus)))
         learnt = stack(worlds_of(DEFAULT_CLUSTER, DEFAULT_JOBS, of_paper, seed) + others)

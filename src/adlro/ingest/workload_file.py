@@ -86,7 +86,9 @@ class Duration(Schema):
 
     def _check_quantiles(self) -> None:
         if len(self.at) != len(self.seconds):
-            raise ValueError(f"'at' has {len(self.at)} values and 'seconds' {len(self.seconds)}; expected as many")
+            raise ValueError(
+                f"'at' has {len(self.at)} values and 'seconds' {len(self.seconds)}; expected equal numbers"
+            )
         if len(self.at) < 2 or self.at[0] != 0 or self.at[-1] != 1 or any(a >= b for a, b in pairwise(self.at)):
             raise ValueError(f"'at' is {self.at}; expected values that rise from 0 to 1")
         if any(low > high for low, high in pairwise(self.seconds)):
@@ -125,7 +127,7 @@ def _whole_keys(value: object, what: str, most: int) -> object:
     for key, weight in value.items():
         text = str(key)
         if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= most):
-            raise ValueError(f"{text!r} is no {what}; expected a whole number from 1 to {most}")
+            raise ValueError(f"{text!r} is not a {what}; expected a whole number from 1 to {most}")
         table[int(text)] = weight
     return table
 
@@ -157,14 +159,14 @@ class Family(Alike):  # type: ignore[misc]  # its fields come from Job
         _need_a_weight(self.share.values(), "share")
         twice = {"gpus", "share", "cpus_per_gpu", "memory_gb_per_gpu", "models"} & self.model_fields_set
         if self.classes and twice:
-            raise ValueError(f"classes already say what {_and(sorted(twice))} would; remove one of the two")
+            raise ValueError(f"classes replace {_and(sorted(twice))}; remove one of the two")
         if "classes" in self.model_fields_set:
             _need_a_weight((row.seen for row in self.classes), "classes")
         for number, row in enumerate(self.classes):
             if row.gpus > 1 and row.share != WHOLE_GPU:
-                raise ValueError(f"classes[{number}] wants {row.share}/1000 of {row.gpus} GPUs; expected 1000")
+                raise ValueError(f"classes[{number}] asks for {row.share}/1000 of {row.gpus} GPUs; expected 1000")
             if row.gpus == 1 and row.share == 0:
-                raise ValueError(f"classes[{number}] wants 0/1000 of a GPU; expected 1 to 1000")
+                raise ValueError(f"classes[{number}] asks for 0/1000 of a GPU; expected 1 to 1000")
         return self
 
 
@@ -204,7 +206,7 @@ class Priorities(Schema):
         if self.weights:
             _need_a_weight(self.weights, "weights")
             if len(self.weights) != len(self.values):
-                raise ValueError(f"{len(self.weights)} weights for {len(self.values)} values; expected as many")
+                raise ValueError(f"{len(self.weights)} weights for {len(self.values)} values; expected equal numbers")
         return self
 
 
@@ -226,7 +228,7 @@ class Estimates(Schema):
     @model_validator(mode="after")
     def _an_oracle_does_not_err(self) -> Self:
         if self.source == "oracle" and self.sigma > 0:
-            raise ValueError("an oracle does not err; set source = 'lognormal' or 'limit', or remove sigma")
+            raise ValueError("an oracle has no error; set source = 'lognormal' or 'limit', or remove sigma")
         return self
 
 
@@ -242,7 +244,7 @@ class Surge(Schema):
     @model_validator(mode="after")
     def _starts_once(self) -> Self:
         if (self.start_fraction is None) == (self.start_s is None):
-            raise ValueError("expected either start_fraction (0 to 1) or start_s, and not both")
+            raise ValueError("expected either start_fraction (0 to 1) or start_s, not both")
         return self
 
 

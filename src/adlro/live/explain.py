@@ -1,34 +1,26 @@
 """Why a job waits, and why it runs where it does, by the rules that decide. docs/live-decisions.md has the words."""
 
 import re
-import time
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
-from adlro.core.compiled import compiled_alone, widened
 from adlro.core.copying import copied, imagined
 from adlro.core.occupancy import open_nodes
 from adlro.core.ports import PLACES, JobState, LiveJob, Part
 from adlro.core.records import CPU_ONLY, WHOLE_GPU
-from adlro.core.rules import fits, in_queue, queue_position, runtime
-from adlro.core.tables import FOREVER, NOBODY, REFUSED, Floats, Ints, View
-from adlro.decide.catalogue import CHECKPOINT
-from adlro.decide.checkpoint import read_arrays, read_weights
-from adlro.decide.network.greedy_q import ROWS, Mind, new_mind, rank_by_q, shipped
-from adlro.decide.network.inference import Weights
-from adlro.decide.outlook import tightest_spot
+from adlro.core.rules import in_queue, queue_position
+from adlro.core.tables import NOBODY, REFUSED, Ints, View
 from adlro.decide.rules.reserving import by_expected_end, reserve
 from adlro.decide.wrappers import sites_taken
-from adlro.live.guard import STARVATION, Chosen
+from adlro.live.explain_places import mention_of, places_of
 from adlro.live.scene import Scene
-from adlro.live.service import Alternative, Decision, Mention, Start, Why, why_placed
-from adlro.live.words import about, clock, day, plain_ascii, short_names, spell, zone
+from adlro.live.service import Decision, Mention, Start, Why, why_placed
+from adlro.live.words import about, short_names, spell
 from adlro.normalise.pack import why_refused
 
 FASTER: Final = 1.5
@@ -36,18 +28,6 @@ FASTER: Final = 1.5
 
 LONGEST_LINE: Final = 100
 """Characters of a line for squeue."""
-
-MOST_OLDER: Final = 4
-"""Older jobs at the head of the queue that are looked at when a job is started."""
-
-MOST_PLACES: Final = 2
-"""Other open places that a sentence names."""
-
-CLEARLY: Final = 0.1
-"""A busy model is named if the job would run there in this much less time."""
-
-MARGIN: Final = 0.05
-"""Runtimes that differ by less than this share count as equal."""
 
 LATER_S: Final = 300.0
 """A start that is predicted so long after GPUs come free is behind other jobs."""
@@ -60,9 +40,6 @@ TRIED_AGAIN: Final = re.compile(r"\((.+)\); it is tried again (.+?)\.?$")
 
 RULE_FITS: Final = "What fits where"
 RULE_ORDER: Final = "Time and order"
-
-NETWORKS: Final[Mapping[str, Callable[[], Weights]]] = {"adlro": shipped, "adlro-lookahead": shipped}
-"""The policies of the catalogue with a network behind them."""
 
 
 @dataclass(frozen=True)
@@ -98,276 +75,6 @@ class Standing:
     def node_numbers(self) -> Mapping[str, int]:
         """The place of each node in the cluster's list."""
         return {node.name: n for n, node in enumerate(self.scene.plan.cluster.nodes)}
-
-
-# ---- places ------------------------------------------------------------------------------------------------------
-
-
-@compiled_alone
-def fill_places(view: View, j: int, spots: Ints, seconds: Floats) -> None:
-    """For each pool, the site where the job would start now and how long it would run; NOBODY: it fits nowhere."""
-    job = view.jobs[j]
-    for p in range(len(view.pools)):
-        spots[p] = NOBODY
-        seconds[p] = FOREVER
-        pool = view.pools[p]
-        for i in range(pool.first_site, pool.first_site + pool.sites):
-            s = view.pool_sites[i]
-            if view.width[job.kind, view.sites[s].form] > 0:
-                seconds[p] = min(seconds[p], runtime(view, j, s))
-        if seconds[p] == FOREVER:
-            continue
-        spots[p] = tightest_spot(view, j, p) if job.gpus > 0 else NOBODY
-        if job.gpus == 0:
-            for i in range(pool.first_site, pool.first_site + pool.sites):
-                if spots[p] == NOBODY and fits(view, j, view.pool_sites[i]):
-                    spots[p] = widened(view.pool_sites[i])
-        if spots[p] != NOBODY:
-            seconds[p] = runtime(view, j, spots[p])
-
-
-def places_of(view: View, j: int) -> tuple[Ints, Floats]:
-    """For each pool, where the job would start now, and seconds that it would run there."""
-    spots, seconds = np.zeros(len(view.pools), np.int32), np.zeros(len(view.pools))
-    fill_places(view, j, spots, seconds)
-    return spots, seconds
-
-
-def parts_at(scene: Scene, view: View, j: int, s: int) -> tuple[Part, ...]:
-    """What the job would take at a site that it fits."""
-    sites, counts = np.zeros(len(view.sites), np.int32), np.zeros(len(view.sites), np.int32)
-    many = sites_taken(view, j, s, sites, counts)
-    names, models = scene.plan.cluster.nodes, scene.plan.models
-    node_of, model_of = scene.plan.sites["node"], scene.plan.sites["model"]
-    return tuple(
-        Part(names[node_of[at]].name, models[model_of[at]] if count else CPU_ONLY, int(count))
-        for at, count in zip(sites[:many].tolist(), counts[:many].tolist(), strict=True)
-    )
-
-
-@final
-class Judge:
-    """Reads what the network behind a policy thinks; a policy without one has no scores."""
-
-    def __init__(self, policy: str) -> None:
-        self._weights = weights_behind(policy)
-        self._mind: tuple[tuple[int, ...], Mind] | None = None
-
-    @property
-    def has_network(self) -> bool:
-        """Whether there is a network to read."""
-        return self._weights is not None
-
-    def scores(self, view: View) -> tuple[dict[tuple[int, int], float], float]:
-        """Q of each legal (job, site) pair that the network looks at, and of waiting."""
-        mind = self._mind_for(view)
-        if mind is None or view.clock[0].queued == 0:
-            return {}, 0.0
-        most = ROWS * len(view.pools)
-        jobs, sites, scores = np.zeros(most, np.int32), np.zeros(most, np.int32), np.zeros(most)
-        count = rank_by_q(view, mind, jobs, sites, scores)
-        pairs = zip(jobs[:count].tolist(), sites[:count].tolist(), strict=True)
-        return dict(zip(pairs, scores[:count].tolist(), strict=True)), float(mind.q[-1])
-
-    def check(self, view: View) -> str:
-        """What is wrong with the network's judgement; nothing if all of it is numbers."""
-        found, waiting = self.scores(view)
-        if all(np.isfinite(value) for value in (*found.values(), waiting)):
-            return ""
-        return "the network's judgement is not a number."
-
-    def _mind_for(self, view: View) -> Mind | None:
-        if self._weights is None:
-            return None
-        shape = (len(view.pools), len(view.gpus), *view.spare.shape)
-        if self._mind is None or self._mind[0] != shape:
-            self._mind = shape, new_mind(view, self._weights, ROWS)
-        return self._mind[1]
-
-
-def weights_behind(policy: str) -> Weights | None:
-    """The network that decides in a policy, or advises it."""
-    if policy in NETWORKS:
-        return NETWORKS[policy]()
-    if policy.endswith(CHECKPOINT) and read_arrays(Path(policy))[1].get("preset") != "paper":
-        return read_weights(Path(policy))[0]
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class Older:
-    """A job that had waited longer than one that was started: whether it fitted then, and its shortest runtime."""
-
-    job: int
-    fits: bool
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Around:
-    """What stood around a start: places that would be faster and were taken, and the oldest jobs that waited longer."""
-
-    busy: tuple[tuple[str, float], ...] = ()  # model and runtime there
-    older: tuple[Older, ...] = ()
-    ahead: int = 0  # how many waited longer
-
-
-@final
-class Explaining:
-    """Says what else was open when a job was started; for the first choices of a turn only, since it takes time."""
-
-    def __init__(self, scene: Scene, judge: Judge, most: int) -> None:
-        self._scene, self._judge, self._left = scene, judge, most
-        self.around: dict[int, Around] = {}  # by job
-        self._nowhere: set[int] = set()  # fit nowhere: starts only take room
-        self._running = 0
-
-    def __call__(self, view: View, j: int, s: int) -> tuple[tuple[Alternative, ...], float | None]:
-        """The alternatives of a start, the chosen one first, and its score."""
-        self.around.pop(j, None)
-        if self._left <= 0:
-            return (), None
-        self._left -= 1
-        scores, _ = self._judge.scores(view)
-        spots, seconds = places_of(view, j)
-        chosen_pool = int(view.sites[s].pool)
-        mine = float(runtime(view, j, s))
-        found = [Alternative(parts_at(self._scene, view, j, s), scores.get((j, s)), round(mine, 3), True)]
-        for p, spot in enumerate(spots.tolist()):
-            if spot != NOBODY and p != chosen_pool:
-                parts = parts_at(self._scene, view, j, spot)
-                found.append(Alternative(parts, scores.get((j, spot)), round(float(seconds[p]), 3)))
-        models = self._scene.plan.models
-        busy = tuple(
-            (models[p], float(seconds[p]))
-            for p, spot in enumerate(spots.tolist())
-            if spot == NOBODY and p != chosen_pool and seconds[p] < (1.0 - CLEARLY) * mine
-        )
-        older = self._older(view, j)
-        self.around[j] = Around(busy, older, int(queue_position(view, j)))
-        return tuple(found), found[0].score
-
-    def _older(self, view: View, j: int) -> tuple[Older, ...]:
-        """The oldest jobs before this one in the queue."""
-        if int(view.clock[0].running) < self._running:
-            self._nowhere.clear()  # a job was stopped: there is room again
-        self._running = int(view.clock[0].running)
-        found = []
-        for position in range(min(int(queue_position(view, j)), MOST_OLDER)):
-            other = int(in_queue(view, position))
-            fastest = FOREVER
-            if other not in self._nowhere:
-                spots, seconds = places_of(view, other)
-                fastest = float(seconds[spots != NOBODY].min(initial=FOREVER))
-                if fastest == FOREVER:
-                    self._nowhere.add(other)
-            found.append(Older(other, fastest < FOREVER, fastest))
-        return tuple(found)
-
-
-def why_started(
-    scene: Scene, chosen: Chosen, around: Around | None, runtime_s: float, started: Collection[int]
-) -> tuple[str, tuple[Mention, ...]]:
-    """Why a job was started where it was and before whom, in words, and the jobs that this names.
-
-    `started` are all jobs of the turn: who starts in the same turn has not been overtaken.
-    """
-    where = how_long(scene, chosen, around, runtime_s)
-    if chosen.by == STARVATION:
-        waited = max(0.0, float(scene.view.clock[0].now - scene.view.jobs[chosen.job].submit))
-        return f"{where} It goes first, because it has waited {spell(waited)} and no job may wait longer.", ()
-    if around is None:
-        return where, ()
-    left = [one for one in around.older if one.job not in started]
-    ahead = around.ahead - (len(around.older) - len(left))
-    if not left:
-        return f"{where} No older job waits." if ahead <= 0 else where, ()
-    rival = next((one for one in left if one.fits), None)
-    other = rival or left[0]
-    id = scene.live[other.job].id
-    before = f"Starts before job {id}, which is older" if ahead == 1 else f"Starts before {ahead:,} older jobs"
-    if rival is None:
-        but = " but fits nowhere now." if ahead == 1 else f": job {id}, the oldest, fits nowhere now."
-    else:
-        but = ", " if ahead == 1 else f", such as job {id}, "
-        but += because(scene, chosen, runtime_s, rival)
-    return f"{where} {before}{but}", (mention_of(scene, id),)
-
-
-def how_long(scene: Scene, chosen: Chosen, around: Around | None, runtime_s: float) -> str:
-    """How long a job runs where it starts, where else it could have started, and where it would be faster."""
-    here = chosen.alternatives[0].runtime_s if chosen.alternatives else runtime_s
-    if not chosen.parts or chosen.parts[0].count == 0:
-        return f"About {spell(here)}."
-    names = short_names(scene.plan.models)
-    said = [f"{spell(here)} on {names[chosen.parts[0].model]} here"]
-    if free := sorted(chosen.alternatives[1:], key=lambda one: one.runtime_s)[:MOST_PLACES]:
-        said += [f"{spell(one.runtime_s)} on {names[one.parts[0].model]}" for one in free]
-    if around is not None and around.busy:
-        model, seconds = min(around.busy, key=lambda one: one[1])
-        said.append(f"{spell(seconds)} on {names[model]}, which is not free")
-    elif chosen.alternatives and not free:
-        said.append("no other model is free")
-    return f"{', '.join(said)}."
-
-
-def because(scene: Scene, chosen: Chosen, runtime_s: float, rival: Older) -> str:
-    """Why a job went before an older one that fitted too."""
-    here = chosen.alternatives[0].runtime_s if chosen.alternatives else runtime_s
-    if rival.seconds - here > max(MARGIN * rival.seconds, 1.0):
-        return f"because it ends {spell(rival.seconds - here)} sooner."
-    mine, other = (max(1, scene.live[j].job.gpus) for j in (chosen.job, rival.job))
-    if mine * here < (1.0 - MARGIN) * other * rival.seconds:
-        return f"because it needs fewer GPUs: {mine}, not {other}."
-    return f"as {chosen.by} ranks it higher."
-
-
-def mention_of(scene: Scene, id: str) -> Mention:
-    """A job of the scene as a sentence names it."""
-    job = scene.live[scene.index[id]].job
-    return Mention(id, job.name, job.user)
-
-
-# ---- one line for squeue -----------------------------------------------------------------------------------------
-
-
-def short_reason(why: Why, start: Start | None = None, now_s: float | None = None) -> str:
-    """What a job waits for and its predicted start, in one line for the comment of a Slurm job.
-
-    "waits for 4 v100 on one node; start about 14:20 (13:50-16:10) CET". Times are in the daemon's time zone; the
-    date is there unless it is today's. `start` is `why.start` unless given.
-    """
-    what = why.short or f"{why.state}, {why.dominant}"
-    if why.dominant not in STARTS_LATER:
-        return one_line(what)
-    return one_line(what, when_in_short(start or why.start, time.time() if now_s is None else now_s))
-
-
-def one_line(what: str, then: str = "") -> str:
-    """A line that scontrol takes as it is: plain ASCII without quotes, at most LONGEST_LINE characters.
-
-    What is too long is cut in `what`; `then` stays whole as far as that is possible.
-    """
-    rest = f"; {plain_ascii(then)}" if then else ""
-    room = max(LONGEST_LINE - len(rest), 20)
-    what = plain_ascii(what)
-    if len(what) > room:
-        what = what[: room - 3].rstrip() + "..."
-    return f"{what}{rest}"[:LONGEST_LINE]
-
-
-def when_in_short(start: Start | None, now_s: float) -> str:
-    """A predicted start with its interval, as in: start about 14:20 (13:50-16:10) CET."""
-    if start is None or start.middle_s is None:
-        return "start not foreseen yet"
-    if start.middle_s <= now_s:
-        return "start expected any moment"
-    text = f"start about {day(start.middle_s, now_s)}{clock(start.middle_s)}"
-    if start.low_s is not None and start.high_s is not None:
-        low_s = max(start.low_s, now_s)
-        low = f"{day(low_s, start.middle_s) and (day(low_s, now_s) or 'today ')}{clock(low_s)}"
-        text += f" ({low}-{day(start.high_s, start.middle_s)}{clock(start.high_s)})"
-    return f"{text} {zone(start.middle_s)}"
 
 
 # ---- why ---------------------------------------------------------------------------------------------------------

@@ -283,7 +283,7 @@ def without_nodes(cluster: Cluster, names: Sequence[str]) -> Cluster:
     known = {node.name for node in cluster.nodes}
     for name in names:
         if name not in known:
-            raise UsageError(f"there is no node {name!r} to take away; `adlro top` shows the nodes.")
+            raise UsageError(f"there is no node {name!r} to remove; `adlro top` shows the nodes.")
     return replace(cluster, nodes=tuple(node for node in cluster.nodes if node.name not in names))
 
 

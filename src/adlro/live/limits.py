@@ -12,18 +12,20 @@ class GuardTable(Schema):
     """[guard]: when the fallback decides instead."""
 
     max_wait_s: float = Field(
-        default=604_800.0, ge=0, description="No job waits longer: from then on nodes are kept for it. 0 is no bound."
+        default=604_800.0,
+        ge=0,
+        description="Bound on the wait of a job, in seconds; nodes are reserved for it in time. 0: no bound.",
     )
     stale_s: float = Field(
-        default=120.0, gt=0, description="A picture of the cluster whose time has not moved for so long is stale."
+        default=120.0, gt=0, description="A snapshot is stale if its time has not advanced for this many seconds."
     )
     guarded_s: float = Field(
-        default=600.0, ge=0, description="How long the fallback decides once the guard stepped in."
+        default=600.0, ge=0, description="Seconds for which the fallback decides once the guard is active."
     )
     window_s: float = Field(
-        default=21_600.0, gt=0, description="The time over which the policy is held against the fallback."
+        default=21_600.0, gt=0, description="Seconds over which the policy is compared with the fallback."
     )
-    worse_by: float = Field(default=0.1, ge=0, description="By how much it may be predicted to be worse, as a share.")
+    worse_by: float = Field(default=0.1, ge=0, description="How much worse than the fallback it may be, as a fraction.")
 
 
 DEFAULT: Final = GuardTable()

@@ -5,6 +5,7 @@ their first submission, and the truth is made of estimates. Times in it are seco
 the first scene (`epoch_s`), as in a run that began then.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
@@ -37,6 +38,7 @@ from adlro.core.tables import (
     Table,
     View,
 )
+from adlro.decide.rules.baselines import write_mix
 from adlro.normalise.pack import pack
 from adlro.predict.following import TRAIT, trait_of
 
@@ -196,6 +198,7 @@ class Scenes:
         self._table = np.zeros(SPARE_ROWS, JOB)
         self._traits = np.zeros(SPARE_ROWS, TRAIT)
         self._names = JobNames()
+        self._sizes: Counter[tuple[int, int]] = Counter()  # thousandths of GPUs and of cores of all jobs that had a row
 
     def scene(
         self,
@@ -251,6 +254,9 @@ class Scenes:
         view.clock[0].now = snapshot.time_s - epoch_s
         view.clock[0].restart = self._restart_s
         view.clock[0].wake = FOREVER
+        if self._sizes:
+            sizes = sorted(self._sizes)
+            write_mix(view, np.array(sizes, np.int64), np.array([self._sizes[size] for size in sizes], np.int64))
         units = np.where(table.gpus > 0, table.gpus * (table.share / WHOLE_GPU), 1.0)
         scale = np.maximum(1.0, np.round(np.maximum(view.fastest[table.demand], 0.0) / units, 1))
         predicted = predict(traits, table, scale)
@@ -306,6 +312,8 @@ class Scenes:
         """Give jobs their rows."""
         for id, job in jobs.items():
             row = self._row.setdefault(id, len(self._records))
+            if row == len(self._records) and job.gpus:
+                self._sizes[job.gpus * job.share, round(job.cpus * 1000)] += 1
             self._records[row : row + 1] = [job]
         rows = [self._row[id] for id in jobs]
         if (lacking := len(self._records) - len(self._table)) > 0:

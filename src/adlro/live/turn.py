@@ -21,7 +21,9 @@ from adlro.core.tables import QUEUED, REFUSED, START
 from adlro.decide.catalogue import find_policy
 from adlro.live.compared import Outcome, Window
 from adlro.live.drift import Watch, in_words
-from adlro.live.explain import Explaining, Judge, Standing, short_reason, why, why_started
+from adlro.live.explain import Standing, why
+from adlro.live.explain_short import short_reason
+from adlro.live.explain_start import Explaining, Judge, why_started
 from adlro.live.foresee import Foresight, changed_snapshot
 from adlro.live.guard import Chosen, Decided, Guarded
 from adlro.live.limits import GuardTable, Limits
@@ -286,7 +288,7 @@ class Orchestrator:
         try:
             self._memory.ticked(tick)
         except StoreError as error:
-            self._tell_once(heard, now_s, "store", f"the memory cannot be written: {error}")
+            self._tell_once(heard, now_s, "store", f"the store cannot be written: {error}")
             tick = replace(tick, alarms=tuple(heard.alarms))
         self._alarms.extend(tick.alarms)
         if self._state is not None:
@@ -317,7 +319,7 @@ class Orchestrator:
         try:
             return write()
         except StoreError as error:
-            self._tell_once(heard, time_s, "store", f"the memory cannot be used: {error}")
+            self._tell_once(heard, time_s, "store", f"the store cannot be used: {error}")
             return instead
 
     def _latest_alarms(self) -> Sequence[Alarm]:
@@ -422,7 +424,7 @@ class Orchestrator:
         if gone:
             names = ", ".join(gone[:MOST_NAMED]) + (" …" if len(gone) > MOST_NAMED else "")
             self._tell(
-                heard, snapshot.time_s, "vanished", f"{len(gone)} jobs are gone and were not seen to end: {names}."
+                heard, snapshot.time_s, "vanished", f"{len(gone)} jobs have disappeared without a known end: {names}."
             )
         self._known = {
             id: self._whole(job) if not job.parts and job.state in PLACES else job for id, job in there.items()
@@ -500,14 +502,14 @@ class Orchestrator:
         """Give back what we cannot place, hold again what a limit keeps from starting, and tell of both."""
         seen = self._setbacks.look(snapshot)
         for id, said in seen.limits.items():
-            text = f"job {id} cannot start now: {said}. It is passed over until that may have changed."
+            text = f"job {id} cannot start now: {said}. It is skipped until that may have changed."
             self._tell(heard, snapshot.time_s, "limit", text, id)
         if seen.withdraw:
             try:
                 answers = self._backend.act([Order(id, "") for id in seen.withdraw])
             except BackendError as error:
                 answers = []
-                self._tell_once(heard, snapshot.time_s, "backend", f"the cluster did not take the orders: {error}")
+                self._tell_once(heard, snapshot.time_s, "backend", f"the cluster did not accept the orders: {error}")
             for answer in answers:
                 if not answer.done:
                     text = f"job {answer.job} could not be held again: {answer.said}."
@@ -527,7 +529,7 @@ class Orchestrator:
         for answer in answers:
             if answer.done:
                 heard.given_back.add(answer.job)
-                text = f"job {answer.job} is back with the cluster's own scheduler: {new[answer.job]}."
+                text = f"job {answer.job} was given back to the cluster's own scheduler: {new[answer.job]}."
                 self._tell(heard, time_s, "given-back", text, answer.job)
             elif answer.is_final:
                 self._not_taken.add(answer.job)
@@ -556,11 +558,11 @@ class Orchestrator:
         if decided.is_back:
             self._tell(heard, time_s, "back", f"{self._named} decides again.")
         for id in decided.kept.hopeless:
-            self._tell_once(heard, time_s, "starving", f"job {id} waits too long, and no node can be kept for it.")
+            self._tell_once(heard, time_s, "starving", f"job {id} waits too long, and no node can be reserved for it.")
         if new := [id for id in decided.kept.nodes if self._standing is None or id not in self._standing.kept]:
             for id in new[:MOST_NAMED]:
                 nodes = ", ".join(decided.kept.nodes[id])
-                self._tell(heard, time_s, "kept", f"job {id} has waited long: {nodes} is kept for it.", id)
+                self._tell(heard, time_s, "kept", f"job {id} has waited long: {nodes} is reserved for it.", id)
         return decided
 
     def _session(self, time_s: float, heard: Heard) -> Session:
@@ -575,7 +577,7 @@ class Orchestrator:
     def _keep_session(self, session: Session, time_s: float, heard: Heard) -> None:
         """Write down what the policy remembers, if that has changed; tell what it has lost."""
         if session.lost:
-            self._tell(heard, time_s, "session", f"{self._named} begins anew: {session.lost}.")
+            self._tell(heard, time_s, "session", f"{self._named} starts again without its memory: {session.lost}.")
             session.lost = ""
         if (text := session.as_text()) != self._session_text:
             self._session_text = text
@@ -617,7 +619,7 @@ class Orchestrator:
         except BackendError as error:
             # Some of it may have happened: the next snapshot tells, and only then is anything decided again.
             self._is_unsettled = True
-            self._tell_once(heard, time_s, "backend", f"the cluster did not take the orders: {error}")
+            self._tell_once(heard, time_s, "backend", f"the cluster did not accept the orders: {error}")
             return None
         heard.answers = tuple(answers)
         self._write(heard, time_s, lambda: self._memory.answered(decisions, answers), None)

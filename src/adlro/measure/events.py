@@ -104,7 +104,7 @@ def read_events(file: Path) -> Iterator[dict[str, Any]]:
             if not isinstance(line, dict) or line.get("event") not in (RUN_LINE, *EVENT_NAMES) or "time_s" not in line:
                 raise AdlroError(
                     f"{file}:{number}: found {text.strip()[:60]!r}; expected a JSON object with 'event' and 'time_s'. "
-                    "Write the log anew with `adlro simulate --events`."
+                    "Write the log again with `adlro simulate --events`."
                 )
             yield line
 

@@ -77,7 +77,7 @@ def hyperscore(value: float) -> float:
     if not 0.0 < value <= 1.0:
         raise UsageError(
             f"V is {value:g}; expected a number above 0 and up to 1. "
-            "Give each measure as a share of the best one, as docs/statistics.md says."
+            "Give each measure relative to the best one (docs/statistics.md)."
         )
     power = math.exp(BETA * math.log(value) + GAMMA)  # never large: the exponent is at most γ
     return 100.0 * (1.0 + math.pow(power / (1.0 + power), KAPPA))

@@ -72,7 +72,7 @@ def find_method(name: str) -> Method:
                 )
             return method
     names = [method.name for method in METHODS]
-    raise UsageError(f"there is no method '{name}'.{nearest(name, names)} Methods are {', '.join(names)}.")
+    raise UsageError(f"there is no method '{name}'.{nearest(name, names)} The methods are {', '.join(names)}.")
 
 
 def available(method: Method) -> bool:

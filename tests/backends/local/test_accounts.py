@@ -211,7 +211,7 @@ def test_a_spool_that_others_may_change_is_refused(ann: Account, tmp_path: Path)
         with pytest.raises(BackendError, match="others may change"):
             Local(CLUSTER, spool, owners=Owners(are_accounts=True))
     (tmp_path / "link").symlink_to(tmp_path)
-    with pytest.raises(BackendError, match="no folder"):
+    with pytest.raises(BackendError, match="not a folder"):
         Local(CLUSTER, tmp_path / "link", owners=Owners(are_accounts=True))
 
 

@@ -18,7 +18,8 @@ import pytest
 from tests.strategies import gpu_model
 
 from adlro.backends.local import backend as local
-from adlro.backends.local.backend import Local, leftovers
+from adlro.backends.local.backend import Local
+from adlro.backends.local.spool import SHOWN_BYTES, leftovers, write_record
 from adlro.core.errors import BackendError
 from adlro.core.ports import ENDED, Backend, JobState, KeepsOutput, LiveJob, Order, Part, Submission
 from adlro.core.records import CPU_ONLY, Cluster, Gpus, Job, Link, Node
@@ -164,7 +165,7 @@ def test_a_spool_that_cannot_be_read_is_an_error_of_the_back_end_when_changes_ar
 
     assert bench.start(bench.sh("sleep 60", gpus=1)) == ""
     with monkeypatch.context() as patch:
-        patch.setattr(local, "_is_held", no_more)
+        patch.setattr(local, "is_held", no_more)
         patch.setattr(Path, "exists", lambda self: False)
         with pytest.raises(BackendError, match=r"the spool cannot be read: .*Too many open files"):
             bench.backend.has_changed()
@@ -172,13 +173,13 @@ def test_a_spool_that_cannot_be_read_is_an_error_of_the_back_end_when_changes_ar
 
 def test_the_end_of_the_output_is_told_with_whose_it_is_also_when_the_job_is_long_over(bench: Bench) -> None:
     assert isinstance(bench.backend, KeepsOutput)
-    job = bench.sh(f"head -c {local.SHOWN_BYTES} /dev/zero | tr '\\0' x; echo end; echo oh >&2", user="ann")
+    job = bench.sh(f"head -c {SHOWN_BYTES} /dev/zero | tr '\\0' x; echo end; echo oh >&2", user="ann")
     assert bench.backend.output(job) is None
     bench.run(job)
     found = bench.backend.output(job)
     assert found is not None
     assert (found.job, found.user, found.err, found.err_bytes) == (job, "ann", "oh\n", 3)
-    assert (len(found.out), found.out[-6:], found.out_bytes) == (local.SHOWN_BYTES, "xxend\n", local.SHOWN_BYTES + 4)
+    assert (len(found.out), found.out[-6:], found.out_bytes) == (SHOWN_BYTES, "xxend\n", SHOWN_BYTES + 4)
     bench.restart(keep_ended_s=0.0)
     for _ in range(3):
         bench.backend.read()
@@ -476,7 +477,7 @@ def test_a_daemon_killed_while_it_starts_a_job_leaves_it_waiting_or_running_but_
     bench: Bench, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     job = bench.sh("echo begun >> ../begun; sleep 0.2")
-    write, spawn = local._write, os.posix_spawn
+    write, spawn = write_record, os.posix_spawn
 
     def killed_at_write(path: Path, record: dict[str, object]) -> None:
         if path.name == "order.json" and point == "mkdir":
@@ -491,7 +492,7 @@ def test_a_daemon_killed_while_it_starts_a_job_leaves_it_waiting_or_running_but_
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(local, "_write", killed_at_write)
+        patch.setattr(local, "write_record", killed_at_write)
         patch.setattr(os, "posix_spawn", killed_at_spawn)
         with pytest.raises(KeyboardInterrupt):
             bench.start(job)

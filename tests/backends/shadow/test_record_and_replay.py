@@ -22,7 +22,9 @@ from adlro.backends.shadow.record import (
     record_of_memory,
     shadowed,
 )
-from adlro.backends.shadow.replay import HAPPENED, Report, happened, in_system, prepared, report, under
+from adlro.backends.shadow.replay import HAPPENED, happened, under
+from adlro.backends.shadow.report import Report, in_system, report
+from adlro.backends.shadow.tables import prepared
 from adlro.catalogue.clusters import load_cluster
 from adlro.core.errors import StoreError, TraceError, UsageError
 from adlro.core.ports import Answer, JobState, LiveJob, Order, Part, Snapshot, Submission
@@ -128,7 +130,7 @@ def test_a_full_disk_is_told_and_writing_goes_on_when_there_is_room(
 
 def test_a_record_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot write the record"):
+    with pytest.raises(StoreError, match="cannot write the shadow record"):
         Journal(tmp_path / "file" / "shadow.jsonl")
 
 
@@ -153,7 +155,7 @@ def test_of_a_long_record_only_the_end_is_recalled(tmp_path: Path) -> None:
 
 def test_an_empty_record_is_refused_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "shadow.jsonl").write_text("")
-    with pytest.raises(StoreError, match="let the daemon run in shadow mode"):
+    with pytest.raises(StoreError, match="Let the daemon run in shadow mode"):
         read_record(tmp_path / "shadow.jsonl")
     with pytest.raises(StoreError, match="cannot read"):
         read_record(tmp_path / "none.jsonl")

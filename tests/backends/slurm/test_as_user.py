@@ -8,7 +8,7 @@ import pytest
 from tests.accounts import temporary_account
 
 from adlro.backends.slurm.as_user import MOST_OUTPUT, run_as
-from adlro.backends.slurm.live import Commands
+from adlro.backends.slurm.commands import Commands
 from adlro.core.accounts import Account
 from adlro.core.errors import BackendError
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
-from tests.backends.slurm.test_live import NAMING, NOW, VOLTA, Fixed, job
+from tests.backends.slurm.test_reader import NAMING, NOW, VOLTA, Fixed, job
 
-from adlro.backends.slurm.live import Reader
 from adlro.backends.slurm.orders import NO_UPDATE, NO_UPDATE_S, Slurm
+from adlro.backends.slurm.reader import Reader
 from adlro.core.accounts import Account
 from adlro.core.ports import Order, Part
 

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adlro.backends.slurm.parse import cluster_toml, gpus_in, job_of, nodes_of, read_jobs, read_nodes
+from adlro.backends.slurm.fields import gpus_in
+from adlro.backends.slurm.parse import cluster_toml, nodes_of, read_nodes
+from adlro.backends.slurm.parse_jobs import job_of, read_jobs
 from adlro.catalogue.clusters import parse_cluster
 from adlro.catalogue.gpus import find_gpu
 from adlro.cli.app import run

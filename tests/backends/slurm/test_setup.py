@@ -10,19 +10,13 @@ from typer.testing import CliRunner
 
 from adlro.backends.slurm import backend as slurm
 from adlro.backends.slurm.backend import is_alive, naming_of, stays_silent
-from adlro.backends.slurm.jobs import sites_of
+from adlro.backends.slurm.check import split_models
+from adlro.backends.slurm.nodes import sites_of
 from adlro.backends.slurm.options import SlurmOptions
 from adlro.backends.slurm.parse import SlurmNode
-from adlro.backends.slurm.setup import (
-    SiteNow,
-    common_features,
-    notes_of,
-    setup,
-    split_models,
-    steps,
-    undo,
-    unknown_partitions,
-)
+from adlro.backends.slurm.setup import notes_of, setup, steps, undo
+from adlro.backends.slurm.shapes import common_features
+from adlro.backends.slurm.site import SiteNow, unknown_partitions
 from adlro.cli.app import app
 from adlro.core.errors import ConfigError, UsageError
 from adlro.daemon.config import load_config

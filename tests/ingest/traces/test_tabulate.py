@@ -52,7 +52,7 @@ def test_bad_rows_are_counted_by_reason_and_left_out(tmp_path: Path) -> None:
 
 def test_more_than_5_percent_bad_stops_with_three_lines_quoted(tmp_path: Path) -> None:
     text = philly("2017-10-11 00:00:00,-5,1,0,a", *["2017-10-11 00:00:00,oops,1,0,b"] * 10, good=100)
-    with pytest.raises(TraceError, match=r"11 of 111 rows are wrong.*row 103 .*oops.*row 104 .*row 105 .*--skip-bad"):
+    with pytest.raises(TraceError, match=r"11 of 111 rows are bad.*row 103 .*oops.*row 104 .*row 105 .*--skip-bad"):
         read(tmp_path, text)
     assert read(tmp_path, text, TraceOptions(skip_bad_rows=True))[1].kept == 100
 
@@ -87,10 +87,10 @@ def test_rows_out_of_order_are_sorted_and_counted_but_not_bad(tmp_path: Path) ->
     ("content", "expected"),
     [
         (b"", "is empty"),
-        (b" \n\n", "holds nothing"),
-        (b"\x7fELF\x00\x01\x02", "binary bytes"),
+        (b" \n\n", "is empty after decompression"),
+        (b"\x7fELF\x00\x01\x02", "is binary"),
         (b"PAR1 and nothing else", "damaged Parquet"),
-        (b"hello world\n", "in no format that we know; it begins with 'hello world'"),
+        (b"hello world\n", "has an unknown format; it begins with 'hello world'"),
         (b"\x1b[31mred\n", r"begins with '·\[31mred'"),
         (HEADER.encode(), "no jobs in it"),
         (b'{"jobs": 5}', "expected an object with a list"),

@@ -59,5 +59,5 @@ def test_pytorch_onnx_and_compiled_code_choose_the_same(
 
 def test_the_papers_network_is_not_exported(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "a.safetensors", {"near": np.zeros(3, np.float32)}, {"preset": "paper"})
-    with pytest.raises(CheckpointError, match="ONNX is for 'adlro' only"):
+    with pytest.raises(CheckpointError, match="only 'adlro' can be exported as ONNX"):
         export_onnx(tmp_path / "a.safetensors", tmp_path / "a.onnx")

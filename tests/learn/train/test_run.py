@@ -221,11 +221,11 @@ def test_the_command_trains_on_one_cluster_and_tells_what_came_of_it(
         (["--device", "tpu"], "--device is 'tpu'; expected auto, cpu or cuda"),
         (["--resume", "nowhere", "--steps", "5"], "--steps with --resume: a training goes on as it began"),
         (["--resume", "nowhere"], "no training in 'nowhere'"),
-        (["--worlds", "a.npz", "--cluster", "paper16"], "--worlds and --cluster: expected one of them"),
-        (["--minutes", "0", "--cluster", "paper16"], "the training has no end"),
+        (["--worlds", "a.npz", "--cluster", "paper16"], "--worlds and --cluster exclude each other"),
+        (["--minutes", "0", "--cluster", "paper16"], "the training has no limit"),
         (["--resume", "nowhere", "--seed", "3"], "--seed with --resume: a training goes on as it began"),
         (["--resume", "nowhere", "--workload", "gavel"], "--workload with --resume: a training goes on as it began"),
-        (["--workload", "gavel"], "--workload without --cluster: on which cluster?"),
+        (["--workload", "gavel"], "--workload needs --cluster"),
         (
             ["--onnx", "nowhere/network.onnx"],
             "--onnx: cannot write 'nowhere/network.onnx'; expected a file",
@@ -287,7 +287,11 @@ def test_a_network_for_one_size_is_not_evaluated_on_another() -> None:
 
 @pytest.mark.parametrize(
     ("words", "told"),
-    [(["--threads", "0"], "--threads is at least 1"), (["--worlds", "nowhere.npz"], "No such file"), ([], "--worlds")],
+    [
+        (["--threads", "0"], "--threads must be at least 1"),
+        (["--worlds", "nowhere.npz"], "No such file"),
+        ([], "--worlds"),
+    ],
 )
 def test_the_small_command_line_tells_mistakes_in_one_line(
     words: list[str], told: str, capsys: pytest.CaptureFixture[str]

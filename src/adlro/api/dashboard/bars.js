@@ -148,7 +148,7 @@ const whose = (job) => title(job) + (job.job.user ? ` of ${job.job.user}` : "");
 function barWords({ job, from, end, until }, now) {
   const who = `${whose(job)}, ${places(job.parts)}: ${job.state}`;
   if (end !== null) return `${who}, ${moment(from, now)} to ${moment(end, now)}, ran ${duration(end - from)}.`;
-  const rest = until > now ? `expected to end at ${moment(until, now)}` : "longer than foreseen, or with no prediction";
+  const rest = until > now ? `expected to end at ${moment(until, now)}` : "longer than predicted, or without a prediction";
   return `${who} since ${moment(from, now)}, ${rest}.`;
 }
 

@@ -26,7 +26,7 @@ export function showTiles(world) {
     ["Running", number(mode.isShadow ? counts.running ?? 0 : running), placedNote(counts.placed)],
     ["Waiting", number(counts.waiting ?? 0), nextStart(world)],
     ["Time in the system", duration(last?.jct_s), against(last, state.fallback)],
-    ["Latest tick", tick ? `#${number(tick.number)}` : MISSING, took ?? "none yet"],
+    ["Latest turn", tick ? `#${number(tick.number)}` : MISSING, took ?? "none yet"],
   ];
   const make = ([name]) =>
     element("div", { class: "tile" }, element("dt", {}, name), element("dd"), element("dd", { class: "quiet" }));
@@ -44,7 +44,7 @@ function placedNote(placed) {
 function nextStart(world) {
   if (!world.waiting.length) return "the queue is empty";
   const middles = Object.values(world.state.starts).map((start) => start.middle_s).filter((time) => time !== null);
-  if (!middles.length) return "no start foreseen";
+  if (!middles.length) return "no start predicted";
   const first = middles.reduce((a, b) => Math.min(a, b));
   const when = first <= world.now ? "any moment now" : away(first, world.now);
   return mode.isShadow ? `next would start ${when}` : `next ${when}`;
@@ -134,8 +134,8 @@ function showGuard(state) {
   const kind = state.is_leader ? leads : "follows";
   const reason = state.alarms.findLast((alarm) => alarm.kind !== "drift" && alarm.kind !== "down")?.text ?? "";
   const words = {
-    decides: `The fallback is ${state.fallback}; the guard has not stepped in.`,
-    guarded: `The guard stepped in: the fallback decides instead of ${state.policy}. ${reason}`,
+    decides: `The fallback is ${state.fallback}; the guard is not active.`,
+    guarded: `The guard is active: the fallback decides instead of ${state.policy}. ${reason}`,
     shadow: "Shadow mode: Slurm schedules this cluster. ADLRO changes nothing; it shows what it would do.",
     follows: "Another daemon schedules this cluster. This one watches.",
   }[kind];
@@ -198,7 +198,7 @@ export function makePolicies(changed) {
     const said = find("#policy-said");
     try {
       await ask("policies/current", { method: "PUT", body: { name: select.value } });
-      say(said, `${select.value} decides from the next tick on.`);
+      say(said, `${select.value} decides from the next turn on.`);
       changed();
     } catch (error) {
       say(said, error.message);

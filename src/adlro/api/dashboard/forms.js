@@ -64,7 +64,7 @@ function jobFields(world) {
   const minutes = { type: "number", min: 0, step: "any" };
   return [
     offers("known-families", families),
-    field("Family", input("family", family), "What kind of work it is; its speed on each GPU model depends on it."),
+    field("Family", input("family", family), "The kind of work, which decides how fast it runs on each GPU model."),
     element("div", { class: "pair" },
       field("GPUs", whole("gpus", 0, 4096, 1)),
       field("Model", choose("model", [["", "any"], ...models(world).map((name) => [name, name])]))),
@@ -93,13 +93,13 @@ export function openSubmit(panel, world, done) {
   const form = element("form", { class: "sheet" },
     field("Name", input("name", { autofocus: true, maxlength: 200, placeholder: "optional" })),
     jobFields(world),
-    needsCommand && field("Command", command, "One argument in each line. No shell reads it."),
+    needsCommand && field("Command", command, "One argument in each line. No shell interprets it."),
     sending("Submit"));
   onSend(form, async (said) => {
     const body = { job: jobFrom(form) };
     if (needsCommand) body.command = command.value.split(/\r?\n/).filter((line) => line !== "");
     const { id } = await ask("jobs", { method: "POST", body });
-    say(said, `Submitted as job ${id}. It shows in the queue after the next tick.`);
+    say(said, `Submitted as job ${id}. It shows in the queue after the next turn.`);
     done(id);
   });
   panel.open("Submit a job", form);
@@ -119,17 +119,17 @@ export function openWhatIf(panel, world, policies) {
   const answer = element("div", { class: "foreseen", "aria-live": "polite" });
   const form = element("form", { class: "sheet" },
     element("p", { class: "quiet" },
-      "Played forward in the simulator from the cluster as it is now. Nothing on the cluster changes."),
+      "Simulated from the present state of the cluster. Nothing on the cluster changes."),
     group("Add nodes",
       element("div", { class: "triple" },
         field("Nodes", whole("nodes", 0, 1000, 1)),
         field("GPUs on each", whole("each", 1, 16, 4)),
         field("Model", input("added", { list: "known-models", value: added, maxlength: 100 }))),
       offers("known-models", [...new Set([...there, ...OFTEN_ADDED])])),
-    group("Take a node away", field("Node", choose("gone", [["", "none"], ...nodes]))),
+    group("Remove a node", field("Node", choose("gone", [["", "none"], ...nodes]))),
     group("Decide with", field("Policy", choose("policy", [["", `${policy}, as now`], ...others]))),
     group(element("label", { class: "check" }, withJob, "Submit this job as well"), jobPart),
-    sending("Play it forward"),
+    sending("Simulate"),
     answer);
   const fit = () => {
     jobPart.hidden = !withJob.checked;
@@ -190,7 +190,7 @@ export function openToken(panel, me, changed) {
     changed();
   };
   const form = element("form", { class: "sheet" },
-    element("p", { class: "quiet" }, me ? `You are ${me.name}, ${me.role}.` : "The daemon wants to know who asks."),
+    element("p", { class: "quiet" }, me ? `You are ${me.name}, ${me.role}.` : "The daemon requires a token."),
     field("Token", box, "Kept in this tab until it is closed; sent to this daemon only."),
     sending("Sign in", token() && element("button", { type: "button", onclick: signOut }, "Sign out")));
   onSend(form, async () => {

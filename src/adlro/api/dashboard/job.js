@@ -120,7 +120,7 @@ function whyWaiting(why, now) {
     why.ahead !== null && element("p", { class: "quiet" },
       why.ahead ? `${many(why.ahead, "job")} ${why.ahead === 1 ? "is" : "are"} expected to start before it.`
         : "No job is expected to start before it."),
-    why.places.length > 0 && table("Why not there now", [], why.places.map((place) => [place.model, place.answer])),
+    why.places.length > 0 && table("Why it does not start there now", [], why.places.map((place) => [place.model, place.answer])),
     ruleOf(why));
 }
 
@@ -147,9 +147,9 @@ export function decided(decision, now, heading = "The decision", isSaid = false)
     heading && element("h3", {}, heading),
     decision.reason && !isSaid && element("p", {}, decision.reason),
     element("p", { class: "quiet" },
-      `By ${decision.policy} at ${moment(decision.time_s, now)}, tick ${decision.tick}.${runtime}`),
+      `By ${decision.policy} at ${moment(decision.time_s, now)}, turn ${decision.tick}.${runtime}`),
     decision.alternatives.length > 0 && alternatives(decision.alternatives),
-    like.length > 0 && table("Past jobs like it", ["Job", "User", "Ran", "Alike"], like));
+    like.length > 0 && table("Similar past jobs", ["Job", "User", "Ran", "Similarity"], like));
 }
 
 /** A small table; from the third column on there are figures. */
@@ -201,7 +201,7 @@ export function jobActions(holder, job, me, changed) {
   button.addEventListener("click", async () => {
     if (!isSure) {
       isSure = true;
-      button.textContent = "Yes, end it for good";
+      button.textContent = "Yes, cancel it";
       return;
     }
     button.disabled = true;

@@ -129,7 +129,7 @@ async function readAll() {
     fresh.failed(error.status);
     if (error.status === undefined) console.error(error); // a mistake of the page, not of the daemon
     if (error.status === 401) {
-      complain("The daemon wants a token. Sign in to see the cluster.");
+      complain("The daemon requires a token. Sign in to see the cluster.");
       if (!panel.isOpen()) signIn();
     } else if (!world) complain(`${error.message} It is asked again every ${POLL_MS / 1000} s.`);
   }

@@ -48,7 +48,7 @@ export function makePages({ world, me, changed }) {
     } catch (error) {
       if (mine !== route) return;
       if (error.status === 401 || error.status === 0) throw error;
-      const unknown = "There is no such job. It may have ended longer ago than the daemon remembers.";
+      const unknown = "There is no such job. It may have ended before the oldest job in the store.";
       missing(mine, mine.kind === "job" && error.status === 404 ? unknown : error.message);
     }
   }
@@ -231,7 +231,7 @@ export function makePages({ world, me, changed }) {
       rows.length ? element("table", { class: "list" },
         element("thead", {}, element("tr", {}, heads.map(([name], at) => cell("th")(name, at)))),
         element("tbody", {}, rows.map((row) => element("tr", {}, row.map(cell("td"))))))
-        : element("p", { class: "empty" }, "No job that ended is remembered."),
+        : element("p", { class: "empty" }, "No ended jobs are stored."),
       past.next === null ? "" : button);
   }
 

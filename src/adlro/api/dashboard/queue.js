@@ -14,7 +14,7 @@ const LIVE = ["waiting", "placed", "running"];
 
 // What the filter offers: the states; head and sort of the last two columns; what is said when there is nothing.
 const VIEWS = {
-  waiting: [["waiting"], ["Waited", "waited"], [startHead, "start"], "Nothing waits. Jobs start as soon as they come."],
+  waiting: [["waiting"], ["Waited", "waited"], [startHead, "start"], "Nothing waits. Jobs start as soon as they arrive."],
   running: [["placed", "running"], ["Runs for", "ran"], ["Where", "place"], "Nothing runs."],
   live: [LIVE, ["Submitted", "submitted"], ["Where or when", "start"], "Nothing waits or runs."],
   ended: [[...ENDED], ["Ran for", "ran"], ["How it ended", "ended"], "Nothing has ended lately."],

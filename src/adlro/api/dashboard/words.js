@@ -91,7 +91,7 @@ export function away(seconds, now) {
 
 /** A predicted start in two pieces, [when, more]. A start to come is never in the past: it is overdue. */
 export function startWords(start, now) {
-  if (!start || !isNumber(start.middle_s)) return ["not foreseen", ""];
+  if (!start || !isNumber(start.middle_s)) return ["not predicted yet", ""];
   const low = isNumber(start.low_s) ? start.low_s : start.middle_s;
   const high = isNumber(start.high_s) ? start.high_s : start.middle_s;
   if (high <= now) return ["any moment now", `overdue since ${moment(high, now)}`];

@@ -8,7 +8,6 @@ of two things: a start that never began, or one whose end can be found.
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import secrets
 import shutil
@@ -22,6 +21,22 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
+from adlro.backends.local.spool import (
+    MARK,
+    as_json,
+    end_of_file,
+    ending_in_words,
+    enter_folder,
+    from_json,
+    is_held,
+    is_taken,
+    leftovers,
+    numbers_by_vendor,
+    passed_on,
+    read_record,
+    write_record,
+    wrong_with_command,
+)
 from adlro.core.accounts import Account, Owners
 from adlro.core.errors import AccountError, BackendError
 from adlro.core.jobs import wrong_with
@@ -52,21 +67,9 @@ READS_OF_AN_END: Final = 2
 DYING_S: Final = 0.5
 """A daemon that was killed may hold its locks for a moment, in a process that is just becoming a runner."""
 
-PASSED_ON: Final = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER")
-"""All that a job gets of the daemon's environment: there may be secrets in the rest."""
-
-NOT_FOR_OTHERS: Final = ("HOME", "LOGNAME", "SHELL", "TMPDIR", "USER")
-"""What of that describes the daemon's own account: jobs of other accounts get their own."""
-
 OWN_FOLDER: Final = 0o700
 OPEN_FOLDER: Final = 0o711
 """A folder that users may pass through to a file of their own, and not list. Our files in it are for us only."""
-
-SHOWN_BYTES: Final = 64 * 1024
-"""How much of the end of each output is shown."""
-
-MARK: Final = "ADLRO_RUN"
-"""The variable by which processes of a run are known again."""
 
 
 class _Entry:
@@ -133,7 +136,7 @@ class Local:
         self._keep_ended_s, self._keep_files_s, self._python = keep_ended_s, keep_files_s, python
         self._owners = owners
         self._mode = OPEN_FOLDER if owners and owners.are_accounts else OWN_FOLDER
-        self._numbers = tuple(driver_numbers) or _numbers_by_vendor(cluster)
+        self._numbers = tuple(driver_numbers) or numbers_by_vendor(cluster)
         self._monotonic = monotonic
         self._offset = wall() - monotonic()
         self._boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -204,12 +207,12 @@ class Local:
             job = replace(submission.job, submit_s=self._now())
             if wrong := wrong_with(job):
                 raise BackendError(wrong)
-            if wrong := _wrong_with_command(submission):
+            if wrong := wrong_with_command(submission):
                 raise BackendError(f"job {job.name!r} of user {job.user!r}: {wrong}.")
             self._account_of(job.user)
             id = self._new_folder()
-            record = _as_json(submission) | self._stamp()
-            _write(self._jobs / id / "job.json", record)
+            record = as_json(submission) | self._stamp()
+            write_record(self._jobs / id / "job.json", record)
             self._entries[id] = _Entry(id, job, submission)
             return id
 
@@ -222,7 +225,7 @@ class Local:
             self._look(entry)
             if entry.state in ENDED:
                 return
-            _write(self._jobs / job / "cancel.json", self._stamp())
+            write_record(self._jobs / job / "cancel.json", self._stamp())
             entry.cancelled = True
             self._look(entry)
 
@@ -248,14 +251,14 @@ class Local:
         if not (job.isascii() and job.isdigit()):
             return None
         try:
-            record = _read(self._jobs / job / "job.json")
+            record = read_record(self._jobs / job / "job.json")
             with contextlib.ExitStack() as stack:
-                folder = _enter(stack, self._jobs / job)
+                folder = enter_folder(stack, self._jobs / job)
                 runs = [int(name[4:]) for name in os.listdir(folder) if name[:4] == "run-" and name[4:].isdigit()]
                 if record is None or not runs:
                     return None
-                run = _enter(stack, f"run-{max(runs)}", folder)
-                (out, out_bytes), (err, err_bytes) = (_end_of(name, run) for name in ("out", "err"))
+                run = enter_folder(stack, f"run-{max(runs)}", folder)
+                (out, out_bytes), (err, err_bytes) = (end_of_file(name, run) for name in ("out", "err"))
                 return Output(job, str(record["job"]["user"]), out, err, out_bytes, err_bytes)
         except (OSError, KeyError, TypeError, BackendError):
             return None
@@ -285,7 +288,7 @@ class Local:
                 self._open_folder(folder)
             file = os.open(self.spool / "lock", os.O_RDWR | os.O_CREAT, 0o600)
             until = time.monotonic() + DYING_S
-            while _is_taken(file):
+            while is_taken(file):
                 if time.monotonic() >= until:
                     os.close(file)
                     raise BackendError(f"another daemon uses the spool {self.spool}. Stop it, or name another folder.")
@@ -295,11 +298,11 @@ class Local:
     def _load(self) -> None:
         """Find the jobs again, and what became of them."""
         for id in sorted((each.name for each in self._jobs.iterdir() if each.name.isdigit()), key=int):
-            record = _read(self._jobs / id / "job.json")
+            record = read_record(self._jobs / id / "job.json")
             if record is None:
                 continue  # the daemon died before it was written: nobody was told of it
             try:
-                submission = _from_json(record)
+                submission = from_json(record)
             except (KeyError, TypeError, ValueError) as error:
                 raise BackendError(
                     f"{self._jobs / id / 'job.json'}: this is not a job ({error}). Move the folder away, and end "
@@ -313,7 +316,7 @@ class Local:
                 if (self._folder(entry) / "child.json").exists():
                     entry.begun, entry.counted = entry.begun + 1, entry.run
                 if entry.run < runs[-1]:
-                    entry.lost += (_read(self._folder(entry) / "end.json") or {}).get("why") == "lost"
+                    entry.lost += (read_record(self._folder(entry) / "end.json") or {}).get("why") == "lost"
             self._entries[id] = entry
             if runs:
                 self._recall(entry)
@@ -322,12 +325,12 @@ class Local:
     def _recall(self, entry: _Entry) -> None:
         """Where the latest start was ordered to; it has that room if it may still run."""
         folder = self._folder(entry)
-        order = _read(folder / "order.json")
+        order = read_record(folder / "order.json")
         if order is None:
             return  # the daemon died before it was written: that start never was
         entry.parts = tuple(Part(p["node"], p["model"], p["count"], tuple(p["indices"])) for p in order["parts"])
         entry.decision, entry.is_open, entry.state = order["decision"], True, JobState.PLACED
-        if _read(folder / "end.json") is None:
+        if read_record(folder / "end.json") is None:
             try:
                 self._occupancy.take(entry.id, entry.job, entry.parts)
             except KeyError:
@@ -341,8 +344,8 @@ class Local:
         """A folder with a number that no job ever had."""
         file = self.spool / "next.json"
         known = [int(each.name) for each in self._jobs.iterdir() if each.name.isdigit()]
-        number = max([(_read(file) or {}).get("number", 1), *(each + 1 for each in known)])
-        _write(file, {"number": number + 1})
+        number = max([(read_record(file) or {}).get("number", 1), *(each + 1 for each in known)])
+        write_record(file, {"number": number + 1})
         self._make_folder(self._jobs / str(number))
         return str(number)
 
@@ -354,7 +357,7 @@ class Local:
         except FileExistsError:
             found = path.lstat() if self._mode == OPEN_FOLDER else path.stat()
             if not stat.S_ISDIR(found.st_mode):
-                raise NotADirectoryError(errno.ENOTDIR, "it is no folder", str(path)) from None
+                raise NotADirectoryError(errno.ENOTDIR, "it is not a folder", str(path)) from None
             if self._mode == OPEN_FOLDER and (found.st_uid != os.geteuid() or found.st_mode & 0o022):
                 raise BackendError(
                     f"others may change {path}, and jobs run as their users. Name a folder in [local] that belongs to "
@@ -406,21 +409,21 @@ class Local:
             return
         if entry.is_open:
             folder = self._folder(entry)
-            found = _read(folder / "end.json")
-            if found is None and not _is_held(folder / "lock"):
-                found = _read(folder / "end.json") or self._lost(entry, folder)
+            found = read_record(folder / "end.json")
+            if found is None and not is_held(folder / "lock"):
+                found = read_record(folder / "end.json") or self._lost(entry, folder)
             if found is not None:
                 self._settle(entry, found)
             else:
                 self._look_at_run(entry, folder)
         if entry.cancelled and entry.state is JobState.WAITING:
-            self._end(entry, JobState.CANCELLED, "cancelled", _read(self._jobs / entry.id / "cancel.json"))
+            self._end(entry, JobState.CANCELLED, "cancelled", read_record(self._jobs / entry.id / "cancel.json"))
 
     def _has_news(self, entry: _Entry) -> bool:
         """Whether the spool says more of a start than was read of it."""
         folder = self._folder(entry)
         has_begun = entry.started is None and (folder / "child.json").exists()
-        return has_begun or (folder / "end.json").exists() or not _is_held(folder / "lock")
+        return has_begun or (folder / "end.json").exists() or not is_held(folder / "lock")
 
     def _look_at_run(self, entry: _Entry, folder: Path) -> None:
         """A start that has not ended: it may not have begun yet, and it may be about to end."""
@@ -433,7 +436,7 @@ class Local:
 
     def _look_at_child(self, entry: _Entry, folder: Path) -> None:
         """Whether and when the latest start began."""
-        if entry.started is None and (child := _read(folder / "child.json")) is not None:
+        if entry.started is None and (child := read_record(folder / "child.json")) is not None:
             entry.started = self._time_of(child)
             if entry.counted < entry.run:
                 entry.begun, entry.counted = entry.begun + 1, entry.run
@@ -459,7 +462,7 @@ class Local:
         entry.exit_code, entry.signal = end["exit_code"], end["signal"]
         went_well = entry.exit_code == 0 and not why
         state = JobState.FINISHED if went_well else JobState.FAILED
-        self._end(entry, state, "; ".join(filter(None, ("" if went_well else _ending(end), said))), end)
+        self._end(entry, state, "; ".join(filter(None, ("" if went_well else ending_in_words(end), said))), end)
 
     def _end(self, entry: _Entry, state: JobState, reason: str, stamp: Mapping[str, Any] | None) -> None:
         entry.state, entry.reason = state, reason
@@ -467,8 +470,8 @@ class Local:
 
     def _lost(self, entry: _Entry, folder: Path) -> dict[str, Any] | None:
         """Nobody watches over a start that has not ended: end what is left of it, and write that down."""
-        child = _read(folder / "child.json")
-        order = _read(folder / "order.json")
+        child = read_record(folder / "child.json")
+        order = read_record(folder / "order.json")
         if child is None or order is None:
             end: dict[str, Any] = {"why": "not begun", "said": "its start did not begin"}
         else:
@@ -480,7 +483,7 @@ class Local:
                 return None  # until all of it is gone, it runs
             end = {"why": "lost", "said": "its runner was killed, or the machine went down"}
         end |= self._stamp()
-        _write(folder / "end.json", end)
+        write_record(folder / "end.json", end)
         return end
 
     def _record(self, entry: _Entry) -> LiveJob:
@@ -540,7 +543,7 @@ class Local:
         """Write the order down, take the lock of the run, and hand both to a runner."""
         folder = self._folder(entry)
         self._make_folder(folder)
-        _write(folder / "order.json", self._order(entry, folder, decision, parts, account))
+        write_record(folder / "order.json", self._order(entry, folder, decision, parts, account))
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -555,7 +558,7 @@ class Local:
                 os.set_inheritable(lock, True)
             else:
                 files.append((os.POSIX_SPAWN_DUP2, lock, LOCK_FD))
-            self._runners.add(os.posix_spawn(command[0], command, _passed_on(), file_actions=files))
+            self._runners.add(os.posix_spawn(command[0], command, passed_on(), file_actions=files))
         finally:
             os.close(lock)
 
@@ -565,7 +568,7 @@ class Local:
         """All that the runner must know."""
         job, submission, mark = entry.job, entry.submission, secrets.token_hex(16)
         memory = round(job.memory_gb * GIB) if job.memory_gb else None
-        environment = _passed_on(account) | dict(submission.environment) | self._sight(job, parts)
+        environment = passed_on(account) | dict(submission.environment) | self._sight(job, parts)
         # Drivers reserve far more addresses than they use, so only jobs without one are held to a number of them.
         bounded = memory is not None and not (job.gpus and self._has_gpus)
         return {
@@ -618,7 +621,7 @@ class Local:
         return Answer(order.job, True, "it is being ended")
 
     def _tell_to_stop(self, entry: _Entry, decision: str) -> None:
-        _write(self._folder(entry) / "stop", {"decision": decision} | self._stamp())
+        write_record(self._folder(entry) / "stop", {"decision": decision} | self._stamp())
         entry.stopping, entry.reason = True, "it is being ended"
 
     def _reap(self) -> None:
@@ -630,175 +633,3 @@ class Local:
                 over = True
             if over:
                 self._runners.discard(pid)
-
-
-def leftovers(child: Mapping[str, Any], mark: str) -> list[int]:
-    """The processes that are left of a run: those of the session of its first process, and those that bear its mark.
-
-    A process that only has the number of the first one, and began at another moment, is somebody else's.
-    """
-    first, ticks = child["pid"], child["ticks"]
-    found: dict[int, tuple[str, int, int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                fields = (
-                    Path(f"/proc/{name}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-                )
-                found[int(name)] = fields[0], int(fields[3]), int(fields[19])
-    is_reused = first in found and found[first][2] != ticks
-    left = []
-    for pid, (state, session, began) in found.items():
-        if state in "ZX":
-            continue
-        in_session = session == first and began >= ticks and not is_reused
-        if in_session or _bears(pid, mark):
-            left.append(pid)
-    return left
-
-
-def _bears(pid: int, mark: str) -> bool:
-    """Whether a process was made with this mark in its environment."""
-    try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return False
-    return f"{MARK}={mark}".encode() in environment.split(b"\0")
-
-
-def _ending(end: Mapping[str, Any]) -> str:
-    """How a run ended, in words, if nothing else was said of it."""
-    if end["why"]:
-        return ""
-    if end["signal"] is None:
-        return f"exit code {end['exit_code']}"
-    try:
-        return f"signal {end['signal']} ({signal.Signals(end['signal']).name})"
-    except ValueError:
-        return f"signal {end['signal']}"
-
-
-def _enter(stack: contextlib.ExitStack, path: Path | str, inside: int | None = None) -> int:
-    """Open a folder that is no link; it is closed with the stack."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=inside)
-    stack.callback(os.close, folder)
-    return folder
-
-
-def _end_of(name: str, folder: int) -> tuple[str, int]:
-    """The end of a plain file of a folder that has no other name, and the size of all of it; nothing else is read."""
-    try:
-        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    except OSError:
-        return "", 0
-    try:
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-            return "", 0
-        skipped = max(0, status.st_size - SHOWN_BYTES)
-        return os.pread(file, SHOWN_BYTES, skipped).decode("utf-8", "replace"), status.st_size
-    finally:
-        os.close(file)
-
-
-def _is_held(lock: Path) -> bool:
-    """Whether somebody holds the lock of a run, so that its runner is alive."""
-    try:
-        file = os.open(lock, os.O_RDWR)
-    except FileNotFoundError:
-        return False
-    try:
-        return _is_taken(file)
-    finally:
-        os.close(file)
-
-
-def _is_taken(file: int) -> bool:
-    """Take the lock of an open file; true if somebody else has it."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    return False
-
-
-def _write(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a file whole or not at all, so that it lasts."""
-    unfinished = path.with_name(f"{path.name}.tmp")
-    unfinished.unlink(missing_ok=True)
-    made = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(made, "w", encoding="utf-8") as file:
-        json.dump(record, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(unfinished, path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """What a file of the spool says; None if there is none."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise BackendError(f"{path}: this is not what was written there. Move the folder of that job away.")
-    return found
-
-
-def _as_json(submission: Submission) -> dict[str, Any]:
-    job = asdict(submission.job)
-    return {
-        "job": job | {"models": sorted(submission.job.models)},
-        "command": list(submission.command),
-        "directory": submission.directory,
-        "environment": dict(submission.environment),
-    }
-
-
-def _from_json(record: Mapping[str, Any]) -> Submission:
-    job = Job(**{**record["job"], "models": frozenset(record["job"]["models"])})
-    return Submission(job, tuple(record["command"]), record["directory"], record["environment"])
-
-
-def _wrong_with_command(submission: Submission) -> str:
-    """What is wrong with what a job shall run; nothing if all is well."""
-    command, environment = submission.command, submission.environment
-    if not command or not command[0]:
-        return "there is no command; expected a program and its arguments"
-    texts = [*command, submission.directory, *environment, *environment.values()]
-    if any("\0" in text for text in texts):
-        return "a text of its command, directory or environment has a zero byte in it"
-    if wrong := [name for name in environment if not name or "=" in name]:
-        return f"{wrong[0]!r} is no name of a variable"
-    if submission.directory and not os.path.isabs(submission.directory):
-        return f"the directory {submission.directory!r} is not absolute"
-    return ""
-
-
-def _numbers_by_vendor(cluster: Cluster) -> tuple[int, ...]:
-    """The number of each GPU of the node among those of its vendor: how drivers count them."""
-    counts: dict[str, int] = {}
-    numbers = []
-    for group in cluster.nodes[0].gpus:
-        vendor = cluster.models[group.model].vendor
-        for _ in range(group.count):
-            numbers.append(counts.get(vendor, 0))
-            counts[vendor] = numbers[-1] + 1
-    return tuple(numbers)
-
-
-def _passed_on(account: Account | None = None) -> dict[str, str]:
-    """What a job gets of the daemon's environment; the account's own values in place of those of the daemon's."""
-    found = {name: value for name in PASSED_ON if (value := os.environ.get(name)) is not None}
-    if account is None:
-        return found
-    return {name: value for name, value in found.items() if name not in NOT_FOR_OTHERS} | account.environment

@@ -15,14 +15,19 @@ class LocalTable(Schema):
     """[local]: processes on this machine."""
 
     gpus: str = Field(
-        default="", description='Stand-ins for GPUs, as in "v100:4,t4:2"; "" is those of the file, else those found.'
+        default="",
+        description='Pretend to have these GPUs, as in "v100:4,t4:2"; "": those of the cluster file, else those found.',
     )
-    cluster: str = Field(default="", description='A cluster file with this machine as its only node; "" is none.')
-    folder: str = Field(default="", description='Where jobs and their output are kept; "" is jobs beside the store.')
-    grace_s: float = Field(default=10.0, ge=0, description="Seconds between asking a job to end and ending it.")
+    cluster: str = Field(default="", description='A cluster file with this machine as its only node; "": none.')
+    folder: str = Field(
+        default="", description='Folder of jobs and their output; "": the folder jobs beside the store.'
+    )
+    grace_s: float = Field(
+        default=10.0, ge=0, description="Seconds from SIGTERM to SIGKILL when a job is stopped or cancelled."
+    )
     shared_account: bool = Field(
         default=False,
-        description="Whether a daemon that is not root runs jobs of several users, all as its own account.",
+        description="Whether a daemon that is not root accepts jobs of other users, to run as its own account.",
     )
 
 
@@ -40,7 +45,7 @@ def open_local(table: LocalTable, site: Site) -> Opened:
         machine = this_machine(lambda name: model_of(name, find_gpu), table.gpus, gpu_models())
     if not machine.cluster.gpu_count:
         raise BackendError(
-            'this machine has no GPU that its drivers tell of. Declare stand-ins with [local] gpus = "v100:4", '
+            'the drivers of this machine report no GPU. Pretend to have some with [local] gpus = "v100:4", '
             "or with --gpus v100:4."
         )
     backend = Local(

@@ -117,7 +117,7 @@ def declared_gpus(text: str, model_of: ModelOf) -> list[tuple[GpuModel, int]]:
         count = int(match["count"] or 1) if match else 0
         if match is None or not 1 <= count <= MOST_GPUS:
             raise ConfigError(
-                f"--gpus is {text!r}: {item.strip()!r} is no model with a number from 1 to {MOST_GPUS}; "
+                f"--gpus is {text!r}: {item.strip()!r} is not a GPU model and a number from 1 to {MOST_GPUS}; "
                 "expected, for example, v100:4,t4:2."
             )
         model = model_of(match["model"].strip())
@@ -149,7 +149,7 @@ def memory_gb(root: Path = ROOT) -> float:
     """The memory of this machine, or less if the control group of this process may hold less."""
     match = re.search(r"^MemTotal:\s+([0-9]+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
     if match is None:
-        raise ConfigError(f"{root / 'proc/meminfo'} does not tell MemTotal; describe this machine in a cluster file.")
+        raise ConfigError(f"{root / 'proc/meminfo'} has no MemTotal; describe this machine in a cluster file.")
     total = int(match[1]) / KIB_PER_GB
     for file in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
         bound = _text(root / file)

@@ -180,11 +180,11 @@ class Shadow:
 
     def submit(self, submission: Submission) -> str:
         """Refused: a shadow changes nothing."""
-        raise BackendError("shadow mode changes nothing: hand the job in to the cluster itself (sbatch).")
+        raise BackendError("shadow mode changes nothing. Submit the job to the cluster itself (sbatch).")
 
     def cancel(self, job: str) -> None:
         """Refused: a shadow changes nothing."""
-        raise BackendError(f"shadow mode changes nothing: cancel job {job} on the cluster itself (scancel).")
+        raise BackendError(f"shadow mode changes nothing. Cancel job {job} on the cluster itself (scancel).")
 
     def close(self) -> None:
         """Let go of the connection; the cluster goes on as it is."""

@@ -14,9 +14,11 @@ class ShadowTable(Schema):
     """[shadow]: beside a cluster that schedules itself; the table of its back end says which."""
 
     record: str = Field(
-        default="", description='The file of what would have been done; "" is shadow.jsonl beside the store.'
+        default="", description='The file that records what ADLRO would have done; "": shadow.jsonl beside the store.'
     )
-    backend: str = Field(default="slurm", min_length=1, description="The back end that it watches and never orders.")
+    backend: str = Field(
+        default="slurm", min_length=1, description="The back end that it watches; it never gives orders to it."
+    )
 
 
 def open_shadow(table: ShadowTable, site: Site) -> Opened:

@@ -63,7 +63,7 @@ class Journal:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._append(b"")
         except OSError as error:
-            raise StoreError(f"cannot write the record of the shadow '{path}': {error.strerror}.") from None
+            raise StoreError(f"cannot write the shadow record '{path}': {error.strerror}.") from None
 
     def write(self, notes: Sequence[Note]) -> str:
         """Append notes and see that they are on the disk; what went wrong in words, or nothing."""
@@ -114,7 +114,7 @@ def read_notes(path: Path, last: int | None = None) -> tuple[list[Note], int]:
                     except ValidationError:
                         broken += 1
     except OSError as error:
-        raise StoreError(f"cannot read the record of the shadow '{path}': {error.strerror}.") from None
+        raise StoreError(f"cannot read the shadow record '{path}': {error.strerror}.") from None
     return notes, broken
 
 
@@ -153,10 +153,10 @@ def read_record(path: Path) -> Record:
     notes, broken = read_notes(path)
     if broken and not notes:
         raise StoreError(
-            f"'{path}' is no record of a shadow: none of its {broken} lines can be read. Name shadow.jsonl."
+            f"'{path}' is not a shadow record: none of its {broken} lines can be read. Pass the file shadow.jsonl."
         )
     if not any(note.what == LOOKED for note in notes):
-        raise StoreError(f"'{path}' holds no record of a shadow yet; let the daemon run in shadow mode for a while.")
+        raise StoreError(f"'{path}' contains no record yet. Let the daemon run in shadow mode for a while.")
     record = record_of(notes, path.name)
     return (
         replace(record, notes=(*record.notes, f"{broken} lines of it are damaged and left out")) if broken else record
@@ -277,7 +277,7 @@ def record_of_memory(memory: Memory, cluster: Cluster, source: str) -> Record:
     """What the daemon remembers of jobs that ended, without a shadow's own record."""
     jobs = tuple(job for job in memory.history(MOST_HISTORY) if job.ended_s is not None)
     if not jobs:
-        raise StoreError(f"'{source}' remembers no job that ended; let the daemon run for a while.")
+        raise StoreError(f"'{source}' has no job that ended. Let the daemon run for a while.")
     return Record(
         source=source,
         cluster=cluster,
@@ -325,10 +325,10 @@ def read_sacct_record(path: str, cluster: Cluster, families: str = "uniform") ->
     source = open_source(path)
     names = header_of(source.head, "|")
     if missing := [name for name in NEEDED if name not in names]:
-        raise TraceError(f"'{path}': its first line has no column {missing[0]!r}; expected the answer to: {SACCT}")
+        raise TraceError(f"'{path}': its first line has no column {missing[0]!r}; expected the output of: {SACCT}")
     rule = family_rule(families)
     if rule.column is not None and rule.column not in (*names, "user", "name"):
-        raise TraceError(f"'{path}': --families asks for column '{rule.column}', which it does not have.")
+        raise TraceError(f"'{path}': the file has no column '{rule.column}', which --families names.")
     aside: Counter[str] = Counter()
     jobs: dict[str, LiveJob] = {}
     for cells in read_cells(source, "|"):
@@ -338,7 +338,7 @@ def read_sacct_record(path: str, cluster: Cluster, families: str = "uniform") ->
             jobs[job.id] = job if known is None else _requeued(known, job)
     ran = [job for job in jobs.values() if job.ended_s is not None and job.started_s is not None]
     if not ran:
-        raise TraceError(f"'{path}': no job in it has started and ended; expected the answer to: {SACCT}")
+        raise TraceError(f"'{path}': no job in it has started and ended; expected the output of: {SACCT}")
     times = [time for job in jobs.values() for time in (job.job.submit_s, job.started_s, job.ended_s) if time]
     return Record(
         source.name,

@@ -12,11 +12,13 @@ class SimulatedTable(Schema):
     """[simulated]: a cluster that is not there."""
 
     cluster: str = Field(
-        default="", description='The name of a shipped cluster, or a file; "" is the demo with its jobs.'
+        default="", description='A cluster that ships (adlro clusters), or a file; "": the demo with its jobs.'
     )
-    workload: str = Field(default="", description='The jobs that come by themselves (adlro workloads); "" is none.')
-    speed: float = Field(default=60.0, gt=0, le=1e6, description="How many times as fast as real time.")
-    seed: int = Field(default=0, ge=0, description="The seed of its jobs.")
+    workload: str = Field(
+        default="", description='The workload or trace whose jobs arrive (adlro workloads); "": none.'
+    )
+    speed: float = Field(default=60.0, gt=0, le=1e6, description="How many times faster than real time.")
+    seed: int = Field(default=0, ge=0, description="Random seed of its jobs.")
 
 
 def open_simulated(table: SimulatedTable, site: Site) -> Opened:

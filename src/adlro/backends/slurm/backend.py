@@ -10,10 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from adlro.backends.slurm.jobs import DEFAULT_NETWORK, FamilyRule, Naming
-from adlro.backends.slurm.live import Commands, CommandSource, Patience, Reader, Rest, RestSource, Source, connection_to
+from adlro.backends.slurm.commands import Commands, Patience
+from adlro.backends.slurm.giving_back import GivenBack, release_all
+from adlro.backends.slurm.nodes import DEFAULT_NETWORK, FamilyRule, Naming
 from adlro.backends.slurm.options import FamilyTable, SlurmOptions
-from adlro.backends.slurm.orders import CommandWay, GivenBack, Handing, RestWay, Slurm, Way, release_all
+from adlro.backends.slurm.orders import Handing, Slurm
+from adlro.backends.slurm.reader import Reader
+from adlro.backends.slurm.rest import Rest, connection_to
+from adlro.backends.slurm.sources import CommandSource, RestSource, Source
+from adlro.backends.slurm.ways import CommandWay, RestWay, Way
 from adlro.catalogue.clusters import load_cluster
 from adlro.catalogue.families import find_family
 from adlro.catalogue.gpus import find_gpu, gpu_models
@@ -70,7 +75,7 @@ def check_submitting(submit_as: str, has_commands: bool) -> None:
 def slurm_parts(options: SlurmOptions) -> Parts:
     """The reader and the ways to Slurm of these options."""
     if options.conf and not Path(options.conf).is_file():  # Slurm's commands would look for a server for minutes
-        raise ConfigError(f"there is no file '{options.conf}'; expected the path of slurm.conf.")
+        raise ConfigError(f"[slurm] conf: '{options.conf}' does not exist; expected the path of slurm.conf.")
     commands = Commands(options.conf, options.timeout_s) if options.command_line else None
     rest = None
     if options.rest:
@@ -80,7 +85,9 @@ def slurm_parts(options: SlurmOptions) -> Parts:
     sources: list[Source] = [RestSource(rest)] if rest else []
     sources += [CommandSource(commands)] if commands else []
     if not sources:
-        raise ConfigError("there is no way to Slurm: name slurmrestd with rest = …, or set command_line = true.")
+        raise ConfigError(
+            "[slurm] has neither rest nor command_line = true, so Slurm cannot be reached. Set one of them."
+        )
     patience = {"patience": Patience(commands)} if commands else {}
     return Parts(Reader(sources, naming_of(options), **patience), rest, commands)
 
@@ -138,9 +145,9 @@ def _rule(table: FamilyTable) -> FamilyRule:
     try:
         return FamilyRule(re.compile(table.pattern), find_family(table.family).name, table.field)
     except re.error as error:
-        raise ConfigError(f"'{table.pattern}' is no regular expression: {error}.") from None
+        raise ConfigError(f"[[slurm.families]]: '{table.pattern}' is not a regular expression: {error}.") from None
     except CatalogueError as error:
-        raise ConfigError(f"the rule '{table.pattern}': {error}") from None
+        raise ConfigError(f"[[slurm.families]], pattern '{table.pattern}': {error}") from None
 
 
 def _is_family(name: str) -> bool:
@@ -162,7 +169,7 @@ def token_of(options: SlurmOptions, commands: Commands | None) -> Callable[[], s
         if os.environ.get("SLURM_JWT"):
             return os.environ["SLURM_JWT"]
         if commands is None:
-            raise BackendError("slurmrestd over TCP wants a token: set jwt_file, or SLURM_JWT.")
+            raise BackendError("slurmrestd over TCP needs a token. Set jwt_file of [slurm], or SLURM_JWT.")
         words = [f"username={options.user}"] if options.user else []
         ran = commands.run(["scontrol", "token", *words, f"lifespan={TOKEN_S}"])
         if ran.code != 0:

@@ -19,29 +19,29 @@ class SlurmOptions(Schema):
     """[slurm]: a Slurm cluster (docs/slurm.md)."""
 
     rest: str = Field(
-        default="", description='slurmrestd: unix:PATH, http://HOST:PORT or https://…; "" is the command line alone.'
+        default="", description='slurmrestd: unix:PATH, http://HOST:PORT or https://…; "": use Slurm commands only.'
     )
-    user: str = Field(default="", description="Whom the token for slurmrestd is for, over TCP.")
+    user: str = Field(default="", description="The user of the slurmrestd token, over TCP.")
     jwt_file: str = Field(
         default="",
-        description='A file with that token, read again when it expired; "" is $SLURM_JWT, else scontrol token.',
+        description='A file with that token, read again when it has expired; "": $SLURM_JWT, else scontrol token.',
     )
-    conf: str = Field(default="", description='slurm.conf for the command line; "" is where Slurm looks for it.')
+    conf: str = Field(default="", description='Path of slurm.conf for Slurm commands; "": where Slurm looks for it.')
     command_line: bool = Field(
-        default=True, description="Whether Slurm's commands may be used: as a fallback, and to put jobs back."
+        default=True, description="Whether to use Slurm commands if slurmrestd does not answer, and to stop jobs."
     )
-    partitions: list[str] = Field(default=[], description="Only these partitions, with their nodes; [] is all.")
+    partitions: list[str] = Field(default=[], description="Use only these partitions and their nodes; []: all.")
     families: list[FamilyTable] = Field(
-        default=[], description="Tables {field, pattern, family}: the first whose pattern fits says a job's family."
+        default=[], description="Tables {field, pattern, family}: the first pattern that matches sets a job's family."
     )
     types: dict[str, str] = Field(
         default={}, description='The GPU model of a GRES type that the catalogue does not know, as in turing = "t4".'
     )
-    cluster: str = Field(default="", description="A cluster file that says how GPUs and nodes are joined.")
+    cluster: str = Field(default="", description="A cluster file that describes links between GPUs and the network.")
     submit_as: Literal["nobody", "self", "user"] = Field(
         default="nobody",
-        description="Which account the jobs of the API run as: nobody (none are taken), self (the daemon's) or user "
-        "(their user's; the daemon must be root).",
+        description="The account of jobs submitted over the API: nobody (none are accepted), self (the daemon's) or "
+        "user (the user's own; the daemon must be root).",
     )
-    submit_partition: str = Field(default="", description='To which partition; "" is the first of partitions.')
-    timeout_s: float = Field(default=30.0, gt=0, le=600, description="The longest that one question to Slurm may take.")
+    submit_partition: str = Field(default="", description='Partition of jobs submitted over the API; "": the first.')
+    timeout_s: float = Field(default=30.0, gt=0, le=600, description="Time limit of one request to Slurm, in seconds.")

@@ -12,12 +12,26 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, final
 
-from adlro.backends.slurm.jobs import DEFAULT_PRIORITY, IN_COMMENT
+from adlro.backends.slurm.comments import DEFAULT_PRIORITY, IN_COMMENT
+from adlro.backends.slurm.giving_back import GivenBack, hand_back, place_of_freed
+from adlro.backends.slurm.ways import (
+    PATH,
+    Commands,
+    CommandWay,
+    NotNowError,
+    Place,
+    Reader,
+    RefusedError,
+    Rest,
+    RestWay,
+    Told,
+    Way,
+)
 from adlro.core.accounts import Account, account_of, checked_name
 from adlro.core.errors import AccountError, BackendError
-from adlro.core.ports import ENDED, Answer, JobState, LiveJob, Order, Part, Snapshot, Submission
+from adlro.core.ports import ENDED, Answer, JobState, Order, Part, Snapshot, Submission
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Job
 
 REQUEUED_S: Final = 3.0
@@ -25,16 +39,7 @@ REQUEUED_S: Final = 3.0
 of the new start ("Job credential revoked"), and Slurm ends the job as FAILED.
 """
 
-NEW_API: Final = 39
-"""From v0.0.39 on the nodes of a job are a list, and its GPUs have another key."""
-
 LONGEST_NAME: Final = 200
-PATH: Final = "/usr/local/bin:/usr/bin:/bin"
-CONTROLLER_GONE: Final = re.compile(
-    r"contact slurm controller|Zero Bytes were transmitted|connect failure|Socket timed out|communication error"
-    r"|Unspecified error",  # what slurmrestd of 22.05 says of it
-    re.I,
-)
 SAYS_NOTHING: Final = "Unexpected message received"
 """What Slurm says of an update when the controller is gone, and of some that it refuses."""
 
@@ -49,392 +54,6 @@ NO_UPDATE_S: Final = 60.0
 LONGEST_NO_UPDATE_S: Final = 3600.0
 """Such a job is not asked for again for so long, twice as long each time: each try holds up the turn."""
 
-ARRAY_UPDATE: Final = "job array update"
-"""22.05's slurmrestd says that this failed when it has been done."""
-
-
-class RefusedError(Exception):
-    """Slurm said no to an order; the text is what it said."""
-
-
-class NotNowError(Exception):
-    """An order that does not fit the job as it is now; Slurm was not asked."""
-
-
-class Told(Protocol):
-    """What must be known of a job to give orders about it."""
-
-    @property
-    def live(self) -> LiveJob:
-        """The job as the snapshot has it."""
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether it waits in Slurm's eyes."""
-
-    @property
-    def is_held(self) -> bool:
-        """Whether it will not start before it is let go."""
-
-    @property
-    def is_pinned(self) -> bool:
-        """Whether it may start at named nodes only."""
-
-    @property
-    def is_task(self) -> bool:
-        """Whether it is a task of an array."""
-
-    @property
-    def is_per_job(self) -> bool:
-        """Whether its GPUs are asked for in all, however many nodes they are on."""
-
-    @property
-    def is_ours_to_give_back(self) -> bool:
-        """Whether it waits because of us."""
-
-    @property
-    def may_requeue(self) -> bool:
-        """Whether it may be put back once it has begun."""
-
-    @property
-    def restarts(self) -> int:
-        """How often it began and was put back."""
-
-    @property
-    def requeued_s(self) -> float:
-        """When it was last put back; 0 if it never was."""
-
-    @property
-    def asked(self) -> str:
-        """The GPUs asked for on each node, in Slurm's words."""
-
-    @property
-    def words(self) -> Mapping[str, str]:
-        """Our words in its comment."""
-
-    @property
-    def together(self) -> str:
-        """It, or it with the tasks that wait in one record with it."""
-
-    @property
-    def line(self) -> str:
-        """What users are told in its comment now."""
-
-    def comment(self, line: str = "", **words: str) -> str:
-        """Its comment with this line for users and these words of ours; an empty one is taken away."""
-
-    def admin_comment(self, **words: str) -> str:
-        """Its admin comment with these words of ours, which users cannot write."""
-
-
-class Reader(Protocol):
-    """What was last read of the cluster."""
-
-    def read(self) -> Snapshot:
-        """Read it now."""
-
-    def has_changed(self) -> bool:
-        """Whether it has changed since, asked cheaply."""
-
-    def told(self, job: str) -> Told | None:
-        """A job as it was last read."""
-
-    def all_told(self) -> Sequence[Told]:
-        """All of them."""
-
-    def types(self, node: str, model: str) -> tuple[str, ...] | None:
-        """Slurm's type for each device of a model on a node, if each has one of its own."""
-
-    def type_of(self, node: str, model: str) -> str:
-        """Slurm's type for a model on a node that has others too."""
-
-
-class Rest(Protocol):
-    """A slurmrestd."""
-
-    @property
-    def api(self) -> int:
-        """The N of the v0.0.N that is spoken."""
-
-    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, again: bool = True) -> tuple[int, Any]:
-        """The status and the JSON of an answer. No answer is a BackendError."""
-
-    def close(self) -> None:
-        """Let the connection go."""
-
-
-class Ran(Protocol):
-    """What a command came to."""
-
-    @property
-    def code(self) -> int:
-        """Its exit code."""
-
-    @property
-    def out(self) -> str:
-        """What it printed."""
-
-    @property
-    def said(self) -> str:
-        """What it said of its failure."""
-
-
-class Commands(Protocol):
-    """Slurm's own commands."""
-
-    def run(self, command: Sequence[str], stdin: str = "", account: Account | None = None) -> Ran:
-        """Run one to its end: as this account, or as ourselves."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """An order in Slurm's words. `nodes` and `gres` are None where they stay as they are; no nodes: any will do."""
-
-    job: str
-    nodes: tuple[str, ...] | None
-    comment: str
-    gres: str | None = None
-    begin_s: float | None = (
-        None  # from when on it may start; None: as it is. A job that was put back would wait a while
-    )
-    delay_s: int = 0  # how far `begin_s` lies ahead
-
-
-class Way(Protocol):
-    """A way to tell Slurm something. A refusal is RefusedError, silence a BackendError."""
-
-    def place(self, place: Place) -> None:
-        """Pin a job to nodes, or to none, and let it go."""
-
-    def note(self, job: str, comment: str) -> None:
-        """Write the comment of a job."""
-
-    def cancel(self, job: str) -> None:
-        """End a job for good."""
-
-    def submit(self, script: str, job: Mapping[str, Any], name: str) -> str:
-        """Hand a script in, held; its id."""
-
-    def is_up(self) -> bool:
-        """Whether the controller answers."""
-
-
-# ---- slurmrestd --------------------------------------------------------------------------------------------------
-
-
-@final
-class RestWay:
-    """Over slurmrestd: place and let go are one call."""
-
-    def __init__(self, rest: Rest) -> None:
-        """Nothing is said yet."""
-        self._rest = rest
-
-    def place(self, place: Place) -> None:
-        """Pin a job to nodes and let it go, all or nothing."""
-        new = self._rest.api >= NEW_API
-        body: dict[str, Any] = {"hold": False, "comment": place.comment}
-        if place.nodes is not None:
-            body["required_nodes" if new else "nodelist"] = list(place.nodes) if new else ",".join(place.nodes)
-        if place.gres is not None:
-            body["tres_per_node" if new else "gres"] = _with_prefix(place.gres) if new else place.gres
-        if place.begin_s is not None:
-            body["begin_time"] = {"set": True, "number": int(place.begin_s)} if new else _moment(place)
-        self._post(f"/job/{place.job}", body)
-
-    def note(self, job: str, comment: str) -> None:
-        """Write the comment of a job."""
-        self._post(f"/job/{job}", {"comment": comment})
-
-    def cancel(self, job: str) -> None:
-        """End a job for good."""
-        status, answer = self._rest.ask("DELETE", f"/job/{job}")
-        _check(status, answer)
-
-    def submit(self, script: str, job: Mapping[str, Any], name: str) -> str:
-        """Hand a script in, held. It is said once: whether an answer that got lost was a yes, a look tells."""
-        new = self._rest.api >= NEW_API
-        wish: dict[str, Any] = {
-            "name": name,
-            "comment": job["comment"],
-            "hold": True,
-            "current_working_directory": job["directory"],
-            "environment": [f"PATH={PATH}"] if new else {"PATH": PATH},
-            "requeue": True,
-        }
-        if job["partition"]:
-            wish["partition"] = job["partition"]
-        if job["gpus"]:
-            key = ("tres_per_job" if new else "gpus") if job["spreads"] else ("tres_per_node" if new else "gres")
-            value = f"gpu:{job['gpus']}"
-            wish[key] = _with_prefix(value) if new else (str(job["gpus"]) if key == "gpus" else value)
-        if job["cpus"] and job["spreads"]:
-            each = -(-job["cpus"] // max(job["gpus"], 1))
-            wish["cpus_per_tres" if new else "cpus_per_gpu"] = f"gres/gpu:{each}" if new else str(each)
-        elif job["cpus"]:
-            wish["cpus_per_task"] = job["cpus"]
-        if job["memory_mib"] and not job["spreads"]:
-            wish["memory_per_node"] = {"set": True, "number": job["memory_mib"]} if new else job["memory_mib"]
-        if job["minutes"]:
-            wish["time_limit"] = {"set": True, "number": job["minutes"]} if new else job["minutes"]
-        status, answer = self._rest.ask("POST", "/job/submit", {"script": script, "job": wish}, again=False)
-        found = answer.get("job_id") if isinstance(answer, dict) else None
-        if not found:  # with an id, 22.05 tells the hold as an error (2042)
-            _check(status, answer)
-            raise BackendError("slurmrestd took a job and told no id for it.")
-        return str(found)
-
-    def is_up(self) -> bool:
-        """Whether the controller answers."""
-        status, answer = self._rest.ask("GET", "/ping")
-        pings = answer.get("pings") if isinstance(answer, dict) else None
-        ups = [
-            ping.get("ping") == "UP" or ping.get("responding") is True for ping in pings or () if isinstance(ping, dict)
-        ]
-        return status < 300 and any(ups)
-
-    def _post(self, path: str, body: Mapping[str, Any]) -> None:
-        status, answer = self._rest.ask("POST", path, body)
-        _check(status, answer)
-
-
-def _check(status: int, answer: Any) -> None:
-    """Raise what an answer tells: Slurm is gone, or it said no."""
-    errors = answer.get("errors") if isinstance(answer, dict) else None
-    if not errors and status < 300:
-        return
-    found = errors[0] if isinstance(errors, list) and errors else None
-    first: Mapping[str, Any] = found if isinstance(found, dict) else {}
-    words = [str(first[key]) for key in ("error", "description") if first.get(key)]
-    if status < 500 and not first.get("error_number") and any(ARRAY_UPDATE in word for word in words):
-        return
-    said = ": ".join(words) or f"slurmrestd answers {status}"
-    raise BackendError(f"{said}.") if CONTROLLER_GONE.search(said) else RefusedError(said)
-
-
-def _moment(place: Place) -> str:
-    """From when on a job may start, in Slurm's words."""
-    return f"now+{place.delay_s}" if place.delay_s else "now"
-
-
-def _with_prefix(gres: str) -> str:
-    """gres/gpu:2 for gpu:2, as newer versions want it."""
-    return ",".join(f"gres/{part}" for part in gres.split(",") if part)
-
-
-# ---- the command line --------------------------------------------------------------------------------------------
-
-
-@final
-class CommandWay:
-    """With Slurm's commands: what slurmrestd cannot do, and all of it where there is none."""
-
-    def __init__(self, commands: Commands) -> None:
-        """Nothing is said yet."""
-        self._commands = commands
-
-    def place(self, place: Place) -> None:
-        """Pin a job to nodes, then let it go. Between the two it is held as before."""
-        words = [f"Comment={place.comment}"]
-        if place.nodes is not None:
-            words.append(f"ReqNodeList={','.join(place.nodes)}")
-        if place.gres is not None:
-            words.append(f"Gres={place.gres}")
-        if place.begin_s is not None:
-            words.append(f"StartTime={_moment(place)}")
-        self._run(["scontrol", "update", f"JobId={place.job}", *words])
-        self._run(["scontrol", "release", place.job])
-
-    def withdraw(self, job: str, marked: str, comment: str) -> None:
-        """Hold a job that was let go and has not begun, then unpin it. `marked` says first whose the hold is: whoever
-        dies in between leaves a job that is held for us, and not one that its user seems to hold.
-
-        slurmrestd has no word for this: its hold is an administrator's, which is not ours to end.
-        """
-        self.note(job, marked)
-        self._run(["scontrol", "uhold", job])
-        self._run(["scontrol", "update", f"JobId={job}", "ReqNodeList=", f"Comment={comment}"])
-
-    def note(self, job: str, comment: str) -> None:
-        """Write the comment of a job."""
-        self._run(["scontrol", "update", f"JobId={job}", f"Comment={comment}"])
-
-    def note_as_admin(self, job: str, comment: str) -> None:
-        """Write the admin comment of a job, which only operators of Slurm can write."""
-        self._run(["scontrol", "update", f"JobId={job}", f"AdminComment={comment}"])
-
-    def clear_gpus(self, job: str, comment: str, admin_comment: str) -> None:
-        """Take away what GPUs a held job asks for, and note in its admin comment how many they were.
-
-        Slurm does not let a request without a type become one with types otherwise.
-        """
-        words = ["TresPerNode=", f"Comment={comment}", f"AdminComment={admin_comment}"]
-        self._run(["scontrol", "update", f"JobId={job}", *words])
-
-    def put_back(self, job: str, comment: str, admin_comment: str) -> None:
-        """End a running job so that it waits, held. The comment says first for whom."""
-        self._run(["scontrol", "update", f"JobId={job}", f"Comment={comment}", f"AdminComment={admin_comment}"])
-        self._run(["scontrol", "requeuehold", job])
-
-    def cancel(self, job: str) -> None:
-        """End a job for good."""
-        self._run(["scancel", job])
-
-    def submit(self, script: str, job: Mapping[str, Any], name: str) -> str:
-        """Hand a script in, held. With an account sbatch itself runs as that user: what Slurm checks of a login, it
-        checks of the job, and the job gets the user's uid, gid and groups. `sbatch --uid` would keep root's group.
-        """
-        command = [
-            "sbatch",
-            "--parsable",
-            "--hold",
-            "--requeue",
-            "--export=NIL",
-            f"--job-name={name}",
-            f"--comment={job['comment']}",
-            f"--chdir={job['directory']}",
-        ]
-        if job["account"]:
-            command.append("--propagate=NONE")  # the limits of this process are not the user's
-        if job["partition"]:
-            command.append(f"--partition={job['partition']}")
-        if job["gpus"]:
-            command.append(f"--gpus={job['gpus']}" if job["spreads"] else f"--gres=gpu:{job['gpus']}")
-        if job["cpus"] and job["spreads"]:
-            command.append(f"--cpus-per-gpu={-(-job['cpus'] // max(job['gpus'], 1))}")
-        elif job["cpus"]:
-            command.append(f"--cpus-per-task={job['cpus']}")
-        if job["memory_mib"] and not job["spreads"]:
-            command.append(f"--mem={job['memory_mib']}M")
-        if job["minutes"]:
-            command.append(f"--time={job['minutes']}")
-        said = self._run(command, script, job["account"]).strip().splitlines()
-        found = said[-1].partition(";")[0] if said else ""
-        if not re.fullmatch(r"[0-9]{1,10}", found):
-            raise BackendError("sbatch took a job and told no id for it.")
-        return found
-
-    def administrator(self) -> int:
-        """The uid of SlurmUser, who may do everything in Slurm."""
-        found = re.search(r"^SlurmUser\s*=\s*\S*\(([0-9]+)\)\s*$", self._run(["scontrol", "show", "config"]), re.M)
-        if found is None:
-            raise BackendError("'scontrol show config' does not tell SlurmUser.")
-        return int(found[1])
-
-    def is_up(self) -> bool:
-        """Whether the controller answers."""
-        return "is UP" in self._commands.run(["scontrol", "ping"]).out
-
-    def _run(self, command: Sequence[str], stdin: str = "", account: Account | None = None) -> str:
-        ran = self._commands.run(command, stdin, account)
-        if ran.code != 0:
-            said = ran.said
-            raise BackendError(f"{command[0]}: {said}.") if CONTROLLER_GONE.search(said) else RefusedError(said)
-        return ran.out
-
-
-# ---- the back end ------------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, slots=True)
 class Handing:
@@ -446,15 +65,6 @@ class Handing:
     directory: str = "/tmp"
     min_uid: int = 0
     """The lowest uid that jobs may run as; 0 is UID_MIN of /etc/login.defs."""
-
-
-@dataclass(frozen=True, slots=True)
-class GivenBack:
-    """A job, or tasks of an array that wait together, and whether Slurm has it again."""
-
-    job: str
-    done: bool
-    said: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -530,7 +140,7 @@ class Slurm:
             if told.together not in given:  # tasks that wait in one record go together
                 line = f"given back to Slurm: {reason}"
                 order = list(reversed(ways)) if told.is_task else ways
-                given[told.together] = self._given_back(told, _freed(told, now_s, line), order)
+                given[told.together] = self._given_back(told, place_of_freed(told, now_s, line), order)
             done = given[told.together]
             if done.done:
                 self._done[job] = ""
@@ -556,7 +166,7 @@ class Slurm:
         """Give a job back to Slurm."""
         try:
             with self._updating(told):
-                given = _give_back(place, ways)
+                given = hand_back(place, ways)
                 if NO_UPDATE in given.said:
                     raise RefusedError(given.said)
                 return given
@@ -603,13 +213,13 @@ class Slurm:
         job = submission.job
         if self._handing.as_whom == "nobody":
             raise BackendError(
-                "this daemon hands no jobs in to Slurm: use sbatch, or set submit_as of [slurm] to 'self' or 'user'."
+                "this daemon does not submit jobs to Slurm. Use sbatch, or set [slurm] submit_as to 'self' or 'user'."
             )
         account = self._account_of(job.user)
         if not submission.command:
             raise BackendError("a job for Slurm needs a command.")
         if job.share != WHOLE_GPU:
-            raise BackendError("Slurm gives out whole GPUs only; ask for one.")
+            raise BackendError("Slurm allocates whole GPUs only. Ask for a whole one.")
         token = secrets.token_hex(8)
         snapshot = self._snapshot or self.read()
         wish = {
@@ -635,7 +245,9 @@ class Slurm:
             return None
         account = account_of(user, self._handing.min_uid)
         if self._commands is None:  # slurmrestd runs jobs as the owner of our token
-            raise AccountError("a job can be submitted as its user with Slurm's commands only, and they are off.")
+            raise AccountError(
+                "jobs can be submitted as their user only with Slurm's commands. Set command_line = true in [slurm]."
+            )
         if (wait_s := self._barred.get(account.uid, 0.0) - time.monotonic()) > 0:
             raise AccountError(
                 f"the last sbatch of {user!r} hung while Slurm was up. Find out why, and try again in {wait_s:.0f} s."
@@ -692,7 +304,7 @@ class Slurm:
         if live.state is not JobState.WAITING or not live.managed:
             raise NotNowError(f"it is {live.state}" if live.managed else "it is not ours to place")
         if sum(part.count for part in order.parts) != live.job.gpus:
-            raise NotNowError(f"it asks for {live.job.gpus} GPUs, and the order has others")
+            raise NotNowError(f"it asks for {live.job.gpus} GPUs, and the order has another number")
         gres, words, said = self._request(told, order.parts)
         words |= {"decision": order.decision, "held": "", "restarts": str(told.restarts)}
         words |= {"submit": f"{live.job.submit_s:.0f}"}
@@ -735,7 +347,7 @@ class Slurm:
             if kind := self._reader.type_of(first.node, first.model):
                 return f"gpu:{kind}:{first.count}"
         elif len(counts) > 1:
-            raise NotNowError("it asks for the same number of GPUs on each node, and the order has others")
+            raise NotNowError("it asks for the same number of GPUs on each node, and the order does not")
         asked_each = f"gpu:{first.count}"
         return None if told.asked.rpartition(":")[2] == str(first.count) else asked_each
 
@@ -743,7 +355,7 @@ class Slurm:
         """Put a job back so that it waits again."""
         commands = self._commands
         if commands is None:
-            raise NotNowError("putting a job back needs the command line, which was not given")
+            raise NotNowError("stopping a job needs Slurm's commands, which are switched off (command_line)")
         marked, held = told.comment(held="yes"), told.comment(decision="", placed="", held="yes")
         if told.is_pending and not told.is_held:  # let go to a place, and it has not begun
             self._say(lambda _: commands.withdraw(told.live.id, marked, held), commands)
@@ -753,7 +365,7 @@ class Slurm:
         if told.live.state is not JobState.RUNNING or not told.live.managed:
             raise NotNowError(f"it is {told.live.state}" if told.live.managed else "it is not ours to stop")
         if not told.may_requeue:
-            raise NotNowError("it was handed in with --no-requeue")
+            raise NotNowError("it was submitted with --no-requeue")
         again = told.comment(held="yes")
         proof = told.admin_comment(submit=f"{told.live.job.submit_s:.0f}")
         self._say(lambda _: commands.put_back(told.live.id, again, proof), commands)
@@ -768,7 +380,7 @@ class Slurm:
                 return self._say(say, way)
             except BackendError as error:
                 gone = gone or error
-        raise gone or BackendError("there is no way to tell Slurm anything: neither slurmrestd nor its commands.")
+        raise gone or BackendError("Slurm cannot be reached: neither slurmrestd nor its commands can be used.")
 
     def _say(self, say: Callable[[Way], None], way: Way) -> None:
         """Say it over one way; a refusal that tells nothing may mean that there is nobody to refuse."""
@@ -776,7 +388,7 @@ class Slurm:
             say(way)
         except RefusedError as no:
             if SAYS_NOTHING in str(no) and not way.is_up():
-                raise BackendError("the slurm controller does not answer: is slurmctld running?") from None
+                raise BackendError("slurmctld does not answer. Is it running?") from None
             raise
 
     def _ways(self) -> list[Way]:
@@ -800,7 +412,7 @@ class Slurm:
                 raise BackendError(f"Slurm does not take the job: {said}.") from None
             except BackendError as error:
                 return self._found(token, None, error)
-        raise BackendError("there is no way to tell Slurm anything: neither slurmrestd nor its commands.")
+        raise BackendError("Slurm cannot be reached: neither slurmrestd nor its commands can be used.")
 
     def _hand_in_as_user(
         self, script: str, wish: Mapping[str, Any], name: str, token: str, alone: AbstractContextManager[object]
@@ -826,7 +438,7 @@ class Slurm:
         for told in self._reader.all_told():
             if told.words.get("token") == token and (account is None or told.live.job.user == account.name):
                 return told.live.id
-        raise BackendError(f"{error} The job is not in the queue: hand it in again.")
+        raise BackendError(f"{error} The job is not in the queue. Submit it again.")
 
 
 def most_on_a_node(snapshot: Snapshot) -> int:
@@ -838,7 +450,7 @@ def script_of(submission: Submission, first: Sequence[str] = ()) -> str:
     """The script of a job: its words are quoted, so that each is what it was. `first` are lines before its own."""
     names = [name for name in submission.environment if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)]
     if odd := set(submission.environment) - set(names):
-        raise BackendError(f"'{sorted(odd)[0]}' is no name of a variable.")
+        raise BackendError(f"'{sorted(odd)[0]}' is not a name of an environment variable.")
     if any("\0" in word for word in (*submission.command, *submission.environment.values())):
         raise BackendError("a command cannot have a zero byte in it.")
     exports = {"PATH": PATH, **submission.environment}
@@ -863,43 +475,3 @@ def _words_of(job: Job, token: str, as_whom: str) -> Iterator[str]:
         yield f"adlro:models={'+'.join(sorted(job.models))}"
     if job.user and as_whom == "self":
         yield f"adlro:user={''.join(sign for sign in job.user if sign.isalnum() or sign in '._-@')[:64]}"
-
-
-# ---- the watchdog ------------------------------------------------------------------------------------------------
-
-
-def release_all(reader: Reader, ways: Sequence[Way], now_s: float) -> list[GivenBack]:
-    """Give every job that waits because of us back to Slurm: no pins, not held. Doing it twice does no harm.
-
-    What runs goes on. A job without its GPUs (a turn was cut short there) gets its request back first.
-    """
-    reader.read()
-    given: dict[str, GivenBack] = {}
-    for told in reader.all_told():
-        name = told.together
-        if name in given or not told.is_ours_to_give_back:
-            continue
-        given[name] = _give_back(_freed(told, now_s), ways)
-    return list(given.values())
-
-
-def _freed(told: Told, now_s: float, line: str = "") -> Place:
-    """What gives a job back to Slurm: no pin, no hold, and our words gone but for the moment."""
-    gpus = told.words.get("gpus", "0")
-    lacks = not told.asked and not told.is_per_job and gpus != "0"
-    gone = dict.fromkeys(("decision", "held", "restarts", "submit", "gpus", "placed"), "")
-    comment = told.comment(line, **gone, released=f"{now_s:.0f}")
-    nodes = () if told.is_pinned else None  # scontrol takes no empty list for tasks that wait together
-    return Place(told.together, nodes, comment, f"gpu:{gpus}" if lacks else None, now_s if told.restarts else None)
-
-
-def _give_back(place: Place, ways: Sequence[Way]) -> GivenBack:
-    said = "there is no way to tell Slurm"
-    for way in ways:
-        try:
-            way.place(place)
-        except (RefusedError, BackendError) as error:
-            said = str(error)
-        else:
-            return GivenBack(place.job, True)
-    return GivenBack(place.job, False, said)

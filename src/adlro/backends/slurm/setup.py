@@ -1,349 +1,35 @@
 """For administrators of a Slurm: what is missing there for ADLRO, and the files that set it up. Nothing is changed."""
 
 import difflib
-import getpass
 import json
-import os
 import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from adlro.backends.slurm.backend import Parts, slurm_parts
-from adlro.backends.slurm.jobs import Site
-from adlro.backends.slurm.live import Commands, Rest
+from adlro.backends.slurm.check import has_no_default_memory, split_models
 from adlro.backends.slurm.options import SlurmOptions
-from adlro.backends.slurm.parse import INDEX_TYPE
-from adlro.core.errors import BackendError, ConfigError
+from adlro.backends.slurm.shapes import (
+    common_features,
+    features_of,
+    left_to_slurm,
+    lua_table,
+    memory_per_cpu,
+    partitions_table,
+    plain,
+)
+from adlro.backends.slurm.site import CHAINED, OURS, SiteNow, words_in
 
-COMMANDS: Final = ("scontrol", "squeue", "sinfo", "sbatch", "scancel")
 UNITS: Final = "/etc/systemd/system"
 CONFIG: Final = "/etc/adlro/adlro.toml"
 STATE: Final = "/var/lib/adlro"
 CACHE: Final = "/var/cache/adlro"
 """The folders of StateDirectory= and CacheDirectory= in the unit."""
-
-OURS: Final = "ADLRO's job_submit plugin"
-"""What the first line of our job_submit.lua says."""
-
-CHAINED: Final = "adlro.lua"
-"""The name of our plugin where the site has a job_submit.lua of its own, which loads it."""
-
-
-# ---- what the site has -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class SiteNow:
-    """What a Slurm site has now, as far as ADLRO needs to know it."""
-
-    nodes: Mapping[str, Site] = field(default_factory=dict)
-    """Its nodes; none: Slurm does not answer."""
-    partitions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """What `scontrol show partition` tells of each partition."""
-    config: Mapping[str, str] = field(default_factory=dict)
-    """What `scontrol show config` tells."""
-    conf: str = "/etc/slurm/slurm.conf"
-    """Where slurm.conf is."""
-    files: Mapping[str, str] = field(default_factory=dict)
-    """slurm.conf, the files that it includes, and job_submit.lua beside it: the text of those that can be read."""
-    problems: tuple[str, ...] = ()
-    """GPU types that the catalogue does not know."""
-
-    @property
-    def folder(self) -> str:
-        """The folder of slurm.conf."""
-        return str(Path(self.conf).parent)
-
-
-def site_now(options: SlurmOptions) -> SiteNow:
-    """What the site has; as much as Slurm and its files tell."""
-    try:
-        parts = slurm_parts(options)
-    except BackendError:
-        return SiteNow()
-    with closing(parts):
-        problems: tuple[str, ...] = ()
-        with suppress(BackendError):
-            problems = _unknown_types(parts.reader.read().notes)
-        return _site_of(parts, options, problems)
-
-
-def _site_of(parts: Parts, options: SlurmOptions, problems: tuple[str, ...] = ()) -> SiteNow:
-    """The same, of nodes that were read already."""
-    config: dict[str, str] = {}
-    if parts.commands is not None:
-        with suppress(BackendError):
-            config = read_config(parts.commands)
-    conf = config.get("SLURM_CONF") or options.conf or SiteNow().conf
-    return SiteNow(parts.reader.sites, read_partitions(parts), config, conf, _read_files(conf), problems)
-
-
-def read_config(commands: Commands) -> dict[str, str]:
-    """What `scontrol show config` tells, by name; an option that is not set is ""."""
-    ran = commands.run(["scontrol", "show", "config"])
-    if ran.code != 0:
-        raise BackendError(f"'scontrol show config' fails: {ran.said}")
-    pairs = (line.partition("=") for line in ran.out.splitlines() if "=" in line)
-    return {name.strip(): "" if value.strip() == "(null)" else value.strip() for name, _, value in pairs}
-
-
-def read_partitions(parts: Parts) -> dict[str, dict[str, str]]:
-    """What Slurm tells of each partition, by name; nothing if it does not answer."""
-    with suppress(BackendError):
-        if parts.commands is not None:
-            ran = parts.commands.run(["scontrol", "show", "partition", "--oneliner"])
-            lines = (dict(re.findall(r"(\w+)=(\S*)", line)) for line in ran.out.splitlines()) if ran.code == 0 else ()
-            return {values["PartitionName"]: values for values in lines if "PartitionName" in values}
-        if parts.rest is not None:
-            status, answer = parts.rest.ask("GET", "/partitions")
-            found = answer.get("partitions") if status == 200 and isinstance(answer, dict) else None
-            return {str(each["name"]): {} for each in found or () if isinstance(each, dict) and each.get("name")}
-    return {}
-
-
-def unknown_partitions(names: Sequence[str], known: Iterable[str]) -> str:
-    """One line about partitions that do not exist; "" if they all do, or Slurm does not tell its partitions."""
-    there = sorted(known)
-    absent = [name for name in names if name not in there]
-    if not there or not absent:
-        return ""
-    quoted = ", ".join(f"'{name}'" for name in absent)
-    return f"Slurm has no partition {quoted}; it has {', '.join(there)}."
-
-
-def _read_files(conf: str) -> dict[str, str]:
-    folder = Path(conf).parent
-    texts: dict[str, str] = {}
-    waiting = [Path(conf), folder / "job_submit.lua", folder / CHAINED]
-    while waiting:
-        path = waiting.pop()
-        if str(path) in texts:
-            continue
-        with suppress(OSError, UnicodeDecodeError):
-            texts[str(path)] = path.read_text(encoding="utf-8")
-            if path.suffix != ".lua":
-                found = re.findall(r"^\s*include\s+(\S+)", texts[str(path)], re.I | re.M)
-                waiting += [folder / name for name in found]
-    return texts
-
-
-def _unknown_types(notes: Iterable[str]) -> tuple[str, ...]:
-    return tuple(note for note in notes if "the GPU type" in note)
-
-
-# ---- what is missing ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at. `verdict` is good, odd (works, but) or missing."""
-
-    what: str
-    verdict: str
-    text: str
-
-
-def check(options: SlurmOptions, find: Callable[[str], str | None] = shutil.which) -> list[Finding]:
-    """What is there and what is missing for ADLRO to place jobs in this Slurm, in words."""
-    return list(_findings(options, find))
-
-
-def _findings(options: SlurmOptions, find: Callable[[str], str | None]) -> Iterator[Finding]:
-    if absent := [name for name in COMMANDS if find(name) is None]:
-        yield Finding(
-            "commands",
-            "odd" if options.rest else "missing",
-            f"{', '.join(absent)} not found here. Install Slurm's clients (Debian: slurm-client): without them ADLRO "
-            "cannot put jobs back, and has no second way when slurmrestd is gone.",
-        )
-    else:
-        yield Finding("commands", "good", "Slurm's commands are installed")
-    try:
-        parts = slurm_parts(options)
-    except (BackendError, ConfigError) as error:
-        yield Finding("options", "missing", str(error))
-        return
-    with closing(parts):
-        yield from _cluster_findings(parts, options)
-
-
-def _cluster_findings(parts: Parts, options: SlurmOptions) -> Iterator[Finding]:
-    """What the cluster itself tells."""
-    if parts.rest is not None:
-        yield _rest_finding(parts.rest)
-    else:
-        yield Finding(
-            "slurmrestd", "odd", "not used: two commands a job instead of one call. Name it with --rest unix:PATH."
-        )
-    try:
-        snapshot = parts.reader.read()
-    except BackendError as error:
-        yield Finding("slurmctld", "missing", str(error))
-        return
-    yield from _config_findings(parts.commands)
-    now = _site_of(parts, options)
-    yield from _plugin_findings(options.partitions, now)
-    yield from _partition_findings(options.partitions, now.partitions)
-    yield from (Finding("partitions", "odd", line) for line in split_models(options.partitions, now.nodes))
-    yield from _node_findings(parts.reader.sites, _unknown_types(snapshot.notes))
-
-
-def _rest_finding(rest: Rest) -> Finding:
-    try:
-        status, _ = rest.ask("GET", "/ping")
-    except BackendError as error:
-        return Finding("slurmrestd", "missing", str(error))
-    if status != 200:
-        return Finding("slurmrestd", "missing", f"answers {status} to a ping; is slurmctld up?")
-    return Finding("slurmrestd", "good", f"answers at {rest.address}, v0.0.{rest.api}")
-
-
-def _config_findings(commands: Commands | None) -> Iterator[Finding]:
-    """What slurm.conf says."""
-    if commands is None:
-        yield Finding("slurm.conf", "odd", "not looked at: that needs the command line")
-        return
-    try:
-        config = read_config(commands)
-    except BackendError as error:
-        yield Finding("slurm.conf", "missing", str(error))
-        return
-    me, (owner, _, number) = getpass.getuser(), config.get("SlurmUser", "").partition("(")
-    is_owner = me == owner or number.rstrip(")") == str(os.geteuid())
-    if os.geteuid() == 0 or is_owner or _admin_level(commands, me) in ("Operator", "Administrator"):
-        yield Finding("rights", "good", f"{me} may place the jobs of others")
-    else:
-        yield Finding(
-            "rights",
-            "missing",
-            f"{me} is neither root nor SlurmUser ({owner}): it may not place the jobs of others. Run the daemon as "
-            f"{owner}, or give {me} the admin level Operator (sacctmgr modify user {me} set adminlevel=Operator). "
-            "Shadow mode does not need this.",
-        )
-    wants = (
-        ("SchedulerType", "sched/backfill", "odd", "sched/builtin starts jobs only in the order of their priority"),
-        ("SelectType", "select/cons_tres", "missing", "only select/cons_tres gives out GPUs"),
-        ("GresTypes", "gpu", "missing", "without it Slurm knows no GPUs"),
-        ("JobSubmitPlugins", "lua", "odd", "ADLRO places only jobs that are submitted with --hold and "
-         "--comment=adlro:held. 'adlro slurm install --dry-run' shows the plugin that does this for your users"),
-        ("JobRequeue", "1", "odd", "jobs cannot be requeued, not even when their node fails"),
-    )  # fmt: skip
-    for key, wanted, verdict, text in wants:
-        value = config.get(key, "")
-        good = wanted in re.split(r"[,\s]+", value)
-        yield Finding(key, "good" if good else verdict, f"is {value}" if good else f"is {value or 'not set'}: {text}")
-    age = re.match(r"\d+", config.get("MinJobAge", ""))
-    if age and not 30 <= int(age[0]) <= 3600:
-        yield Finding("MinJobAge", "odd", f"is {age[0]} s: choose 60 to 600 s, to see jobs end and read quickly")
-    if _has_no_default_memory(config, {}):
-        yield Finding(
-            "DefMemPerCPU",
-            "odd",
-            "is not set: a job that names no memory gets all of its node's, and none fits beside it, unless its "
-            "partition has a DefMemPerCPU of its own",
-        )
-
-
-def _has_no_default_memory(config: Mapping[str, str], partition: Mapping[str, str]) -> bool:
-    """Whether a job that names no memory gets all memory of its node."""
-    keys = ("DefMemPerCPU", "DefMemPerNode", "DefMemPerGPU")
-    counts = "MEMORY" in config.get("SelectTypeParameters", "").upper()
-    return counts and not any(has.get(key, "").isdigit() for key in keys for has in (config, partition))
-
-
-def _partition_findings(partitions: Sequence[str], known: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
-    """Partitions that do not exist, and those whose jobs stay with Slurm."""
-    if unknown := unknown_partitions(partitions, known):
-        yield Finding("partitions", "missing", unknown)
-    elif partitions:
-        yield Finding("partitions", "good", f"{', '.join(partitions)}")
-    for name in partitions:
-        if why := _left_to_slurm(known.get(name, {})):
-            yield Finding("partitions", "odd", f"{name} has {why}: ADLRO leaves its jobs to Slurm")
-
-
-def _plugin_findings(partitions: Sequence[str], now: SiteNow) -> Iterator[Finding]:
-    """Whether Slurm calls our plugin, and whether it knows these partitions and nodes."""
-    if "lua" not in _words(now.config.get("JobSubmitPlugins", "")):
-        return
-    first, chained = (now.files.get(f"{now.folder}/{name}", "") for name in ("job_submit.lua", CHAINED))
-    ours = first if OURS in first else chained if OURS in chained and CHAINED in first else ""
-    again = "make it anew with 'adlro slurm install'"
-    if not first:
-        yield Finding("plugin", "odd", f"{now.folder}/job_submit.lua cannot be read here")
-    elif not ours:
-        yield Finding("plugin", "odd", f"job_submit.lua is not ADLRO's and does not load {CHAINED}: {again}")
-    else:
-        held = re.findall(r'^   \["(.+?)"\] = \{$', ours, re.M)
-        absent = [name for name in partitions if name not in held]
-        table = _lua_table(partitions_table([name for name in held if name in (partitions or held)], now))
-        is_old = any(line not in ours.splitlines() for line in table.splitlines())
-        if absent:
-            yield Finding("plugin", "odd", f"does not hold the jobs of {', '.join(absent)}: {again}")
-        elif is_old:
-            yield Finding(
-                "plugin", "odd", f"was made for other nodes, and leaves jobs that fit none of them to Slurm: {again}"
-            )
-        else:
-            yield Finding("plugin", "good", f"holds the jobs of {', '.join(held)}")
-
-
-def split_models(partitions: Sequence[str], nodes: Mapping[str, Site]) -> list[str]:
-    """A line for each partition that has some nodes of a GPU model while others of ADLRO's have the rest."""
-    lines = []
-    for name in partitions:
-        here = {node for node, site in nodes.items() if name in site.node.partitions}
-        models = {model for node in here for model in nodes[node].devices}
-        split = sorted(
-            model for model in models if any(model in site.devices for node, site in nodes.items() if node not in here)
-        )
-        if split:
-            lines.append(
-                f"{name} has some of the nodes with {', '.join(split)}, and other partitions of ADLRO's have the rest: "
-                "ADLRO cannot keep these apart and gives such jobs back to Slurm"
-            )
-    return lines
-
-
-def _left_to_slurm(partition: Mapping[str, str]) -> str:
-    """The setting for which ADLRO leaves all jobs of a partition to Slurm; "" if there is none."""
-    share = partition.get("OverSubscribe", "")
-    if share == "EXCLUSIVE" or (share.startswith("FORCE") and share not in ("FORCE", "FORCE:1")):
-        return f"OverSubscribe={share}"
-    return "ExclusiveUser=YES" if partition.get("ExclusiveUser") == "YES" else ""
-
-
-def _admin_level(commands: Commands, user: str) -> str:
-    """What slurmdbd lets a user do; "" where there is none, or it does not say."""
-    try:
-        ran = commands.run(["sacctmgr", "--noheader", "--parsable2", "show", "user", user, "format=adminlevel"])
-    except BackendError:
-        return ""
-    return ran.out.strip() if ran.code == 0 else ""
-
-
-def _node_findings(sites: Mapping[str, Site], problems: Sequence[str]) -> Iterator[Finding]:
-    """What the nodes are to us."""
-    gpus = sum(len(devices.types) for site in sites.values() for devices in site.devices.values())
-    models = sorted({model for site in sites.values() for model in site.devices})
-    verdict = "good" if gpus and not problems else "missing"
-    yield Finding("nodes", verdict, f"{len(sites)} with {gpus} GPUs: {', '.join(models) or 'none that we know'}")
-    yield from (Finding("GPU types", "missing", problem) for problem in problems)
-    indexed = [devices.have_types_each for site in sites.values() for devices in site.devices.values()]
-    text = "can be asked for by index" if indexed and all(indexed) else "Slurm chooses them on the node we choose"
-    yield Finding("devices", "good", text)
-    for name, site in sites.items():
-        if not site.node.is_up:
-            yield Finding(
-                "nodes", "odd", f"{name} takes no jobs: {'+'.join(site.node.state).lower()} {site.node.reason}"
-            )
 
 
 # ---- how to set it up --------------------------------------------------------------------------------------------
@@ -413,12 +99,12 @@ def notes_of(options: SlurmOptions, now: SiteNow, files: Sequence[Setup]) -> lis
     notes += [f"Partition {line}." for line in split_models(options.partitions, now.nodes)]
     for name in options.partitions:
         partition = now.partitions.get(name, {})
-        if why := _left_to_slurm(partition):
+        if why := left_to_slurm(partition):
             notes.append(f"Partition {name} has {why}: ADLRO leaves all of its jobs to Slurm.")
-        if _has_no_default_memory(now.config, partition):
+        if has_no_default_memory(now.config, partition):
             notes.append(
                 f"A job in {name} that names no memory gets all memory of its node, and no job fits beside it. If you "
-                f"do not want that, add DefMemPerCPU={_memory_per_cpu(name, now)} to the line PartitionName={name} "
+                f"do not want that, add DefMemPerCPU={memory_per_cpu(name, now)} to the line PartitionName={name} "
                 "of slurm.conf. Other partitions need no change."
             )
     program = next((line for file in files for line in file.text.splitlines() if line.startswith("ExecStart=")), "")
@@ -501,10 +187,10 @@ def _restarts(now: SiteNow, files: Sequence[Setup]) -> bool:
 def _plugin_files(partitions: Sequence[str], now: SiteNow, uid: int | None) -> Iterator[Setup]:
     """The plugin, as job_submit.lua or, beside one of the site's own, as a file that it loads."""
     values = {
-        "PARTITIONS": _lua_table(partitions_table(partitions, now)),
+        "PARTITIONS": lua_table(partitions_table(partitions, now)),
         "PLACERS": "" if uid in (None, 0) else f", [{uid}] = true",
-        "FEATURES": ", ".join(f'["{_plain(word)}"] = true' for word in common_features(now.nodes)),
-        "TYPES": ", ".join(f'["{_plain(kind)}"] = "{_plain(word)}"' for kind, word in features_of(now.nodes).items()),
+        "FEATURES": ", ".join(f'["{plain(word)}"] = true' for word in common_features(now.nodes)),
+        "TYPES": ", ".join(f'["{plain(kind)}"] = "{plain(word)}"' for kind, word in features_of(now.nodes).items()),
     }
     plugin = re.sub(
         r"@([A-Z]+)@", lambda found: values[found[1]], _text("adlro.backends.slurm", "files/job_submit.lua")
@@ -530,7 +216,7 @@ def _plugin_files(partitions: Sequence[str], now: SiteNow, uid: int | None) -> I
 
 def _conf_files(now: SiteNow) -> Iterator[Setup]:
     """What changes in slurm.conf: JobSubmitPlugins, where it does not name lua."""
-    if "lua" in _words(now.config.get("JobSubmitPlugins", "")) or now.conf not in now.files:
+    if "lua" in words_in(now.config.get("JobSubmitPlugins", "")) or now.conf not in now.files:
         return
     why = "calls the plugin when a job is submitted; nothing else changes"
     setting = re.compile(r"^[ \t]*JobSubmitPlugins[ \t]*=.*$", re.I | re.M)
@@ -546,11 +232,7 @@ def _conf_files(now: SiteNow) -> Iterator[Setup]:
 
 def _plugins(now: SiteNow) -> str:
     """JobSubmitPlugins as it is, with lua after what is there."""
-    return ",".join(dict.fromkeys([*_words(now.config.get("JobSubmitPlugins", "")), "lua"]))
-
-
-def _words(text: str) -> list[str]:
-    return [word for word in re.split(r"[,\s]+", text) if word]
+    return ",".join(dict.fromkeys([*words_in(now.config.get("JobSubmitPlugins", "")), "lua"]))
 
 
 def _diff(path: str, old: str, new: str) -> str:
@@ -589,99 +271,6 @@ def config_of(options: SlurmOptions, partitions: Sequence[str], now: SiteNow) ->
     return "\n".join(lines) + "\n"
 
 
-# ---- what the plugin knows of the nodes --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """A kind of node. `most` is the largest number of GPUs of one model."""
-
-    cpus: int
-    memory_mib: int
-    most: int
-    gpus: tuple[tuple[str, int], ...]
-
-
-def partitions_table(partitions: Sequence[str], now: SiteNow) -> dict[str, dict[Shape, int]]:
-    """For each of ADLRO's partitions its kinds of nodes, and how many there are of each."""
-    table: dict[str, dict[Shape, int]] = {name: {} for name in partitions}
-    kinds = features_of(now.nodes)
-    for name in partitions:
-        if _left_to_slurm(now.partitions.get(name, {})):
-            continue
-        for site in now.nodes.values():
-            if name in site.node.partitions:
-                shape = shape_of(site, kinds)
-                table[name][shape] = table[name].get(shape, 0) + 1
-    return table
-
-
-def shape_of(site: Site, kinds: Iterable[str] = ()) -> Shape:
-    """What a job can find on a node, as far as ADLRO knows its GPUs.
-
-    Where each device has a type of its own, users ask for one of `kinds`, which the plugin makes a feature.
-    """
-    gpus: dict[str, int] = {}
-    for devices in site.devices.values():
-        for word in devices.types:
-            kind = INDEX_TYPE.sub("", word) if devices.have_types_each else word
-            if kind and (kind in kinds or not devices.have_types_each):
-                gpus[kind] = gpus.get(kind, 0) + 1
-    most = max((len(devices.types) for devices in site.devices.values()), default=0)
-    return Shape(int(site.node.cpus), int(site.node.memory_mib), most, tuple(sorted(gpus.items())))
-
-
-def _lua_table(table: Mapping[str, Mapping[Shape, int]]) -> str:
-    lines = []
-    for name, shapes in table.items():
-        lines.append(f'   ["{_plain(name)}"] = {{')
-        for shape, count in shapes.items():
-            gpus = ", ".join(f'["{_plain(kind)}"] = {many}' for kind, many in shape.gpus)
-            lines.append(
-                f"      {{nodes = {count}, cpus = {shape.cpus}, memory = {shape.memory_mib}, most = {shape.most}, "
-                f"gpus = {{{gpus}}}}},"
-            )
-        lines.append("   },")
-    return "\n" + "\n".join(lines) + "\n"
-
-
-def common_features(sites: Mapping[str, Site]) -> list[str]:
-    """Features that, of each GPU model, all nodes have or none: with them a job asks for models, not for nodes."""
-    words = sorted({word for site in sites.values() for word in site.node.features})
-    models = {model for site in sites.values() for model in site.devices}
-
-    def splits(word: str, model: str) -> bool:
-        return len({word in site.node.features for site in sites.values() if model in site.devices}) > 1
-
-    return [word for word in words if not any(splits(word, model) for model in models)]
-
-
-def features_of(sites: Mapping[str, Site]) -> dict[str, str]:
-    """On a site with a type for each device: what users may ask for, and the node feature that means it."""
-    found: dict[str, str] = {}
-    for site in sites.values():
-        for devices in site.devices.values():
-            if not devices.have_types_each:
-                continue
-            kind = INDEX_TYPE.sub("", devices.types[0])
-            others = {
-                word
-                for other in sites.values()
-                if set(other.devices) != set(site.devices)
-                for word in other.node.features
-            }
-            own = [word for word in site.node.features if word not in others]
-            if own:
-                found[kind] = own[0]
-    return found
-
-
-def _memory_per_cpu(partition: str, now: SiteNow) -> int:
-    """Memory in MB that each CPU of a partition's nodes can have, rounded down."""
-    nodes = [site.node for site in now.nodes.values() if partition in site.node.partitions and site.node.cpus]
-    return max(min((int(node.memory_mib / node.cpus) // 100 * 100 for node in nodes), default=2000), 100)
-
-
 # ---- units -------------------------------------------------------------------------------------------------------
 
 
@@ -713,8 +302,3 @@ def _shipped_unit(name: str) -> str:
 
 def _text(package: str, path: str) -> str:
     return resources.files(package).joinpath(path).read_text(encoding="utf-8")
-
-
-def _plain(name: str) -> str:
-    """A name that can stand between quotes."""
-    return re.sub(r"[^\w.@-]", "", name)

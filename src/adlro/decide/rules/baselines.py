@@ -273,12 +273,16 @@ def fgd(view: View) -> Choice:
 
 
 def learn_mix(view: View) -> None:
-    """Write down the usual mix of demands: the commonest sizes in the workload, with their frequency."""
+    """Write down the usual mix of demands: the commonest sizes in the workload, unless somebody has done so."""
     jobs = view.jobs[view.jobs.gpus > 0]
-    if not len(jobs):
+    if not len(jobs) or view.mix[0, 2] > 0.0:
         return
     demand = jobs.gpus.astype(np.int64) * jobs.share
-    sizes, counts = np.unique(np.stack([demand, jobs.cpus], axis=1), axis=0, return_counts=True)
+    write_mix(view, *np.unique(np.stack([demand, jobs.cpus], axis=1), axis=0, return_counts=True))
+
+
+def write_mix(view: View, sizes: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> None:
+    """Write down the commonest sizes (thousandths of a GPU, of a core), with their frequency; `sizes` are in order."""
     top = np.argsort(-counts, kind="stable")[:MIX_ROWS]
     view.mix[: len(top), :2] = sizes[top]
     view.mix[: len(top), 2] = counts[top] / counts[top].sum()

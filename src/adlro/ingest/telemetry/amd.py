@@ -45,7 +45,7 @@ def scrape_amdsmi(amdsmi: Any = None) -> Readings:
         return _scrape(library)
     except library.AmdSmiException as error:
         what = " ".join(str(error).split())
-        raise TelemetryError(f"AMD SMI: the driver broke off with an error ({what}). 'amd-smi' may say more.") from None
+        raise TelemetryError(f"AMD SMI: the driver failed ({what}). 'amd-smi' may say more.") from None
     finally:
         library.amdsmi_shut_down()
 

@@ -58,9 +58,9 @@ SOURCES: Final[Mapping[str, Source]] = {
     source.name: source
     for source in (
         Source("prometheus", "A Prometheus server, http://HOST:9090.", True, open_prometheus),
-        Source("metrics", "An exporter's page, http://HOST:9400/metrics.", True, open_exporter),
-        Source("nvml", "NVIDIA's GPUs in this machine.", False, open_nvml),
-        Source("amdsmi", "AMD's GPUs in this machine.", False, open_amdsmi),
+        Source("metrics", "One exporter, http://HOST:9400/metrics.", True, open_exporter),
+        Source("nvml", "The NVIDIA GPUs of this machine.", False, open_nvml),
+        Source("amdsmi", "The AMD GPUs of this machine.", False, open_amdsmi),
     )
 }
 

@@ -42,9 +42,11 @@ def check_url(url: str) -> str:
         parts = urlsplit(url.strip())
         _ = parts.port  # it is checked when it is asked for
     except ValueError as error:
-        raise UsageError(f"'{shown(url)}' is no address: {error}.") from None
+        raise UsageError(f"'{shown(url)}' is not an address: {error}.") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or any(ord(sign) <= 32 for sign in url.strip()):
-        raise UsageError(f"'{shown(url)}' is no address of a source; expected http://HOST:PORT or https://HOST:PORT.")
+        raise UsageError(
+            f"'{shown(url)}' is not an address of a source; expected http://HOST:PORT or https://HOST:PORT."
+        )
     return urlunsplit(parts)
 
 
@@ -80,11 +82,11 @@ def get(url: str, accept: str, limits: Limits, data: bytes | None = None) -> byt
             raise TelemetryError(_too_slow(where, limits)) from None
         reason = getattr(error.reason, "strerror", None) or error.reason
         raise TelemetryError(
-            f"{where}: no connection: {_one_line(reason)}. Is it running, and is the port right?"
+            f"{where}: no connection: {_one_line(reason)}. Check that it runs, and the port."
         ) from None
     except (http.client.HTTPException, OSError, ValueError) as error:
         kind = type(error).__name__
-        raise TelemetryError(f"{where}: the answer broke off or is no HTTP ({kind}: {_one_line(error)}).") from None
+        raise TelemetryError(f"{where}: the answer is incomplete or not HTTP ({kind}: {_one_line(error)}).") from None
 
 
 def _read(answer: http.client.HTTPResponse, where: str, limits: Limits, deadline: float) -> bytes:
@@ -101,7 +103,7 @@ def _read(answer: http.client.HTTPResponse, where: str, limits: Limits, deadline
             raise TelemetryError(_too_slow(where, limits))
         pieces.append(piece)
     if told.isdecimal() and size < int(told):
-        raise TelemetryError(f"{where}: the answer broke off after {size:,} of {int(told):,} bytes.")
+        raise TelemetryError(f"{where}: the answer ended after {size:,} of {int(told):,} bytes.")
     return b"".join(pieces)
 
 

@@ -34,9 +34,7 @@ def scrape_nvml(nvml: Any = None) -> Readings:
     try:
         return _scrape(library)
     except library.NVMLError as error:
-        raise TelemetryError(
-            f"NVML: the driver broke off with an error ({error}). 'nvidia-smi' may say more."
-        ) from None
+        raise TelemetryError(f"NVML: the driver failed ({error}). 'nvidia-smi' may say more.") from None
     finally:
         library.nvmlShutdown()
 

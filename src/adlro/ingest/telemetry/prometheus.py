@@ -49,9 +49,7 @@ def server_time(base: str, limits: Limits) -> float:
     try:
         return float(answer["result"][1])
     except (KeyError, IndexError, TypeError, ValueError):
-        raise TelemetryError(
-            f"{shown(base)}: it does not tell the time as Prometheus does. Is this its address?"
-        ) from None
+        raise TelemetryError(f"{shown(base)}: it does not answer as Prometheus does. Check the address.") from None
 
 
 def ask(base: str, query: str, limits: Limits) -> dict[str, Any]:
@@ -69,7 +67,7 @@ def parse_answer(body: bytes, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         looks = "a web page" if body.lstrip()[:1] == b"<" else f"{len(body):,} bytes of something else"
         raise TelemetryError(
-            f"{where}: expected JSON from Prometheus' API, found {looks}. Is this its address?"
+            f"{where}: expected JSON from Prometheus' API, found {looks}. Check the address."
         ) from None
     if not isinstance(answer, dict) or answer.get("status") != "success" or not isinstance(answer.get("data"), dict):
         said = answer.get("error") if isinstance(answer, dict) else None

@@ -49,7 +49,7 @@ def _table(
         missing = [column for column in needs if column not in names]
         if missing:
             raise TraceError(
-                f"'{source.path}' is no {name} trace: its first line has no column {missing[0]!r}; "
+                f"'{source.path}' is not a {name} trace: its first line has no column {missing[0]!r}; "
                 f"expected {', '.join(needs)}."
             )
         if len(set(names)) < len(names):
@@ -143,6 +143,6 @@ def recognised(source: Source) -> Format:
     first = next((line for line in source.head.decode("utf-8", "replace").splitlines() if line.strip()), "")
     shown = "".join(letter if letter.isprintable() else "·" for letter in first.strip())[:80]
     raise TraceError(
-        f"'{source.path}' is in no format that we know; it begins with {shown!r}. "
-        f"`adlro trace formats` lists them, --format says which it is."
+        f"'{source.path}' has an unknown format; it begins with {shown!r}. "
+        f"`adlro trace formats` lists the formats; choose one with --format."
     )

@@ -39,7 +39,9 @@ def read_own(cells: Cells) -> Rows:
 def read_own_parquet(source: Source, column: str | None = None) -> Trace:
     """The same table as Parquet; `column` is one that is asked for by name, and may be any."""
     if source.packing:
-        raise TraceError(f"'{source.path}' is Parquet inside .{source.packing}; expected Parquet as it is. Unpack it.")
+        raise TraceError(
+            f"'{source.path}' is compressed Parquet (.{source.packing}); expected plain Parquet. Decompress it."
+        )
     return Trace(_parquet_parts(source, column), [], clock=lambda: None)
 
 
@@ -52,7 +54,7 @@ def _parquet_parts(source: Source, column: str | None) -> Iterator[Rows]:
             names = set(file.schema_arrow.names)
             if missing := [name for name in NEEDED if name not in names]:
                 raise TraceError(
-                    f"'{source.path}' has no column {missing[0]!r}; our own table needs {', '.join(NEEDED)}."
+                    f"'{source.path}' has no column {missing[0]!r}; ADLRO's own table needs {', '.join(NEEDED)}."
                 )
             if column not in (None, "user", "name", *names):
                 raise UsageError(
@@ -68,7 +70,7 @@ def _parquet_parts(source: Source, column: str | None) -> Iterator[Rows]:
                 before += len(batch)
     except (pyarrow.ArrowException, OSError, ValueError, TypeError) as error:
         said = (str(error).splitlines() or [""])[0].rstrip(".")
-        raise TraceError(f"'{source.path}' is damaged Parquet, or not our own table: {said}.") from None
+        raise TraceError(f"'{source.path}' is damaged Parquet, or not ADLRO's own table: {said}.") from None
 
 
 def batch_rows(batch: Any, before: int) -> Rows:

@@ -63,9 +63,9 @@ def open_source(path: str) -> Source:
     source = Source(path, packing, size, sha256, b"")
     head = next((piece for piece, _read in _blocks(source, HEAD)), b"")
     if not head.strip():
-        raise TraceError(f"'{path}' holds nothing when it is unpacked; expected a trace with at least one job.")
+        raise TraceError(f"'{path}' is empty after decompression; expected a trace with at least one job.")
     if b"\0" in head and not head.startswith(PARQUET):
-        raise TraceError(f"'{path}' holds binary bytes; expected text (plain, .xz, .gz, .zst) or Parquet.")
+        raise TraceError(f"'{path}' is binary; expected text (plain, .xz, .gz, .zst) or Parquet.")
     return Source(path, packing, size, sha256, head.removeprefix(b"\xef\xbb\xbf"))
 
 

@@ -214,8 +214,8 @@ def _check_share(
     texts = quoted(source, numbers) if trace.quote is None else trace.quote(numbers)
     lines = "; ".join(f"row {line} ({reason}): {texts.get(line, '')!r}" for line, reason in worst)
     raise TraceError(
-        f"'{source.path}': {wrong:,} of {total:,} rows are wrong ({_told(dropped)}), more than {BAD_SHARE:.0%}. "
-        f"{lines}. Fix them, or leave them out with --skip-bad-rows."
+        f"'{source.path}': {wrong:,} of {total:,} rows are bad ({_told(dropped)}), more than {BAD_SHARE:.0%}. "
+        f"{lines}. Fix them, or skip them with --skip-bad-rows."
     )
 
 
@@ -276,7 +276,7 @@ def _asked_for(source: Source, submit: Floats, kept: Codes, options: TraceOption
         rng = np.random.Generator(np.random.PCG64(SAMPLE_SEED))
         kept = kept[rng.random(len(kept)) < options.sample]
     if not len(kept):
-        raise TraceError(f"'{source.path}' has no jobs in the window and sample asked for. Ask for more of it.")
+        raise TraceError(f"'{source.path}' has no jobs in this --window and --sample. Choose a larger part.")
     return kept, float(submit[kept[0]])
 
 
@@ -288,7 +288,7 @@ def window_of(text: str, span_s: float) -> tuple[float, float]:
     except ValueError:
         start, end = 0.0, -1.0
     if not 0 <= start < end < FOREVER:
-        raise UsageError(f"--window is {text!r}; expected FROM:TO in hours, or shares of the span as in 0.25:0.5.")
+        raise UsageError(f"--window is {text!r}; expected FROM:TO in hours, or fractions of the span as in 0.25:0.5.")
     unit = span_s if end <= 1 else HOUR_S
     return start * unit, end * unit
 
@@ -298,7 +298,7 @@ def check_options(options: TraceOptions) -> None:
     if not 0 < options.scale_load < FOREVER:
         raise UsageError(f"--scale-load is {options.scale_load:g}; expected a number above 0, as in 1.2.")
     if not 0 < options.sample <= 1:
-        raise UsageError(f"--sample is {options.sample:g}; expected a share above 0 and up to 1.")
+        raise UsageError(f"--sample is {options.sample:g}; expected a fraction above 0 and at most 1.")
     if options.estimates not in (None, "limit", "oracle"):
         raise UsageError(f"--estimates is {options.estimates!r}; expected user or oracle.")
     if not 0 < options.gpus_per_unit <= MOST_GPUS:
@@ -310,7 +310,9 @@ def check_options(options: TraceOptions) -> None:
 def _check_estimates(source: Source, rows: Rows, kept: Codes, options: TraceOptions) -> None:
     """Refuse the requested time as an estimate where nobody requested any."""
     if options.estimates == "limit" and (rows.limit is None or not np.isfinite(rows.limit[kept]).any()):
-        raise UsageError(f"'{source.path}' has no requested times, so there are no estimates of users. Say oracle.")
+        raise UsageError(
+            f"'{source.path}' has no requested times, so there are no estimates of users. Pass --estimates oracle."
+        )
 
 
 def _with_column(source: Source, format_name: str, trace: Trace, rows: Rows, rule: FamilyRule) -> Rows:

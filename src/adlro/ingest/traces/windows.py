@@ -37,7 +37,7 @@ def windows_of(jobs: Jobs, count: int, most: int | None = None) -> tuple[Window,
             f"so from 1 to {max(1, total // FEWEST_JOBS):,} windows."
         )
     if most is not None and most < FEWEST_JOBS:
-        raise UsageError(f"windows of {most} job: expected at least {FEWEST_JOBS} jobs in a window.")
+        raise UsageError(f"windows of {most} job; expected at least {FEWEST_JOBS} jobs in a window.")
     submit = jobs.table["submit"]
     edges = [place * total // count for place in range(count + 1)]
     found = []

@@ -26,7 +26,7 @@ def write_checkpoint(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]], pro
     """Write the weights of a network and where they come from. Weights that are no numbers are refused."""
     for name, array in arrays.items():
         if not np.isfinite(array).all():
-            raise CheckpointError(f"{path}: not written, because '{name}' has numbers that are none (NaN or infinite).")
+            raise CheckpointError(f"{path}: not written, because '{name}' has NaN or infinite values.")
     text = json.dumps({"format": FORMAT, **provenance}, allow_nan=False)
     check_size(arrays, len(text), str(path))
     put(path, arrays, {KEY: text})
@@ -37,7 +37,7 @@ def check_size(arrays: Mapping[str, np.ndarray[Any, Any]], text: int, where: str
     size = sum(array.nbytes for array in arrays.values()) + text + 4096
     if size > LARGEST:
         raise CheckpointError(
-            f"{where}: a checkpoint would have {size:,} bytes; expected at most {LARGEST:,}. Take fewer channels, or "
+            f"{where}: a checkpoint would have {size:,} bytes; expected at most {LARGEST:,}. Use fewer channels, or, "
             "for the preset paper, which has weights for each GPU, a smaller cluster."
         )
 
@@ -50,15 +50,15 @@ def write_state(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]], told: Ma
 def read_state(path: Path) -> tuple[Arrays, dict[str, Any]]:
     """The whole state of a training."""
     if not path.is_file():
-        raise CheckpointError(f"{path}: no such file; expected the folder of a training that wrote its state.")
+        raise CheckpointError(f"{path}: no such file; expected the folder of a training with a saved state.")
     try:
         with safe_open(path, framework="numpy") as file:
             told = json.loads((file.metadata() or {}).get(KEY, "null"))
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
     except (SafetensorError, ValueError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not the state of a training ({str(error).splitlines()[0]}).") from None
+        raise CheckpointError(f"{path}: not a saved state of a training ({str(error).splitlines()[0]}).") from None
     if not isinstance(told, dict) or told.get("state") != FORMAT:
-        raise CheckpointError(f"{path}: not the state of a training of this version. Train anew.")
+        raise CheckpointError(f"{path}: not a saved state of this version. Start a new training.")
     return arrays, told
 
 

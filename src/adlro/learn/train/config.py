@@ -23,76 +23,92 @@ class Config:
     """How a network is trained. A round is one step of every environment."""
 
     # How long. The learning rate falls until the first of these is reached.
-    steps: int = option(100_000_000, "Steps of environments in all; 0: no limit.", 0)
-    episodes: int = option(0, "Episodes in all; 0: no limit.", 0)
-    minutes: float = option(0.0, "Minutes of training in all; 0: no limit.", 0)
+    steps: int = option(100_000_000, "Total environment steps; 0: no limit.", 0)
+    episodes: int = option(0, "Total episodes; 0: no limit.", 0)
+    minutes: float = option(0.0, "Minutes of training; 0: no limit.", 0)
     # Environments.
-    environments: int = option(8192, "Environments stepped side by side.", 1, 1_048_576)
+    environments: int = option(8192, "Environments stepped in parallel.", 1, 1_048_576)
     groups: int = option(2, "Groups of environments that take turns: one steps while the next is acted on.", 1, 8)
     jobs: int = option(64, "Jobs in an episode.", 1, 100_000)
-    most_jobs: int = option(0, "On clusters that so few would not fill, up to so many.", 0, 100_000)
-    rows: int = option(16, "Waiting jobs that the network sees.", 1, 256)
-    load_low: float = option(0.5, "Smallest load of an episode.", 0, None, True)
-    load_high: float = option(1.5, "Largest load of an episode.", 0, None, True)
-    backlog: int = option(32, "Jobs that wait at the start of an episode on 16 GPUs, at most; on more GPUs more.", 0)
-    burst: float = option(0.3, "Share of episodes whose jobs come in bursts.", 0, 1)
-    sigma: float = option(0.7, "Largest spread of the logarithm of estimates.", 0)
-    jitter: float = option(0.2, "Spread of the logarithm of a job's work around its menu's.", 0)
-    failures: float = option(0.1, "Share of episodes in which nodes fail.", 0, 1)
-    shaped: bool = option(True, "Reward the difference to the rule eft-reserving instead of minus the job time.")
-    ahead: int = option(
-        0, "Jobs to come that a choice is judged by, one more for each four GPUs, in blocks of 16; 0: all.", 0
+    most_jobs: int = option(
+        0, "Maximum jobs in an episode, on clusters that `jobs` would not fill; 0: always `jobs`.", 0, 100_000
     )
-    scaled: bool = option(True, "Divide shaped rewards by their usual size in each world, so that all count alike.")
-    similar: bool = option(False, "Show how like each pair is to placements that turned out well.")
+    rows: int = option(16, "Waiting jobs that the network sees.", 1, 256)
+    load_low: float = option(0.5, "Smallest offered load of an episode.", 0, None, True)
+    load_high: float = option(1.5, "Largest offered load of an episode.", 0, None, True)
+    backlog: int = option(32, "Maximum jobs that wait when an episode starts, on 16 GPUs; more on more GPUs.", 0)
+    burst: float = option(0.3, "Fraction of episodes whose jobs arrive in bursts.", 0, 1)
+    sigma: float = option(0.7, "Largest error of estimates (sigma of the logarithm).", 0)
+    jitter: float = option(0.2, "Random change of a job's work (sigma of the logarithm).", 0)
+    failures: float = option(0.1, "Fraction of episodes in which nodes fail.", 0, 1)
+    shaped: bool = option(
+        True, "Reward the gain over the rule eft-reserving, instead of minus the time of jobs in the system."
+    )
+    ahead: int = option(
+        0, "A choice is judged by this many next jobs, plus one for each four GPUs, in blocks of 16; 0: all.", 0
+    )
+    scaled: bool = option(
+        True, "Divide shaped rewards by their usual size in each world, so that all worlds count the same."
+    )
+    similar: bool = option(False, "Show the network how similar each pair is to placements that turned out well.")
     idle_weight: float = option(0.5, "Weight of idle GPU time in the paper's reward.", 0, 1, True)
     worlds: int = option(
-        480, "Worlds that are drawn when no file of worlds is given; of one cluster 8 at most.", 1, 100_000
+        480, "Number of random worlds, if no file of worlds is given; for one cluster at most 8.", 1, 100_000
     )
-    most_gpus: int = option(256, "GPUs of the largest clusters that are drawn.", 8, 1024)
-    paper_share: float = option(0.25, "Share of these worlds that are the cluster paper16.", 0, 1)
+    most_gpus: int = option(256, "GPUs of the largest random clusters.", 8, 1024)
+    paper_share: float = option(0.25, "Fraction of these worlds whose cluster is paper16.", 0, 1)
     # The network.
-    channels: int = option(64, "Channels of a layer.", 1, 1024)
-    layers: int = option(2, "Layers in which pairs hear of each other.", 0, 16)
-    trust: float = option(0.0, "How much the rule's judgement counts in Q; 0: not at all.", 0)
-    dueling: bool = option(True, "The value of a state and the advantage of an action are apart.")
+    channels: int = option(64, "Channels in each layer.", 1, 1024)
+    layers: int = option(2, "Layers in which pairs exchange information.", 0, 16)
+    trust: float = option(0.0, "Weight of the rule's judgement in Q; 0: none.", 0)
+    dueling: bool = option(True, "Dueling network: separate state value and advantages.")
     # Learning.
-    batch: int = option(4096, "Samples of an update.", 1, 4_194_304)
+    batch: int = option(4096, "Samples in an update.", 1, 4_194_304)
     updates: int = option(1, "Updates after each group's step.", 0)
-    memory: int = option(64, "Rounds that are kept to learn from.", 4, 100_000)
-    priority: float = option(0.0, "Power of a sample's last error by which it is drawn; 0: all alike.", 0, 1)
-    warm_up: int = option(8, "Rounds before the first update, beyond the n steps of a sample.", 1)
-    horizon: int = option(4, "Steps of a sample before the network's own value counts (n-step).", 1)
-    gamma: float = option(0.97, "What the value of the next decision counts.", 0, 1)
-    double: bool = option(True, "The trained network chooses the action whose value the target network gives.")
-    rate: float = option(1e-3, "Learning rate at its highest.", 0, None, True)
-    rate_warm_up: int = option(50, "Updates in which the learning rate rises to it.", 0)
-    rate_end: float = option(0.02, "Share of it in the end, reached along a cosine; 1: it stays.", 0, 1)
-    clip: float = option(10.0, "Longest gradient; 0: any length.", 0)
-    bend: float = option(1.0, "Errors above this count as they are, below it squared (Huber's loss).", 0, None, True)
-    limit: float = option(10.0, "Rewards are cut off here.", 0, None, True)
-    target_share: float = option(0.005, "Share of the trained weights that the target takes over each time.", 0, 1)
-    target_every: int = option(1, "Updates from one time to the next.", 1)
+    memory: int = option(64, "Rounds in the replay memory.", 4, 100_000)
+    priority: float = option(0.0, "Prioritised replay: exponent of a sample's last error; 0: uniform.", 0, 1)
+    warm_up: int = option(8, "Rounds before the first update, in addition to the n steps of a sample.", 1)
+    horizon: int = option(4, "Steps of n-step returns.", 1)
+    gamma: float = option(0.97, "Discount factor for the next decision.", 0, 1)
+    double: bool = option(
+        True, "Double Q-learning: the trained network chooses the action, the target network gives its value."
+    )
+    rate: float = option(1e-3, "Highest learning rate.", 0, None, True)
+    rate_warm_up: int = option(50, "Updates in which the learning rate rises to `rate`.", 0)
+    rate_end: float = option(
+        0.02, "Final learning rate as a fraction of `rate`, reached along a cosine; 1: constant.", 0, 1
+    )
+    clip: float = option(10.0, "Gradients are clipped to this norm; 0: no clipping.", 0)
+    bend: float = option(1.0, "Huber loss: errors are squared below this value, and linear above it.", 0, None, True)
+    limit: float = option(10.0, "Rewards are clipped to plus and minus this value.", 0, None, True)
+    target_share: float = option(
+        0.005, "Fraction of the trained weights that goes into the target network each time.", 0, 1
+    )
+    target_every: int = option(1, "Updates between two changes of the target network.", 1)
     average: float = option(
-        0.002, "The same for the averaged weights, which are evaluated and kept; 1: no average.", 0, 1
+        0.002, "The same fraction for the averaged weights, which are evaluated and saved; 1: no averaging.", 0, 1
     )
     # Exploration.
-    explore_low: float = option(0.02, "Share of explored actions in the environment that explores least.", 0, 1)
-    explore_high: float = option(0.4, "The same in the one that explores most; the others lie between.", 0, 1)
-    explore_until: float = option(0.0, "Part of the training in which these shares fall from 1.", 0, 1)
-    explore_prior: float = option(0.0, "Share of explored actions drawn by the rule's judgement, not evenly.", 0, 1)
+    explore_low: float = option(0.02, "Fraction of random actions in the environment that explores least.", 0, 1)
+    explore_high: float = option(0.4, "The same in the environment that explores most; the others lie between.", 0, 1)
+    explore_until: float = option(0.0, "Fraction of the training during which these fractions fall from 1.", 0, 1)
+    explore_prior: float = option(
+        0.0, "Fraction of random actions that are drawn by the rule's judgement instead of uniformly.", 0, 1
+    )
     # Looking at it.
-    report_every: int = option(50, "Rounds between two lines of progress.", 1)
-    evaluate_every: int = option(500, "Rounds between two evaluations; 0: none but the last.", 0)
-    checkpoint_every: int = option(2000, "Rounds between two states to resume from; 0: none.", 0)
-    exam_environments: int = option(48, "Episodes of each evaluation set.", 1, 100_000)
-    exam_jobs: int = option(512, "Jobs in an episode of the evaluation.", 1, 100_000)
-    worst: float = option(3.0, "Stop when JCT in the evaluation is so many times the rule's; 0: never.", 0)
-    loss_limit: float = option(1e4, "Stop when the loss is above.", 0, None, True)
+    report_every: int = option(50, "Rounds between two progress lines.", 1)
+    evaluate_every: int = option(500, "Rounds between two evaluations; 0: only one at the end.", 0)
+    checkpoint_every: int = option(2000, "Rounds between two saved states to resume from; 0: none are saved.", 0)
+    exam_environments: int = option(48, "Episodes in each part of the evaluation.", 1, 100_000)
+    exam_jobs: int = option(512, "Jobs in an evaluation episode.", 1, 100_000)
+    worst: float = option(
+        3.0, "Stop if the mean JCT in the evaluation is more than this many times the rule's; 0: never.", 0
+    )
+    loss_limit: float = option(1e4, "Stop if the loss exceeds this value.", 0, None, True)
     # The machine.
-    learner_threads: int = option(2, "Threads of the network on the CPU; results depend on it.", 1, 256)
-    graphs: bool = option(True, "On a GPU, record an update once and replay it as one CUDA graph.")
-    compile: bool = option(False, "On a GPU, make a few kernels of the network's many (torch.compile).")
+    learner_threads: int = option(2, "CPU threads of the network; results depend on their number.", 1, 256)
+    graphs: bool = option(True, "On a GPU: record an update once and replay it as one CUDA graph.")
+    compile: bool = option(False, "On a GPU: compile the network with torch.compile into fewer kernels.")
 
     @property
     def most(self) -> int:
@@ -122,12 +138,14 @@ def altered(config: Config, values: Mapping[str, Any], where: str) -> Config:
     if result.explore_low > result.explore_high:
         raise ConfigError(f"{where}: explore_low is {result.explore_low}, above explore_high, {result.explore_high}.")
     if result.environments % result.groups:
-        raise ConfigError(f"{where}: {result.environments} environments do not divide into {result.groups} groups.")
+        raise ConfigError(
+            f"{where}: {result.environments} environments cannot be divided into {result.groups} equal groups."
+        )
     if result.memory < result.horizon + result.warm_up + 2:
         least = result.horizon + result.warm_up + 2
         raise ConfigError(
             f"{where}: memory is {result.memory}; expected {least} or more, 2 beyond horizon and warm_up together, "
-            "else nothing is ever learnt."
+            "otherwise nothing is learnt."
         )
     return result
 

@@ -135,7 +135,7 @@ def begin(
 ) -> Training:
     """A training before its first round."""
     if not (config.steps or config.episodes or config.minutes):
-        raise UsageError("the training has no end: pass --steps, --episodes or --minutes.")
+        raise UsageError("the training has no limit. Pass --steps, --episodes or --minutes.")
     torch.set_float32_matmul_precision("high")
     if device.type == "cpu":
         torch.set_num_threads(config.learner_threads)
@@ -199,7 +199,7 @@ def take_over(network: nn.Module, preset: Preset, start: Start) -> None:
         network.load_state_dict(preset.network_of(start.arrays).state_dict())
     except (RuntimeError, TypeError, KeyError, ValueError):
         raise CheckpointError(
-            f"--from: no network that a training of {preset.name!r} could begin with here: arrays are missing or have "
+            f"--from: the checkpoint does not fit a training of the preset {preset.name!r}: arrays are missing or have "
             "another shape. Was it trained for another cluster?"
         ) from None
 

@@ -43,16 +43,16 @@ def export_onnx(checkpoint: Path, target: Path) -> None:
     """Write the network of a checkpoint as ONNX."""
     provenance = read_arrays(checkpoint)[1]
     if provenance.get("preset") != "adlro":
-        raise CheckpointError(f"{checkpoint}: of the preset {provenance.get('preset')!r}; ONNX is for 'adlro' only.")
+        raise CheckpointError(
+            f"{checkpoint}: its preset is {provenance.get('preset')!r}; only 'adlro' can be exported as ONNX."
+        )
     arrays = read_weights(checkpoint)[0]._asdict()
     network = find_preset("adlro").network_of(arrays)
     try:
         import onnx
         import onnxscript  # noqa: F401  (PyTorch needs it)
     except ImportError:
-        raise UsageError(
-            "ONNX is not installed; install adlro with its extra 'learn': pip install 'adlro[learn]'."
-        ) from None
+        raise UsageError("ONNX is not installed: pip install 'adlro[learn]'.") from None
     for name in ("onnxscript", "torch.onnx"):  # they tell of operators that we do not use
         logging.getLogger(name).setLevel(logging.ERROR)
     with warnings.catch_warnings():

@@ -105,7 +105,7 @@ def find_preset(name: str) -> Preset:
         return ADLRO
     if name == "paper":
         return paper()
-    raise CatalogueError(f"no preset {name!r}; expected {' or '.join(NAMES)}.")
+    raise CatalogueError(f"there is no preset {name!r}; expected {' or '.join(NAMES)}.")
 
 
 def paper() -> Preset:

@@ -71,7 +71,7 @@ def read_setup(folder: Path) -> Setup:
     except FileNotFoundError:
         raise UsageError(f"--resume: no training in '{folder}'; expected a folder with {SETUP}.") from None
     except (ValueError, KeyError, TypeError):
-        raise ConfigError(f"{folder / SETUP}: not what a training began with. Train anew.") from None
+        raise ConfigError(f"{folder / SETUP}: not the settings of a training. Start a new training.") from None
     drawn, start = folder / "exam-random.npz", folder / START
     return Setup(
         preset,
@@ -92,7 +92,7 @@ def read_start(path: Path, preset: str, config: Config) -> tuple[Start, Config]:
     """A checkpoint to begin with, and the config with the shape of its network."""
     arrays, provenance = read_arrays(path)
     if provenance.get("preset") != preset:
-        raise CheckpointError(f"{path}: of the preset {provenance.get('preset')!r}; expected one of {preset!r}.")
+        raise CheckpointError(f"{path}: its preset is {provenance.get('preset')!r}; expected {preset!r}.")
     of_it = provenance.get("config")
     shape = {name: of_it[name] for name in SHAPE if name in of_it} if isinstance(of_it, dict) else {}
     return Start(arrays, provenance), altered(config, shape, str(path))
@@ -101,11 +101,11 @@ def read_start(path: Path, preset: str, config: Config) -> tuple[Start, Config]:
 def find_device(name: str) -> torch.device:
     """The device of this name; auto: a GPU if there is one. ROCm's GPUs are called cuda too."""
     if name not in ("auto", "cpu", "cuda"):
-        raise UsageError(f"--device is {name!r}; expected auto, cpu or cuda (which means ROCm as well).")
+        raise UsageError(f"--device is {name!r}; expected auto, cpu or cuda (also for ROCm).")
     there = torch.cuda.is_available()
     if name == "cuda" and not there:
         raise UsageError(
-            "--device cuda: PyTorch sees no GPU. Install its build for CUDA or ROCm, or pass --device cpu."
+            "--device cuda: PyTorch finds no GPU. Install its build for CUDA or ROCm, or pass --device cpu."
         )
     return torch.device("cuda" if there and name != "cpu" else "cpu")
 
@@ -195,7 +195,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
     try:
         if given.threads < 1 or given.seed < 0:
-            raise UsageError("--threads is at least 1 and --seed at least 0.")
+            raise UsageError("--threads must be at least 1, and --seed at least 0.")
         setup, folder = setup_of(given)
         run(setup, folder, find_device(given.device), given.threads, tell, given.resume is not None)
     except (AdlroError, OSError) as error:
@@ -209,7 +209,7 @@ def setup_of(given: argparse.Namespace) -> tuple[Setup, Path | None]:
     if given.resume is not None:
         return read_setup(given.resume), given.resume
     if given.worlds is None:
-        raise UsageError("--worlds is missing; expected a file of worlds, as `adlro train` writes it (worlds.npz).")
+        raise UsageError("--worlds is missing; expected a file of worlds; `adlro train` writes one (worlds.npz).")
     config = config_of(given.preset, given.config, given.set, given.quick, given.steps, given.episodes, given.minutes)
     fixed = load_worlds(given.exam_fixed or given.worlds)
     drawn = load_worlds(given.exam_random) if given.exam_random else None

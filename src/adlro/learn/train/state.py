@@ -138,7 +138,7 @@ def restore(training: Training, arrays: Arrays, told: dict[str, Any]) -> None:
                 training.actions[group] = torch.from_numpy(arrays[f"action{group}"]).to(training.device)
     except (KeyError, ValueError, RuntimeError) as error:
         raise CheckpointError(
-            f"the state does not suit this training ({error}): other worlds or another version?"
+            f"the saved state does not fit this training ({error}). It has other worlds, or is of another version."
         ) from None
     learner.updates = told["updates"]
     training.tally = Tally(**told["tally"])

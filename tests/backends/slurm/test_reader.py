@@ -16,40 +16,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adlro.backends.slurm.jobs import (
-    PATIENCE_S,
-    STARTING_S,
-    FamilyRule,
-    Naming,
-    comment_with,
-    down_of,
-    sites_of,
-    told_of,
-    words_in,
-)
-from adlro.backends.slurm.live import (
-    CONFIG_S,
-    FORGOTTEN_S,
-    Commands,
-    CommandSource,
-    Patience,
-    Ran,
-    Reader,
-    Rest,
-    RestSource,
-    patience_in,
-)
+from adlro.backends.slurm.commands import CONFIG_S, Commands, Patience, Ran, patience_in
+from adlro.backends.slurm.comments import comment_with, words_in
+from adlro.backends.slurm.fields import devices_in
+from adlro.backends.slurm.jobs import STARTING_S, told_of
+from adlro.backends.slurm.models import PATIENCE_S
+from adlro.backends.slurm.nodes import FamilyRule, Naming, down_of, sites_of
 from adlro.backends.slurm.parse import (
-    SlurmJob,
     SlurmNode,
     SlurmReservation,
-    devices_in,
-    jobs_in,
     nodes_in,
     read_reservations,
     reservations_in,
     version_in,
 )
+from adlro.backends.slurm.parse_jobs import SlurmJob, jobs_in
+from adlro.backends.slurm.reader import FORGOTTEN_S, Reader
+from adlro.backends.slurm.rest import Rest
+from adlro.backends.slurm.sources import CommandSource, RestSource
 from adlro.catalogue.gpus import find_gpu
 from adlro.core.errors import BackendError, TelemetryError
 from adlro.core.ports import JobState, LiveJob, Part, Setback, Snapshot
@@ -906,7 +890,7 @@ def test_a_token_that_has_expired_is_asked_for_again_once_and_is_never_told() ->
         rest.close()
     with slurmrestd(lambda *_: (401, None)) as address:
         rest = Rest(address, "ada", lambda: "s3cret")
-        with pytest.raises(BackendError, match="does not let us in") as told:
+        with pytest.raises(BackendError, match="refuses access") as told:
             RestSource(rest).jobs()
         assert "s3cret" not in str(told.value)
         rest.close()
@@ -919,7 +903,7 @@ def test_nobody_at_the_address_is_an_error_in_one_line() -> None:
     for address in (f"http://127.0.0.1:{port}", "unix:/nowhere/rest.sock"):
         with pytest.raises(BackendError, match="does not answer"):
             RestSource(Rest(address)).jobs()
-    with pytest.raises(BackendError, match="no address of slurmrestd"):
+    with pytest.raises(BackendError, match="not an address of slurmrestd"):
         RestSource(Rest("ftp://x")).jobs()
 
 
@@ -1043,7 +1027,7 @@ def test_real_answers_of_both_generations_become_snapshots() -> None:
 
 
 def test_answers_that_are_no_objects_are_told(tmp_path: Path) -> None:
-    with pytest.raises(TelemetryError, match="no object"):
+    with pytest.raises(TelemetryError, match="not an object"):
         jobs_in([], "test")
     with pytest.raises(TelemetryError, match="there are no nodes"):
         nodes_in({"nodes": [], "errors": []}, "test")

@@ -1,0 +1,329 @@
+"""A small copy of the cluster, and playing a choice forward on it. Compiled; nothing outside calls it but Python."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import types
+
+from adlro.core.compiled import compiled, compiled_with, widened
+from adlro.core.copying import CLUSTER, LISTS, copied, copy_cluster, copy_lists
+from adlro.core.driver import new_truth
+from adlro.core.engine import (
+    DECIDE,
+    OVER,
+    TRUTH_TYPE,
+    Truth,
+    advance,
+    apply,
+    clear_progress,
+    is_asked,
+    resume,
+    set_asked,
+)
+from adlro.core.policy import CHOOSE_TYPE, FLOATS, INTS, VIEW_TYPE, Choose
+from adlro.core.rules import (
+    best_runtime,
+    fits,
+    note_release,
+    refresh,
+    work_done,
+    work_left,
+)
+from adlro.core.tables import (
+    DONE,
+    FINISHED,
+    FOREVER,
+    FUTURE,
+    JOB,
+    NOBODY,
+    RUN,
+    RUNNING,
+    START,
+    Choice,
+    Floats,
+    Ints,
+    View,
+    records,
+)
+
+
+class World(NamedTuple):
+    """A small cluster to try things on, and what will come true there."""
+
+    shown: View  # what the base sees
+    truth: Truth
+    members: Ints  # [rows] the job of the trace behind each job of the world
+    numbers: Ints  # [demands] the world's number for a demand of the trace while it is being filled, else NOBODY
+
+
+class Trial(NamedTuple):
+    """What is to be tried, as columns, and what each came to. Jobs are those of the world."""
+
+    verb: Ints
+    job: Ints
+    site: Ints
+    target: Ints  # a plan's job, NOBODY if it is no plan; of a plan the first three say what it begins with
+    kept: Ints  # the site that the plan keeps for it
+    until: Floats
+    cost: Floats
+
+
+# ---- the world ---------------------------------------------------------------------------------------------------
+
+
+def blank_world(view: View, rows: int, preemptive: bool) -> World:
+    """A world with room for so many jobs, to be filled; what no run ever changes is shared with the view."""
+    kept = ("users",) if view.clock[0].half_life > 0.0 else ()
+    world = copied(view, CLUSTER + LISTS + kept)._replace(
+        jobs=records(JOB, rows),
+        runs=records(RUN, rows),
+        queue=np.zeros(2 * rows + 2, np.int32),
+        running=np.zeros(rows + 1, np.int32),
+        tried=np.zeros(rows, np.int32),
+        spread=np.zeros(rows, np.int32),
+        fastest=np.zeros(rows),
+    )
+    truth = new_truth(world, np.zeros(rows), 2 * rows + 4 * len(view.sites) + 64, preemptive)
+    return World(world, truth, np.zeros(rows, np.int32), np.full(len(view.tried), NOBODY, np.int32))
+
+
+WORLD_TYPE = types.NamedTuple([VIEW_TYPE, TRUTH_TYPE, INTS, INTS], World)
+TRIAL_TYPE = types.NamedTuple([INTS, INTS, INTS, INTS, INTS, FLOATS, FLOATS], Trial)
+
+
+@compiled
+def fill(view: View, imagined: World, known: int, coming: int, arrivals: Floats) -> None:
+    """Make the world what is known now, with `coming` more jobs that arrive at these times."""
+    world, truth = imagined.shown, imagined.truth
+    copy_cluster(view, world)
+    copy_lists(view, world)
+    clock = world.clock[0]
+    if clock.half_life > 0.0:
+        for u in range(len(view.users)):
+            world.users[u] = view.users[u]
+    clock.arrived = known
+    clock.head = 0
+    clock.queued = 0
+    clock.running = 0
+    clock.clear = 0
+    clock.clear_version = clock.version
+    clock.wake = FOREVER
+    clock.learn = 0  # what ends here has not been seen to end
+    clear_progress(world, truth)
+    demands = 0
+    for i in range(known + coming):
+        j = imagined.members[i]
+        job = view.jobs[j]
+        world.jobs[i] = job
+        number = imagined.numbers[job.demand]
+        if number == NOBODY:
+            number = demands
+            demands += 1
+            imagined.numbers[job.demand] = number
+            world.tried[number] = view.tried[job.demand]
+            world.spread[number] = view.spread[job.demand]
+            world.fastest[number] = view.fastest[job.demand]
+        world.jobs[i].demand = number
+        if i < known:
+            truth.work[i] = work_done(view, j) + work_left(view, j)
+            stand(view, world, truth, i, j)
+        else:
+            truth.work[i] = job.estimate
+            world.jobs[i].submit = arrivals[i - known]
+            clear_run(world, i)
+    for i in range(known + coming):
+        imagined.numbers[view.jobs[imagined.members[i]].demand] = NOBODY
+    for i in range(known + coming, len(world.jobs)):
+        world.jobs[i].submit = FOREVER  # an unused row: a job that never comes
+    set_asked(world, truth, True)
+
+
+@compiled
+def stand(view: View, world: View, truth: Truth, i: int, j: int) -> None:
+    """Let the job of the world wait or run as it does in the view."""
+    clock = world.clock[0]
+    world.runs[i] = view.runs[j]
+    run = world.runs[i]
+    if run.state != RUNNING:
+        world.queue[clock.queued] = i
+        clock.queued += 1
+        return
+    # Work counts from the beginning of this stretch, by its rate: wear on the way cannot be seen.
+    run.done = run.saved
+    run.since = run.started
+    if run.starts > 1:
+        run.since += clock.restart
+    world.running[clock.running] = i
+    resume(world, truth, i, clock.running)
+    clock.running += 1
+
+
+@compiled
+def clear_run(world: View, i: int) -> None:
+    """A job that has not come yet."""
+    run = world.runs[i]
+    run.state = FUTURE
+    run.done = 0.0
+    run.saved = 0.0
+    run.held = 0.0
+    run.starts = 0
+    run.mask = 0
+    run.site = NOBODY
+    run.parts = NOBODY
+    run.slot = NOBODY
+
+
+# ---- playing forward ---------------------------------------------------------------------------------------------
+
+
+@compiled
+def counted(world: View, truth: Truth, began: float) -> float:
+    """Seconds from `began` (or from its submission, if later) to the end of each job that the log says has ended."""
+    seconds = 0.0
+    for e in range(truth.progress[0].events):
+        event = truth.events[e]
+        if event.what == DONE:
+            seconds += event.time - max(began, world.jobs[event.job].submit)
+    return seconds
+
+
+@compiled
+def outstanding(world: View, truth: Truth, jobs: int, began: float, guess: bool) -> float:
+    """Seconds that the unfinished jobs have been there since `began`; with a guess of those that they still need.
+
+    The guess: a running job ends as expected, any other runs at once where it is fastest.
+    """
+    now = world.clock[0].now
+    seconds = 0.0
+    for i in range(jobs):
+        run = world.runs[i]
+        if run.state == FINISHED:
+            continue
+        seconds += max(0.0, now - max(began, world.jobs[i].submit))
+        if guess:
+            seconds += truth.live[run.slot].end - now if run.state == RUNNING else best_runtime(world, i)
+    return seconds
+
+
+@compiled
+def settled(world: View, truth: Truth) -> bool:
+    """Whether all jobs of the world have come and begun, so that nobody will be asked again."""
+    clock = world.clock[0]
+    if clock.queued > 0 or truth.progress[0].asked_when_none_waits != 0:
+        return False
+    return clock.arrived == len(world.jobs) or world.jobs[clock.arrived].submit == FOREVER
+
+
+@compiled
+def keep(view: View, world: View, target: int, s: int, for_all: bool) -> None:
+    """Keep a site (for a gang over several nodes: its pool) for the target, or open it for all again.
+
+    To others a node that is kept is as if it were down. What runs there goes on.
+    """
+    site = world.sites[s]
+    if world.width[world.jobs[target].kind, site.form] == 1:
+        keep_node(view, world, site.node, for_all)
+        return
+    pool = world.pools[site.pool]
+    for i in range(pool.first_site, pool.first_site + pool.sites):
+        keep_node(view, world, world.sites[world.pool_sites[i]].node, for_all)
+
+
+@compiled
+def keep_node(view: View, world: View, n: int, for_all: bool) -> None:
+    """Keep one node, or open it for all again, if it is up at all."""
+    if view.nodes[n].up == 0 or (world.nodes[n].up != 0) == for_all:
+        return
+    world.nodes[n].up = 1 if for_all else 0
+    if for_all:
+        note_release(world, n)
+    refresh(world, n)
+
+
+@compiled
+def remember(trial: Trial, c: int, choice: Choice) -> None:
+    """Write down what a plan begins with."""
+    if trial.verb[c] == NOBODY:
+        trial.verb[c] = choice.verb
+        trial.job[c] = choice.job
+        trial.site[c] = choice.site
+        trial.until[c] = choice.until
+
+
+@compiled
+def rolled_out(
+    view: View, imagined: World, trial: Trial, c: int, choose: Choose, jobs: int, horizon: float, guess: bool
+) -> float:
+    """Sum over the jobs of the seconds until each ends, if this is chosen now and the base decides on."""
+    world, truth = imagined.shown, imagined.truth
+    clock = world.clock[0]
+    progress = truth.progress[0]
+    began = clock.now
+    seconds = 0.0
+    target = trial.target[c]
+    status = DECIDE
+    if target == NOBODY:
+        choice = Choice(widened(trial.verb[c]), widened(trial.job[c]), widened(trial.site[c]), trial.until[c])
+        apply(world, truth, choice)
+    else:
+        trial.verb[c] = NOBODY
+    while True:
+        if is_asked(truth) and target != NOBODY:
+            s = trial.kept[c]
+            keep(view, world, target, s, True)
+            if fits(world, target, s):
+                choice = Choice(START, widened(target), widened(s), FOREVER)
+                remember(trial, c, choice)
+                apply(world, truth, choice)
+                target = NOBODY
+            else:
+                keep(view, world, target, s, False)
+        while is_asked(truth):
+            progress.events = 0
+            choice = choose(world)
+            remember(trial, c, choice)
+            apply(world, truth, choice)
+        progress.events = 0  # nobody reads this log but `counted`
+        if guess and settled(world, truth):
+            break  # nothing is left to decide, so what is guessed of those that run is the truth of this world
+        status = advance(world, truth)
+        seconds += counted(world, truth, began)
+        if status == OVER or clock.now >= began + horizon:
+            break
+    if target != NOBODY and status == OVER and world.runs[target].state != FINISHED:
+        return FOREVER  # the plan's job never starts, neither there nor, by the base, elsewhere
+    return seconds + outstanding(world, truth, jobs, began, guess)
+
+
+@compiled_with(
+    types.void(
+        VIEW_TYPE,
+        WORLD_TYPE,
+        types.int64,
+        types.int64,
+        FLOATS,
+        TRIAL_TYPE,
+        types.int64,
+        types.int64,
+        CHOOSE_TYPE,
+        types.float64,
+        types.boolean,
+    )
+)
+def try_out(
+    view: View,
+    world: World,
+    known: int,
+    coming: int,
+    arrivals: Floats,
+    trial: Trial,
+    first: int,
+    last: int,
+    choose: Choose,
+    horizon: float,
+    guess: bool,
+) -> None:
+    """Play the choices from the first to the one before the last forward, and write down what each comes to."""
+    for c in range(first, last):
+        fill(view, world, known, coming, arrivals)
+        trial.cost[c] = rolled_out(view, world, trial, c, choose, known + coming, horizon, guess)
