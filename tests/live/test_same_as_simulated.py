@@ -107,7 +107,9 @@ def test_a_policy_starts_the_same_jobs_live_as_in_the_simulator(name: str) -> No
     assert live(name, jobs) == in_the_simulator(name, jobs)
 
 
-@pytest.mark.parametrize("name", ["sjf+starvation(4000)", "srtf+least-run(2500)", "las+least-run(300)+starvation(6000)"])
+@pytest.mark.parametrize(
+    "name", ["sjf+starvation(4000)", "srtf+least-run(2500)", "las+least-run(300)+starvation(6000)"]
+)
 def test_a_wrapped_policy_starts_the_same_jobs_live_as_in_the_simulator(name: str) -> None:
     jobs = some_jobs()
     starts = in_the_simulator(name, jobs)

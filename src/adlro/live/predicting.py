@@ -17,9 +17,8 @@ from adlro.core.tables import RUNNING, Floats, Table, View
 from adlro.decide.rules.reserving import HALF_LIFE_S
 from adlro.live.scene import Carried, Corrections, corrected, gpu_units
 from adlro.live.service import Like
-from adlro.live.traits import one_hash, trait_of
 from adlro.predict import expected
-from adlro.predict.following import SHORTEST_S, TRAIT
+from adlro.predict.following import SHORTEST_S, TRAIT, one_hash, trait_of
 from adlro.predict.habits import Habits
 from adlro.predict.memory import Memory
 from adlro.predict.online import count_live, learn_live, tell_live
@@ -244,7 +243,7 @@ class Runtimes:
         """Learn jobs that ended, in this order."""
         if not jobs:
             return
-        traits = np.array([trait_of(each.job.job, each.job.job.models) for each in jobs], TRAIT).view(np.recarray)
+        traits = np.array([trait_of(each.job.job) for each in jobs], TRAIT).view(np.recarray)
         seconds = np.array([each.work / gpu_units(each.job.job) for each in jobs])
         rows = np.arange(len(jobs))
         told = self._habits.follow(traits, seconds, np.stack([rows, ~rows], axis=1).ravel())

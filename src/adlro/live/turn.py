@@ -489,7 +489,7 @@ def warm_up(policy: Policy, judge: Judge) -> None:
     """Ask a policy once on a small cluster, so that all that is compiled is."""
     from adlro.catalogue.clusters import load_cluster
     from adlro.core.records import Job
-    from adlro.live.traits import as_said
+    from adlro.live.said import as_said
 
     cluster = load_cluster("paper16")
     jobs = tuple(
