@@ -349,7 +349,7 @@ def test_what_cannot_change_at_once_is_told(tmp_path: Path) -> None:
     file.write_text('[policy]\nname = "fcfs"\n[api]\nport = 99\n')
     daemon.reload()
     daemon.tick()
-    assert [a.text for a in daemon.state().alarms] == ["what changed in [api] counts after a restart."]
+    assert [a.text for a in daemon.state().alarms] == ["changes in [api] take effect after a restart."]
     daemon.close()
 
 

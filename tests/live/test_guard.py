@@ -18,9 +18,9 @@ from adlro.core.tables import START, Choice, View
 from adlro.decide.catalogue import find_policy
 from adlro.live.guard import STARVATION, Decided, Guarded
 from adlro.live.limits import GuardTable, Limits
+from adlro.live.said import as_said
 from adlro.live.scene import Scene, Scenes
 from adlro.live.service import Alarm
-from adlro.live.traits import as_said
 from adlro.live.turn import Orchestrator, Settings
 
 V100, T4, MI50 = "v100-sxm2-16gb", "t4", "mi50"
@@ -60,9 +60,11 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def warm() -> None:
-    """Load the compiled code of a policy, which may take longer than a decision may."""
+    """Load all compiled code that the test needs; that may take longer than a decision may."""
     patient = Limits(decide_s=600.0, decision_s=600.0)
-    assert Guarded(find_policy("sjf"), find_policy("fcfs"), patient).decide(scene_of(waiting("a"))).by == "sjf"
+    scene = scene_of(waiting("a"), running("b", (Part("turing", T4, 4),)))
+    for policy, by in ((find_policy("sjf"), "sjf"), (plain("illegal", lambda view: starting(0, 99)), "fcfs")):
+        assert Guarded(policy, find_policy("fcfs"), patient).decide(scene).by == by
 
 
 @pytest.mark.usefixtures("warm")

@@ -17,8 +17,8 @@ from adlro.core.rules import expected_end, fits, in_queue, runtime
 from adlro.core.tables import FOREVER, REFUSED, RUNNING, View
 from adlro.decide.catalogue import find_policy
 from adlro.live.forward import play_forward, usual_work
+from adlro.live.said import as_said
 from adlro.live.scene import Corrections, Scene, Scenes, log_length
-from adlro.live.traits import as_said
 
 V100, T4, MI50 = "v100-sxm2-16gb", "t4", "mi50"
 
@@ -134,6 +134,12 @@ def test_a_job_that_no_cluster_could_mean_is_left_out_with_a_note() -> None:
     scene = scene_of(waiting("a", gpus=-1), waiting("b"))
     assert queue_of(scene) == ["b"]
     assert "job a is left out" in scene.notes[0]
+
+
+def test_a_job_with_more_memory_than_a_table_can_hold_is_left_out_and_the_others_are_seen() -> None:
+    scene = scene_of(waiting("a", memory_gb=3e6), waiting("b"))
+    assert queue_of(scene) == ["b"]
+    assert "memory_gb is 3000000.0; expected a number of GB from 0 to 2000000" in scene.notes[0]
 
 
 def test_a_job_stands_where_our_rules_would_never_have_put_it() -> None:

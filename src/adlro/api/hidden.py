@@ -2,12 +2,18 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, Final
 
 from adlro.api.pace import breathe
 from adlro.api.pictures import Eyes, Picture
 from adlro.core.ports import LiveJob, Setback
+from adlro.core.records import Job
+from adlro.core.schema import properties_of
 from adlro.live.service import Alarm, Decision, Event, Mention, Start, State, Why, why_placed, with_names
+
+JOB_NAMES: Final = tuple(each.name for each in properties_of(Job))
+JOB_VALUES: Final = attrgetter(*JOB_NAMES)
 
 OF_NO_JOB: Final = frozenset({
     "tick", "number", "policy", "decided_by", "fallback", "seconds", "waiting", "running", "decisions", "alarms",
@@ -20,16 +26,13 @@ def job_shown(live: LiveJob, eyes: Eyes) -> dict[str, Any]:
     """A job as this reader sees it."""
     breathe()
     seen = eyes.sees(live)
-    job = live.job
+    job = dict(zip(JOB_NAMES, JOB_VALUES(live.job), strict=True))
+    job["models"] = sorted(live.job.models)
+    if not seen:
+        job["user"] = job["name"] = ""
     return {
         "id": live.id,
-        "job": {
-            "family": job.family, "work": job.work, "submit_s": job.submit_s, "gpus": job.gpus, "share": job.share,
-            "cpus": job.cpus, "memory_gb": job.memory_gb, "gpu_memory_gb": job.gpu_memory_gb,
-            "models": sorted(job.models), "priority": job.priority, "user": job.user if seen else "",
-            "name": job.name if seen else "", "limit_s": job.limit_s, "estimate": job.estimate,
-            "checkpoint": job.checkpoint,
-        },
+        "job": job,
         "state": live.state, "parts": live.parts, "started_s": live.started_s, "ended_s": live.ended_s,
         "starts": live.starts, "managed": live.managed, "exit_code": live.exit_code, "signal": live.signal,
         "reason": live.reason if seen else "", "decision": live.decision,

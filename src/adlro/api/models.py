@@ -9,7 +9,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 
 from adlro.core.accounts import LONGEST_NAME, NAME_PATTERN
 from adlro.core.ports import JobState, Submission
-from adlro.core.records import WHOLE_GPU, Job
+from adlro.core.records import Job
+from adlro.core.schema import Property, properties_of
+from adlro.core.toml import model_field, model_with
 from adlro.live.service import WhatIf
 
 PLAIN: Final = r"^[^\u0000-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]*$"
@@ -59,31 +61,32 @@ class Asked(BaseModel):
 # ---- in --------------------------------------------------------------------------------------------------------------
 
 
-class JobIn(In):
-    """What a job needs."""
+SET_BY_US: Final = frozenset(["submit_s"])
+"""Properties of a job that whoever submits it does not say."""
 
-    family: Name = Field(description="The job's family in the speed table: `adlro speeds` lists them.")
-    gpus: Whole = Field(
-        1, ge=0, le=65_536, description="Number of GPUs, all of one model; the job gets all of them or none."
-    )
-    share: Whole = Field(
-        WHOLE_GPU, ge=1, le=WHOLE_GPU, description="Thousandths of a GPU; below 1000 with one GPU only."
-    )
-    cpus: float = Field(0.0, ge=0, le=1e6, description="CPU cores for the whole job.")
-    memory_gb: float = Field(0.0, ge=0, le=1e7, description="Memory for the whole job.")
-    gpu_memory_gb: float = Field(0.0, ge=0, le=1e5, description="Memory of each GPU.")
-    models: list[Name] = Field([], max_length=64, description="The GPU models that it may run on; empty: all.")
-    priority: float = Field(
-        0.5, ge=0, le=1, description="From 0 to 1; only an operator may submit a job with another value than 0.5."
-    )
-    user: UserOrNone = Field("", description="A login name, never a number. Only an operator may name another user.")
-    name: Annotated[str, StringConstraints(pattern=PLAIN, max_length=200)] = ""
-    work: float = Field(0.0, ge=0, le=1e12, description="GPU-seconds on the reference model; 0: not known.")
-    limit_s: float | None = Field(None, gt=0, le=1e9, description="Walltime limit, after which the job may be ended.")
-    estimate: float | None = Field(None, ge=0, le=1e12, description="Your estimate of `work`.")
-    checkpoint: float | None = Field(
-        None, ge=0, le=1e12, description="Work between two checkpoints; 0: no work is ever lost."
-    )
+TEXT_KINDS: Final[dict[str, Any]] = {
+    "family": Name, "models": list[Name], "user": UserOrNone, "name": Annotated[
+        str, StringConstraints(pattern=PLAIN, max_length=200)
+    ],
+}  # fmt: skip
+"""Which texts are safe to show and to hand on, by property."""
+
+
+def asked_field(each: Property) -> tuple[Any, Any]:
+    """A property of a job as it is sent."""
+    kind, field = model_field(each, TEXT_KINDS.get(each.name) or (Whole if each.kind is int else None))
+    if each.name == "models":
+        return kind, Field([], max_length=64, description=each.user_words)
+    return kind, field
+
+
+AskedOfJob: Any = model_with(
+    "AskedOfJob", In, {each.name: asked_field(each) for each in properties_of(Job) if each.name not in SET_BY_US}
+)
+
+
+class JobIn(AskedOfJob):  # type: ignore[misc]  # its fields come from Job
+    """What a job needs."""
 
 
 class SubmissionIn(In):
@@ -239,13 +242,8 @@ class NothingAsked(Asked):
 
 def submission_of(given: SubmissionIn, user: str, now_s: float) -> Submission:
     """What was sent, as the daemon knows it; `now_s` is the cluster's clock."""
-    asked = given.job
-    job = Job(
-        family=asked.family, work=asked.work, submit_s=now_s, gpus=asked.gpus, share=asked.share, cpus=asked.cpus,
-        memory_gb=asked.memory_gb, gpu_memory_gb=asked.gpu_memory_gb, models=frozenset(asked.models),
-        priority=asked.priority, user=user, name=asked.name, limit_s=asked.limit_s, estimate=asked.estimate,
-        checkpoint=asked.checkpoint,
-    )  # fmt: skip
+    asked = {name: getattr(given.job, name) for name in type(given.job).model_fields}
+    job = Job(**asked | {"submit_s": now_s, "user": user, "models": frozenset(given.job.models)})
     return Submission(job, tuple(given.command), given.directory, dict(given.environment))
 
 

@@ -1,11 +1,13 @@
 """What goes out of the API, for the OpenAPI document."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
 from adlro.core.ports import JobState, Part, Setback
-from adlro.core.records import Link, Node
+from adlro.core.records import Job, Link, Node
+from adlro.core.schema import Property, properties_of
+from adlro.core.toml import model_with
 from adlro.live.service import Alarm, Compared, Decision, Drift, Start
 
 # ---- out ------------------------------------------------------------------------------------------------------------
@@ -30,24 +32,17 @@ class ErrorOut(Out):
     error: ProblemOut
 
 
-class JobNeedsOut(Out):
-    """What a job needs, and what is known of it. `user` and `name` are empty if the job is hidden."""
+def shown_field(each: Property) -> tuple[Any, Any]:
+    """A property as it is answered: always there."""
+    kind: Any = list[str] if each.kind is frozenset else each.kind
+    return kind | None if each.is_optional else kind, ...
 
-    family: str
-    work: float
-    submit_s: float
-    gpus: int
-    share: int
-    cpus: float
-    memory_gb: float
-    gpu_memory_gb: float
-    models: list[str]
-    priority: float
-    user: str
-    name: str
-    limit_s: float | None
-    estimate: float | None
-    checkpoint: float | None
+
+KnownOfJob: Any = model_with("KnownOfJob", Out, {each.name: shown_field(each) for each in properties_of(Job)})
+
+
+class JobNeedsOut(KnownOfJob):  # type: ignore[misc]  # its fields come from Job
+    """What a job needs, and what is known of it. `user` and `name` are empty if the job is hidden."""
 
 
 class JobOut(Out):
@@ -172,13 +167,14 @@ class GpuOut(Out):
     telemetry: dict[str, float | None] | None
 
 
-class NodeOut(Out):
+KnownOfNode: Any = model_with(
+    "KnownOfNode", Out, {each.name: shown_field(each) for each in properties_of(Node) if each.name != "gpus"}
+)
+
+
+class NodeOut(KnownOfNode):  # type: ignore[misc]  # the other fields come from Node
     """A node. `down` says why it takes no jobs."""
 
-    name: str
-    cpus: float
-    memory_gb: float
-    link: Link
     down: str | None
     gpus: list[GpuOut]
 

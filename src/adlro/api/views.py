@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Any, Final, final
 
 from adlro.api.hidden import alarms_shown, job_shown, starts_of
@@ -18,11 +19,16 @@ from adlro.api.pace import breathe, paced
 from adlro.api.pictures import LONG_S, OLDEST_S, SELDOM, Eyes, Picture, is_large, is_same, picture_of
 from adlro.core.ports import JobState, LiveJob, Part
 from adlro.core.records import WHOLE_GPU, Cluster, Node
+from adlro.core.schema import properties_of
 from adlro.live.service import State
 from adlro.process.collector import paused_collector
 
 MOST_ALARMS: Final = 100
 MOST_HISTORY: Final = 500
+
+NODE_NAMES: Final = tuple(each.name for each in properties_of(Node) if each.name != "gpus")
+NODE_VALUES: Final = attrgetter(*NODE_NAMES)
+"""What is shown of a node, besides its GPUs."""
 
 
 @final
@@ -139,7 +145,7 @@ def cluster_shown(picture: Picture, eyes: Eyes) -> dict[str, Any]:
         "network": cluster.network, "models": models_shown(cluster),
         "nodes": [
             {
-                "name": node.name, "cpus": node.cpus, "memory_gb": node.memory_gb, "link": node.link,
+                **dict(zip(NODE_NAMES, NODE_VALUES(node), strict=True)),
                 "down": state.snapshot.down.get(node.name),
                 "gpus": gpus_shown(node, parts.get(node.name, ()), state.telemetry, eyes),
             }

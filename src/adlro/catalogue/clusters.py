@@ -13,7 +13,8 @@ from adlro.catalogue.families import find_family
 from adlro.catalogue.gpus import OwnGpuTable, find_gpu, own_gpu_models
 from adlro.core.errors import CatalogueError, ConfigError
 from adlro.core.records import Cluster, GpuModel, Gpus, Link, Node
-from adlro.core.toml import Schema, nearest, parse_toml
+from adlro.core.schema import properties_of
+from adlro.core.toml import Schema, model_field, model_with, nearest, parse_toml
 
 MOST_GPUS: Final = 64
 """GPUs of one model on one node; the simulator keeps one bit for each in a 64-bit word."""
@@ -31,15 +32,19 @@ class GpusTable(Schema):
     count: int = Field(ge=1, le=MOST_GPUS)
 
 
-class NodesTable(Schema):
+AMOUNTS: Final = tuple(each for each in properties_of(Node) if each.is_number)
+"""Properties of a node that its entry gives as they are."""
+
+PlainNode: Any = model_with("PlainNode", Schema, {each.name: model_field(each) for each in AMOUNTS})
+
+
+class NodesTable(PlainNode):  # type: ignore[misc]  # the amounts come from Node
     """One [[nodes]] entry: `count` machines alike."""
 
     name: str = Field(min_length=1)
     count: int = Field(1, ge=1, le=MOST_NODES)
     gpu: str | None = None
     gpus: list[GpusTable] = Field([])
-    cpus: float = Field(gt=0, le=100_000)
-    memory_gb: float = Field(gt=0, le=1_000_000)
     link: Literal["nvlink", "xgmi", "pcie"] = "pcie"
     link_gb_s: float | None = Field(None, gt=0)
 
@@ -188,9 +193,10 @@ def _nodes(table: NodesTable, models: Mapping[str, GpuModel], where: str, index:
         )
     gpus = tuple(Gpus(model, count) for model, count in counts.items())
     link = Link(table.link, _link_gb_s(table, models, where, index))
+    amounts = {each.name: getattr(table, each.name) for each in AMOUNTS}
     for number in range(table.count):
         name = table.name if table.count == 1 else f"{table.name}{number}"
-        yield Node(name, table.cpus, table.memory_gb, gpus, link)
+        yield Node(name=name, gpus=gpus, link=link, **amounts)
 
 
 def _link_gb_s(table: NodesTable, models: Mapping[str, GpuModel], where: str, index: int) -> float:

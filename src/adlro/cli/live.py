@@ -4,6 +4,7 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -17,6 +18,8 @@ from adlro.cli.options import spread
 from adlro.cli.output import fitted, print_json, show_list, stdout
 from adlro.cli.trace import length
 from adlro.core.errors import UsageError
+from adlro.core.records import Job
+from adlro.core.schema import Property, properties_of
 from adlro.live.words import clock, day, moment
 from adlro.measure.text import plain_table
 
@@ -248,6 +251,21 @@ def show_decision(decision: dict[str, Any], said: str, scores: bool = False) -> 
 # ---- submit, cancel --------------------------------------------------------------------------------------------------
 
 
+def amount_option(each: Property) -> tuple[str, Any, Any]:
+    """The option of `adlro submit` for an amount that a job asks for."""
+    option = typer.Option(metavar=each.option, min=each.least, max=each.most, help=each.user_words)
+    return each.name, Annotated[each.kind, option], each.default
+
+
+PlainAmounts: Any = make_dataclass(
+    "PlainAmounts", [amount_option(each) for each in properties_of(Job) if each.option], frozen=True
+)
+
+
+class Amounts(PlainAmounts):  # type: ignore[misc]  # its fields come from Job
+    """What a job asks for besides GPUs."""
+
+
 @spread
 def submit(
     command: Annotated[
@@ -264,12 +282,8 @@ def submit(
     limit: Annotated[str, typer.Option(metavar="TIME", help="Its time limit: 2h, 90m, 1d12h or 1:30:00.")] = "",
     name: Annotated[str, typer.Option(metavar="TEXT", help="Name of the job.")] = "",
     models: Annotated[str, typer.Option(metavar="A,B", help="GPU models it may run on. Default: all.")] = "",
-    cpus: Annotated[float, typer.Option(metavar="N", min=0, help="CPU cores for the whole job.")] = 0.0,
-    memory_gb: Annotated[float, typer.Option(metavar="GB", min=0, help="Memory for the whole job.")] = 0.0,
-    gpu_memory_gb: Annotated[float, typer.Option(metavar="GB", min=0, help="Memory that each GPU must have.")] = 0.0,
-    priority: Annotated[
-        float, typer.Option(metavar="X", min=0, max=1, help="Priority from 0 to 1; only operators may set it.")
-    ] = 0.5,
+    *,
+    amounts: Amounts,
     env: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Set an environment variable of the job (repeatable).")
     ] = None,
@@ -279,15 +293,13 @@ def submit(
     ] = None,
     user: Annotated[str, typer.Option(metavar="NAME", help="Submit for another user; operators only.")] = "",
     as_json: Json = False,
-    *,
     where: Where,
 ) -> None:
     """Submit a job, as in: adlro submit --gpus 2 --family learning --limit 2h --name x -- python train.py."""
     job: dict[str, Any] = {
-        "family": family, "gpus": gpus, "share": max(1, round(1000 * share)), "cpus": cpus, "memory_gb": memory_gb,
-        "gpu_memory_gb": gpu_memory_gb, "priority": priority, "name": name, "user": user,
+        "family": family, "gpus": gpus, "share": max(1, round(1000 * share)), "name": name, "user": user,
         "models": [one.strip() for one in models.split(",") if one.strip()],
-        "limit_s": seconds(limit) if limit else None,
+        "limit_s": seconds(limit) if limit else None, **vars(amounts),
     }  # fmt: skip
     sent = {
         "job": job,

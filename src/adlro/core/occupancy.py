@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, final
 import numpy as np
 
 from adlro.core.compiled import compiled, compiled_alone
-from adlro.core.plan import Plan, empty_view, fill_kind, gpu_numbers, mib, plan_cluster
+from adlro.core.plan import Plan, empty_view, fill_kind, gpu_numbers, plan_cluster
 from adlro.core.ports import Part
 from adlro.core.records import CPU_ONLY, MODELLED, WHOLE_GPU, Cluster, Job, Placing, Speed, SpeedOf
 from adlro.core.rules import (
@@ -27,6 +27,7 @@ from adlro.core.rules import (
     release_part,
     shared_gpu,
 )
+from adlro.core.schema import fill_row
 from adlro.core.tables import JOB, NOBODY, RUNNING, Ints, Masks, View, records
 
 # ---- compiled: the rules on parts --------------------------------------------------------------------------------
@@ -447,9 +448,7 @@ class Occupancy:
         self._fill(self._view.jobs, job)
 
     def _fill(self, table: Any, job: Job) -> None:
-        row = table[0]
-        row.gpus, row.share, row.cpus = job.gpus, job.share, round(job.cpus * 1000)
-        row.memory, row.gpu_memory = mib(job.memory_gb), mib(job.gpu_memory_gb)
+        fill_row(table[0], job)
 
     def _arrays(self, parts: tuple[Part, ...]) -> tuple[Ints, Ints, Masks]:
         """The sites, counts and masks of parts that the cluster has."""

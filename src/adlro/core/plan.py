@@ -14,6 +14,7 @@ import numpy as np
 from adlro.core.errors import ConfigError
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Link, Node, Placing, SpeedOf
 from adlro.core.rules import BITS_PER_WORD
+from adlro.core.schema import fill_row, stored_in
 from adlro.core.tables import (
     CLOCK,
     FORM,
@@ -40,6 +41,7 @@ from adlro.core.tables import (
 )
 
 MIB_PER_GB: Final = 1024
+MORE_OF_NODES: Final = tuple(each.column for each in stored_in(Node) if each.column not in ("cpus", "memory"))
 MOST_GPUS_ON_A_SITE: Final = 62  # a mask of GPUs is one 64-bit number
 
 
@@ -55,6 +57,8 @@ class Form(NamedTuple):
     neighbours: tuple[tuple[str, int], ...]
     factors: tuple[float, ...] = ()
     """Speed factors of its GPUs, the least first, where they are known to differ from 1; none: all are 1."""
+    more: tuple[float, ...] = ()
+    """What else `Node` declares of the node around them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +97,8 @@ def plan_cluster(cluster: Cluster, factors: Mapping[str, Sequence[float]] | None
     forms, models = Numbers(), Numbers()
     first_gpu, first_on_node, factors = 0, 0, factors or {}
     for row, node in zip(nodes, cluster.nodes, strict=True):
-        row.cpus = row.free_cpus = round(node.cpus * 1000)
-        row.memory = row.free_memory = mib(node.memory_gb)
+        fill_row(row, node)
+        row.free_cpus, row.free_memory = row.cpus, row.memory
         row.first_site, row.up = NOBODY, 1
     for s, (n, node, model, count) in enumerate(rows):
         if count > MOST_GPUS_ON_A_SITE:
@@ -109,6 +113,7 @@ def plan_cluster(cluster: Cluster, factors: Mapping[str, Sequence[float]] | None
         form = Form(
             model, count, int(nodes[n].cpus), int(nodes[n].memory), gpu_memory, node.link, tuple(groups_of(node)),
             known_factors(factors.get(node.name, ()), first_on_node, count),
+            tuple(nodes[n][column].item() for column in MORE_OF_NODES),
         )  # fmt: skip
         site.form = forms.number(form)
         first_gpu += count

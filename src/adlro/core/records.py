@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from adlro.core.schema import FromUser, about
+
 WHOLE_GPU: Final = 1000
 """A GPU is shared in thousandths, so that shares add up exactly."""
 
@@ -62,11 +64,31 @@ class Gpus:
 class Node:
     """One machine: CPU cores and memory that its GPUs share, and the link between those GPUs."""
 
-    name: str
-    cpus: float
-    memory_gb: float
-    gpus: tuple[Gpus, ...]
-    link: Link
+    name: str = field(metadata=about("Name of the node; with a `count` above 1 the nodes are NAME0, NAME1, …"))
+    cpus: float = field(
+        metadata=about(
+            "CPU cores that its jobs share.",
+            unit="cores",
+            least=0,
+            most=100_000,
+            dtype="i4",
+            scale=1000,
+            from_user=FromUser(above=0),
+        )
+    )
+    memory_gb: float = field(
+        metadata=about(
+            "Memory that its jobs share.",
+            unit="GB",
+            least=0,
+            most=1_000_000,
+            dtype="i4",
+            scale=1024,
+            from_user=FromUser(above=0),
+        )
+    )
+    gpus: tuple[Gpus, ...] = field(metadata=about("Its GPUs: a number of one model, or a list of models and counts."))
+    link: Link = field(metadata=about("What joins its GPUs."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,24 +116,128 @@ class Job:
     """What a user submits. It gets all its GPUs or none, all of one model.
 
     `work` is the truth: GPU-seconds on the reference model. `estimate` is what policies may know of it, in the same
-    unit. `cpus` and `memory_gb` are for the whole job, `gpu_memory_gb` for each GPU.
+    unit. A new property is declared here and nowhere else (schema.py).
     """
 
-    family: str
-    work: float
-    submit_s: float = 0.0
-    gpus: int = 1
-    share: int = WHOLE_GPU
-    cpus: float = 0.0
-    memory_gb: float = 0.0
-    gpu_memory_gb: float = 0.0
-    models: frozenset[str] = frozenset()
-    priority: float = 0.5
-    user: str = ""
-    name: str = ""
-    limit_s: float | None = None
-    estimate: float | None = None
-    checkpoint: float | None = None
+    family: str = field(metadata=about("The job's family in the speed table: `adlro speeds` lists them."))
+    work: float = field(
+        default=0.0,
+        metadata=about(
+            "GPU-seconds on the reference model; seconds for a job without GPUs.",
+            unit="GPU-seconds",
+            least=0,
+            most=1e16,
+            from_user=FromUser(most=1e12, words="0: not known."),
+        ),
+    )
+    submit_s: float = field(
+        default=0.0, metadata=about("When it was submitted.", unit="seconds", least=0, most=1e11, dtype="f8")
+    )
+    gpus: int = field(
+        default=1,
+        metadata=about(
+            "Number of GPUs, all of one model; the job gets all of them or none.",
+            least=0,
+            most=1_000_000,
+            dtype="i4",
+            from_user=FromUser(most=65_536),
+        ),
+    )
+    share: int = field(
+        default=WHOLE_GPU,
+        metadata=about("Thousandths of a GPU; below 1000 with one GPU only.", least=1, most=WHOLE_GPU, dtype="i4"),
+    )
+    cpus: float = field(
+        default=0.0,
+        metadata=about(
+            "CPU cores for the whole job.",
+            unit="cores",
+            least=0,
+            most=1_000_000,
+            dtype="i4",
+            scale=1000,
+            option="N",
+        ),
+    )
+    memory_gb: float = field(
+        default=0.0,
+        metadata=about(
+            "Memory for the whole job.", unit="GB", least=0, most=2_000_000, dtype="i4", scale=1024, option="GB"
+        ),
+    )
+    gpu_memory_gb: float = field(
+        default=0.0,
+        metadata=about(
+            "Memory that each GPU must have.",
+            unit="GB",
+            least=0,
+            most=100_000,
+            dtype="i4",
+            scale=1024,
+            option="GB",
+            in_workload=True,
+            in_comment=True,
+        ),
+    )
+    models: frozenset[str] = field(
+        default=frozenset(), metadata=about("The GPU models that it may run on; empty: all.", empty="any")
+    )
+    priority: float = field(
+        default=0.5,
+        metadata=about(
+            "How important it is: 1 most, 0 least.",
+            least=0,
+            most=1,
+            dtype="f4",
+            from_user=FromUser(words="Only operators may set another value than 0.5."),
+            option="X",
+        ),
+    )
+    user: str = field(
+        default="",
+        metadata=about(
+            "Who submitted it.",
+            empty="none",
+            from_user=FromUser(words="A login name, never a number; only operators may name another user."),
+        ),
+    )
+    name: str = field(default="", metadata=about("Name of the job; jobs that recur share a name.", empty="none"))
+    limit_s: float | None = field(
+        default=None,
+        metadata=about(
+            "Walltime limit, after which the job may be ended.",
+            unit="seconds",
+            least=0,
+            most=1e16,
+            dtype="f8",
+            empty="none",
+            from_user=FromUser(above=0, most=1e9),
+        ),
+    )
+    estimate: float | None = field(
+        default=None,
+        metadata=about(
+            "Estimate of `work`, in its unit: what policies see of it.",
+            unit="GPU-seconds",
+            least=0,
+            most=1e16,
+            dtype="f8",
+            empty="the work",
+            from_user=FromUser(most=1e12),
+        ),
+    )
+    checkpoint: float | None = field(
+        default=None,
+        metadata=about(
+            "Work between two checkpoints; 0: no work is ever lost.",
+            unit="GPU-seconds",
+            least=0,
+            most=1e16,
+            dtype="f8",
+            empty="never",
+            from_user=FromUser(most=1e12),
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)

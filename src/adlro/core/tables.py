@@ -10,6 +10,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from adlro.core.records import Job, Node
+from adlro.core.schema import columns_for
+
 Table: TypeAlias = "np.recarray[Any, Any]"
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int32]
@@ -57,26 +60,21 @@ class Choice(NamedTuple):
 
 JOB = np.dtype(
     [
-        ("submit", "f8"),  # s since the run began
-        ("estimate", "f8"),  # GPU-seconds on the reference model: what a policy may know of the work
-        ("limit", "f8"),  # walltime limit in s of holding GPUs; inf: none
-        ("checkpoint", "f8"),  # work between two checkpoints; inf: never saved by itself, 0: always
-        ("memory", "i4"),  # MiB, whole job
-        ("gpu_memory", "i4"),  # MiB on each GPU
-        ("cpus", "i4"),  # thousandths of a core, whole job
-        ("gpus", "i4"),
-        ("share", "i4"),  # thousandths of each GPU; below 1000 only with one GPU
+        *columns_for(Job),
         ("family", "i4"),
         ("allowed", "i4"),  # index into Jobs.allowed
         ("kind", "i4"),  # row of View.rate; set by pack
         ("demand", "i4"),  # row of View.tried: jobs that need exactly the same; set by pack
         ("user", "i4"),
         ("group", "i4"),  # one number for the same user and name: past jobs alike
-        ("priority", "f4"),
     ],
     align=True,
 )
-"""What is known of a job when it is submitted. The true work is not here: policies never see it."""
+"""What is known of a job when it is submitted. The true work is not here: policies never see it.
+
+The amounts are those that `Job` declares, in the units of the table: MiB, and thousandths of cores and GPUs. A limit or
+checkpoint of inf means none.
+"""
 
 RUN = np.dtype(
     [
@@ -118,8 +116,7 @@ SITE = np.dtype(
 
 NODE = np.dtype(
     [
-        ("cpus", "i4"),
-        ("memory", "i4"),
+        *columns_for(Node),
         ("free_cpus", "i4"),
         ("free_memory", "i4"),
         ("jobs", "i4"),  # parts of jobs running here

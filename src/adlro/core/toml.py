@@ -3,15 +3,16 @@
 import difflib
 import tomllib
 import types
-from collections.abc import Iterable
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from adlro.core.errors import ConfigError
+from adlro.core.schema import Property
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -22,6 +23,26 @@ class Schema(BaseModel):
     """A table of a TOML file: every key known, every type exact (a whole number may stand for a number)."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+def model_field(each: Property, kind: Any = None) -> tuple[Any, Any]:
+    """The type and the rest of a field for a property that a user writes, for `model_with`.
+
+    `kind` is another type for it, such as one that also takes 2.0 for 2.
+    """
+    kind = kind or each.kind
+    limits: dict[str, Any] = {}
+    if each.is_number:
+        above, most = each.from_user.above, each.from_user.most
+        limits = {"ge": each.least} if above is None else {"gt": above}
+        limits["le"] = each.most if most is None else most
+    default = {} if each.is_needed else {"default": each.default}
+    return kind | None if each.is_optional else kind, Field(description=each.user_words, **default, **limits)
+
+
+def model_with(name: str, base: type[BaseModel], found: Mapping[str, tuple[Any, Any]]) -> Any:
+    """A model with these fields more than its base."""
+    return create_model(name, __base__=base, **cast(Any, found))
 
 
 def parse_toml(text: str, where: str, schema: type[M]) -> M:

@@ -85,7 +85,7 @@ class Metrics:
             "adlro_orders", "Answers of the cluster to orders: done or refused.", ["answer"], registry=registry
         )
         self._alarms = Counter("adlro_alarms", "Alarms, by kind.", ["kind"], registry=registry)
-        self._failed = Counter("adlro_failed_ticks", "Turns that broke off by a fault of ours.", registry=registry)
+        self._failed = Counter("adlro_failed_ticks", "Turns that failed with an error.", registry=registry)
         self._leader = Gauge("adlro_leader", "1 if this daemon leads, 0 if it stands by.", registry=registry)
         self._guarded = Gauge("adlro_guarded", "1 while the fallback decides.", registry=registry)
         self._latest = Gauge(

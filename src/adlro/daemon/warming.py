@@ -24,9 +24,9 @@ from adlro.decide.catalogue import find_policy
 from adlro.live.foresee import CHEAP
 from adlro.live.forward import play_forward, usual_work
 from adlro.live.limits import GuardTable
+from adlro.live.said import as_said
 from adlro.live.scene import Scenes
 from adlro.live.service import WhatIf
-from adlro.live.traits import as_said
 from adlro.live.turn import Orchestrator, Settings
 
 LONG_S: Final = 3600.0

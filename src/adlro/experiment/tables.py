@@ -79,7 +79,9 @@ COLUMN_KEYS: Final = {
 
 def as_text(lines: Iterable[RenderableType], width: int = WIDTH) -> str:
     """Lines and tables as plain text, for a `repr`."""
-    console = Console(file=io.StringIO(), width=width, highlight=False, color_system=None, legacy_windows=False)
+    console = Console(
+        file=io.StringIO(), width=width, highlight=False, color_system=None, legacy_windows=False, force_jupyter=False
+    )
     for line in lines:
         console.print(line)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]

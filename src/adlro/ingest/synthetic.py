@@ -12,10 +12,22 @@ import numpy.typing as npt
 from scipy.special import log_ndtr, ndtr
 
 from adlro.core.errors import UsageError
+from adlro.core.jobs import job_table
 from adlro.core.memory import release_temporaries
 from adlro.core.records import WHOLE_GPU
-from adlro.core.tables import JOB, Floats, Ints, Jobs, Table, records
-from adlro.ingest.workload_file import Arrivals, Duration, Family, JobClass, Priorities, Surge, Users, Workload
+from adlro.core.schema import Property
+from adlro.core.tables import Floats, Ints, Jobs, Table
+from adlro.ingest.workload_file import (
+    IN_FAMILIES,
+    Arrivals,
+    Duration,
+    Family,
+    JobClass,
+    Priorities,
+    Surge,
+    Users,
+    Workload,
+)
 
 DAY_S: Final = 86_400.0
 WEEK_S: Final = 7 * DAY_S
@@ -44,18 +56,11 @@ VARIANT = np.dtype(
         ("units", "f8"),  # work done in a second on the reference model: gpus · share/1000, 1 without GPUs
         ("checkpoint_s", "f8"),
         ("limit_factor", "f8"),
-        ("memory", "i4"),
-        ("gpu_memory", "i4"),
-        ("cpus", "i4"),
-        ("gpus", "i4"),
-        ("share", "i4"),
-        ("family", "i4"),
-        ("allowed", "i4"),
         ("part", "i4"),  # place in Workload.families: whose duration it has
     ],
     align=True,
 )
-"""One combination of family, gang, share and models that a workload can draw."""
+"""How often a combination of family, gang, share and models is drawn, and what its jobs have besides their demands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,7 @@ class Mix:
     """All that a workload can draw, with the names behind the numbers."""
 
     variants: Table  # VARIANT [V]
+    demands: Table  # JOB [V] what jobs of each variant ask for
     families: tuple[str, ...]
     allowed: tuple[frozenset[str], ...]
 
@@ -101,9 +107,9 @@ def offered_load(workload: Workload, gpus: int) -> float:
     """Long-run GPU-seconds on the reference model submitted per second and GPU; without the surge."""
     if workload.arrivals.process == "all-at-once":
         return float("inf")
-    variants = mix_of(workload).variants
+    mix = mix_of(workload)
     means = np.array([mean_duration(part.duration) for part in workload.families])
-    on_gpus = variants[variants["gpus"] > 0]
+    on_gpus = mix.variants[mix.demands["gpus"] > 0]
     work = float(np.sum(on_gpus["weight"] * on_gpus["units"] * means[on_gpus["part"]]))
     return work / workload.arrivals.mean_interarrival_s / gpus
 
@@ -112,12 +118,11 @@ def one_of_each(workload: Workload) -> tuple[Jobs, Floats]:
     """A job of each kind that the workload can draw, of the kind's mean duration, and the chance of each kind."""
     mix = mix_of(workload)
     variants = mix.variants
-    table = records(JOB, len(variants))
-    for field in ("memory", "gpu_memory", "cpus", "gpus", "share", "family", "allowed"):
-        table[field] = variants[field]
     means = np.array([mean_duration(part.duration) for part in workload.families])
     work = means[variants["part"]] * variants["units"]
-    table["estimate"] = work
+    zeros = np.zeros(len(work))
+    amounts = {"estimate": work, "priority": zeros, "limit_s": zeros, "checkpoint": zeros}
+    table = job_table(work, amounts, {}, (mix.demands, np.arange(len(work))))
     return Jobs(table, work, mix.families, ("",), (), mix.allowed), np.array(variants["weight"])
 
 
@@ -165,10 +170,13 @@ def mix_of(workload: Workload) -> Mix:
     families: dict[str, int] = {}
     allowed: dict[frozenset[str], int] = {frozenset(): 0}
     rows: list[tuple[float | int, ...]] = []
+    amounts: dict[str, list[float]] = {}
+    numbers: dict[str, list[int]] = {"family": [], "allowed": []}
     whole = sum(part.weight for part in workload.families)
     for number, part in enumerate(workload.families):
         classes = part.classes or _classes(part)
         total = sum(row.seen for row in classes)
+        same = {each.name: at_least(each, getattr(part, each.name)) for each in IN_FAMILIES}
         checkpoint_s = np.inf if part.checkpoint_s is None else part.checkpoint_s
         limit_factor = np.inf if part.limit_factor is None else part.limit_factor
         for family in part.family:
@@ -182,17 +190,26 @@ def mix_of(workload: Workload) -> Mix:
                         row.gpus * share / WHOLE_GPU if row.gpus else 1.0,
                         checkpoint_s,
                         limit_factor,
-                        row.memory_mib,
-                        int(np.ceil(part.gpu_memory_gb * MIB_PER_GB)) if row.gpus else 0,
-                        row.cpu_milli,
-                        row.gpus,
-                        share,
-                        family_number,
-                        allowed.setdefault(models, len(allowed)),
                         number,
                     )
                 )
-    return Mix(np.array(rows, VARIANT).view(np.recarray), tuple(families), tuple(allowed))
+                demand = same | {
+                    "gpus": row.gpus, "share": share, "cpus": row.cpu_milli / 1000,
+                    "memory_gb": row.memory_mib / MIB_PER_GB,
+                }  # fmt: skip
+                if not row.gpus:
+                    demand["gpu_memory_gb"] = 0.0
+                for name, amount in demand.items():
+                    amounts.setdefault(name, []).append(amount)
+                numbers["family"].append(family_number)
+                numbers["allowed"].append(allowed.setdefault(models, len(allowed)))
+    variants = np.array(rows, VARIANT).view(np.recarray)
+    return Mix(variants, job_table(np.zeros(len(rows)), amounts, numbers), tuple(families), tuple(allowed))
+
+
+def at_least(each: Property, amount: float) -> float:
+    """The amount, rounded up to a whole number of the table's units."""
+    return float(np.ceil(amount * each.scale) / each.scale) if each.scale != 1 else amount
 
 
 def _classes(part: Family) -> list[JobClass]:
@@ -239,7 +256,7 @@ def _draw(workload: Workload, weights: Floats, submit: Floats, seed: int, block:
 
 def _draw_surge(workload: Workload, surge: Surge, mix: Mix, count: int, seed: int) -> Drawn:
     """Draw the jobs that a surge adds: those of its family only, with names of their own."""
-    weights = np.where(mix.variants["family"] == mix.families.index(surge.family), mix.variants["weight"], 0.0)
+    weights = np.where(mix.demands["family"] == mix.families.index(surge.family), mix.variants["weight"], 0.0)
     mean_interarrival_s = workload.arrivals.mean_interarrival_s
     extra_rate = (surge.rate_factor - 1) * weights.sum() / mean_interarrival_s
     start = surge.start_s
@@ -268,27 +285,18 @@ def _merged(base: Drawn, extra: Drawn) -> Drawn:
 def _tabulate(workload: Workload, mix: Mix, drawn: Drawn) -> Jobs:
     """The table of jobs that the draws amount to."""
     variants, variant = mix.variants, drawn.variant[drawn.group]
-    table = records(JOB, len(drawn.submit))
-    for field in ("memory", "gpu_memory", "cpus", "gpus", "share", "family", "allowed"):
-        table[field] = variants[field][variant]
-    table["submit"] = drawn.submit
-    table["group"] = drawn.group
-    table["user"] = drawn.user[drawn.group]
-    table["priority"] = drawn.priority
-
     duration_s = _durations(workload, variants["part"][variant], drawn.normal)
     units = variants["units"][variant]
-    table["checkpoint"] = variants["checkpoint_s"][variant] * units
     guess_s = duration_s * np.exp(workload.estimates.sigma * drawn.guess)
-    table["limit"] = variants["limit_factor"][variant] * guess_s
-    match workload.estimates.source:
-        case "oracle" | "lognormal":
-            table["estimate"] = guess_s * units
-        case "limit":
-            table["estimate"] = table["limit"] * units
-        case "predicted":
-            table["estimate"] = 0.0  # nothing is told before a run
+    limit_s = variants["limit_factor"][variant] * guess_s
+    told_s = {"limit": limit_s, "predicted": 0.0}.get(workload.estimates.source, guess_s)  # 0: nothing before a run
     work: Floats = np.multiply(duration_s, units, out=duration_s)
+    amounts = {
+        "submit_s": drawn.submit, "priority": drawn.priority, "limit_s": limit_s, "estimate": told_s * units,
+        "checkpoint": variants["checkpoint_s"][variant] * units,
+    }  # fmt: skip
+    who = {"group": drawn.group, "user": drawn.user[drawn.group]}
+    table = job_table(work, amounts, who, (mix.demands, variant))
     users = tuple(f"user{number}" for number in range(workload.users.count))
     return Jobs(table, work, mix.families, users, _names(drawn.user), mix.allowed)
 

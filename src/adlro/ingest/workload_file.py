@@ -9,8 +9,9 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from adlro.core.records import WHOLE_GPU
-from adlro.core.toml import Schema, parse_toml
+from adlro.core.records import WHOLE_GPU, Job
+from adlro.core.schema import properties_of
+from adlro.core.toml import Schema, model_field, model_with, parse_toml
 
 Seconds = Annotated[float, Field(gt=0)]
 Weight = Annotated[float, Field(ge=0)]
@@ -131,7 +132,13 @@ def _whole_keys(value: object, what: str, most: int) -> object:
     return table
 
 
-class Family(Schema):
+IN_FAMILIES: Final = tuple(each for each in properties_of(Job) if each.in_workload)
+"""Properties that all jobs of a part of the mix have alike."""
+
+Alike: Any = model_with("Alike", Schema, {each.name: model_field(each) for each in IN_FAMILIES})
+
+
+class Family(Alike):  # type: ignore[misc]  # its fields come from Job
     """One part of the mix: jobs of a family (or several, in equal parts), their sizes and durations."""
 
     family: Annotated[list[str], BeforeValidator(_one_or_more), Field(min_length=1)]
@@ -141,7 +148,6 @@ class Family(Schema):
     share: Annotated[dict[int, Weight], BeforeValidator(_shares)] = Field(default={WHOLE_GPU: 1.0})
     cpus_per_gpu: float = Field(default=4.0, ge=0, le=1024)
     memory_gb_per_gpu: float = Field(default=16.0, ge=0, le=16384)
-    gpu_memory_gb: float = Field(default=0.0, ge=0, le=16384)
     models: list[str] = Field(default=[])
     classes: list[JobClass] = Field(default=[])
     checkpoint_s: float | None = Field(default=None, ge=0)

@@ -187,7 +187,7 @@ class Guarded:
         decided = self._ask(scene, self.fallback, held, can_stop, explain, lambda view: "", seed)
         if not isinstance(decided, Decided):
             # Even the fallback failed: nobody decides, and the words of both are told.
-            words = f"{tripped[1] if tripped else ''} The fallback failed too: {decided[1]}".strip()
+            words = f"{tripped[1] if tripped else ''} The fallback also failed: {decided[1]}".strip()
             nothing = Decided((), self.fallback.name, copied(scene.view))
             return self._remembered(nothing, True, (decided[0], words), False)
         return self._remembered(decided, True, tripped, False)
@@ -302,7 +302,7 @@ class Asking:
                 turn.fault = "slow", f"a decision of policy {policy.name} took {seconds:.2f} s; {allowed}."
                 return
             if math.isnan(choice.until):
-                turn.fault = "nan", f"policy {policy.name} answered a time that is not a number."
+                turn.fault = "nan", f"policy {policy.name} answered NaN as a time."
                 return
             if choice.verb == WAIT:
                 self._driver.apply(choice)
@@ -330,7 +330,7 @@ class Asking:
             turn.chosen.append(Chosen(choice.verb, choice.job, parts, by, *explained))
             return True
         if view.clock[0].illegal > illegal:
-            turn.fault = "illegal", f"policy {policy.name} chose what may not be: {in_words(choice)}."
+            turn.fault = "illegal", f"policy {policy.name} made an illegal choice: {in_words(choice)}."
         return False
 
 

@@ -90,7 +90,7 @@ class Orders:
             answers = self._backend.act(orders)
         except BackendError as error:
             self.is_unsettled = True
-            self._notes.tell_once(heard, time_s, "backend", f"the cluster did not take the orders: {error}")
+            self._notes.tell_once(heard, time_s, "backend", f"the cluster did not accept the orders: {error}")
             return None
         heard.answers = tuple(answers)
         self._notes.write(heard, time_s, lambda: self._notes.memory.answered(decisions, answers), None)
@@ -116,7 +116,7 @@ class Orders:
         """Give back what we cannot place, hold again what a limit keeps from starting, and tell of both."""
         seen = self.setbacks.look(snapshot)
         for id, said in seen.limits.items():
-            text = f"job {id} cannot start now: {said}. It is passed over until that may have changed."
+            text = f"job {id} cannot start now: {said}. It is skipped until that may have changed."
             self._notes.tell(heard, snapshot.time_s, "limit", text, id)
         if seen.withdraw:
             try:
@@ -124,7 +124,7 @@ class Orders:
             except BackendError as error:
                 answers = []
                 self._notes.tell_once(
-                    heard, snapshot.time_s, "backend", f"the cluster did not take the orders: {error}"
+                    heard, snapshot.time_s, "backend", f"the cluster did not accept the orders: {error}"
                 )
             for answer in answers:
                 if not answer.done:
@@ -145,7 +145,7 @@ class Orders:
         for answer in answers:
             if answer.done:
                 heard.given_back.add(answer.job)
-                text = f"job {answer.job} is back with the cluster's own scheduler: {new[answer.job]}."
+                text = f"job {answer.job} was given back to the cluster's own scheduler: {new[answer.job]}."
                 self._notes.tell(heard, time_s, "given-back", text, answer.job)
             elif answer.is_final:
                 self._not_taken.add(answer.job)

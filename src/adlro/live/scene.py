@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import Any, Final, cast, final
+from typing import Final, cast, final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,10 @@ import numpy.typing as npt
 from adlro.catalogue.gpus import find_gpu
 from adlro.catalogue.speeds import for_every_family, speed_of
 from adlro.core.compiled import compiled_alone
-from adlro.core.errors import CatalogueError, ConfigError
+from adlro.core.errors import CatalogueError
+from adlro.core.jobs import JobNames, job_rows, wrong_with
 from adlro.core.occupancy import Places, close_nodes, on_each_node, stand
-from adlro.core.plan import Plan, gpu_numbers, mib, plan_cluster
+from adlro.core.plan import Plan, gpu_numbers, plan_cluster
 from adlro.core.policy import Policy
 from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Part, Snapshot
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Job, Placing, Speed, SpeedOf
@@ -34,14 +35,12 @@ from adlro.core.tables import (
     Floats,
     Ints,
     Jobs,
-    Numbers,
     Table,
     View,
 )
 from adlro.decide.rules.baselines import write_mix
-from adlro.live.traits import trait_of
-from adlro.normalise.pack import check_job, pack
-from adlro.predict.following import TRAIT
+from adlro.normalise.pack import pack
+from adlro.predict.following import TRAIT, trait_of
 
 SPARE_ROWS: Final = 1024
 """Rows of jobs that are gone are kept until there are more of them than of live jobs, and than this."""
@@ -198,9 +197,7 @@ class Scenes:
         self._records: list[Job] = []
         self._table = np.zeros(SPARE_ROWS, JOB)
         self._traits = np.zeros(SPARE_ROWS, TRAIT)
-        self._families, self._users, self._groups, self._allowed = Numbers(), Numbers(), Numbers(), Numbers()
-        self._users.number("")
-        self._allowed.number(frozenset())
+        self._names = JobNames()
         self._sizes: Counter[tuple[int, int]] = Counter()  # thousandths of GPUs and of cores of all jobs that had a row
 
     def scene(
@@ -221,7 +218,7 @@ class Scenes:
         with self._lock:
             scene = self._scene(snapshot, predict, submitted or {}, corrections, carried or {}, coming, tell)
             if remind is not None:
-                remind(scene.view, self._users.things, self._groups.things, snapshot.time_s)
+                remind(scene.view, self._names.users.things, self._names.groups.things, snapshot.time_s)
             return scene
 
     def _scene(
@@ -252,14 +249,7 @@ class Scenes:
         table = cast(Table, self._table[rows].view(np.recarray))
         table.submit = given - epoch_s
         traits = cast(Table, self._traits[rows].view(np.recarray))
-        jobs = Jobs(
-            table,
-            np.zeros(len(live)),
-            tuple(self._families.things),
-            tuple(self._users.things),
-            tuple(name for _, name in self._groups.things),
-            tuple(self._allowed.things),
-        )
+        jobs = self._names.jobs(table, np.zeros(len(live)))
         view = pack(plan, jobs, corrected(self._speed, corrections))
         view.clock[0].now = snapshot.time_s - epoch_s
         view.clock[0].restart = self._restart_s
@@ -303,51 +293,40 @@ class Scenes:
     def _known(self, snapshot: Snapshot, notes: list[str]) -> tuple[list[LiveJob], Ints]:
         """The jobs that wait or run, and their rows; those that no cluster could mean are left out, with a note."""
         live: list[LiveJob] = []
-        rows: list[int] = []
+        new: dict[str, Job] = {}
         row_of, known = self._row, self._records
         unended = (job for job in snapshot.jobs if job.state not in ENDED)
         for job in (part for whole in unended for part in by_node(whole)):
             row = row_of.get(job.id)
             if row is None or (known[row] is not job.job and known[row] != job.job):
-                try:
-                    row = self._enter(job.id, job.job, snapshot.cluster)
-                except ConfigError as error:
-                    notes.append(f"job {job.id} is left out: {error}")
+                if wrong := wrong_with(job.job):
+                    notes.append(f"job {job.id} is left out: {wrong}")
                     continue
+                new[job.id] = job.job
             live.append(job)
-            rows.append(row)
-        return live, np.array(rows, np.int32)
+        if new:
+            self._enter(new, snapshot.cluster)
+        return live, np.array([row_of[job.id] for job in live], np.int32)
 
-    def _enter(self, id: str, job: Job, cluster: Cluster) -> int:
-        """Give a job its row."""
-        check_job(job)
-        row = self._row.get(id)
-        if row is None:
-            row = len(self._records)
-            self._records.append(job)
-            if job.gpus:
+    def _enter(self, jobs: Mapping[str, Job], cluster: Cluster) -> None:
+        """Give jobs their rows."""
+        for id, job in jobs.items():
+            row = self._row.setdefault(id, len(self._records))
+            if row == len(self._records) and job.gpus:
                 self._sizes[job.gpus * job.share, round(job.cpus * 1000)] += 1
-            if row == len(self._table):
-                self._table = np.concatenate([self._table, np.zeros(row, JOB)])
-                self._traits = np.concatenate([self._traits, np.zeros(row, TRAIT)])
-        else:
-            self._records[row] = job
-        self._row[id] = row
-        limit = FOREVER if job.limit_s is None else job.limit_s
-        said = job.estimate if job.estimate is not None else job.work
-        cpus, memory, gpu_memory = round(job.cpus * 1000), mib(job.memory_gb), mib(job.gpu_memory_gb)
-        models = frozenset(model_name(name, cluster) for name in job.models)
-        entry: Any = self._table[row]
-        for name, value in (
-            ("estimate", said), ("limit", limit), ("memory", memory), ("gpu_memory", gpu_memory), ("cpus", cpus),
-            ("checkpoint", FOREVER if job.checkpoint is None else job.checkpoint), ("gpus", job.gpus),
-            ("share", job.share), ("family", self._families.number(job.family)), ("priority", job.priority),
-            ("allowed", self._allowed.number(models)), ("user", self._users.number(job.user)),
-            ("group", self._groups.number((job.user, job.name))),
-        ):  # fmt: skip
-            entry[name] = value
-        self._traits[row] = trait_of(job, models)
-        return row
+            self._records[row : row + 1] = [job]
+        rows = [self._row[id] for id in jobs]
+        if (lacking := len(self._records) - len(self._table)) > 0:
+            more = max(lacking, len(self._table))
+            self._table = np.concatenate([self._table, np.zeros(more, JOB)])
+            self._traits = np.concatenate([self._traits, np.zeros(more, TRAIT)])
+        called = [
+            replace(job, models=frozenset(model_name(name, cluster) for name in job.models)) if job.models else job
+            for job in jobs.values()
+        ]
+        self._table[rows], _work = job_rows(called, self._names)
+        for row, job in zip(rows, called, strict=True):
+            self._traits[row] = trait_of(job)
 
     def _place(
         self,

@@ -82,7 +82,10 @@ class Seen:
         if len(self._learnt) > 2 * len(there) + 2 * self._history:
             self._learnt &= there
         self._notes.write(heard, snapshot.time_s, lambda: self._notes.memory.ended(ended), None)
-        found = measured(ended, snapshot.cluster, self.watch.corrections, self.expected)
+        found = measured(
+            ended, snapshot.cluster, self.watch.corrections, self.expected, carried=self.carried,
+            restart_s=self._restart_s,
+        )  # fmt: skip
         self._take_in(found, heard)
         for job in ended:
             self.carried.pop(job.id, None)
@@ -118,32 +121,42 @@ class Seen:
         if gone:
             names = ", ".join(gone[:MOST_NAMED]) + (" …" if len(gone) > MOST_NAMED else "")
             self._notes.tell(
-                heard, snapshot.time_s, "vanished", f"{len(gone)} jobs are gone and were not seen to end: {names}."
+                heard, snapshot.time_s, "vanished", f"{len(gone)} jobs have disappeared without a known end: {names}."
             )
         self._known = {
             id: self._whole(job) if not job.parts and job.state in PLACES else job for id, job in there.items()
         }
 
+    def note_stopped(self, before: LiveJob, snapshot: Snapshot) -> None:
+        """We stopped a job: all its work is kept."""
+        self.stopped.add(before.id)
+        self._carry_stretch(before, snapshot, 0.0)
+
     def carry(self, snapshot: Snapshot, before_it: Scene | None) -> None:
-        """Remember what a stretch of work left behind, when a job that ran waits again."""
+        """Remember what a stretch of work left behind, when a job that ran waits again and we did not stop it."""
+        stopped, self.stopped = self.stopped, set()
         if before_it is None:
             return
         for job in snapshot.jobs:
-            if job.state is not JobState.WAITING or not job.starts:
+            if job.state is not JobState.WAITING or not job.starts or job.id in stopped:
                 continue
             j = before_it.index.get(job.id)
             before = before_it.live[j] if j is not None else None
-            if before is None or before.state not in PLACES or before.started_s is None:
-                continue
-            ran = max(0.0, snapshot.time_s - before.started_s)
-            lost = self._restart_s if before.starts > 1 else 0.0
-            worked = max(0.0, ran - lost) * pace(before.job, before.parts, snapshot.cluster, self.watch.corrections)
-            known = self.carried.get(job.id, Carried())
-            step = job.job.checkpoint
-            if job.id in self.stopped or step == 0.0:
-                saved = known.saved + worked
-            else:
-                saved = known.saved if not step else max(known.saved, (known.saved + worked) // step * step)
-            self.stopped.discard(job.id)
-            with self._lock:
-                self.carried[job.id] = Carried(saved, known.held_s + ran)
+            if before is not None and before.state in PLACES:
+                self._carry_stretch(before, snapshot, job.job.checkpoint)
+
+    def _carry_stretch(self, before: LiveJob, snapshot: Snapshot, step: float | None) -> None:
+        """Add the stretch that ended now. Its work is kept in steps of this size; 0: all of it, None: nothing."""
+        if before.started_s is None:
+            return
+        ran = max(0.0, snapshot.time_s - before.started_s)
+        since_s = before.started_s + (self._restart_s if before.starts > 1 else 0.0)
+        speed = pace(before.job, before.parts, snapshot.cluster, self.watch.corrections)
+        worked = max(0.0, snapshot.time_s - since_s) * speed
+        known = self.carried.get(before.id, Carried())
+        if step == 0.0:
+            saved = known.saved + worked
+        else:
+            saved = known.saved if not step else max(known.saved, (known.saved + worked) // step * step)
+        with self._lock:
+            self.carried[before.id] = Carried(saved, known.held_s + ran)

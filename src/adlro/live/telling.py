@@ -52,5 +52,5 @@ class Notes:
         try:
             return write()
         except StoreError as error:
-            self.tell_once(heard, time_s, "store", f"the memory cannot be used: {error}")
+            self.tell_once(heard, time_s, "store", f"the store cannot be used: {error}")
             return instead

@@ -258,7 +258,7 @@ class Orchestrator:
         try:
             self._notes.memory.ticked(tick)
         except StoreError as error:
-            self._notes.tell_once(heard, now_s, "store", f"the memory cannot be written: {error}")
+            self._notes.tell_once(heard, now_s, "store", f"the store cannot be written: {error}")
             tick = replace(tick, alarms=tuple(heard.alarms))
         self._notes.alarms.extend(tick.alarms)
         if self._state is not None:
@@ -314,12 +314,12 @@ class Orchestrator:
             self._notes.tell(heard, time_s, "back", f"{self._named} decides again.")
         for id in decided.kept.hopeless:
             self._notes.tell_once(
-                heard, time_s, "starving", f"job {id} waits too long, and no node can be kept for it."
+                heard, time_s, "starving", f"job {id} waits too long, and no node can be reserved for it."
             )
         if new := [id for id in decided.kept.nodes if self._standing is None or id not in self._standing.kept]:
             for id in new[:MOST_NAMED]:
                 nodes = ", ".join(decided.kept.nodes[id])
-                self._notes.tell(heard, time_s, "kept", f"job {id} has waited long: {nodes} is kept for it.", id)
+                self._notes.tell(heard, time_s, "kept", f"job {id} has waited long: {nodes} is reserved for it.", id)
         return decided
 
     def _session(self, time_s: float, heard: Heard) -> Session:
@@ -334,7 +334,9 @@ class Orchestrator:
     def _keep_session(self, session: Session, time_s: float, heard: Heard) -> None:
         """Write down what the policy remembers, if that has changed; tell what it has lost."""
         if session.lost:
-            self._notes.tell(heard, time_s, "session", f"{self._named} begins anew: {session.lost}.")
+            self._notes.tell(
+                heard, time_s, "session", f"{self._named} starts again without its memory: {session.lost}."
+            )
             session.lost = ""
         if (text := session.as_text()) != self._session_text:
             self._session_text = text
@@ -374,7 +376,7 @@ class Orchestrator:
             return None
         for decision in done:
             if decision.verb == "stop":
-                self._seen.stopped.add(decision.job)
+                self._seen.note_stopped(scene.live[scene.index[decision.job]], scene.snapshot)
             else:
                 self._seen.expected[decision.job] = float(scene.predicted[scene.index[decision.job], 1])
         self._orders.forget_all_but(scene.index)
@@ -487,7 +489,7 @@ def warm_up(policy: Policy, judge: Judge) -> None:
     """Ask a policy once on a small cluster, so that all that is compiled is."""
     from adlro.catalogue.clusters import load_cluster
     from adlro.core.records import Job
-    from adlro.live.traits import as_said
+    from adlro.live.said import as_said
 
     cluster = load_cluster("paper16")
     jobs = tuple(

@@ -1,6 +1,5 @@
 """Records become tables: the only bridge from names to numbers, and back."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,15 +9,14 @@ import numpy.typing as npt
 
 from adlro.core.compiled import compiled
 from adlro.core.errors import ConfigError
+from adlro.core.jobs import JobNames, amounts_of, check_job, job_rows
 from adlro.core.memory import release_temporaries
-from adlro.core.plan import MIB_PER_GB, Plan, empty_view, fill_kind, mib
-from adlro.core.records import CPU_ONLY, WHOLE_GPU, Disturbance, Job, SpeedOf
+from adlro.core.plan import Plan, empty_view, fill_kind
+from adlro.core.records import CPU_ONLY, Disturbance, Job, SpeedOf
 from adlro.core.rules import best_rate
 from adlro.core.tables import (
     DOWN,
-    FOREVER,
     FUTURE,
-    JOB,
     NOBODY,
     NOT_ASKED,
     REFUSED,
@@ -27,10 +25,8 @@ from adlro.core.tables import (
     Floats,
     Ints,
     Jobs,
-    Numbers,
     Table,
     View,
-    records,
 )
 
 MOST_TO_TABULATE = 10_000_000
@@ -41,24 +37,11 @@ MOST_TO_TABULATE = 10_000_000
 
 def pack_jobs(jobs: Sequence[Job]) -> Jobs:
     """A table of these jobs in submit order (equal times keep their order)."""
-    ordered = sorted(jobs, key=lambda job: job.submit_s)
-    families, users, groups, allowed = Numbers(), Numbers(), Numbers(), Numbers()
-    users.number(""), allowed.number(frozenset())
-    table, work = records(JOB, len(ordered)), np.zeros(len(ordered))
-    for i, (row, job) in enumerate(zip(table, ordered, strict=True)):
+    for job in jobs:
         check_job(job)
-        row.submit = job.submit_s
-        work[i] = job.work
-        row.estimate = job.work if job.estimate is None else job.estimate
-        row.limit = FOREVER if job.limit_s is None else job.limit_s
-        row.checkpoint = FOREVER if job.checkpoint is None else job.checkpoint
-        row.memory, row.gpu_memory = mib(job.memory_gb), mib(job.gpu_memory_gb)
-        row.cpus, row.gpus, row.share = round(job.cpus * 1000), job.gpus, job.share
-        row.family, row.allowed = families.number(job.family), allowed.number(job.models)
-        row.user, row.group = users.number(job.user), groups.number((job.user, job.name))
-        row.priority = job.priority
-    names = tuple(name for _, name in groups.things)
-    return Jobs(table, work, tuple(families.things), tuple(users.things), names, tuple(allowed.things))
+    names = JobNames()
+    table, work = job_rows(sorted(jobs, key=lambda job: job.submit_s), names)
+    return names.jobs(table, work)
 
 
 def unpack_job(jobs: Jobs, j: int) -> Job:
@@ -67,43 +50,11 @@ def unpack_job(jobs: Jobs, j: int) -> Job:
     return Job(
         family=jobs.families[row.family],
         work=float(jobs.work[j]),
-        submit_s=float(row.submit),
-        gpus=int(row.gpus),
-        share=int(row.share),
-        cpus=row.cpus / 1000,
-        memory_gb=row.memory / MIB_PER_GB,
-        gpu_memory_gb=row.gpu_memory / MIB_PER_GB,
         models=jobs.allowed[row.allowed],
-        priority=float(row.priority),
         user=jobs.users[row.user],
         name=jobs.names[row.group] if jobs.names else "",
-        limit_s=None if math.isinf(row.limit) else float(row.limit),
-        estimate=float(row.estimate),
-        checkpoint=None if math.isinf(row.checkpoint) else float(row.checkpoint),
+        **amounts_of(row),
     )
-
-
-def check_job(job: Job) -> None:
-    """Refuse a job that no cluster could mean."""
-    wrong = None
-    if job.gpus < 0:
-        wrong = f"gpus is {job.gpus}; expected 0 or more"
-    elif not 1 <= job.share <= WHOLE_GPU:
-        wrong = f"share is {job.share}; expected 1 to {WHOLE_GPU} thousandths of a GPU"
-    elif job.share < WHOLE_GPU and job.gpus != 1:
-        wrong = f"share is {job.share} with {job.gpus} GPUs; a share needs gpus = 1"
-    elif not (math.isfinite(job.work) and job.work >= 0.0):
-        wrong = f"work is {job.work}; expected 0 or more GPU-seconds"
-    elif not (math.isfinite(job.submit_s) and job.submit_s >= 0.0):
-        wrong = f"submit_s is {job.submit_s}; expected 0 or more seconds"
-    elif not 0.0 <= job.priority <= 1.0:
-        wrong = f"priority is {job.priority}; expected 0 to 1"
-    for name in ("cpus", "memory_gb", "gpu_memory_gb", "limit_s", "estimate", "checkpoint"):
-        amount = getattr(job, name)
-        if amount is not None and not 0.0 <= amount < FOREVER:
-            wrong = wrong or f"{name} is {amount}; expected 0 or more"
-    if wrong:
-        raise ConfigError(f"job {job.name!r} of user {job.user!r}: {wrong}.")
 
 
 # ---- the view ----------------------------------------------------------------------------------------------------

@@ -10,11 +10,13 @@ import numpy as np
 from pydantic import Field
 
 from adlro.core.errors import UsageError
-from adlro.core.tables import Floats, Jobs, Table, records
-from adlro.core.toml import Schema, nearest, parse_toml
+from adlro.core.records import Job
+from adlro.core.tables import Floats, Jobs, Table
+from adlro.core.toml import Schema, model_field, model_with, nearest, parse_toml
 from adlro.predict.baselines import LastTwo, LightGbm, Limit, RunningMedian
 from adlro.predict.encoder import unbinding_accuracy
 from adlro.predict.following import (
+    AMOUNTS,
     P10,
     P50,
     P90,
@@ -23,8 +25,7 @@ from adlro.predict.following import (
     Predictor,
     as_they_came,
     seconds_of,
-    text_hash,
-    tokens_of,
+    trait_of,
     traits_of,
 )
 from adlro.predict.habits import Habits
@@ -124,19 +125,18 @@ def errors(predicted: Floats, seconds: Floats) -> dict[str, float | None]:
 # ---- one job -------------------------------------------------------------------------------------------------------
 
 
-class AskedJob(Schema):
+SeenAmounts: Any = model_with(
+    "SeenAmounts", Schema, {each.name: model_field(each) for each in AMOUNTS if each.name != "submit_s"}
+)
+
+
+class AskedJob(SeenAmounts):  # type: ignore[misc]  # the amounts come from Job
     """A job whose runtime is asked for, as in a TOML file; the names mean what they mean in our own table."""
 
     user: str = ""
     name: str = ""
-    gpus: Annotated[int, Field(ge=0, le=1_000_000)] = 1
-    cpus: Annotated[float, Field(ge=0, le=2_000_000)] = 0.0
-    memory_gb: Annotated[float, Field(ge=0, le=2_000_000)] = 0.0
-    gpu_memory_gb: Annotated[float, Field(ge=0, le=2_000_000)] = 0.0
-    limit_s: Annotated[float, Field(gt=0)] | None = None
     family: str = "uniform"
     models: tuple[str, ...] | list[str] = ()
-    priority: Annotated[float, Field(ge=0, le=1)] = 0.5
     submit_s: Annotated[float, Field(ge=0)] | None = None
 
 
@@ -172,17 +172,10 @@ def read_job(text: str, where: str) -> AskedJob:
 
 def traits_of_one(job: AskedJob, submit_s: float) -> Table:
     """What predictors see of the asked job."""
-    traits = records(TRAIT, 1)
-    row = traits[0]
-    row.submit = submit_s if job.submit_s is None else job.submit_s
-    row.limit = np.inf if job.limit_s is None else job.limit_s
-    row.user, row.name, row.family = text_hash(job.user), text_hash(job.name), text_hash(job.family)
-    row.group = text_hash(f"{job.user}\0{job.name}")
-    traits["tokens"] = tokens_of(job.name)
-    row.models = text_hash("|".join(sorted(job.models)))
-    row.gpus, row.cpus, row.memory = job.gpus, round(1000 * job.cpus), round(1024 * job.memory_gb)
-    row.gpu_memory, row.priority = round(1024 * job.gpu_memory_gb), job.priority
-    return traits
+    said = job.model_dump() | {"models": frozenset(job.models)}
+    if job.submit_s is None:
+        said["submit_s"] = submit_s
+    return np.array([trait_of(Job(**said))], TRAIT).view(np.recarray)
 
 
 def predict_one(history: Jobs, job: AskedJob, method: Method) -> Prediction:

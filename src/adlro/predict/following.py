@@ -7,11 +7,14 @@ What it sees of a job is a row of TRAIT, which holds neither the job's work nor 
 import hashlib
 import re
 from dataclasses import replace
-from typing import Final, Protocol
+from functools import lru_cache
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from adlro.core.records import Job
+from adlro.core.schema import stored_in
 from adlro.core.tables import Floats, Jobs, Table, records
 
 Events = npt.NDArray[np.int64]
@@ -66,11 +69,25 @@ class Predictor(Protocol):
         """
 
 
+AMOUNTS: Final = tuple(each for each in stored_in(Job) if each.column in (TRAIT.names or ()))
+"""The amounts among them."""
+
+
+def trait_of(job: Job) -> tuple[Any, ...]:
+    """What predictors may see of one job: a row of TRAIT."""
+    group, name, tokens = _name_hashes(job.user, job.name)
+    models = "|".join(sorted(job.models))
+    seen: dict[str, Any] = {each.column: each.stored(getattr(job, each.name)) for each in AMOUNTS}
+    seen |= {"user": one_hash(job.user), "group": group, "name": name, "tokens": tokens}
+    seen |= {"family": one_hash(job.family), "models": one_hash(models)}
+    return tuple(seen[column] for column in TRAIT.names or ())
+
+
 def traits_of(jobs: Jobs) -> Table:
     """What predictors may see of these jobs."""
     table, traits = jobs.table, records(TRAIT, len(jobs))
-    for name in ("submit", "limit", "gpus", "cpus", "memory", "gpu_memory", "priority"):
-        traits[name] = table[name]
+    for each in AMOUNTS:
+        traits[each.column] = table[each.column]
     user_of = np.zeros(max(1, len(jobs.names)), np.int64)
     user_of[table["group"]] = table["user"]
     names = jobs.names or ("",)
@@ -94,6 +111,18 @@ def tokens_of(name: str) -> list[int]:
 def text_hash(text: str) -> int:
     """A number for a text, the same on every machine."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+@lru_cache(maxsize=65536)
+def one_hash(text: str) -> int:
+    """`text_hash`, remembered."""
+    return text_hash(text)
+
+
+@lru_cache(maxsize=65536)
+def _name_hashes(user: str, name: str) -> tuple[int, int, tuple[int, ...]]:
+    """The numbers under which predictors know a user's job of this name: group, name and words."""
+    return text_hash(f"{user}\0{name}"), text_hash(name), tuple(tokens_of(name))
 
 
 def _hashes(texts: tuple[str, ...] | list[str]) -> npt.NDArray[np.uint64]:

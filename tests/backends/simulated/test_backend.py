@@ -316,6 +316,8 @@ def test_a_family_that_nobody_knows_and_a_job_that_nobody_means_are_refused_at_o
         small.submit(gpus=2, share=500)
     with pytest.raises(BackendError, match="work is nan"):
         small.submit(float("nan"))
+    with pytest.raises(BackendError, match=r"priority is 2\.0; expected a number from 0 to 1"):
+        small.submit(priority=2.0)
     assert small.backend.read().jobs == ()
 
 

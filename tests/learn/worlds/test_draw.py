@@ -134,3 +134,15 @@ def test_worlds_of_another_version_are_told_in_one_line(tmp_path: Path) -> None:
     save_worlds(path, worlds._replace(info=np.lib.recfunctions.repack_fields(older)))
     with pytest.raises(TraceError, match=r"'info' has other columns.*Make it again"):
         load_worlds(path)
+
+
+def test_worlds_whose_columns_stand_in_another_order_are_read(tmp_path: Path) -> None:
+    worlds = stack(drawn()[:1])
+    names = worlds.jobs.dtype.names
+    backwards = np.zeros(worlds.jobs.shape, [(name, worlds.jobs.dtype[name]) for name in reversed(names)])
+    for name in names:
+        backwards[name] = worlds.jobs[name]
+    save_worlds(tmp_path / "worlds.npz", worlds._replace(jobs=backwards.view(np.recarray)))
+    back = load_worlds(tmp_path / "worlds.npz").jobs
+    assert back.dtype == worlds.jobs.dtype
+    assert (back == worlds.jobs).all()

@@ -51,6 +51,12 @@ export function facts(rows) {
     rows.filter(([, value]) => value).map(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
 }
 
+/** Properties of a job that have words of their own, here or in the queue. Others are shown by their names. */
+const TOLD_ELSEWHERE = new Set([
+  "family", "work", "submit_s", "gpus", "share", "cpus", "memory_gb", "gpu_memory_gb", "models", "priority", "user",
+  "name", "limit_s", "estimate", "checkpoint",
+]);
+
 function factsOf(job, why, now) {
   const asks = job.job;
   const isEnded = ENDED.has(job.state);
@@ -62,6 +68,8 @@ function factsOf(job, why, now) {
     asks.cpus && many(asks.cpus, "core"),
     asks.memory_gb && `${score(asks.memory_gb)} GB`,
     asks.gpu_memory_gb && `${score(asks.gpu_memory_gb)} GB on each GPU`,
+    ...Object.entries(asks).filter(([name, value]) => value && !TOLD_ELSEWHERE.has(name))
+      .map(([name, value]) => `${name} ${typeof value === "number" ? score(value) : value}`),
   ].filter(Boolean).join(", ");
   const waited = hasStarted && `, after waiting ${duration(job.started_s - asks.submit_s)}`;
   const ran = hasStarted && isEnded ? `, after running ${duration(job.ended_s - job.started_s)}` : "";

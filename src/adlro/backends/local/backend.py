@@ -39,9 +39,9 @@ from adlro.backends.local.spool import (
     write_record,
     wrong_with_command,
 )
-from adlro.backends.room import wrong_with
 from adlro.core.accounts import Account, Owners
 from adlro.core.errors import AccountError, BackendError
+from adlro.core.jobs import wrong_with
 from adlro.core.occupancy import Occupancy, is_at
 from adlro.core.ports import (
     ENDED,
@@ -207,7 +207,9 @@ class Local:
         """Write a job into the spool, where it waits; its id."""
         with self._lock, self._told("written"):
             job = replace(submission.job, submit_s=self._now())
-            if wrong := wrong_with(job) or wrong_with_command(submission):
+            if wrong := wrong_with(job):
+                raise BackendError(wrong)
+            if wrong := wrong_with_command(submission):
                 raise BackendError(f"job {job.name!r} of user {job.user!r}: {wrong}.")
             self._account_of(job.user)
             id = self._new_folder()

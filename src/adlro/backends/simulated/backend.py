@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from adlro.backends.room import wrong_with
 from adlro.backends.simulated.entries import Entry, checkpointed, spoken_work
 from adlro.core.errors import AdlroError, BackendError
+from adlro.core.jobs import wrong_with
 from adlro.core.occupancy import Occupancy, is_at
 from adlro.core.ports import (
     ENDED,
@@ -314,7 +314,7 @@ class Simulated:
         """Put a job in the queue."""
         job = replace(submission.job, submit_s=self._start_s + now)
         if wrong := wrong_with(job):
-            raise BackendError(f"job {job.name!r} of user {job.user!r}: {wrong}.")
+            raise BackendError(wrong)
         if job.gpus:  # whoever names a family that nobody knows hears it now
             model = next(iter(self.cluster.models.values()), None)
             self._speed_of(job.family, Placing(model, job.gpus, 1, self.cluster.network, self.cluster.network))

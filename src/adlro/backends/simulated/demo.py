@@ -138,11 +138,8 @@ def simulated_backend(
 
 
 def rows(jobs: Jobs) -> Iterator[Job]:
-    """The jobs of a table as records of plain numbers, one by one."""
-    for j in range(len(jobs)):
-        job = unpack_job(jobs, j)
-        memory_gb, gpu_memory_gb = float(job.memory_gb), float(job.gpu_memory_gb)
-        yield replace(job, cpus=float(job.cpus), memory_gb=memory_gb, gpu_memory_gb=gpu_memory_gb)
+    """The jobs of a table as records, one by one."""
+    return (unpack_job(jobs, j) for j in range(len(jobs)))
 
 
 def demo_arrivals(cluster: Cluster, seed: int) -> Iterator[Submission]:

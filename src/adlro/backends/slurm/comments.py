@@ -4,6 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from adlro.core.records import Job
+from adlro.core.schema import properties_of, property_of
+
 HELD: Final = "held"
 """The word of a job that waits for us: adlro:held. job_submit.lua writes it."""
 
@@ -18,6 +21,11 @@ RELEASED: Final = "released"
 
 PROVEN: Final = ("gpus", "submit")
 """Words that count only in the admin comment: GPUs that ADLRO has taken out of a request, and the first submission."""
+
+DEFAULT_PRIORITY: Final[float] = property_of(Job, "priority").default
+IN_COMMENT: Final = tuple(each for each in properties_of(Job) if each.in_comment)
+"""What a job asks for that Slurm has no field for: each is a word of the comment."""
+
 _OURS: Final = re.compile(r"(?:^|(?<=\s))adlro:([a-z]+)(?:=(\S*))?(?=\s|$)", re.ASCII)
 """Only ASCII spaces part words, as for job_submit.lua: what is one word there must not be two here."""
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from adlro.backends.slurm.comments import PROVEN, USER_HELD, words_in
+from adlro.backends.slurm.comments import DEFAULT_PRIORITY, IN_COMMENT, PROVEN, USER_HELD, words_in
 from adlro.backends.slurm.models import PATIENCE_S, Look, is_in, models_for
 from adlro.backends.slurm.nodes import Naming, Reserved, Site, down_of
 from adlro.backends.slurm.parse_jobs import SlurmJob, job_of
@@ -19,7 +19,6 @@ from adlro.core.ports import JobState, LiveJob, Setback
 from adlro.core.records import Job
 from adlro.ingest.host_lists import hosts_in, whole_numbers
 
-DEFAULT_PRIORITY: Final = 0.5
 UNIFORM: Final = "uniform"
 MOST_TASKS: Final = 1000
 """Tasks of one waiting array that are looked at; the others come when these have started."""
@@ -292,7 +291,7 @@ def _job(job: SlurmJob, words: Mapping[str, str], models: frozenset[str], look: 
         work=0.0,
         submit_s=submit,
         gpus=ours.gpus or whole_in(words.get("gpus", "0")),
-        gpu_memory_gb=_number(words.get("gpumemory"), 0.0),
+        **{each.name: each.kind(_number(words.get(each.word), each.default)) for each in IN_COMMENT},
         models=(models & named if models else named) if named else models or asked,
         priority=min(max(_number(priority, DEFAULT_PRIORITY), 0.0), 1.0),
         user=(words.get("user") if is_for_others else "") or job.user,

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass
 from typing import Any, Final, final
 
+from adlro.backends.slurm.comments import DEFAULT_PRIORITY, IN_COMMENT
 from adlro.backends.slurm.giving_back import GivenBack, hand_back, place_of_freed
 from adlro.backends.slurm.ways import (
     PATH,
@@ -39,8 +40,6 @@ of the new start ("Job credential revoked"), and Slurm ends the job as FAILED.
 """
 
 LONGEST_NAME: Final = 200
-DEFAULT_PRIORITY: Final = 0.5
-
 SAYS_NOTHING: Final = "Unexpected message received"
 """What Slurm says of an update when the controller is gone, and of some that it refuses."""
 
@@ -469,8 +468,9 @@ def _words_of(job: Job, token: str, as_whom: str) -> Iterator[str]:
         yield f"adlro:estimate={job.estimate:.6g}"
     if job.priority != DEFAULT_PRIORITY and as_whom == "self":
         yield f"adlro:priority={job.priority:g}"
-    if job.gpu_memory_gb:
-        yield f"adlro:gpumemory={job.gpu_memory_gb:g}"
+    for each in IN_COMMENT:
+        if (amount := getattr(job, each.name)) != each.default:
+            yield f"adlro:{each.word}={amount:g}"
     if job.models:
         yield f"adlro:models={'+'.join(sorted(job.models))}"
     if job.user and as_whom == "self":

@@ -8,7 +8,8 @@ from typing import Any, Final
 import numpy as np
 
 from adlro.core.errors import TraceError, UsageError
-from adlro.core.records import WHOLE_GPU
+from adlro.core.records import WHOLE_GPU, Job
+from adlro.core.schema import properties_of
 from adlro.core.tables import FOREVER, Floats, Jobs
 from adlro.core.toml import nearest
 from adlro.ingest.traces.cells import Cells, as_floats
@@ -16,15 +17,14 @@ from adlro.ingest.traces.rows import Labels, Rows, nothing
 from adlro.ingest.traces.source import Source, available_memory, check_memory
 from adlro.ingest.traces.tabulate import Trace
 
-MIB_PER_GB: Final = 1024
-
 NEEDED: Final = ("submit_s", "work", "gpus")
-NUMBERS: Final = (
-    "submit_s", "work", "gpus", "share", "cpus", "memory_gb", "gpu_memory_gb", "priority", "limit_s", "estimate",
-    "checkpoint",
-)  # fmt: skip
+_AMOUNTS: Final = {each.name: each for each in properties_of(Job) if each.is_number}
+NUMBERS: Final = (*NEEDED, *(name for name in _AMOUNTS if name not in NEEDED))
 TEXTS: Final = ("family", "user", "name", "models")
 COLUMNS: Final = (*NUMBERS, *TEXTS)
+
+READ_APART: Final = frozenset((*NEEDED, "share", "limit_s", "estimate"))
+"""Columns that rows of every format have under their own names."""
 
 PARQUET_BATCH: Final = 1 << 18
 
@@ -105,9 +105,8 @@ def _rows(line: Any, numbers: dict[str, Floats], texts: dict[str, Labels | None]
     limit, estimate = numbers.get("limit_s"), numbers.get("estimate")
     return Rows(
         line=line, submit=numbers.get("submit_s", nothing(count)), duration=duration, gpus=gpus,
-        share=None if share is None else np.where(np.isnan(share), WHOLE_GPU, share), cpus=numbers.get("cpus"),
-        memory_gb=numbers.get("memory_gb"), gpu_memory_gb=numbers.get("gpu_memory_gb"), limit=limit,
-        estimate=estimate, checkpoint=numbers.get("checkpoint"), priority=numbers.get("priority"),
+        share=None if share is None else np.where(np.isnan(share), WHOLE_GPU, share), limit=limit, estimate=estimate,
+        given={name: column for name, column in numbers.items() if name not in READ_APART},
         user=texts["user"], name=texts["name"], models=texts["models"], family=texts["family"], id=ids,
     )  # fmt: skip
 
@@ -145,18 +144,12 @@ def _columns(jobs: Jobs) -> dict[str, Any]:
 
     models = ["|".join(sorted(models)) for models in jobs.allowed]
     names = jobs.names or ("",) * (int(table["group"].max(initial=0)) + 1)
-    return {
-        "submit_s": number(table["submit"]),
-        "work": number(jobs.work),
-        "gpus": pyarrow.array(np.ascontiguousarray(table["gpus"])),
-        "share": pyarrow.array(np.ascontiguousarray(table["share"])),
-        "cpus": number(table["cpus"] / 1000),
-        "memory_gb": number(table["memory"] / MIB_PER_GB),
-        "gpu_memory_gb": number(table["gpu_memory"] / MIB_PER_GB),
-        "priority": number(table["priority"]),
-        "limit_s": number(table["limit"]),
-        "estimate": number(table["estimate"]),
-        "checkpoint": number(table["checkpoint"]),
+    columns: dict[str, Any] = {}
+    for name in NUMBERS:
+        each = _AMOUNTS[name]
+        values = jobs.work if name == "work" else each.from_table(table[each.column])
+        columns[name] = pyarrow.array(np.ascontiguousarray(values)) if each.kind is int else number(values)
+    return columns | {
         "family": text(table["family"], jobs.families),
         "user": text(table["user"], jobs.users),
         "name": text(table["group"], names),

@@ -34,13 +34,9 @@ class Rows:
     duration: Floats  # [R] s for the whole gang on the reference model
     gpus: Floats  # [R]
     share: Floats | None = None  # thousandths of each GPU
-    cpus: Floats | None = None
-    memory_gb: Floats | None = None
-    gpu_memory_gb: Floats | None = None
     limit: Floats | None = None  # s that the user asked for
     estimate: Floats | None = None  # GPU-seconds, where a trace says so itself
-    checkpoint: Floats | None = None  # GPU-seconds between checkpoints; nan: never
-    priority: Floats | None = None  # 0 to 1
+    given: Mapping[str, Floats] = field(default_factory=dict)  # other amounts by their names in Job, such as cpus
     user: Labels | None = None
     name: Labels | None = None
     models: Labels | None = None  # allowed models with | between them

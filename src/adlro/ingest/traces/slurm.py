@@ -46,8 +46,7 @@ def read_sacct(cells: Cells) -> Rows:
         submit=cells.time("Submit"),
         duration=elapsed,
         gpus=gpus,
-        cpus=np.where(np.isnan(cpus), in_tres, cpus),
-        memory_gb=cells.parsed(tres, memory_gb),
+        given={"cpus": np.where(np.isnan(cpus), in_tres, cpus), "memory_gb": cells.parsed(tres, memory_gb)},
         limit=np.where(limit > 0, limit, NEVER),
         user=cells.labels(cells.first_of("User", "UID")),
         name=cells.labels(cells.first_of("JobName", "Partition")),
@@ -83,8 +82,10 @@ def read_mit(cells: Cells) -> Rows:
         submit=cells.time("time_submit"),
         duration=cells.time("time_end") - cells.time("time_start"),
         gpus=cells.parsed(tres, lambda text: _one(MIT_GPUS, text, 0.0)),
-        cpus=cells.number("cpus_req"),
-        memory_gb=cells.parsed(tres, lambda text: _one(MIT_MEMORY, text, 0.0) / 1024),
+        given={
+            "cpus": cells.number("cpus_req"),
+            "memory_gb": cells.parsed(tres, lambda text: _one(MIT_MEMORY, text, 0.0) / 1024),
+        },
         limit=np.where((limit > 0) & (limit < NO_LIMIT_MIN), limit * 60, NEVER),
         user=cells.labels("id_user"),
         name=cells.labels(cells.first_of("job_type", "partition")),
@@ -94,15 +95,14 @@ def read_mit(cells: Cells) -> Rows:
 
 def read_nrel(cells: Cells) -> Rows:
     """NREL Eagle; the tasks of an array share their id, so none is taken for a repeated row."""
-    run, limit, memory = cells.number("run_time"), cells.number("wallclock_req"), cells.number("mem_req")
+    run, limit = cells.number("run_time"), cells.number("wallclock_req")
     start = cells.time("start_time")
     return Rows(
         line=cells.line,
         submit=cells.time("submit_time"),
         duration=np.where(np.isnan(run), cells.time("end_time") - start, run),
         gpus=np.nan_to_num(cells.number("gpus_req")),
-        cpus=cells.number("processors_req"),
-        memory_gb=np.nan_to_num(memory) * 0.0,  # its unit is not told: no demand rather than a wrong one
+        given={"cpus": cells.number("processors_req")},  # mem_req is not used: its unit is not documented
         limit=np.where(limit > 0, limit, NEVER),
         user=cells.labels("user"),
         name=cells.labels("name"),

@@ -8,18 +8,19 @@ from typing import Any, Final
 import numpy as np
 
 from adlro.core.errors import TraceError, UsageError
+from adlro.core.jobs import job_table
 from adlro.core.memory import release_temporaries
-from adlro.core.records import WHOLE_GPU
-from adlro.core.tables import FOREVER, JOB, Floats, Jobs, records
+from adlro.core.records import WHOLE_GPU, Job
+from adlro.core.schema import property_of
+from adlro.core.tables import FOREVER, Floats, Jobs
 from adlro.core.toml import nearest
 from adlro.ingest.traces.rows import Codes, Labels, Mask, Rows
 from adlro.ingest.traces.source import Source, quoted
 
-MOST_GPUS: Final = 1_000_000
+MOST_GPUS: Final = int(property_of(Job, "gpus").most)
 LONGEST_S: Final = 1e10
-LATEST_S: Final = 1e11
-MOST_INT: Final = 2**31 - 1
-MIB_PER_GB: Final = 1024
+LATEST_S: Final = property_of(Job, "submit_s").most
+SIZES: Final = ("cpus", "memory_gb", "gpu_memory_gb")
 HOUR_S: Final = 3600.0
 BAD_SHARE: Final = 0.05
 QUOTED: Final = 3
@@ -28,8 +29,7 @@ SAMPLE_SEED: Final = 0
 WRONG_CELLS: Final = "wrong number of cells"
 
 NUMBERS: Final = (
-    "line", "submit", "duration", "gpus", "share", "cpus", "memory_gb", "gpu_memory_gb", "limit", "estimate",
-    "checkpoint", "priority",
+    "line", "submit", "duration", "gpus", "share", "limit", "estimate",
 )  # fmt: skip
 TEXTS: Final = ("user", "name", "models", "family", "column")
 
@@ -163,21 +163,22 @@ def _judge(rows: Rows, ids: Any) -> tuple[dict[str, Mask], dict[str, Mask]]:
         if rows.share is not None:
             bad["impossible size"] |= ~((rows.share >= 1) & (rows.share <= WHOLE_GPU))
             bad["impossible size"] |= (rows.share < WHOLE_GPU) & (rows.gpus != 1)
-        for column, unit in ((rows.cpus, 1000), (rows.memory_gb, MIB_PER_GB), (rows.gpu_memory_gb, MIB_PER_GB)):
-            if column is not None:
-                bad["impossible size"] |= (column < 0) | (column * unit > MOST_INT)
-        for column, name in (
-            (rows.limit, "requested time"),
-            (rows.estimate, "estimate"),
-            (rows.checkpoint, "checkpoint"),
+        for name in SIZES:
+            if name in rows.given:
+                bad["impossible size"] |= property_of(Job, name).are_wrong(rows.given[name])
+        for column, name, words in (
+            (rows.limit, "limit_s", "requested time"),
+            (rows.estimate, "estimate", "estimate"),
+            (rows.given.get("checkpoint"), "checkpoint", "checkpoint"),
         ):
             if column is not None:
-                bad[f"negative {name}"] = column < 0
-                bad[f"impossible {name}"] = (column > LONGEST_S * MOST_GPUS) & (
-                    (column < FOREVER) | (name == "estimate")
-                )
-        if rows.priority is not None:
-            bad["priority not from 0 to 1"] = (rows.priority < 0) | (rows.priority > 1)
+                each = property_of(Job, name)
+                bad[f"negative {words}"] = column < each.least
+                bad[f"impossible {words}"] = (column > each.most) & ((column < FOREVER) | (name == "estimate"))
+        for name, column in rows.given.items():
+            if name not in (*SIZES, "checkpoint"):
+                each = property_of(Job, name)
+                bad[f"{name} not{each.range_words}"] = each.are_wrong(column)
     if ids is not None:
         bad["id seen before"] = _repeated(ids)
     return bad, dict(rows.aside)
@@ -238,6 +239,7 @@ def _joined(parts: Sequence[Rows]) -> tuple[Rows, Any]:
     for name in NUMBERS:
         if getattr(first, name) is not None:
             columns[name] = np.concatenate([getattr(part, name) for part in parts])
+    columns["given"] = {name: np.concatenate([part.given[name] for part in parts]) for name in first.given}
     for name in TEXTS:
         if getattr(first, name) is not None:
             columns[name] = _joined_labels([getattr(part, name) for part in parts])
@@ -340,38 +342,28 @@ def _estimates_of(rows: Rows, kept: Codes, options: TraceOptions) -> str:
 def _table(source: Source, rows: Rows, kept: Codes, trace: Trace, options: TraceOptions, rule: FamilyRule) -> Jobs:
     """The kept rows as jobs, in this order."""
     count = len(kept)
-    table = records(JOB, count)
     gpus = rows.gpus[kept]
     if trace.unit != "GPU":
         gpus = np.where(gpus > 0, np.maximum(1, np.ceil(gpus * options.gpus_per_unit - 1e-9)), 0)
     share = np.full(count, float(WHOLE_GPU)) if rows.share is None else rows.share[kept]
     units = np.where(gpus > 0, gpus * share / WHOLE_GPU, 1.0)
     work = rows.duration[kept] * units
-    table["submit"] = (rows.submit[kept] - rows.submit[kept[0]]) / options.scale_load
-    table["gpus"], table["share"] = gpus, share
     limit = np.full(count, FOREVER) if rows.limit is None else _or(rows.limit[kept], FOREVER)
     limit = np.where(limit > LONGEST_S, FOREVER, limit)  # three centuries are how some systems write: no limit
-    table["limit"] = limit
     told = work if rows.estimate is None or options.estimates else _or(rows.estimate[kept], work)
     has_limit = np.isfinite(limit)
     if options.estimates == "limit" or (options.estimates is None and rows.estimate is None):
         told = np.where(has_limit, np.where(has_limit, limit, 0.0) * units, work)
-    table["estimate"] = told
-    table["checkpoint"] = FOREVER if rows.checkpoint is None else _or(rows.checkpoint[kept], FOREVER)
-    for name, column, unit in (
-        ("cpus", rows.cpus, 1000),
-        ("memory", rows.memory_gb, MIB_PER_GB),
-        ("gpu_memory", rows.gpu_memory_gb, MIB_PER_GB),
-    ):
-        if column is not None:
-            table[name] = np.rint(_or(column[kept], 0.0) * unit)
-    table["priority"] = 0.5 if rows.priority is None else _or(rows.priority[kept], 0.5)
-    table["user"], users = _numbered(rows.user, kept, "")
+    submit = (rows.submit[kept] - rows.submit[kept[0]]) / options.scale_load
+    amounts = {"submit_s": submit, "gpus": gpus, "share": share, "limit_s": limit, "estimate": told}
+    amounts |= {name: column[kept] for name, column in rows.given.items()}
+    user, users = _numbered(rows.user, kept, "")
     name_codes, names = _numbered(rows.name, kept, "")
-    table["group"], group_names = _groups(table["user"], name_codes, names)
-    table["allowed"], allowed = _models(rows.models, kept)
-    table["family"], families = _families(source, rows, kept, table, users, group_names, rule, options)
-    return Jobs(table, work, families, users, group_names, allowed)
+    group, group_names = _groups(user, name_codes, names)
+    allowed, models = _models(rows.models, kept)
+    family, families = _families(source, rows, kept, user, group, users, group_names, rule, options)
+    table = job_table(work, amounts, {"user": user, "group": group, "allowed": allowed, "family": family})
+    return Jobs(table, work, families, users, group_names, models)
 
 
 def _or(column: Floats, other: Any) -> Floats:
@@ -420,7 +412,7 @@ def _models(labels: Labels | None, kept: Codes) -> tuple[Any, tuple[frozenset[st
 
 
 def _families(
-    source: Source, rows: Rows, kept: Codes, table: Any, users: tuple[str, ...], names: tuple[str, ...],
+    source: Source, rows: Rows, kept: Codes, user: Any, group: Any, users: tuple[str, ...], names: tuple[str, ...],
     rule: FamilyRule, options: TraceOptions,
 ) -> tuple[Any, tuple[str, ...]]:  # fmt: skip
     """The family of each job: its own, or by the rule; a hash gives jobs of one user and name the same family."""
@@ -434,9 +426,9 @@ def _families(
         return np.zeros(len(kept), np.int64), rule.names
     if len(names) > 1:
         user_of = np.zeros(len(names), np.int64)
-        user_of[table["group"]] = table["user"]
-        keys = [f"{users[user]}\0{name}" for user, name in zip(user_of, names, strict=True)]
-        chosen = np.array([zlib.crc32(key.encode()) % len(rule.names) for key in keys])[table["group"]]
+        user_of[group] = user
+        keys = [f"{users[owner]}\0{name}" for owner, name in zip(user_of, names, strict=True)]
+        chosen = np.array([zlib.crc32(key.encode()) % len(rule.names) for key in keys])[group]
     else:  # nothing tells jobs apart but their place in the file
         chosen = np.array([zlib.crc32(b"%d" % line) for line in rows.line[kept]]) % len(rule.names)
     return chosen, rule.names

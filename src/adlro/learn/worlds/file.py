@@ -22,6 +22,19 @@ def save_worlds(path: Path, worlds: Worlds) -> None:
         np.savez_compressed(file, **arrays)
 
 
+def with_columns(array: Any, dtype: "np.dtype[Any]", name: str) -> Any:
+    """The records with our columns in our order. NumPy's format forgets that they are aligned."""
+    columns = dtype.names or ()
+    if set(array.dtype.names or ()) != set(columns):
+        raise ValueError(f"'{name}' has other columns")
+    if array.dtype.names == columns and array.dtype.itemsize == dtype.itemsize:
+        return array.view(dtype)
+    ours = np.zeros(array.shape, dtype)
+    for column in columns:
+        ours[column] = array[column]
+    return ours
+
+
 def load_worlds(path: Path) -> Worlds:
     """The worlds of an .npz file."""
     found = {}
@@ -32,10 +45,8 @@ def load_worlds(path: Path) -> Worlds:
         with opened as file:
             for name in Worlds._fields:
                 array = np.ascontiguousarray(file[name])
-                if name in RECORDS:  # NumPy's format forgets that the records are aligned
-                    if array.dtype.names != RECORDS[name].names:
-                        raise ValueError(f"'{name}' has other columns")
-                    array = array.view(RECORDS[name]).view(np.recarray)
+                if name in RECORDS:
+                    array = with_columns(array, RECORDS[name], name).view(np.recarray)
                 found[name] = array
     except (KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise TraceError(
