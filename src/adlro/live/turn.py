@@ -20,9 +20,10 @@ from adlro.decide.catalogue import find_policy
 from adlro.live.compared import Outcome, Window
 from adlro.live.explain import Standing, why
 from adlro.live.explain_start import Explaining, Judge, why_started
+from adlro.live.first_ask import warm_up
 from adlro.live.foresee import Foresight, changed_snapshot
 from adlro.live.guard import Chosen, Decided, Guarded
-from adlro.live.limits import GuardTable, Limits
+from adlro.live.limits import Limits
 from adlro.live.orders import Orders
 from adlro.live.predicting import Measured, pace
 from adlro.live.scene import Corrections, Scene, Scenes
@@ -483,20 +484,3 @@ class Orchestrator:
     def _playing(self) -> Policy:
         """Who decides as things are."""
         return self._guarded.fallback if self._guarded.reason is not None else self._guarded.policy
-
-
-def warm_up(policy: Policy, judge: Judge) -> None:
-    """Ask a policy once on a small cluster, so that all that is compiled is."""
-    from adlro.catalogue.clusters import load_cluster
-    from adlro.core.records import Job
-    from adlro.live.said import as_said
-
-    cluster = load_cluster("paper16")
-    jobs = tuple(
-        LiveJob(f"warm{number}", Job("uniform", 0.0, gpus=number, estimate=60.0), JobState.WAITING)
-        for number in (1, 2, 8)
-    )
-    scene = Scenes().scene(Snapshot(0.0, cluster, jobs), as_said)
-    patient = Limits(decide_s=60.0, decision_s=120.0, guard=GuardTable(max_wait_s=1.0))
-    guarded = Guarded(policy, policy, patient)
-    guarded.decide(scene, explain=Explaining(scene, judge, 8), check=judge.check)
