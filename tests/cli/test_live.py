@@ -132,7 +132,7 @@ def test_why_a_job_runs_there_shows_the_other_places(
 ) -> None:
     assert run(["why", service.one(JobState.RUNNING).id]) == 0
     said = capsys.readouterr().out
-    assert "Decided by adlro at tick " in said
+    assert "Decided by adlro in turn " in said
     assert "chosen" in said
     assert "Similar past jobs: " in said
 
@@ -366,7 +366,7 @@ def test_top_of_a_large_cluster_shows_models_instead_of_nodes(
         assert run(["top", "--once"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= WIDTH
-    assert any(line.startswith("v100-sxm2-16gb") and " taken" in line for line in lines)
+    assert any(line.startswith("v100-sxm2-16gb") and " in use" in line for line in lines)
 
 
 def on_terminal(words: list[str], url: str, keys: bytes = b"", until: bytes = b"") -> tuple[int, str]:

@@ -75,7 +75,7 @@ def test_a_figure_that_no_longer_belongs_is_removed(folder: Path, tmp_path: Path
     ("arguments", "said"),
     [
         ([*COMPARE, "--report", "file"], "--report: 'file' is a file; expected a folder, which may not exist yet."),
-        ([*COMPARE, "--report", "no/such/folder"], "--report: there is no folder '"),
+        ([*COMPARE, "--report", "no/such/folder"], "--report: 'folder' cannot be created; the folder '"),
         ([*COMPARE, "--report", "out", "--report-policy", "srtff"], "is not among the policies compared. Did you mean"),
         ([*COMPARE, "--report-policy", "sjf"], "--report-policy needs --report"),
         (["report", "nowhere"], "cannot read 'nowhere': No such file or directory. Make a report with `adlro compare"),

@@ -67,7 +67,7 @@ def test_what_is_no_checkpoint_is_refused_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "bad.safetensors"
     for content in (b"", b"hello", good[: len(good) // 2], good[:-1], b"\xff" * 100):
         path.write_bytes(content)
-        with pytest.raises(CheckpointError, match=r"bad\.safetensors: not a checkpoint, or cut short \(.*\)") as caught:
+        with pytest.raises(CheckpointError, match=r"bad\.safetensors: not a checkpoint, or truncated \(.*\)") as caught:
             read_weights(path)
         assert "\n" not in str(caught.value)
 
