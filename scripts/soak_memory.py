@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from adlro.backends.kind import Opened
-from adlro.backends.simulated.backend import ByHand
+from adlro.backends.simulated.clock import ByHand
 from adlro.backends.simulated.demo import demo_backend, telemetry
 from adlro.daemon.config import Config, load_config
 from adlro.daemon.daemon import Daemon

@@ -15,6 +15,7 @@ import adlro
 
 ROOT = Path(__file__).parent.parent
 LARGEST_FILE = 2_000_000  # bytes
+LONGEST_MODULE = 500  # lines
 KINDS_OF_CHANGE = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}  # of Keep a Changelog
 
 # Written so that this file does not match itself.
@@ -67,6 +68,14 @@ def test_every_module_says_what_it_is_for() -> None:
     modules = [path for folder in ("src", "tests") for path in (ROOT / folder).rglob("*.py")]
     assert modules
     assert [str(path.relative_to(ROOT)) for path in modules if not ast.get_docstring(ast.parse(path.read_text()))] == []
+
+
+def test_a_module_over_500_lines_says_why() -> None:
+    modules = [path for path in (ROOT / "src").rglob("*.py") if len(path.read_text().splitlines()) > LONGEST_MODULE]
+    silent = [
+        path for path in modules if "Over 500 lines: " not in (ast.get_docstring(ast.parse(path.read_text())) or "")
+    ]
+    assert [str(path.relative_to(ROOT)) for path in silent] == []
 
 
 def test_the_version_is_the_same_everywhere_and_in_the_changelog() -> None:

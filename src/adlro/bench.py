@@ -1,4 +1,7 @@
-"""Speed and memory, measured: every figure with its floor, on this machine, in this run."""
+"""Speed and memory, measured: every figure with its floor, on this machine, in this run.
+
+Over 500 lines: a list of measurements that share nothing but the table they are printed in.
+"""
 
 import json
 import os
@@ -561,7 +564,8 @@ def bench_serve_tick() -> Measured:
 
 def turns_of(policy: str) -> list[float]:
     """How long the turns took, with as many jobs waiting at each; the first ones, in which all is new, left out."""
-    from adlro.backends.simulated.backend import ByHand, Simulated
+    from adlro.backends.simulated.backend import Simulated
+    from adlro.backends.simulated.clock import ByHand
     from adlro.catalogue.clusters import load_cluster
     from adlro.core.ports import JobState, Submission
     from adlro.core.records import Cluster, Gpus, Job, Link, Node

@@ -13,6 +13,7 @@ from tests.api.api_server import Client, client_for, serving
 from tests.api.fake_service import FakeService, large_cluster
 
 from adlro.api import models as api_models
+from adlro.api import models_out as api_models_out
 from adlro.api.answers import catalogue
 from adlro.api.app import make_app
 from adlro.api.pictures import Body, Eyes, picture_of
@@ -53,29 +54,29 @@ def names(kind: type) -> set[str]:
 
 
 def test_the_names_in_json_are_those_of_the_records() -> None:
-    assert set(api_models.JobOut.model_fields) == names(LiveJob) | {"is_hidden"}
-    assert set(api_models.JobNeedsOut.model_fields) == names(Job)
-    assert set(api_models.StateOut.model_fields) == (names(State) - {"placed"}) | {"counts", "partitions"}
-    assert set(api_models.TickOut.model_fields) == names(Tick) - {"decisions", "answers"}
+    assert set(api_models_out.JobOut.model_fields) == names(LiveJob) | {"is_hidden"}
+    assert set(api_models_out.JobNeedsOut.model_fields) == names(Job)
+    assert set(api_models_out.StateOut.model_fields) == (names(State) - {"placed"}) | {"counts", "partitions"}
+    assert set(api_models_out.TickOut.model_fields) == names(Tick) - {"decisions", "answers"}
     assert set(api_models.JobIn.model_fields) == names(Job) - {"submit_s"}
 
 
 def test_every_answer_has_exactly_the_names_that_the_document_promises(service: FakeService, client: Client) -> None:
     running = service.one(JobState.RUNNING).id
     answers: dict[str, type[BaseModel]] = {
-        "/state": api_models.StateOut,
-        "/cluster": api_models.ClusterOut,
-        "/jobs": api_models.JobsOut,
-        f"/jobs/{running}": api_models.JobOut,
-        "/decisions": api_models.DecisionsOut,
-        "/policies": api_models.PoliciesOut,
-        "/alarms": api_models.AlarmsOut,
-        "/drifts": api_models.DriftsOut,
-        "/history": api_models.HistoryOut,
-        "/history?since=0&limit=20": api_models.HistoryOut,
-        "/past?node=volta0": api_models.PastOut,
-        "/usage?user=ann&days=7": api_models.UsageOut,
-        "/me": api_models.MeOut,
+        "/state": api_models_out.StateOut,
+        "/cluster": api_models_out.ClusterOut,
+        "/jobs": api_models_out.JobsOut,
+        f"/jobs/{running}": api_models_out.JobOut,
+        "/decisions": api_models_out.DecisionsOut,
+        "/policies": api_models_out.PoliciesOut,
+        "/alarms": api_models_out.AlarmsOut,
+        "/drifts": api_models_out.DriftsOut,
+        "/history": api_models_out.HistoryOut,
+        "/history?since=0&limit=20": api_models_out.HistoryOut,
+        "/past?node=volta0": api_models_out.PastOut,
+        "/usage?user=ann&days=7": api_models_out.UsageOut,
+        "/me": api_models_out.MeOut,
     }
     for path, model in answers.items():
         answer = client.get(V1 + path)

@@ -83,7 +83,7 @@ def test_a_history_of_sacct_is_reported_without_a_daemon(tmp_path: Path, capsys:
     [
         (["--sacct", "x.txt"], "--sacct needs --cluster FILE"),
         (["--sacct", "x.txt", "--db", "y.db"], "exclude each other"),
-        (["--record", "none.jsonl"], "cannot read the record of the shadow 'none.jsonl'"),
+        (["--record", "none.jsonl"], "cannot read the shadow record 'none.jsonl'"),
         (["--db", "none/adlro.db"], "there is neither a database"),
         (["--config", "none.toml"], "cannot read the config file"),
     ],

@@ -17,7 +17,8 @@ from adlro.core.ports import JobState, LiveJob, Order, Part, Snapshot
 from adlro.core.records import CPU_ONLY, Cluster, Gpus, Job, Link, Node
 from adlro.core.rules import fits, release, take
 from adlro.core.tables import NOBODY, View
-from adlro.live.scene import Scenes, as_said
+from adlro.live.said import as_said
+from adlro.live.scene import Scenes
 from adlro.normalise.pack import pack, pack_jobs
 
 LINK = Link("pcie", 32.0)

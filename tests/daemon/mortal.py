@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from adlro.backends.simulated.backend import ByHand, Simulated
+from adlro.backends.simulated.backend import Simulated
+from adlro.backends.simulated.clock import ByHand
 from adlro.catalogue.clusters import load_cluster
 from adlro.catalogue.speeds import speed_of
 from adlro.core.errors import BackendError

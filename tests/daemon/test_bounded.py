@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from tests.live.stand_in import large_cluster
 
-from adlro.backends.simulated.backend import ByHand, Simulated
+from adlro.backends.simulated.backend import Simulated
+from adlro.backends.simulated.clock import ByHand
 from adlro.catalogue.speeds import speed_of
 from adlro.core.ports import Submission
 from adlro.core.records import Job

@@ -464,7 +464,7 @@ def test_a_store_that_a_newer_program_wrote_is_refused_and_left_alone(lasting: s
     store = open_store(lasting)
     store._writer.rows("UPDATE schema_version SET version = 99")
     store.close()
-    with pytest.raises(StoreError, match=r"newer adlro has written it \(version 99 .* knows 3\)"):
+    with pytest.raises(StoreError, match=r"written by a newer adlro \(version 99 .* knows 3\)"):
         open_store(lasting)
     assert not list(tmp_path.glob("*corrupt*"))
 

@@ -22,7 +22,7 @@ REAL_LIFE = """
     import gc, sys
     from dataclasses import replace
     from numba.core.dispatcher import Dispatcher
-    from adlro.backends.simulated.backend import ByHand
+    from adlro.backends.simulated.clock import ByHand
     from adlro.core.ports import Submission
     from adlro.core.records import Job
     from adlro.backends.simulated.demo import demo_backend

@@ -262,7 +262,7 @@ def test_disturbances_may_be_listed_in_python() -> None:
         ({"restart_s": -1.0}, "restart_s is -1; expected a number from 0"),
         ({"regression": True, "seeds": 2}, "regression=True with 2 seeds; expected at least 8: pass seeds"),
         ({"estimates": "guess"}, "estimates is 'guess'; expected oracle"),
-        ({"windows": 3}, "windows cuts a trace, and 'paper' is drawn anew for every seed. Say seeds=3."),
+        ({"windows": 3}, "windows is for traces; 'paper' has other jobs for every seed. Use seeds=3."),
     ],
 )
 def test_a_wrong_argument_is_refused_in_the_words_of_python(wrong: dict[str, Any], said: str) -> None:

@@ -11,7 +11,8 @@ from adlro.core.records import Job
 from adlro.decide.catalogue import find_policy
 from adlro.live.compared import LEAST_ENDED, Window, mean_within
 from adlro.live.predicting import Measured
-from adlro.live.scene import Corrections, Scenes, as_said
+from adlro.live.said import as_said
+from adlro.live.scene import Corrections, Scenes
 
 CLUSTER = load_cluster("paper16")
 NODE = CLUSTER.nodes[0]

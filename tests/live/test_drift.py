@@ -255,7 +255,8 @@ def test_a_worn_gpu_is_found_by_the_daemon_and_avoided_by_its_policy() -> None:
 
 
 def test_the_simulators_wear_shows_within_twenty_jobs() -> None:
-    from adlro.backends.simulated.backend import ByHand, Simulated
+    from adlro.backends.simulated.backend import Simulated
+    from adlro.backends.simulated.clock import ByHand
     from adlro.catalogue.speeds import speed_of
     from adlro.core.ports import Submission
     from adlro.core.records import Disturbance

@@ -21,7 +21,8 @@ from adlro.live.explain_short import short_reason
 from adlro.live.explain_start import Judge
 from adlro.live.guard import Guarded
 from adlro.live.limits import GuardTable, Limits
-from adlro.live.scene import Scenes, as_said
+from adlro.live.said import as_said
+from adlro.live.scene import Scenes
 from adlro.live.service import Decision, Mention, Start, Why, with_names
 from adlro.live.turn import Orchestrator, Settings
 from adlro.live.words import moment, short_names, spell

@@ -16,7 +16,8 @@ from adlro.core.tables import Floats, Table
 from adlro.decide.catalogue import find_policy
 from adlro.live.foresee import Foresight, changed_snapshot
 from adlro.live.forward import drawn_work, play_forward, usual_work
-from adlro.live.scene import Scene, Scenes, as_said
+from adlro.live.said import as_said
+from adlro.live.scene import Scene, Scenes
 from adlro.live.service import WhatIf
 from adlro.live.turn import Orchestrator, Settings
 

@@ -18,7 +18,8 @@ from adlro.core.tables import START, Choice, View
 from adlro.decide.catalogue import find_policy
 from adlro.live.guard import STARVATION, Decided, Guarded
 from adlro.live.limits import GuardTable, Limits
-from adlro.live.scene import Scene, Scenes, as_said
+from adlro.live.said import as_said
+from adlro.live.scene import Scene, Scenes
 from adlro.live.service import Alarm
 from adlro.live.turn import Orchestrator, Settings
 

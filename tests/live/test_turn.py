@@ -14,8 +14,9 @@ from adlro.catalogue.clusters import load_cluster
 from adlro.core.errors import BackendError, CatalogueError
 from adlro.core.ports import ENDED, JobState, LiveJob, Order, Part, Submission
 from adlro.core.records import Job
+from adlro.live.orders import stands_as
 from adlro.live.service import Decision, Tick, WhatIf
-from adlro.live.turn import Orchestrator, Settings, stands_as
+from adlro.live.turn import Orchestrator, Settings
 
 V100 = "v100-sxm2-16gb"
 
@@ -316,7 +317,7 @@ def test_a_job_that_is_stopped_keeps_its_work_and_its_place_in_the_queue() -> No
     assert verbs == [("stop", "long"), ("start", "short")]
     backend.wait(10.0)
     ours.tick()
-    assert ours._carried["long"].saved == pytest.approx(8 * 1050.0, rel=0.05)
+    assert ours._seen.carried["long"].saved == pytest.approx(8 * 1050.0, rel=0.05)
 
 
 def test_a_requeued_job_keeps_its_first_submission() -> None:

@@ -23,13 +23,8 @@ from adlro.api.errors import Refused, refused
 from adlro.api.events import Listeners
 from adlro.api.hidden import event_shown
 from adlro.api.metrics import Requests
-from adlro.api.models import (
-    EventNumber,
-    EventsAsked,
-    HealthOut,
-    ReadyOut,
-    one_of_them,
-)
+from adlro.api.models import EventNumber, EventsAsked, one_of_them
+from adlro.api.models_out import HealthOut, ReadyOut
 from adlro.api.pictures import Body
 from adlro.api.reading import add_reading
 from adlro.api.security import STILL, WHO, Guard

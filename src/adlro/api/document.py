@@ -13,9 +13,7 @@ from starlette.routing import Match
 
 from adlro.api.answers import JSON, sent
 from adlro.api.errors import Refused, body_of, refused, refused_for, refused_for_input
-from adlro.api.models import (
-    ErrorOut,
-)
+from adlro.api.models_out import ErrorOut
 from adlro.api.pictures import Body, json_bytes
 from adlro.core.errors import AdlroError
 

@@ -23,16 +23,15 @@ from adlro.api.answers import (
 from adlro.api.document import errors
 from adlro.api.errors import refused, refused_for
 from adlro.api.models import (
-    IdOut,
     JobId,
     NothingAsked,
-    PoliciesOut,
     PolicyIn,
     SubmissionIn,
     WhatIfIn,
     question_of,
     submission_of,
 )
+from adlro.api.models_out import IdOut, PoliciesOut
 from adlro.api.settings import ApiSettings
 from adlro.core.errors import AccountError
 from adlro.core.ports import ENDED

@@ -15,17 +15,8 @@ from adlro.api.app import page
 from adlro.api.document import UNCHANGED, errors
 from adlro.api.errors import refused
 from adlro.api.hidden import job_shown
-from adlro.api.models import (
-    HistoryAsked,
-    HistoryOut,
-    JobId,
-    NothingAsked,
-    OutputOut,
-    PastAsked,
-    PastOut,
-    UsageAsked,
-    UsageOut,
-)
+from adlro.api.models import HistoryAsked, JobId, NothingAsked, PastAsked, UsageAsked
+from adlro.api.models_out import HistoryOut, OutputOut, PastOut, UsageOut
 from adlro.api.pictures import Eyes, Picture
 from adlro.live.history import in_steps, summed
 from adlro.live.service import Compared, Past, Usage

@@ -24,21 +24,16 @@ from adlro.api.answers import (
 from adlro.api.document import UNCHANGED, errors
 from adlro.api.hidden import alarms_shown, decision_shown, job_shown, why_here, why_shown
 from adlro.api.listing import jobs_shown
-from adlro.api.models import (
+from adlro.api.models import DecisionsAsked, JobId, JobsAsked, LatestAsked, NothingAsked, StateAsked
+from adlro.api.models_out import (
     AlarmsOut,
     ClusterOut,
-    DecisionsAsked,
     DecisionsOut,
     DriftsOut,
-    JobId,
     JobOut,
-    JobsAsked,
     JobsOut,
-    LatestAsked,
     MeOut,
-    NothingAsked,
     PoliciesOut,
-    StateAsked,
     StateOut,
 )
 from adlro.api.pictures import Body, Filter, Picture, json_bytes

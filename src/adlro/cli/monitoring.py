@@ -9,7 +9,7 @@ FOLDER: Final = "monitoring"
 GRAFANA: Final = "grafana.json"
 RULES: Final = "adlro.rules.yml"
 
-app = typer.Typer(help="Files for Prometheus and Grafana (docs/monitoring.md).", no_args_is_help=True)
+app = typer.Typer(help="Print files for Prometheus and Grafana (docs/monitoring.md).", no_args_is_help=True)
 
 
 @app.command()

@@ -42,7 +42,7 @@ def predict(
         typer.Option(
             metavar="NAME",
             help="habits, memory, limit, last-two, running-median or lightgbm. Default: habits for a job, all of them "
-            "to evaluate; several with commas between them.",
+            "to evaluate; separate several with commas.",
         ),
     ] = None,
     plot: Annotated[

@@ -55,7 +55,7 @@ def compare(
             "--policies", "-p", metavar="NAMES", show_default="fcfs, static-affinity, sjf, adlro and others",
             help="Names separated by commas (adlro policies), 'all', path.py:function, or FILE.safetensors of "
             "adlro train. "
-            "The first is what the others are compared with.",
+            "The others are compared with the first.",
         ),
     ] = ",".join(DEFAULT_POLICIES),
     baseline: Annotated[
@@ -156,7 +156,7 @@ def simulate(
     reading: Reading,
     conditions: Conditions,
 ) -> None:
-    """Run one policy on one seed; print every measure and why jobs were refused, and write the event log."""
+    """Run one policy on one seed, and print every measure and why jobs were refused; --events writes the event log."""
     from adlro.cli.tables import show_run
     from adlro.experiment.public import simulate as simulate_policy
 

@@ -18,7 +18,9 @@ READY: Final = "http://127.0.0.1:8321/readyz"
 MARKS: Final = {"good": ("ok", "green"), "odd": ("note", "yellow"), "missing": ("missing", "red")}
 
 app = typer.Typer(
-    help="Set up, check and give back a Slurm cluster (docs/slurm.md).", no_args_is_help=True, rich_markup_mode="rich"
+    help="Check and set up a Slurm cluster for ADLRO, or give its jobs back (docs/slurm.md).",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
 )
 
 RestAt = Annotated[

@@ -3,6 +3,8 @@
 It stands beside the rules because two stages move it: the simulator plays whole runs, and a policy that looks ahead
 plays a copy of the cluster forward inside a decision. What policies may not know (true work, ends, wear) is in `Truth`;
 a policy that looks ahead makes a truth of its own from estimates.
+
+Over 500 lines: events, queue and log of one clock; each part writes the same few tables in the same order.
 """
 
 import math

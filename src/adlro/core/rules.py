@@ -2,6 +2,8 @@
 
 The simulator, live clusters, the policies and the action mask of a learned policy all call these functions.
 `view` is a tables.View, `j` a job, `s` a site. All of this is compiled, and runs uncompiled too.
+
+Over 500 lines: the rules call each other all the time, and a reader should find each of them in one place.
 """
 
 import math

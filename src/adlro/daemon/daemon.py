@@ -1,4 +1,8 @@
-"""The daemon around the orchestrator: its turns, what it tells those who listen, its config, its life and death."""
+"""The daemon around the orchestrator: its turns, what it tells those who listen, its config, its life and death.
+
+Over 500 lines: one class, because turns, requests, reloads and the lead share one lock. Most methods of `Service` are
+a line or two.
+"""
 
 import json
 import logging

@@ -12,7 +12,8 @@ from typing import Any, Final, final
 
 import numba.core.event
 
-from adlro.backends.simulated.backend import ByHand, Simulated
+from adlro.backends.simulated.backend import Simulated
+from adlro.backends.simulated.clock import ByHand
 from adlro.backends.simulated.demo import demo_cluster
 from adlro.catalogue.speeds import speed_of
 from adlro.core.errors import AdlroError
@@ -23,7 +24,8 @@ from adlro.decide.catalogue import find_policy
 from adlro.live.foresee import CHEAP
 from adlro.live.forward import play_forward, usual_work
 from adlro.live.limits import GuardTable
-from adlro.live.scene import Scenes, as_said
+from adlro.live.said import as_said
+from adlro.live.scene import Scenes
 from adlro.live.service import WhatIf
 from adlro.live.turn import Orchestrator, Settings
 

@@ -60,8 +60,8 @@ def find_policy(name: str) -> Policy:
             return policy
     names = [policy.name for policy in policies()]
     raise CatalogueError(
-        f"no policy {name!r}.{nearest(name, names)} `adlro policies` lists them; path.py:function loads your own; "
-        "NAME+starvation(SECONDS) and NAME+least-run(SECONDS) wrap one."
+        f"there is no policy {name!r}.{nearest(name, names)} `adlro policies` lists them. Also possible: "
+        "path.py:function, NAME+starvation(SECONDS) and NAME+least-run(SECONDS)."
     )
 
 

@@ -3,6 +3,8 @@
 Everything here follows from estimates and the rules. The rule `eft-reserving` decides by it alone; the network sees it
 as planes over (job, pool) pairs, the rule's judgement (`prior`) among them. A pool is all GPUs of one model; within
 it a job goes to the site where it fits most tightly, so the pair (job, pool) names a site.
+
+Over 500 lines: one computation in steps, each of which fills arrays that the next one reads.
 """
 
 import math

@@ -37,11 +37,11 @@ def policy(source: PolicyLike, *, name: str | None = None) -> Policy:
 
 
 def find_policies(sources: PolicyLike | Iterable[PolicyLike]) -> list[Policy]:
-    """Several policies, each once, in this order; a text may hold names with commas between them, or 'all'."""
+    """Several policies, each once, in this order; a text may hold names separated by commas, or 'all'."""
     given = [sources] if isinstance(sources, str | Path | Policy) or callable(sources) else list(sources)
     words = [part for each in given for part in (names_in(each) if isinstance(each, str) else [each])]
     if not words:
-        raise UsageError(f"--policies is {sources!r}; expected names with commas between them, as in fcfs,sjf.")
+        raise UsageError(f"--policies is {sources!r}; expected names separated by commas, as in fcfs,sjf.")
     words = list(dict.fromkeys(words))
     stems = Counter(Path(word).stem for word in words if is_checkpoint(word))
     found: dict[str, Policy] = {}

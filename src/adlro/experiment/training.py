@@ -178,7 +178,9 @@ def settings_of(settings: Mapping[str, Any] | Sequence[str]) -> list[str]:
 def refuse_with_resume(**given: Any) -> None:
     """Refuse what a training that goes on cannot be told any more."""
     for name in (name for name, value in given.items() if value):
-        raise UsageError(f"--{name} with --resume: a training goes on as it began. Leave it out.")
+        raise UsageError(
+            f"--{name} cannot be used with --resume: a training continues with its own settings. Leave it out."
+        )
 
 
 def refuse_places(worlds: Any, cluster: Any, jobs: Any) -> None:

@@ -5,7 +5,7 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Final, TypeVar, cast, final
+from typing import Any, Final, TypeVar, cast, final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from adlro.core.ports import JobState, LiveJob, Part
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Job, Link, Placing, SpeedOf
 from adlro.core.tables import RUNNING, Floats, Table, View
 from adlro.decide.rules.reserving import HALF_LIFE_S
-from adlro.live.scene import Corrections, corrected, gpu_units
+from adlro.live.scene import Carried, Corrections, corrected, gpu_units
 from adlro.live.service import Like
 from adlro.predict import expected
 from adlro.predict.following import SHORTEST_S, TRAIT, one_hash, trait_of
@@ -105,6 +105,8 @@ def measured(
     corrections: Corrections,
     expected: Mapping[str, float] | None = None,
     speed: SpeedOf = speed_of,
+    carried: Mapping[str, Carried] | None = None,
+    restart_s: float = 0.0,
 ) -> list[Measured]:
     """Those of the jobs that ran to an end of their own, with the work that they were and what was expected of them.
 
@@ -117,7 +119,10 @@ def measured(
         seconds = job.ended_s - job.started_s
         if seconds <= 0.0 or (job.state is JobState.FAILED and seconds < AT_ONCE_S):
             continue
-        work = max(seconds, 1.0) * pace(job.job, job.parts, cluster, corrections, speed)
+        lost = restart_s if job.starts > 1 else 0.0
+        work = max(seconds - lost, 1.0) * pace(job.job, job.parts, cluster, corrections, speed)
+        if carried and job.id in carried:
+            work += carried[job.id].saved  # of earlier stretches
         found.append(Measured(job, seconds, work, job.parts, (expected or {}).get(job.id)))
     return found
 
@@ -163,6 +168,12 @@ def one_more(known: Lengths[K], key: K, length: float) -> None:
         known.popitem(last=False)
 
 
+def decayed(gpus: Any, seconds: Any) -> Any:
+    """GPU-seconds that count of a stretch on so many GPUs that ends now, as `rules.usage_now` has it."""
+    decay = math.log(2.0) / HALF_LIFE_S
+    return gpus * (1.0 - np.exp(-decay * seconds)) / decay
+
+
 @final
 class Past:
     """What users had, and how long their jobs were: for policies that look at it."""
@@ -182,7 +193,8 @@ class Past:
         one_more(self._users, record.user, length)
         self._all = (self._all[0] + 1.0, self._all[1] + length)
         end_s = job.job.ended_s or 0.0
-        self._usage[record.user] = (self.usage(record.user, end_s) + job.runtime_s * gpu_units(record), end_s)
+        had = float(decayed(record.gpus * record.share / WHOLE_GPU, job.runtime_s))
+        self._usage[record.user] = (self.usage(record.user, end_s) + had, end_s)
         if len(self._usage) > GROUPS:
             self._usage.popitem(last=False)
 
@@ -197,8 +209,8 @@ class Past:
         running = view.running[: view.clock[0].running]
         owners = view.jobs["user"][running]
         jobs = view.jobs
-        units = np.where(jobs["gpus"] > 0, jobs["gpus"] * (jobs["share"] / WHOLE_GPU), 1.0)[running]
-        held = np.bincount(owners, units * (now - view.runs["started"][running]), len(view.users))
+        units = (jobs["gpus"] * (jobs["share"] / WHOLE_GPU))[running]
+        held = np.bincount(owners, decayed(units, now - view.runs["started"][running]), len(view.users))
         table = view.users.view(np.ndarray)
         table["gpus"] = np.bincount(owners, units, len(view.users))
         table["settled"] = now
@@ -287,9 +299,10 @@ class Runtimes:
             words = [self._words.get(user, UNHEARD).weighed() for user in users.tolist()]
             shift, spread = np.array([word[0] for word in words]), np.array([word[1] for word in words])
             trusts_habits = np.array([word[2] for word in words])[row_of]
-            middle = np.log(np.maximum(said[has_said], 1.0)) + shift[row_of]
-            reach = TENTH * spread[row_of]
-            told = np.exp(np.stack([middle - reach, middle, middle + reach], axis=1))
+            middle, reach = shift[row_of], TENTH * spread[row_of]
+            # A word that needs no shift is told as it was said, to the last digit.
+            factors = np.exp(np.stack([middle - reach, middle, middle + reach], axis=1))
+            told = np.maximum(said[has_said], 1.0)[:, None] * factors
             found[has_said] = np.where(trusts_habits[:, None], found[has_said], told)
         most = np.where(np.isfinite(longest), np.maximum(longest, 1.0) * units, np.inf)
         return np.maximum(np.minimum(found, most[:, None]), 1e-3)

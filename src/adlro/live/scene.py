@@ -458,13 +458,6 @@ def same_gpus(one: Corrections, other: Corrections) -> bool:
     return one.gpus == other.gpus and one.sites == other.sites
 
 
-def as_said(traits: Table, jobs: Table, scale: Floats) -> Floats:
-    """What submitters say of the work, or ten minutes where they say nothing; without an interval."""
-    units = np.where(jobs.gpus > 0, jobs.gpus * (jobs.share / WHOLE_GPU), 1.0)
-    said = np.where(jobs.estimate > 0.0, jobs.estimate, 600.0 * units)
-    return np.repeat(said[:, None], 3, axis=1)
-
-
 def gpu_units(job: Job) -> float:
     """How many GPUs' worth of work a job does in a second on the reference model; 1 without GPUs."""
     return job.gpus * job.share / WHOLE_GPU if job.gpus else 1.0

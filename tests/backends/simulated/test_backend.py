@@ -14,7 +14,9 @@ from tests import reference
 from tests.reference_world import sites_of
 from tests.strategies import Scenario, gpu_model, scenarios
 
-from adlro.backends.simulated.backend import ByHand, Simulated, arriving
+from adlro.backends.simulated.backend import Simulated
+from adlro.backends.simulated.clock import ByHand
+from adlro.backends.simulated.entries import arriving
 from adlro.core.errors import BackendError, CatalogueError
 from adlro.core.ports import ENDED, Backend, JobState, LiveJob, Order, Part, Snapshot, Submission
 from adlro.core.records import CPU_ONLY, MEASURED, Cluster, Disturbance, Gpus, Job, Link, Node, Placing, Speed

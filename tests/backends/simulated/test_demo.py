@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from adlro.backends.simulated.backend import ByHand, Simulated
+from adlro.backends.simulated.backend import Simulated
+from adlro.backends.simulated.clock import ByHand
 from adlro.backends.simulated.demo import (
     BLOCK,
     HOUR_S,

@@ -84,8 +84,8 @@ def test_a_file_of_other_arrays_is_refused(tmp_path: Path) -> None:
     [
         ({}, {"format": FORMAT + 1}, f"newer than ours, {FORMAT}. Upgrade adlro"),
         ({}, {"format": 0}, f"older than ours, {FORMAT}. Train again"),
-        ({}, {"preset": "paper"}, "of the preset 'paper'; expected one of 'adlro'"),
-        ({"first": np.full(8, np.nan, np.float32)}, {}, "'first' has numbers that are none"),
+        ({}, {"preset": "paper"}, "its preset is 'paper'; expected 'adlro'"),
+        ({"first": np.full(8, np.nan, np.float32)}, {}, "'first' has NaN or infinite values"),
         ({"own": np.zeros((2, 8, 9), np.float32)}, {}, r"'own' has the shape \(2, 8, 9\); expected \(2, 8, 8\)"),
         ({"row": np.zeros((3, 8), np.float32)}, {}, "'row' has the shape"),
     ],

@@ -184,7 +184,7 @@ def test_a_wrong_option_is_told_in_one_line() -> None:
         altered(Config(), {"chanels": 3}, "x")
     with pytest.raises(ConfigError, match=r"x: 'channels' is 2\.5; expected a whole number from 1 to 1024"):
         altered(Config(), {"channels": 2.5}, "x")
-    with pytest.raises(ConfigError, match="9 environments do not divide into 2 groups"):
+    with pytest.raises(ConfigError, match="9 environments cannot be divided into 2 equal groups"):
         altered(Config(), {"environments": 9}, "x")
     with pytest.raises(ConfigError, match="x: memory is 13; expected 14 or more, 2 beyond horizon and warm_up"):
         altered(Config(), {"memory": 13}, "x")
@@ -208,7 +208,7 @@ def test_the_command_trains_on_one_cluster_and_tells_what_came_of_it(
     assert "against sjf-picky" in said.err
     assert list((tmp_path / "seed-0" / "tensorboard").iterdir())
     assert run([*words, *settings, "--out", str(tmp_path)]) == 2  # nothing is written over
-    assert "seed-0' holds a training already" in capsys.readouterr().err
+    assert "seed-0' contains a training" in capsys.readouterr().err
     compared = ",".join(each["best"] for each in found)
     assert run(["compare", "--policies", compared, "--seeds", "1", "--jobs", "5", "--json"]) == 0
     assert list(json.loads(capsys.readouterr().out)["policies"]) == ["seed-0/best", "seed-1/best"]
@@ -219,20 +219,23 @@ def test_the_command_trains_on_one_cluster_and_tells_what_came_of_it(
     [
         (["--preset", "other"], "no preset 'other'; expected adlro or paper"),
         (["--device", "tpu"], "--device is 'tpu'; expected auto, cpu or cuda"),
-        (["--resume", "nowhere", "--steps", "5"], "--steps with --resume: a training goes on as it began"),
+        (["--resume", "nowhere", "--steps", "5"], "--steps cannot be used with --resume"),
         (["--resume", "nowhere"], "no training in 'nowhere'"),
         (["--worlds", "a.npz", "--cluster", "paper16"], "--worlds and --cluster exclude each other"),
         (["--minutes", "0", "--cluster", "paper16"], "the training has no limit"),
-        (["--resume", "nowhere", "--seed", "3"], "--seed with --resume: a training goes on as it began"),
-        (["--resume", "nowhere", "--workload", "gavel"], "--workload with --resume: a training goes on as it began"),
+        (["--resume", "nowhere", "--seed", "3"], "--seed cannot be used with --resume"),
+        (["--resume", "nowhere", "--workload", "gavel"], "--workload cannot be used with --resume"),
         (["--workload", "gavel"], "--workload needs --cluster"),
         (
             ["--onnx", "nowhere/network.onnx"],
             "--onnx: cannot write 'nowhere/network.onnx'; expected a file",
         ),
-        (["--onnx", "a.onnx", "--preset", "paper"], "--onnx with --preset paper: only networks of the preset adlro"),
-        (["--from", "adlro", "--set", "channels=128"], "--set channels with --from: it is the checkpoint's"),
-        (["--seed", "4999", "--quick"], "--seed 4999: with 24 worlds this meets the seeds of the evaluation"),
+        (
+            ["--onnx", "a.onnx", "--preset", "paper"],
+            "--onnx does not work with --preset paper: only networks of the preset adlro",
+        ),
+        (["--from", "adlro", "--set", "channels=128"], "--set channels cannot be used with --from"),
+        (["--seed", "4999", "--quick"], "--seed 4999: with 24 worlds it overlaps with the seeds of the evaluation"),
     ],
 )
 def test_a_wrong_word_is_told_in_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

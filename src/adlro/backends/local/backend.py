@@ -3,6 +3,8 @@
 The spool is the truth. `SPOOL/jobs/ID/job.json` is a job; `run-N/` beside it is its N-th start: `order.json` before
 anything happens, then what the runner writes. Who holds the lock of a run is alive, so a crash at any point leaves one
 of two things: a start that never began, or one whose end can be found.
+
+Over 500 lines: one class over one spool. Files and processes are in spool.py, the machine in machine.py.
 """
 
 import contextlib

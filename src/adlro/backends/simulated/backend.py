@@ -8,10 +8,11 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from adlro.backends.simulated.entries import Entry, checkpointed, spoken_work
 from adlro.core.errors import AdlroError, BackendError
 from adlro.core.jobs import wrong_with
 from adlro.core.occupancy import Occupancy, is_at
@@ -26,62 +27,13 @@ from adlro.core.ports import (
     Submission,
     nobody_to_give_to,
 )
-from adlro.core.records import WHOLE_GPU, Cluster, Disturbance, Job, Placing, SpeedOf
-
-SECONDS_IF_UNSAID: Final = 600.0
-"""How long a job runs on the reference model if its submitter says nothing at all about it."""
+from adlro.core.records import Cluster, Disturbance, Placing, SpeedOf
 
 READS_OF_AN_END: Final = 2
 """A job that ended is shown at least so often, however fast the clock runs: nobody shall miss it."""
 
 # What happens at one moment, in this order.
 _END, _DISTURBANCE, _ARRIVAL, _BEGIN, _OLD = range(5)
-
-
-class ByHand:
-    """A clock that stands still until it is moved: for tests, and for whoever plays faster than any `speed`."""
-
-    def __init__(self, seconds: float = 0.0) -> None:
-        self.seconds = seconds
-
-    def __call__(self) -> float:
-        """What it shows."""
-        return self.seconds
-
-    def move(self, seconds: float) -> None:
-        """Let time pass; a negative number is a clock that was set back."""
-        self.seconds += seconds
-
-
-class _Entry:
-    """One job with what only the cluster knows of it: the work it really is, and how much of that is done."""
-
-    __slots__ = (
-        "began", "decision", "done", "end_reads", "ended", "exit_code", "held", "id", "job", "number", "parts",
-        "rate", "reason", "saved", "shown", "signal", "since", "started", "starts", "state", "version", "work",
-    )  # fmt: skip
-
-    def __init__(self, number: int, job: Job, shown: Job, work: float) -> None:
-        self.id, self.number, self.job, self.shown, self.work = str(number), number, job, shown, work
-        self.state = JobState.WAITING
-        self.parts: tuple[Part, ...] = ()
-        self.started: float | None = None  # this stretch, or the last one
-        self.ended: float | None = None
-        self.starts = 0
-        self.exit_code: int | None = None
-        self.signal: int | None = None
-        self.reason = self.decision = ""
-        self.version = 0  # events of an older version are void
-        self.done = self.saved = 0.0  # work done, and what of it a failure cannot take away
-        self.rate = 0.0  # work a second, as worn as its GPUs are …
-        self.since = self.began = 0.0  # … since then; and when this stretch began
-        self.held = 0.0  # seconds on GPUs in earlier stretches
-        self.end_reads = 0  # how often the cluster had been read when it ended
-
-
-def _spoken_work(job: Job) -> float:
-    """The work of a job whose submitter does not say it: its estimate, else some minutes on each GPU."""
-    return job.estimate or SECONDS_IF_UNSAID * max(1.0, job.gpus * job.share / WHOLE_GPU)
 
 
 class Simulated:
@@ -126,7 +78,7 @@ class Simulated:
         self._lock = threading.RLock()
         self._occupancy = Occupancy(cluster, speed_of)
         self._factors = {node.name: [1.0] * sum(group.count for group in node.gpus) for node in cluster.nodes}
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, Entry] = {}
         self._events: list[tuple[float, int, int, int]] = []  # time, what, number of the job, version
         self._live: dict[str, LiveJob] = {}  # what the next snapshot shows, in order of submission
         self._changed: set[str] = set()
@@ -304,14 +256,14 @@ class Simulated:
             found = min(found, (self._next_arrival.job.submit_s + self._shift, _ARRIVAL))
         return found
 
-    def _expect(self, due: float, what: int, entry: _Entry) -> None:
+    def _expect(self, due: float, what: int, entry: Entry) -> None:
         """Note what will happen to a job. Void events are swept out before they outnumber the others."""
         heapq.heappush(self._events, (due, what, entry.number, entry.version))
         if len(self._events) > 2 * len(self._entries) + 64:
             self._events = [event for event in self._events if not self._is_void(*event[2:])]
             heapq.heapify(self._events)
 
-    def _happen(self, entry: _Entry, what: int) -> None:
+    def _happen(self, entry: Entry, what: int) -> None:
         """A job begins, ends, or has been over for long."""
         if what == _BEGIN:
             self._begin(entry)
@@ -368,7 +320,7 @@ class Simulated:
             self._speed_of(job.family, Placing(model, job.gpus, 1, self.cluster.network, self.cluster.network))
         self._submitted += 1
         shown = job if self._tells_work else replace(job, work=0.0)
-        entry = _Entry(self._submitted, job, shown, job.work or _spoken_work(job))
+        entry = Entry(self._submitted, job, shown, job.work or spoken_work(job))
         self._entries[entry.id] = entry
         self._live[entry.id] = self._record(entry)  # here, so that snapshots have them in order of submission
         self._waiting += 1
@@ -399,7 +351,7 @@ class Simulated:
             self._begin(entry)
         return Answer(order.job, True)
 
-    def _begin(self, entry: _Entry) -> None:
+    def _begin(self, entry: Entry) -> None:
         """A placed job begins to run, and pays for having run before."""
         entry.state = JobState.RUNNING
         entry.began = self._now
@@ -410,24 +362,24 @@ class Simulated:
         self._changed.add(entry.id)
         self._pace(entry)
 
-    def _pace(self, entry: _Entry) -> None:
+    def _pace(self, entry: Entry) -> None:
         """How fast a running job is from now on, and when it ends by that."""
         entry.rate = self._occupancy.rate(entry.job, entry.parts) * self._worn(entry.parts)
         entry.version += 1
         self._expect(min(self._finish(entry), self._limit(entry)), _END, entry)
 
-    def _finish(self, entry: _Entry) -> float:
+    def _finish(self, entry: Entry) -> float:
         return entry.since + max(0.0, entry.work - entry.done) / entry.rate
 
-    def _limit(self, entry: _Entry) -> float:
+    def _limit(self, entry: Entry) -> float:
         if not self._kill_at_limit or entry.job.limit_s is None:
             return math.inf
         return entry.began + max(0.0, entry.job.limit_s - entry.held)
 
-    def _is_over_limit(self, entry: _Entry) -> bool:
+    def _is_over_limit(self, entry: Entry) -> bool:
         return self._limit(entry) < self._finish(entry)
 
-    def _settle(self, entry: _Entry) -> None:
+    def _settle(self, entry: Entry) -> None:
         """Count the work of a running job up to now; a restart still being paid is paid out first."""
         if entry.state is JobState.RUNNING and self._now > entry.since:
             entry.done = min(entry.work, entry.done + (self._now - entry.since) * entry.rate)
@@ -447,13 +399,13 @@ class Simulated:
         self._requeue(entry, f"stopped by decision {order.decision}" if order.decision else "stopped")
         return Answer(order.job, True)
 
-    def _fail(self, entry: _Entry, reason: str) -> None:
+    def _fail(self, entry: Entry, reason: str) -> None:
         """A job loses its node: back to its last checkpoint, and to the queue."""
         self._settle(entry)
-        entry.done = entry.saved = max(_checkpointed(entry.done, entry.job.checkpoint), entry.saved)
+        entry.done = entry.saved = max(checkpointed(entry.done, entry.job.checkpoint), entry.saved)
         self._requeue(entry, reason)
 
-    def _requeue(self, entry: _Entry, reason: str) -> None:
+    def _requeue(self, entry: Entry, reason: str) -> None:
         if entry.state is JobState.RUNNING:
             entry.held += self._now - entry.began
         self._occupancy.release(entry.id)
@@ -463,7 +415,7 @@ class Simulated:
         self._waiting += 1
         self._changed.add(entry.id)
 
-    def _end(self, entry: _Entry, state: JobState, reason: str) -> None:
+    def _end(self, entry: Entry, state: JobState, reason: str) -> None:
         """A job is over; where it ran stays in its record."""
         if entry.state is JobState.WAITING:
             self._leave_queue()
@@ -484,7 +436,7 @@ class Simulated:
             self._held_back = False
             self._shift = self._now - self._next_arrival.job.submit_s
 
-    def _record(self, entry: _Entry) -> LiveJob:
+    def _record(self, entry: Entry) -> LiveJob:
         return LiveJob(
             entry.id,
             entry.shown,
@@ -504,7 +456,7 @@ class Simulated:
         """What could not be taken in."""
         return (f"{self._not_taken} arriving jobs could not be taken",) if self._not_taken else ()
 
-    def _find(self, job: str) -> _Entry:
+    def _find(self, job: str) -> Entry:
         if job not in self._entries:
             raise BackendError(f"there is no job {job!r} on the simulated cluster.")
         return self._entries[job]
@@ -539,18 +491,6 @@ class Simulated:
                 self._settle(entry)
                 self._pace(entry)
 
-    def _on(self, node: str) -> list[_Entry]:
+    def _on(self, node: str) -> list[Entry]:
         """The jobs that hold some of a node, in order of submission."""
         return sorted((self._entries[job] for job in self._occupancy.on(node)), key=lambda entry: entry.number)
-
-
-def arriving(jobs: Iterable[Job]) -> Iterator[Submission]:
-    """Jobs as a stream of submissions, by their submit times."""
-    return (Submission(job) for job in jobs)
-
-
-def _checkpointed(done: float, each: float | None) -> float:
-    """The work that a failure leaves: that of the last checkpoint."""
-    if each is None:
-        return 0.0
-    return math.floor(done / each) * each if each > 0.0 else done

@@ -8,7 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from adlro.backends.simulated.backend import Simulated, arriving
+from adlro.backends.simulated.backend import Simulated
+from adlro.backends.simulated.entries import arriving
 from adlro.catalogue.clusters import load_cluster, parse_cluster
 from adlro.catalogue.speeds import speed_of
 from adlro.core.ports import JobState, LiveJob, Snapshot, Submission

@@ -201,6 +201,12 @@ def policy_from(path: Path) -> Policy:
 
 
 POLICIES: Final = (
-    q_policy(shipped, "adlro", "the Q-network that ships: the best of all legal pairs and waiting, by what it learnt"),
-    q_lookahead(shipped, "adlro-lookahead", "plays choices forward over the known jobs, advised by the network"),
+    q_policy(
+        shipped, "adlro", "the Q-network that ships: the pair of job and GPU model, or waiting, with the largest value"
+    ),
+    q_lookahead(
+        shipped,
+        "adlro-lookahead",
+        "simulates choices over the known jobs, counts the network's value too, and takes the best",
+    ),
 )

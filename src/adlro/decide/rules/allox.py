@@ -140,7 +140,7 @@ def hold(view: View, s: int, mask: int, seconds: float, ready: Floats) -> None:
 POLICIES: Final = (
     Policy(
         "allox",
-        "waiting jobs matched to places on GPUs with the least sum of completion times (AlloX); gangs as one long job",
+        "matches jobs to GPUs for the least sum of completion times (AlloX); a gang counts as one long job",
         make=make,
         needs=("rates", "estimate"),
     ),

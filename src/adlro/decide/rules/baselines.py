@@ -350,12 +350,20 @@ def forget_impossible_homes(view: View) -> None:
 
 
 POLICIES: Final = (
-    Policy("random", "any legal (job, site) pair, all alike", choose=random),
-    Policy("fcfs", "submit order; the head blocks; first free GPUs of any model (the paper's)", choose=fcfs),
-    Policy("fcfs-first-fit", "submit order; starts whatever fits, on the first GPUs that do", choose=fcfs_first_fit),
+    Policy("random", "any legal (job, site) pair, with equal probability", choose=random),
+    Policy(
+        "fcfs",
+        "submit order; the head blocks the queue; first free GPUs of any model (the paper's baseline)",
+        choose=fcfs,
+    ),
+    Policy(
+        "fcfs-first-fit",
+        "submit order, skipping jobs that do not fit; first free GPUs of any model",
+        choose=fcfs_first_fit,
+    ),
     Policy(
         "static-affinity",
-        "a fixed map from family to models; a job waits for its own models (the paper's)",
+        "a fixed map from family to GPU models; a job waits for its models (the paper's baseline)",
         choose=static_affinity,
         needs=("map",),
         prepare=map_families,
@@ -363,24 +371,30 @@ POLICIES: Final = (
     Policy("sjf", "the (job, site) pair with the least estimated runtime", choose=sjf, needs=("estimate",)),
     Policy(
         "sjf-picky",
-        "as sjf, on sites with at least half of the job's best speed only; else waits",
+        "as sjf, but only on sites with at least half of the job's best speed; otherwise waits",
         choose=sjf_picky,
         needs=("estimate",),
     ),
-    Policy("f1", "ascending log10(runtime)*gpus + 870*log10(submit) (Carastan-Santos)", choose=f1, needs=("estimate",)),
-    Policy("wfp3", "descending (wait/runtime)^3*gpus", choose=wfp3, needs=("estimate",)),
-    Policy("unicep", "descending wait/(log2(gpus)*runtime)", choose=unicep, needs=("estimate",)),
+    Policy(
+        "f1", "least log10(runtime)*gpus + 870*log10(submit) first (Carastan-Santos)", choose=f1, needs=("estimate",)
+    ),
+    Policy("wfp3", "largest (wait/runtime)^3*gpus first", choose=wfp3, needs=("estimate",)),
+    Policy("unicep", "largest wait/(log2(gpus)*runtime) first", choose=unicep, needs=("estimate",)),
     Policy(
         "qssf",
-        "least GPU time as predicted from finished jobs alike (Helios)",
+        "least GPU time first, predicted from similar finished jobs (Helios)",
         choose=qssf,
         needs=("history",),
         prepare=keep_history,
     ),
-    Policy("best-fit", "submit order, what fits; the site with least left over", choose=best_fit),
+    Policy(
+        "best-fit",
+        "submit order, skipping jobs that do not fit; the site with the least share left over",
+        choose=best_fit,
+    ),
     Policy(
         "fgd",
-        "submit order, what fits; where GPU share unusable for the usual mix grows least (Alibaba)",
+        "submit order, skipping jobs that do not fit; least growth of unusable GPU share (Alibaba)",
         choose=fgd,
         needs=("mix",),
         prepare=learn_mix,

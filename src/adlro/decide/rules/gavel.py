@@ -227,10 +227,12 @@ def _policy(objective: Objective, aware: bool, summary: str) -> Policy:
 
 
 POLICIES: Final = (
-    _policy("maxmin", True, "rounds of 6 min; the least normalised throughput of a job is as large as can be (Gavel)"),
-    _policy("maxsum", True, "rounds of 6 min; the sum of throughputs, each against its best model, is largest (Gavel)"),
-    _policy("makespan", True, "rounds of 6 min; the last of the jobs now here ends as early as it can (Gavel)"),
-    _policy("maxmin", False, "gavel-maxmin that takes all GPU models for alike"),
-    _policy("maxsum", False, "gavel-maxsum that takes all GPU models for alike"),
-    _policy("makespan", False, "gavel-makespan that takes all GPU models for alike"),
+    _policy("maxmin", True, "rounds of 6 min; maximises the least normalised throughput of a job (Gavel)"),
+    _policy(
+        "maxsum", True, "rounds of 6 min; maximises the sum of throughputs relative to each job's best model (Gavel)"
+    ),
+    _policy("makespan", True, "rounds of 6 min; minimises the makespan of the present jobs (Gavel)"),
+    _policy("maxmin", False, "as gavel-maxmin, with all GPU models taken as equal"),
+    _policy("maxsum", False, "as gavel-maxsum, with all GPU models taken as equal"),
+    _policy("makespan", False, "as gavel-makespan, with all GPU models taken as equal"),
 )

@@ -267,12 +267,12 @@ def tiresias(view: View) -> Choice:
 
 
 POLICIES: Final = (
-    Policy("srtf", "least remaining time first, preemptive", choose=srtf, preemptive=True, needs=("estimate",)),
-    Policy("srsf", "least remaining time x GPUs first, preemptive", choose=srsf, preemptive=True, needs=("estimate",)),
-    Policy("las", "least attained GPU-seconds first, preemptive, every 360 s", choose=las, preemptive=True),
+    Policy("srtf", "least remaining time first", choose=srtf, preemptive=True, needs=("estimate",)),
+    Policy("srsf", "least remaining time x GPUs first", choose=srsf, preemptive=True, needs=("estimate",)),
+    Policy("las", "least GPU-seconds received so far first; decides again every 360 s", choose=las, preemptive=True),
     Policy(
         "tiresias",
-        "two queues by attained GPU-seconds, submit order inside each, preemptive",
+        "two queues by GPU-seconds received so far, submit order inside each",
         choose=tiresias,
         preemptive=True,
     ),

@@ -414,20 +414,20 @@ def eft(view: View) -> Choice:
 POLICIES: Final = (
     Policy(
         "fcfs-easy",
-        "submit order with EASY backfilling: nobody delays the head's reservation",
+        "submit order with EASY backfilling: no job delays the reservation of the head",
         choose=fcfs_easy,
         needs=("estimate",),
     ),
     Policy(
         "multifactor",
-        "Slurm's age, size, fair share and priority, with EASY backfilling",
+        "Slurm's priority (age, size, fair share, the job's own) with EASY backfilling",
         choose=multifactor,
         needs=("estimate", "user"),
         prepare=keep_usage,
     ),
     Policy(
         "eft",
-        "the pair with the earliest finish, counting the wait for a busy site (HEFT without a graph)",
+        "earliest finish first, including the wait for a busy site (HEFT without a graph)",
         choose=eft,
         needs=("estimate",),
     ),

@@ -1,0 +1,162 @@
+"""What was seen of jobs from turn to turn: first submissions, ends, work that was saved; and what is learnt from it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from threading import Lock
+from typing import Final, final
+
+from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Snapshot
+from adlro.live.drift import Watch, in_words
+from adlro.live.predicting import Measured, Runtimes, measured, pace
+from adlro.live.scene import Carried, Scene
+from adlro.live.telling import Heard, Notes
+
+MOST_NAMED: Final = 5
+"""Jobs that one alarm names."""
+
+
+@final
+class Seen:
+    """Jobs as they were seen. A turn changes it from one thread; `for_questions` may be called from any."""
+
+    def __init__(self, notes: Notes, history: int, restart_s: float) -> None:
+        self._notes, self._history, self._restart_s = notes, history, restart_s
+        self.runtimes, self.watch = Runtimes(), Watch()
+        self.submitted: dict[str, float] = {}
+        self.carried: dict[str, Carried] = {}
+        self.stopped: set[str] = set()
+        self.expected: dict[str, float] = {}  # work as predicted when the job was started
+        self._lock = Lock()  # for what other threads read of what a turn changes
+        self._has_history = False
+        self._learnt: set[tuple[str, float | None]] = set()
+        self._known: dict[str, LiveJob] = {}
+
+    def for_questions(self) -> tuple[dict[str, float], dict[str, Carried]]:
+        """Copies of the first submissions and of the work that was saved."""
+        with self._lock:
+            return dict(self.submitted), dict(self.carried)
+
+    def forget_all_but(self, there: Mapping[str, object]) -> None:
+        """Forget jobs that are gone, once there are many of them."""
+        if len(self.expected) > 2 * len(there) + 1000:
+            self.expected = {id: work for id, work in self.expected.items() if id in there}
+
+    def note_placed(self, jobs: Sequence[LiveJob]) -> None:
+        """Remember where jobs stand after orders."""
+        self._known.update((job.id, job) for job in jobs if job.state in PLACES)
+
+    def noted(self, snapshot: Snapshot, heard: Heard) -> Mapping[str, float]:
+        """First submissions by job, as the memory knows them or as they were first seen."""
+        live = [job for job in snapshot.jobs if job.state not in ENDED]
+        new = [job for job in live if job.id not in self.submitted]
+        if new:
+            nothing: Mapping[str, float] = {}
+            found = self._notes.write(heard, snapshot.time_s, lambda: self._notes.memory.first_seen(new), nothing)
+            with self._lock:
+                for job in new:
+                    self.submitted[job.id] = found.get(job.id, job.job.submit_s)
+        if len(self.submitted) > 2 * len(snapshot.jobs) + 1000:
+            there = {job.id for job in snapshot.jobs}
+            with self._lock:
+                self.submitted = {id: at for id, at in self.submitted.items() if id in there}
+        return self.submitted
+
+    def learn(self, snapshot: Snapshot, heard: Heard) -> list[Measured]:
+        """Learn from the jobs that ended since the last turn, and from history at the first; those that are new."""
+        if not self._has_history:
+            self._has_history = True
+            none: Sequence[LiveJob] = []
+            past = self._notes.write(heard, snapshot.time_s, lambda: self._notes.memory.history(self._history), none)
+            self._take_in(measured(past, snapshot.cluster, self.watch.corrections), None)
+            self._learnt.update((job.id, job.ended_s) for job in past)
+        ended, there = [], set()
+        for job in snapshot.jobs:
+            if job.state in ENDED:
+                there.add((job.id, job.ended_s))
+                if (job.id, job.ended_s) not in self._learnt:
+                    ended.append(self._whole(job))
+        self._missed(snapshot, heard)
+        if not ended:
+            return []
+        self._learnt.update((job.id, job.ended_s) for job in ended)
+        if len(self._learnt) > 2 * len(there) + 2 * self._history:
+            self._learnt &= there
+        self._notes.write(heard, snapshot.time_s, lambda: self._notes.memory.ended(ended), None)
+        found = measured(
+            ended, snapshot.cluster, self.watch.corrections, self.expected, carried=self.carried,
+            restart_s=self._restart_s,
+        )  # fmt: skip
+        self._take_in(found, heard)
+        for job in ended:
+            self.carried.pop(job.id, None)
+            self.expected.pop(job.id, None)
+        return found
+
+    def _take_in(self, found: Sequence[Measured], heard: Heard | None) -> None:
+        """Learn runtimes, and look for speeds that have changed."""
+        self.runtimes.learn(found)
+        for each in found:
+            if each.job.state is JobState.FINISHED:
+                drift = self.watch.observe(each)
+                if drift is not None and heard is not None:
+                    self._notes.tell(heard, each.job.ended_s or 0.0, "drift", in_words(drift), node=drift.node)
+
+    def _whole(self, job: LiveJob) -> LiveJob:
+        """A job that ended, with where and when it ran as last seen: some clusters forget that at the end."""
+        before = self._known.get(job.id)
+        if before is None:
+            return job
+        parts = job.parts or before.parts
+        started = job.started_s if job.started_s is not None else before.started_s
+        return replace(job, parts=parts, started_s=started, decision=job.decision or before.decision)
+
+    def _missed(self, snapshot: Snapshot, heard: Heard) -> None:
+        """Tell of jobs that are gone without having ended; remember those that are there."""
+        there = {job.id: job for job in snapshot.jobs}
+        gone = [id for id, job in self._known.items() if id not in there and job.managed and job.state not in ENDED]
+        for id in gone:  # nobody will see them end
+            self.carried.pop(id, None)
+            self.expected.pop(id, None)
+            self.stopped.discard(id)
+        if gone:
+            names = ", ".join(gone[:MOST_NAMED]) + (" …" if len(gone) > MOST_NAMED else "")
+            self._notes.tell(
+                heard, snapshot.time_s, "vanished", f"{len(gone)} jobs have disappeared without a known end: {names}."
+            )
+        self._known = {
+            id: self._whole(job) if not job.parts and job.state in PLACES else job for id, job in there.items()
+        }
+
+    def note_stopped(self, before: LiveJob, snapshot: Snapshot) -> None:
+        """We stopped a job: all its work is kept."""
+        self.stopped.add(before.id)
+        self._carry_stretch(before, snapshot, 0.0)
+
+    def carry(self, snapshot: Snapshot, before_it: Scene | None) -> None:
+        """Remember what a stretch of work left behind, when a job that ran waits again and we did not stop it."""
+        stopped, self.stopped = self.stopped, set()
+        if before_it is None:
+            return
+        for job in snapshot.jobs:
+            if job.state is not JobState.WAITING or not job.starts or job.id in stopped:
+                continue
+            j = before_it.index.get(job.id)
+            before = before_it.live[j] if j is not None else None
+            if before is not None and before.state in PLACES:
+                self._carry_stretch(before, snapshot, job.job.checkpoint)
+
+    def _carry_stretch(self, before: LiveJob, snapshot: Snapshot, step: float | None) -> None:
+        """Add the stretch that ended now. Its work is kept in steps of this size; 0: all of it, None: nothing."""
+        if before.started_s is None:
+            return
+        ran = max(0.0, snapshot.time_s - before.started_s)
+        since_s = before.started_s + (self._restart_s if before.starts > 1 else 0.0)
+        speed = pace(before.job, before.parts, snapshot.cluster, self.watch.corrections)
+        worked = max(0.0, snapshot.time_s - since_s) * speed
+        known = self.carried.get(before.id, Carried())
+        if step == 0.0:
+            saved = known.saved + worked
+        else:
+            saved = known.saved if not step else max(known.saved, (known.saved + worked) // step * step)
+        with self._lock:
+            self.carried[before.id] = Carried(saved, known.held_s + ran)
