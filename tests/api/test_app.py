@@ -373,6 +373,23 @@ def test_a_wrong_submission_is_told_where_it_is_wrong(client: Client, body: byte
     assert problem(answer)["where"] == where
 
 
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        ("gpus", "a whole number from 0 to 65536"),
+        ("priority", "a number from 0 to 1"),
+        ("limit_s", "a number of seconds above 0"),
+        ("memory_gb", "a number of GB from 0 to 2000000"),
+    ],
+)
+def test_an_amount_out_of_bounds_is_told_with_the_words_of_its_declaration(
+    client: Client, field: str, expected: str
+) -> None:
+    answer = client.post(f"{V1}/jobs", json={"job": {"family": "learning", field: -1}})
+    assert answer.status_code == 422, answer.text
+    assert problem(answer)["expected"] == expected
+
+
 @pytest.mark.parametrize("body", [b"\xff\xfe{", b"[" * 100_000, b'{"job": ' + b"1" * 5000 + b"}", b""])
 def test_a_body_that_cannot_be_read_is_an_error_in_words(client: Client, body: bytes) -> None:
     answer = client.post(f"{V1}/jobs", content=body, headers={"Content-Type": "application/json"})

@@ -8,8 +8,13 @@ from pydantic_core import to_json
 
 from adlro.core.accounts import NAME_RULE
 from adlro.core.errors import AccountError, AdlroError, BackendError, StoreError
+from adlro.core.records import Job
+from adlro.core.schema import properties_of
 
 LONGEST_SHOWN: Final = 80
+
+AMOUNTS: Final = {each.name: each.expected_of_user for each in properties_of(Job) if each.is_number}
+"""What is expected of the amounts of a job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,8 @@ def refused_for_input(errors: list[Mapping[str, Any]]) -> Refused:
     what = f"{'.'.join(place[1:]) or place[0]!r} is {shown(first.get('input'))}"
     if first["type"] == "missing":
         what = f"'{place[-1]}' is missing"
+    elif place[-2:-1] == ["job"] and place[-1] in AMOUNTS:
+        expected = AMOUNTS[place[-1]]
     elif place[-1] == "user" and first["type"] == "string_pattern_mismatch":
         expected = NAME_RULE
     elif first["type"] == "extra_forbidden":

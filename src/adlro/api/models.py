@@ -71,10 +71,13 @@ TEXT_KINDS: Final[dict[str, Any]] = {
 }  # fmt: skip
 """Which texts are safe to show and to hand on, by property."""
 
+SAFE_KINDS: Final[dict[type, Any]] = {int: Whole, str: PlainOrNone}
+"""For the other properties."""
+
 
 def asked_field(each: Property) -> tuple[Any, Any]:
     """A property of a job as it is sent."""
-    kind, field = model_field(each, TEXT_KINDS.get(each.name) or (Whole if each.kind is int else None))
+    kind, field = model_field(each, TEXT_KINDS.get(each.name) or SAFE_KINDS.get(each.kind))
     if each.name == "models":
         return kind, Field([], max_length=64, description=each.user_words)
     return kind, field

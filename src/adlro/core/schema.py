@@ -119,10 +119,23 @@ class Property:
         return f"{low} to {self.most}" if self.most < NO_BOUND else low
 
     @property
+    def kind_words(self) -> str:
+        """What sort of amount it is: a number of GB."""
+        return ("a whole number" if self.kind is int else "a number") + (f" of {self.unit}" if self.unit else "")
+
+    @property
     def expected(self) -> str:
         """What it may be, in words."""
-        what = "a whole number" if self.kind is int else "a number"
-        return f"{what}{f' of {self.unit}' if self.unit else ''}{self.range_words}"
+        return self.kind_words + self.range_words
+
+    @property
+    def expected_of_user(self) -> str:
+        """What a user may write, in words."""
+        most = self.most if self.from_user.most is None else self.from_user.most
+        if self.from_user.above is None:
+            return self.kind_words + replace(self, most=most).range_words
+        high = f", to {most}" if most < NO_BOUND else ""
+        return f"{self.kind_words} above {self.from_user.above}{high}"
 
     def problem(self, value: Any) -> str:
         """What is wrong with this value; "" if nothing is."""
