@@ -203,7 +203,7 @@ def test_a_turn_that_breaks_off_is_an_alarm_and_the_next_one_comes() -> None:
     made.deciders[-1].bug = None
     assert daemon.tick() is not None
     assert [(a.kind, a.text) for a in daemon.state().alarms] == [
-        ("fault", "a turn broke off: ZeroDivisionError: by a fault")
+        ("fault", "a turn failed: ZeroDivisionError: by a fault")
     ]
     assert [a.kind for a in made.stores[-1].alarms(10)] == ["fault"]
     daemon.close()
@@ -336,7 +336,7 @@ def test_a_config_that_is_wrong_is_an_alarm_and_the_old_one_stays(tmp_path: Path
     assert daemon.state().policy == "fcfs"
     (alarm,) = daemon.state().alarms
     assert alarm.kind == "config"
-    assert "as before" in alarm.text
+    assert "the old config stays" in alarm.text
     daemon.close()
 
 

@@ -75,4 +75,4 @@ def test_without_the_command_line_the_node_is_chosen_and_the_answer_says_so(by_i
     answer = by_index.order(name, Part("volta1", VOLTA, 1, (3,)))
     assert (answer.done, answer.said.startswith("by node only")) == (True, True)
     assert by_index.until(name, *ENDED).parts[0].node == "volta1"
-    assert "needs the command line" in by_index.order(name).said
+    assert "needs Slurm's commands" in by_index.order(name).said

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from adlro.core.errors import UsageError
 from adlro.core.records import Job
-from adlro.core.tables import Floats, Jobs, Table
+from adlro.core.tables import Floats, Jobs, Table, records
 from adlro.core.toml import Schema, model_field, model_with, nearest, parse_toml
 from adlro.predict.baselines import LastTwo, LightGbm, Limit, RunningMedian
 from adlro.predict.encoder import unbinding_accuracy
@@ -175,7 +175,9 @@ def traits_of_one(job: AskedJob, submit_s: float) -> Table:
     said = job.model_dump() | {"models": frozenset(job.models)}
     if job.submit_s is None:
         said["submit_s"] = submit_s
-    return np.array([trait_of(Job(**said))], TRAIT).view(np.recarray)
+    traits = records(TRAIT, 1)
+    traits[0] = trait_of(Job(**said))
+    return traits
 
 
 def predict_one(history: Jobs, job: AskedJob, method: Method) -> Prediction:

@@ -631,7 +631,7 @@ def test_a_spool_that_is_gone_or_broken_is_an_error_and_not_an_empty_machine(tmp
     assert len(backend.read().jobs) == 1
     backend.close()
     (tmp_path / "spool" / "jobs" / job / "job.json").write_text("{")
-    with pytest.raises(BackendError, match=r"job.json: this is not"):
+    with pytest.raises(BackendError, match=r"job.json: its content was changed"):
         Local(CLUSTER, tmp_path / "spool")
     with pytest.raises(BackendError, match="2 nodes"):
         Local(replace(CLUSTER, nodes=CLUSTER.nodes * 2), tmp_path / "other")

@@ -424,7 +424,7 @@ def test_a_sites_history_from_sacct_has_places_states_and_limits(tmp_path: Path)
 
 def test_a_history_without_the_nodes_is_refused_with_the_command_that_gives_them(tmp_path: Path) -> None:
     (tmp_path / "sacct.txt").write_text(SACCT.replace("NodeList", "Comment"))
-    with pytest.raises(TraceError, match="no column 'NodeList'; expected the answer to: sacct"):
+    with pytest.raises(TraceError, match="no column 'NodeList'; expected the output of: sacct"):
         read_sacct_record(str(tmp_path / "sacct.txt"), PAPER16)
 
 

@@ -247,7 +247,7 @@ def test_a_wrong_word_is_told_in_one_line(words: list[str], told: str, capsys: p
     ("words", "told"),
     [
         (["--from", "nowhere", "--quick"], "nowhere: no such file; expected a checkpoint"),
-        (["--from", "adlro", "--preset", "paper"], "of the preset 'adlro'; expected one of 'paper'"),
+        (["--from", "adlro", "--preset", "paper"], "its preset is 'adlro'; expected 'paper'"),
         (
             [
                 "--cluster",
