@@ -1,11 +1,13 @@
 """The notebooks of examples/notebooks: they run from top to bottom, and are stored without outputs."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parent.parent / "examples/notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -35,16 +37,30 @@ def test_a_notebook_is_stored_without_outputs(file: Path) -> None:
             assert (cell.outputs, cell.execution_count, cell.metadata) == ([], None, {})
 
 
+RUN = f"""
+import sys
+import nbformat
+from nbclient import NotebookClient
+notebook = nbformat.read(sys.argv[1], as_version=4)
+where = {{"metadata": {{"path": sys.argv[2]}}}}
+NotebookClient(notebook, timeout={LONGEST_S}, startup_timeout={LONGEST_S}, resources=where).execute()
+nbformat.write(notebook, sys.argv[3])
+"""
+"""In a process of its own: the client leaves event loops open, which other tests would hear of."""
+
+
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
-def test_a_notebook_runs_from_top_to_bottom(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_runs_from_top_to_bottom(file: Path, tmp_path: Path) -> None:
+    environment = dict(os.environ)
     for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR", "TMPDIR"):
         folder = tmp_path / name.lower()
         folder.mkdir()
-        monkeypatch.setenv(name, str(folder))
-    notebook = read(file)
-    where = {"metadata": {"path": str(tmp_path)}}
-    NotebookClient(notebook, timeout=LONGEST_S, startup_timeout=LONGEST_S, resources=where).execute()
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+        environment[name] = str(folder)
+    done = tmp_path / "done.ipynb"
+    command = [sys.executable, "-c", RUN, str(file), str(tmp_path), str(done)]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    outputs = [output for cell in read(done).cells if cell.cell_type == "code" for output in cell.outputs]
     shown = "\n".join(output.get("text", "") + output.get("data", {}).get("text/plain", "") for output in outputs)
     for text in SHOWN[file.stem]:
         assert text in shown
