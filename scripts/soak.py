@@ -453,7 +453,8 @@ class Soak:
             self._release(job)
         elif verb == "cancel":
             job.cancelled_s = time.time()
-            self._try("scancel", job.number, user=user)
+            # By name too: a slurmctld that was killed may have given the number to another job.
+            self._try("scancel", f"--name={job.wish.name}", job.number, user=user)
         elif verb == "move":
             self._try("scontrol", "update", f"JobId={job.number}", f"Partition={OTHER}", user=user)
         elif verb == "requeue" and self._try("scontrol", "requeue", job.number, user=user):

@@ -42,8 +42,8 @@ class Happened:
         return any(begin - 1 <= at <= end + FORGETS_S for at in self.kills.get("slurmctld", ()))
 
     def crashed(self, node: str, begin: float, end: float) -> bool:
-        """Whether a node crashed in between."""
-        return any(name == node and begin - 1 <= at <= end for name, at in self.crashes)
+        """Whether a node crashed in between; any node if none is named."""
+        return any(name == (node or name) and begin - 1 <= at <= end for name, at in self.crashes)
 
 
 @dataclass(slots=True)
@@ -163,6 +163,8 @@ def _differs(job: Job, record: Mapping[str, str]) -> str:
 
 def _again(key: str, job: Job, runs: Runs, happened: Happened, found: Account) -> None:
     """Count how often a job began again, and why it may have."""
+    need = job.wish.need
+    is_wide = need.nodes > 1 or need.in_all  # the stamps name its first node only
     for (before, _), (after, _) in pairwise(runs):
         same = after.restarts == before.restarts
         if happened.controller_died(before.at_s, after.at_s):
@@ -171,7 +173,7 @@ def _again(key: str, job: Job, runs: Runs, happened: Happened, found: Account) -
             )
         elif same:
             why = ""
-        elif happened.crashed(before.node, before.at_s, after.at_s):
+        elif happened.crashed("" if is_wide else before.node, before.at_s, after.at_s):
             why = "its node crashed"
         elif any(before.at_s - 1 <= at <= after.at_s for at in job.put_back_s):
             why = "it was put back by hand"
