@@ -48,8 +48,8 @@ LEAKED_LOOKS: Final = 4
 FAILED_LAUNCH: Final = "launch failed requeued held"
 MINUTES_EACH: Final = 15
 """The time limit of the jobs."""
-NO_UPDATE: Final = "DB index is being set"
-"""What Slurm says of a job that it lets nobody update, after a kill of slurmctld."""
+NO_UPDATE: Final = ("DB index is being set", "Unexpected message received")
+"""What Slurm's commands say of a job that it lets nobody update, after a kill of slurmctld; they may give up first."""
 CHOICES: Final = ("policy", "priority", "reserved")
 """Words of `adlro why` for a job that fits and waits because the policy wants it so."""
 
@@ -363,7 +363,7 @@ class Soak:
     def _probe(self, row: Row) -> None:
         """Note whether Slurm lets nobody update a job: not even root, and not even to change nothing."""
         done = self._command("scontrol", "update", f"JobId={row.number}", "Nice=0")
-        if NO_UPDATE in done.stderr:
+        if any(text in done.stderr for text in NO_UPDATE):
             self.not_updatable[row.key] = " ".join(done.stderr.split())[:150]
 
     def _heal(self, states: Mapping[str, str]) -> None:

@@ -84,6 +84,26 @@ def test_a_job_that_may_be_updated_again_is_placed_after_the_pause(clock: list[f
     assert commands.asked == ["7"] * 3
 
 
+@pytest.mark.parametrize(("took_s", "is_asked_again"), [(3.0, False), (0.1, True)])
+def test_a_client_that_gave_up_is_the_same_and_one_that_answers_at_once_is_not(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch, took_s: float, is_asked_again: bool
+) -> None:
+    class Slow(Commands):
+        def run(self, command: Sequence[str], stdin: str = "", account: Account | None = None) -> Ran:
+            if command[:2] == ["scontrol", "ping"]:
+                return Ran(out="Slurmctld(primary) at here is UP")
+            clock[0] += took_s
+            return super().run(command, stdin, account)
+
+    monkeypatch.setattr(f"{__name__}.SAID", "Unexpected message received for job 7")
+    commands = Slow()
+    cluster = Slurm(Reader([Fixed([job("7")])], NAMING, lambda: NOW), None, commands)
+    cluster.read()
+    assert not cluster.act([start("7")])[0].done
+    assert not cluster.act([start("7")])[0].done
+    assert commands.asked == ["7"] * (2 if is_asked_again else 1)
+
+
 def test_another_refusal_is_no_reason_not_to_ask_again(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.SAID", "Invalid node name specified")
     commands = Commands()

@@ -470,7 +470,8 @@ def test_partitions_that_are_not_ours_are_left_out_with_their_nodes() -> None:
 def test_the_last_task_of_an_array_waits_for_the_others_if_too_many_would_run() -> None:
     last = job("12", array="12", task=2, at_once=2)
     at_work = [runs("13", array="12", task=0), runs("14", array="12", task=1, node_list="volta1")]
-    for others, managed in ((at_work, False), (at_work[:1], True)):
+    given_back = job("14", array="12", task=1, priority=5.0, reason="Priority", comment=f"adlro:released={NOW:.0f}")
+    for others, managed in ((at_work, False), (at_work[:1], True), ([*at_work[:1], given_back], True)):
         snapshot = Reader([Fixed([last, *others])], NAMING, lambda: NOW).read()
         assert [each.managed for each in snapshot.jobs if each.id == "12_2"] == [managed]
 

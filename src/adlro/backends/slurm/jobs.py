@@ -116,10 +116,12 @@ def _is_met(clause: str, by_id: Mapping[str, SlurmJob]) -> bool:
 
 
 def _tasks_at_work(jobs: Sequence[SlurmJob]) -> dict[str, int]:
-    """For each array, how many of its tasks have been let go and have not ended."""
+    """For each array, how many of its tasks run or were let go to a place. A task that was given back and waits does
+    not count: Slurm may keep it waiting for long."""
     count: dict[str, int] = {}
     for job in jobs:
-        if job.task is not None and job.state not in ENDS and not (job.state == "PENDING" and is_held(job)):
+        waits = job.state == "PENDING" and (is_held(job) or not job.required_nodes)
+        if job.task is not None and job.state not in ENDS and not waits:
             count[job.array] = count.get(job.array, 0) + 1
     return count
 

@@ -50,6 +50,9 @@ BARRED_S: Final = 600.0
 NO_UPDATE: Final = "DB index is being set"
 """What Slurm says of a job that it lets nobody update, after 5 s. After a crash of slurmctld a job may stay so."""
 
+SLOW_S: Final = 2.0
+"""Slurm's clients do not wait for that answer: they give up after some seconds, and say nothing of the cause."""
+
 NO_UPDATE_S: Final = 60.0
 LONGEST_NO_UPDATE_S: Final = 3600.0
 """Such a job is not asked for again for so long, twice as long each time: each try holds up the turn."""
@@ -65,6 +68,11 @@ class Handing:
     directory: str = "/tmp"
     min_uid: int = 0
     """The lowest uid that jobs may run as; 0 is UID_MIN of /etc/login.defs."""
+
+
+def is_stuck(said: str, took_s: float) -> bool:
+    """Whether Slurm lets nobody update the job: it says so, or the client gave up."""
+    return NO_UPDATE in said or (SAYS_NOTHING in said and took_s >= SLOW_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +174,9 @@ class Slurm:
         """Give a job back to Slurm."""
         try:
             with self._updating(told):
+                began = time.monotonic()
                 given = hand_back(place, ways)
-                if NO_UPDATE in given.said:
+                if is_stuck(given.said, time.monotonic() - began):
                     raise RefusedError(given.said)
                 return given
         except RefusedError as no:
@@ -183,7 +192,7 @@ class Slurm:
         try:
             yield
         except RefusedError as no:
-            if NO_UPDATE in str(no):
+            if is_stuck(str(no), time.monotonic() - now):
                 times = stuck.times + 1 if stuck else 1
                 wait_s = min(NO_UPDATE_S * 2 ** (times - 1), LONGEST_NO_UPDATE_S)
                 self._stuck[name] = Stuck(str(no), times, time.monotonic() + wait_s)
