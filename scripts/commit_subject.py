@@ -81,6 +81,9 @@ def main(arguments: list[str]) -> int:
         case ["--since", commit]:
             subjects = subjects_since(commit)
         case [file] if not file.startswith("-"):
+            if not Path(file).is_file():
+                print(f"there is no file {file!r}; expected the file of a commit message.", file=sys.stderr)
+                return USAGE
             subjects = [subject_of(Path(file).read_text(encoding="utf-8"))]
         case _:
             print(__doc__, file=sys.stderr)

@@ -464,9 +464,15 @@ class Soak:
         if self._is_up:
             job.let_go_s = time.time()  # before: it may run from the moment on at which Slurm hears of it
             done = self._command("scontrol", "release", job.number, user=job.wish.user)
-            if done.returncode:
+            if done.returncode and self._has_its_number(job):
                 text = f"job {job.number}: {' '.join(done.stderr.split())}"
                 self.problems.append(Problem("a user cannot end the own hold", job.wish.name, text))
+
+    def _has_its_number(self, job: Job) -> bool:
+        """Whether its job ID is still its own: a slurmctld that was killed may have given it to another job."""
+        return (
+            self._command("squeue", "--noheader", "--format=%j", f"--jobs={job.number}").stdout.strip() == job.wish.name
+        )
 
     def _command(self, *command: str, user: str | None = None, stdin: str = "") -> "subprocess.CompletedProcess[str]":
         who = (
@@ -710,6 +716,9 @@ def main(words: Sequence[str] | None = None) -> int:
     kinds = tuple(kind.strip() for kind in given.faults.split(",") if kind.strip())
     if odd := set(kinds) - set(KINDS):
         asked.error(f"there is no fault '{sorted(odd)[0]}'; expected some of {', '.join(KINDS)}")
+    for name, least in (("minutes", 0.1), ("jobs", 1), ("tick", 0.5), ("every", 1.0)):
+        if (value := getattr(given, name)) < least:
+            asked.error(f"--{name} is {value:g}; expected {least:g} or more")
     settings = Settings(
         given.minutes,
         given.jobs,

@@ -69,3 +69,10 @@ def test_a_wrong_use_is_answered_with_the_right_one() -> None:
     done = check("--until", "HEAD")
     assert done.returncode == 2
     assert "commit_subject.py --since COMMIT" in done.stderr
+
+
+def test_a_file_that_does_not_exist_is_refused_in_one_line(tmp_path: Path) -> None:
+    checked = check(str(tmp_path / "nothing"))
+    assert checked.returncode == 2
+    assert checked.stderr.count("\n") == 1
+    assert "there is no file" in checked.stderr
