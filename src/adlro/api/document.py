@@ -74,7 +74,7 @@ EXAMPLES: Final = {
     404: ("there is no job 17", "job 17", "", "GET /api/v1/jobs lists them."),
     409: ("job 17 has ended already: finished", "job 17", "a job that waits or runs", ""),
     413: ("the body is too large", "body", "262144 bytes at most", ""),
-    422: ("gpus is 'two'", "body.job.gpus", "a whole number from 0 to 65536", "Put it right, and send it again."),
+    422: ("gpus is 'two'", "body.job.gpus", "a whole number from 0 to 65536", "Correct it and send it again."),
     429: ("too many requests", "/api/v1/jobs", "100 a second at most", "Wait 1 s."),
 }
 ALWAYS: Final = (400, 408, 413, 421, 429, 431, 500)

@@ -65,7 +65,7 @@ def refused_for_input(errors: list[Mapping[str, Any]]) -> Refused:
     place = [str(part) for part in first["loc"]]
     more = f" There are {len(errors) - 1} more problems." if len(errors) > 1 else ""
     if first["type"] == "json_invalid":
-        return refused(422, "the body is not JSON", "body", "JSON in UTF-8", "Put it right, and send it again.")
+        return refused(422, "the body is not JSON", "body", "JSON in UTF-8", "Correct it and send it again.")
     expected = str(first["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
     what = f"{'.'.join(place[1:]) or place[0]!r} is {shown(first.get('input'))}"
     if first["type"] == "missing":
@@ -77,7 +77,7 @@ def refused_for_input(errors: list[Mapping[str, Any]]) -> Refused:
     elif first["type"] == "extra_forbidden":
         what, expected = f"there is no '{shown(place[-1])[1:-1]}'", "a name that the document lists"
     return refused(
-        422, what, ".".join(shown(part)[1:-1] for part in place), expected, f"Put it right, and send it again.{more}"
+        422, what, ".".join(shown(part)[1:-1] for part in place), expected, f"Correct it and send it again.{more}"
     )
 
 
