@@ -14,7 +14,7 @@ from tests.strategies import Scenario, scenarios
 from adlro.core.plan import plan_cluster
 from adlro.core.policy import Policy
 from adlro.core.records import WHOLE_GPU
-from adlro.core.rules import BITS_PER_WORD
+from adlro.core.rules import BITS_PER_WORD, place_after
 from adlro.core.run import Run
 from adlro.core.tables import DONE, NOBODY, RUNNING, Choice, View
 from adlro.decide.catalogue import find_policy
@@ -207,7 +207,20 @@ def check_counts(view: View) -> None:
         free_gpus = view.sites.free_gpus[view.sites.pool == p]
         assert pool.free_gpus == free_gpus.sum()
         assert view.spare[p].tolist() == np.bincount(free_gpus, minlength=view.spare.shape[1]).tolist()
+        for free in range(pool.largest + 1):
+            assert (
+                sites_with(view, p, free)
+                == np.flatnonzero((view.sites.pool == p) & (view.sites.free_gpus == free)).tolist()
+            )
     assert held_parts + len(free_parts(view)) == len(view.parts)
+
+
+def sites_with(view: View, p: int, free: int) -> list[int]:
+    """The sites of a pool that have so many GPUs free, as its bits say."""
+    pool, found, place = view.pools[p], [], NOBODY
+    while (place := place_after(view, p, free, place)) != NOBODY:
+        found.append(int(view.pool_sites[pool.first_site + place]))
+    return found
 
 
 def check_lists(view: View) -> None:
@@ -225,7 +238,7 @@ def check_lists(view: View) -> None:
     idle = set()
     for form in view.forms:
         for rank in range(form.sites):
-            if view.idle[form.first_word + rank // BITS_PER_WORD] >> (rank % BITS_PER_WORD) & 1:
+            if view.bits[form.first_word + rank // BITS_PER_WORD] >> (rank % BITS_PER_WORD) & 1:
                 idle.add(int(view.form_sites[form.first_site + rank]))
     assert idle == set(np.flatnonzero(up & ~busy).tolist())
     assert view.forms.idle_sites.sum() == len(idle)

@@ -9,7 +9,7 @@ from typing import Final
 from adlro.core.compiled import compiled, compiled_allocating
 from adlro.core.tables import View
 
-CLUSTER: Final = ("sites", "nodes", "gpus", "forms", "pools", "parts", "spare", "idle")
+CLUSTER: Final = ("sites", "nodes", "gpus", "forms", "pools", "parts", "spare", "bits")
 LISTS: Final = ("clock", "open", "released")
 JOBS: Final = ("runs", "users", "groups", "queue", "running", "tried", "home", "mix")
 
@@ -40,7 +40,7 @@ def imagined(view: View) -> View:
         view.released.copy(),
         view.tried,
         view.spread,
-        view.idle.copy(),
+        view.bits.copy(),
         view.form_sites,
         view.pool_sites,
         view.rate,
@@ -69,8 +69,8 @@ def copy_cluster(view: View, other: View) -> None:
             other.spare[p, free] = view.spare[p, free]
     for p in range(len(view.parts)):
         other.parts[p] = view.parts[p]
-    for w in range(len(view.idle)):
-        other.idle[w] = view.idle[w]
+    for w in range(len(view.bits)):
+        other.bits[w] = view.bits[w]
 
 
 @compiled

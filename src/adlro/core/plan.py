@@ -71,7 +71,7 @@ class Plan:
     gpus: Table
     forms: Table
     pools: Table
-    idle: Ints
+    bits: Ints
     form_sites: Ints
     pool_sites: Ints
     form_records: tuple[Form, ...]
@@ -105,7 +105,7 @@ def plan_cluster(cluster: Cluster, factors: Mapping[str, Sequence[float]] | None
             raise ConfigError(f"node {node.name!r} has {count} {model} GPUs; expected at most {MOST_GPUS_ON_A_SITE}.")
         site = sites[s]
         site.node, site.gpus, site.free_gpus, site.free_share = n, count, count, count * WHOLE_GPU
-        site.free_mask, site.first_gpu, site.slot, site.up = (1 << count) - 1, first_gpu, NOBODY, 1
+        site.free_mask, site.first_gpu, site.slot = (1 << count) - 1, first_gpu, NOBODY
         site.model = site.pool = models.number(model)
         gpu_memory = mib(cluster.models[model].memory_gb) if count else 0
         if nodes[n].first_site == NOBODY:
@@ -125,9 +125,9 @@ def plan_cluster(cluster: Cluster, factors: Mapping[str, Sequence[float]] | None
         gpus.free_share[mine] = WHOLE_GPU
         gpus.free_memory[mine] = gpus.memory[mine] = forms.things[site.form].gpu_memory
     form_table, idle, form_sites = form_tables(sites, forms.things)
-    pools, pool_sites = pool_tables(sites, len(models.things))
+    pools, free, pool_sites = pool_tables(sites, len(models.things), len(idle))
     return Plan(
-        cluster, sites, nodes, gpus, form_table, pools, idle, form_sites, pool_sites,
+        cluster, sites, nodes, gpus, form_table, pools, np.append(idle, free), form_sites, pool_sites,
         tuple(forms.things), tuple(models.things),
     )  # fmt: skip
 
@@ -165,10 +165,11 @@ def form_tables(sites: Table, forms: Sequence[Form]) -> tuple[Table, Ints, Ints]
     return table, np.array(words, np.int32), order
 
 
-def pool_tables(sites: Table, models: int) -> tuple[Table, Ints]:
-    """The pools and the sites by pool."""
+def pool_tables(sites: Table, models: int, first_word: int) -> tuple[Table, Ints, Ints]:
+    """The pools, for each a bit for each site where all its GPUs are free, and the sites by pool."""
     table = records(POOL, models)
     order = np.argsort(sites.pool, kind="stable").astype(np.int32)
+    words: list[int] = []
     first = 0
     for p, row in enumerate(table):
         members = sites.pool == p
@@ -176,8 +177,16 @@ def pool_tables(sites: Table, models: int) -> tuple[Table, Ints]:
         row.gpus = row.free_gpus = int(sites.gpus[members].sum())
         row.largest = int(sites.gpus[members].max())
         row.anchor = order[first]
+        row.words = -(-row.sites // BITS_PER_WORD)
+        row.first_word = first_word + len(words)
+        sites.place[order[first : first + row.sites]] = np.arange(row.sites)
+        words.extend([0] * int(row.words * (row.largest + 1)))
         first += row.sites
-    return table, order
+    bits = np.array(words, np.int32)
+    mine = table[sites.pool]
+    at = mine["first_word"] - first_word + sites.gpus * mine["words"] + sites.place // BITS_PER_WORD
+    np.bitwise_or.at(bits, at, (1 << (sites.place % BITS_PER_WORD)).astype(np.int32))
+    return table, bits, order
 
 
 def gpu_numbers(plan: Plan, s: int, mask: int) -> tuple[int, ...]:
@@ -216,7 +225,7 @@ def empty_view(
         released=np.zeros(RECENT, np.int32),
         tried=np.full(demands, NOBODY, np.int32),
         spread=spread,
-        idle=plan.idle.copy(),
+        bits=plan.bits.copy(),
         form_sites=plan.form_sites,
         pool_sites=plan.pool_sites,
         rate=rate,

@@ -15,7 +15,7 @@ from adlro.core.records import WHOLE_GPU
 from adlro.core.tables import FOREVER, NOBODY, QUEUED, RECENT, RUNNING, Ints, Masks, View
 
 BITS_PER_WORD = 31
-"""Bits of View.idle used in each word: all of an int32 but its sign."""
+"""Bits of View.bits used in each word: all of an int32 but its sign."""
 
 
 # ---- what may start where ----------------------------------------------------------------------------------------
@@ -84,10 +84,16 @@ def fits_across(view: View, j: int, s: int, width: int) -> bool:
 @compiled
 def most_free_on(view: View, p: int, width: int) -> int:
     """The most wholly free GPUs that so many nodes of a pool could have, whatever else they lack."""
+    return most_in(view.spare, p, view.pools[p].largest, width)
+
+
+@compiled
+def most_in(levels: Ints, p: int, largest: int, width: int) -> int:
+    """The most GPUs on so many sites of a pool, where `levels` has the number of sites with so many GPUs."""
     gpus = 0
     nodes = width
-    for free in range(view.pools[p].largest, 0, -1):
-        taken = min(nodes, view.spare[p, free])
+    for free in range(largest, 0, -1):
+        taken = min(nodes, levels[p, free])
         gpus += taken * free
         nodes -= taken
         if nodes == 0:
@@ -99,32 +105,74 @@ def most_free_on(view: View, p: int, width: int) -> int:
 def add_free(view: View, s: int, count: int) -> None:
     """So many more (or fewer) GPUs of the site are wholly free."""
     site = view.sites[s]
+    pool = view.pools[site.pool]
+    word = pool.first_word + site.place // BITS_PER_WORD
+    bit = np.int32(1 << (site.place % BITS_PER_WORD))
     view.spare[site.pool, site.free_gpus] -= 1
+    view.bits[word + site.free_gpus * pool.words] ^= bit
     site.free_gpus += count
     view.spare[site.pool, site.free_gpus] += 1
-    view.pools[site.pool].free_gpus += count
+    view.bits[word + site.free_gpus * pool.words] ^= bit
+    pool.free_gpus += count
 
 
 @compiled
 def next_part(view: View, j: int, anchor: int, last: int, needed: int) -> int:
-    """The site after `last` in the order of most free GPUs (then lowest index) that can take its part of the gang."""
-    pool = view.pools[view.sites[anchor].pool]
-    chosen = NOBODY
-    most = 0
-    bound = pool.largest if last == NOBODY else view.sites[last].free_gpus
-    for i in range(pool.first_site, pool.first_site + pool.sites):
-        s = view.pool_sites[i]
-        site = view.sites[s]
-        free = site.free_gpus
-        if free <= most or free > bound or (free == bound and s <= last):
-            continue
-        if not has_portion(view, j, s, min(free, needed)):
-            continue
-        most = free
-        chosen = s
-        if free == bound:
-            break  # none after it has more
-    return chosen
+    """The site after `last` in the order of most free GPUs (then lowest index) that can take its part of the gang.
+
+    The order is kept as bits (`place_after`), so that all parts together cost one walk over the sites with free GPUs.
+    """
+    p = view.sites[anchor].pool
+    pool = view.pools[p]
+    free = pool.largest
+    place = NOBODY
+    if last != NOBODY:
+        free = view.sites[last].free_gpus
+        place = view.sites[last].place
+    while free > 0:
+        if view.spare[p, free] > 0:
+            place = place_after(view, p, free, place)
+            while place != NOBODY:
+                s = view.pool_sites[pool.first_site + place]
+                if has_portion(view, j, s, min(free, needed)):
+                    return s
+                place = place_after(view, p, free, place)
+        free -= 1
+        place = NOBODY
+    return NOBODY
+
+
+@compiled
+def place_after(view: View, p: int, free: int, place: int) -> int:
+    """The next place of the pool, after this one, at which a site has so many GPUs free; NOBODY if there is none."""
+    pool = view.pools[p]
+    first = pool.first_word + free * pool.words
+    word = (place + 1) // BITS_PER_WORD
+    skipped = (place + 1) % BITS_PER_WORD
+    while word < pool.words:
+        bits = view.bits[first + word] >> skipped
+        if bits != 0:
+            return word * BITS_PER_WORD + skipped + lowest_of(bits)
+        word += 1
+        skipped = 0
+    return NOBODY
+
+
+@compiled
+def lowest_of(bits: int) -> int:
+    """The number of the lowest bit of a word of View.bits, which has one."""
+    bit = 0
+    if bits & 0xFFFF == 0:
+        bit += 16
+    if (bits >> bit) & 0xFF == 0:
+        bit += 8
+    if (bits >> bit) & 0xF == 0:
+        bit += 4
+    if (bits >> bit) & 0x3 == 0:
+        bit += 2
+    if (bits >> bit) & 0x1 == 0:
+        bit += 1
+    return bit
 
 
 @compiled
@@ -604,10 +652,10 @@ def set_idle(view: View, s: int, is_idle: bool) -> None:
     form = view.forms[site.form]
     word = form.first_word + site.rank // BITS_PER_WORD
     bit = np.int32(1 << (site.rank % BITS_PER_WORD))
-    was_idle = (view.idle[word] & bit) != 0
+    was_idle = (view.bits[word] & bit) != 0
     if is_idle == was_idle:
         return
-    view.idle[word] ^= bit
+    view.bits[word] ^= bit
     form.idle_sites += 1 if is_idle else -1
 
 
@@ -618,21 +666,10 @@ def first_idle(view: View, h: int) -> int:
     if form.idle_sites == 0:
         return NOBODY
     word = form.first_word
-    while view.idle[word] == 0:
+    while view.bits[word] == 0:
         word += 1
-    bits = view.idle[word]
-    bit = 0
-    if bits & 0xFFFF == 0:
-        bit += 16
-    if (bits >> bit) & 0xFF == 0:
-        bit += 8
-    if (bits >> bit) & 0xF == 0:
-        bit += 4
-    if (bits >> bit) & 0x3 == 0:
-        bit += 2
-    if (bits >> bit) & 0x1 == 0:
-        bit += 1
-    return view.form_sites[form.first_site + (word - form.first_word) * BITS_PER_WORD + bit]
+    rank = (word - form.first_word) * BITS_PER_WORD + lowest_of(view.bits[word])
+    return view.form_sites[form.first_site + rank]
 
 
 # ---- the queue ---------------------------------------------------------------------------------------------------

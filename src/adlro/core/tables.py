@@ -108,7 +108,7 @@ SITE = np.dtype(
         ("first_gpu", "i4"),  # row of its first GPU in View.gpus
         ("rank", "i4"),  # place among the sites of its form
         ("slot", "i4"),  # where it stands in View.open; NOBODY: not open
-        ("up", "i4"),
+        ("place", "i4"),  # place among the sites of its pool
     ],
     align=True,
 )
@@ -139,7 +139,7 @@ FORM = np.dtype(
         ("pool", "i4"),
         ("sites", "i4"),  # how many
         ("first_site", "i4"),  # where its list of sites begins in View.form_sites
-        ("first_word", "i4"),  # where its bits begin in View.idle
+        ("first_word", "i4"),  # where the bits of its idle sites begin in View.bits
         ("words", "i4"),
         ("idle_sites", "i4"),  # how many are idle now
     ],
@@ -156,6 +156,8 @@ POOL = np.dtype(
         ("anchor", "i4"),  # its first site: stands for the pool when a gang is wider than one node
         ("first_site", "i4"),  # where its list of sites begins in View.pool_sites
         ("sites", "i4"),
+        ("first_word", "i4"),  # where its bits begin in View.bits: for 0, 1, 2 … free GPUs the sites that have them
+        ("words", "i4"),  # words for each number of free GPUs
     ],
     align=True,
 )
@@ -233,7 +235,7 @@ class View(NamedTuple):
     released: Ints  # [RECENT] node of each of the latest releases, by clock.version
     tried: Ints  # [demands] capacity version at which no site could take a job of that demand
     spread: Ints  # [demands] 1 where a job of that demand may take several nodes
-    idle: Ints  # [words] bits of idle sites by form
+    bits: Ints  # [words] bits of sites: the idle ones by form, then those with so many GPUs free by pool
     form_sites: Ints  # [S] sites by form
     pool_sites: Ints  # [S] sites by pool
     rate: Floats  # [K, H] work done in a second

@@ -88,7 +88,7 @@ class Worlds(NamedTuple):
     forms: Tables
     pools: Tables
     parts: Tables
-    idle: Ints
+    bits: Ints
     form_sites: Ints
     pool_sites: Ints
     spare: Ints  # [N, P, L]
@@ -119,7 +119,7 @@ class Envs(NamedTuple):
     running: Ints
     released: Ints
     tried: Ints
-    idle: Ints
+    bits: Ints
     spare: Ints
     mix: Floats
     work: Floats
@@ -224,7 +224,7 @@ def view_of(worlds: Worlds, envs: Envs, b: int, row: int, limit: int = NOBODY) -
         envs.released[row],
         envs.tried[row],
         worlds.spread[n],
-        envs.idle[row],
+        envs.bits[row],
         worlds.form_sites[n],
         worlds.pool_sites[n],
         worlds.rate[n],
@@ -323,7 +323,7 @@ def copy_world(worlds: Worlds, envs: Envs, b: int) -> None:
         view.released,
         view.tried,
         view.spread,
-        worlds.idle[n],
+        worlds.bits[n],
         view.form_sites,
         view.pool_sites,
         view.rate,
@@ -366,7 +366,7 @@ def envs_for(worlds: Worlds, count: int, total: int, jobs: int, seed: int, simil
         running=np.zeros((total, jobs + 1), np.int32),
         released=np.zeros((total, RECENT), np.int32),
         tried=np.zeros((total, worlds.fastest.shape[1]), np.int32),
-        idle=np.zeros((total, worlds.idle.shape[1]), np.int32),
+        bits=np.zeros((total, worlds.bits.shape[1]), np.int32),
         spare=np.zeros((total, *worlds.spare.shape[1:]), np.int32),
         mix=np.zeros((MIX_ROWS, MIX_COLUMNS)),
         work=np.zeros((count, jobs)),
