@@ -11,7 +11,7 @@ from adlro.core.tables import View
 
 CLUSTER: Final = ("sites", "nodes", "gpus", "forms", "pools", "parts", "spare", "bits")
 LISTS: Final = ("clock", "open", "released")
-JOBS: Final = ("runs", "users", "groups", "queue", "running", "tried", "home", "mix")
+JOBS: Final = ("runs", "users", "groups", "queue", "running", "demands", "home", "mix")
 
 
 def copied(view: View, names: tuple[str, ...] = CLUSTER + LISTS + JOBS) -> View:
@@ -35,10 +35,10 @@ def imagined(view: View) -> View:
         view.groups,
         view.open.copy(),
         view.clock.copy(),
+        view.demands,
         view.queue,
         view.running,
         view.released.copy(),
-        view.tried,
         view.spread,
         view.bits.copy(),
         view.form_sites,
@@ -91,5 +91,5 @@ def copy_queue(view: View, other: View) -> None:
         other.queue[i] = view.queue[i]
     for i in range(clock.running):
         other.running[i] = view.running[i]
-    for d in range(len(view.tried)):
-        other.tried[d] = view.tried[d]
+    for d in range(len(view.demands)):
+        other.demands[d] = view.demands[d]

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from adlro.core.compiled import compiled
+from adlro.core.compiled import compiled, compiled_alone
 from adlro.core.records import WHOLE_GPU
 from adlro.core.tables import FOREVER, NOBODY, QUEUED, RECENT, RUNNING, Ints, Masks, View
 
@@ -152,27 +152,10 @@ def place_after(view: View, p: int, free: int, place: int) -> int:
     while word < pool.words:
         bits = view.bits[first + word] >> skipped
         if bits != 0:
-            return word * BITS_PER_WORD + skipped + lowest_of(bits)
+            return word * BITS_PER_WORD + skipped + lowest_number(bits)
         word += 1
         skipped = 0
     return NOBODY
-
-
-@compiled
-def lowest_of(bits: int) -> int:
-    """The number of the lowest bit of a word of View.bits, which has one."""
-    bit = 0
-    if bits & 0xFFFF == 0:
-        bit += 16
-    if (bits >> bit) & 0xFF == 0:
-        bit += 8
-    if (bits >> bit) & 0xF == 0:
-        bit += 4
-    if (bits >> bit) & 0x3 == 0:
-        bit += 2
-    if (bits >> bit) & 0x1 == 0:
-        bit += 1
-    return bit
 
 
 @compiled
@@ -255,6 +238,13 @@ def seen(view: View) -> int:
     if 0 < clock.window < clock.queued:
         return clock.window
     return clock.queued
+
+
+@compiled
+def last_seen(view: View) -> int:
+    """The last job of the queue that a policy sees, NOBODY if none waits: all waiting jobs up to it are seen."""
+    many = seen(view)
+    return in_queue(view, many - 1) if many > 0 else NOBODY
 
 
 # ---- how fast, and how long --------------------------------------------------------------------------------------
@@ -449,7 +439,9 @@ def hold_part(view: View, j: int, s: int, mask: int, cpus: int, memory: int) -> 
         held = 0
         for g in range(site.gpus):
             if mask >> g & 1:
-                view.gpus[site.first_gpu + g].free_share = 0
+                gpu = view.gpus[site.first_gpu + g]
+                gpu.free_share = 0
+                gpu.holder = j
                 held += 1
         site.free_mask &= ~mask
         site.free_share -= held * WHOLE_GPU
@@ -468,6 +460,7 @@ def hold_share(view: View, j: int, s: int, mask: int) -> None:
     gpu = view.gpus[site.first_gpu + lowest_number(mask)]
     gpu.free_share -= job.share
     gpu.free_memory -= job.gpu_memory
+    gpu.holder = NOBODY
     site.free_share -= job.share
     site.open_share = largest_open_share(view, s)
 
@@ -475,10 +468,20 @@ def hold_share(view: View, j: int, s: int, mask: int) -> None:
 @compiled
 def lowest_number(mask: int) -> int:
     """The number of the lowest bit of a mask, which has one."""
-    g = 0
-    while not mask >> g & 1:
-        g += 1
-    return g
+    bit = 0
+    if mask & 0x7FFFFFFF == 0:
+        bit += BITS_PER_WORD
+    if (mask >> bit) & 0xFFFF == 0:
+        bit += 16
+    if (mask >> bit) & 0xFF == 0:
+        bit += 8
+    if (mask >> bit) & 0xF == 0:
+        bit += 4
+    if (mask >> bit) & 0x3 == 0:
+        bit += 2
+    if (mask >> bit) & 0x1 == 0:
+        bit += 1
+    return bit
 
 
 @compiled
@@ -586,6 +589,7 @@ def refresh(view: View, n: int) -> None:
     node = view.nodes[n]
     for s in range(node.first_site, node.first_site + node.sites):
         site = view.sites[s]
+        site.changes += 1
         idle = node.up != 0 and node.jobs == 0
         set_idle(view, s, idle)
         set_open(view, s, node.up != 0 and not idle and (site.free_gpus > 0 or site.open_share > 0))
@@ -668,8 +672,28 @@ def first_idle(view: View, h: int) -> int:
     word = form.first_word
     while view.bits[word] == 0:
         word += 1
-    rank = (word - form.first_word) * BITS_PER_WORD + lowest_of(view.bits[word])
+    rank = (word - form.first_word) * BITS_PER_WORD + lowest_number(view.bits[word])
     return view.form_sites[form.first_site + rank]
+
+
+@compiled
+def first_of_form(view: View, j: int, h: int) -> int:
+    """The first site of this form at which the job fits, or NOBODY. The job is of whole GPUs, on one node there."""
+    job = view.jobs[j]
+    form = view.forms[h]
+    pool = view.pools[form.pool]
+    if most_free_on(view, form.pool, 1) < job.gpus:
+        return NOBODY
+    for word in range(pool.words):
+        bits = 0
+        for free in range(job.gpus, form.gpus + 1):
+            bits |= view.bits[pool.first_word + free * pool.words + word]
+        while bits != 0:
+            s = view.pool_sites[pool.first_site + word * BITS_PER_WORD + lowest_number(bits)]
+            bits &= bits - 1
+            if view.sites[s].form == h and fits_on_node(view, j, s):
+                return s
+    return NOBODY
 
 
 # ---- the queue ---------------------------------------------------------------------------------------------------
@@ -712,6 +736,83 @@ def enqueue(view: View, j: int) -> None:
     view.queue[at] = j
     clock.queued += 1
     view.runs[j].state = QUEUED
+    join_demand(view, j)
+
+
+@compiled_alone
+def enqueue_all(view: View, jobs: Ints) -> None:
+    """Put jobs, given in submit order, in the queue."""
+    for j in jobs:
+        enqueue(view, j)
+
+
+@compiled
+def clear_demand(view: View, d: int) -> None:
+    """Nothing is known of the demand, and nobody waits."""
+    demand = view.demands[d]
+    demand.tried = NOBODY
+    demand.first = NOBODY
+    demand.last = NOBODY
+    demand.waiting = 0
+    demand.next = NOBODY
+    demand.previous = NOBODY
+
+
+@compiled
+def join_demand(view: View, j: int) -> None:
+    """Put a job on the list of the waiting jobs of its demand, which is in submit order."""
+    d = view.jobs[j].demand
+    demand = view.demands[d]
+    run = view.runs[j]
+    before = demand.last
+    while before != NOBODY and before > j:
+        before = view.runs[before].previous
+    after = demand.first if before == NOBODY else view.runs[before].next
+    run.previous = before
+    run.next = after
+    if before == NOBODY:
+        demand.first = j
+    else:
+        view.runs[before].next = j
+    if after == NOBODY:
+        demand.last = j
+    else:
+        view.runs[after].previous = j
+    demand.waiting += 1
+    if demand.waiting == 1:
+        clock = view.clock[0]
+        demand.next = NOBODY
+        demand.previous = NOBODY if clock.demand == NOBODY else clock.last_demand
+        if clock.demand == NOBODY:
+            clock.demand = d
+        else:
+            view.demands[clock.last_demand].next = d
+        clock.last_demand = d
+
+
+@compiled
+def leave_demand(view: View, j: int) -> None:
+    """Take a job off the list of the waiting jobs of its demand."""
+    demand = view.demands[view.jobs[j].demand]
+    run = view.runs[j]
+    if run.previous == NOBODY:
+        demand.first = run.next
+    else:
+        view.runs[run.previous].next = run.next
+    if run.next == NOBODY:
+        demand.last = run.previous
+    else:
+        view.runs[run.next].previous = run.previous
+    demand.waiting -= 1
+    if demand.waiting == 0:
+        if demand.previous == NOBODY:
+            view.clock[0].demand = demand.next
+        else:
+            view.demands[demand.previous].next = demand.next
+        if demand.next == NOBODY:
+            view.clock[0].last_demand = demand.previous
+        else:
+            view.demands[demand.next].previous = demand.previous
 
 
 @compiled
@@ -727,6 +828,7 @@ def dequeue(view: View, j: int) -> None:
     else:
         for at in range(clock.head + position, clock.head + clock.queued):
             view.queue[at] = view.queue[at + 1]
+    leave_demand(view, j)
 
 
 # ---- what has been used and learnt -------------------------------------------------------------------------------

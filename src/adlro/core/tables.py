@@ -64,7 +64,7 @@ JOB = np.dtype(
         ("family", "i4"),
         ("allowed", "i4"),  # index into Jobs.allowed
         ("kind", "i4"),  # row of View.rate; set by pack
-        ("demand", "i4"),  # row of View.tried: jobs that need exactly the same; set by pack
+        ("demand", "i4"),  # row of View.demands: jobs that need exactly the same; set by pack
         ("user", "i4"),
         ("group", "i4"),  # one number for the same user and name: past jobs alike
     ],
@@ -87,6 +87,8 @@ RUN = np.dtype(
         ("site", "i4"),
         ("parts", "i4"),  # first of the further parts of a gang over several nodes, in View.parts
         ("slot", "i4"),  # where the simulator keeps its end
+        ("next", "i4"),  # while it waits: the next waiting job of its demand, in submit order …
+        ("previous", "i4"),  # … and the one before
         ("starts", "i2"),  # how often it was started, counted up to MANY_STARTS
         ("state", "i2"),
     ],
@@ -109,6 +111,7 @@ SITE = np.dtype(
         ("rank", "i4"),  # place among the sites of its form
         ("slot", "i4"),  # where it stands in View.open; NOBODY: not open
         ("place", "i4"),  # place among the sites of its pool
+        ("changes", "i4"),  # grows with everything that changes on its node
     ],
     align=True,
 )
@@ -127,7 +130,15 @@ NODE = np.dtype(
     align=True,
 )
 
-GPU = np.dtype([("free_share", "i4"), ("free_memory", "i4"), ("memory", "i4")], align=True)
+GPU = np.dtype(
+    [
+        ("free_share", "i4"),
+        ("free_memory", "i4"),
+        ("memory", "i4"),
+        ("holder", "i4"),  # the job that holds the whole GPU; meaningless while none does
+    ],
+    align=True,
+)
 
 FORM = np.dtype(
     [
@@ -174,6 +185,19 @@ USER = np.dtype(
 GROUP = np.dtype([("finished", "f8"), ("log_work", "f8")], align=True)
 """How long the finished jobs of one user and name were."""
 
+DEMAND = np.dtype(
+    [
+        ("tried", "i4"),  # capacity version at which no site could take a job of this demand; NOBODY: not known
+        ("first", "i4"),  # its first waiting job in submit order, NOBODY if none waits; the next one is in its RUN
+        ("last", "i4"),
+        ("waiting", "i4"),  # how many wait
+        ("next", "i4"),  # the next demand with a waiting job, in the order in which the first one of each came
+        ("previous", "i4"),
+    ],
+    align=True,
+)
+"""Jobs that need exactly the same: what is known of one where it fits is known of all."""
+
 OFFER = np.dtype(
     [
         ("site", "i4"),
@@ -208,6 +232,8 @@ CLOCK = np.dtype(
         ("clear_version", "i4"),  # … at this version of the capacity
         ("window", "i4"),  # how many queued jobs a policy sees; 0: all
         ("free_part", "i4"),  # first unused row of View.parts
+        ("demand", "i4"),  # first demand with a waiting job, NOBODY if none waits; the next one is in its row
+        ("last_demand", "i4"),  # the last one of these
         ("learn", "i4"),  # finished jobs are remembered by group and user
     ],
     align=True,
@@ -230,10 +256,10 @@ class View(NamedTuple):
     groups: Table  # GROUP
     open: Table  # OFFER [S] sites partly used and what they have to give; the first clock.open count
     clock: Table  # CLOCK [1]
+    demands: Table  # DEMAND [demands]
     queue: Ints  # waiting jobs in submit order, from clock.head on; read it with rules.in_queue
     running: Ints  # [J or fewer] running jobs in no order; the first clock.running count
     released: Ints  # [RECENT] node of each of the latest releases, by clock.version
-    tried: Ints  # [demands] capacity version at which no site could take a job of that demand
     spread: Ints  # [demands] 1 where a job of that demand may take several nodes
     bits: Ints  # [words] bits of sites: the idle ones by form, then those with so many GPUs free by pool
     form_sites: Ints  # [S] sites by form

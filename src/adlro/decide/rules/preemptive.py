@@ -20,7 +20,7 @@ from adlro.core.rules import (
     work_left,
 )
 from adlro.core.tables import FOREVER, NOBODY, STOP, WAIT, Choice, Floats, Ints, View
-from adlro.decide.choosing import Key, best_spot, hopeless, shortest, start_or_wait
+from adlro.decide.choosing import Key, first_spot, hopeless, shortest, start_or_wait
 
 QUANTUM_S: Final = 360.0
 """How often las looks again, beside arrivals and ends."""
@@ -247,7 +247,7 @@ def preempting(view: View, key: Key, until: float) -> Choice:
         value = values[order[i]]
         j = in_queue(view, q)
         if not hopeless(view, j):
-            site = best_spot(view, j, shortest).site
+            site = first_spot(view, j, shortest).site
             if site != NOBODY:
                 return start_or_wait(j, site)
         if not value < worst:

@@ -15,6 +15,7 @@ from adlro.core.rules import (
     fits,
     gpu_share,
     in_queue,
+    last_seen,
     most_free_on,
     next_part,
     portion,
@@ -25,7 +26,7 @@ from adlro.core.rules import (
     usage_now,
 )
 from adlro.core.tables import FOREVER, NOBODY, Choice, Floats, Ints, View
-from adlro.decide.choosing import Key, Score, anywhere, best_spot, hopeless, shortest, start_or_wait
+from adlro.decide.choosing import Key, Score, anywhere, first_spot, hopeless, shortest, start_or_wait
 
 AGE_WEIGHT: Final = 1000.0
 SIZE_WEIGHT: Final = 1000.0
@@ -211,19 +212,27 @@ def top_job(view: View, key: Key) -> int:
 @compiled
 def somebody_else_fits(view: View, head: int) -> bool:
     """Whether any job but the head could start now; only then is a reservation worth computing."""
-    for q in range(seen(view)):
-        j = in_queue(view, q)
-        if j != head and not hopeless(view, j) and best_spot(view, j, anywhere).site != NOBODY:
+    last = last_seen(view)
+    d = view.clock[0].demand
+    while d != NOBODY:
+        j = view.demands[d].first
+        if j == head:
+            j = view.runs[j].next
+        if j != NOBODY and j <= last and not hopeless(view, j) and first_spot(view, j, anywhere).site != NOBODY:
             return True
+        d = view.demands[d].next
     return False
 
 
 @compiled_allocating
 def easy(view: View, key: Key, score: Score) -> Choice:
-    """Start the job with the largest key; while it waits, the next ones that fit and do not delay it."""
+    """Start the job with the largest key; while it waits, the next ones that fit and do not delay it.
+
+    The score is the same at all sites of a form.
+    """
     head = top_job(view, key)
     if not hopeless(view, head):
-        site = best_spot(view, head, score).site
+        site = first_spot(view, head, score).site
         if site != NOBODY:
             return start_or_wait(head, site)
     if not somebody_else_fits(view, head):
