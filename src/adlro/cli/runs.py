@@ -3,7 +3,7 @@
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,9 @@ from adlro.experiment.conditions import (
     DEFAULT_POLICY,
     Conditions,
 )
+
+if TYPE_CHECKING:
+    from adlro.experiment.scenario import Scenario
 
 ClusterName = Annotated[
     str, typer.Option("--cluster", "-c", help="A cluster that ships (adlro clusters), or a TOML file.", metavar="NAME")
@@ -115,6 +118,7 @@ def compare(
             keep_times=reporting.report is not None, progress=tell, **asdict(conditions),
         )  # fmt: skip
     comparison = replace(found, command=command())
+    say_warnings(found.scenario)
     if as_json or reporting.report:
         result = comparison.as_dict()
         if reporting.report:
@@ -168,6 +172,7 @@ def simulate(
             **asdict(conditions),
         )  # fmt: skip
         simulation = replace(found, command=command())
+        say_warnings(found.scenario)
         if events is not None:
             tell(f"Writing {events}", 0, 1)
             simulation.write_events(events)
@@ -198,6 +203,15 @@ def bench(
         print_json(found | {"version": __version__, "command": command()})
     else:
         show_bench(found)
+
+
+def say_warnings(scenario: "Scenario") -> None:
+    """Say what a trace did not tell, and what was assumed in its place."""
+    from adlro.experiment.scenario import Recorded
+
+    if isinstance(scenario.workload, Recorded):
+        for warning in scenario.workload.report.warnings:
+            say(f"adlro: {scenario.workload.name}: {warning}")
 
 
 def command() -> str:
