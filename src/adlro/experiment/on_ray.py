@@ -10,10 +10,11 @@ import logging
 import os
 import pickle
 import socket
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
@@ -41,6 +42,9 @@ RETRIES: Final = 8
 LOOK_AROUND_S: Final = 5.0
 """How often the driver looks whether nodes have come or gone."""
 
+KNOCK_S: Final = 10.0
+"""How long the head node may take to answer."""
+
 WORKS_KEPT: Final = 4
 PREPARED_KEPT: Final = 4
 """What a process keeps for the next parcel."""
@@ -48,6 +52,8 @@ PREPARED_KEPT: Final = 4
 SETTINGS: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anybody
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # runs that ask for no GPU see what there is: no warning
+    "RAY_BACKEND_LOG_LEVEL": "error",
+    "RAY_COLOR_PREFIX": "0",
 }
 
 
@@ -87,19 +93,20 @@ class RayCluster(AbstractContextManager["RayCluster"]):
     def __init__(self, address: str, most: int | None = None) -> None:
         self.address, self.most = address, most
         self._ray: Any = None
-        self._is_ours = False
+        self._open = ExitStack()
 
     def __enter__(self) -> "RayCluster":
         """Connect, unless this process is connected already."""
         self._ray = need_ray()
         if not self._ray.is_initialized():
+            # Ray tells on stdout of processes that were lost; there the result will be.
+            self._open.enter_context(redirect_stdout(sys.stderr))
+            self._open.callback(self._ray.shutdown)
             connect(self._ray, self.address, self.most)
-            self._is_ours = True
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._is_ours:
-            self._ray.shutdown()
+        self._open.close()
 
     def slots(self) -> int:
         """How many runs the cluster can execute at the same time now."""
@@ -140,19 +147,29 @@ class RayCluster(AbstractContextManager["RayCluster"]):
 
 def connect(ray: Any, address: str, cores: int | None) -> None:
     """Connect this process to a cluster, or start one on this machine."""
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == LOCAL:
         options |= {"num_cpus": cores or os.cpu_count() or 1, "include_dashboard": False}
     else:
         options |= {"address": address}
     try:
+        if address not in (LOCAL, AUTO):
+            knock(address)
         ray.init(**options)
-    except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
-        said = (str(error).strip().splitlines() or [""])[0]
+    except (OSError, ValueError, RuntimeError) as error:
+        said = (str(error).strip().splitlines() or [""])[0].rstrip(".")
         raise UsageError(
-            f"--ray {address}: no connection to a Ray cluster: {said} Expected the address of a head node, as in "
-            "10.0.0.1:6379, or auto on a node of the cluster, or local. `ray status` shows whether it is up."
+            f"--ray {address}: no connection to a Ray cluster: {said}. Expected HOST:PORT of its head node, as in "
+            "10.0.0.1:6379, auto on a node of the cluster, or local. `ray status` shows whether the cluster is up."
         ) from None
+
+
+def knock(address: str) -> None:
+    """See whether anybody listens at an address: Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError("this is not an address")
+    socket.create_connection((host, int(port)), timeout=KNOCK_S).close()
 
 
 def received(ray: Any, reference: Any, parcel: list[Group]) -> Returned:
