@@ -155,6 +155,19 @@ Windows = Annotated[
 ]
 
 
+RAY: Final = "--ray"
+
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        RAY,
+        metavar="WHERE",
+        help="Execute the runs on a Ray cluster: its address (HOST:PORT), auto (the cluster of this node), or local "
+        "(start Ray on this machine). The results are the same: docs/ray.md.",
+    ),
+]
+
+
 def gpus_per_unit(text: str | None) -> float:
     """The X of processors=X."""
     if text is None:

@@ -9,7 +9,7 @@ import typer
 
 from adlro import __version__
 from adlro.cli.lists import Json
-from adlro.cli.options import Reading, Windows, spread
+from adlro.cli.options import RAY, Ray, Reading, Windows, spread
 from adlro.cli.output import print_json, progress, progress_of_runs, say, say_if_it_compiles
 from adlro.cli.report import Reporting, write_report
 from adlro.core.errors import UsageError
@@ -80,6 +80,7 @@ def compare(
         int | None,
         typer.Option("--threads", metavar="N", min=1, max=1024, help="Runs in parallel. Default: one per core."),
     ] = None,
+    ray: Ray = None,
     hyperscore: Annotated[
         str | None,
         typer.Option(
@@ -114,7 +115,7 @@ def compare(
     with progress_of_runs() as tell:
         found = compare_policies(
             cluster, reading.jobs(workload), chosen, seeds=seeds, first_seed=first_seed, windows=windows,
-            job_count=jobs, baseline=baseline, hyperscore=hyperscore, regression=regression, threads=threads,
+            job_count=jobs, baseline=baseline, hyperscore=hyperscore, regression=regression, threads=threads, ray=ray,
             keep_times=reporting.report is not None, progress=tell, **asdict(conditions),
         )  # fmt: skip
     comparison = replace(found, command=command())
@@ -215,7 +216,11 @@ def say_warnings(scenario: "Scenario") -> None:
 
 
 def command() -> str:
-    """The command line of this process, as it was typed."""
+    """The command line of this process, as it was typed; without --ray, on which no result depends."""
     import shlex
 
-    return shlex.join(["adlro", *sys.argv[1:]])
+    words = sys.argv[1:]
+    while RAY in words:
+        at = words.index(RAY)
+        words = words[:at] + words[at + 2 :]
+    return shlex.join(["adlro", *(word for word in words if not word.startswith(f"{RAY}="))])
