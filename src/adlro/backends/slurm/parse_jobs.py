@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from adlro.backends.slurm.fields import (
     devices_in,
-    gpus_in,
     mib_in,
     number_in,
     parsed,
@@ -20,6 +19,7 @@ from adlro.backends.slurm.fields import (
 from adlro.backends.slurm.parse import INDEX_TYPE, MOST_PRIORITY
 from adlro.core.errors import TelemetryError
 from adlro.core.records import GpuModel, Job
+from adlro.ingest.host_lists import gpus_in
 
 SQUEUE_FORMAT: Final = "%i|%u|%j|%T|%P|%D|%C|%m|%b|%l|%V|%S|%N|%Q"
 """`squeue --noheader --format=…`: what `read_jobs` reads as text."""

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from adlro.backends.slurm.comments import HELD, LINE, RELEASED, USER_HELD, comment_with, words_in
-from adlro.backends.slurm.fields import gpus_in
 from adlro.backends.slurm.parse_jobs import SlurmJob
 from adlro.core.ports import LiveJob
+from adlro.ingest.host_lists import gpus_in
 
 LAUNCH_FAILED: Final = "launch failed"
 """What Slurm says of a job that it holds because a node could not start it. The reason is JobHeldUser all the same."""
