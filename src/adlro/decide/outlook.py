@@ -533,6 +533,7 @@ def foresee_rows(view: View, outlook: Outlook) -> None:
     now = view.clock[0].now
     outlook.counts[HEAD] = NOBODY
     logs = 0.0
+    gathered = Gathered(NOBODY, 0, 0)
     for w in range(outlook.counts[0]):
         job = view.jobs[outlook.rows[w]]
         gpus, kind = job.gpus, job.kind
@@ -545,7 +546,10 @@ def foresee_rows(view: View, outlook: Outlook) -> None:
             if run != FOREVER:
                 wait = 0.0
                 if outlook.spot[w, p] == NOBODY:
-                    wait = time_until_ready(view, outlook, gpus, width_in(view, kind, p), p) - now
+                    width = width_in(view, kind, p)
+                    if width > 1 or outlook.ready[p, gpus] == NOT_YET:
+                        gathered = gather_times(view, outlook, p, -(-gpus // width), gathered)
+                    wait = time_until_ready(view, outlook, gpus, width, p, gathered.sites) - now
                 if wait + run < first:
                     first = wait + run
                     goal = p
@@ -572,23 +576,34 @@ def width_in(view: View, kind: int, p: int) -> int:
 
 
 @compiled
-def time_until_ready(view: View, outlook: Outlook, gpus: int, width: int, p: int) -> float:
-    """When the pool is expected to have GPUs for a job that does not fit now: never sooner than its next release."""
-    now = view.clock[0].now
+def time_until_ready(view: View, outlook: Outlook, gpus: int, width: int, p: int, count: int) -> float:
+    """When the pool is expected to have GPUs for a job that does not fit now: never sooner than its next release.
+
+    So many times of sites have been gathered for it, unless the answer is known already.
+    """
     if width > 1:
-        count = gather_times(view, outlook, p, -(-gpus // width))
         return max(smallest(outlook.times, count, width), outlook.ready[p, 0])
     if outlook.ready[p, gpus] == NOT_YET:
-        outlook.ready[p, gpus] = smallest(outlook.times, gather_times(view, outlook, p, gpus), 1)
+        outlook.ready[p, gpus] = smallest(outlook.times, count, 1)
     time = outlook.ready[p, gpus]
-    if time > now:
+    if time > view.clock[0].now:
         return time
     return outlook.ready[p, 0]  # GPUs are free, but not the cores or the memory beside them
 
 
+class Gathered(NamedTuple):
+    """What Outlook.times has: for which pool (NOBODY: nothing), how many GPUs on each site, and for how many sites."""
+
+    pool: int
+    gpus: int
+    sites: int
+
+
 @compiled
-def gather_times(view: View, outlook: Outlook, p: int, gpus: int) -> int:
-    """Write down when each site of the pool has so many GPUs free; how many sites have as many at all."""
+def gather_times(view: View, outlook: Outlook, p: int, gpus: int, before: Gathered) -> Gathered:
+    """Write down when each site of the pool that has so many GPUs has them free, unless that was done before."""
+    if before.pool == p and before.gpus == gpus:
+        return before
     pool = view.pools[p]
     count = 0
     for i in range(pool.first_site, pool.first_site + pool.sites):
@@ -596,7 +611,7 @@ def gather_times(view: View, outlook: Outlook, p: int, gpus: int) -> int:
         if site.gpus >= gpus:
             outlook.times[count] = outlook.gpu_free[site.first_gpu + gpus - 1]
             count += 1
-    return count
+    return Gathered(widened(p), widened(gpus), widened(count))
 
 
 @compiled
@@ -698,7 +713,7 @@ def head_ready(view: View, outlook: Outlook) -> Ready:
         return Ready(FOREVER, FOREVER)
     job = view.jobs[outlook.rows[head]]
     width = width_in(view, job.kind, goal)
-    count = gather_times(view, outlook, goal, -(-job.gpus // width))
+    count = gather_times(view, outlook, goal, -(-job.gpus // width), Gathered(NOBODY, 0, 0)).sites
     time = smallest(outlook.times, count, width)
     later = FOREVER
     for i in range(width, count):

@@ -242,34 +242,32 @@ def less_unusable(
         if view.gpus[site.first_gpu + from_gpu].free_share == WHOLE_GPU:
             whole_after -= 1
     free_after = free - extra_gpus * WHOLE_GPU - extra_share
+    rest, rest_after = free - whole * WHOLE_GPU, free_after - whole_after * WHOLE_GPU
+    room, room_after = whole * WHOLE_GPU, whole_after * WHOLE_GPU
+    cpus_after = cpus - extra_cpus
     before = 0.0
     after = 0.0
     for m in range(MIX_ROWS):
         need = view.mix[m, 0]
+        cores = view.mix[m, 1]
         often = view.mix[m, 2]
         if often == 0.0:
             break
-        lacks = view.mix[m, 1] > cpus
-        lacks_after = view.mix[m, 1] > cpus - extra_cpus
-        if lacks:
-            before += often * free
-        elif need >= WHOLE_GPU:
-            before += often * (free if whole * WHOLE_GPU < need else free - whole * WHOLE_GPU)
-        if lacks_after:
-            after += often * free_after
-        elif need >= WHOLE_GPU:
-            after += often * (free_after if whole_after * WHOLE_GPU < need else free_after - whole_after * WHOLE_GPU)
-        if need < WHOLE_GPU and not (lacks and lacks_after):
+        # Choices between two numbers, without branches: which way they go is as good as chance.
+        is_share = need < WHOLE_GPU
+        lost = 0 if is_share else (free if room < need else rest)
+        lost_after = 0 if is_share else (free_after if room_after < need else rest_after)
+        before += often * (free if cores > cpus else lost)
+        after += often * (free_after if cores > cpus_after else lost_after)
+        if is_share and partly_used != 0:
             left_over = partly_used
             while left_over != 0:
                 g = lowest_number(left_over)
                 left_over &= left_over - 1
                 left = view.gpus[site.first_gpu + g].free_share
                 left_after = left - (extra_share if g == from_gpu else 0)
-                if not lacks and 0 < left < need:
-                    before += often * left
-                if not lacks_after and 0 < left_after < need:
-                    after += often * left_after
+                before += often * (left if cores <= cpus and 0 < left < need else 0)
+                after += often * (left_after if cores <= cpus_after and 0 < left_after < need else 0)
     return before - after
 
 
