@@ -22,17 +22,17 @@ from adlro.core.tables import Floats
 from adlro.core.toml import nearest
 from adlro.experiment.instance import Instance, draw, offered_load, play_out
 from adlro.experiment.scenario import Scenario
-from adlro.measure.hyperscore import EQUAL, Weights
+from adlro.measure.hyperscore import EQUAL, ScoreWeights
 from adlro.measure.metrics import Metrics, measure
+from adlro.measure.statistics import CONFIDENCE
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
     from adlro.measure.drawing import Figure
 
-CONFIDENCE: Final = 0.95
 
-WARM_UP_JOBS: Final = 16
+_WARM_UP_JOBS: Final = 16
 
 OnProgress = Callable[[str, int, int], None]
 """Told what is being done, how many runs are done, and of how many."""
@@ -41,7 +41,7 @@ OnRun = Callable[[Run], None]
 """Shown every run, from several threads."""
 
 
-Times = dict[tuple[str, int], tuple[int, Floats]]
+CompletionTimes = dict[tuple[str, int], tuple[int, Floats]]
 """By policy and seed: how many jobs finished, and quantiles of their completion times."""
 
 
@@ -55,8 +55,8 @@ class Comparison:
     baseline: str  # the policy that the others are compared with
     load: tuple[float, ...]  # offered on each seed: work at its fastest over what the GPUs could do meanwhile
     policies: tuple[Policy, ...] = ()
-    times: Times = field(default_factory=dict)  # for a report; empty if they were not kept
-    weights: Weights = EQUAL  # of the HyperScore
+    times: CompletionTimes = field(default_factory=dict)  # for a report; empty if they were not kept
+    weights: ScoreWeights = EQUAL  # of the HyperScore
     with_regression: bool = False  # whether results include the regression of completion times
     is_the_papers: bool = False  # whether it is the experiment of the paper's Table 1
     command: str = ""  # what made it
@@ -118,7 +118,7 @@ class Mean:
     high: float | None
 
 
-def compare(
+def run_comparison(
     scenario: Scenario,
     policies: Sequence[Policy],
     seeds: Sequence[int],
@@ -148,7 +148,7 @@ def compare(
     total = len(policies) * len(seeds)
     if len(seeds) > 1:  # loading it takes as long as the runs, which leave Python alone
         Thread(target=import_module, args=["scipy.stats"]).start()
-    warm_up(scenario, policies, seeds[0], lambda name: on_progress(f"getting {name} ready", 0, total))
+    warm_up_policies(scenario, policies, seeds[0], lambda name: on_progress(f"getting {name} ready", 0, total))
     found: dict[str, list[Metrics]] = {policy.name: [] for policy in policies}
     load: list[float] = []
     done = 0
@@ -166,7 +166,7 @@ def compare(
         for seed in seeds:
             instance = draw(scenario, seed)
             load.append(offered_load(instance))
-            under_way.append([pool.submit(judge, instance, policy, on_run) for policy in policies])
+            under_way.append([pool.submit(judge_run, instance, policy, on_run) for policy in policies])
             if len(under_way) > threads:  # so that many seeds of many jobs need not lie in memory at once
                 collect(under_way.popleft())
         while under_way:
@@ -177,21 +177,23 @@ def compare(
     return Comparison(scenario, tuple(seeds), metrics, baseline, tuple(load), tuple(policies))
 
 
-def judge(instance: Instance, policy: Policy, on_run: OnRun = lambda _run: None) -> Metrics:
+def judge_run(instance: Instance, policy: Policy, on_run: OnRun = lambda _run: None) -> Metrics:
     """The measures of one run."""
     run = play_out(instance, copied(instance.view), policy)
     on_run(run)
     return measure(run)
 
 
-def warm_up(scenario: Scenario, policies: Sequence[Policy], seed: int, on_policy: Callable[[str], None]) -> None:
+def warm_up_policies(
+    scenario: Scenario, policies: Sequence[Policy], seed: int, on_policy: Callable[[str], None]
+) -> None:
     """Run each policy on a few jobs, so that what must be compiled is compiled once and not by every thread."""
-    few = replace(scenario, jobs=min(WARM_UP_JOBS, scenario.jobs or scenario.workload.jobs))
+    few = replace(scenario, jobs=min(_WARM_UP_JOBS, scenario.jobs or scenario.workload.jobs))
     instance = None
     for policy in policies:
         on_policy(policy.name)
         instance = instance or draw(few, seed)
-        judge(instance, policy)
+        judge_run(instance, policy)
 
 
 def metric_names() -> tuple[str, ...]:

@@ -14,14 +14,14 @@ from adlro.core.records import Link, Placing
 from adlro.core.tables import Jobs
 from adlro.ingest.traces import catalogue as traces
 from adlro.ingest.traces.family_map import read_family_map
-from adlro.ingest.traces.job_lists import Measured
+from adlro.ingest.traces.job_lists import MeasuredFamilies
 from adlro.ingest.traces.tabulate import FamilyRule, TraceOptions, TraceReport
 
 
 def read_trace(trace: str | Any, options: TraceOptions) -> tuple[Jobs, TraceReport]:
     """The jobs of a trace (a path, or a DataFrame) in submit order, all of known families, and the report on it."""
     rule = family_rule(options.families or "uniform")
-    jobs, report = traces.read_trace(trace, options, rule, Measured(measured_family, reference_rate))
+    jobs, report = traces.read_any_trace(trace, options, rule, MeasuredFamilies(measured_family, reference_rate))
     for name in jobs.families:
         try:
             find_family(name)

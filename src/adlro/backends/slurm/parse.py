@@ -18,7 +18,7 @@ from adlro.ingest.host_lists import hosts_in
 SINFO_FORMAT: Final = "%n|%c|%m|%G|%T|%f|%R"
 """`sinfo --noheader --Node --format=…`: what `read_nodes` reads as text besides `scontrol show node`."""
 
-DOWN: Final = frozenset(
+_DOWN: Final = frozenset(
     [
         "DOWN",
         "DRAIN",
@@ -62,7 +62,7 @@ class SlurmNode:
     @property
     def is_up(self) -> bool:
         """Whether it takes jobs."""
-        return not DOWN & {word.rstrip("*~#$@^!%-") for word in self.state}
+        return not _DOWN & {word.rstrip("*~#$@^!%-") for word in self.state}
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,9 @@ def _node_of_line(line: str, where: str, number: int) -> SlurmNode:
         ) from None
 
 
-def nodes_of(found: Iterable[SlurmNode], model_of: Callable[[str], GpuModel | None]) -> tuple[list[Node], list[str]]:
+def node_records(
+    found: Iterable[SlurmNode], model_of: Callable[[str], GpuModel | None]
+) -> tuple[list[Node], list[str]]:
     """Our records of Slurm's nodes, and a line for each GPU type that the catalogue does not have."""
     nodes, problems = [], {}
     for node in found:

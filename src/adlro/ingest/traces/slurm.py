@@ -10,12 +10,12 @@ import numpy as np
 from adlro.core.errors import TraceError
 from adlro.ingest.traces.cells import Cells, clock_time
 from adlro.ingest.traces.rows import Labels, Rows
-from adlro.ingest.traces.source import Source, whole
+from adlro.ingest.traces.source import TraceFile, read_whole
 from adlro.ingest.traces.tabulate import Trace
 
-NEVER: Final = float("nan")
+_NEVER: Final = float("nan")
 NO_LIMIT_MIN: Final = 4_294_967_295 - 1  # Slurm's NO_VAL and INFINITE in 32 bits
-MIB_PER: Final = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "": 1.0}
+_MIB_PER: Final = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "": 1.0}
 UNFINISHED: Final = ("PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING", "CONFIGURING", "COMPLETING")
 
 MEMORY: Final = re.compile(r"(?:^|,)mem=([\d.]+)([KMGT]?)")
@@ -38,7 +38,7 @@ def read_sacct(cells: Cells) -> Rows:
     state = cells.reworded("State", lambda text: text.split(" ")[0].rstrip("+"))
     cpus = cells.number(cells.first_of("AllocCPUS", "NCPUS", "ReqCPUS"))
     in_tres = cells.parsed(tres, lambda text: _one(CPUS, text))
-    gpus = cells.parsed(tres, gpus_in) if tres else np.zeros(len(cells))
+    gpus = cells.parsed(tres, gpus_in_tres) if tres else np.zeros(len(cells))
     unfinished = _states(state, len(cells), UNFINISHED)
     elapsed = np.where(np.isnan(elapsed), end - start, elapsed)
     return Rows(
@@ -46,8 +46,8 @@ def read_sacct(cells: Cells) -> Rows:
         submit=cells.time("Submit"),
         duration=elapsed,
         gpus=gpus,
-        given={"cpus": np.where(np.isnan(cpus), in_tres, cpus), "memory_gb": cells.parsed(tres, memory_gb)},
-        limit=np.where(limit > 0, limit, NEVER),
+        given={"cpus": np.where(np.isnan(cpus), in_tres, cpus), "memory_gb": cells.parsed(tres, memory_gb_in_tres)},
+        limit=np.where(limit > 0, limit, _NEVER),
         user=cells.labels(cells.first_of("User", "UID")),
         name=cells.labels(cells.first_of("JobName", "Partition")),
         models=cells.reworded(cells.first_of("ReqTRES"), model_in),
@@ -86,7 +86,7 @@ def read_mit(cells: Cells) -> Rows:
             "cpus": cells.number("cpus_req"),
             "memory_gb": cells.parsed(tres, lambda text: _one(MIT_MEMORY, text, 0.0) / 1024),
         },
-        limit=np.where((limit > 0) & (limit < NO_LIMIT_MIN), limit * 60, NEVER),
+        limit=np.where((limit > 0) & (limit < NO_LIMIT_MIN), limit * 60, _NEVER),
         user=cells.labels("id_user"),
         name=cells.labels(cells.first_of("job_type", "partition")),
         aside={"never started": cells.number("time_start") == 0},
@@ -103,14 +103,14 @@ def read_nrel(cells: Cells) -> Rows:
         duration=np.where(np.isnan(run), cells.time("end_time") - start, run),
         gpus=np.nan_to_num(cells.number("gpus_req")),
         given={"cpus": cells.number("processors_req")},  # mem_req is not used: its unit is not documented
-        limit=np.where(limit > 0, limit, NEVER),
+        limit=np.where(limit > 0, limit, _NEVER),
         user=cells.labels("user"),
         name=cells.labels("name"),
         aside={"never started": np.isnan(start) & cells.is_in("state", ("CANCELLED", "PENDING"))},
     )
 
 
-def gpus_in(tres: str) -> float:
+def gpus_in_tres(tres: str) -> float:
     """GPUs in a list of resources; 0 if it names none."""
     if found := ANY_GPUS.search(tres):
         return float(found[1])
@@ -123,16 +123,16 @@ def model_in(tres: str) -> str:
     return models.pop() if len(models) == 1 else ""
 
 
-def memory_gb(tres: str) -> float:
+def memory_gb_in_tres(tres: str) -> float:
     """Main memory in a list of resources."""
     found = MEMORY.search(tres)
     try:
-        return float(found[1]) * MIB_PER[found[2]] / 1024 if found else 0.0
+        return float(found[1]) * _MIB_PER[found[2]] / 1024 if found else 0.0
     except ValueError:
         return 0.0
 
 
-def _one(pattern: re.Pattern[str], text: str, otherwise: float = NEVER) -> float:
+def _one(pattern: re.Pattern[str], text: str, otherwise: float = _NEVER) -> float:
     found = pattern.search(text)
     return float(found[1]) if found else otherwise
 
@@ -146,10 +146,10 @@ def is_sacct_json(head: bytes) -> bool:
     return start.startswith(b"{") and (b'"jobs"' in start or b'"meta"' in start)
 
 
-def read_sacct_json(source: Source) -> Trace:
+def read_sacct_json(source: TraceFile) -> Trace:
     """`sacct --json`, which is one document and must fit in memory."""
     try:
-        found = json.loads(whole(source))
+        found = json.loads(read_whole(source))
     except (ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0] if isinstance(error, ValueError) else "nested too deeply"
         raise TraceError(f"'{source.path}' is not the JSON of `sacct --json`: {reason}.") from None
