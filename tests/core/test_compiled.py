@@ -119,7 +119,7 @@ def test_without_locks_of_the_file_system_all_is_compiled_all_the_same(tmp_path:
 
 def test_a_warm_start_waits_for_nobody_who_compiles(tmp_path: Path) -> None:
     assert compiled_by(started(tmp_path, "assert twice(1) == 2")) == ["twice"]
-    (lock,) = tmp_path.rglob("compiling.lock")
+    (lock,) = tmp_path.rglob("locks/*")
     with lock.open("r+b") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert compiled_by(started(tmp_path, "assert twice(1) == 2")) == []

@@ -131,7 +131,7 @@ def in_lines(total: int | None) -> Callable[[str, int], None]:
 
 def say_if_it_compiles() -> None:
     """Tell the user why the first start takes a while."""
-    from adlro.core.compiled import is_warm
+    from adlro.core.code_cache import is_warm
 
     if not is_warm():
         say(

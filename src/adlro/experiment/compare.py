@@ -12,8 +12,7 @@ from statistics import fmean, stdev
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from scipy.special import stdtrit
-
+from adlro.core.code_cache import set_ready
 from adlro.core.copying import copied
 from adlro.core.errors import UsageError
 from adlro.core.policy import Policy
@@ -22,6 +21,7 @@ from adlro.core.tables import Floats
 from adlro.core.toml import nearest
 from adlro.experiment.instance import Instance, draw, offered_load, play_out
 from adlro.experiment.scenario import Scenario
+from adlro.experiment.side_by_side import compiled_side_by_side
 from adlro.measure.hyperscore import EQUAL, Weights
 from adlro.measure.metrics import Metrics, measure
 
@@ -186,12 +186,17 @@ def judge(instance: Instance, policy: Policy, on_run: OnRun = lambda _run: None)
 
 def warm_up(scenario: Scenario, policies: Sequence[Policy], seed: int, on_policy: Callable[[str], None]) -> None:
     """Run each policy on a few jobs, so that what must be compiled is compiled once and not by every thread."""
+    with compiled_side_by_side(policies):
+        for policy in policies:
+            on_policy(policy.name)
+            judge_few(scenario, policy, seed)
+
+
+def judge_few(scenario: Scenario, policy: Policy, seed: int) -> None:
+    """Run a policy on a few jobs, so that all that it needs is compiled."""
     few = replace(scenario, jobs=min(WARM_UP_JOBS, scenario.jobs or scenario.workload.jobs))
-    instance = None
-    for policy in policies:
-        on_policy(policy.name)
-        instance = instance or draw(few, seed)
-        judge(instance, policy)
+    judge(draw(few, seed), policy)
+    set_ready(policy.name)
 
 
 def metric_names() -> tuple[str, ...]:
@@ -207,5 +212,7 @@ def over_seeds(values: Sequence[float | None]) -> Mean:
     mean = fmean(known)
     if len(known) == 1:
         return Mean(mean, None, None)
+    from scipy.special import stdtrit  # a third of a second, and one seed does without it
+
     reach = float(stdtrit(len(known) - 1, (1 + CONFIDENCE) / 2)) * stdev(known) / math.sqrt(len(known))
     return Mean(mean, mean - reach, mean + reach)
