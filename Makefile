@@ -5,7 +5,8 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11; do $$p -c '$(SUITS)' 2
 SUITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install -q -c constraints.txt
-WORKERS ?= 2
+# Three on two cores: the tests with Slurm mostly wait.
+WORKERS ?= 3
 TESTS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -39,11 +40,19 @@ help:
 demo: .venv/.demo
 	$(BIN)/adlro compare --cluster paper16 --workload paper --seeds 10
 
+# Compiling begins with the first check and goes on beside the others. Its own turn only waits for it.
 test:
-	@for stage in $(foreach stage,$(STAGES),$(stage):$(TOOL_$(stage))); do \
+	@log=$$(mktemp); compiling=; trap '[ -z "$$compiling" ] || kill $$compiling 2>/dev/null; rm -f "$$log"' EXIT; \
+	for stage in $(foreach stage,$(STAGES),$(stage):$(TOOL_$(stage))); do \
 	    name=$${stage%%:*} begin=$$(date +%s); \
 	    echo "make test: stage '$$name' ($${stage#*:})"; \
-	    $(MAKE) --no-print-directory GOAL=test $$name || { \
+	    case $$name in \
+	        style) $(MAKE) --no-print-directory GOAL=test compile >"$$log" 2>&1 & compiling=$$!;; \
+	    esac; \
+	    case $$name in \
+	        compile) wait $$compiling; failed=$$?; compiling=; cat "$$log"; [ $$failed = 0 ];; \
+	        *) $(MAKE) --no-print-directory GOAL=test $$name;; \
+	    esac || { \
 	        echo "make test: stage '$$name' failed ($${stage#*:}), see above. Rerun it alone with: make $$name" >&2; exit 1; }; \
 	    echo "make test: stage '$$name' passed in $$(($$(date +%s) - begin)) s"; \
 	done
@@ -71,14 +80,14 @@ docs: .venv/.dev
 
 # Compile what takes longest, on two cores, into the cache that the parallel tests then share.
 compile: .venv/.dev
-	@echo "Compiling (some minutes the first time) …"
-	@folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
+	@echo "Compiling (about a minute the first time) …"
+	@folder=$$(mktemp -d); trap 'kill $$compare $$train 2>/dev/null; rm -rf "$$folder"' EXIT; trap 'exit 1' INT TERM; \
 	$(BIN)/adlro compare --policies sjf,multifactor,adlro,adlro-lookahead --jobs 20 --seeds 1 --json \
 	    >/dev/null 2>"$$folder/compare" & compare=$$!; \
 	$(BIN)/adlro train --quick --steps 256 --set environments=32 --set worlds=4 --set exam_environments=2 \
-	    --set exam_jobs=16 --out "$$folder/out" --json >/dev/null 2>"$$folder/train"; trained=$$?; \
+	    --set exam_jobs=16 --out "$$folder/out" --json >/dev/null 2>"$$folder/train" & train=$$!; \
 	wait $$compare || { cat "$$folder/compare" >&2; exit 1; }; \
-	[ $$trained = 0 ] || { cat "$$folder/train" >&2; exit 1; }
+	wait $$train || { cat "$$folder/train" >&2; exit 1; }
 
 pytest: .venv/.dev
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(TESTS)

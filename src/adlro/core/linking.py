@@ -9,7 +9,7 @@ A function that both Python and compiled code call is compiled twice, as a whole
 """
 
 from collections.abc import Iterable
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 from llvmlite.binding import Linkage, parse_assembly
 from numba.core import types
@@ -44,6 +44,8 @@ class PartLibrary(JITCodeLibrary):  # type: ignore[misc]
 
 class WholeLibrary(JITCodeLibrary):  # type: ignore[misc]
     """The code of a whole, with all its parts."""
+
+    _linking_libraries: list[Any]
 
     def finalize(self) -> None:
         """Link the parts, optimise, and write machine code."""
@@ -154,7 +156,7 @@ def plain(kind: Any) -> Any:
     """
     if isinstance(kind, types.Literal) and isinstance(kind.literal_type, types.Integer | types.Boolean):
         kind = kind.literal_type
-    return types.int64 if isinstance(kind, types.Integer) and kind.signed else kind
+    return types.int64 if isinstance(kind, types.Integer) and cast(Any, kind).signed else kind
 
 
 def link(dispatcher: Any) -> None:

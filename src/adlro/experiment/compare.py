@@ -12,7 +12,7 @@ from statistics import fmean, stdev
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from adlro.core.code_cache import set_ready
+from adlro.core.code_cache import is_ready, set_ready
 from adlro.core.copying import copied
 from adlro.core.errors import UsageError
 from adlro.core.policy import Policy
@@ -160,13 +160,15 @@ def compare(
             done += 1
             on_progress(policy.name, done, total)
 
+    longest_first = sorted(policies, key=lambda policy: policy.choose is not None)  # those in plain Python
     pool = ThreadPoolExecutor(threads)
     under_way: deque[list[Future[Metrics]]] = deque()
     try:
         for seed in seeds:
             instance = draw(scenario, seed)
             load.append(offered_load(instance))
-            under_way.append([pool.submit(judge, instance, policy, on_run) for policy in policies])
+            runs = {policy.name: pool.submit(judge, instance, policy, on_run) for policy in longest_first}
+            under_way.append([runs[policy.name] for policy in policies])
             if len(under_way) > threads:  # so that many seeds of many jobs need not lie in memory at once
                 collect(under_way.popleft())
         while under_way:
@@ -185,7 +187,12 @@ def judge(instance: Instance, policy: Policy, on_run: OnRun = lambda _run: None)
 
 
 def warm_up(scenario: Scenario, policies: Sequence[Policy], seed: int, on_policy: Callable[[str], None]) -> None:
-    """Run each policy on a few jobs, so that what must be compiled is compiled once and not by every thread."""
+    """Run each policy on a few jobs, so that what must be compiled is compiled once and not by every thread.
+
+    Policies that have run before need not: loading what they need takes no time.
+    """
+    if all(is_ready(policy.name) for policy in policies):
+        return
     with compiled_side_by_side(policies):
         for policy in policies:
             on_policy(policy.name)
