@@ -135,6 +135,6 @@ def say_if_it_compiles() -> None:
 
     if not is_warm():
         say(
-            "First start: compiling the simulator and the policies, which takes some ten seconds or, with many policies, "
-            "a minute. Later starts are fast."
+            "First start: compiling the simulator and the policies. It takes ten seconds or so, with many policies a "
+            "minute. Later starts are fast."
         )
