@@ -23,7 +23,7 @@ TOOL_docs := mkdocs
 TOOL_compile := adlro
 TOOL_pytest := pytest
 
-.PHONY: help demo test $(STAGES) docs wheel format bench clean
+.PHONY: help demo test $(STAGES) docs machine-code wheel format bench clean
 .DELETE_ON_ERROR:
 
 help:
@@ -92,6 +92,15 @@ compile: .venv/.dev
 pytest: .venv/.dev
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(TESTS)
 
+# What a fresh cache would hold, for the wheel to bring along: where Python, Numba and the kind of processor are the
+# same as here, nothing has to be compiled. For releases (.github/workflows/wheel.yml).
+machine-code: .venv/.demo
+	rm -rf build/cache src/adlro/machine_code
+	mkdir -p src/adlro/machine_code
+	XDG_CACHE_HOME="$(CURDIR)/build/cache" $(BIN)/adlro warm --all
+	cp -r build/cache/adlro/compiled/* src/adlro/machine_code/
+	rm -rf src/adlro/machine_code/*/locks
+
 wheel: | .venv/bin/pip
 	$(BIN)/python -m pip wheel -q --no-deps -w dist .
 
@@ -103,7 +112,7 @@ bench: .venv/.demo
 	$(BIN)/adlro bench
 
 clean:
-	rm -rf .venv .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist site src/*.egg-info
+	rm -rf .venv .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist site src/*.egg-info src/adlro/machine_code
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps say which extras are in, and that they are newer than what was asked for.

@@ -45,8 +45,8 @@ LONGEST_WAIT_S: Final = 900.0
 
 PACKAGE: Final = Path(__file__).resolve().parent.parent
 
-SHIPPED: Final = "compiled"
-"""In the package: the caches that a wheel brings along."""
+SHIPPED: Final = "machine_code"
+"""In the package: the caches that a wheel brings along (`make machine-code`)."""
 
 TEMPORARY: Final = "adlro-compiled-"
 
@@ -136,8 +136,10 @@ def is_warm() -> bool:
 
 
 def is_ready(policy: str) -> bool:
-    """Whether a policy has run here before, so that all that it needs is compiled."""
-    return (folder_in_use() / READY / quote(policy, safe="")).exists() or bool(numba_config.DISABLE_JIT)
+    """Whether a policy has run here before, or where the wheel was built, so that all that it needs is compiled."""
+    name = quote(policy, safe="")
+    found = any((folder / READY / name).exists() for folder in (folder_in_use(), shipped_folder()))
+    return found or bool(numba_config.DISABLE_JIT)
 
 
 def set_ready(policy: str) -> None:
