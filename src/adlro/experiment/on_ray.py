@@ -3,7 +3,7 @@
 The work goes into Ray's object store once, and each process that takes part reads it once. Runs are sent in parcels:
 one run at first, then as many as take about a second. Ray repeats a parcel whose process or node is lost; a result
 arrives once, with the parcel that it belongs to. Compiled code is cached by node: of the processes of a node one
-compiles while the others wait (`core/compiled.py`).
+compiles while the others wait (`core/code_cache.py`).
 """
 
 import logging
