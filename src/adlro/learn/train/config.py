@@ -80,6 +80,7 @@ class Config:
     )
     clip: float = option(10.0, "Gradients are clipped to this norm; 0: no clipping.", 0)
     bend: float = option(1.0, "Huber loss: errors are squared below this value, and linear above it.", 0, None, True)
+    centred: bool = option(False, "Subtract the mean reward from every reward: Q then holds differences only.")
     limit: float = option(10.0, "Rewards are clipped to plus and minus this value.", 0, None, True)
     target_share: float = option(
         0.005, "Fraction of the trained weights that goes into the target network each time.", 0, 1
@@ -107,6 +108,9 @@ class Config:
     loss_limit: float = option(1e4, "Stop if the loss exceeds this value.", 0, None, True)
     # The machine.
     learner_threads: int = option(2, "CPU threads of the network; results depend on their number.", 1, 256)
+    half: bool = option(
+        True, "On a GPU: compute Q in 16 bits (bfloat16), where the differences between actions are large enough."
+    )
     graphs: bool = option(True, "On a GPU: record an update once and replay it as one CUDA graph.")
     compile: bool = option(False, "On a GPU: compile the network with torch.compile into fewer kernels.")
 

@@ -156,7 +156,7 @@ def begin(
     check_clusters(preset, worlds, exam)
     generator = torch.Generator(device)
     generator.manual_seed(seed)
-    half = torch.bfloat16 if device.type == "cuda" else torch.float32
+    half = torch.bfloat16 if device.type == "cuda" and config.half else torch.float32
     learner = make_learner(network, config, device)
     ring = Ring(config.memory, batches[0].seen, config.groups, device, half)
     if device.type == "cuda" and config.compile:
@@ -406,7 +406,8 @@ def learn(training: Training, done: float) -> None:
         return
     for _ in range(config.updates):
         training.rate = rate_at(config, training.learner.updates, done)
-        samples = ring.sample(config.batch, config.horizon, config.gamma, training.generator, config.priority)
+        how = config.batch, config.horizon, config.gamma, training.generator, config.priority, config.centred
+        samples = ring.sample(*how)
         loss, error = update(training.learner, samples, config, training.rate)
         training.loss += loss
         if config.priority > 0.0:
@@ -442,7 +443,7 @@ def examine(training: Training) -> Marks:
 def greedy(training: Training) -> Callable[[Any], Any]:
     """What the averaged network thinks best; not compiled, or each size of an evaluation would take its time."""
     learner, real = training.learner, training.ring.sights[0].dtype
-    judge = judging(training.device.type == "cuda", compiled=False)
+    judge = judging(training.device.type == "cuda" and training.config.half, compiled=False)
 
     def act(batch: Any) -> Any:
         sights = tuple(
