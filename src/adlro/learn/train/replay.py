@@ -73,18 +73,11 @@ class Ring:
         return range(max(0, max(self.round) - self.length + 1), min(self.round) - horizon)
 
     def sample(
-        self,
-        count: int,
-        horizon: int,
-        gamma: float,
-        generator: torch.Generator,
-        priority: float = 0.0,
-        centred: bool = False,
+        self, count: int, horizon: int, gamma: float, generator: torch.Generator, priority: float = 0.0
     ) -> Samples:
-        """Draw `count` transitions over `horizon` steps: each as likely as the others, or with surprise to this power.
+        """So many transitions over `horizon` steps: each as likely as the others, or with surprise to this power.
 
-        A transition that is drawn more often counts less, so that the mean is that of all (importance sampling).
-        `centred`: rewards are told as differences to their mean.
+        What is drawn more often counts less in return, so that the mean is that of all (importance sampling).
         """
         within, width = self.rounds(horizon), self.action.shape[1]
         options: Any = {"generator": generator, "device": self.device}
@@ -101,10 +94,6 @@ class Ring:
             weight = torch.ones(count, device=self.device)
         steps = (time[:, None] + torch.arange(horizon, device=self.device)) % self.length  # [N, horizon]
         reward = self.reward[steps, where[:, None]]
-        if centred:
-            reward = (
-                reward - self.reward[torch.arange(within.start, within.stop, device=self.device) % self.length].mean()
-            )
         going_on = (gamma * (1.0 - self.done[steps, where[:, None]])).cumprod(1)
         counts = torch.cat([torch.ones_like(going_on[:, :1]), going_on[:, :-1]], 1)
         first = time % self.length * width + where
