@@ -139,7 +139,7 @@ def timed_loop() -> float:
 # ---- one core -----------------------------------------------------------------------------------------------------
 
 
-def _drawn(cluster: str, workload: str, count: int, seed: int = 0) -> tuple[Plan, Jobs]:
+def drawn(cluster: str, workload: str, count: int, seed: int = 0) -> tuple[Plan, Jobs]:
     """A cluster and jobs for it."""
     scenario = load_scenario(cluster, workload, count)
     return scenario.plan, named_as_in(scenario.cluster, load_jobs(workload, seed, count))
@@ -171,14 +171,14 @@ Measurement = tuple[float, str, float, bool, str]
 
 def bench_paper16() -> Measurement:
     """One core, one cluster, a million jobs."""
-    plan, jobs = _drawn("paper16", "paper", 1_000_000)
+    plan, jobs = drawn("paper16", "paper", 1_000_000)
     rate = len(jobs) / cpu_seconds(plan, jobs, "sjf")
     return rate, "jobs/s", 1.0e6, False, "sjf, paper16, 1 M jobs, one core (CPU time)"
 
 
 def bench_all_cores() -> Measurement:
     """Many clusters side by side: the share of one core's speed that each core keeps."""
-    plan, jobs = _drawn("paper16", "paper", 20_000)
+    plan, jobs = drawn("paper16", "paper", 20_000)
     policy = find_policy("sjf")
     views: list[View] = [pack(plan, jobs, speed_of) for _ in range(CLUSTERS_SIDE_BY_SIDE)]
     simulate(pack(plan, jobs, speed_of), jobs.work, policy)
@@ -207,15 +207,15 @@ def bench_all_cores() -> Measurement:
 
 def bench_openb() -> Measurement:
     """A cluster of thousands of GPUs."""
-    plan, jobs = _drawn("openb", "openb-like", 100_000)
+    plan, jobs = drawn("openb", "openb-like", 100_000)
     rate = len(jobs) / cpu_seconds(plan, jobs, "best-fit")
     return rate, "jobs/s", 50_000.0, False, "best-fit, openb (6,212 GPUs), 100,000 tasks, one core (CPU time)"
 
 
 def bench_growth() -> Measurement:
     """How the cost of a job grows from 16 to 6,212 GPUs, as a share of the growth in sites."""
-    small_plan, small = _drawn("paper16", "paper", 100_000)
-    large_plan, large = _drawn("openb", "openb-like", 100_000)
+    small_plan, small = drawn("paper16", "paper", 100_000)
+    large_plan, large = drawn("openb", "openb-like", 100_000)
     small_s = cpu_seconds(small_plan, small, "best-fit") / len(small)
     large_s = cpu_seconds(large_plan, large, "best-fit") / len(large)
     growth = large_s / small_s
@@ -226,7 +226,7 @@ def bench_growth() -> Measurement:
 
 def bench_gavel108() -> Measurement:
     """Against Gavel's own simulator."""
-    plan, jobs = _drawn("gavel108", "gavel", 100_000)
+    plan, jobs = drawn("gavel108", "gavel", 100_000)
     rate = len(jobs) / cpu_seconds(plan, jobs, "fcfs")
     what = f"fcfs, gavel108, Gavel's distribution: {rate:,.0f} jobs per CPU second against {GAVEL_JOBS_PER_CPU_S:g}"
     return rate / GAVEL_JOBS_PER_CPU_S, "x Gavel", 10_000.0, False, what
@@ -254,7 +254,7 @@ def busy_view(cluster: str, workload: str, waiting: int) -> View:
     from adlro.core.engine import DECIDE, advance, apply
     from adlro.simulation.simulator import prepare
 
-    plan, jobs = _drawn(cluster, workload, 100 + waiting)
+    plan, jobs = drawn(cluster, workload, 100 + waiting)
     jobs.table.submit = 0.0
     view = pack(plan, jobs, speed_of)
     policy = find_policy("fcfs-first-fit")
@@ -379,7 +379,7 @@ def bench_env_steps() -> Measurement:
     from adlro.learn.worlds.draw import make_world, stack
     from adlro.learn.worlds.envs import Draw
 
-    worlds = stack([make_world(*_drawn("paper16", "paper", 2000))])
+    worlds = stack([make_world(*drawn("paper16", "paper", 2000))])
     how = Draw(0.9, 0.9, backlog=0, burst=0.0, sigma=0.0, jitter=0.0, failures=0.0, shaped=False)
     count, calls = 256, 128  # few enough that their state stays in the caches; calls for more than an episode
     groups = [make_batch(worlds, count, 64, 16, worlds.pools.shape[1], how, seed, 1) for seed in range(_cores())]
