@@ -114,6 +114,17 @@ class ReadingOptions:
         ),
     ] = 1.0
 
+    ran_on: Annotated[
+        str | None,
+        typer.Option(
+            "--ran-on",
+            metavar="WHERE",
+            help="On which GPUs the jobs ran: a GPU model, a cluster (its nodes are known by their names), or a TOML "
+            "file with a map of GPU types and nodes. Default: as the trace says, else on the reference model.",
+            rich_help_panel=TRACE,
+        ),
+    ] = None
+
     def options(self, estimates: str | None = None) -> "TraceOptions":
         """The same as the readers' record."""
         from adlro.ingest.traces.tabulate import TraceOptions
@@ -121,7 +132,7 @@ class ReadingOptions:
         return TraceOptions(
             format=self.format_name, families=self.families, estimates=estimates,
             gpus_per_unit=gpus_per_unit(self.unit), skip_bad_rows=self.skip_bad_rows, scale_load=self.scale_load,
-            window=self.window, sample=self.sample,
+            window=self.window, sample=self.sample, ran_on=self.ran_on,
         )  # fmt: skip
 
     def jobs(self, workload: str) -> "TraceJobs":
@@ -140,6 +151,19 @@ Windows = Annotated[
         max=100_000,
         help="Cut the trace into N windows with equal numbers of jobs, which take the place of seeds.",
         rich_help_panel=TRACE,
+    ),
+]
+
+
+RAY: Final = "--ray"
+
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        RAY,
+        metavar="WHERE",
+        help="Execute the runs on a Ray cluster: its address (HOST:PORT), auto (the cluster of this node), or local "
+        "(start Ray on this machine). The results are the same: docs/ray.md.",
     ),
 ]
 

@@ -69,14 +69,14 @@ def describe(
     """Show what is in a trace: jobs, arrivals, sizes, durations, users, load, estimates, and what was left out."""
     from adlro.catalogue.clusters import load_cluster
     from adlro.experiment.scenario import named_as_in
-    from adlro.experiment.traces import read_trace
+    from adlro.experiment.traces import read_history
     from adlro.ingest.traces.describe import describe_trace as in_numbers
 
     options = reading.options(source_of(estimates))
     if plot is not None:
         check_picture(plot)
     where = load_cluster(cluster) if cluster else None
-    jobs, report = read_trace(file, options)
+    jobs, _on_the_reference, report = read_history(file, options)
     gpus: Counter[str] = Counter()
     if where is not None:
         jobs = named_as_in(where, jobs)
@@ -164,7 +164,8 @@ def account(report: "TraceReport") -> list[str]:
         lines.append(f"  {report.out_of_order:>9,}  out of order: sorted, and kept")
     unit = "" if report.unit == "GPU" else f"; one {report.unit}"
     lines.append(f"  families: {report.families}; estimates: {report.estimates}{unit}")
-    lines += [f"  {note}" for note in report.notes]
+    lines += [f"  ran on: {report.ran_on}"] if report.ran_on else []
+    lines += [f"  {note}" for note in (*report.notes, *report.warnings)]
     return lines
 
 

@@ -1,10 +1,7 @@
 """Several policies on the same seeds, and the means over these seeds. Nothing is printed here."""
 
 import math
-import os
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +18,9 @@ from adlro.core.run import Run
 from adlro.core.tables import Floats
 from adlro.core.toml import nearest
 from adlro.experiment.instance import Instance, draw, offered_load, play_out
+from adlro.experiment.places import Group, Tell, place_of
 from adlro.experiment.scenario import Scenario
+from adlro.measure.detail import completion_times
 from adlro.measure.hyperscore import EQUAL, ScoreWeights
 from adlro.measure.metrics import Metrics, measure
 from adlro.measure.statistics import CONFIDENCE
@@ -36,10 +35,6 @@ _WARM_UP_JOBS: Final = 16
 
 OnProgress = Callable[[str, int, int], None]
 """Told what is being done, how many runs are done, and of how many."""
-
-OnRun = Callable[[Run], None]
-"""Shown every run, from several threads."""
-
 
 CompletionTimes = dict[tuple[str, int], tuple[int, Floats]]
 """By policy and seed: how many jobs finished, and quantiles of their completion times."""
@@ -118,6 +113,43 @@ class Mean:
     high: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What is kept of one run."""
+
+    metrics: Metrics
+    load: float  # offered on this seed
+    times: tuple[int, Floats] | None  # how many jobs finished, and quantiles of their completion times
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The runs of several policies on seeds of one scenario: the work of a place. A group is a seed, an item a policy.
+
+    All policies of a seed meet the same jobs and disturbances.
+    """
+
+    scenario: Scenario
+    policies: tuple[Policy, ...]
+    first_seed: int  # for the warm-up
+    keep_times: bool
+
+    def warm_up(self, tell: Tell) -> None:
+        """Compile every policy."""
+        warm_up_policies(self.scenario, self.policies, self.first_seed, lambda name: tell(f"getting {name} ready"))
+
+    def prepare(self, seed: int) -> tuple[Instance, float]:
+        """The jobs of a seed and the load that they offer."""
+        instance = draw(self.scenario, seed)
+        return instance, offered_load(instance)
+
+    def run(self, prepared: tuple[Instance, float], policy: int) -> Judged:
+        """One policy on the jobs of a seed."""
+        instance, load = prepared
+        run = played(instance, self.policies[policy])
+        return Judged(measure(run), load, completion_times(run) if self.keep_times else None)
+
+
 def run_comparison(
     scenario: Scenario,
     policies: Sequence[Policy],
@@ -125,12 +157,13 @@ def run_comparison(
     threads: int | None = None,
     on_progress: OnProgress = lambda _what, _done, _total: None,
     baseline: str | None = None,
-    on_run: OnRun = lambda _run: None,
+    keep_times: bool = False,
+    ray: str | None = None,
 ) -> Comparison:
     """Measure every policy on the same seeds: on each of them all policies meet the same jobs and disturbances.
 
-    Compiled policies run side by side on all cores, or on so many `threads`; the results do not depend on it.
-    The baseline is the first policy, or the one of that name. `on_run` may look at every run before it is forgotten.
+    Compiled policies run side by side on all cores, or on so many `threads`, or on a Ray cluster; the results do not
+    depend on it. The baseline is the first policy, or the one of that name. `keep_times` keeps completion times.
     """
     names = [policy.name for policy in policies]
     baseline = names[0] if baseline is None else baseline
@@ -144,44 +177,38 @@ def run_comparison(
             f"{len(seeds)} seeds for the trace '{scenario.workload.name}', whose jobs are the same for every seed: "
             f"nothing would differ between them. Use --windows {len(seeds)} to cut it into windows, or --seeds 1."
         )
-    threads = threads or os.cpu_count() or 1
     total = len(policies) * len(seeds)
     if len(seeds) > 1:  # loading it takes as long as the runs, which leave Python alone
         Thread(target=import_module, args=["scipy.stats"]).start()
-    warm_up_policies(scenario, policies, seeds[0], lambda name: on_progress(f"getting {name} ready", 0, total))
-    found: dict[str, list[Metrics]] = {policy.name: [] for policy in policies}
-    load: list[float] = []
-    done = 0
-
-    def collect(runs: Sequence[Future[Metrics]]) -> None:
-        nonlocal done
-        for policy, run in zip(policies, runs, strict=True):
-            found[policy.name].append(run.result())
-            done += 1
-            on_progress(policy.name, done, total)
-
-    pool = ThreadPoolExecutor(threads)
-    under_way: deque[list[Future[Metrics]]] = deque()
-    try:
-        for seed in seeds:
-            instance = draw(scenario, seed)
-            load.append(offered_load(instance))
-            under_way.append([pool.submit(judge_run, instance, policy, on_run) for policy in policies])
-            if len(under_way) > threads:  # so that many seeds of many jobs need not lie in memory at once
-                collect(under_way.popleft())
-        while under_way:
-            collect(under_way.popleft())
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-    metrics = {name: tuple(values) for name, values in found.items()}
-    return Comparison(scenario, tuple(seeds), metrics, baseline, tuple(load), tuple(policies))
+    runs = Runs(scenario, tuple(policies), seeds[0], keep_times)
+    every = tuple(range(len(policies)))
+    found: dict[tuple[int, int], Judged] = {}
+    with place_of(ray, threads) as place:
+        groups = [Group(runs, seed, every) for seed in seeds]
+        for done in place.spread(groups, lambda what: on_progress(what, 0, total)):
+            found[done.item, done.key] = done.result
+            on_progress(names[done.item], len(found), total)
+    return Comparison(
+        scenario,
+        tuple(seeds),
+        {name: tuple(found[item, seed].metrics for seed in seeds) for item, name in enumerate(names)},
+        baseline,
+        tuple(found[0, seed].load for seed in seeds),
+        tuple(policies),
+        times={
+            (names[item], seed): each.times for (item, seed), each in sorted(found.items()) if each.times is not None
+        },
+    )
 
 
-def judge_run(instance: Instance, policy: Policy, on_run: OnRun = lambda _run: None) -> Metrics:
+def played(instance: Instance, policy: Policy) -> Run:
+    """One run of a policy on a copy of an instance."""
+    return play_out(instance, copied(instance.view), policy)
+
+
+def judge_run(instance: Instance, policy: Policy) -> Metrics:
     """The measures of one run."""
-    run = play_out(instance, copied(instance.view), policy)
-    on_run(run)
-    return measure(run)
+    return measure(played(instance, policy))
 
 
 def warm_up_policies(

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from adlro.catalogue.clusters import ClusterFile, NodesTable, build_cluster, load_cluster
 from adlro.core.errors import UsageError
 from adlro.core.records import Cluster, Disturbance
 from adlro.core.toml import checked
-from adlro.experiment.compare import Comparison, CompletionTimes, OnProgress
+from adlro.experiment.compare import Comparison, OnProgress
 from adlro.experiment.compare import run_comparison as compare_on
 from adlro.experiment.conditions import (
     DEFAULT_CLUSTER,
@@ -23,7 +23,6 @@ from adlro.experiment.conditions import (
 from adlro.experiment.instance import run_one
 from adlro.experiment.policies import PolicyLike, find_policies
 from adlro.experiment.policies import policy as find_policy
-from adlro.experiment.report import keep_times as keeping
 from adlro.experiment.scenario import Hazards, Scenario, find_disturbances, load_scenario
 from adlro.experiment.simulation import Simulation
 from adlro.experiment.traces import read_text
@@ -129,6 +128,7 @@ def trace(
     scale_load: float = 1.0,
     window: str | None = None,
     sample: float = 1.0,
+    ran_on: str | Path | None = None,
 ) -> TraceJobs:
     """Jobs of a trace, or of a DataFrame, where the defaults of reading it do not suit.
 
@@ -137,6 +137,7 @@ def trace(
     options = TraceOptions(
         format=format, families=None if families is None else str(families), gpus_per_unit=gpus_per_unit,
         skip_bad_rows=skip_bad_rows, scale_load=scale_load, window=window, sample=sample,
+        ran_on=None if ran_on is None else str(ran_on),
     )  # fmt: skip
     return TraceJobs(str(source) if isinstance(source, Path) else source, options)
 
@@ -166,6 +167,7 @@ def compare(
     hyperscore: str | Path | Mapping[str, float] | None = None,
     regression: bool = False,
     threads: int | None = None,
+    ray: str | None = None,
     keep_times: bool = True,
     progress: OnProgress | None = None,
 ) -> Comparison:
@@ -179,8 +181,9 @@ def compare(
     into so many windows, which take the place of seeds. `job_count` is how many jobs there are on each seed or in each
     window. The conditions from `load` to `disturbances` are those of `adlro compare --help`. `hyperscore` are the
     weights of the HyperScore, `regression` adds the regression of completion times to the results. Compiled policies
-    run on all cores or on `threads` of them; the results do not depend on it. Without `keep_times` the result needs
-    less memory (3 kB per run), but cannot write a report. `progress(what, done, total)` is told how it goes.
+    run on all cores or on `threads` of them; `ray` executes the runs on a Ray cluster instead: its address, "auto" or
+    "local" (docs/ray.md). The results do not depend on either. Without `keep_times` the result needs less memory (3 kB
+    per run), but cannot write a report. `progress(what, done, total)` is told how it goes.
     """
     made = call_text("compare", locals(), compare)
     weights = _weights_of(hyperscore)
@@ -198,13 +201,9 @@ def compare(
     tell: OnProgress = progress or (lambda _what, _done, _total: None)
     runs = f"{_counted(len(chosen), 'policy', 'policies')} on {_counted(len(which), kind)}"
     tell(f"Comparing {runs}", 0, len(chosen) * len(which))
-    times: CompletionTimes = {}
-    watch = keeping(times) if keep_times else lambda _run: None
-    found = compare_on(scenario, chosen, which, threads, tell, baseline, watch)
+    found = compare_on(scenario, chosen, which, threads, tell, baseline, keep_times, ray)
     is_the_papers = (_named(cluster), _named(jobs), load) == (DEFAULT_CLUSTER, DEFAULT_JOBS, None)
-    return replace(
-        found, times=times, weights=weights, with_regression=regression, is_the_papers=is_the_papers, command=made
-    )
+    return replace(found, weights=weights, with_regression=regression, is_the_papers=is_the_papers, command=made)
 
 
 def simulate(
@@ -320,13 +319,17 @@ def _counted(number: int, one: str, many: str | None = None) -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
+NO_MATTER: Final = ("progress", "ray")
+"""Keywords that no result depends on."""
+
+
 def call_text(name: str, given: Mapping[str, Any], function: Callable[..., Any]) -> str:
     """The call as text, with the arguments that differ from the defaults: results say what they were made with."""
     defaults = {**(function.__kwdefaults__ or {})}
     words = [
         f"{key}={_shown(value)}"
         for key, value in given.items()
-        if key != "progress" and (key not in defaults or value is not defaults[key])
+        if key not in NO_MATTER and (key not in defaults or value is not defaults[key])
     ]
     return f"adlro.{name}({', '.join(words)})"
 

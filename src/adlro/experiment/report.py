@@ -8,13 +8,12 @@ from statistics import median_high
 from typing import Any, Final
 
 from adlro.core.errors import AdlroError, UsageError
-from adlro.core.run import Run
 from adlro.core.toml import nearest
-from adlro.experiment.compare import Comparison, CompletionTimes, over_seeds
+from adlro.experiment.compare import Comparison, over_seeds
 from adlro.experiment.frames import need
 from adlro.experiment.instance import run_one
 from adlro.experiment.scenario import Recorded
-from adlro.measure.detail import DETAIL_FORMAT, completion_times, look_closely, pooled, read_detail, write_detail
+from adlro.measure.detail import DETAIL_FORMAT, look_closely, pooled, read_detail, write_detail
 from adlro.measure.drawing import WIDE, Figure, png, svg
 from adlro.measure.json_text import json_text, without_nan
 from adlro.measure.plots import FIGURE_NAMES, figures
@@ -56,15 +55,6 @@ def refuse_no_folder(folder: Path, option: str) -> None:
         raise UsageError(
             f"{option}: '{folder.name}' cannot be created; the folder '{folder.absolute().parent}' does not exist."
         )
-
-
-def keep_times(times: CompletionTimes) -> Callable[[Run], None]:
-    """A watcher of runs that keeps their completion times."""
-
-    def keep(run: Run) -> None:
-        times[run.policy, run.seed] = completion_times(run)
-
-    return keep
 
 
 def check_report(folder: Path, policy: str | None, names: Sequence[str], option: str) -> None:

@@ -33,7 +33,7 @@ DEFINITIONS: Final = (
     ("HyperScore", "100 · [1 + σ(5 · ln V − ln 2)^2.1], V from the measures as shares of the best policy's"),
 )
 
-SETTINGS: Final = {
+_SETTINGS: Final = {
     "jobs": "{} jobs", "estimates": "estimates: {}", "estimate_sigma": "error of estimates (sigma): {}",
     "restart_s": "starting again costs {} s", "kill_at_limit": "jobs end at their limit: {}",
     "mtbf_h": "nodes fail every {} h", "repair_h": "and are back after {} h",
@@ -223,7 +223,7 @@ def setting(key: str, value: Any) -> str:
     )
     if key == "window":
         return f"policies see {text} jobs of the queue" if value else "policies see the whole queue"
-    return SETTINGS.get(key, f"{key.replace('_', ' ')}: {{}}").format(text)
+    return _SETTINGS.get(key, f"{key.replace('_', ' ')}: {{}}").format(text)
 
 
 def trace_facts(trace: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adlro.backends.slurm.fields import gpus_in
 from adlro.backends.slurm.parse import cluster_toml, node_records, read_nodes
 from adlro.backends.slurm.parse_jobs import job_of, read_jobs
 from adlro.catalogue.clusters import parse_cluster
@@ -18,6 +17,7 @@ from adlro.catalogue.gpus import find_gpu
 from adlro.cli.app import run
 from adlro.core.errors import TelemetryError
 from adlro.core.records import GpuModel, Gpus
+from adlro.ingest.host_lists import gpus_in
 from adlro.ingest.telemetry.names import model_of
 
 SCONTROL = """\

@@ -26,7 +26,7 @@ from adlro.core.records import CPU_ONLY, Cluster, Job
 from adlro.experiment.traces import family_rule
 from adlro.ingest.host_lists import hosts_in
 from adlro.ingest.traces.cells import Cells, clock_time, header_of, read_cells
-from adlro.ingest.traces.slurm import TYPED_GPUS, gpus_in_tres, memory_gb_in_tres, model_in
+from adlro.ingest.traces.slurm import gpu_count, memory_gb_in_tres, type_in, types_in
 from adlro.ingest.traces.source import open_trace
 from adlro.ingest.traces.tabulate import FamilyRule
 from adlro.live.service import DaemonMemory
@@ -379,8 +379,8 @@ def _jobs_of(cells: Cells, cluster: Cluster, rule: FamilyRule, aside: Counter[st
         nodes = () if listed.lower() in NO_NODES else hosts_in(listed)
         started = float(start[row]) if nodes and math.isfinite(start[row]) and state is not JobState.WAITING else None
         ended = float(end[row]) if math.isfinite(end[row]) and state in ENDED else None
-        gpus = int(gpus_in_tres(cell["AllocTRES"] or cell.get("ReqTRES", "")))
-        wanted = _model_of(model_in(cell.get("ReqTRES", "")), cluster)
+        gpus = int(gpu_count(cell["AllocTRES"] or cell.get("ReqTRES", "")))
+        wanted = _model_of(type_in(cell.get("ReqTRES", "")), cluster)
         user, name = cell.get("User", ""), cell.get("JobName", "")
         job = Job(
             family=_family_of(rule, user, name, cell),
@@ -433,7 +433,7 @@ def _parts_of(
         return ()
     if gpus == 0:
         return tuple(Part(node, CPU_ONLY, 0) for node in nodes)
-    typed = {_model_of(word, cluster) for word, _count in TYPED_GPUS.findall(tres)}
+    typed = {_model_of(word, cluster) for word in types_in(tres)}
     parts = []
     for place, node in enumerate(nodes):
         held = models[node] if len(models[node]) == 1 else tuple(typed.intersection(models[node]))

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from adlro.backends.slurm.fields import gpus_in
 from adlro.backends.slurm.nodes import NamedNode, Naming, Reserved
 from adlro.backends.slurm.parse_jobs import SlurmJob
 from adlro.backends.slurm.places import whole_in
 from adlro.core.records import CPU_ONLY
-from adlro.ingest.host_lists import hosts_in
+from adlro.ingest.host_lists import gpus_in, hosts_in
 
 PATIENCE_S: Final = 35.0
 """A job that has not begun in its place for so long has lost it. By then Slurm has looked for backfill too (bf_interval

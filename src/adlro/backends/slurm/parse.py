@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from adlro.backends.slurm.fields import gpus_in, number_in, pairs_in, parsed, told_in, unix_in, without_errors, words_of
+from adlro.backends.slurm.fields import number_in, pairs_in, parsed, told_in, unix_in, without_errors, words_of
 from adlro.core.errors import TelemetryError
 from adlro.core.records import GpuModel, Gpus, Link, Node
-from adlro.ingest.host_lists import hosts_in
+from adlro.ingest.host_lists import gpus_in, hosts_in
 
 SINFO_FORMAT: Final = "%n|%c|%m|%G|%T|%f|%R"
 """`sinfo --noheader --Node --format=…`: what `read_nodes` reads as text besides `scontrol show node`."""

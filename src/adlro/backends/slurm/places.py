@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from adlro.backends.slurm.fields import devices_in, gpus_in
+from adlro.backends.slurm.fields import devices_in
 from adlro.backends.slurm.nodes import NamedNode
 from adlro.backends.slurm.parse_jobs import SlurmJob
 from adlro.core.ports import JobState, Part
 from adlro.core.records import CPU_ONLY
-from adlro.ingest.host_lists import hosts_in
+from adlro.ingest.host_lists import gpus_in, hosts_in
 
 
 def parts_of(

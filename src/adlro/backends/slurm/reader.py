@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final, final
 
 from adlro.backends.slurm.jobs import RUNS, told_of
+from adlro.backends.slurm.kept import AskPlan, KeptGpus
 from adlro.backends.slurm.models import PATIENCE_S
 from adlro.backends.slurm.nodes import Devices, NamedNode, Naming, cluster_of, down_of, reserved_nodes, sites_of
 from adlro.backends.slurm.parse import (
@@ -23,7 +24,7 @@ from adlro.core.records import Job
 SAME_S: Final = 10.0
 """For so long an unchanged answer means an unchanged snapshot; later, a job may have waited too long in its place."""
 
-KEPT_S: Final = 900.0
+_KEPT_S: Final = 900.0
 """How long a job that vanished from Slurm's answers is told as ended."""
 
 LEAK_S: Final = 15.0
@@ -143,8 +144,12 @@ class Reader:
         naming: Naming,
         clock: Callable[[], float] = time.time,
         patience: Callable[[], float] = lambda: PATIENCE_S,
+        ask_plan: AskPlan | None = None,
     ) -> None:
-        """At least one source, the preferred first. `patience` says how long Slurm takes to look for backfill."""
+        """At least one source, the preferred first. `patience` says how long Slurm takes to look for backfill.
+
+        `ask_plan` asks Slurm where it plans to start waiting jobs.
+        """
         self._sources, self._naming, self._clock, self._patience = tuple(sources), naming, clock, patience
         self._told: dict[str, ReportedJob] = {}
         self._sites: dict[str, NamedNode] = {}
@@ -153,6 +158,7 @@ class Reader:
         self._gone: dict[str, LiveJob] = {}
         self._forgotten: dict[str, Forgotten] = {}
         self._leaks = Leaks()
+        self._kept_gpus = KeptGpus(ask_plan)
         self._before: Before | None = None
         self._latest: SlurmSource | None = None  # who answered last
         self._has_changed = False
@@ -184,6 +190,7 @@ class Reader:
         leaked, leaks = self._leaks.look(sites, live, now)
         live += leaked
         odd += leaks
+        live += self._kept_gpus.look(sites, reading.jobs, tuple(kept.values()), live, now)
         snapshot = Snapshot(
             time_s=now,
             cluster=cluster_of(sites, self._naming),
@@ -291,7 +298,7 @@ class Reader:
             self._first.pop(name, None)
             self._parts.pop(name, None)
             self._forgotten.pop(name, None)
-        self._gone = {name: job for name, job in self._gone.items() if time_s - (job.ended_s or 0.0) < KEPT_S}
+        self._gone = {name: job for name, job in self._gone.items() if time_s - (job.ended_s or 0.0) < _KEPT_S}
         return notes
 
 

@@ -7,7 +7,6 @@ from typing import Any, Final
 import numpy as np
 
 from adlro.core.errors import TraceError, UsageError
-from adlro.core.tables import Jobs
 from adlro.core.toml import nearest
 from adlro.ingest.traces.cells import Cells, header_of, read_cells
 from adlro.ingest.traces.clouds import read_dlrm, read_helios, read_openb, read_philly, read_philly_sizes
@@ -18,7 +17,7 @@ from adlro.ingest.traces.rows import Rows
 from adlro.ingest.traces.slurm import is_sacct_json, read_mit, read_nrel, read_sacct, read_sacct_json
 from adlro.ingest.traces.source import PARQUET, TraceFile, open_trace
 from adlro.ingest.traces.swf import is_swf, read_swf
-from adlro.ingest.traces.tabulate import FamilyRule, Trace, TraceOptions, TraceReport, check_options, tabulate
+from adlro.ingest.traces.tabulate import FamilyRule, Tabulated, Trace, TraceOptions, check_options, tabulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +107,8 @@ FORMATS: Final = (
 )  # fmt: skip
 
 
-def read_any_trace(
-    trace: str | Any, options: TraceOptions, rule: FamilyRule, measured: MeasuredFamilies
-) -> tuple[Jobs, TraceReport]:
-    """The jobs of a trace in submit order, and what was read, left out and assumed.
+def read_any_trace(trace: str | Any, options: TraceOptions, rule: FamilyRule, measured: MeasuredFamilies) -> Tabulated:
+    """The jobs of a trace in submit order, what was read, left out and assumed, and where they ran.
 
     A trace is the path of a file, or a table in memory (a DataFrame) with the columns of our own table.
     """

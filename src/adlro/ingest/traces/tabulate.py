@@ -29,9 +29,9 @@ SAMPLE_SEED: Final = 0
 WRONG_CELLS: Final = "wrong number of cells"
 
 _NUMBERS: Final = (
-    "line", "submit", "duration", "gpus", "share", "limit", "estimate",
+    "line", "submit", "duration", "gpus", "share", "limit", "estimate", "nodes",
 )  # fmt: skip
-_TEXTS: Final = ("user", "name", "models", "family", "column")
+_TEXTS: Final = ("user", "name", "models", "family", "column", "types", "places")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,7 @@ class TraceOptions:
     scale_load: float = 1.0
     window: str | None = None  # FROM:TO in hours, or as shares of the span
     sample: float = 1.0
+    ran_on: str | None = None  # a GPU model, a cluster, or the path of a map: where the jobs ran
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,8 @@ class TraceReport:
     window: str | None = None
     sample: float = 1.0
     notes: tuple[str, ...] = field(default=())
+    ran_on: str = ""  # on which GPU models the jobs ran, as far as that is known
+    warnings: tuple[str, ...] = ()  # what was assumed because the trace does not tell it, and what to do about it
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,24 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
+class RanOn:
+    """Where each job of a table ran, as far as the trace tells; None for what it does not tell of any."""
+
+    types: Labels | None  # what the trace calls its GPUs, with | between several
+    places: Labels | None  # its nodes, as a list of Slurm
+    nodes: Floats | None  # [J] how many they were; nan: not told
+
+
+@dataclass(frozen=True, slots=True)
+class Tabulated:
+    """The jobs of a trace in submit order with their times as recorded, the report on them, and where they ran."""
+
+    jobs: Jobs
+    report: TraceReport
+    ran: RanOn
+
+
+@dataclass(frozen=True, slots=True)
 class FamilyRule:
     """Which families jobs get: all the only one, jobs alike one of several by a hash, or by what a column says."""
 
@@ -96,9 +117,7 @@ class FamilyRule:
     hint: str = ""  # what to do about a value that is not known
 
 
-def tabulate(
-    source: TraceFile, format_name: str, trace: Trace, options: TraceOptions, rule: FamilyRule
-) -> tuple[Jobs, TraceReport]:
+def tabulate(source: TraceFile, format_name: str, trace: Trace, options: TraceOptions, rule: FamilyRule) -> Tabulated:
     """The jobs of a trace in submit order, from time 0, and the report on them."""
     rows, id_column = _joined(list(trace.parts))
     total = len(rows) + len(trace.broken)
@@ -135,7 +154,7 @@ def tabulate(
     clock = trace.clock()
     own = rows.family is not None and options.families is None
     release_temporaries(len(kept))
-    return jobs, TraceReport(
+    report = TraceReport(
         file=source.name, format=format_name, sha256=source.sha256, rows=total, kept=len(kept), dropped=dropped,
         set_aside=set_aside, out_of_order=out_of_order, not_asked_for=int(np.count_nonzero(good)) - len(kept),
         unit=trace.unit if trace.unit == "GPU" else f"{trace.unit} = {options.gpus_per_unit:g} GPU",
@@ -143,6 +162,8 @@ def tabulate(
         span_s=float(jobs.table["submit"][-1]), start_unix=None if clock is None else clock + start,
         scale_load=options.scale_load, window=options.window, sample=options.sample, notes=trace.notes,
     )  # fmt: skip
+    ran = RanOn(_of(rows.types, kept), _of(rows.places, kept), None if rows.nodes is None else rows.nodes[kept])
+    return Tabulated(jobs, report, ran)
 
 
 # ---- checking ----------------------------------------------------------------------------------------------------
@@ -366,6 +387,12 @@ def _table(
     family, families = _families(source, rows, kept, user, group, users, group_names, rule, options)
     table = job_table(work, amounts, {"user": user, "group": group, "allowed": allowed, "family": family})
     return Jobs(table, work, families, users, group_names, models)
+
+
+def _of(labels: Labels | None, kept: CodeColumn) -> Labels | None:
+    """The labels of the kept rows; None if they all say nothing."""
+    codes, texts = _numbered(labels, kept, "")
+    return Labels(codes, texts) if len(texts) > 1 else None
 
 
 def _or(column: Floats, other: Any) -> Floats:
