@@ -69,7 +69,7 @@ def _gpus(state: dict[str, Any], width: int) -> list[Text]:
     by_model: dict[str, tuple[int, int]] = {}
     for node in nodes:
         index = 0
-        for group in node["_gpus"]:
+        for group in node["gpus"]:
             cells: list[tuple[str, str]] = []
             busy = 0
             for _ in range(group["count"]):
@@ -105,7 +105,7 @@ def taken_gpus(state: dict[str, Any]) -> set[tuple[str, int]]:
     first: dict[tuple[str, str], int] = {}
     for node in state["snapshot"]["cluster"]["nodes"]:
         index = 0
-        for group in node["_gpus"]:
+        for group in node["gpus"]:
             first[node["name"], group["model"]] = index
             index += group["count"]
     taken: set[tuple[str, int]] = set()

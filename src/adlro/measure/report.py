@@ -128,7 +128,7 @@ NOBODY_WAITED: Final = '<p class="note">No job waited under either policy: there
 
 def closely(detail: Detail) -> str:
     """Which runs the figures show, and why these."""
-    return f'<p class="note">{escape(detail["_shown"]["why"])}</p>'
+    return f'<p class="note">{escape(detail["shown"]["why"])}</p>'
 
 
 def on_gpus(drawn: Mapping[str, Figure]) -> list[str]:
@@ -152,7 +152,7 @@ def who_waits(drawn: Mapping[str, Figure], detail: Detail) -> list[str]:
 def waits_table(detail: Detail, by: str, word: str) -> str:
     """The numbers of a figure of waits."""
     rows = detail["waits"][by]
-    names = list(dict.fromkeys((detail["_shown"]["baseline"], detail["_shown"]["policy"])))
+    names = list(dict.fromkeys((detail["shown"]["baseline"], detail["shown"]["policy"])))
     known = [value for row in rows for value in row["wait_s"].values() if value]
     seconds, unit = unit_for([max(known, default=0.0) / 8])
     body = []
@@ -199,7 +199,7 @@ def origin(result: Result, detail: Detail) -> str:
             "Rows of the trace that were left out", [*trace["dropped"].items(), *trace["set_aside"].items()]
         )
     refused = reasons(
-        f"Jobs refused on {unit_of(result)} {detail['_shown']['seed']}, because they can never run on this cluster",
+        f"Jobs refused on {unit_of(result)} {detail['shown']['seed']}, because they can never run on this cluster",
         [(each["reason"], each["jobs"]) for each in detail["refusals"]],
     )
     if not dropped and not refused:
