@@ -1,6 +1,6 @@
 """The commands as one program: how it starts, what it says when something is wrong, and how it ends.
 
-What a command needs is imported when it runs, so that help and lists answer at once.
+A command is imported when it is called, and what it needs when it runs, so that help and lists answer at once.
 """
 
 import os
@@ -8,12 +8,12 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated, Final
 
 import typer
 
 from adlro import __version__
-from adlro.cli import ingest, lists, live, monitoring, predict, report, runs, serve, shadow, slurm, trace, train, warm
 from adlro.cli.output import say
 from adlro.core.errors import AdlroError, CatalogueError, UsageError
 
@@ -45,39 +45,56 @@ EPILOG: Final = (
     + "Exit codes: 0 done, 1 failed, 2 bad usage."
 )
 
-app = typer.Typer(
-    help=HELP,
-    epilog=EPILOG,
-    add_completion=False,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["--help", "-h"]},
-)
-app.command()(runs.compare)
-app.command()(runs.simulate)
-app.command()(report.report)
-app.command()(lists.policies)
-app.command()(lists.clusters)
-app.command()(lists.gpus)
-app.command()(lists.workloads)
-app.command()(lists.speeds)
-app.add_typer(trace.app, name="trace")
-app.command()(ingest.ingest)
-app.command()(predict.predict)
-app.command()(train.train)
-app.command()(train.export)
-app.command()(serve.serve)
-app.command()(warm.warm)
-app.command()(live.queue)
-app.command()(live.submit)
-app.command()(live.why)
-app.command()(live.cancel)
-app.command()(live.top)
-app.add_typer(live.app_of_tokens, name="token")
-app.add_typer(slurm.app, name="slurm")
-app.add_typer(shadow.app, name="shadow")
-app.add_typer(monitoring.app, name="monitoring")
-app.command()(runs.bench)
+_COMMANDS: Final = {
+    "compare": "runs",
+    "simulate": "runs",
+    "report": "report",
+    "policies": "lists",
+    "clusters": "lists",
+    "gpus": "lists",
+    "workloads": "lists",
+    "speeds": "lists",
+    "trace": "trace:app",
+    "ingest": "ingest",
+    "predict": "predict",
+    "train": "train",
+    "export": "train",
+    "serve": "serve",
+    "warm": "warm",
+    "queue": "live",
+    "submit": "live",
+    "why": "live",
+    "cancel": "live",
+    "top": "live",
+    "token": "live:app_of_tokens",
+    "slurm": "slurm:app",
+    "shadow": "shadow:app",
+    "monitoring": "monitoring:app",
+    "bench": "runs",
+}
+"""The commands, in the order of the help: the module of each, and for a group of commands its name there."""
+
+
+def commands(words: Sequence[str]) -> typer.Typer:
+    """The program, with the command that is called; with all of them for help, or if there is no such command."""
+    app = typer.Typer(
+        help=HELP,
+        epilog=EPILOG,
+        add_completion=False,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["--help", "-h"]},
+    )
+    app.callback(invoke_without_command=True)(root)
+    called = next((word for word in words if not word.startswith("-")), "")
+    for name in [called] if called in _COMMANDS else _COMMANDS:
+        module, _, group = _COMMANDS[name].partition(":")
+        found = import_module(f"adlro.cli.{module}")
+        if group:
+            app.add_typer(getattr(found, group), name=name)
+        else:
+            app.command()(getattr(found, name))
+    return app
 
 
 def show_version(asked: bool) -> None:
@@ -87,7 +104,6 @@ def show_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
 def root(
     context: typer.Context,
     version: Annotated[
@@ -123,7 +139,7 @@ def run(arguments: Sequence[str]) -> int:
     words = [word for word in arguments if word != DEBUG]  # it may stand anywhere
     debug = len(words) < len(arguments) or os.environ.get("ADLRO_DEBUG", "0") not in ("", "0")
     try:
-        code = app(words, prog_name="adlro", standalone_mode=False)
+        code = commands(words)(words, prog_name="adlro", standalone_mode=False)
     except Exception as error:
         if debug:
             traceback.print_exc()

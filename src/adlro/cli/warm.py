@@ -39,7 +39,7 @@ def warm(
     The first time takes minutes; after that it takes seconds, and says that everything was compiled already. The result
     is kept in ~/.cache/adlro (or $XDG_CACHE_HOME/adlro): run it as the user that the daemon runs as.
     """
-    from adlro.core.compiled import folder_in_use, outlasts_this_process
+    from adlro.core.code_cache import folder_in_use, outlasts_this_process
     from adlro.daemon.config import load_config
     from adlro.daemon.warming import comparison_steps, daemon_steps
     from adlro.daemon.warming import warm_all as do_all

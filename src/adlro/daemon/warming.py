@@ -170,13 +170,13 @@ def daemon_steps(policies: Sequence[str]) -> Iterator[Step]:
 
 def comparison_steps(policies: Sequence[str]) -> Iterator[Step]:
     """Everything that `adlro compare` needs with these policies."""
-    from adlro.experiment.compare import warm_up_policies
+    from adlro.experiment.compare import judge_few
     from adlro.experiment.scenario import load_scenario
 
     scenario = load_scenario("paper16", "paper")
     for name in policies:
         found = find_policy(name)
-        yield Step(f"simulating {name}", lambda found=found: warm_up_policies(scenario, [found], 0, lambda name: None))  # type: ignore[misc]
+        yield Step(f"simulating {name}", lambda found=found: judge_few(scenario, found, 0))  # type: ignore[misc]
 
 
 @final

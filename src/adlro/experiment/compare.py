@@ -9,8 +9,7 @@ from statistics import fmean, stdev
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from scipy.special import stdtrit
-
+from adlro.core.code_cache import is_ready, set_ready
 from adlro.core.copying import copied
 from adlro.core.errors import UsageError
 from adlro.core.policy import Policy
@@ -18,8 +17,9 @@ from adlro.core.run import Run
 from adlro.core.tables import Floats
 from adlro.core.toml import nearest
 from adlro.experiment.instance import Instance, draw, offered_load, play_out
-from adlro.experiment.places import Group, Tell, place_of
+from adlro.experiment.places import Group, Tell, run_place
 from adlro.experiment.scenario import Scenario
+from adlro.experiment.side_by_side import compiled_side_by_side
 from adlro.measure.detail import completion_times
 from adlro.measure.hyperscore import EQUAL, ScoreWeights
 from adlro.measure.metrics import Metrics, measure
@@ -181,9 +181,10 @@ def run_comparison(
     if len(seeds) > 1:  # loading it takes as long as the runs, which leave Python alone
         Thread(target=import_module, args=["scipy.stats"]).start()
     runs = Runs(scenario, tuple(policies), seeds[0], keep_times)
-    every = tuple(range(len(policies)))
+    # Those in plain Python first: they take longest.
+    every = tuple(sorted(range(len(policies)), key=lambda item: policies[item].choose is not None))
     found: dict[tuple[int, int], Judged] = {}
-    with place_of(ray, threads) as place:
+    with run_place(ray, threads) as place:
         groups = [Group(runs, seed, every) for seed in seeds]
         for done in place.spread(groups, lambda what: on_progress(what, 0, total)):
             found[done.item, done.key] = done.result
@@ -214,13 +215,23 @@ def judge_run(instance: Instance, policy: Policy) -> Metrics:
 def warm_up_policies(
     scenario: Scenario, policies: Sequence[Policy], seed: int, on_policy: Callable[[str], None]
 ) -> None:
-    """Run each policy on a few jobs, so that what must be compiled is compiled once and not by every thread."""
+    """Run each policy on a few jobs, so that what must be compiled is compiled once and not by every thread.
+
+    Policies that have run before need not: loading what they need takes no time.
+    """
+    if all(is_ready(policy.name) for policy in policies):
+        return
+    with compiled_side_by_side(policies):
+        for policy in policies:
+            on_policy(policy.name)
+            judge_few(scenario, policy, seed)
+
+
+def judge_few(scenario: Scenario, policy: Policy, seed: int) -> None:
+    """Run a policy on a few jobs, so that all that it needs is compiled."""
     few = replace(scenario, jobs=min(_WARM_UP_JOBS, scenario.jobs or scenario.workload.jobs))
-    instance = None
-    for policy in policies:
-        on_policy(policy.name)
-        instance = instance or draw(few, seed)
-        judge_run(instance, policy)
+    judge_run(draw(few, seed), policy)
+    set_ready(policy.name)
 
 
 def metric_names() -> tuple[str, ...]:
@@ -236,5 +247,7 @@ def over_seeds(values: Sequence[float | None]) -> Mean:
     mean = fmean(known)
     if len(known) == 1:
         return Mean(mean, None, None)
+    from scipy.special import stdtrit  # a third of a second, and one seed does without it
+
     reach = float(stdtrit(len(known) - 1, (1 + CONFIDENCE) / 2)) * stdev(known) / math.sqrt(len(known))
     return Mean(mean, mean - reach, mean + reach)

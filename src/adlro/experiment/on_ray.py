@@ -3,7 +3,7 @@
 The work goes into Ray's object store once, and each process that takes part reads it once. Runs are sent in parcels:
 one run at first, then as many as take about a second. Ray repeats a parcel whose process or node is lost; a result
 arrives once, with the parcel that it belongs to. Compiled code is cached by node: of the processes of a node one
-compiles while the others wait (`core/compiled.py`).
+compiles while the others wait (`core/code_cache.py`).
 """
 
 import logging
@@ -22,7 +22,7 @@ import numpy as np
 
 from adlro.core.errors import AdlroError, BackendError, UsageError
 from adlro.experiment.places import Done, Group, Tell, Work
-from adlro.experiment.sending import Versions, as_bytes, difference, versions
+from adlro.experiment.sending import Versions, difference, packed_for_sending, versions
 
 _LOCAL: Final = "local"
 AUTO: Final = "auto"
@@ -49,7 +49,7 @@ WORKS_KEPT: Final = 4
 PREPARED_KEPT: Final = 4
 """What a process keeps for the next parcel."""
 
-_SETTINGS: Final = {
+RAY_SETTINGS: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anybody
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # runs that ask for no GPU see what there is: no warning
     "RAY_BACKEND_LOG_LEVEL": "error",
@@ -59,7 +59,7 @@ _SETTINGS: Final = {
 
 def need_ray() -> Any:
     """Ray, or an error that says how to get it."""
-    for name, value in _SETTINGS.items():
+    for name, value in RAY_SETTINGS.items():
         os.environ.setdefault(name, value)
     try:
         import ray
@@ -132,7 +132,7 @@ class RayCluster(AbstractContextManager["RayCluster"]):
                     works = list({id(group.work): group.work for group in parcel}.values())
                     for work in works:
                         if id(work) not in sent:
-                            sent[id(work)] = ray.put(np.frombuffer(as_bytes(work), np.uint8))
+                            sent[id(work)] = ray.put(np.frombuffer(packed_for_sending(work), np.uint8))
                     order = {id(work): number for number, work in enumerate(works)}
                     parts = [GroupPart(order[id(group.work)], group.key, group.items) for group in parcel]
                     under_way[task.remote([sent[id(work)] for work in works], parts, versions())] = parcel
@@ -256,8 +256,8 @@ def do_parcel(works: list[Any], parts: list[GroupPart], wanted: Versions) -> Ret
     try:
         for part in parts:
             name = works[part.work].hex()
-            work = kept_latest(_works, name, WORKS_KEPT, lambda at=works[part.work]: read_work(at))
-            prepared = kept_latest(_prepared, (name, part.key), PREPARED_KEPT, lambda: work.prepare(part.key))  # noqa: B023
+            work = kept_by_ray(_works, name, WORKS_KEPT, lambda at=works[part.work]: read_work(at))
+            prepared = kept_by_ray(_prepared, (name, part.key), PREPARED_KEPT, lambda: work.prepare(part.key))  # noqa: B023
             results += [work.run(prepared, item) for item in part.items]
     except AdlroError as error:
         return Returned([], 0.0, error)
@@ -272,7 +272,7 @@ def read_work(reference: Any) -> Work:
     return work
 
 
-def kept_latest(store: "OrderedDict[Any, Any]", key: Any, most: int, make: Any) -> Any:
+def kept_by_ray(store: "OrderedDict[Any, Any]", key: Any, most: int, make: Any) -> Any:
     """What was made for this key; of the rest the latest few are kept."""
     if key in store:
         store.move_to_end(key)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from adlro.catalogue.clusters import ClusterFile, NodesTable, build_cluster, load_cluster
+from adlro.core.code_cache import set_ready
 from adlro.core.errors import UsageError
 from adlro.core.records import Cluster, Disturbance
 from adlro.core.toml import checked
@@ -24,6 +25,7 @@ from adlro.experiment.instance import run_one
 from adlro.experiment.policies import PolicyLike, find_policies
 from adlro.experiment.policies import policy as find_policy
 from adlro.experiment.scenario import Hazards, Scenario, find_disturbances, load_scenario
+from adlro.experiment.side_by_side import compiled_side_by_side
 from adlro.experiment.simulation import Simulation
 from adlro.experiment.traces import read_text
 from adlro.ingest.traces.tabulate import TraceOptions
@@ -238,7 +240,9 @@ def simulate(
     chosen = find_policy(policy)
     tell: OnProgress = progress or (lambda _what, _done, _total: None)
     tell(f"Simulating {chosen.name}", 0, 1)
-    run = run_one(scenario, chosen, seed)
+    with compiled_side_by_side([chosen]):
+        run = run_one(scenario, chosen, seed)
+    set_ready(chosen.name)
     tell("Measuring", 0, 1)
     return Simulation(scenario, run, measure(run), made)
 

@@ -31,7 +31,7 @@ NOT_OPTIONS: Final = ("cache", "nopython")
 """What Numba lists among the options of a function and does not take, or not for a function without a file."""
 
 
-def as_bytes(thing: Any) -> bytes:
+def packed_for_sending(thing: Any) -> bytes:
     """An object as bytes."""
     file = io.BytesIO()
     _Pickler(file, protocol=5).dump(thing)

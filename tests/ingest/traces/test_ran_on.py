@@ -11,7 +11,7 @@ from adlro.core.errors import AdlroError
 from adlro.core.tables import Jobs
 from adlro.experiment.traces import read_history, read_trace
 from adlro.ingest.traces.describe import describe_trace
-from adlro.ingest.traces.slurm import gpu_count, type_in
+from adlro.ingest.traces.slurm import gpus_in_tres, type_in
 from adlro.ingest.traces.tabulate import TraceOptions, TraceReport
 
 HEADER = "JobID|User|JobName|State|Submit|Start|End|ElapsedRaw|TimelimitRaw|"
@@ -137,11 +137,11 @@ def test_jobs_without_gpus_and_families_alike_everywhere_keep_their_times(tmp_pa
 
 
 def test_gpus_in_the_words_of_old_and_new_versions_are_counted() -> None:
-    assert gpu_count("billing=8,cpu=8,gres/gpu=4,gres/gpu:a100=4") == 4
-    assert gpu_count("gres/gpu:a100=2,gres/gpu:t4=1") == 3
-    assert gpu_count("gpu:2") == 2
-    assert gpu_count("gpu:v100:2,mic:1") == 2
-    assert gpu_count("cpu=4") == 0
+    assert gpus_in_tres("billing=8,cpu=8,gres/gpu=4,gres/gpu:a100=4") == 4
+    assert gpus_in_tres("gres/gpu:a100=2,gres/gpu:t4=1") == 3
+    assert gpus_in_tres("gpu:2") == 2
+    assert gpus_in_tres("gpu:v100:2,mic:1") == 2
+    assert gpus_in_tres("cpu=4") == 0
     assert type_in("gres/gpu=2,gres/gpu:a100=2") == "a100"
 
 

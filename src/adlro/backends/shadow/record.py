@@ -26,7 +26,7 @@ from adlro.core.records import CPU_ONLY, Cluster, Job
 from adlro.experiment.traces import family_rule
 from adlro.ingest.host_lists import hosts_in
 from adlro.ingest.traces.cells import Cells, clock_time, header_of, read_cells
-from adlro.ingest.traces.slurm import gpu_count, memory_gb_in_tres, type_in, types_in
+from adlro.ingest.traces.slurm import gpus_in_tres, memory_gb_in_tres, type_in, types_in
 from adlro.ingest.traces.source import open_trace
 from adlro.ingest.traces.tabulate import FamilyRule
 from adlro.live.service import DaemonMemory
@@ -379,7 +379,7 @@ def _jobs_of(cells: Cells, cluster: Cluster, rule: FamilyRule, aside: Counter[st
         nodes = () if listed.lower() in NO_NODES else hosts_in(listed)
         started = float(start[row]) if nodes and math.isfinite(start[row]) and state is not JobState.WAITING else None
         ended = float(end[row]) if math.isfinite(end[row]) and state in ENDED else None
-        gpus = int(gpu_count(cell["AllocTRES"] or cell.get("ReqTRES", "")))
+        gpus = int(gpus_in_tres(cell["AllocTRES"] or cell.get("ReqTRES", "")))
         wanted = _model_of(type_in(cell.get("ReqTRES", "")), cluster)
         user, name = cell.get("User", ""), cell.get("JobName", "")
         job = Job(

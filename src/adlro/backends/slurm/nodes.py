@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from adlro.backends.slurm.parse import INDEX_TYPE, PCIE, SlurmNode, SlurmReservation, model_at
+from adlro.backends.slurm.parse import PCIE, SlurmNode, SlurmReservation, model_at
 from adlro.backends.slurm.parse_jobs import SlurmJob
 from adlro.core.ports import RESERVED
 from adlro.core.records import Cluster, Gpus, Link, Node
 from adlro.core.telemetry import ModelOf
+from adlro.ingest.host_lists import INDEX_TYPE
 
 DEFAULT_NETWORK: Final = Link("ethernet-10g", 2.5)
 

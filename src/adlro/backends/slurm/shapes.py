@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from adlro.backends.slurm.nodes import NamedNode
-from adlro.backends.slurm.parse import INDEX_TYPE
 from adlro.backends.slurm.site import SiteNow
+from adlro.ingest.host_lists import INDEX_TYPE
 
 
 def left_to_slurm(partition: Mapping[str, str]) -> str:

@@ -13,12 +13,13 @@ from adlro.core.engine import (
     OVER,
     TRUTH_TYPE,
     Truth,
-    advance,
+    advance_with,
     apply,
     clear_progress,
     is_asked,
     resume,
     set_asked,
+    undisturbed,
 )
 from adlro.core.policy import CHOOSE_TYPE, FLOATS, INTS, VIEW_TYPE, Choose
 from adlro.core.rules import (
@@ -286,7 +287,7 @@ def rolled_out(
         progress.events = 0  # nobody reads this log but `counted`
         if guess and _settled(world, truth):
             break  # nothing is left to decide, so what is guessed of those that run is the truth of this world
-        status = advance(world, truth)
+        status = advance_with(world, truth, undisturbed)
         seconds += counted(world, truth, began)
         if status == OVER or clock.now >= began + horizon:
             break

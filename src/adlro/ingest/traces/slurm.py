@@ -30,7 +30,7 @@ MIT_GPUS: Final = re.compile(r"(?:^|,)100[12]=(\d+)")
 def read_sacct(cells: Cells) -> Rows:
     """`sacct --parsable2`: JobID and Submit, and what else was asked for with --format."""
     tres = cells.first_of("AllocTRES", "ReqTRES", "AllocGRES", "ReqGRES")
-    places, nodes = cells.labels("NodeList"), _nodes_of(cells)
+    places, nodes = cells.labels("NodeList"), _nodes_of_each(cells)
     start, end = cells.time("Start"), cells.time("End")
     elapsed = cells.number("ElapsedRaw") if cells.has("ElapsedRaw") else cells.parsed("Elapsed", clock_time)
     limit = cells.number("TimelimitRaw") * 60
@@ -39,7 +39,7 @@ def read_sacct(cells: Cells) -> Rows:
     state = cells.reworded("State", lambda text: text.split(" ")[0].rstrip("+"))
     cpus = cells.number(cells.first_of("AllocCPUS", "NCPUS", "ReqCPUS"))
     in_tres = cells.parsed(tres, lambda text: _one(CPUS, text))
-    gpus = _gpus_of(cells, tres, nodes)
+    gpus = _gpus_of_each(cells, tres, nodes)
     unfinished = _states(state, len(cells), UNFINISHED)
     elapsed = np.where(np.isnan(elapsed), end - start, elapsed)
     return Rows(
@@ -114,7 +114,7 @@ def read_nrel(cells: Cells) -> Rows:
     )
 
 
-def gpu_count(tres: str) -> float:
+def gpus_in_tres(tres: str) -> float:
     """GPUs in a list of resources; 0 if it names none. Slurm lists them once in all, and once by type."""
     found = gpus_in(tres)
     in_all = [count for word, count in found if not word]
@@ -132,17 +132,17 @@ def type_in(tres: str) -> str:
     return types[0] if len(types) == 1 else ""
 
 
-def _gpus_of(cells: Cells, tres: str | None, nodes: Floats) -> Floats:
+def _gpus_of_each(cells: Cells, tres: str | None, nodes: Floats) -> Floats:
     """GPUs of each job: as its resources say, or where they name none, as the columns of older versions say."""
-    gpus = cells.parsed(tres, gpu_count) if tres and tres != "ReqGRES" else np.zeros(len(cells))
+    gpus = cells.parsed(tres, gpus_in_tres) if tres and tres != "ReqGRES" else np.zeros(len(cells))
     if cells.has("AllocGRES"):
-        return np.where(gpus == 0, cells.parsed("AllocGRES", gpu_count), gpus)
+        return np.where(gpus == 0, cells.parsed("AllocGRES", gpus_in_tres), gpus)
     if cells.has("ReqGRES") and tres != "AllocTRES":  # what is asked of each node
-        return np.where(gpus == 0, cells.parsed("ReqGRES", gpu_count) * np.fmax(nodes, 1.0), gpus)
+        return np.where(gpus == 0, cells.parsed("ReqGRES", gpus_in_tres) * np.fmax(nodes, 1.0), gpus)
     return gpus
 
 
-def _nodes_of(cells: Cells) -> Floats:
+def _nodes_of_each(cells: Cells) -> Floats:
     """How many nodes each job had; nan where the trace does not tell."""
     counted = cells.number(cells.first_of("NNodes", "AllocNodes"))
     listed = cells.parsed("NodeList", lambda text: float(len(hosts_in(text))) or _NEVER)
