@@ -26,7 +26,7 @@ def test_policies_that_are_not_ready_are_shared_out_from_the_last_on(monkeypatch
         return subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
 
     monkeypatch.setattr(side_by_side, "started", started)
-    monkeypatch.setattr(side_by_side, "cores", lambda: 3)
+    monkeypatch.setattr(side_by_side, "usable_cores", lambda: 3)
     monkeypatch.setattr(side_by_side, "is_ready", lambda name: name == "fcfs")
     policies = [*map(find_policy, ["fcfs", "sjf", "srtf", "adlro"]), OWN]
     with side_by_side.compiled_side_by_side(policies):

@@ -17,8 +17,8 @@ from adlro import __version__
 from adlro.cli.output import say
 from adlro.core.errors import AdlroError, CatalogueError, UsageError
 
-DONE: Final = 0
-FAILED: Final = 1
+_DONE: Final = 0
+_FAILED: Final = 1
 BAD_USAGE: Final = 2
 INTERRUPTED: Final = 130
 
@@ -31,7 +31,7 @@ HELP: Final = (
     "own, give the path of a file instead of a name. For a live cluster: serve, slurm and shadow."
 )
 
-EXAMPLES: Final = (
+_EXAMPLES: Final = (
     "adlro compare",
     "adlro compare -c gavel108 -w gavel -p fcfs,sjf,srtf --json > out.json",
     "adlro compare -c gavel108 -w jobs.swf.gz --windows 10 --families hash:gavel",
@@ -40,12 +40,12 @@ EXAMPLES: Final = (
 
 EPILOG: Final = (
     "[bold]Examples[/bold]\n\n"
-    + "".join(f"\u2002 {example}\n\n" for example in EXAMPLES)  # a space that is not stripped
+    + "".join(f"\u2002 {example}\n\n" for example in _EXAMPLES)  # a space that is not stripped
     + "COMMAND --help explains a command. Commands that print a result print it as JSON with --json. "
     + "Exit codes: 0 done, 1 failed, 2 bad usage."
 )
 
-COMMANDS: Final = {
+_COMMANDS: Final = {
     "compare": "runs",
     "simulate": "runs",
     "report": "report",
@@ -87,8 +87,8 @@ def commands(words: Sequence[str]) -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(root)
     called = next((word for word in words if not word.startswith("-")), "")
-    for name in [called] if called in COMMANDS else COMMANDS:
-        module, _, group = COMMANDS[name].partition(":")
+    for name in [called] if called in _COMMANDS else _COMMANDS:
+        module, _, group = _COMMANDS[name].partition(":")
         found = import_module(f"adlro.cli.{module}")
         if group:
             app.add_typer(getattr(found, group), name=name)
@@ -146,7 +146,7 @@ def run(arguments: Sequence[str]) -> int:
         code, line = explain(error)
         say(f"adlro: {line}")
     else:
-        code = code if isinstance(code, int) else DONE
+        code = code if isinstance(code, int) else _DONE
         if code == INTERRUPTED:
             say("adlro: interrupted.")
     return code
@@ -158,20 +158,20 @@ def explain(error: Exception) -> tuple[int, str]:
         case UsageError() | CatalogueError():
             return BAD_USAGE, str(error)
         case AdlroError():
-            return FAILED, str(error)
+            return _FAILED, str(error)
         case OSError():
-            return FAILED, f"{error.filename or 'input or output'}: {error.strerror or error}."
+            return _FAILED, f"{error.filename or 'input or output'}: {error.strerror or error}."
         case MemoryError():
-            return FAILED, "not enough memory. Use fewer --jobs or fewer --threads."
+            return _FAILED, "not enough memory. Use fewer --jobs or fewer --threads."
     # Typer's own errors; their class has other names in other versions, but always this method.
     if callable(say_it := getattr(error, "format_message", None)):
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "adlro"
-        return BAD_USAGE, f"{one_line(say_it())} Try '{path} --help'."
-    return FAILED, f"{type(error).__name__}: {one_line(str(error))} This is a bug: please report it, with {DEBUG}."
+        return BAD_USAGE, f"{_one_line(say_it())} Try '{path} --help'."
+    return _FAILED, f"{type(error).__name__}: {_one_line(str(error))} This is a bug: please report it, with {DEBUG}."
 
 
-def one_line(text: str) -> str:
+def _one_line(text: str) -> str:
     """The text without line breaks, and with an end."""
     line = " ".join(text.split())
     return line if line.endswith((".", "?", "!")) else f"{line}."

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from adlro.experiment.public import TraceJobs
     from adlro.ingest.traces.tabulate import TraceOptions
 
-WORLD: Final = "Conditions"
+_WORLD: Final = "Conditions"
 TRACE: Final = "Traces (docs/traces.md)"
 
 
-def spread(command: Callable[..., None]) -> Callable[..., None]:
+def spread_into_flags(command: Callable[..., None]) -> Callable[..., None]:
     """The command with each parameter that is such a record spread into one flag for each of its fields."""
     hints = get_type_hints(command, include_extras=True)
     shown: list[inspect.Parameter] = []
@@ -55,11 +55,11 @@ def flag(each: "Field[Any]", kind: Any) -> Any:
     if "help" not in each.metadata:
         return kind
     names = [f"--{each.name.replace('_', '-')}"] if kind is bool else []
-    return Annotated[kind, typer.Option(*names, rich_help_panel=WORLD, **each.metadata)]
+    return Annotated[kind, typer.Option(*names, rich_help_panel=_WORLD, **each.metadata)]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadingOptions:
     """How a trace is read, except for its estimates."""
 
     format_name: Annotated[

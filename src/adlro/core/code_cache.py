@@ -37,7 +37,7 @@ CACHES_KEPT: Final = 4
 LOCKS: Final = "locks"
 """In the folder of the cache: a file for each function, locked by who compiles it. A lock ends with its holder."""
 
-READY: Final = "ready"
+_READY: Final = "ready"
 """In the folder of the cache: an empty file for each policy that has run."""
 
 LONGEST_WAIT_S: Final = 900.0
@@ -50,7 +50,7 @@ SHIPPED: Final = "machine_code"
 
 TEMPORARY: Final = "adlro-compiled-"
 
-LEVEL: Final = "x86-64-v3"
+CPU_LEVEL: Final = "x86-64-v3"
 """Code is compiled for this kind of processor where it can run, so that machines can share a cache."""
 
 LEVEL_NEEDS: Final = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "popcnt", "cx16", "sahf")
@@ -138,15 +138,15 @@ def is_warm() -> bool:
 def is_ready(policy: str) -> bool:
     """Whether a policy has run here before, or where the wheel was built, so that all that it needs is compiled."""
     name = quote(policy, safe="")
-    found = any((folder / READY / name).exists() for folder in (folder_in_use(), shipped_folder()))
+    found = any((folder / _READY / name).exists() for folder in (folder_in_use(), shipped_folder()))
     return found or bool(numba_config.DISABLE_JIT)
 
 
 def set_ready(policy: str) -> None:
     """Remember that a policy has run here."""
     with suppress(OSError):
-        (folder_in_use() / READY).mkdir(exist_ok=True)
-        (folder_in_use() / READY / quote(policy, safe="")).touch()
+        (folder_in_use() / _READY).mkdir(exist_ok=True)
+        (folder_in_use() / _READY / quote(policy, safe="")).touch()
 
 
 def choose_processor() -> None:
@@ -154,7 +154,7 @@ def choose_processor() -> None:
     if numba_config.CPU_NAME is None and numba_config.CPU_FEATURES is None:
         has = get_host_cpu_features()
         if all(has.get(feature) for feature in LEVEL_NEEDS):
-            numba_config.CPU_NAME, numba_config.CPU_FEATURES = LEVEL, ""
+            numba_config.CPU_NAME, numba_config.CPU_FEATURES = CPU_LEVEL, ""
 
 
 def set_up() -> None:
@@ -189,13 +189,13 @@ class CompileLock:
         if not self._depth:
             self._file = self._taken()
         self._depth += 1
-        HELD.add(self)
+        HELD_LOCKS.add(self)
 
     def __exit__(self, *_: object) -> None:
         """Let the next one compile."""
         self._depth -= 1
         if not self._depth:
-            HELD.discard(self)
+            HELD_LOCKS.discard(self)
             if self._file is not None:
                 with self._file as file, suppress(OSError):
                     self._file = None
@@ -234,14 +234,14 @@ class CompileLock:
             file.close()
 
 
-HELD: Final[set[CompileLock]] = set()
+HELD_LOCKS: Final[set[CompileLock]] = set()
 """The locks that this process holds."""
 
 
 def forget_locks() -> None:
     """In a child: hold no lock."""
-    while HELD:
-        HELD.pop().forget()
+    while HELD_LOCKS:
+        HELD_LOCKS.pop().forget()
 
 
 os.register_at_fork(after_in_child=forget_locks)
@@ -258,7 +258,7 @@ class ByText(_CacheLocator):  # type: ignore[misc]
         self._py_file = str(path)
         self._line = function.__code__.co_firstlineno
         name = path.relative_to(PACKAGE).as_posix().replace("/", ".") if path.is_relative_to(PACKAGE) else path.name
-        self._folder = f"{name.removesuffix('.py')}-{text_hash(path)}"
+        self._folder = f"{name.removesuffix('.py')}-{hash_of_file(path)}"
 
     def get_cache_path(self) -> str:
         """The folder for the functions of the file: its name, and a hash of its text."""
@@ -287,7 +287,7 @@ class ByText(_CacheLocator):  # type: ignore[misc]
 
 
 @cache
-def text_hash(path: Path) -> str:
+def hash_of_file(path: Path) -> str:
     """A hash of a file's text."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 

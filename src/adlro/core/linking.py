@@ -62,10 +62,10 @@ class WholeLibrary(JITCodeLibrary):  # type: ignore[misc]
     def serialize_using_object_code(self) -> tuple[str, str, tuple[bytes, bytes]]:
         """For the cache: the machine code, and the names in it. Numba would add all code again for linking."""
         self._ensure_finalized()
-        return self.name, "object", (self._get_compiled_object(), names_in(self._final_module).as_bitcode())
+        return self.name, "object", (self._get_compiled_object(), names_of_module(self._final_module).as_bitcode())
 
 
-def names_in(module: Any) -> Any:
+def names_of_module(module: Any) -> Any:
     """A module that defines the same functions as this one, with nothing in them."""
     defined = [each for each in module.functions if not each.is_declaration and each.linkage == Linkage.external]
     return parse_assembly("\n".join(f'define void @"{each.name}"() {{ ret void }}' for each in defined))

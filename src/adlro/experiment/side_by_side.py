@@ -24,7 +24,7 @@ MOST_HELPERS: Final = 7
 def compiled_side_by_side(policies: Sequence[Policy]) -> Iterator[None]:
     """While the body runs the policies one after the other, compile them in other processes, the last one first."""
     missing = [policy.name for policy in reversed(policies) if not is_ready(policy.name) and ships(policy)]
-    count = min(cores() - 1, len(missing), MOST_HELPERS) if sys.executable and outlasts_this_process() else 0
+    count = min(usable_cores() - 1, len(missing), MOST_HELPERS) if sys.executable and outlasts_this_process() else 0
     helpers = [started(missing[first::count]) for first in range(count)]
     try:
         yield
@@ -34,7 +34,7 @@ def compiled_side_by_side(policies: Sequence[Policy]) -> Iterator[None]:
             helper.communicate()
 
 
-def cores() -> int:
+def usable_cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

@@ -11,6 +11,8 @@ _NUMBERS: Final = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _GPUS: Final = re.compile(r"(?:^|,)(?:gres[:/])?gpu(?::([^:,()=/]+))?[:=](\d+)(?:\([^)]*\))?(?=,|$)")
 
 MOST_IN_A_LIST: Final = 100_000
+INDEX_TYPE: Final = re.compile(r"_\d+$")
+"""The end of a GRES type that tells single GPUs apart: t4_0, t4_1."""
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from adlro.core.errors import TelemetryError
 from adlro.ingest.host_lists import whole_numbers
 
-MIB_PER: Final = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "": 1.0}
+_MIB_PER: Final = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "": 1.0}
 
 _KEY: Final = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z_]*)=")
 _DEVICES: Final = re.compile(r"gpu(?::([^:,()=/]+))?:\d+\(IDX:([\d,-]*)\)")
@@ -76,7 +76,7 @@ def mib_in(text: str) -> float:
     found = re.fullmatch(r"([\d.]+)([KMGT]?)[nc]?", text.strip())
     if not found:
         raise ValueError(text)
-    return float(found[1]) * MIB_PER[found[2]]
+    return float(found[1]) * _MIB_PER[found[2]]
 
 
 def seconds_in(text: str) -> float | None:

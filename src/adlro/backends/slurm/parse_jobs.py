@@ -16,10 +16,10 @@ from adlro.backends.slurm.fields import (
     without_errors,
     words_of,
 )
-from adlro.backends.slurm.parse import INDEX_TYPE, MOST_PRIORITY
+from adlro.backends.slurm.parse import MOST_PRIORITY
 from adlro.core.errors import TelemetryError
 from adlro.core.records import GpuModel, Job
-from adlro.ingest.host_lists import gpus_in
+from adlro.ingest.host_lists import INDEX_TYPE, gpus_in
 
 SQUEUE_FORMAT: Final = "%i|%u|%j|%T|%P|%D|%C|%m|%b|%l|%V|%S|%N|%Q"
 """`squeue --noheader --format=…`: what `read_jobs` reads as text."""

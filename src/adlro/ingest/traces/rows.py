@@ -11,14 +11,14 @@ from adlro.core.records import WHOLE_GPU
 from adlro.core.tables import Floats
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
-Codes: TypeAlias = npt.NDArray[np.int64]
+CodeColumn: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
     """A column of texts: the texts, and which of them each row has."""
 
-    codes: Codes  # [R]
+    codes: CodeColumn  # [R]
     texts: Any  # a sequence of str, or a pyarrow array of them where there may be as many as rows
 
 
@@ -29,7 +29,7 @@ class Rows:
     `bad` rows are wrong; rows set `aside` are right but no jobs of their own (a step, a job that never ran).
     """
 
-    line: Codes  # [R] number among the lines that are not blank, from 1
+    line: CodeColumn  # [R] number among the lines that are not blank, from 1
     submit: Floats  # [R] s, on the trace's own clock
     duration: Floats  # [R] s for the whole gang on the reference model
     gpus: Floats  # [R]
