@@ -28,7 +28,7 @@ from adlro.api.link import (
     Stop,
     state_changes,
 )
-from adlro.api.security import place_of
+from adlro.api.security import error_place
 from adlro.api.settings import ApiSettings
 from adlro.core.errors import AdlroError, BackendError
 from adlro.live.service import Service, State
@@ -178,7 +178,7 @@ class ApiHost:
                     link.send(Stop())
                 return session.serve()
             except OSError:
-                return ended(process)
+                return _ended(process)
             finally:
                 session.close()
                 self._link = None
@@ -207,7 +207,7 @@ def spawn(*sockets: socket.socket) -> "subprocess.Popen[bytes]":
     )
 
 
-def ended(process: "subprocess.Popen[bytes]") -> str:
+def _ended(process: "subprocess.Popen[bytes]") -> str:
     """How a process ended, in words."""
     try:
         code = process.wait(1.0)
@@ -264,7 +264,7 @@ class ApiSession:
             if not is_hung and time.monotonic() - self._heard_s > API_SILENT_S:
                 is_hung = True
                 self._process.kill()
-        return "did not answer, and was ended," if is_hung else ended(self._process)
+        return "did not answer, and was ended," if is_hung else _ended(self._process)
 
     def close(self) -> None:
         """Tell and answer nothing more."""
@@ -327,8 +327,8 @@ class ApiSession:
             answer = Failed(call.number, error)
         except Exception as error:
             # The words of an error may hold what a user sent; its kind and place do not.
-            log.error("a question of the API failed", extra={"question": call.name, "where": place_of(error)})
-            answer = Failed(call.number, DaemonFaultError(place_of(error)))
+            log.error("a question of the API failed", extra={"question": call.name, "where": error_place(error)})
+            answer = Failed(call.number, DaemonFaultError(error_place(error)))
         self._send(call, answer)
 
     def _send(self, call: Call, answer: Answered | Failed) -> None:
@@ -339,8 +339,8 @@ class ApiSession:
             except OSError:
                 raise
             except Exception as error:  # it cannot be pickled
-                log.error("an answer cannot be sent", extra={"question": call.name, "where": place_of(error)})
-                self._link.send(Failed(call.number, DaemonFaultError(place_of(error))))
+                log.error("an answer cannot be sent", extra={"question": call.name, "where": error_place(error)})
+                self._link.send(Failed(call.number, DaemonFaultError(error_place(error))))
 
     def _method(self, name: str) -> Callable[..., Any]:
         if name in self._more:

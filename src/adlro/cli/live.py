@@ -119,7 +119,7 @@ def job_cells(
     since = job["submit_s"] if live["state"] == "waiting" else live["started_s"]
     until = live["ended_s"] if live["ended_s"] is not None else now
     lasted = "–" if since is None else short(until - since)
-    last = predicted(start, now, is_shadow) if live["state"] == "waiting" else place(live["parts"])
+    last = predicted(start, now, is_shadow) if live["state"] == "waiting" else _place(live["parts"])
     cells = (live["id"], user, name, gpus, live["state"], lasted, last)
     return tuple(printable(cell) for cell in cells)
 
@@ -137,7 +137,7 @@ def predicted(start: dict[str, Any] | None, now: float, is_shadow: bool = False)
     return f"{text} ({low}–{short(start['high_s'] - now)})"
 
 
-def place(parts: list[dict[str, Any]]) -> str:
+def _place(parts: list[dict[str, Any]]) -> str:
     """Where a job is."""
     return ", ".join(
         part["node"] + (f"[{','.join(map(str, part['indices']))}]" if part["indices"] else "") for part in parts
@@ -231,7 +231,7 @@ def show_decision(decision: dict[str, Any], said: str, scores: bool = False) -> 
         columns = [("  place", "name"), ("GPU", "left"), ("would run", "right"), ("", "left")]
         rows = [
             [
-                f"  {printable(place(one['parts']))}",
+                f"  {printable(_place(one['parts']))}",
                 printable(one["parts"][0]["model"]) if one["parts"] else "–",
                 length(one["runtime_s"]),
                 "chosen" if one["chosen"] else "",

@@ -238,7 +238,7 @@ def queue_over_time(detail: Detail) -> Figure | None:
     shown = two_policies(detail)
     zero, end = detail["time_s"]
     seconds, unit = time_unit(end - zero)
-    lengths = detail["queue_over_time"]
+    lengths = detail["queue"]
     if not any(max(lengths[name]) > 0 for name in shown):
         return None
 

@@ -33,7 +33,7 @@ DEFINITIONS: Final = (
     ("HyperScore", "100 · [1 + σ(5 · ln V − ln 2)^2.1], V from the measures as shares of the best policy's"),
 )
 
-SETTINGS: Final = {
+_SETTINGS: Final = {
     "jobs": "{} jobs", "estimates": "estimates: {}", "estimate_sigma": "error of estimates (sigma): {}",
     "restart_s": "starting again costs {} s", "kill_at_limit": "jobs end at their limit: {}",
     "mtbf_h": "nodes fail every {} h", "repair_h": "and are back after {} h",
@@ -128,7 +128,7 @@ NOBODY_WAITED: Final = '<p class="note">No job waited under either policy: there
 
 def closely(detail: Detail) -> str:
     """Which runs the figures show, and why these."""
-    return f'<p class="note">{escape(detail["_shown"]["why"])}</p>'
+    return f'<p class="note">{escape(detail["shown"]["why"])}</p>'
 
 
 def on_gpus(drawn: Mapping[str, Figure]) -> list[str]:
@@ -152,7 +152,7 @@ def who_waits(drawn: Mapping[str, Figure], detail: Detail) -> list[str]:
 def waits_table(detail: Detail, by: str, word: str) -> str:
     """The numbers of a figure of waits."""
     rows = detail["waits"][by]
-    names = list(dict.fromkeys((detail["_shown"]["baseline"], detail["_shown"]["policy"])))
+    names = list(dict.fromkeys((detail["shown"]["baseline"], detail["shown"]["policy"])))
     known = [value for row in rows for value in row["wait_s"].values() if value]
     seconds, unit = unit_for([max(known, default=0.0) / 8])
     body = []
@@ -199,7 +199,7 @@ def origin(result: Result, detail: Detail) -> str:
             "Rows of the trace that were left out", [*trace["dropped"].items(), *trace["set_aside"].items()]
         )
     refused = reasons(
-        f"Jobs refused on {unit_of(result)} {detail['_shown']['seed']}, because they can never run on this cluster",
+        f"Jobs refused on {unit_of(result)} {detail['shown']['seed']}, because they can never run on this cluster",
         [(each["reason"], each["jobs"]) for each in detail["refusals"]],
     )
     if not dropped and not refused:
@@ -223,7 +223,7 @@ def setting(key: str, value: Any) -> str:
     )
     if key == "window":
         return f"policies see {text} jobs of the queue" if value else "policies see the whole queue"
-    return SETTINGS.get(key, f"{key.replace('_', ' ')}: {{}}").format(text)
+    return _SETTINGS.get(key, f"{key.replace('_', ' ')}: {{}}").format(text)
 
 
 def trace_facts(trace: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -112,7 +112,7 @@ def happened(made: Prepared, asked: Policy) -> tuple[ReplayTimes, Agreement]:
             counts.update(compared_choice(made, view, driver.ask(), group))
         late += group
         while driver.is_asked:
-            startable = next(((j, s) for j in late for s in places(made, view, j)), None)
+            startable = next(((j, s) for j in late for s in _places(made, view, j)), None)
             if startable is None:
                 until = made.start[due[first]] if first < len(due) else math.inf
                 driver.apply(waiting(float(until)))
@@ -132,7 +132,7 @@ def happened(made: Prepared, asked: Policy) -> tuple[ReplayTimes, Agreement]:
     return times_of(made, driver.truth), agreement
 
 
-def places(made: Prepared, view: View, j: int) -> list[int]:
+def _places(made: Prepared, view: View, j: int) -> list[int]:
     """Where a job may start now: where it ran, or, if it ran on more nodes than it takes here, on others like it."""
     home = int(made.site[j])
     if view.runs[j].state != QUEUED:

@@ -23,10 +23,10 @@ from adlro.backends.slurm.ways import (
     CommandWay,
     KnownJob,
     NotNowError,
-    Place,
     RefusedError,
     RestClient,
     RestWay,
+    SlurmOrder,
     Way,
 )
 from adlro.core.accounts import Account, account_of, checked_name
@@ -170,7 +170,7 @@ class Slurm:
         """Write the comment of a job."""
         self._tell(lambda way: way.note(told.live.id, comment), told.is_task)
 
-    def _given_back(self, told: KnownJob, place: Place, ways: Sequence[Way]) -> GivenBack:
+    def _given_back(self, told: KnownJob, place: SlurmOrder, ways: Sequence[Way]) -> GivenBack:
         """Give a job back to Slurm."""
         try:
             with self._updating(told):
@@ -322,7 +322,7 @@ class Slurm:
         words |= {"placed": f"{now_s:.0f}"}
         delay_s = max(0, math.ceil(told.requeued_s + REQUEUED_S - now_s))
         begin_s = now_s + delay_s if told.restarts else None
-        place = Place(live.id, nodes, told.comment(**words), gres, begin_s, delay_s)
+        place = SlurmOrder(live.id, nodes, told.comment(**words), gres, begin_s, delay_s)
         self._tell(lambda way: way.place(place), told.is_task)
         return said
 

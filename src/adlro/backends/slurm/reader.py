@@ -24,7 +24,7 @@ from adlro.core.records import Job
 SAME_S: Final = 10.0
 """For so long an unchanged answer means an unchanged snapshot; later, a job may have waited too long in its place."""
 
-KEPT_S: Final = 900.0
+_KEPT_S: Final = 900.0
 """How long a job that vanished from Slurm's answers is told as ended."""
 
 LEAK_S: Final = 15.0
@@ -298,7 +298,7 @@ class Reader:
             self._first.pop(name, None)
             self._parts.pop(name, None)
             self._forgotten.pop(name, None)
-        self._gone = {name: job for name, job in self._gone.items() if time_s - (job.ended_s or 0.0) < KEPT_S}
+        self._gone = {name: job for name, job in self._gone.items() if time_s - (job.ended_s or 0.0) < _KEPT_S}
         return notes
 
 
