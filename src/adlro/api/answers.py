@@ -46,7 +46,7 @@ class Kit:
 
 
 async def kept(kit: Kit, request: Request, make: Callable[[Picture], object]) -> Response:
-    """An answer that is made once for each state, in a thread; `Shortcut` returns it to the next ones who ask the same."""
+    """An answer that is made once for each state, in a thread; `Shortcut` returns it when the same is asked again."""
     address = address_of(request.scope, kit_eyes(kit, request))
 
     def build() -> Body:
