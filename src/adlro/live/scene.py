@@ -24,13 +24,12 @@ from adlro.core.plan import Plan, gpu_numbers, plan_cluster
 from adlro.core.policy import Policy
 from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Part, Snapshot
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Job, Placing, Speed, SpeedOf
-from adlro.core.rules import work_done, work_left
+from adlro.core.rules import enqueue_all, work_done, work_left
 from adlro.core.tables import (
     FOREVER,
     JOB,
     MANY_STARTS,
     NOBODY,
-    QUEUED,
     REFUSED,
     Floats,
     Ints,
@@ -396,9 +395,7 @@ class Scenes:
         waits = np.array([job.state is JobState.WAITING and job.managed for job in live], np.bool_)
         there = submit_s <= now_s
         waiting = np.flatnonzero(waits & there & (view.runs.state != REFUSED)).astype(np.int32)
-        view.runs.state[waiting] = QUEUED
-        view.queue[: len(waiting)] = waiting
-        view.clock[0].queued = len(waiting)
+        enqueue_all(view, waiting)
         view.clock[0].arrived = int(np.count_nonzero(there))
 
 
