@@ -19,18 +19,18 @@ from adlro.core.policy import Policy
 from adlro.core.ports import ENDED, JobState, LiveJob, Snapshot
 from adlro.core.tables import Floats
 from adlro.live.forward import play_forward, usual_work
-from adlro.live.predicting import Measured
+from adlro.live.predicting import MeasuredJob
 from adlro.live.scene import Corrections, Predict, Scenes
 
 LEAST_ENDED: Final = 10
 """Jobs that must have ended before anything is said."""
 
-MOST_JOBS: Final = 2000
+_MOST_JOBS: Final = 2000
 """A window with more jobs is too dear to play again within a turn."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ComparedTimes:
     """Mean time in the system within the window, over all its jobs: measured, and as either would have done."""
 
     measured_s: float
@@ -56,7 +56,7 @@ class Beginning:
 
 
 @final
-class Window:
+class ComparisonWindow:
     """The last window, kept as two beginnings: when one gets too old the next is half a window old."""
 
     def __init__(self, window_s: float, monotonic: Callable[[], float] = time.perf_counter) -> None:
@@ -69,7 +69,7 @@ class Window:
         """Begin anew."""
         self._begun.clear()
 
-    def note(self, snapshot: Snapshot, submitted: Mapping[str, float], ended: Sequence[Measured]) -> None:
+    def note(self, snapshot: Snapshot, submitted: Mapping[str, float], ended: Sequence[MeasuredJob]) -> None:
         """Take a snapshot in, and jobs that ended since the last one."""
         begun, self._latest_s = self._begun, snapshot.time_s
         if begun and (
@@ -100,7 +100,7 @@ class Window:
         fallback: Policy,
         corrections: Corrections,
         seconds: float,
-    ) -> Outcome | None:
+    ) -> ComparedTimes | None:
         """Play the window again with both; None while too little ended. At most so many seconds."""
         if not self._begun or len(self._begun[0].ended_s) < LEAST_ENDED:
             return None
@@ -112,8 +112,8 @@ class Window:
         came_s = np.array([max(begun.first(job), begin_s) - begin_s for job in there])
         ended_s = np.array([begun.ended_s.get(job.id, np.inf) - begin_s for job in there])
         measured_s = mean_within(came_s, ended_s, passed_s)
-        nothing = Outcome(measured_s, None, None, len(there))
-        if len(begun.snapshot.jobs) + len(begun.came) > MOST_JOBS:
+        nothing = ComparedTimes(measured_s, None, None, len(there))
+        if len(begun.snapshot.jobs) + len(begun.came) > _MOST_JOBS:
             return nothing
         came = tuple(
             replace(job, state=JobState.WAITING, parts=(), started_s=None, starts=0)
@@ -139,7 +139,7 @@ class Window:
                 continue
             ends = np.where(np.isnan(played.end[rows]), np.inf, played.end[rows]) - now
             found.append(mean_within(came_s, ends, passed_s))
-        return Outcome(measured_s, found[1], found[0], len(rows))
+        return ComparedTimes(measured_s, found[1], found[0], len(rows))
 
 
 def mean_within(came_s: Floats, ended_s: Floats, passed_s: float) -> float:

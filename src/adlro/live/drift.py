@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, final
 import numpy as np
 
 from adlro.core.records import CPU_ONLY
-from adlro.live.predicting import TENTH, Measured, centre, said_of
+from adlro.live.predicting import TENTH, MeasuredJob, centre, said_of
 from adlro.live.scene import Corrections
 from adlro.live.service import Drift
 
@@ -29,32 +29,32 @@ THRESHOLD: Final = 6.5
 """The h of the CUSUM. Tried on normal noise: 2 false alarms over 54,000 jobs; a change by one and a half spreads is
 found after 13 jobs in the middle and 22 in nine of ten cases, a large one after 3."""
 
-MOST: Final = 3.0
+_MOST: Final = 3.0
 """One job counts no more than this many spreads: a job that failed early is no worn GPU."""
 
-LEAST_SPREAD: Final = 0.05
+_LEAST_SPREAD: Final = 0.05
 LEAST_SHIFT: Final = 0.05
 """Smaller changes of the logarithm are not worth a correction."""
 
 LEAST_PAST: Final = 12
 """Jobs that must be known of a kind before one is held against them."""
 
-FEW: Final = 3
+_FEW: Final = 3
 """Jobs that must be there to tell whose change it is."""
 
 PAST: Final = 128
 DELAY: Final = 24
 """Jobs of a kind that must end before one counts as past: else a slow change would soon be what is usual."""
 
-KINDS: Final = 4096
-KEYS: Final = 65_536
+_KINDS: Final = 4096
+_KEYS: Final = 65_536
 FOLLOW: Final = 0.1
 """How much of what is left after a correction moves it further."""
 
 RESOLUTION: Final = 0.03
 """A correction that is in use changes only if it would by more than this."""
 
-SLOWEST: Final = 0.2
+_SLOWEST: Final = 0.2
 FASTEST: Final = 3.0
 LATELY: Final = 512
 ELSEWHERE: Final = 4
@@ -63,7 +63,7 @@ ELSEWHERE: Final = 4
 PREDICTED: Final = "predicted"
 
 
-class Key(NamedTuple):
+class DriftKey(NamedTuple):
     """What may have changed: a model, a family on it, a site, a GPU. Empty and NOBODY's number mean all."""
 
     model: str
@@ -72,12 +72,12 @@ class Key(NamedTuple):
     gpu: int | None = None
 
 
-class Seen(NamedTuple):
+class DriftSample(NamedTuple):
     """A job as a part of the evidence for a change."""
 
     left: float
     z: float
-    keys: tuple[Key, ...]
+    keys: tuple[DriftKey, ...]
     kind: tuple[str, ...]
     number: int
 
@@ -88,11 +88,11 @@ class Sums:
 
     slow: float = 0.0
     fast: float = 0.0
-    slow_by: list[Seen] = field(default_factory=list)
-    fast_by: list[Seen] = field(default_factory=list)
+    slow_by: list[DriftSample] = field(default_factory=list)
+    fast_by: list[DriftSample] = field(default_factory=list)
     since_s: float = 0.0
 
-    def add(self, seen: Seen, allowance: float, time_s: float) -> list[Seen]:
+    def add(self, seen: DriftSample, allowance: float, time_s: float) -> list[DriftSample]:
         """Take one more job in; what the change is made of, if there is one."""
         z = seen.z
         if self.slow == 0.0 and self.fast == 0.0:
@@ -119,14 +119,14 @@ class Found:
 
 
 @dataclass(slots=True)
-class Kind:
+class Evidence:
     """What jobs of one kind came to, and those that do not count yet."""
 
     past: deque[float] = field(default_factory=lambda: deque(maxlen=PAST))
     recent: deque[float] = field(default_factory=deque)
-    lately: deque[tuple[float, frozenset[Key]]] = field(default_factory=lambda: deque(maxlen=4 * ELSEWHERE))
+    lately: deque[tuple[float, frozenset[DriftKey]]] = field(default_factory=lambda: deque(maxlen=4 * ELSEWHERE))
 
-    def beside(self, key: Key, left: float) -> float:
+    def beside(self, key: DriftKey, left: float) -> float:
         """What is left of a job beyond what the latest of its kind show elsewhere: users do change what they run."""
         elsewhere = [other for other, keys in reversed(self.lately) if key not in keys][:ELSEWHERE]
         if len(elsewhere) < 2:
@@ -156,10 +156,10 @@ class Watch:
     """Watches the speeds of one cluster."""
 
     def __init__(self) -> None:
-        self._kinds: OrderedDict[tuple[str, ...], Kind] = OrderedDict()
-        self._sums: OrderedDict[Key, Sums] = OrderedDict()
-        self._found: dict[Key, Found] = {}
-        self._lately: deque[Seen] = deque(maxlen=LATELY)
+        self._kinds: OrderedDict[tuple[str, ...], Evidence] = OrderedDict()
+        self._sums: OrderedDict[DriftKey, Sums] = OrderedDict()
+        self._found: dict[DriftKey, Found] = {}
+        self._lately: deque[DriftSample] = deque(maxlen=LATELY)
         self._seen = 0
         self._corrections = Corrections()
 
@@ -176,7 +176,7 @@ class Watch:
             Drift(key.model, each.used, each.jobs, each.since_s, key.family, key.node, key.gpu) for key, each in found
         )
 
-    def observe(self, job: Measured) -> Drift | None:
+    def observe(self, job: MeasuredJob) -> Drift | None:
         """Hold a job that finished against those like it; the change, if one is found by it."""
         if not job.parts or job.parts[0].model == CPU_ONLY or job.work <= 0.0 or job.job.ended_s is None:
             return None
@@ -185,7 +185,7 @@ class Watch:
             return None
         left, spread, known, kind = usual
         # A spread from few jobs is uncertain, and one that is too small makes noise look like drift.
-        spread = max(spread, LEAST_SPREAD) * (1.0 + 0.75 / math.sqrt(known))
+        spread = max(spread, _LEAST_SPREAD) * (1.0 + 0.75 / math.sqrt(known))
         allowance = ALLOWANCE + 1.25 / math.sqrt(known)
         keys = keys_of(job)
         if kind[0] == PREDICTED:
@@ -193,8 +193,8 @@ class Watch:
         self._follow(keys, left, spread)
         self._seen += 1
         self._lately.append(seen_as(left, spread, keys, kind, self._seen))
-        like_it = self._kinds.get(kind, Kind())
-        changed: tuple[Key, list[Seen], float] | None = None
+        like_it = self._kinds.get(kind, Evidence())
+        changed: tuple[DriftKey, list[DriftSample], float] | None = None
         largest = 0.0
         for key in keys:
             sums = self._sums.setdefault(key, Sums())
@@ -205,11 +205,11 @@ class Watch:
                 largest = max(sums.slow, sums.fast)
                 changed = key, made_of, sums.since_s
         like_it.lately.append((left, frozenset(keys)))
-        while len(self._sums) > KEYS:
+        while len(self._sums) > _KEYS:
             self._sums.popitem(last=False)
         return self._adopt(*changed) if changed else None
 
-    def _usual(self, job: Measured) -> tuple[float, float, int, tuple[str, ...]] | None:
+    def _usual(self, job: MeasuredJob) -> tuple[float, float, int, tuple[str, ...]] | None:
         """By how much a job is off from those like it, their spread, how many they are and what they are like.
 
         None: too few are known.
@@ -218,17 +218,17 @@ class Watch:
         """
         found = None
         for kind, value in kinds_of(job):
-            seen = self._kinds.setdefault(kind, Kind())
+            seen = self._kinds.setdefault(kind, Evidence())
             self._kinds.move_to_end(kind)
             if found is None and len(seen.past) >= LEAST_PAST:
                 middle, spread = usual_of(seen.past)
                 found = value - middle, spread, len(seen.past), kind
             seen.add(value)
-        while len(self._kinds) > KINDS:
+        while len(self._kinds) > _KINDS:
             self._kinds.popitem(last=False)
         return found
 
-    def _adopt(self, key: Key, made_of: list[Seen], since_s: float) -> Drift | None:
+    def _adopt(self, key: DriftKey, made_of: list[DriftSample], since_s: float) -> Drift | None:
         """Believe a change, if it is one of the hardware, and let everything that it explains begin anew."""
         key, made_of = narrowed(key, made_of)
         shift, jobs = float(np.median([seen.left for seen in made_of])), len(made_of)
@@ -250,7 +250,7 @@ class Watch:
         key = self._undone(key, shift)
         before = self._found.get(key)
         log_factor = (before.log_factor if before else 0.0) - shift
-        log_factor = max(math.log(SLOWEST), min(math.log(FASTEST), log_factor))
+        log_factor = max(math.log(_SLOWEST), min(math.log(FASTEST), log_factor))
         if abs(log_factor) < LEAST_SHIFT:
             self._found.pop(key, None)
             self._publish()
@@ -260,18 +260,18 @@ class Watch:
         self._publish()
         return Drift(key.model, used, jobs, since_s, key.family, key.node, key.gpu)
 
-    def _undone(self, key: Key, shift: float) -> Key:
+    def _undone(self, key: DriftKey, shift: float) -> DriftKey:
         """The wider change that this one undoes, if there is one: what was slow as a whole recovers as a whole."""
-        for wider in (Key(key.model, "", key.node), Key(key.model, key.family), Key(key.model)):
+        for wider in (DriftKey(key.model, "", key.node), DriftKey(key.model, key.family), DriftKey(key.model)):
             found = self._found.get(wider)
             if wider != key and key not in self._found and found is not None and found.log_factor * shift < 0.0:
                 return wider
         return key
 
-    def _is_of_hardware(self, key: Key, made_of: list[Seen]) -> bool | None:
+    def _is_of_hardware(self, key: DriftKey, made_of: list[DriftSample]) -> bool | None:
         """Whether the kinds of jobs that show it do not do so elsewhere, or several users do; None: it is too early."""
         here = mean_z(made_of)
-        by_kind: dict[tuple[str, ...], list[Seen]] = {}
+        by_kind: dict[tuple[str, ...], list[DriftSample]] = {}
         for seen in made_of:
             by_kind.setdefault(seen.kind, []).append(seen)
         showing = {kind for kind, mine in by_kind.items() if mean_z(mine) / here >= 0.5}
@@ -279,20 +279,20 @@ class Watch:
         elsewhere = [
             seen for seen in self._lately if seen.number >= first and seen.kind in showing and key not in seen.keys
         ]
-        if len(elsewhere) >= FEW:
+        if len(elsewhere) >= _FEW:
             return mean_z(elsewhere) / here < 0.5
         users = Counter(seen.kind[1] for seen in made_of if seen.kind in showing and seen.kind[0] != PREDICTED)
         if sum(jobs > 1 for jobs in users.values()) > 1:
             return True
         return None if len(made_of) <= DELAY else False
 
-    def _follow(self, keys: list[Key], left: float, spread: float) -> None:
+    def _follow(self, keys: list[DriftKey], left: float, spread: float) -> None:
         """Move corrections that are in use by what is left of each job."""
         moved = False
         for key in keys:
             if (found := self._found.get(key)) is not None:
                 found.jobs += 1
-                found.log_factor -= FOLLOW * max(-MOST * spread, min(MOST * spread, left)) / len(keys)
+                found.log_factor -= FOLLOW * max(-_MOST * spread, min(_MOST * spread, left)) / len(keys)
                 if abs(math.exp(found.log_factor) - found.used) > RESOLUTION:
                     found.used = round(math.exp(found.log_factor), 2)
                     moved = True
@@ -312,9 +312,9 @@ class Watch:
         )
 
 
-def seen_as(left: float, spread: float, keys: list[Key], kind: tuple[str, ...], number: int) -> Seen:
+def seen_as(left: float, spread: float, keys: list[DriftKey], kind: tuple[str, ...], number: int) -> DriftSample:
     """A job with what is left of it, in spreads."""
-    return Seen(left, max(-MOST, min(MOST, left / spread)), tuple(keys), kind, number)
+    return DriftSample(left, max(-_MOST, min(_MOST, left / spread)), tuple(keys), kind, number)
 
 
 def usual_of(past: deque[float]) -> tuple[float, float]:
@@ -324,11 +324,11 @@ def usual_of(past: deque[float]) -> tuple[float, float]:
     return middle, max(spread, float(high - low) / (2 * TENTH))
 
 
-def narrowed(key: Key, made_of: list[Seen]) -> tuple[Key, list[Seen]]:
+def narrowed(key: DriftKey, made_of: list[DriftSample]) -> tuple[DriftKey, list[DriftSample]]:
     """The one site, or the one GPU, that a wider change comes from, if the other jobs show nothing of it."""
     if key.gpu is not None:
         return key, made_of
-    by_part: dict[Key, list[Seen]] = {}
+    by_part: dict[DriftKey, list[DriftSample]] = {}
     for seen in made_of:
         for part in seen.keys:
             if part.node and part != key and part.node == (key.node or part.node):
@@ -342,18 +342,18 @@ def narrowed(key: Key, made_of: list[Seen]) -> tuple[Key, list[Seen]]:
         as_often = [each for each, seen in by_part.items() if len(seen) == len(mine)]
         alone = sum((each.gpu is None) == (part.gpu is None) for each in as_often) == 1
         return narrowed(part, mine) if alone else (key, made_of)
-    if len(mine) < FEW:
+    if len(mine) < _FEW:
         return key, made_of
     rest = abs(mean_z(others))
     return narrowed(part, mine) if rest < ALLOWANCE and rest < abs(mean_z(mine)) / 2 else (key, made_of)
 
 
-def mean_z(made_of: list[Seen]) -> float:
+def mean_z(made_of: list[DriftSample]) -> float:
     """The mean in spreads."""
     return sum(seen.z for seen in made_of) / len(made_of)
 
 
-def kinds_of(job: Measured) -> list[tuple[tuple[str, ...], float]]:
+def kinds_of(job: MeasuredJob) -> list[tuple[tuple[str, ...], float]]:
     """What a job is held against, and its value there: how far the estimate was off, its work, or how far what was
     predicted of it was off; the narrowest kind first."""
     record = job.job.job
@@ -368,17 +368,17 @@ def kinds_of(job: Measured) -> list[tuple[tuple[str, ...], float]]:
     return found
 
 
-def keys_of(job: Measured) -> list[Key]:
+def keys_of(job: MeasuredJob) -> list[DriftKey]:
     """What a job tells something about, the widest first."""
     model, family = job.parts[0].model, job.job.job.family
-    keys = [Key(model), Key(model, family)]
+    keys = [DriftKey(model), DriftKey(model, family)]
     for part in job.parts:
-        keys.append(Key(part.model, "", part.node))
-        keys += [Key(part.model, "", part.node, number) for number in part.indices]
+        keys.append(DriftKey(part.model, "", part.node))
+        keys += [DriftKey(part.model, "", part.node, number) for number in part.indices]
     return keys
 
 
-def in_words(drift: Drift) -> str:
+def drift_in_words(drift: Drift) -> str:
     """A change in one sentence."""
     where = drift.model
     if drift.node:

@@ -20,7 +20,7 @@ from adlro.decide.wrappers import sites_taken
 from adlro.live.explain_places import mention_of, places_of
 from adlro.live.scene import Scene
 from adlro.live.service import Decision, Mention, Start, Why, why_placed
-from adlro.live.words import about, short_names, spell
+from adlro.live.words import short_names, spell, when_expected
 from adlro.normalise.pack import why_refused
 
 FASTER: Final = 1.5
@@ -80,7 +80,7 @@ class Standing:
 # ---- why ---------------------------------------------------------------------------------------------------------
 
 
-def why(standing: Standing, job: LiveJob, decision: Decision | None, in_full: bool = True) -> Why:
+def explain_job(standing: Standing, job: LiveJob, decision: Decision | None, in_full: bool = True) -> Why:
     """Why a job stands as it does. In a text other jobs have their ids only; `mentions` has their names.
 
     Not `in_full`: only as much as the line for squeue needs, for whoever asks for every job of a long queue.
@@ -97,7 +97,7 @@ def why(standing: Standing, job: LiveJob, decision: Decision | None, in_full: bo
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class WaitExplanation:
     """Why a job waits: the word, the sentence, the rule, an answer for each pool, and the same in a few words."""
 
     dominant: str
@@ -108,32 +108,34 @@ class Told:
     mentions: tuple[Mention, ...] = ()
 
 
-def why_waiting(standing: Standing, job: LiveJob, in_full: bool = True) -> Told:
+def why_waiting(standing: Standing, job: LiveJob, in_full: bool = True) -> WaitExplanation:
     """Why a job waits."""
     if not job.managed:
         text = f"It is not ours to place: the cluster schedules it itself. {job.reason}".strip()
-        return Told("unmanaged", text, short="not scheduled by adlro")
+        return WaitExplanation("unmanaged", text, short="not scheduled by adlro")
     scene, view = standing.scene, standing.view
     j = scene.index.get(job.id)
     if j is None:
         about_it = re.compile(rf"(?<![\w.+-]){re.escape(job.id)}(?![\w+-]|\.\w)")
         left_out = next((note for note in scene.notes if about_it.search(note)), "It came after the latest turn.")
-        return Told("new", left_out, RULE_ORDER, "new in the queue")
+        return WaitExplanation("new", left_out, RULE_ORDER, "new in the queue")
     if view.runs[j].state == REFUSED:
         lacks = why_refused(scene.plan, scene.jobs, view, j)
-        return Told("never", f"It can never run here: it {lacks}.", RULE_FITS, f"can never run here: it {lacks}")
+        return WaitExplanation(
+            "never", f"It can never run here: it {lacks}.", RULE_FITS, f"can never run here: it {lacks}"
+        )
     if job.id in standing.held:
         text = standing.held[job.id]
         found = TRIED_AGAIN.search(text)
         short = f"{found[1]}; tried again {found[2]}" if found else text
-        return Told("refused", text, RULE_ORDER, f"passed over: {short}")
+        return WaitExplanation("refused", text, RULE_ORDER, f"passed over: {short}")
     if int(view.runs[j].state) != int(scene.view.runs[j].state):
         text = "It was decided in the latest turn, and has not been seen to run yet."
-        return Told("starting", text, RULE_ORDER, "starts now")
+        return WaitExplanation("starting", text, RULE_ORDER, "starts now")
     return why_not_now(standing, j, in_full)
 
 
-def why_not_now(standing: Standing, j: int, in_full: bool = True) -> Told:
+def why_not_now(standing: Standing, j: int, in_full: bool = True) -> WaitExplanation:
     """As why_waiting, for a job in the queue that could run here."""
     scene, view = standing.scene, standing.view
     spots, seconds = places_of(view, j)
@@ -155,7 +157,7 @@ def why_not_now(standing: Standing, j: int, in_full: bool = True) -> Told:
     if here:
         if standing.is_cut:
             text = "It fits, but the time for decisions of the latest turn was over before its turn came."
-            return Told("turn", text, RULE_ORDER, "fits, is decided in the next turn", places)
+            return WaitExplanation("turn", text, RULE_ORDER, "fits, is decided in the next turn", places)
         best = min(here, key=lambda p: float(seconds[p]))
         if seconds[best] > FASTER * seconds[fastest]:
             there, now = spell(seconds[fastest]), spell(seconds[best])
@@ -164,24 +166,26 @@ def why_not_now(standing: Standing, j: int, in_full: bool = True) -> Told:
                 f"{now} there."
             )
             short = f"waits for {models[fastest]}: {there} there, {now} on {models[best]}"
-            return Told("policy", text, f"policy {by}", short, places)
+            return WaitExplanation("policy", text, f"policy {by}", short, places)
         text, named = others_first(standing, j, f"Fits on {models[best]} now ({spell(seconds[best])})")
-        return Told("priority", text, f"policy {by}", f"fits on {models[best]}, others go first", places, named)
+        return WaitExplanation(
+            "priority", text, f"policy {by}", f"fits on {models[best]}, others go first", places, named
+        )
     need = need_in_words(standing, j, able)
     if any(with_kept[p] != NOBODY for p in able):
         other = next((id for id in standing.kept if id != scene.live[j].id), "")
         text = f"Waits for {need}: free nodes are kept for job {other}, which has waited too long."
         named = (mention_of(scene, other),) if other in scene.index else ()
-        return Told(
+        return WaitExplanation(
             "reserved", text, "starvation guard", f"waits for {need}: free nodes are kept for older jobs", places, named
         )
     if any(with_down[p] != NOBODY for p in able):
         downs = [name for name in scene.snapshot.down if name in numbers]
         reason = scene.snapshot.down[downs[0]] or "no reason is given"
         text = f"Waits for {need}: would fit if {', '.join(downs[:3])} were up ({reason})."
-        return Told("down", text, RULE_FITS, f"waits for {need}: {downs[0]} is down", places)
+        return WaitExplanation("down", text, RULE_FITS, f"waits for {need}: {downs[0]} is down", places)
     coming, named = coming_free(standing, j) if in_full else ("all of it is busy", ())
-    return Told("resources", f"Waits for {need}: {coming}.", RULE_FITS, f"waits for {need}", places, named)
+    return WaitExplanation("resources", f"Waits for {need}: {coming}.", RULE_FITS, f"waits for {need}", places, named)
 
 
 def others_first(standing: Standing, j: int, fits_there: str) -> tuple[str, tuple[Mention, ...]]:
@@ -192,7 +196,7 @@ def others_first(standing: Standing, j: int, fits_there: str) -> tuple[str, tupl
     mine_s = mine.middle_s if mine is not None and mine.middle_s is not None else np.inf
     if first is None or first.middle_s is None or first.middle_s >= mine_s:
         return f"{fits_there}, but {by} lets others go first.", ()
-    when = about(first.middle_s, scene.snapshot.time_s)
+    when = when_expected(first.middle_s, scene.snapshot.time_s)
     text = f"{fits_there}, but {by} lets job {first.job} go first, which starts {when}."
     return text, (mention_of(scene, first.job),)
 
@@ -214,7 +218,7 @@ def coming_free(standing: Standing, j: int) -> tuple[str, tuple[Mention, ...]]:
     rows, ends = by_expected_end(view)
     ending = (k for k, end in zip(rows.tolist()[::-1], ends.tolist()[::-1], strict=True) if end <= found.time)
     last = next((scene.live[k].id for k in ending if any(part.node in names for part in parts_now(standing, k))), "")
-    when = about(scene.time_s(found.time), scene.snapshot.time_s)
+    when = when_expected(scene.time_s(found.time), scene.snapshot.time_s)
     has = "has" if len(names) == 1 else "have"
     if asked == 0:
         text = f"{where} {has} room for it {when}"

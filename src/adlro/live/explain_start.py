@@ -14,7 +14,7 @@ from adlro.decide.checkpoint import read_arrays, read_weights
 from adlro.decide.network.greedy_q import ROWS, Mind, new_mind, rank_by_q, shipped
 from adlro.decide.network.inference import Weights
 from adlro.live.explain_places import mention_of, parts_at, places_of
-from adlro.live.guard import STARVATION, Chosen
+from adlro.live.guard import STARVATION_GUARD, Chosen
 from adlro.live.scene import Scene
 from adlro.live.service import Alternative, Mention
 from adlro.live.words import short_names, spell
@@ -163,7 +163,7 @@ def why_started(
     `started` are all jobs of the turn: who starts in the same turn has not been overtaken.
     """
     where = how_long(scene, chosen, around, runtime_s)
-    if chosen.by == STARVATION:
+    if chosen.by == STARVATION_GUARD:
         waited = max(0.0, float(scene.view.clock[0].now - scene.view.jobs[chosen.job].submit))
         return f"{where} It goes first, because it has waited {spell(waited)} and no job may wait longer.", ()
     if around is None:

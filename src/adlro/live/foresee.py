@@ -18,7 +18,7 @@ from adlro.core.tables import QUEUED, Floats, View
 from adlro.decide.catalogue import find_policy
 from adlro.live.forward import Played, drawn_work, play_forward, usual_work
 from adlro.live.scene import Scene
-from adlro.live.service import Foreseen, Start, WhatIf
+from adlro.live.service import Start, WhatIf, WhatIfAnswer
 
 DRAWS: Final = 9
 """Draws of the jobs' work that an interval is made of; over several turns where one has no time for all."""
@@ -29,9 +29,9 @@ CHEAP: Final = ("eft-reserving", "fcfs-first-fit", "fcfs")
 UNTRIED_JOBS: Final = 200
 """A policy whose speed is not known yet is tried on a queue up to this long."""
 
-MOST_JOBS: Final = 20_000
+_MOST_JOBS: Final = 20_000
 OTHER_START_S: Final = 1.0
-Rows = npt.NDArray[np.int64]
+JobIndices = npt.NDArray[np.int64]
 
 NEW: Final = "new-"
 """How the names of jobs begin that a question adds."""
@@ -98,7 +98,7 @@ class Foresight:
             took = self._monotonic() - began
         return self._summed_up(scene.snapshot.time_s, ids, numbers)
 
-    def _summed_up(self, now_s: float, ids: Sequence[str], numbers: Rows) -> dict[str, Start]:
+    def _summed_up(self, now_s: float, ids: Sequence[str], numbers: JobIndices) -> dict[str, Start]:
         """The middle and the interval of what was drawn. A job that came later is not in the earlier draws."""
         table = np.full((len(self._drawn), len(ids)), np.nan)
         for row, seen in zip(table, self._drawn, strict=True):
@@ -165,7 +165,7 @@ class Foresight:
         other: Policy,
         new: Sequence[str],
         seconds: float,
-    ) -> Foreseen:
+    ) -> WhatIfAnswer:
         """Both scenes played forward, held against each other."""
         began = self._monotonic()
         until = began + seconds
@@ -189,10 +189,10 @@ class Foresight:
         span, span_if = makespan(before, as_is), makespan(after, as_if)
         shift = (as_if.start[rows_if[both]] + after.epoch_s) - (as_is.start[rows[both]] + before.epoch_s)
         changed = int(np.count_nonzero(np.abs(shift) > OTHER_START_S))
-        starts = tuple(start_of(after, id, drawn) for id in new)
-        return Foreseen(
+        starts = tuple(_start_of(after, id, drawn) for id in new)
+        return WhatIfAnswer(
             jct, jct_if, span, span_if, starts, changed, self._monotonic() - began,
-            told(jct, jct_if, starts, after, changed, as_is.is_whole and as_if.is_whole),
+            _told(jct, jct_if, starts, after, changed, as_is.is_whole and as_if.is_whole),
         )  # fmt: skip
 
 
@@ -204,7 +204,7 @@ def joined(first: Played, second: Played) -> Played:
     return Played(start, end, second.is_whole)
 
 
-def mean_jct(scene: Scene, played: Played, rows: Rows) -> float | None:
+def mean_jct(scene: Scene, played: Played, rows: JobIndices) -> float | None:
     """Mean seconds from submission to end, of those of these jobs that are seen to end."""
     seconds = (played.end - scene.view.jobs["submit"])[rows]
     seen = seconds[~np.isnan(seconds)]
@@ -217,7 +217,7 @@ def makespan(scene: Scene, played: Played) -> float | None:
     return float(seen.max() - scene.view.clock[0].now) if len(seen) else None
 
 
-def start_of(scene: Scene, id: str, drawn: Sequence[Played]) -> Start:
+def _start_of(scene: Scene, id: str, drawn: Sequence[Played]) -> Start:
     """When a job starts, over several draws."""
     j = scene.index.get(id)
     if j is None:
@@ -231,7 +231,7 @@ def start_of(scene: Scene, id: str, drawn: Sequence[Played]) -> Start:
     return Start(id, low, middle, high)
 
 
-def told(
+def _told(
     jct: float | None, jct_if: float | None, starts: Sequence[Start], after: Scene, changed: int, is_whole: bool
 ) -> str:
     """The answer in one sentence."""
@@ -268,8 +268,8 @@ def changed_snapshot(snapshot: Snapshot, question: WhatIf) -> tuple[Snapshot, tu
             job = replace(job, state=JobState.WAITING, parts=(), started_s=None)
         jobs.append(job)
     new = tuple(f"{NEW}{number}" for number in range(1, len(question.jobs) + 1))
-    if len(jobs) + len(new) > MOST_JOBS:
-        raise UsageError(f"the question is about {len(jobs) + len(new)} jobs; expected at most {MOST_JOBS}.")
+    if len(jobs) + len(new) > _MOST_JOBS:
+        raise UsageError(f"the question is about {len(jobs) + len(new)} jobs; expected at most {_MOST_JOBS}.")
     for name, submission in zip(new, question.jobs, strict=True):
         jobs.append(LiveJob(name, replace(submission.job, submit_s=snapshot.time_s), JobState.WAITING))
     down = {node: why for node, why in snapshot.down.items() if node not in gone}

@@ -13,10 +13,8 @@ from adlro.core.driver import Driver, truth_from_here
 from adlro.core.engine import Truth
 from adlro.core.policy import Policy
 from adlro.core.tables import DONE, STARTED, Floats, Table, View
-from adlro.live.scene import Scene, expected_work, log_length, prepare
-
-TENTH: Final = 1.2816
-"""So many spreads from the middle lie the tenths of a normal distribution."""
+from adlro.live.predicting import TENTH
+from adlro.live.scene import Scene, expected_work, log_length, prepare_policy
 
 FEW_EVENTS: Final = 64
 """Events after which one looks at the clock for the first time."""
@@ -64,7 +62,7 @@ def play_forward(
 ) -> Played:
     """Play a copy of the view until every job has ended, or this many seconds of real time are over."""
     world = copied(view)
-    prepare(world, policy, seed)
+    prepare_policy(world, policy, seed)
     driver = Driver(world, truth_from_here(world, work, log_length(world), policy.preemptive), policy, seed)
     truth = driver.truth
     start, end = np.full(len(work), np.nan), np.full(len(work), np.nan)
@@ -76,7 +74,7 @@ def play_forward(
         driver.truth = truth._replace(events=cast(Table, events[:room].view(np.recarray)))
         began = monotonic()
         is_over = driver.run_until_full(lambda: monotonic() >= until)
-        note(driver.truth, start, end)
+        _note(driver.truth, start, end)
         now = monotonic()
         if is_over or now >= until:
             return Played(start, end, is_over)
@@ -86,7 +84,7 @@ def play_forward(
             few = max(few // 2, 16)
 
 
-def note(truth: Truth, start: Floats, end: Floats) -> None:
+def _note(truth: Truth, start: Floats, end: Floats) -> None:
     """Write down what the log says, and empty it."""
     count = int(truth.progress[0].events)
     what, job, at = (truth.events[name][:count] for name in ("what", "job", "time"))

@@ -53,12 +53,12 @@ def build_page(result: Result, detail: Detail) -> str:
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     rules = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:"
     sections = [
-        section("ranking", "Ranking", ranking(result, detail), shown(drawn, "differences")),
-        section("jct", "Completion times", shown(drawn, "jct"), shown(drawn, "jct-curves")),
+        section("ranking", "Ranking", ranking(result, detail), _shown(drawn, "differences")),
+        section("jct", "Completion times", _shown(drawn, "jct"), _shown(drawn, "jct-curves")),
         section("gpus", "On the GPUs", closely(detail), *on_gpus(drawn)),
-        section("queue", "The queue", shown(drawn, "queue", titled=False) or NOBODY_WAITED),
+        section("queue", "The queue", _shown(drawn, "queue", titled=False) or NOBODY_WAITED),
         section("waits", "Who waits", *who_waits(drawn, detail)),
-        section("regression", "What completion time depends on", regression(drawn, detail)),
+        section("regression", "What completion time depends on", _regression(drawn, detail)),
         section("origin", "Where this comes from", origin(result, detail)),
     ]
     return "\n".join([
@@ -106,7 +106,7 @@ def section(name: str, heading: str, *parts: str) -> str:
     )
 
 
-def shown(drawn: Mapping[str, Figure], name: str, titled: bool = True) -> str:
+def _shown(drawn: Mapping[str, Figure], name: str, titled: bool = True) -> str:
     """A figure in both widths with its caption, or nothing; with a heading unless its section has the same."""
     if name not in drawn:
         return ""
@@ -128,12 +128,12 @@ NOBODY_WAITED: Final = '<p class="note">No job waited under either policy: there
 
 def closely(detail: Detail) -> str:
     """Which runs the figures show, and why these."""
-    return f'<p class="note">{escape(detail["shown"]["why"])}</p>'
+    return f'<p class="note">{escape(detail["_shown"]["why"])}</p>'
 
 
 def on_gpus(drawn: Mapping[str, Figure]) -> list[str]:
     """What ran where and how busy GPUs were, if any was used."""
-    found = [shown(drawn, "gantt"), shown(drawn, "utilisation")]
+    found = [_shown(drawn, "gantt"), _shown(drawn, "utilisation")]
     return found if any(found) else ['<p class="note">No job held a GPU in these runs.</p>']
 
 
@@ -141,18 +141,18 @@ def who_waits(drawn: Mapping[str, Figure], detail: Detail) -> list[str]:
     """Waits by user and by size, with the numbers for those who want them."""
     parts = []
     if "waits-user" in drawn:
-        parts += [shown(drawn, "waits-user"), waits_table(detail, "by_user", "user")]
+        parts += [_shown(drawn, "waits-user"), waits_table(detail, "by_user", "user")]
     else:
         parts.append('<p class="note">All jobs belong to one user, so there is nothing to compare between users.</p>')
     if "waits-size" not in drawn:
         return [NOBODY_WAITED]
-    return [*parts, shown(drawn, "waits-size"), waits_table(detail, "by_size", "GPUs")]
+    return [*parts, _shown(drawn, "waits-size"), waits_table(detail, "by_size", "GPUs")]
 
 
 def waits_table(detail: Detail, by: str, word: str) -> str:
     """The numbers of a figure of waits."""
     rows = detail["waits"][by]
-    names = list(dict.fromkeys((detail["shown"]["baseline"], detail["shown"]["policy"])))
+    names = list(dict.fromkeys((detail["_shown"]["baseline"], detail["_shown"]["policy"])))
     known = [value for row in rows for value in row["wait_s"].values() if value]
     seconds, unit = unit_for([max(known, default=0.0) / 8])
     body = []
@@ -169,10 +169,10 @@ def waits_table(detail: Detail, by: str, word: str) -> str:
     )
 
 
-def regression(drawn: Mapping[str, Figure], detail: Detail) -> str:
+def _regression(drawn: Mapping[str, Figure], detail: Detail) -> str:
     """The regression, or why there is none."""
     if "regression" in drawn:
-        return shown(drawn, "regression", titled=False)
+        return _shown(drawn, "regression", titled=False)
     return f'<p class="note">{escape(detail["no_regression"])}</p>'
 
 
@@ -199,7 +199,7 @@ def origin(result: Result, detail: Detail) -> str:
             "Rows of the trace that were left out", [*trace["dropped"].items(), *trace["set_aside"].items()]
         )
     refused = reasons(
-        f"Jobs refused on {unit_of(result)} {detail['shown']['seed']}, because they can never run on this cluster",
+        f"Jobs refused on {unit_of(result)} {detail['_shown']['seed']}, because they can never run on this cluster",
         [(each["reason"], each["jobs"]) for each in detail["refusals"]],
     )
     if not dropped and not refused:

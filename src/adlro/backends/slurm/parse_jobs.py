@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from adlro.backends.slurm.fields import (
     devices_in,
-    gpus_in,
     mib_in,
     number_in,
     parsed,
@@ -17,9 +16,10 @@ from adlro.backends.slurm.fields import (
     without_errors,
     words_of,
 )
-from adlro.backends.slurm.parse import INDEX_TYPE, MOST_PRIORITY
+from adlro.backends.slurm.parse import MOST_PRIORITY
 from adlro.core.errors import TelemetryError
 from adlro.core.records import GpuModel, Job
+from adlro.ingest.host_lists import INDEX_TYPE, gpus_in
 
 SQUEUE_FORMAT: Final = "%i|%u|%j|%T|%P|%D|%C|%m|%b|%l|%V|%S|%N|%Q"
 """`squeue --noheader --format=…`: what `read_jobs` reads as text."""
@@ -69,6 +69,7 @@ class SlurmJob:
     account: str = ""
     qos: str = ""
     admin_comment: str = ""  # only operators of Slurm can write it
+    planned_nodes: str | None = None  # where Slurm plans to start it, while it waits; None: Slurm does not say
 
 
 def read_jobs(text: str, where: str) -> list[SlurmJob]:
@@ -142,6 +143,7 @@ def _job_of_json(job: Mapping[str, Any]) -> SlurmJob:
         account=str(job.get("account") or ""),
         qos=str(job.get("qos") or ""),
         admin_comment=str(job.get("admin_comment") or ""),
+        planned_nodes=str(job["scheduled_nodes"] or "") if "scheduled_nodes" in job else None,
     )
 
 

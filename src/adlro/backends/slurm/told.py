@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from adlro.backends.slurm.comments import HELD, LINE, RELEASED, USER_HELD, comment_with, words_in
-from adlro.backends.slurm.fields import gpus_in
 from adlro.backends.slurm.parse_jobs import SlurmJob
 from adlro.core.ports import LiveJob
+from adlro.ingest.host_lists import gpus_in
 
 LAUNCH_FAILED: Final = "launch failed"
 """What Slurm says of a job that it holds because a node could not start it. The reason is JobHeldUser all the same."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReportedJob:
     """A job as it was last told: what must be known to give orders about it."""
 
     live: LiveJob
@@ -22,6 +22,7 @@ class Told:
     words: Mapping[str, str]
     is_task: bool = False  # a task of an array, which an order may have to split off first
     together: str = ""  # the tasks that wait in one record with it, as one name: 12_[3,7]
+    is_kept_out: bool = False  # Slurm keeps the GPUs that we placed it on for another job
 
     @property
     def is_pending(self) -> bool:

@@ -30,7 +30,7 @@ class NotNowError(Exception):
     """An order that does not fit the job as it is now; Slurm was not asked."""
 
 
-class Told(Protocol):
+class KnownJob(Protocol):
     """What must be known of a job to give orders about it."""
 
     @property
@@ -96,7 +96,7 @@ class Told(Protocol):
         """Its admin comment with these words of ours, which users cannot write."""
 
 
-class Reader(Protocol):
+class ClusterReader(Protocol):
     """What was last read of the cluster."""
 
     def read(self) -> Snapshot:
@@ -105,10 +105,10 @@ class Reader(Protocol):
     def has_changed(self) -> bool:
         """Whether it has changed since, asked cheaply."""
 
-    def told(self, job: str) -> Told | None:
+    def told(self, job: str) -> KnownJob | None:
         """A job as it was last read."""
 
-    def all_told(self) -> Sequence[Told]:
+    def all_told(self) -> Sequence[KnownJob]:
         """All of them."""
 
     def types(self, node: str, model: str) -> tuple[str, ...] | None:
@@ -118,7 +118,7 @@ class Reader(Protocol):
         """Slurm's type for a model on a node that has others too."""
 
 
-class Rest(Protocol):
+class RestClient(Protocol):
     """A slurmrestd."""
 
     @property
@@ -132,7 +132,7 @@ class Rest(Protocol):
         """Let the connection go."""
 
 
-class Ran(Protocol):
+class CommandResult(Protocol):
     """What a command came to."""
 
     @property
@@ -148,10 +148,10 @@ class Ran(Protocol):
         """What it said of its failure."""
 
 
-class Commands(Protocol):
+class CommandRunner(Protocol):
     """Slurm's own commands."""
 
-    def run(self, command: Sequence[str], stdin: str = "", account: Account | None = None) -> Ran:
+    def run(self, command: Sequence[str], stdin: str = "", account: Account | None = None) -> CommandResult:
         """Run one to its end: as this account, or as ourselves."""
 
 
@@ -195,7 +195,7 @@ class Way(Protocol):
 class RestWay:
     """Over slurmrestd: place and let go are one call."""
 
-    def __init__(self, rest: Rest) -> None:
+    def __init__(self, rest: RestClient) -> None:
         """Nothing is said yet."""
         self._rest = rest
 
@@ -298,7 +298,7 @@ def _with_prefix(gres: str) -> str:
 class CommandWay:
     """With Slurm's commands: what slurmrestd cannot do, and all of it where there is none."""
 
-    def __init__(self, commands: Commands) -> None:
+    def __init__(self, commands: CommandRunner) -> None:
         """Nothing is said yet."""
         self._commands = commands
 

@@ -56,7 +56,7 @@ class Round(NamedTuple):
     up: Ints | None = None  # [N] which nodes were up then
 
 
-class Rest(NamedTuple):
+class Sleep(NamedTuple):
     """Who runs while the policy sleeps, to know afterwards when the last of them ended."""
 
     jobs: Ints
@@ -84,7 +84,7 @@ class Rounds:
     def __init__(self, objective: Objective, aware: bool) -> None:
         self._objective, self._aware = objective, aware
         self._last: Round | None = None
-        self._rest: Rest | None = None  # while it sleeps
+        self._sleep: Sleep | None = None  # while it sleeps
         self._ahead: list[Choice] = []  # what is still to be done at this moment, the next last
         self._moment = -math.inf
 
@@ -98,13 +98,13 @@ class Rounds:
         job, site = first_without_gpus(view)
         if job != NOBODY:
             return starting(job, site)
-        if self._last is not None and self._rest is not None:
-            self._last, self._rest = slept_until(view, self._last, self._rest), None
+        if self._last is not None and self._sleep is not None:
+            self._last, self._sleep = slept_until(view, self._last, self._sleep), None
         if self._last is None or now >= self._last.began + ROUND_S:
             self._last, choices = solve_round(view, self._objective, self._aware, self._last)
             if not choices and self._objective != "makespan" and not view.clock.queued[0] and is_settled(self._last):
                 running = view.running[: int(view.clock.running[0])].copy()
-                self._rest = Rest(running, view.runs.held[running])
+                self._sleep = Sleep(running, view.runs.held[running])
                 return waiting()
             self._ahead = choices[::-1]
         return self._ahead.pop() if self._ahead else waiting(self._last.began + ROUND_S)
@@ -184,10 +184,10 @@ def is_settled(done: Round) -> bool:
     return bool((done.demand.gpus @ whole <= done.capacity).all())
 
 
-def slept_until(view: View, last: Round, rest: Rest) -> Round:
+def slept_until(view: View, last: Round, sleep: Sleep) -> Round:
     """The last round before now, or before all jobs were gone, as if each since `last` had been computed."""
     now = float(view.clock.now[0])
-    until = min(now, _nobody_left(view, rest)) if _all_are_new(view, now) else now
+    until = min(now, _nobody_left(view, sleep)) if _all_are_new(view, now) else now
     began, received = last.began, last.received
     while began + ROUND_S < until:
         received = _one_more_round(last, received, began + ROUND_S - began)
@@ -201,10 +201,10 @@ def _all_are_new(view: View, now: float) -> bool:
     return bool((view.jobs.submit[present] >= now).all())
 
 
-def _nobody_left(view: View, rest: Rest) -> float:
+def _nobody_left(view: View, sleep: Sleep) -> float:
     """When the last of the jobs that ran ended."""
-    held = view.runs.held[rest.jobs] - rest.held
-    return float((view.runs.started[rest.jobs] + held).max(initial=-math.inf))
+    held = view.runs.held[sleep.jobs] - sleep.held
+    return float((view.runs.started[sleep.jobs] + held).max(initial=-math.inf))
 
 
 def allocate(objective: Objective, demand: Demand) -> Floats:
