@@ -158,7 +158,7 @@ class Backend(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is, in a word: simulated, local, slurm, shadow."""
+        """What it is, in a word: simulated, local, slurm, kubernetes, shadow."""
 
     @property
     def can_stop(self) -> bool:
