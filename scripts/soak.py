@@ -101,6 +101,8 @@ class Result:
     longest_blind_s: float
     calm_share: float
     slurms_own: list[Idle]
+    kept: list[Idle]
+    kept_share: float
     chosen: list[Idle]
     not_updatable: dict[str, str]
     problems: list[Problem] = field(default_factory=list)
@@ -118,6 +120,8 @@ class Result:
             "longest_without_a_look_s": round(self.longest_blind_s, 1),
             "share_of_looks_at_which_idle_gpus_count": round(self.calm_share, 3),
             "slurm_did_not_start": [asdict(each) for each in self.slurms_own],
+            "slurm_kept_the_gpus": [asdict(each) for each in self.kept],
+            "share_of_looks_at_which_slurm_kept_a_node": round(self.kept_share, 3),
             "policy_chose_to_wait": [asdict(each) for each in self.chosen],
             "slurm_lets_nobody_update": self.not_updatable,
             "faults": dict(self.faults),
@@ -144,9 +148,12 @@ class Result:
         lines.append(
             f"idle GPUs count at {self.calm_share:.0%} of the looks; at the others something had just happened"
         )
+        lines.append(f"Slurm kept a node for a waiting job of its own at {self.kept_share:.0%} of the looks")
         for title, found in (
-            ("given back to Slurm, which did not start it", self.slurms_own), ("the policy chose to wait", self.chosen)
-        ):  # fmt: skip
+            ("given back to Slurm, which did not start it", self.slurms_own),
+            ("Slurm kept it for a waiting job of its own", self.kept),
+            ("the policy chose to wait", self.chosen),
+        ):
             longest = f", up to {max(each.seconds for each in found):.0f} s" if found else ""
             lines.append(f"GPU idle, and {title}: {len(found)} jobs{longest}")
         lines += [f"Slurm let nobody update job {job}: {said}" for job, said in self.not_updatable.items()]
@@ -633,6 +640,11 @@ class Soak:
             each for each in too_long
             if each.held and self.settings.may_wait and self.why.get(each.job, ("",))[0] in CHOICES
         ]  # fmt: skip
+        known = {each.job for each in too_long}
+        kept = [
+            each for each in self.watch.idle_or_kept.values()
+            if each.seconds > self.settings.idle_s and each.job not in known and (each.held or each.is_pinned)
+        ]  # fmt: skip
         for each in too_long if self.daemon is not None else ():
             if each in slurms_own or each in chosen or each.job in self.not_updatable:
                 continue
@@ -644,7 +656,7 @@ class Soak:
             self.settings, found, idle, held, self.faults, self.drained, self.leaked, len(self.failed_launches),
             time.time() - self._begin, len(self.jobs),
             sum(map(len, runs.values())), self._looks, self._blind, self._calm / max(self._looks, 1),
-            slurms_own, chosen, self.not_updatable, problems,
+            slurms_own, kept, self.watch.kept_looks / max(self._looks, 1), chosen, self.not_updatable, problems,
         )  # fmt: skip
 
 

@@ -2,17 +2,22 @@
 
 A GPU idles if it was free at every look for some time, while a job waited all that time that may run and fits into what
 was free all that time. In doubt a job does not fit, or may not run.
+
+A node that Slurm plans for a waiting job of its own is not free: Slurm starts no job there that would delay its plan,
+whoever asks. Such waits are counted separately.
 """
 
 import re
 import subprocess
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from scripts.soak_jobs import BY_NAME, LIMITED, PARTITION, Free, Wish, fits
 from tests.slurm.lab import Lab
+
+from adlro.ingest.host_lists import hosts_in
 
 FIELDS: Final = (
     "number",
@@ -27,8 +32,9 @@ FIELDS: Final = (
     "after",
     "qos",
     "pins",
+    "planned",
 )
-FORMAT: Final = "%A|%F|%K|%j|%T|%r|%Q|%P|%N|%E|%q|%n"
+FORMAT: Final = "%A|%F|%K|%j|%T|%r|%Q|%P|%N|%E|%q|%n|%Y"
 LONGEST_S: Final = 180.0
 """How far back is looked for GPUs that idle."""
 FORGOTTEN_S: Final = 40.0
@@ -61,6 +67,7 @@ class Row:
     after: str
     qos: str
     pins: str = ""
+    planned: str = ""  # where Slurm plans to start it
 
     @property
     def key(self) -> str:
@@ -71,6 +78,15 @@ class Row:
     def is_pinned(self) -> bool:
         """Whether it may start on named nodes only."""
         return bool(self.pins.strip("()nul"))
+
+    @property
+    def keeps(self) -> frozenset[str]:
+        """The nodes that Slurm plans for it while it waits for Slurm, not for ADLRO. Slurm starts no other job there
+        that would delay it."""
+        is_adlros = self.is_held or (self.is_pinned and self.partition == PARTITION)
+        if self.state != "PENDING" or is_adlros or self.planned in ("", "(null)"):
+            return frozenset()
+        return frozenset(hosts_in(self.planned))
 
     @property
     def is_held(self) -> bool:
@@ -88,6 +104,13 @@ class Look:
     states: Mapping[str, str]
     leaked: Mapping[str, str] = field(default_factory=dict)
     """Nodes on which no job has a CPU and Slurm counts GPUs as used, with those GPUs."""
+    kept: frozenset[str] = frozenset()
+    """Nodes that Slurm plans for waiting jobs of its own."""
+
+    @property
+    def open(self) -> Mapping[str, Free]:
+        """What is free on the nodes that Slurm does not keep."""
+        return {name: room for name, room in self.free.items() if name not in self.kept}
 
 
 def look(lab: Lab, at_s: float) -> Look | None:
@@ -178,6 +201,8 @@ class Watch:
     since: dict[str, float] = field(default_factory=dict)  # since when each job may run, without a break
     held_since: dict[str, float] = field(default_factory=dict)
     idle: dict[str, Idle] = field(default_factory=dict)  # the longest of each job
+    idle_or_kept: dict[str, Idle] = field(default_factory=dict)  # the same, also on nodes that Slurm keeps
+    kept_looks: int = 0  # looks at which Slurm kept a node
     longest_held: dict[str, Idle] = field(default_factory=dict)
     released_for_users: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, set[str]] = field(default_factory=dict)
@@ -189,18 +214,23 @@ class Watch:
     def see(self, now: Look) -> None:
         """Take in a look."""
         open_free = {name: room for name, room in now.free.items() if name not in self.reserved}
-        now = Look(now.at_s, now.rows, open_free, now.states)
+        kept = frozenset(node for row in now.rows for node in row.keeps)
+        now = Look(now.at_s, now.rows, open_free, now.states, kept=kept)
+        self.kept_looks += bool(kept)
         self.looks.append(now)
         while self.looks and self.looks[0].at_s < now.at_s - LONGEST_S:
             self.looks.popleft()
         may = {row.key: row for row in now.rows if self._may_run(row, now)}
         self.since = {key: self.since.get(key, now.at_s) for key in may}
-        fit = {key for key, row in may.items() if row.is_held and fits(self.jobs[row.name].wish.need, now.free)}
+        fit = {key for key, row in may.items() if row.is_held and fits(self.jobs[row.name].wish.need, now.open)}
         self.held_since = {key: max(self.held_since.get(key, now.at_s), self.calm_since_s) for key in fit}
         for row in now.rows:
             self._see_row(row, now)
         for key, row in may.items():
-            self._measure(key, row, now)
+            self._keep(self.idle, key, row, now, self._idle_s(key, row, now, lambda each: each.open))
+            self._keep(self.idle_or_kept, key, row, now, self._idle_s(key, row, now, lambda each: each.free))
+            if key in self.held_since:
+                self._keep(self.longest_held, key, row, now, now.at_s - self.held_since[key])
 
     def _see_row(self, row: Row, now: Look) -> None:
         job = self.jobs.get(row.name)
@@ -235,7 +265,8 @@ class Watch:
             return used + wish.need.gpus <= self.limit
         return True
 
-    def _measure(self, key: str, row: Row, now: Look) -> None:
+    def _idle_s(self, key: str, row: Row, now: Look, room_of: Callable[[Look], Mapping[str, Free]]) -> float:
+        """For how long a job has waited beside the same free GPUs."""
         wish = self.jobs[row.name].wish
         begin = max(self.since[key], self.calm_since_s)
         room: Mapping[str, Free] | None = None
@@ -243,13 +274,11 @@ class Watch:
         for each in reversed(self.looks):
             if each.at_s < begin:
                 break
-            room = each.free if room is None else _both(room, each.free)
+            room = room_of(each) if room is None else _both(room, room_of(each))
             if not fits(wish.need, room):
                 break
             oldest = each.at_s
-        self._keep(self.idle, key, row, now, now.at_s - oldest)
-        if key in self.held_since:
-            self._keep(self.longest_held, key, row, now, now.at_s - self.held_since[key])
+        return now.at_s - oldest
 
     def _keep(self, where: dict[str, Idle], key: str, row: Row, now: Look, seconds: float) -> None:
         if seconds > (where[key].seconds if key in where else 0.0):

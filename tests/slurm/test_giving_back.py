@@ -189,6 +189,27 @@ def test_nodes_of_a_job_without_gpus_are_not_free_either(plain_lab: Lab) -> None
         living.until(name, "COMPLETED")
 
 
+def test_jobs_are_placed_around_gpus_that_slurm_keeps_for_its_own_job(plain_lab: Lab) -> None:
+    with Living(plain_lab) as living:
+        for node in ("volta0", "volta1"):
+            living.until(plain_lab.sbatch("sleep 60", "--gres=gpu:2", f"--nodelist={node}", "--time=2"), "RUNNING")
+        wide = plain_lab.sbatch("sleep 1", "--partition=other", "--gres=gpu:4", "--nodelist=volta0", "--time=10")
+        plain_lab.wait(lambda: "PENDING Resources" in living.says(wide), "Slurm's own job waits for the whole node")
+        ours = ("--gres=gpu:1", "--constraint=volta", "--time=30")
+        first = plain_lab.sbatch("sleep 60", *OURS, *ours)
+        living.until(first, "adlro:released")
+        living.until(first, "RUNNING")  # on volta1: Slurm keeps volta0
+        names = [plain_lab.sbatch("sleep 60", *OURS, *ours) for _ in range(3)]
+        living.until(names[0], "RUNNING")
+        living.turn(2)
+        kept = [job.parts for job in living.orchestrator.state().snapshot.jobs if job.id.startswith("kept@volta0")]
+        assert [part.count for parts in kept for part in parts] == [2]
+        assert not set(names[1:]) & set(living.decided)  # they wait; nobody sends them to volta0
+        plain_lab.run("scancel", wide)
+        for name in names[1:]:
+            living.until(name, "RUNNING")
+
+
 def test_a_user_sees_in_squeue_what_the_job_waits_for_and_when_it_may_start(plain_lab: Lab) -> None:
     with Living(plain_lab) as living:
         first = plain_lab.sbatch("sleep 30", *OURS, "--gres=gpu:4", "--constraint=radeon", "--time=10")

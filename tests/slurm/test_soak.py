@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from scripts.soak import Settings, soak
@@ -19,7 +20,7 @@ def row(name: str, state: str = "PENDING", reason: str = "JobHeldUser", priority
     words = {"task": "N/A", "partition": "gpu", "nodes": "", "after": "(null)", "qos": "normal", **more}
     return Row(
         "7", "7", words["task"], name, state, reason, priority, words["partition"], words["nodes"], words["after"],
-        words["qos"],
+        words["qos"], words.get("pins", ""), words.get("planned", ""),
     )  # fmt: skip
 
 
@@ -138,6 +139,19 @@ def test_idleness_is_counted_from_the_last_disturbance_on_and_not_on_reserved_no
     for each in looks(*[room(4)] * 11, rows=(row("s1"),)):
         watch.see(each)
     assert not any(found.seconds for found in watch.idle.values())
+
+
+def test_a_node_that_slurm_plans_for_a_job_of_its_own_is_not_free_and_counts_separately() -> None:
+    planned = row("x", partition="other", reason="Resources", priority=9, planned="volta0")
+    held = replace(planned, priority=0, reason="JobHeldUser")  # Slurm plans nothing for a job that is held
+    pinned = replace(planned, partition="gpu", pins="volta0")  # ADLRO chose the place of this one
+    for rivals, idle, kept_looks in (((planned,), 0.0, 11), ((held, pinned), 10.0, 0)):
+        watch = Watch({"s1": job()}, limit=2)
+        for each in looks(*[room(4)] * 11, rows=(row("s1"), *rivals)):
+            watch.see(each)
+        assert max((found.seconds for found in watch.idle.values()), default=0.0) == idle
+        assert watch.idle_or_kept["s1"].seconds == 10.0
+        assert watch.kept_looks == kept_looks
 
 
 def test_a_hold_of_a_user_that_another_ended_is_found() -> None:

@@ -20,6 +20,7 @@ from adlro.backends.slurm.commands import CONFIG_S, Commands, Patience, Ran, pat
 from adlro.backends.slurm.comments import comment_with, words_in
 from adlro.backends.slurm.fields import devices_in
 from adlro.backends.slurm.jobs import STARTING_S, told_of
+from adlro.backends.slurm.kept import AskPlan
 from adlro.backends.slurm.models import PATIENCE_S
 from adlro.backends.slurm.nodes import FamilyRule, Naming, down_of, sites_of
 from adlro.backends.slurm.parse import (
@@ -399,7 +400,7 @@ def test_a_placed_job_holds_its_place_until_it_lost_it() -> None:
         (replace(placed, reason="BadConstraints", priority=0.0), Setback.UNPLACEABLE),
         (replace(placed, reason="QOSMaxWallDurationPerJobLimit"), Setback.UNPLACEABLE),
         (replace(placed, reason="PartitionTimeLimit"), Setback.UNPLACEABLE),
-        (replace(placed, reason="ReqNodeNotAvail, UnavailableNodes:volta0"), Setback.PLACE),
+        (replace(placed, reason="NodeDown"), Setback.PLACE),
         (replace(placed, reason="QOSMaxJobsPerUserLimit"), Setback.LIMIT),
         (replace(placed, reason="AssocGrpGRES"), Setback.LIMIT),
         (replace(placed, reason="Licenses"), Setback.LIMIT),
@@ -613,6 +614,75 @@ def test_a_job_whose_gpus_slurm_keeps_for_another_goes_back_when_slurm_has_looke
     (live,) = reader.read().jobs
     assert (live.state, live.managed, live.setback) == (JobState.WAITING, False, Setback.UNPLACEABLE)
     assert live.reason == "Slurm says Priority for 6 s: it keeps the GPUs for another job"
+
+
+def kept_by(jobs: list[SlurmJob], ask_plan: AskPlan | None = None) -> tuple[Reader, Fixed, dict[str, float]]:
+    """A reader that has just seen that Slurm keeps the GPUs of volta0."""
+    clock = {"now": NOW}
+    words = f"adlro:decision=d1 adlro:placed={NOW - 10:.0f}"
+    kept_out = job(priority=1.0, reason="Priority", required_nodes="volta0", comment=words)
+    source = Fixed([kept_out, *jobs])
+    reader = Reader([source], NAMING, lambda: clock["now"], lambda: 4.0, ask_plan)
+    assert f"kept@volta0/{VOLTA}" in [each.id for each in reader.read().jobs]
+    source.found = [replace(kept_out, required_nodes="", comment=f"adlro:released={NOW:.0f}"), *jobs]  # given back
+    return reader, source, clock
+
+
+def kept_in(reader: Reader) -> list[tuple[Part, ...]]:
+    return [each.parts for each in reader.read().jobs if each.id.startswith("kept@")]
+
+
+def test_gpus_that_slurm_keeps_for_its_own_job_are_taken_as_long_as_it_plans_so() -> None:
+    rival = job("9", partition="other", priority=9.0, reason="Resources", comment="")
+    plan = {"9": "volta0"}
+    reader, source, clock = kept_by([rival, runs("8")], lambda: plan)
+    clock["now"] += 1
+    assert kept_in(reader) == [(Part("volta0", VOLTA, 3),)]  # job 8 has the fourth
+    clock["now"] += 1
+    source.found = [each for each in source.found if each.id != "8"]
+    assert kept_in(reader) == [(Part("volta0", VOLTA, 4),)]
+    clock["now"] += 1
+    source.found = list(source.found)
+    plan["9"] = "volta1"
+    assert kept_in(reader) == []
+
+
+def test_a_plan_in_slurms_own_json_is_believed() -> None:
+    rival = job("9", partition="other", priority=9.0, reason="Resources", comment="", planned_nodes="volta0")
+    reader, source, clock = kept_by([rival], None)
+    clock["now"] += 1
+    assert kept_in(reader) == [(Part("volta0", VOLTA, 4),)]
+    clock["now"] += 1
+    source.found = [replace(each, planned_nodes="") for each in source.found]
+    assert kept_in(reader) == []
+
+
+def test_without_a_plan_kept_gpus_are_free_again_when_a_neighbour_comes_or_goes_or_after_a_minute() -> None:
+    rival = job("9", partition="other", priority=9.0, reason="Resources", comment="")
+    reader, source, clock = kept_by([rival, runs("8")])
+    clock["now"] += 11
+    assert kept_in(reader) == [(Part("volta0", VOLTA, 3),)]
+    source.found = [each for each in source.found if each.id != "8"]
+    assert kept_in(reader) == []
+    reader, source, clock = kept_by([rival])
+    clock["now"] += 59
+    assert kept_in(reader)
+    clock["now"] += 2
+    source.found = list(source.found)
+    assert kept_in(reader) == []
+
+
+def test_a_job_that_cannot_be_given_back_blocks_a_node_only_once() -> None:
+    rival = job("9", partition="other", priority=9.0, reason="Resources", comment="", planned_nodes="volta0")
+    reader, source, clock = kept_by([rival])
+    words = f"adlro:decision=d1 adlro:placed={NOW - 10:.0f}"
+    stuck = job(priority=1.0, reason="Priority", required_nodes="volta0", comment=words)
+    source.found = [stuck, rival]
+    clock["now"] += 30
+    assert kept_in(reader)
+    clock["now"] += 31
+    source.found = [stuck, rival]
+    assert kept_in(reader) == []
 
 
 def test_a_number_that_slurm_gives_to_another_job_is_another_job() -> None:

@@ -12,6 +12,7 @@ from typing import Final
 
 from adlro.backends.slurm.commands import Commands, Patience
 from adlro.backends.slurm.giving_back import GivenBack, release_all
+from adlro.backends.slurm.kept import plan_from
 from adlro.backends.slurm.nodes import DEFAULT_NETWORK, FamilyRule, Naming
 from adlro.backends.slurm.options import FamilyTable, SlurmOptions
 from adlro.backends.slurm.orders import Handing, Slurm
@@ -88,8 +89,10 @@ def slurm_parts(options: SlurmOptions) -> Parts:
         raise ConfigError(
             "[slurm] has neither rest nor command_line = true, so Slurm cannot be reached. Set one of them."
         )
-    patience = {"patience": Patience(commands)} if commands else {}
-    return Parts(Reader(sources, naming_of(options), **patience), rest, commands)
+    naming = naming_of(options)
+    if commands is None:
+        return Parts(Reader(sources, naming), rest, commands)
+    return Parts(Reader(sources, naming, patience=Patience(commands), ask_plan=plan_from(commands)), rest, commands)
 
 
 def naming_of(options: SlurmOptions) -> Naming:

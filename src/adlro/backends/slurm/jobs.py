@@ -48,18 +48,16 @@ NEVER_STARTS: Final = re.compile(
 LIMITS: Final = ("QOS", "Assoc", "Licenses", "Max", TASK_LIMIT)
 """Reasons of a limit of a user, an account, a QOS, a licence or an array: the job starts nowhere until that changes."""
 
-LOST_ITS_PLACE: Final = re.compile(
-    r"ReqNodeNotAvail(?!, May be reserved)|NodeDown|PartitionDown|PartitionInactive|JobLaunchFailure|Reservation"
-)
-"""Reasons for which a job that was let go to a place will not start there. "May be reserved" is said for a moment of
-any job whose node another job may get first."""
+LOST_ITS_PLACE: Final = re.compile(r"NodeDown|PartitionDown|PartitionInactive|JobLaunchFailure|Reservation")
+"""Reasons for which a job that was let go to a place will not start there."""
 
 STARTING_S: Final = 5.0
 """Slurm looks for backfill every bf_interval seconds, and needs a moment more until it has started a job."""
 
-KEPT_FOR_OTHERS: Final = frozenset(["Priority", "Resources"])
-"""What Slurm says of a job whose GPUs it keeps for another job. When it has looked for backfill and still says so, its
-plan is not ours, and the job is Slurm's to place.
+KEPT_FOR_OTHERS: Final = re.compile(r"Priority$|Resources$|ReqNodeNotAvail")
+"""What Slurm says of a job whose GPUs it keeps for another job. ReqNodeNotAvail is also said of nodes that are up: they
+belong to a partition in which a job waits. When Slurm has looked for backfill and still says so, its plan is not ours,
+and the job is Slurm's to place.
 """
 
 
@@ -185,6 +183,7 @@ def _told(job: SlurmJob, is_task: bool, look: Look) -> Told:
         words,
         is_task,
         _together(job) if is_task and job.tasks else job.id,
+        stands.is_kept_out,
     )
 
 
@@ -202,6 +201,7 @@ class Standing:
     managed: bool
     reason: str = ""
     setback: Setback = Setback.NONE
+    is_kept_out: bool = False  # Slurm keeps its GPUs for another job
 
 
 def _standing(job: SlurmJob, words: Mapping[str, str], look: Look) -> Standing:
@@ -255,9 +255,9 @@ def _let_go(job: SlurmJob, words: Mapping[str, str], look: Look) -> Standing:
     if look.down & set(hosts_in(job.required_nodes)) or LOST_ITS_PLACE.match(why):
         return Standing(JobState.WAITING, True, said, Setback.PLACE)
     waited_s = look.now_s - _number(words.get("placed"), look.now_s)
-    if waited_s > look.patience_s and job.reason in KEPT_FOR_OTHERS:
+    if waited_s > look.patience_s and KEPT_FOR_OTHERS.match(job.reason):
         text = f"{said} for {waited_s:.0f} s: it keeps the GPUs for another job"
-        return Standing(JobState.WAITING, False, text, Setback.UNPLACEABLE)
+        return Standing(JobState.WAITING, False, text, Setback.UNPLACEABLE, is_kept_out=True)
     if waited_s > max(PATIENCE_S, look.patience_s):
         return Standing(JobState.WAITING, True, f"{said} for {waited_s:.0f} s", Setback.PLACE)
     return Standing(JobState.PLACED, True, job.reason)

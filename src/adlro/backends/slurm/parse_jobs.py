@@ -69,6 +69,7 @@ class SlurmJob:
     account: str = ""
     qos: str = ""
     admin_comment: str = ""  # only operators of Slurm can write it
+    planned_nodes: str | None = None  # where Slurm plans to start it, while it waits; None: Slurm does not say
 
 
 def read_jobs(text: str, where: str) -> list[SlurmJob]:
@@ -142,6 +143,7 @@ def _job_of_json(job: Mapping[str, Any]) -> SlurmJob:
         account=str(job.get("account") or ""),
         qos=str(job.get("qos") or ""),
         admin_comment=str(job.get("admin_comment") or ""),
+        planned_nodes=str(job["scheduled_nodes"] or "") if "scheduled_nodes" in job else None,
     )
 
 

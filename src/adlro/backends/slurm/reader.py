@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final, final
 
 from adlro.backends.slurm.jobs import RUNS, UNIFORM, told_of
+from adlro.backends.slurm.kept import AskPlan, KeptGpus
 from adlro.backends.slurm.models import PATIENCE_S
 from adlro.backends.slurm.nodes import Devices, Naming, Site, cluster_of, down_of, reserved_nodes, sites_of
 from adlro.backends.slurm.parse import (
@@ -140,8 +141,12 @@ class Reader:
         naming: Naming,
         clock: Callable[[], float] = time.time,
         patience: Callable[[], float] = lambda: PATIENCE_S,
+        ask_plan: AskPlan | None = None,
     ) -> None:
-        """At least one source, the preferred first. `patience` says how long Slurm takes to look for backfill."""
+        """At least one source, the preferred first. `patience` says how long Slurm takes to look for backfill.
+
+        `ask_plan` asks Slurm where it plans to start waiting jobs.
+        """
         self._sources, self._naming, self._clock, self._patience = tuple(sources), naming, clock, patience
         self._told: dict[str, Told] = {}
         self._sites: dict[str, Site] = {}
@@ -150,6 +155,7 @@ class Reader:
         self._gone: dict[str, LiveJob] = {}
         self._forgotten: dict[str, Forgotten] = {}
         self._leaks = Leaks()
+        self._kept_gpus = KeptGpus(ask_plan)
         self._before: Before | None = None
         self._latest: Source | None = None  # who answered last
         self._has_changed = False
@@ -181,6 +187,7 @@ class Reader:
         leaked, leaks = self._leaks.look(sites, live, now)
         live += leaked
         odd += leaks
+        live += self._kept_gpus.look(sites, reading.jobs, tuple(kept.values()), live, now)
         snapshot = Snapshot(
             time_s=now,
             cluster=cluster_of(sites, self._naming),

@@ -22,6 +22,7 @@ class Told:
     words: Mapping[str, str]
     is_task: bool = False  # a task of an array, which an order may have to split off first
     together: str = ""  # the tasks that wait in one record with it, as one name: 12_[3,7]
+    is_kept_out: bool = False  # Slurm keeps the GPUs that we placed it on for another job
 
     @property
     def is_pending(self) -> bool:
