@@ -218,3 +218,19 @@ class Watched(Protocol):
 
         It is asked about once a second and must cost far less than read(). Raises BackendError when nobody answers.
         """
+
+
+class Leadership(Protocol):
+    """Who leads. Only one of all that share a lock does."""
+
+    def take(self) -> bool:
+        """Lead if nobody else does, at once; whether we lead now."""
+
+    def holds(self) -> bool:
+        """Whether we still lead; asked before every act."""
+
+    def holder(self) -> str:
+        """Who leads, as far as it can be told, in words."""
+
+    def release(self) -> None:
+        """Let the next one lead."""

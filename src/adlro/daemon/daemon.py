@@ -22,12 +22,13 @@ from adlro import __version__
 from adlro.core.errors import AdlroError, BackendError, CatalogueError, StoreError
 from adlro.core.ports import (
     JobState,
+    Leadership,
     LiveJob,
     Output,
     Submission,
 )
 from adlro.daemon.config import Config, changes, load_config
-from adlro.daemon.leader import Alone, Leadership
+from adlro.daemon.leader import Alone
 from adlro.daemon.metrics import Metrics, file_bytes
 from adlro.daemon.store_sqlite import AwayError
 from adlro.daemon.systemd import Systemd

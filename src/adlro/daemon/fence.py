@@ -11,13 +11,13 @@ from adlro.core.ports import (
     Answer,
     Backend,
     KeepsOutput,
+    Leadership,
     Order,
     Output,
     Snapshot,
     Submission,
     SubmitsAside,
 )
-from adlro.daemon.leader import Leadership
 from adlro.process.logs import LOGGER
 
 if TYPE_CHECKING:  # it imports the compiler, which tests of the daemon do without

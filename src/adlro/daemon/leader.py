@@ -9,31 +9,16 @@ import os
 import socket
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from adlro.core.errors import StoreError
+from adlro.core.ports import Leadership
 
 if TYPE_CHECKING:
     import psycopg
 
 LEADING: Final = 0x61646C_02
 """Number of the advisory lock; it counts within one database, and a database is for one cluster."""
-
-
-class Leadership(Protocol):
-    """Who leads. Only one of all that share a lock does."""
-
-    def take(self) -> bool:
-        """Lead if nobody else does, at once; whether we lead now."""
-
-    def holds(self) -> bool:
-        """Whether we still lead; asked before every act."""
-
-    def holder(self) -> str:
-        """Who leads, as far as it can be told, in words."""
-
-    def release(self) -> None:
-        """Let the next one lead."""
 
 
 @final

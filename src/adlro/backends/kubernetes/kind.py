@@ -4,6 +4,7 @@ from typing import Final
 
 from adlro.backends.kind import Kind, Opened, Site
 from adlro.backends.kubernetes.options import KubernetesOptions
+from adlro.core.ports import Leadership
 
 
 def open_kubernetes(options: KubernetesOptions, site: Site) -> Opened:
@@ -13,4 +14,19 @@ def open_kubernetes(options: KubernetesOptions, site: Site) -> Opened:
     return Opened(kubernetes_backend(options))
 
 
-KUBERNETES: Final = Kind("kubernetes", "a Kubernetes cluster", KubernetesOptions, open_kubernetes)
+def lease_of(options: KubernetesOptions) -> Leadership | None:
+    """The Lease that the options name."""
+    if not options.lease:
+        return None
+    from adlro.backends.kubernetes.client import Api
+    from adlro.backends.kubernetes.credentials import door_of
+    from adlro.backends.kubernetes.lease import LeaseLock
+
+    namespace, _, name = options.lease.rpartition("/")
+    server = door_of(options)
+    return LeaseLock(Api(server, options.timeout_s), namespace or server.namespace, name)
+
+
+KUBERNETES: Final = Kind(
+    "kubernetes", "a Kubernetes cluster", KubernetesOptions, open_kubernetes, leadership=lease_of
+)  # fmt: skip
