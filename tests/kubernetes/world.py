@@ -200,7 +200,7 @@ class World:
                 self.api.ask("DELETE", path)
 
 
-def eventually(holds: Callable[[], bool], said: Callable[[], str] = lambda: "", seconds: float = 15.0) -> None:
+def eventually(holds: Callable[[], bool], said: Callable[[], str] = lambda: "", seconds: float = 60.0) -> None:
     """Wait until something holds, and fail if it does not within some seconds."""
     until = time.monotonic() + seconds
     while not holds():
