@@ -13,7 +13,22 @@ from typing import Annotated, Final
 import typer
 
 from adlro import __version__
-from adlro.cli import ingest, lists, live, monitoring, predict, report, runs, serve, shadow, slurm, trace, train, warm
+from adlro.cli import (
+    ingest,
+    kubernetes,
+    lists,
+    live,
+    monitoring,
+    predict,
+    report,
+    runs,
+    serve,
+    shadow,
+    slurm,
+    trace,
+    train,
+    warm,
+)
 from adlro.cli.output import say
 from adlro.core.errors import AdlroError, CatalogueError, UsageError
 
@@ -28,7 +43,7 @@ HELP: Final = (
     "Compare, train and run schedulers for clusters with different GPU models.\n\n"
     "To simulate: choose a cluster (clusters, gpus) and a workload (workloads), list the policies (policies), compare "
     "them on the same jobs (compare), then examine one run (simulate). For a cluster, a workload or a policy of your "
-    "own, give the path of a file instead of a name. For a live cluster: serve, slurm and shadow."
+    "own, give the path of a file instead of a name. For a live cluster: serve, slurm, kubernetes and shadow."
 )
 
 EXAMPLES: Final = (
@@ -75,6 +90,7 @@ app.command()(live.cancel)
 app.command()(live.top)
 app.add_typer(live.app_of_tokens, name="token")
 app.add_typer(slurm.app, name="slurm")
+app.add_typer(kubernetes.app, name="kubernetes")
 app.add_typer(shadow.app, name="shadow")
 app.add_typer(monitoring.app, name="monitoring")
 app.command()(runs.bench)

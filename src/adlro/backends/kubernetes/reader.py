@@ -394,7 +394,7 @@ class PodReader:
         user = (notes.get("user") or notes.get(naming.user_label, "")) if naming.user_label else notes.get("user", "")
         said = notes.get("estimate", "")
         return Job(
-            self._family(first),
+            self.family_of(first),
             submit_s=min(pod.created_s for pod in pods),
             gpus=sum(pod.gpus for pod in pods),
             cpus=sum(pod.asks.get(CPU, 0) for pod in pods) / 1000,
@@ -407,7 +407,8 @@ class PodReader:
             estimate=float(said) if said.replace(".", "", 1).isdigit() else None,
         )
 
-    def _family(self, pod: Pod) -> str:
+    def family_of(self, pod: Pod) -> str:
+        """The family of a pod: as it says, as a pattern of the config says, or the default."""
         said = pod.notes.get("family", "")
         if said and self.naming.is_family(said):
             return said
