@@ -217,6 +217,7 @@ class Watched(Protocol):
         """Whether a job or a node may have changed since the latest read().
 
         It is asked about once a second and must cost far less than read(). Raises BackendError when nobody answers.
+        A back end that knows the answer without asking anybody may have an attribute `probe_s`, and is asked so often.
         """
 
 

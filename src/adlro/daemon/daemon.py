@@ -62,7 +62,7 @@ PAUSE_S: Final = 0.25
 """The least time between two turns, however many jobs are handed in."""
 
 PROBE_S: Final = 1.0
-"""How often the back end is asked whether anything has changed, …"""
+"""How often the back end is asked whether anything has changed unless it wants to be asked more often, …"""
 
 PROBE_SHARE: Final = 0.04
 """… as long as that takes at most this share of the time."""
@@ -527,8 +527,9 @@ class Daemon:
         pause = now + min(seconds, max(PAUSE_S, took))
         until = max(began + seconds, now + min(PAUSE_S, took))
         changed = max(pause, now + min(took / TURN_SHARE, LONGEST_PAUSE_S))  # not before then because of a change
-        probe = now + PROBE_S
         running = self._running
+        every_s = PROBE_S if running is None else min(PROBE_S, running.backend.probe_s)
+        probe = now + every_s
         if goes_on:
             until = now + min(seconds, PAUSE_S)
         while not self._is_stopping and (left := until - time.monotonic()) > 0:
@@ -549,7 +550,7 @@ class Daemon:
                 elif has_changed:
                     until, running = min(until, max(answered, changed)), None
                 else:
-                    probe = answered + max(PROBE_S, (answered - asked) / PROBE_SHARE)
+                    probe = answered + max(every_s, (answered - asked) / PROBE_SHARE)
 
 
 @contextmanager

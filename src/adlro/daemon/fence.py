@@ -57,6 +57,11 @@ class Fenced:
         """Whether users see what `annotate` is given."""
         return self._backend.can_annotate
 
+    @property
+    def probe_s(self) -> float:
+        """How often it may be asked whether anything has changed, if it says so."""
+        return float(getattr(self._backend, "probe_s", float("inf")))
+
     def has_changed(self) -> bool | None:
         """Whether anything has changed since the latest reading; None: this back end, or a silent one, cannot tell."""
         probe = getattr(self._backend, "has_changed", None)

@@ -33,6 +33,7 @@ from adlro.process.logs import LOGGER
 log = logging.getLogger(LOGGER)
 
 FIRST_LIST_S: Final = 60.0
+PROBE_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,11 @@ class Kubernetes:
     def can_annotate(self) -> bool:
         """Users see the reason in `kubectl describe pod`."""
         return True
+
+    @property
+    def probe_s(self) -> float:
+        """The watches know of each change at once, so asking costs nothing."""
+        return PROBE_S
 
     def read(self) -> Snapshot:
         """The cluster now."""

@@ -22,6 +22,9 @@ log = logging.getLogger(LOGGER)
 
 DURATION_S: Final = 15.0
 RENEW_WITHIN_S: Final = 10.0
+ASK_S: Final = 1.0
+"""A standby looks at the Lease of another one at most so often."""
+
 RETRY_S: Final = 2.0
 """As kube-scheduler: others wait for so long, we stop to act after so long without a renewal, and renew so often."""
 
@@ -52,6 +55,7 @@ class LeaseLock:
         self._transitions = 0
         self._seen: tuple[str, float] = ("", 0.0)  # version of another's Lease, and when we first saw it
         self._holder = ""
+        self._asked = float("-inf")
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -59,6 +63,9 @@ class LeaseLock:
         """Lead if nobody else does, at once; whether we lead now."""
         if self.holds():
             return True
+        if self._seen[0] and self._monotonic() - self._asked < ASK_S:
+            return False
+        self._asked = self._monotonic()
         self._stop_renewing()
         with self._lock:
             began = self._monotonic()
@@ -119,12 +126,12 @@ class LeaseLock:
         self._transitions = int(spec.get("leaseTransitions") or 0)
         if self._holder and self._holder != self.identity:
             if self._seen[0] != version:
-                self._seen = version, self._monotonic()
+                self._seen = version, self._monotonic()  # it is alive
             if self._monotonic() - self._seen[1] < float(spec.get("leaseDurationSeconds") or self._duration_s):
                 return
         if self._holder != self.identity:
             self._transitions += 1
-        self._version = version
+        self._seen, self._version = ("", 0.0), version
         try:
             self._write("PUT", f"{self._folder}/{self._name}", self._spec(self.identity, self._duration_s))
         except BaseException:
