@@ -37,7 +37,7 @@ def ask(backend: Kubernetes) -> Iterator[Any]:
     extender = extender_of(backend)
     server = ExtenderServer(extender.answer, "127.0.0.1", 0)
     server.start()
-    connection = http.client.HTTPConnection(*server.address[:2], timeout=30)
+    connection = http.client.HTTPConnection(f"{server.address[0]}:{server.address[1]}", timeout=30)
 
     def send(verb: str, body: object) -> tuple[int, Any]:
         connection.request("POST", f"/extender/v1/{verb}", json.dumps(body))
