@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.kubernetes.fake_server import fake_server
 from typer.testing import CliRunner
 
 from adlro.cli.kubernetes import app
 from adlro.cli.live import id_of
-from tests.kubernetes.fake_server import fake_server
 
 
 def test_check_reads_the_cluster_and_names_what_cannot_be_placed(tmp_path: Path) -> None:

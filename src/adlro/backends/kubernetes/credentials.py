@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from adlro.backends.kubernetes.options import KubernetesOptions
-from adlro.core.errors import ConfigError
+from adlro.core.errors import BackendError, ConfigError
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_S: Final = 60.0
@@ -50,7 +50,7 @@ def file_token(path: Path) -> Callable[[], str]:
             try:
                 known[:] = [(time.monotonic(), path.read_text(encoding="utf-8").strip())]
             except OSError as error:
-                raise ConfigError(f"the token file {path} cannot be read: {error.strerror}.") from None
+                raise BackendError(f"the token file {path} cannot be read: {error.strerror}.") from None
         return known[0][1]
 
     return token

@@ -46,8 +46,8 @@ class Evicting:
             try:
                 self._api.ask("POST", f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/eviction", None, body)
             except ApiError as error:
-                if error.status == 404 and "not find" not in str(error) and "not found" not in str(error):
-                    continue
+                if error.status == 404 and "could not find the requested resource" in str(error):
+                    continue  # this version of the Eviction API is not served
                 if error.status in (400, 415) and version == self._versions[0] and len(self._versions) > 1:
                     self._versions.remove(version)  # a server before 1.22 knows v1beta1 only
                     continue

@@ -21,7 +21,7 @@ from adlro.backends.kubernetes.reader import PodReader
 from adlro.backends.kubernetes.seating import Seat
 from adlro.backends.kubernetes.wants import refusal
 from adlro.core.errors import AdlroError
-from adlro.core.records import Placing, SpeedOf
+from adlro.core.records import GpuModel, Placing, SpeedOf
 from adlro.process.logs import LOGGER
 
 log = logging.getLogger(LOGGER)
@@ -38,6 +38,7 @@ class Extender:
     def __init__(self, reader: PodReader, products: Products, speed: SpeedOf, binder: Binder | None = None) -> None:
         self._reader, self._products, self._speed, self._binder = reader, products, speed, binder
         self._speeds: dict[tuple[str, str, int], float] = {}
+        self._models: dict[str, tuple[NodeFacts, GpuModel]] = {}  # by node, as it was
 
     def answer(self, verb: str, asked: Raw) -> object:
         """The answer to one request, as JSON."""
@@ -118,8 +119,15 @@ class Extender:
         if short := lacking(pod.asks, node.allocatable):
             return f"Insufficient {short[0]}"
         if pod.gpus and self._speed_on(pod, node) <= 0:
-            return f"its family does not run on {self._products.of(node)[0].name}"
+            return f"its family does not run on {self._model_of(node).name}"
         return ""
+
+    def _model_of(self, node: NodeFacts) -> GpuModel:
+        """The model of a node's GPUs."""
+        known = self._models.get(node.name)
+        if known is None or known[0] is not node:
+            known = self._models[node.name] = node, self._products.of(node)[0]
+        return known[1]
 
     def _speed_on(self, pod: Pod, node: NodeFacts) -> float:
         """The predicted speed of a pod on a node; 1 everywhere without GPUs."""
@@ -127,7 +135,7 @@ class Extender:
             return 1.0
         if node.gpu_resource != pod.gpu_resource:
             return 0.0
-        model = self._products.of(node)[0]
+        model = self._model_of(node)
         family = self._reader.family_of(pod)
         key = (family, model.name, pod.gpus)
         if key not in self._speeds:

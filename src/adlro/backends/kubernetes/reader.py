@@ -193,7 +193,8 @@ class PodReader:
                 return
             self._assumed.pop(before.uid, None)
             self._remove(before)
-            if key not in self._ended and not before.gang:
+            is_job = before.owner[0] not in BACKGROUND or before.gpus
+            if is_job and key not in self._ended and not before.gang:
                 last = pod_of(raw, self._keep) if "spec" in raw else before
                 at = last.ended_s or self._clock()
                 state = ended_state(last) or JobState.CANCELLED
