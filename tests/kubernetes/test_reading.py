@@ -291,7 +291,7 @@ def test_a_copy_that_is_not_up_to_date_is_no_snapshot(world: World, monkeypatch:
 
 @pytest.mark.fake_only
 def test_a_long_list_is_read_in_pages(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adlro.backends.kubernetes.watching.PAGE", 3)
+    monkeypatch.setattr("adlro.backends.kubernetes.watching._PAGE", 3)
     world.node("a", gpus=8)
     for number in range(8):
         world.pod(f"p{number}")

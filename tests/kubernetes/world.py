@@ -10,7 +10,7 @@ from tests.kubernetes.fake_server import FakeServer
 
 from adlro.backends.kubernetes.backend import Kubernetes, backend_at
 from adlro.backends.kubernetes.client import MERGE, STRATEGIC, Api, ApiError
-from adlro.backends.kubernetes.credentials import ApiServer
+from adlro.backends.kubernetes.credentials import ClusterServer
 from adlro.backends.kubernetes.options import KubernetesOptions
 from adlro.core.ports import LiveJob, Order, Part
 
@@ -25,7 +25,7 @@ V100 = "Tesla-V100-SXM2-16GB"
 class World:
     """One cluster. `fake` is the server in this process; None on a real one."""
 
-    server: ApiServer
+    server: ClusterServer
     fake: FakeServer | None
     namespace: str = "default"
     backends: list[Kubernetes] = field(default_factory=list)

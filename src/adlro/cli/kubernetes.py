@@ -16,13 +16,13 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-ConfigFile = Annotated[
+_ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="The daemon's config file, for its table [kubernetes].")
 ]
 
 
 @app.command()
-def check(config: ConfigFile = None, as_json: Json = False) -> None:
+def check(config: _ConfigFile = None, as_json: Json = False) -> None:
     """Read the cluster once: its GPU models, the pods that wait, what is missing. Changes nothing."""
     from adlro.backends.kubernetes.backend import kubernetes_backend
     from adlro.core.ports import JobState
@@ -59,7 +59,7 @@ def check(config: ConfigFile = None, as_json: Json = False) -> None:
 
 @app.command()
 def extender(
-    config: ConfigFile = None,
+    config: _ConfigFile = None,
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0: any free one.")] = 8322,
     bind: Annotated[bool, typer.Option("--bind", help="Also answer the verb bind.")] = False,

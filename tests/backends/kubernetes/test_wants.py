@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from adlro.backends.kubernetes.client import right_of
-from adlro.backends.kubernetes.pods import pod_of, seconds
+from adlro.backends.kubernetes.pods import duration_s, pod_of
 from adlro.backends.kubernetes.quantities import QuantityError, amount, asked_by_pod
 from adlro.backends.kubernetes.wants import (
     Requirement,
@@ -128,7 +128,7 @@ def test_no_selector_matches_nothing_and_an_empty_one_everything() -> None:
     [("90m", 5400.0), ("1h30m", 5400.0), ("2d", 172800.0), ("5400", 5400.0), ("soon", None), ("", None)],
 )
 def test_a_length_of_time(text: str, found: float | None) -> None:
-    assert seconds(text) == found
+    assert duration_s(text) == found
 
 
 @pytest.mark.parametrize(

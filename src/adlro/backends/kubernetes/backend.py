@@ -12,12 +12,12 @@ from typing import Final, final
 
 from adlro.backends.kubernetes.binding import Binder, BindOutcome
 from adlro.backends.kubernetes.client import Api
-from adlro.backends.kubernetes.credentials import ApiServer, door_of
+from adlro.backends.kubernetes.credentials import ClusterServer, door_of
 from adlro.backends.kubernetes.evicting import Evicting
 from adlro.backends.kubernetes.nodes import Products
 from adlro.backends.kubernetes.options import KubernetesOptions, PodFamilyTable
 from adlro.backends.kubernetes.pods import Pod
-from adlro.backends.kubernetes.pools import DEFAULT_NETWORK, Dividing, Joined
+from adlro.backends.kubernetes.pools import PLAIN_NETWORK, Dividing, Joined
 from adlro.backends.kubernetes.reader import PodNaming, PodReader, PodRule
 from adlro.backends.kubernetes.seating import PodSeating, Seat
 from adlro.backends.kubernetes.telling import Telling
@@ -33,7 +33,7 @@ from adlro.process.logs import LOGGER
 log = logging.getLogger(LOGGER)
 
 FIRST_LIST_S: Final = 60.0
-PROBE_S: Final = 0.05
+_PROBE_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Kubernetes:
     @property
     def probe_s(self) -> float:
         """The watches know of each change at once, so asking costs nothing."""
-        return PROBE_S
+        return _PROBE_S
 
     def read(self) -> Snapshot:
         """The cluster now."""
@@ -222,14 +222,14 @@ def kubernetes_backend(options: KubernetesOptions) -> Kubernetes:
     return backend_at(door_of(options), options)
 
 
-def backend_at(door: ApiServer, options: KubernetesOptions, pause_s: float = 0.2) -> Kubernetes:
+def backend_at(door: ClusterServer, options: KubernetesOptions, pause_s: float = 0.2) -> Kubernetes:
     """The back end of a server."""
     api = Api(door, options.timeout_s)
-    reader = PodReader(api, naming_of(options), Dividing(products_of(options), joined_of(options)), pause_s=pause_s)
+    reader = PodReader(api, pod_naming_of(options), Dividing(products_of(options), joined_of(options)), pause_s=pause_s)
     return Kubernetes(reader, api, options)
 
 
-def naming_of(options: KubernetesOptions) -> PodNaming:
+def pod_naming_of(options: KubernetesOptions) -> PodNaming:
     """How this site's words become ours."""
     if not is_family(options.default_family):
         raise ConfigError(f"[kubernetes] default_family is '{options.default_family}'; 'adlro speeds' lists families.")
@@ -245,7 +245,7 @@ def naming_of(options: KubernetesOptions) -> PodNaming:
 def joined_of(options: KubernetesOptions) -> Joined:
     """Links and network, as the cluster file says."""
     if not options.cluster:
-        return Joined(network=DEFAULT_NETWORK)
+        return Joined(network=PLAIN_NETWORK)
     cluster = load_cluster(options.cluster)
     return Joined(cluster.name, {node.name: node.link for node in cluster.nodes}, cluster.network)
 

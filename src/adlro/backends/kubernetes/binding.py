@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from adlro.backends.kubernetes.client import Api, ApiError, Raw
-from adlro.backends.kubernetes.pods import DECISION, OURS
+from adlro.backends.kubernetes.pods import DECISION, OUR_PREFIX
 from adlro.backends.kubernetes.seating import Seat
 from adlro.core.errors import BackendError
 
-AGAIN: Final = frozenset([429, 500, 502, 503, 504])
+_AGAIN: Final = frozenset([429, 500, 502, 503, 504])
 TRIES: Final = 4
-FIRST_PAUSE_S: Final = 0.05
-LONGEST_PAUSE_S: Final = 2.0
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,15 @@ class Binder:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _bind(self, seat: Seat, dry: bool) -> BindOutcome:
-        pause = FIRST_PAUSE_S
+        pause = _FIRST_PAUSE_S
         for attempt in range(TRIES):
             try:
                 path = f"/api/v1/namespaces/{seat.pod.namespace}/pods/{seat.pod.name}/binding"
                 self._api.ask("POST", path, {"dryRun": "All"} if dry else None, binding_of(seat))
                 return BindOutcome(seat, True)
             except ApiError as error:
-                if error.status in AGAIN and attempt < TRIES - 1:
-                    self._sleep(min(max(pause, error.retry_s), LONGEST_PAUSE_S))
+                if error.status in _AGAIN and attempt < TRIES - 1:
+                    self._sleep(min(max(pause, error.retry_s), _LONGEST_PAUSE_S))
                     pause *= 2
                     continue
                 if error.status == 409 and not dry:
@@ -77,7 +77,7 @@ class Binder:
         notes = pod["metadata"].get("annotations") or {}
         if pod["metadata"].get("uid") != seat.pod.uid:
             return BindOutcome(seat, False, "the pod was replaced by another one of its name")
-        if node == seat.node and notes.get(OURS + DECISION) == seat.notes.get(DECISION):
+        if node == seat.node and notes.get(OUR_PREFIX + DECISION) == seat.notes.get(DECISION):
             return BindOutcome(seat, True)
         return BindOutcome(seat, False, f"another scheduler bound it to {node} first" if node else said)
 
@@ -91,7 +91,7 @@ def binding_of(seat: Seat) -> Raw:
             "name": seat.pod.name,
             "namespace": seat.pod.namespace,
             "uid": seat.pod.uid,
-            "annotations": {OURS + name: value for name, value in seat.notes.items()},
+            "annotations": {OUR_PREFIX + name: value for name, value in seat.notes.items()},
         },
         "target": {"apiVersion": "v1", "kind": "Node", "name": seat.node},
     }

@@ -12,13 +12,13 @@ from contextlib import suppress
 from typing import Any, Final, final
 from urllib.parse import urlencode
 
-from adlro.backends.kubernetes.credentials import ApiServer
+from adlro.backends.kubernetes.credentials import ClusterServer
 from adlro.core.errors import BackendError
 
 Raw = Mapping[str, Any]
 
 CHUNK: Final = 1 << 16
-VERBS: Final = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_VERBS: Final = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 MERGE: Final = "application/merge-patch+json"
 OPENED: Final[Raw] = {"type": "OPENED"}
 STRATEGIC: Final = "application/strategic-merge-patch+json"
@@ -37,7 +37,7 @@ class ApiError(BackendError):
 class Api:
     """One API server. Any thread may ask; each has a connection of its own."""
 
-    def __init__(self, door: ApiServer, timeout_s: float = 15.0) -> None:
+    def __init__(self, door: ClusterServer, timeout_s: float = 15.0) -> None:
         self.door, self._timeout_s = door, timeout_s
         self._mine = threading.local()
         self._lock = threading.Lock()
@@ -180,7 +180,7 @@ def right_of(method: str, path: str) -> str:
     if rest[:1] == ["namespaces"] and len(rest) > 2:
         rest = rest[2:]
     name = "/".join([*rest[:1], *rest[2:3]])
-    verb = "list" if method == "GET" and len(rest) == 1 else VERBS.get(method, "watch")
+    verb = "list" if method == "GET" and len(rest) == 1 else _VERBS.get(method, "watch")
     return f"{verb} {name}.{group}" if group else f"{verb} {name}"
 
 

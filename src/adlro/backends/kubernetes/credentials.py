@@ -15,12 +15,12 @@ from adlro.backends.kubernetes.options import KubernetesOptions
 from adlro.core.errors import BackendError, ConfigError
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-TOKEN_S: Final = 60.0
+_TOKEN_S: Final = 60.0
 """A token file is read again after so long: the kubelet replaces tokens before they expire."""
 
 
 @dataclass(frozen=True, slots=True)
-class ApiServer:
+class ClusterServer:
     """An API server: where it is, whom to trust, and who we are."""
 
     host: str
@@ -31,7 +31,7 @@ class ApiServer:
     namespace: str = "default"  # our own, where that is known
 
 
-def door_of(options: KubernetesOptions) -> ApiServer:
+def door_of(options: KubernetesOptions) -> ClusterServer:
     """The server that the options name. Raises ConfigError if there is none."""
     if options.server:
         token = file_token(Path(options.token_file)) if options.token_file else lambda: ""
@@ -46,7 +46,7 @@ def file_token(path: Path) -> Callable[[], str]:
     known: list[tuple[float, str]] = []
 
     def token() -> str:
-        if not known or time.monotonic() - known[0][0] > TOKEN_S:
+        if not known or time.monotonic() - known[0][0] > _TOKEN_S:
             try:
                 known[:] = [(time.monotonic(), path.read_text(encoding="utf-8").strip())]
             except OSError as error:
@@ -56,17 +56,17 @@ def file_token(path: Path) -> Callable[[], str]:
     return token
 
 
-def _own_account() -> ApiServer:
+def _own_account() -> ClusterServer:
     """The server and the rights of the pod that we run in."""
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     address = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     namespace = SERVICE_ACCOUNT / "namespace"
     found = _door(address, str(SERVICE_ACCOUNT / "ca.crt"), file_token(SERVICE_ACCOUNT / "token"))
     own = namespace.read_text(encoding="utf-8").strip() if namespace.is_file() else "default"
-    return ApiServer(found.host, found.port, found.context, found.token, found.prefix, own)
+    return ClusterServer(found.host, found.port, found.context, found.token, found.prefix, own)
 
 
-def _door(address: str, ca_file: str, token: Callable[[], str], insecure: bool = False, ca: str = "") -> ApiServer:
+def _door(address: str, ca_file: str, token: Callable[[], str], insecure: bool = False, ca: str = "") -> ClusterServer:
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"[kubernetes] server is '{address}'; expected http://HOST:PORT or https://HOST:PORT.")
@@ -79,13 +79,13 @@ def _door(address: str, ca_file: str, token: Callable[[], str], insecure: bool =
         if insecure:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     port = parts.port or (443 if context else 80)
-    return ApiServer(parts.hostname, port, context, token, parts.path.rstrip("/"))
+    return ClusterServer(parts.hostname, port, context, token, parts.path.rstrip("/"))
 
 
 # ---- kubeconfig ------------------------------------------------------------------------------------------------------
 
 
-def _from_kubeconfig(options: KubernetesOptions) -> ApiServer:
+def _from_kubeconfig(options: KubernetesOptions) -> ClusterServer:
     """The server of a kubeconfig, by its token or its client certificate."""
     named = options.kubeconfig or os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
     path = Path(named).expanduser() if named else Path.home() / ".kube" / "config"
@@ -109,7 +109,7 @@ def _from_kubeconfig(options: KubernetesOptions) -> ApiServer:
     )
     if found.context is not None:
         _show_certificate(found.context, user, path)
-    return ApiServer(
+    return ClusterServer(
         found.host, found.port, found.context, found.token, found.prefix, str(context.get("namespace", "default"))
     )
 

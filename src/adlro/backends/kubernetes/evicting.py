@@ -8,7 +8,7 @@ from adlro.backends.kubernetes.client import Api, ApiError
 from adlro.backends.kubernetes.gangs import Gang
 from adlro.backends.kubernetes.pods import Pod
 
-RETRY_S: Final = 10.0
+_RETRY_S: Final = 10.0
 
 
 @final
@@ -28,7 +28,7 @@ class Evicting:
             since = self._since.setdefault(id, self._monotonic())
             if self._monotonic() - since < self._timeout_s:
                 continue
-            self._since[id] = self._monotonic() - self._timeout_s + RETRY_S
+            self._since[id] = self._monotonic() - self._timeout_s + _RETRY_S
             for pod in gang.standing:
                 said = self.evict(pod)
                 yield f"pod {pod.key} of the gang '{gang.name}', which was bound in part, " + (

@@ -14,9 +14,9 @@ from typing import Any, Final, final
 
 from adlro.backends.kubernetes.binding import Binder
 from adlro.backends.kubernetes.client import Raw
-from adlro.backends.kubernetes.nodes import NodeFacts, Products, node_of
+from adlro.backends.kubernetes.nodes import NodeFacts, Products, node_facts_of
 from adlro.backends.kubernetes.pods import Pod, pod_of
-from adlro.backends.kubernetes.pools import DEFAULT_NETWORK, PCIE, lacking
+from adlro.backends.kubernetes.pools import PCIE_LINK, PLAIN_NETWORK, lacking
 from adlro.backends.kubernetes.reader import PodReader
 from adlro.backends.kubernetes.seating import Seat
 from adlro.backends.kubernetes.wants import refusal
@@ -26,9 +26,9 @@ from adlro.process.logs import LOGGER
 
 log = logging.getLogger(LOGGER)
 
-BEST: Final = 10
+_BEST: Final = 10
 MOST_BYTES: Final = 64 * 1024 * 1024
-VERBS: Final = ("filter", "prioritize", "bind", "preempt")
+_VERBS: Final = ("filter", "prioritize", "bind", "preempt")
 
 
 @final
@@ -77,7 +77,7 @@ class Extender:
         speeds = {name: self._speed_on(pod, node) if node else 0.0 for name, node in self._nodes(asked).items()}
         fastest = max(speeds.values(), default=0.0)
         return [
-            {"Host": name, "Score": round(BEST * speed / fastest) if fastest > 0 else 0}
+            {"Host": name, "Score": round(_BEST * speed / fastest) if fastest > 0 else 0}
             for name, speed in speeds.items()
         ]
 
@@ -108,7 +108,7 @@ class Extender:
     def _nodes(self, asked: Raw) -> dict[str, NodeFacts | None]:
         """The offered nodes: from the request if it has them, else from our copy."""
         if asked.get("Nodes") is not None:
-            return {each["metadata"]["name"]: node_of(each) for each in asked["Nodes"].get("items") or ()}
+            return {each["metadata"]["name"]: node_facts_of(each) for each in asked["Nodes"].get("items") or ()}
         with self._reader.lock:
             return {name: self._reader.nodes.get(name) for name in asked.get("NodeNames") or ()}
 
@@ -139,7 +139,7 @@ class Extender:
         family = self._reader.family_of(pod)
         key = (family, model.name, pod.gpus)
         if key not in self._speeds:
-            self._speeds[key] = self._speed(family, Placing(model, pod.gpus, 1, PCIE, DEFAULT_NETWORK)).value
+            self._speeds[key] = self._speed(family, Placing(model, pod.gpus, 1, PCIE_LINK, PLAIN_NETWORK)).value
         return self._speeds[key]
 
 
@@ -162,9 +162,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer one verb. An error is a status of 500: with `ignorable: true` kube-scheduler goes on without us."""
         verb = self.path.rstrip("/").rpartition("/")[2]
         length = int(self.headers.get("Content-Length") or 0)
-        if verb not in VERBS or not 0 < length <= MOST_BYTES:
+        if verb not in _VERBS or not 0 < length <= MOST_BYTES:
             self.close_connection = True
-            self._reply(404 if verb not in VERBS else 413, {"Error": f"expected one of {', '.join(VERBS)}"})
+            self._reply(404 if verb not in _VERBS else 413, {"Error": f"expected one of {', '.join(_VERBS)}"})
             return
         try:
             self._reply(200, type(self).answer(verb, json.loads(self.rfile.read(length))))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from adlro.backends.kubernetes.backend import FIRST_LIST_S, joined_of, naming_of, products_of
+from adlro.backends.kubernetes.backend import FIRST_LIST_S, joined_of, pod_naming_of, products_of
 from adlro.backends.kubernetes.binding import Binder
 from adlro.backends.kubernetes.client import Api
 from adlro.backends.kubernetes.credentials import door_of
@@ -19,7 +19,7 @@ from adlro.core.errors import ConfigError
 def extending(options: KubernetesOptions, host: str, port: int, bind: bool = False) -> Iterator[str]:
     """An extender that answers until the end of the block; its address, HOST:PORT."""
     api, products = Api(door_of(options), options.timeout_s), products_of(options)
-    reader = PodReader(api, naming_of(options), Dividing(products, joined_of(options)))
+    reader = PodReader(api, pod_naming_of(options), Dividing(products, joined_of(options)))
     binder = Binder(api, options.binders) if bind else None
     extender = Extender(reader, products, for_every_family(speed_of), binder)
     try:

@@ -22,10 +22,10 @@ log = logging.getLogger(LOGGER)
 
 DURATION_S: Final = 15.0
 RENEW_WITHIN_S: Final = 10.0
-ASK_S: Final = 1.0
+_ASK_S: Final = 1.0
 """A standby looks at the Lease of another one at most so often."""
 
-RETRY_S: Final = 2.0
+_RETRY_S: Final = 2.0
 """As kube-scheduler: others wait for so long, we stop to act after so long without a renewal, and renew so often."""
 
 
@@ -41,7 +41,7 @@ class LeaseLock:
         identity: str = "",
         duration_s: float = DURATION_S,
         within_s: float = RENEW_WITHIN_S,
-        retry_s: float = RETRY_S,
+        retry_s: float = _RETRY_S,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api, self._folder = api, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
@@ -63,7 +63,7 @@ class LeaseLock:
         """Lead if nobody else does, at once; whether we lead now."""
         if self.holds():
             return True
-        if self._seen[0] and self._monotonic() - self._asked < ASK_S:
+        if self._seen[0] and self._monotonic() - self._asked < _ASK_S:
             return False
         self._asked = self._monotonic()
         self._stop_renewing()

@@ -10,6 +10,7 @@ from adlro.backends.kubernetes.pods import GPU_RESOURCES, MIG
 from adlro.backends.kubernetes.quantities import QuantityError, amounts
 from adlro.backends.kubernetes.wants import OWN_TAINTS, REPELS, Taint
 from adlro.core.records import GpuModel
+from adlro.core.units import MIB_PER_GB
 
 PRODUCT_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
     "nvidia.com/gpu": ("nvidia.com/gpu.product",),
@@ -18,11 +19,10 @@ PRODUCT_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
         "beta.amd.com/gpu.device-id", "amd.com/gpu.family", "beta.amd.com/gpu.family",
     ),
 }  # fmt: skip
-"""Labels that name the GPUs of a node, the best first: of NVIDIA's feature discovery and of AMD's labeller."""
+"""LabelSet that name the GPUs of a node, the best first: of NVIDIA's feature discovery and of AMD's labeller."""
 
 MEMORY_LABELS: Final = ("nvidia.com/gpu.memory", "amd.com/gpu.vram", "beta.amd.com/gpu.vram")
-UNKNOWN: Final = "unknown"
-MIB_PER_GB: Final = 1024.0
+UNKNOWN_GPU: Final = "unknown"
 NEAR: Final = 0.12
 """A model is taken for another one of a like name if their memories differ by less than this fraction."""
 
@@ -73,7 +73,7 @@ class NodeFacts:
         return None
 
 
-def node_of(raw: Raw) -> NodeFacts:
+def node_facts_of(raw: Raw) -> NodeFacts:
     """The facts of a node. A quantity that cannot be read counts as nothing."""
     meta, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
     taints = tuple(
@@ -129,7 +129,7 @@ class Products:
                     )
         said = f"the GPU product '{product}' is not in the catalogue" if product else "its labels name no GPU product"
         return self._unknown(node), (
-            f"node {node.name}: {said}; its GPUs count as '{UNKNOWN}', with the figures of {self.reference.name}. "
+            f"node {node.name}: {said}; its GPUs count as '{UNKNOWN_GPU}', with the figures of {self.reference.name}. "
             f'Name the model under [kubernetes.products]: "{product or "PRODUCT"}" = "MODEL".'
         )
 
@@ -137,6 +137,6 @@ class Products:
         memory = node.gpu_memory_gb
         vendor = node.gpu_resource.partition(".")[0].upper()
         return replace(
-            self.reference, name=UNKNOWN, title="unknown GPU", vendor=vendor, aliases=(), source="",
+            self.reference, name=UNKNOWN_GPU, title="unknown GPU", vendor=vendor, aliases=(), source="",
             memory_gb=self.reference.memory_gb if memory is None else memory,
         )  # fmt: skip

@@ -7,27 +7,27 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from adlro.backends.kubernetes.client import Raw
-from adlro.backends.kubernetes.quantities import CPU, MEMORY, PODS, QuantityError, asked_by_pod
+from adlro.backends.kubernetes.quantities import CPU, PODS, RAM, QuantityError, asked_by_pod
 from adlro.backends.kubernetes.wants import HOSTNAME, Requirement, Wants, selector_of, wants_of
 
-OURS: Final = "adlro.io/"
+OUR_PREFIX: Final = "adlro.io/"
 """The prefix of our labels and annotations."""
 
-GANG: Final = OURS + "gang"
-GANG_SIZE: Final = OURS + "gang-size"
+GANG: Final = OUR_PREFIX + "gang"
+GANG_SIZE: Final = OUR_PREFIX + "gang-size"
 GROUP_LABELS: Final = (
     "scheduling.x-k8s.io/pod-group",
     "pod-group.scheduling.sigs.k8s.io",
     "pod-group.scheduling.sigs.k8s.io/name",
 )
-"""Labels of the coscheduling plugin that name a PodGroup."""
+"""LabelSet of the coscheduling plugin that name a PodGroup."""
 DECISION: Final = "decision"
 GPUS: Final = "gpus"
-"""Our notes on a pod that is bound: annotations, with the prefix `OURS`."""
+"""Our notes on a pod that is bound: annotations, with the prefix `OUR_PREFIX`."""
 
 GPU_RESOURCES: Final = ("nvidia.com/gpu", "amd.com/gpu")
 MIG: Final = "nvidia.com/mig-"
-NATIVE: Final = frozenset([CPU, MEMORY, PODS, "ephemeral-storage"])
+NATIVE: Final = frozenset([CPU, RAM, PODS, "ephemeral-storage"])
 BACKGROUND: Final = frozenset(["DaemonSet", "Node"])
 """Owners whose pods belong to a node: they take room there for good, and are not jobs."""
 
@@ -132,12 +132,12 @@ def pod_of(raw: Raw, keep: frozenset[str] = frozenset()) -> Pod:
         (each for each in status.get("conditions") or () if each.get("type") == "PodScheduled"), {}
     )
     waits_why = condition.get("message", "") if condition.get("status") == "False" else ""
-    limit = annotations.get(OURS + "limit", "")
-    limit_s = seconds(limit) if limit else spec.get("activeDeadlineSeconds")
+    limit = annotations.get(OUR_PREFIX + "limit", "")
+    limit_s = duration_s(limit) if limit else spec.get("activeDeadlineSeconds")
     notes = {
-        name[len(OURS) :]: str(value)
+        name[len(OUR_PREFIX) :]: str(value)
         for name, value in (*labels.items(), *annotations.items())
-        if name.startswith(OURS)
+        if name.startswith(OUR_PREFIX)
     }
     for name in keep:
         if found := annotations.get(name) or labels.get(name):
@@ -151,7 +151,7 @@ def pod_of(raw: Raw, keep: frozenset[str] = frozenset()) -> Pod:
         phase=status.get("phase", "Pending"),
         scheduler=spec.get("schedulerName") or "default-scheduler",
         node=spec.get("nodeName") or "",
-        created_s=moment(meta.get("creationTimestamp")) or 0.0,
+        created_s=time_of(meta.get("creationTimestamp")) or 0.0,
         labels=labels,
         notes=notes,
         asks=asks,
@@ -183,7 +183,7 @@ def bound(pod: Pod, node: str, notes: Mapping[str, str]) -> Pod:
     return replace(pod, node=node, notes={**pod.notes, **notes}, shown="")
 
 
-def moment(text: str | None) -> float | None:
+def time_of(text: str | None) -> float | None:
     """A time of the API in seconds since 1970; None for none."""
     if not text:
         return None
@@ -194,7 +194,7 @@ def moment(text: str | None) -> float | None:
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
-def seconds(text: str) -> float | None:
+def duration_s(text: str) -> float | None:
     """A length of time: "5400", "90m", "1h30m" or "2d" in seconds; None for anything else."""
     if text.replace(".", "", 1).isdigit():
         return float(text) or None
@@ -208,7 +208,7 @@ def seconds(text: str) -> float | None:
 def _start(status: Mapping[str, Any]) -> float | None:
     """When its first container began to run; else when the kubelet took it."""
     began = [
-        moment(kind.get("startedAt"))
+        time_of(kind.get("startedAt"))
         for each in status.get("containerStatuses") or ()
         for kind in (each.get("state") or {}).values()
         if isinstance(kind, Mapping)
@@ -216,7 +216,7 @@ def _start(status: Mapping[str, Any]) -> float | None:
     found = [each for each in began if each is not None]
     if found:
         return min(found)
-    return moment(status.get("startTime")) if status.get("phase") in ("Running", "Succeeded", "Failed") else None
+    return time_of(status.get("startTime")) if status.get("phase") in ("Running", "Succeeded", "Failed") else None
 
 
 def _end(status: Mapping[str, Any]) -> tuple[float | None, int | None, int | None]:
@@ -230,7 +230,7 @@ def _end(status: Mapping[str, Any]) -> tuple[float | None, int | None, int | Non
     ]
     if not ends:
         return None, None, None
-    times = [at for each in ends if (at := moment(each.get("finishedAt"))) is not None]
+    times = [at for each in ends if (at := time_of(each.get("finishedAt"))) is not None]
     worst = max(ends, key=lambda each: each.get("exitCode", 0) != 0)
     code = int(worst.get("exitCode", 0))
     signal = int(worst.get("signal") or (code - 128 if code > 128 else 0)) or None

@@ -12,7 +12,7 @@ from typing import Final, final
 
 from adlro.backends.kubernetes.nodes import NodeFacts, Products
 from adlro.backends.kubernetes.pods import Pod
-from adlro.backends.kubernetes.quantities import CPU, MEMORY
+from adlro.backends.kubernetes.quantities import CPU, RAM
 from adlro.backends.kubernetes.wants import Wants, refusal
 from adlro.core.plan import MOST_GPUS_ON_A_SITE
 from adlro.core.records import CPU_ONLY, Cluster, GpuModel, Gpus, Link, Node
@@ -20,13 +20,13 @@ from adlro.core.records import CPU_ONLY, Cluster, GpuModel, Gpus, Link, Node
 MOST_DEMANDS: Final = 48
 """So many different demands divide nodes into pools. Further ones use only pools that accept them as a whole."""
 
-KEPT: Final = 200
+_KEPT: Final = 200
 """A demand that no pod has any more still divides nodes for so many readings, so that pools do not change each turn."""
 
-PCIE: Final = Link("pcie", 32.0)
-DEFAULT_NETWORK: Final = Link("ethernet-10g", 2.5)
-GIB: Final = 1024**3
-MIB: Final = 1024**2
+PCIE_LINK: Final = Link("pcie", 32.0)
+PLAIN_NETWORK: Final = Link("ethernet-10g", 2.5)
+_GIB: Final = 1024**3
+_MIB: Final = 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Joined:
 
     name: str = "kubernetes"
     links: Mapping[str, Link] | None = None
-    network: Link = DEFAULT_NETWORK
+    network: Link = PLAIN_NETWORK
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Dividing:
         self._reading += 1
         for wants in waiting:
             self._seen[wants] = self._reading
-        self._seen = {wants: at for wants, at in self._seen.items() if self._reading - at < KEPT}
+        self._seen = {wants: at for wants, at in self._seen.items() if self._reading - at < _KEPT}
         demands = sorted(self._seen, key=self._seen.__getitem__, reverse=True)[:MOST_DEMANDS]
         made_from = (nodes, background, frozenset(demands))
         if self.latest is None or made_from != self._made_from:
@@ -151,8 +151,9 @@ class Dividing:
             reasons[wrong[0]] += 1
             if best is None or len(wrong) < best[0]:
                 detail = "; ".join(
-                    f"it has {in_words(name, node.allocatable.get(name, 0))} of {in_words(name, pod.asks[name])}"
+                    f"it has {amount_in_words(name, room)} of {amount_in_words(name, pod.asks[name])}"
                     for name in short
+                    for room in [node.allocatable.get(name, 0)]
                 )
                 best = (len(wrong), node.name, detail or wrong[0])
         told = ", ".join(f"{many} {reason}" for reason, many in reasons.most_common())
@@ -165,12 +166,12 @@ def lacking(asks: Mapping[str, int], room: Mapping[str, int]) -> list[str]:
     return [name for name, many in asks.items() if many > room.get(name, 0)]
 
 
-def in_words(resource: str, many: int) -> str:
+def amount_in_words(resource: str, many: int) -> str:
     """An amount for people."""
     if resource == CPU:
         return f"{many / 1000:g} cores"
-    if resource == MEMORY:
-        return f"{many / GIB:.1f} GiB memory"
+    if resource == RAM:
+        return f"{many / _GIB:.1f} GiB memory"
     return f"{many} {resource}"
 
 
@@ -191,6 +192,6 @@ def _named(
 def _record(node: NodeFacts, pool: str, held: Mapping[str, int], links: Mapping[str, Link]) -> Node:
     """Our record of a node: what its own pods (DaemonSets) leave of it."""
     cpus = max(0, node.allocatable.get(CPU, 0) - held.get(CPU, 0)) / 1000
-    memory = max(0, node.allocatable.get(MEMORY, 0) - held.get(MEMORY, 0)) // MIB / 1024
+    memory = max(0, node.allocatable.get(RAM, 0) - held.get(RAM, 0)) // _MIB / 1024
     gpus = min(node.gpus, MOST_GPUS_ON_A_SITE)
-    return Node(node.name, cpus, memory, (Gpus(pool, gpus),) if gpus else (), links.get(node.name, PCIE))
+    return Node(node.name, cpus, memory, (Gpus(pool, gpus),) if gpus else (), links.get(node.name, PCIE_LINK))

@@ -6,10 +6,10 @@ from functools import lru_cache
 from typing import Any, Final
 
 CPU: Final = "cpu"
-MEMORY: Final = "memory"
+RAM: Final = "memory"
 PODS: Final = "pods"
 
-Amounts = Mapping[str, int]
+ResourceAmounts = Mapping[str, int]
 """By resource: CPU in thousandths of a core, memory in bytes, all else in its own unit."""
 
 _UNITS: Final = {
@@ -26,7 +26,7 @@ class QuantityError(ValueError):
 
 @lru_cache(maxsize=4096)
 def amount(text: str, resource: str = "") -> int:
-    """A quantity in the unit of `Amounts`, rounded up. Raises QuantityError."""
+    """A quantity in the unit of `ResourceAmounts`, rounded up. Raises QuantityError."""
     number = text.strip()
     unit = number.lstrip("+-0123456789.")
     if unit[:1] in ("e", "E") and unit[1:].lstrip("+-").isdigit():
@@ -46,7 +46,7 @@ def amounts(table: Mapping[str, Any] | None) -> dict[str, int]:
     return {name: amount(str(text), name) for name, text in (table or {}).items()}
 
 
-def asked(container: Mapping[str, Any]) -> dict[str, int]:
+def asked_by_container(container: Mapping[str, Any]) -> dict[str, int]:
     """What one container asks for. A limit without a request counts as the request."""
     resources = container.get("resources") or {}
     return amounts(resources.get("limits")) | amounts(resources.get("requests"))
@@ -54,11 +54,11 @@ def asked(container: Mapping[str, Any]) -> dict[str, int]:
 
 def asked_by_pod(spec: Mapping[str, Any]) -> dict[str, int]:
     """What a pod asks for: its containers and sidecars together, or the largest step of its start; and its overhead."""
-    running = _sum(asked(each) for each in spec.get("containers") or ())
+    running = _sum(asked_by_container(each) for each in spec.get("containers") or ())
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}
     for each in spec.get("initContainers") or ():
-        own = asked(each)
+        own = asked_by_container(each)
         if each.get("restartPolicy") == "Always":  # it stays beside the containers
             sidecars = _sum([sidecars, own])
             step = sidecars

@@ -13,13 +13,13 @@ from typing import Final, final
 
 from adlro.backends.kubernetes.client import Api, Raw
 from adlro.backends.kubernetes.gangs import Gang, Groups, gangs_of
-from adlro.backends.kubernetes.nodes import NodeFacts, node_of
+from adlro.backends.kubernetes.nodes import NodeFacts, node_facts_of
 from adlro.backends.kubernetes.pods import BACKGROUND, DECISION, GPUS, Pod, bound, pod_of
 from adlro.backends.kubernetes.pools import Dividing, Pools
-from adlro.backends.kubernetes.quantities import CPU, MEMORY
+from adlro.backends.kubernetes.quantities import CPU, RAM
 from adlro.backends.kubernetes.volumes import Volumes
 from adlro.backends.kubernetes.wants import Wants
-from adlro.backends.kubernetes.watching import Watching, wait_for
+from adlro.backends.kubernetes.watching import Watching, wait_until_listed
 from adlro.core.errors import BackendError
 from adlro.core.ports import JobState, LiveJob, Part, Setback, Snapshot
 from adlro.core.records import CPU_ONLY, Job
@@ -35,7 +35,7 @@ MOST_ENDED: Final = 20_000
 """Ended pods stay in snapshots for so long, and at most so many of them."""
 
 PRIORITY_SCALE: Final = 1000.0
-MIB: Final = 1024**2
+_MIB: Final = 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class PodReader:
             self._is_started = True
             for watch in self._watches:
                 watch.start()
-        wait_for(self._watches, seconds)
+        wait_until_listed(self._watches, seconds)
 
     def close(self) -> None:
         """End the watches."""
@@ -163,7 +163,7 @@ class PodReader:
         self.on_change()
 
     def _put_node(self, raw: Raw) -> None:
-        node = node_of(raw)
+        node = node_facts_of(raw)
         with self.lock:
             if self.nodes.get(node.name) == node:
                 return  # a heartbeat
@@ -291,7 +291,7 @@ class PodReader:
             for pod in pods.values():
                 if pod.owner[0] in BACKGROUND and not pod.gpus:
                     held = found.setdefault(node, {})
-                    for name in (CPU, MEMORY):
+                    for name in (CPU, RAM):
                         held[name] = held.get(name, 0) + pod.asks.get(name, 0)
         if found != self._background:
             self._background = dict(found)
@@ -323,7 +323,7 @@ class PodReader:
 
     def _job_of(self, pod: Pod, pools: Pools | None = None) -> LiveJob:
         """A pod as a job."""
-        state = state_of(pod)
+        state = pod_state(pod)
         managed, reason, models = pod.scheduler == self.naming.scheduler, pod.reason, frozenset[str]()
         setback = Setback.NONE
         if state is JobState.WAITING and pools is not None:
@@ -399,7 +399,7 @@ class PodReader:
             submit_s=min(pod.created_s for pod in pods),
             gpus=sum(pod.gpus for pod in pods),
             cpus=sum(pod.asks.get(CPU, 0) for pod in pods) / 1000,
-            memory_gb=sum(-(-pod.asks.get(MEMORY, 0) // MIB) for pod in pods) / 1024,
+            memory_gb=sum(-(-pod.asks.get(RAM, 0) // _MIB) for pod in pods) / 1024,
             models=models,
             priority=0.5 + 0.5 * first.priority / (abs(first.priority) + PRIORITY_SCALE),
             user=user or first.namespace,
@@ -437,7 +437,7 @@ class PodReader:
         return tuple(found)
 
 
-def state_of(pod: Pod) -> JobState:
+def pod_state(pod: Pod) -> JobState:
     """Where a pod stands, in our words."""
     if ended := ended_state(pod):
         return ended

@@ -10,7 +10,7 @@ from typing import Final, final
 
 from adlro.backends.kubernetes.nodes import NodeFacts
 from adlro.backends.kubernetes.pods import DECISION, GPUS, Pod, Repels
-from adlro.backends.kubernetes.pools import Pools, in_words, lacking
+from adlro.backends.kubernetes.pools import Pools, amount_in_words, lacking
 from adlro.backends.kubernetes.reader import PodReader, indices_of
 from adlro.backends.kubernetes.wants import HOSTNAME, matches
 from adlro.core.ports import Order, Part
@@ -68,7 +68,7 @@ class PodSeating:
         if wrong := self._reader.dividing.refusal(self._reader.wants_of(pod), node):
             return wrong
         if short := lacking(pod.asks, self._room_on(node)):
-            return f"Insufficient {short[0]} (free: {in_words(short[0], self._room_on(node).get(short[0], 0))})"
+            return f"Insufficient {short[0]} (free: {amount_in_words(short[0], self._room_on(node).get(short[0], 0))})"
         here = self._reader.on_node.get(node.name, {}).values()
         if pod.ports and any(clash(mine, theirs) for other in here for theirs in other.ports for mine in pod.ports):
             return "node(s) didn't have free ports for the requested pod ports"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-Labels = Mapping[str, str]
+LabelSet = Mapping[str, str]
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 REPELS: Final = frozenset(["NoSchedule", "NoExecute"])
@@ -26,7 +26,7 @@ class Requirement:
     values: tuple[str, ...] = ()
     is_field: bool = False
 
-    def holds(self, labels: Labels, name: str = "") -> bool:
+    def holds(self, labels: LabelSet, name: str = "") -> bool:
         """Whether an object with these labels meets it. An operator that we do not know is never met."""
         found = name if self.is_field else labels.get(self.key)
         match self.operator:
@@ -145,12 +145,12 @@ def selector_of(raw: Mapping[str, Any] | None) -> tuple[Requirement, ...] | None
     return exact + more
 
 
-def matches(selector: tuple[Requirement, ...] | None, labels: Labels) -> bool:
+def matches(selector: tuple[Requirement, ...] | None, labels: LabelSet) -> bool:
     """Whether labels meet all conditions of a selector."""
     return selector is not None and all(each.holds(labels) for each in selector)
 
 
-def refusal(wants: Wants, name: str, labels: Labels, taints: Sequence[Taint], allocatable: Mapping[str, int]) -> str:
+def refusal(wants: Wants, name: str, labels: LabelSet, taints: Sequence[Taint], allocatable: Mapping[str, int]) -> str:
     """Why a node does not meet the demands, in kube-scheduler's words; "" if it does."""
     if any(labels.get(key) != value for key, value in wants.selector):
         return "node(s) didn't match Pod's node affinity/selector"

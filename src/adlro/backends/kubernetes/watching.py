@@ -17,13 +17,13 @@ from adlro.process.logs import LOGGER
 
 log = logging.getLogger(LOGGER)
 
-PAGE: Final = 1000
+_PAGE: Final = 1000
 WATCH_S: Final = 240
 SILENT_S: Final = 330.0
 """A watch is asked for so long, and counts as broken if nothing at all, not even its end, comes for longer."""
 
-FIRST_PAUSE_S: Final = 0.2
-LONGEST_PAUSE_S: Final = 20.0
+_FIRST_PAUSE_S: Final = 0.2
+_LONGEST_PAUSE_S: Final = 20.0
 ABSENT_S: Final = 60.0
 """A kind that the server does not have, or that we may not read, is asked for again after so long."""
 
@@ -39,7 +39,7 @@ class Watching:
         put: Callable[[Raw], None],
         drop: Callable[[Raw], None],
         is_needed: bool = True,
-        pause_s: float = FIRST_PAUSE_S,
+        pause_s: float = _FIRST_PAUSE_S,
     ) -> None:
         self._api, self.path, self._put, self._drop = api, path, put, drop
         self._is_needed, self._pause_s = is_needed, pause_s
@@ -98,12 +98,12 @@ class Watching:
                 self.trouble, self._version = f"{self.path}: {error}", ""
             if self._stopping.wait(pause * random.uniform(0.75, 1.25)):
                 return
-            pause = min(pause * 2, LONGEST_PAUSE_S)
+            pause = min(pause * 2, _LONGEST_PAUSE_S)
 
     def _list(self) -> None:
         """Take in all objects, and tell which are gone."""
         found: dict[tuple[str, str], Raw] = {}
-        query = {"limit": str(PAGE)}
+        query = {"limit": str(_PAGE)}
         while True:
             page = self._api.get(self.path, query)
             for each in page.get("items") or ():
@@ -111,7 +111,7 @@ class Watching:
             meta = page.get("metadata") or {}
             if not (token := meta.get("continue")):
                 break
-            query = {"limit": str(PAGE), "continue": token}
+            query = {"limit": str(_PAGE), "continue": token}
         for key in [key for key in self._uids if key not in found]:
             self._drop({"metadata": self._uids[key]})
         self._uids = found
@@ -161,7 +161,7 @@ def _in_short(meta: Mapping[str, Any]) -> Raw:
     return {"namespace": meta.get("namespace", ""), "name": meta["name"], "uid": meta.get("uid", "")}
 
 
-def wait_for(watches: "list[Watching]", seconds: float) -> None:
+def wait_until_listed(watches: "list[Watching]", seconds: float) -> None:
     """Wait until all are listed. Raises BackendError with what is wrong if one is not by then."""
     until = time.monotonic() + seconds
     for each in watches:
