@@ -52,7 +52,7 @@ def test_a_token_file_that_is_gone_is_an_error_of_the_cluster(tmp_path: Path) ->
         ({}, "no API server: .* there is no kubeconfig"),
     ],
 )
-def test_a_server_that_cannot_be_known_is_said_in_one_line(options: dict[str, str], told: str) -> None:
+def test_a_server_that_cannot_be_known_is_said_in_one_line(options: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         door_of(KubernetesOptions(**options))
 
