@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Generic, TypeVar, final
 
 from adlro.core.accounts import Owners
-from adlro.core.ports import Backend, Snapshot
+from adlro.core.ports import Backend, Leadership, Snapshot
 from adlro.core.toml import Schema
 
 Options = TypeVar("Options", bound=Schema)
@@ -61,5 +61,7 @@ class Kind(Generic[Options]):
     """Raise ConfigError for wrong options that would otherwise be noticed only later."""
     for_shadow: Callable[[Options], Options] = lambda options: options
     """The options without the right to submit jobs."""
+    leadership: Callable[[Options], Leadership | None] = lambda options: None
+    """The lock by which several daemons choose who leads, where the cluster itself has one; None: the store's."""
     ends_with_daemon: bool = False
     """Whether the cluster is inside the daemon's process: then it needs no file, and nobody else schedules it."""

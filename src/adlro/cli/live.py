@@ -161,13 +161,17 @@ def short(seconds: float) -> str:
 def why(
     job: JobArgument,
     scores: Annotated[bool, typer.Option("--scores", help="Also show the policy's score of each place.")] = False,
+    namespace: Annotated[
+        str,
+        typer.Option("--namespace", "-n", metavar="NS", help="Namespace of a pod on Kubernetes, as in why pod/NAME."),
+    ] = "",
     as_json: Json = False,
     *,
     where: Where,
 ) -> None:
     """Explain why a job waits and when it is predicted to start, or why it runs where it does."""
     with DaemonClient(where) as daemon:
-        reply = daemon.get(f"/jobs/{in_path(job)}/why")
+        reply = daemon.get(f"/jobs/{in_path(id_of(job, namespace))}/why")
         if as_json:
             print(reply.text)
             return
@@ -183,6 +187,12 @@ def why(
         )
     if found["decision"]:
         show_decision(found["decision"], found["text"], scores)
+
+
+def id_of(job: str, namespace: str) -> str:
+    """The id of a job; that of a pod is its namespace and its name."""
+    name = job.removeprefix("pod/")
+    return f"{namespace or 'default'}.{name}" if namespace or name != job else job
 
 
 def _in_words(found: dict[str, Any], now: float, is_shadow: bool = False) -> list[str]:

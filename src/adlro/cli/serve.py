@@ -39,7 +39,9 @@ def serve(
     demo: Annotated[bool, typer.Option("--demo", help="Run a busy simulated cluster with a dashboard.")] = False,
     backend: Annotated[
         str | None,
-        typer.Option("--backend", metavar="KIND", help="What to schedule: simulated, local, slurm or shadow."),
+        typer.Option(
+            "--backend", metavar="KIND", help="What to schedule: simulated, local, slurm, kubernetes or shadow."
+        ),
     ] = None,
     policy: Annotated[
         str | None, typer.Option("--policy", "-p", metavar="NAME", help="The policy (adlro policies).")

@@ -22,12 +22,13 @@ from adlro import __version__
 from adlro.core.errors import AdlroError, BackendError, CatalogueError, StoreError
 from adlro.core.ports import (
     JobState,
+    Leadership,
     LiveJob,
     Output,
     Submission,
 )
 from adlro.daemon.config import Config, changes, load_config
-from adlro.daemon.leader import Alone, Leadership
+from adlro.daemon.leader import Alone
 from adlro.daemon.metrics import DaemonMetrics, file_bytes
 from adlro.daemon.store_sqlite import AwayError
 from adlro.daemon.systemd import Systemd
@@ -61,7 +62,7 @@ _PAUSE_S: Final = 0.25
 """The least time between two turns, however many jobs are handed in."""
 
 PROBE_S: Final = 1.0
-"""How often the back end is asked whether anything has changed, …"""
+"""How often the back end is asked whether anything has changed unless it wants to be asked more often, …"""
 
 PROBE_SHARE: Final = 0.04
 """… as long as that takes at most this share of the time."""
@@ -526,8 +527,9 @@ class Daemon:
         pause = now + min(seconds, max(_PAUSE_S, took))
         until = max(began + seconds, now + min(_PAUSE_S, took))
         changed = max(pause, now + min(took / TURN_SHARE, _LONGEST_PAUSE_S))  # not before then because of a change
-        probe = now + PROBE_S
         running = self._running
+        every_s = PROBE_S if running is None else min(PROBE_S, running.backend.probe_s)
+        probe = now + every_s
         if goes_on:
             until = now + min(seconds, _PAUSE_S)
         while not self._is_stopping and (left := until - time.monotonic()) > 0:
@@ -548,7 +550,7 @@ class Daemon:
                 elif has_changed:
                     until, running = min(until, max(answered, changed)), None
                 else:
-                    probe = answered + max(PROBE_S, (answered - asked) / PROBE_SHARE)
+                    probe = answered + max(every_s, (answered - asked) / PROBE_SHARE)
 
 
 @contextmanager

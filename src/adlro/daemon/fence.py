@@ -11,13 +11,13 @@ from adlro.core.ports import (
     Answer,
     Backend,
     KeepsOutput,
+    Leadership,
     Order,
     Output,
     Snapshot,
     Submission,
     SubmitsAside,
 )
-from adlro.daemon.leader import Leadership
 from adlro.process.logs import LOGGER
 
 if TYPE_CHECKING:  # it imports the compiler, which tests of the daemon do without
@@ -56,6 +56,11 @@ class Fenced:
     def can_annotate(self) -> bool:
         """Whether users see what `annotate` is given."""
         return self._backend.can_annotate
+
+    @property
+    def probe_s(self) -> float:
+        """How often it may be asked whether anything has changed, if it says so."""
+        return float(getattr(self._backend, "probe_s", float("inf")))
 
     def has_changed(self) -> bool | None:
         """Whether anything has changed since the latest reading; None if the back end cannot tell."""

@@ -9,31 +9,16 @@ import os
 import socket
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from adlro.core.errors import StoreError
+from adlro.core.ports import Leadership
 
 if TYPE_CHECKING:
     import psycopg
 
 LEADING: Final = 0x61646C_02
 """Number of the advisory lock; it counts within one database, and a database is for one cluster."""
-
-
-class Leadership(Protocol):
-    """Decides who leads. Only one of all daemons that share a lock leads."""
-
-    def take(self) -> bool:
-        """Try to lead, without waiting; returns whether we lead now."""
-
-    def holds(self) -> bool:
-        """Whether we still lead; asked before every order."""
-
-    def holder(self) -> str:
-        """Who leads, in words, as far as it can be known."""
-
-    def release(self) -> None:
-        """Release the lead."""
 
 
 @final

@@ -13,13 +13,13 @@ from typing import Final
 from adlro.api.settings import ApiSettings
 from adlro.backends.kind import Levels, Opened
 from adlro.core.errors import ConfigError
-from adlro.core.ports import Snapshot
+from adlro.core.ports import Leadership, Snapshot
 from adlro.core.records import Cluster
 from adlro.daemon.config import Config
 from adlro.daemon.daemon import Daemon
 from adlro.daemon.fence import Fenced
 from adlro.daemon.keep import Keep
-from adlro.daemon.leader import Leadership, leadership_of
+from adlro.daemon.leader import leadership_of
 from adlro.daemon.running import Closing, DaemonParts, Decider
 from adlro.daemon.store import Store, open_store
 from adlro.daemon.store_sqlite import FullError
@@ -64,6 +64,8 @@ def check_config(config: Config) -> None:
 
 def leadership_for(config: Config) -> Leadership:
     """The lock that keeps other daemons off the same cluster; a simulated cluster needs none."""
+    if (own := config.kind.leadership(getattr(config, config.kind.name))) is not None:
+        return own
     url = config.store_url()
     if config.kind.ends_with_daemon and not config.store.url:
         return leadership_of(_IN_MEMORY, None)
