@@ -23,7 +23,7 @@ TOOL_docs := mkdocs
 TOOL_compile := adlro
 TOOL_pytest := pytest
 
-.PHONY: help demo test $(STAGES) docs machine-code wheel format bench clean
+.PHONY: help demo test test-kubernetes $(STAGES) docs machine-code wheel format bench clean
 .DELETE_ON_ERROR:
 
 help:
@@ -31,6 +31,7 @@ help:
 	@echo "make test    run all checks: $(STAGES)"
 	@echo "             (TESTS=tests/live runs some of the tests, WORKERS=8 uses more processes)"
 	@echo "make types   run one stage of make test alone; likewise for the others"
+	@echo "make test-kubernetes  run the tests of Kubernetes on a real control plane, which it builds once (Debian, root)"
 	@echo "make docs    build the documents as a site, into site/"
 	@echo "make wheel   build the wheel into dist/"
 	@echo "make format  format the code"
@@ -57,6 +58,11 @@ test:
 	    echo "make test: stage '$$name' passed in $$(($$(date +%s) - begin)) s"; \
 	done
 	@echo "make test: all stages passed"
+
+# The same tests as in `make test`, on etcd and kube-apiserver instead of the server in the tests' own process.
+test-kubernetes: .venv/.dev
+	scripts/control_plane.sh
+	ADLRO_KUBERNETES=real $(BIN)/pytest -q tests/kubernetes
 
 setup: .venv/.dev
 

@@ -125,6 +125,7 @@ NAMES_OF_ONE_CONTRACT = {
     "app": "a group of commands is a Typer application",
     "log": "a module writes to the logger of its package",
     "main": "a program begins here",
+    "check": "`adlro slurm check` and `adlro kubernetes check` are named as the user types them",
     "compare": "`adlro compare` calls adlro.compare",
     "policies": "`adlro policies` prints what the catalogue of policies has",
     "report": "`adlro report` and `adlro shadow report` are named as the user types them",

@@ -33,7 +33,7 @@ from adlro.core.rules import dequeue, in_queue, release
 from adlro.core.tables import Ints, Jobs, View
 from adlro.core.toml import nearest
 from adlro.decide.catalogue import find_policy
-from adlro.experiment.instance import load_jobs
+from adlro.experiment.instance import load_jobs, run_one
 from adlro.experiment.scenario import load_scenario, named_as_in
 from adlro.experiment.side_by_side import usable_cores
 from adlro.normalise.pack import pack
@@ -48,6 +48,8 @@ _QUEUE: Final = 40
 _LONG_QUEUE: Final = 1000
 
 LCG: Final = Path(__file__).resolve().parents[3] / "shared" / "traces" / "lcg_2005" / "LCG.swf.xz"
+
+UNSEEN_512: Final = Path(__file__).resolve().parents[2] / "examples" / "unseen512.toml"
 
 TellStep = Callable[[str], None]
 
@@ -138,7 +140,7 @@ def timed_loop() -> float:
 # ---- one core -----------------------------------------------------------------------------------------------------
 
 
-def _drawn(cluster: str, workload: str, count: int, seed: int = 0) -> tuple[Plan, Jobs]:
+def drawn(cluster: str, workload: str, count: int, seed: int = 0) -> tuple[Plan, Jobs]:
     """A cluster and jobs for it."""
     scenario = load_scenario(cluster, workload, count)
     return scenario.plan, named_as_in(scenario.cluster, load_jobs(workload, seed, count))
@@ -170,14 +172,14 @@ Measurement = tuple[float, str, float, bool, str]
 
 def bench_paper16() -> Measurement:
     """One core, one cluster, a million jobs."""
-    plan, jobs = _drawn("paper16", "paper", 1_000_000)
+    plan, jobs = drawn("paper16", "paper", 1_000_000)
     rate = len(jobs) / cpu_seconds(plan, jobs, "sjf")
     return rate, "jobs/s", 1.0e6, False, "sjf, paper16, 1 M jobs, one core (CPU time)"
 
 
 def bench_all_cores() -> Measurement:
     """Many clusters side by side: the share of one core's speed that each core keeps."""
-    plan, jobs = _drawn("paper16", "paper", 20_000)
+    plan, jobs = drawn("paper16", "paper", 20_000)
     policy = find_policy("sjf")
     views: list[View] = [pack(plan, jobs, speed_of) for _ in range(CLUSTERS_SIDE_BY_SIDE)]
     simulate(pack(plan, jobs, speed_of), jobs.work, policy)
@@ -206,15 +208,15 @@ def bench_all_cores() -> Measurement:
 
 def bench_openb() -> Measurement:
     """A cluster of thousands of GPUs."""
-    plan, jobs = _drawn("openb", "openb-like", 100_000)
+    plan, jobs = drawn("openb", "openb-like", 100_000)
     rate = len(jobs) / cpu_seconds(plan, jobs, "best-fit")
     return rate, "jobs/s", 50_000.0, False, "best-fit, openb (6,212 GPUs), 100,000 tasks, one core (CPU time)"
 
 
 def bench_growth() -> Measurement:
     """How the cost of a job grows from 16 to 6,212 GPUs, as a share of the growth in sites."""
-    small_plan, small = _drawn("paper16", "paper", 100_000)
-    large_plan, large = _drawn("openb", "openb-like", 100_000)
+    small_plan, small = drawn("paper16", "paper", 100_000)
+    large_plan, large = drawn("openb", "openb-like", 100_000)
     small_s = cpu_seconds(small_plan, small, "best-fit") / len(small)
     large_s = cpu_seconds(large_plan, large, "best-fit") / len(large)
     growth = large_s / small_s
@@ -225,7 +227,7 @@ def bench_growth() -> Measurement:
 
 def bench_gavel108() -> Measurement:
     """Against Gavel's own simulator."""
-    plan, jobs = _drawn("gavel108", "gavel", 100_000)
+    plan, jobs = drawn("gavel108", "gavel", 100_000)
     rate = len(jobs) / cpu_seconds(plan, jobs, "fcfs")
     what = f"fcfs, gavel108, Gavel's distribution: {rate:,.0f} jobs per CPU second against {GAVEL_JOBS_PER_CPU_S:g}"
     return rate / GAVEL_JOBS_PER_CPU_S, "x Gavel", 10_000.0, False, what
@@ -290,7 +292,7 @@ def bench_wide_gangs() -> Measurement:
 
 def bench_openb_like_100k() -> Measurement:
     """A long queue of many demands: the slowest of four rules."""
-    plan, jobs = _drawn("openb", "openb-like", 100_000)
+    plan, jobs = drawn("openb", "openb-like", 100_000)
     jobs.table.submit *= 0.8  # the workload has a load of 0.8
     seconds = {name: cpu_seconds(plan, jobs, name, repeats=1) for name in ("sjf", "unicep", "best-fit", "fgd")}
     each = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items())
@@ -347,7 +349,7 @@ def bench_lp_round() -> Measurement:
 
 def busy_view(cluster: str, workload: str, waiting: int) -> View:
     """A cluster in the middle of a run: all jobs submitted at once, as many as fit running, some waiting."""
-    return filled_view(*_drawn(cluster, workload, 100 + waiting))
+    return filled_view(*drawn(cluster, workload, 100 + waiting))
 
 
 def filled_view(plan: Plan, jobs: Jobs) -> View:
@@ -490,7 +492,7 @@ def bench_env_steps() -> Measurement:
     from adlro.learn.worlds.draw import make_world, stack
     from adlro.learn.worlds.envs import Draw
 
-    worlds = stack([make_world(*_drawn("paper16", "paper", 2000))])
+    worlds = stack([make_world(*drawn("paper16", "paper", 2000))])
     how = Draw(0.9, 0.9, backlog=0, burst=0.0, sigma=0.0, jitter=0.0, failures=0.0, shaped=False)
     count, calls = 256, 128  # few enough that their state stays in the caches; calls for more than an episode
     groups = [make_batch(worlds, count, 64, 16, worlds.pools.shape[1], how, seed, 1) for seed in range(usable_cores())]
@@ -600,6 +602,22 @@ def bench_lookahead_16() -> Measurement:
     """One answer of look-ahead on the paper's cluster."""
     value = decision_ms("adlro-lookahead", busy_view("paper16", "paper", waiting=_QUEUE), _QUEUE)
     return value, "ms", 5.0, True, f"adlro-lookahead, one decision on paper16 with {_QUEUE} jobs waiting, one core"
+
+
+def bench_lookahead_512() -> Measurement | str:
+    """Whole runs of the strongest look-ahead policies on a large cluster of several models; the slower one counts."""
+    if not UNSEEN_512.is_file():
+        return f"{UNSEEN_512.name} is not in the repository's examples"
+    seconds = {}
+    for name in ("lookahead-eft-reserving", "adlro-lookahead"):
+        for count in (16, 800):  # the first only to compile
+            scenario = load_scenario(str(UNSEEN_512), "paper", count, load=0.9)
+            begin = time.thread_time()
+            run_one(scenario, find_policy(name), 0)
+            seconds[name] = time.thread_time() - begin
+    slowest = max(seconds, key=lambda name: seconds[name])
+    what = f"{slowest}, a run of 800 jobs at load 0.9 on unseen512 (512 GPUs), one core (CPU time)"
+    return seconds[slowest], "s", 30.0, True, what
 
 
 def decision_ms(policy_name: str, view: View, waiting: int) -> float:
@@ -751,6 +769,7 @@ BENCHES: Final[dict[str, Callable[[], Measurement | str]]] = {
     "decide-6212": bench_decide_6212,
     "decide-100k": bench_decide_100k,
     "lookahead-16": bench_lookahead_16,
+    "lookahead-512": bench_lookahead_512,
     "train-paper-episodes": bench_train_paper,
     "train-adlro-steps": bench_train_adlro,
 }

@@ -8,12 +8,11 @@ from tests.live.stand_in import Obedient
 
 from adlro.catalogue.clusters import load_cluster
 from adlro.core.errors import BackendError, CatalogueError, StoreError
-from adlro.core.ports import ENDED, Backend, JobState, LiveJob, Order, Part
+from adlro.core.ports import ENDED, Backend, JobState, Leadership, LiveJob, Order, Part
 from adlro.core.records import Job
 from adlro.daemon.config import Config, load_config
 from adlro.daemon.daemon import Daemon
 from adlro.daemon.fence import Fenced
-from adlro.daemon.leader import Leadership
 from adlro.daemon.running import DaemonParts, Decider
 from adlro.daemon.store import Store, open_store
 from adlro.live.service import Alarm, DaemonMemory, Decision, State, Tick, WhatIf, WhatIfAnswer, Why

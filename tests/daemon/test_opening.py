@@ -216,7 +216,7 @@ def test_the_printed_config_can_be_read() -> None:
 @pytest.mark.parametrize(
     ("words", "kind", "told"),
     [
-        (("--backend", "slrum"), UsageError, "expected one of simulated, local, slurm, shadow"),
+        (("--backend", "slrum"), UsageError, "expected one of simulated, local, slurm, kubernetes, shadow"),
         (("--config", "/nowhere.toml"), ConfigError, "cannot read the config file"),
         (("--once", "--policy", "fcsf"), CatalogueError, "Did you mean 'fcfs'"),
         (("--once", "--store", "mysql://x"), StoreError, "expected sqlite:PATH"),

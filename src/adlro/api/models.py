@@ -19,7 +19,10 @@ _PLAIN: Final = r"^[^\u0000-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]*$"
 
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._/@+ -]*$"
 
-JobId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$", max_length=64)]
+LONGEST_ID: Final = 320
+"""A pod's id is its namespace (63 characters), a dot and its name (253)."""
+
+JobId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$", max_length=LONGEST_ID)]
 DecisionId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:+-]*$", max_length=128)]
 Name = Annotated[str, StringConstraints(pattern=NAME, max_length=64)]
 NameOrNone = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9._/@+ -]*)?$", max_length=64)]
@@ -179,7 +182,7 @@ class StateAsked(Asked):
 class DecisionsAsked(Asked):
     """Which decisions, and which page of them."""
 
-    job: Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.+-]*)?$", max_length=64)] = ""
+    job: Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.+-]*)?$", max_length=LONGEST_ID)] = ""
     before: DecisionId = ""
     limit: int = Field(100, ge=1, le=1000)
 

@@ -139,7 +139,7 @@ class Guard:
         except Exception as error:
             number = secrets.token_hex(4)
             # The words of an error may hold what a user sent; its kind and place do not.
-            log.error("the API failed", extra={"number": number, "path": scope["path"], "where": place_of(error)})
+            log.error("the API failed", extra={"number": number, "path": scope["path"], "where": error_place(error)})
             if not begun:
                 what = f"the daemon made a mistake; its log has it under {number}"
                 await send_refusal(refused(500, what, scope["path"], do="Please report it."), answer)
@@ -320,7 +320,7 @@ def is_address(host: str) -> bool:
     return True
 
 
-def place_of(error: BaseException) -> str:
+def error_place(error: BaseException) -> str:
     """The kind of an error and the last line of code that it came by."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

@@ -28,7 +28,7 @@ HELP: Final = (
     "Compare, train and run schedulers for clusters with different GPU models.\n\n"
     "To simulate: choose a cluster (clusters, gpus) and a workload (workloads), list the policies (policies), compare "
     "them on the same jobs (compare), then examine one run (simulate). For a cluster, a workload or a policy of your "
-    "own, give the path of a file instead of a name. For a live cluster: serve, slurm and shadow."
+    "own, give the path of a file instead of a name. For a live cluster: serve, slurm, kubernetes and shadow."
 )
 
 _EXAMPLES: Final = (
@@ -68,6 +68,7 @@ _COMMANDS: Final = {
     "top": "live",
     "token": "live:app_of_tokens",
     "slurm": "slurm:app",
+    "kubernetes": "kubernetes:app",
     "shadow": "shadow:app",
     "monitoring": "monitoring:app",
     "bench": "runs",

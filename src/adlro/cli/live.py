@@ -35,10 +35,10 @@ SHADOW_MODE: Final = "shadow"
 """The back end that starts nothing."""
 _HEADINGS: Final = ("job", "user", "name", "GPUs", "state", "for", "where, or predicted start")
 GIVING: Final = {0: (8, 24), 1: (6, 16), 2: (8, 40), 6: (30, 80)}
-"""Columns of _HEADINGS that give way on a narrow screen: the least and the most that each has."""
+"""Columns of _HEADINGS that shrink on a narrow screen: the least and the most width of each."""
 KEPT_WIDTH: Final = 80
 KEPT_HEIGHT: Final = 50
-"""A screen has so many columns and lines where there is no terminal."""
+"""The size of the screen, in columns and lines, if there is no terminal."""
 
 app_of_tokens = typer.Typer(
     help="Manage the tokens for access to the daemon. Run it on the daemon's machine, as the daemon's user.",
@@ -119,7 +119,7 @@ def job_cells(
     since = job["submit_s"] if live["state"] == "waiting" else live["started_s"]
     until = live["ended_s"] if live["ended_s"] is not None else now
     lasted = "–" if since is None else short(until - since)
-    last = predicted(start, now, is_shadow) if live["state"] == "waiting" else place(live["parts"])
+    last = predicted(start, now, is_shadow) if live["state"] == "waiting" else _place(live["parts"])
     cells = (live["id"], user, name, gpus, live["state"], lasted, last)
     return tuple(printable(cell) for cell in cells)
 
@@ -137,7 +137,7 @@ def predicted(start: dict[str, Any] | None, now: float, is_shadow: bool = False)
     return f"{text} ({low}–{short(start['high_s'] - now)})"
 
 
-def place(parts: list[dict[str, Any]]) -> str:
+def _place(parts: list[dict[str, Any]]) -> str:
     """Where a job is."""
     return ", ".join(
         part["node"] + (f"[{','.join(map(str, part['indices']))}]" if part["indices"] else "") for part in parts
@@ -145,7 +145,7 @@ def place(parts: list[dict[str, Any]]) -> str:
 
 
 def short(seconds: float) -> str:
-    """A length of time in a few letters."""
+    """A duration in a few characters."""
     seconds = max(seconds, 0.0)
     for unit, name in ((86_400.0, "d"), (3600.0, "h"), (60.0, "m")):
         if seconds >= unit:
@@ -161,13 +161,17 @@ def short(seconds: float) -> str:
 def why(
     job: JobArgument,
     scores: Annotated[bool, typer.Option("--scores", help="Also show the policy's score of each place.")] = False,
+    namespace: Annotated[
+        str,
+        typer.Option("--namespace", "-n", metavar="NS", help="Namespace of a pod on Kubernetes, as in why pod/NAME."),
+    ] = "",
     as_json: Json = False,
     *,
     where: Where,
 ) -> None:
     """Explain why a job waits and when it is predicted to start, or why it runs where it does."""
     with DaemonClient(where) as daemon:
-        reply = daemon.get(f"/jobs/{in_path(job)}/why")
+        reply = daemon.get(f"/jobs/{in_path(id_of(job, namespace))}/why")
         if as_json:
             print(reply.text)
             return
@@ -183,6 +187,12 @@ def why(
         )
     if found["decision"]:
         show_decision(found["decision"], found["text"], scores)
+
+
+def id_of(job: str, namespace: str) -> str:
+    """The id of a job; that of a pod is its namespace and its name."""
+    name = job.removeprefix("pod/")
+    return f"{namespace or 'default'}.{name}" if namespace or name != job else job
 
 
 def _in_words(found: dict[str, Any], now: float, is_shadow: bool = False) -> list[str]:
@@ -216,7 +226,7 @@ def start_in_words(start: dict[str, Any] | None, now: float, is_shadow: bool = F
 
 
 def show_decision(decision: dict[str, Any], said: str, scores: bool = False) -> None:
-    """The decision that placed a job, with the other places and the past jobs it is like; not what was said already."""
+    """The decision that placed a job, with the other places and similar past jobs; without what was printed already."""
     out = stdout()
     runs = ""
     if decision["runtime_s"] is not None:
@@ -231,7 +241,7 @@ def show_decision(decision: dict[str, Any], said: str, scores: bool = False) -> 
         columns = [("  place", "name"), ("GPU", "left"), ("would run", "right"), ("", "left")]
         rows = [
             [
-                f"  {printable(place(one['parts']))}",
+                f"  {printable(_place(one['parts']))}",
                 printable(one["parts"][0]["model"]) if one["parts"] else "–",
                 length(one["runtime_s"]),
                 "chosen" if one["chosen"] else "",

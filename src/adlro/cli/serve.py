@@ -39,7 +39,9 @@ def serve(
     demo: Annotated[bool, typer.Option("--demo", help="Run a busy simulated cluster with a dashboard.")] = False,
     backend: Annotated[
         str | None,
-        typer.Option("--backend", metavar="KIND", help="What to schedule: simulated, local, slurm or shadow."),
+        typer.Option(
+            "--backend", metavar="KIND", help="What to schedule: simulated, local, slurm, kubernetes or shadow."
+        ),
     ] = None,
     policy: Annotated[
         str | None, typer.Option("--policy", "-p", metavar="NAME", help="The policy (adlro policies).")
@@ -131,7 +133,7 @@ def turn_once(config: "Config", as_json: bool) -> None:
 
 
 def _show(tick: "Tick", state: "State") -> None:
-    """A turn in words."""
+    """Print a turn in words."""
     from adlro.live.service import with_names
 
     cluster = state.snapshot.cluster
@@ -157,7 +159,7 @@ def _show(tick: "Tick", state: "State") -> None:
 
 
 def _run(config: "Config", path: Path | None, flags: dict[str, Any], is_demo: bool) -> None:
-    """The daemon with its API, until it is told to end."""
+    """Run the daemon with its API until it is told to end."""
     from adlro.daemon.daemon import Daemon, obeying_signals
     from adlro.daemon.opening import answering, check_config, leadership_for, open_parts
     from adlro.process.logs import LOGGER, set_up_logs

@@ -27,7 +27,7 @@ import numba
 from llvmlite.binding import get_host_cpu_features
 from numba.core import config as numba_config
 from numba.core import types
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, UserProvidedCacheLocator
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
 from numba.core.runtime import rtsys
 
 from adlro.core.linking import is_inside, is_part
@@ -250,19 +250,40 @@ os.register_at_fork(after_in_child=forget_locks)
 # ---- the cache of a function -------------------------------------------------------------------------------------
 
 
-class ByText(UserProvidedCacheLocator):  # type: ignore[misc]
+@final
+class ByText(_CacheLocator):  # type: ignore[misc]
     """Finds a function by the text of its file, wherever and whenever the file was written."""
 
-    @classmethod
-    def get_suitable_cache_subpath(cls, py_file: str) -> str:
-        """The folder for the functions of a file: its name, and a hash of its text."""
-        path = Path(py_file).resolve()
+    def __init__(self, function: Callable[..., Any], path: Path) -> None:
+        self._py_file = str(path)
+        self._line = function.__code__.co_firstlineno
         name = path.relative_to(PACKAGE).as_posix().replace("/", ".") if path.is_relative_to(PACKAGE) else path.name
-        return f"{name.removesuffix('.py')}-{hash_of_file(path)}"
+        self._folder = f"{name.removesuffix('.py')}-{hash_of_file(path)}"
+
+    def get_cache_path(self) -> str:
+        """The folder for the functions of the file: its name, and a hash of its text."""
+        return str(folder_in_use() / self._folder)
 
     def get_source_stamp(self) -> str:
-        """The text is in the name of the folder."""
+        """Nothing: the text is in the name of the folder."""
         return ""
+
+    def get_disambiguator(self) -> str:
+        """What tells functions of one name in one file apart."""
+        return str(self._line)
+
+    @classmethod
+    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> "ByText | None":
+        """For functions of files; those that were typed into an interpreter are found in Numba's own ways."""
+        path = Path(py_file).resolve()
+        if not path.is_file():
+            return None
+        found = cls(py_func, path)
+        try:
+            found.ensure_cache_path()
+        except OSError:
+            return None
+        return found
 
 
 @cache

@@ -52,6 +52,13 @@ class WholeLibrary(JITCodeLibrary):  # type: ignore[misc]
         self._linking_libraries = with_parts(self._linking_libraries)
         super().finalize()
 
+    def _optimize_final_module(self) -> None:
+        """Optimise, and drop the names through which parts would find Python's objects: hardly any part does."""
+        for variable in self._final_module.global_variables:
+            if variable.name.startswith(ENVIRONMENT) and not variable.is_declaration:
+                variable.linkage = Linkage.linkonce_odr
+        super()._optimize_final_module()
+
     def serialize_using_object_code(self) -> tuple[str, str, tuple[bytes, bytes]]:
         """For the cache: the machine code, and the names in it. Numba would add all code again for linking."""
         self._ensure_finalized()
@@ -59,17 +66,9 @@ class WholeLibrary(JITCodeLibrary):  # type: ignore[misc]
 
 
 def names_of_module(module: Any) -> Any:
-    """A module that defines the same names as this one, with nothing behind them."""
-    functions = [each.name for each in module.functions if is_visible(each)]
-    variables = [each.name for each in module.global_variables if is_visible(each)]
-    lines = [f'define void @"{name}"() {{ ret void }}' for name in functions]
-    lines += [f'@"{name}" = global i8 0' for name in variables]
-    return parse_assembly("\n".join(lines))
-
-
-def is_visible(value: Any) -> bool:
-    """Whether other modules can see what is defined under this name."""
-    return not value.is_declaration and value.linkage in (Linkage.external, Linkage.common)
+    """A module that defines the same functions as this one, with nothing in them."""
+    defined = [each for each in module.functions if not each.is_declaration and each.linkage == Linkage.external]
+    return parse_assembly("\n".join(f'define void @"{each.name}"() {{ ret void }}' for each in defined))
 
 
 def with_parts(libraries: Iterable[Any]) -> list[Any]:
@@ -168,6 +167,7 @@ def link(dispatcher: Any) -> None:
     compile_result_of = dispatcher.get_compile_result
     wholes: dict[Any, Any] = {}
     parts: dict[Any, Any] = {}
+    asked: dict[int, tuple[Any, Any]] = {}  # wholes by the identity of the signature, which is kept alive
 
     def show(signature: Any) -> None:
         """Show the kind of code that is needed here, or none if it must be compiled."""
@@ -195,9 +195,15 @@ def link(dispatcher: Any) -> None:
             add_overload(compile_result)
 
     def get_compile_result(signature: Any) -> Any:
+        # Each call that passes the function as a value asks for it, and to hash the types of a View takes long.
+        if _Depth.now == 0 and id(signature) in asked:
+            return asked[id(signature)][1]
         with global_compiler_lock:
             show(signature)
-            return compile_result_of(signature)
+            found = compile_result_of(signature)
+            if not is_part(found):
+                asked[id(signature)] = signature, found
+            return found
 
     def get_call_template(arguments: Iterable[Any], keywords: dict[str, Any]) -> Any:
         widened = tuple(map(plain, arguments))

@@ -1,11 +1,13 @@
-"""The policy against the fallback: the last window, played again from a snapshot with the work that jobs turned out.
+"""Compare the policy with the fallback:
 
-Both decide over the same jobs, at the times at which they came, from the same beginning; the measured figure stands
-beside. What ended is played with its measured work, what runs or waits still with its estimate.
+play the last window again from a snapshot, with the work that jobs really had.
 
-What counts is the time that jobs spent in the system within the window, of all of them, whether they have ended or not.
-Completion times of the jobs that ended would flatter whoever decided: those are the jobs that the policy let go first,
-and the ones that it keeps waiting would not count against it.
+Both decide over the same jobs, at the same arrival times and from the same beginning; the measured figure is reported
+beside them. Jobs that have ended are played with their measured work, the others with their estimate.
+
+The figure is the mean time that jobs spent in the system within the window, over all its jobs, ended or not. A mean
+over ended jobs only would favour the policy that decided: it let those jobs go first, and the jobs that it keeps
+waiting would not count.
 """
 
 import time
@@ -23,15 +25,18 @@ from adlro.live.predicting import MeasuredJob
 from adlro.live.scene import Corrections, Predict, Scenes
 
 LEAST_ENDED: Final = 10
-"""Jobs that must have ended before anything is said."""
+"""At least this many jobs must have ended before there is a comparison."""
 
 _MOST_JOBS: Final = 2000
-"""A window with more jobs is too dear to play again within a turn."""
+"""A window with more jobs takes too long to play again within a turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedTimes:
-    """Mean time in the system within the window, over all its jobs: measured, and as either would have done."""
+    """Mean time in the system within the window, over all its jobs:
+
+    measured, and predicted for the policy and the fallback.
+    """
 
     measured_s: float
     policy_s: float | None
@@ -41,7 +46,7 @@ class ComparedTimes:
 
 @dataclass(slots=True)
 class Beginning:
-    """Where a window begins, and what came since."""
+    """A snapshot at which a window begins, and the jobs that came or ended since."""
 
     snapshot: Snapshot
     submitted: Mapping[str, float]
@@ -57,7 +62,7 @@ class Beginning:
 
 @final
 class ComparisonWindow:
-    """The last window, kept as two beginnings: when one gets too old the next is half a window old."""
+    """The last window, kept as two beginnings: when one gets too old, the next is half a window old."""
 
     def __init__(self, window_s: float, monotonic: Callable[[], float] = time.perf_counter) -> None:
         self._window_s = window_s
@@ -70,7 +75,7 @@ class ComparisonWindow:
         self._begun.clear()
 
     def note(self, snapshot: Snapshot, submitted: Mapping[str, float], ended: Sequence[MeasuredJob]) -> None:
-        """Take a snapshot in, and jobs that ended since the last one."""
+        """Add a snapshot, and the jobs that ended since the last one."""
         begun, self._latest_s = self._begun, snapshot.time_s
         if begun and (
             snapshot.time_s < begun[-1].snapshot.time_s or snapshot.cluster.nodes != begun[-1].snapshot.cluster.nodes
@@ -101,7 +106,7 @@ class ComparisonWindow:
         corrections: Corrections,
         seconds: float,
     ) -> ComparedTimes | None:
-        """Play the window again with both; None while too little ended. At most so many seconds."""
+        """Play the window again with both policies, for at most this many seconds; None if too few jobs ended."""
         if not self._begun or len(self._begun[0].ended_s) < LEAST_ENDED:
             return None
         begun = self._begun[0]
@@ -125,7 +130,7 @@ class ComparisonWindow:
         work, done = usual_work(scene.view)
         rows = [scene.index.get(job.id, -1) for job in there]
         if min(rows) < 0:
-            return nothing  # a job that the tables leave out: the sets would differ
+            return nothing  # the tables leave out a job: the two sets of jobs would differ
         for job, j in zip(there, rows, strict=True):
             if job.id in begun.work:
                 work[j] = max(begun.work[job.id], done[j] + 1e-3)

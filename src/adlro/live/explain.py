@@ -24,19 +24,19 @@ from adlro.live.words import short_names, spell, when_expected
 from adlro.normalise.pack import why_refused
 
 FASTER: Final = 1.5
-"""A busy place counts as what a policy waits for, if the job would end there in this much less time."""
+"""A policy is said to wait for a busy place if the job would run this many times faster there."""
 
 LONGEST_LINE: Final = 100
 """Characters of a line for squeue."""
 
 LATER_S: Final = 300.0
-"""A start that is predicted so long after GPUs come free is behind other jobs."""
+"""If a start is predicted this long after GPUs come free, other jobs are first."""
 
 STARTS_LATER: Final = frozenset(["resources", "down", "reserved", "policy", "priority", "turn", "new"])
-"""Reasons beside which the predicted start is shown."""
+"""Reasons that are shown with the predicted start."""
 
 TRIED_AGAIN: Final = re.compile(r"\((.+)\); it is tried again (.+?)\.?$")
-"""What the cluster said and when a job is tried again, in the sentence about a job that is passed over."""
+"""Finds the cluster's answer and the time of the next try in the sentence about a job that is passed over."""
 
 RULE_FITS: Final = "What fits where"
 RULE_ORDER: Final = "Time and order"
@@ -44,9 +44,11 @@ RULE_ORDER: Final = "Time and order"
 
 @dataclass(frozen=True)
 class Standing:
-    """What is known after a turn: all that questions are answered from. Nothing in it changes.
+    """All that is known after a turn; questions are answered from it.
 
-    What takes a look at every job or node is worked out once, when it is first asked for.
+    It never changes.
+
+    What needs a pass over every job or node is computed once, on first use.
     """
 
     scene: Scene
@@ -55,7 +57,7 @@ class Standing:
     decided_by: str
     starts: Mapping[str, Start] = field(default_factory=dict)
     kept: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # job -> nodes kept for it
-    held: Mapping[str, str] = field(default_factory=dict)  # job -> why it is not asked for
+    held: Mapping[str, str] = field(default_factory=dict)  # job -> why the policy is not asked about it
     is_cut: bool = False  # time was over before everybody had been asked for
 
     @cached_property
@@ -81,9 +83,10 @@ class Standing:
 
 
 def explain_job(standing: Standing, job: LiveJob, decision: Decision | None, in_full: bool = True) -> Why:
-    """Why a job stands as it does. In a text other jobs have their ids only; `mentions` has their names.
+    """Why a job waits, runs or ended.
 
-    Not `in_full`: only as much as the line for squeue needs, for whoever asks for every job of a long queue.
+    The text names other jobs by id only; `mentions` has their names. Without `in_full` only the parts for the line in
+    squeue are filled, because callers ask for every job of a long queue.
     """
     if job.state is not JobState.WAITING:
         return why_placed(job, decision)
@@ -98,7 +101,7 @@ def explain_job(standing: Standing, job: LiveJob, decision: Decision | None, in_
 
 @dataclass(frozen=True, slots=True)
 class WaitExplanation:
-    """Why a job waits: the word, the sentence, the rule, an answer for each pool, and the same in a few words."""
+    """Why a job waits: reason word, sentence, rule, an answer for each pool, and a short form."""
 
     dominant: str
     text: str
@@ -136,7 +139,7 @@ def why_waiting(standing: Standing, job: LiveJob, in_full: bool = True) -> WaitE
 
 
 def why_not_now(standing: Standing, j: int, in_full: bool = True) -> WaitExplanation:
-    """As why_waiting, for a job in the queue that could run here."""
+    """Why a job of the queue that could run on this cluster waits."""
     scene, view = standing.scene, standing.view
     spots, seconds = places_of(view, j)
     numbers = standing.node_numbers
@@ -189,7 +192,7 @@ def why_not_now(standing: Standing, j: int, in_full: bool = True) -> WaitExplana
 
 
 def others_first(standing: Standing, j: int, fits_there: str) -> tuple[str, tuple[Mention, ...]]:
-    """That a job fits and others go first; who is the next of them, if that is foreseen."""
+    """The explanation for a job that fits while other jobs go first; names the next of them if it is predicted."""
     scene, by = standing.scene, standing.decided_by
     id = scene.live[j].id
     first, mine = standing.first_to_start, standing.starts.get(id)
@@ -202,7 +205,7 @@ def others_first(standing: Standing, j: int, fits_there: str) -> tuple[str, tupl
 
 
 def coming_free(standing: Standing, j: int) -> tuple[str, tuple[Mention, ...]]:
-    """Where what a job needs is expected to come free first: how much of it, when, and by the end of which job."""
+    """Where the job's needs are expected to come free first: how much, when, and at the end of which job."""
     scene, view = standing.scene, standing.view
     world = imagined(view)
     found = reserve(view, world, j)
@@ -242,7 +245,7 @@ def parts_now(standing: Standing, j: int) -> tuple[Part, ...]:
 
 
 def need_in_words(standing: Standing, j: int, able: list[int]) -> str:
-    """What a job needs, as in: 4 v100 on one node. `able` are the pools that could run it."""
+    """The job's needs in words, for example "4 v100 on one node". `able` are the pools that could run it."""
     scene, view = standing.scene, standing.view
     job = view.jobs[j]
     if job.gpus == 0:

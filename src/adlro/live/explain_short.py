@@ -20,9 +20,11 @@ def short_reason(why: Why, start: Start | None = None, now_s: float | None = Non
 
 
 def _one_line(what: str, then: str = "") -> str:
-    """A line that scontrol takes as it is: plain ASCII without quotes, at most LONGEST_LINE characters.
+    """One line that scontrol accepts:
 
-    What is too long is cut in `what`; `then` stays whole as far as that is possible.
+    plain ASCII without quotes, at most LONGEST_LINE characters.
+
+    `what` is cut if the line is too long; `then` stays whole if possible.
     """
     rest = f"; {plain_ascii(then)}" if then else ""
     room = max(LONGEST_LINE - len(rest), 20)

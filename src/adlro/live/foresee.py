@@ -1,4 +1,4 @@
-"""What will come: when waiting jobs are expected to start, and what would come of another cluster, jobs or policy."""
+"""Predictions: when waiting jobs will start, and what another cluster, other jobs or another policy would change."""
 
 import time
 from collections import deque
@@ -21,44 +21,44 @@ from adlro.live.scene import Scene
 from adlro.live.service import Start, WhatIf, WhatIfAnswer
 
 DRAWS: Final = 9
-"""Draws of the jobs' work that an interval is made of; over several turns where one has no time for all."""
+"""How many draws of the jobs' work make an interval; spread over several turns if one turn has no time for all."""
 
 CHEAP: Final = ("eft-reserving", "fcfs-first-fit", "fcfs")
-"""Rules that play forward in place of a policy that has no time to, the most like it first."""
+"""Rules that play forward instead of a policy that is too slow, the most similar first."""
 
 UNTRIED_JOBS: Final = 200
-"""A policy whose speed is not known yet is tried on a queue up to this long."""
+"""A policy of unknown speed is tried on queues up to this length."""
 
 _MOST_JOBS: Final = 20_000
 OTHER_START_S: Final = 1.0
 JobIndices = npt.NDArray[np.int64]
 
 NEW: Final = "new-"
-"""How the names of jobs begin that a question adds."""
+"""Prefix of the names of jobs that a what-if question adds."""
 
 
 @final
 class Pace:
-    """How long each policy took to play forward, so that one that has no time is not tried in vain."""
+    """How long each policy took to play forward, so that one that is too slow is not tried."""
 
     def __init__(self) -> None:
         self._took: dict[str, tuple[int, float, bool]] = {}
 
     def expected_s(self, policy: Policy, jobs: int) -> float:
-        """Seconds that it is expected to take for so many waiting jobs; it grows with their square."""
+        """Expected seconds for this many waiting jobs; the time grows with their square."""
         if policy.name not in self._took:
             return 0.0 if jobs <= UNTRIED_JOBS or policy.choose is not None else np.inf
         before, seconds, is_whole = self._took[policy.name]
         return (1.0 if is_whole else 4.0) * seconds * (jobs / max(before, 1)) ** 2
 
     def note(self, policy: Policy, jobs: int, seconds: float, is_whole: bool) -> None:
-        """Remember how long it took."""
+        """Remember how long a policy took."""
         self._took[policy.name] = jobs, seconds, is_whole
 
 
 @final
 class Foresight:
-    """Plays live views forward. What it learnt of its own speed and what it drew is kept between turns."""
+    """Plays live views forward. Its draws and what it learnt about its own speed are kept between turns."""
 
     def __init__(self, monotonic: Callable[[], float] = time.perf_counter, seed: int = 0) -> None:
         self._monotonic = monotonic
@@ -69,9 +69,10 @@ class Foresight:
         self._drawn_for: tuple[str, int] | None = None
 
     def starts(self, scene: Scene, view: View, policy: Policy, seconds: float) -> dict[str, Start]:
-        """When each waiting job is predicted to start. Draws of earlier turns count as long as the policy is the same.
+        """The predicted start of each waiting job.
 
-        The first draw of a turn takes every job as long as it is expected to be.
+        Draws of earlier turns count while the policy is the same. The first draw of a turn uses the expected work of
+        every job.
         """
         waiting = np.flatnonzero(view.runs["state"] == QUEUED)
         if not len(waiting):
@@ -99,7 +100,7 @@ class Foresight:
         return self._summed_up(scene.snapshot.time_s, ids, numbers)
 
     def _summed_up(self, now_s: float, ids: Sequence[str], numbers: JobIndices) -> dict[str, Start]:
-        """The middle and the interval of what was drawn. A job that came later is not in the earlier draws."""
+        """The median and the interval of the draws. Earlier draws do not contain jobs that came later."""
         table = np.full((len(self._drawn), len(ids)), np.nan)
         for row, seen in zip(table, self._drawn, strict=True):
             there = numbers < len(seen)
@@ -120,9 +121,9 @@ class Foresight:
         }
 
     def play(self, view: View, work: Floats, policy: Policy, seconds: float) -> Played:
-        """Play forward with the policy, or with a rule like it where the policy has no time to.
+        """Play forward with the policy, or with a similar rule if the policy is too slow.
 
-        Where the policy comes only part of the way, a rule that comes further says the rest.
+        If the policy gets only part of the way, a rule that gets further adds the rest.
         """
         until = self._monotonic() + seconds
         jobs = int(view.clock[0].queued)
@@ -142,7 +143,7 @@ class Foresight:
         return found
 
     def play_alone(self, view: View, work: Floats, policy: Policy, seconds: float) -> tuple[Played, Policy]:
-        """Play forward with the first that has time for it all: the policy, or a rule like it; also who that was."""
+        """Play forward with the first of the policy and similar rules that has time for all of it; also its name."""
         until = self._monotonic() + seconds
         jobs = int(view.clock[0].queued)
         for candidate in (policy, *(find_policy(name) for name in CHEAP)):
@@ -166,12 +167,12 @@ class Foresight:
         new: Sequence[str],
         seconds: float,
     ) -> WhatIfAnswer:
-        """Both scenes played forward, held against each other."""
+        """Play both scenes forward and compare them."""
         began = self._monotonic()
         until = began + seconds
         as_is, player = self.play_alone(before.view, usual_work(before.view)[0], policy, 0.4 * seconds)
         if other is policy:
-            other = player  # the same rule for both, or their difference would be the rules'
+            other = player  # the same rule plays both, or the difference could come from the rules
         second = self._monotonic()
         as_if = play_forward(
             after.view, usual_work(after.view)[0], other, max(until - second, 0.05), monotonic=self._monotonic
@@ -197,7 +198,7 @@ class Foresight:
 
 
 def joined(first: Played, second: Played) -> Played:
-    """What the first saw, and from there on the second; nothing of the second comes before the first had stopped."""
+    """The results of the first run, continued with those of the second after the first had stopped."""
     reached = float(np.nanmax(first.start, initial=-np.inf))
     start = np.where(np.isnan(first.start), np.maximum(second.start, reached), first.start)
     end = np.where(np.isnan(first.end), np.maximum(second.end, reached), first.end)
@@ -205,7 +206,7 @@ def joined(first: Played, second: Played) -> Played:
 
 
 def mean_jct(scene: Scene, played: Played, rows: JobIndices) -> float | None:
-    """Mean seconds from submission to end, of those of these jobs that are seen to end."""
+    """Mean seconds from submission to end, over the given jobs that end in the run."""
     seconds = (played.end - scene.view.jobs["submit"])[rows]
     seen = seconds[~np.isnan(seconds)]
     return float(seen.mean()) if len(seen) else None
@@ -218,7 +219,7 @@ def makespan(scene: Scene, played: Played) -> float | None:
 
 
 def _start_of(scene: Scene, id: str, drawn: Sequence[Played]) -> Start:
-    """When a job starts, over several draws."""
+    """The predicted start of a job, over several draws."""
     j = scene.index.get(id)
     if j is None:
         return Start(id, None, None, None)
@@ -259,7 +260,7 @@ def _told(
 
 
 def changed_snapshot(snapshot: Snapshot, question: WhatIf) -> tuple[Snapshot, tuple[str, ...]]:
-    """The snapshot as the question would have it, and the names of the jobs that it adds."""
+    """The snapshot with the changes of the question, and the names of the jobs that it adds."""
     cluster = with_nodes(without_nodes(snapshot.cluster, question.remove_nodes), question.add_nodes)
     gone = set(question.remove_nodes)
     jobs = []
@@ -288,7 +289,7 @@ def without_nodes(cluster: Cluster, names: Sequence[str]) -> Cluster:
 
 
 def with_nodes(cluster: Cluster, added: Sequence[tuple[str, int, int]]) -> Cluster:
-    """The cluster with more nodes, each like those of the same model that are there."""
+    """The cluster with more nodes; each is like the existing nodes of its model."""
     nodes, models = list(cluster.nodes), dict(cluster.models)
     for word, gpus, count in added:
         if not (1 <= gpus <= 62 and 1 <= count <= 10_000):

@@ -33,13 +33,13 @@ DEFINITIONS: Final = (
     ("HyperScore", "100 · [1 + σ(5 · ln V − ln 2)^2.1], V from the measures as shares of the best policy's"),
 )
 
-SETTINGS: Final = {
+_SETTINGS: Final = {
     "jobs": "{} jobs", "estimates": "estimates: {}", "estimate_sigma": "error of estimates (sigma): {}",
     "restart_s": "starting again costs {} s", "kill_at_limit": "jobs end at their limit: {}",
     "mtbf_h": "nodes fail every {} h", "repair_h": "and are back after {} h",
     "wear_per_day": "GPUs lose {} of their speed a day", "disturbances": "disturbances: {}", "load": "load set to {}",
 }  # fmt: skip
-"""What the settings of a result mean."""
+"""The settings of a result in words."""
 
 PAGE_FILES: Final = resources.files("adlro.measure") / "page"
 STYLE: Final = (PAGE_FILES / "style.css").read_text(encoding="utf-8")
@@ -127,18 +127,18 @@ NOBODY_WAITED: Final = '<p class="note">No job waited under either policy: there
 
 
 def closely(detail: Detail) -> str:
-    """Which runs the figures show, and why these."""
-    return f'<p class="note">{escape(detail["_shown"]["why"])}</p>'
+    """Which runs the figures show, and why."""
+    return f'<p class="note">{escape(detail["shown"]["why"])}</p>'
 
 
 def on_gpus(drawn: Mapping[str, Figure]) -> list[str]:
-    """What ran where and how busy GPUs were, if any was used."""
+    """What ran where and how busy the GPUs were, if any GPU was used."""
     found = [_shown(drawn, "gantt"), _shown(drawn, "utilisation")]
     return found if any(found) else ['<p class="note">No job held a GPU in these runs.</p>']
 
 
 def who_waits(drawn: Mapping[str, Figure], detail: Detail) -> list[str]:
-    """Waits by user and by size, with the numbers for those who want them."""
+    """Waits by user and by size, as figures and as tables."""
     parts = []
     if "waits-user" in drawn:
         parts += [_shown(drawn, "waits-user"), waits_table(detail, "by_user", "user")]
@@ -152,7 +152,7 @@ def who_waits(drawn: Mapping[str, Figure], detail: Detail) -> list[str]:
 def waits_table(detail: Detail, by: str, word: str) -> str:
     """The numbers of a figure of waits."""
     rows = detail["waits"][by]
-    names = list(dict.fromkeys((detail["_shown"]["baseline"], detail["_shown"]["policy"])))
+    names = list(dict.fromkeys((detail["shown"]["baseline"], detail["shown"]["policy"])))
     known = [value for row in rows for value in row["wait_s"].values() if value]
     seconds, unit = unit_for([max(known, default=0.0) / 8])
     body = []
@@ -199,7 +199,7 @@ def origin(result: Result, detail: Detail) -> str:
             "Rows of the trace that were left out", [*trace["dropped"].items(), *trace["set_aside"].items()]
         )
     refused = reasons(
-        f"Jobs refused on {unit_of(result)} {detail['_shown']['seed']}, because they can never run on this cluster",
+        f"Jobs refused on {unit_of(result)} {detail['shown']['seed']}, because they can never run on this cluster",
         [(each["reason"], each["jobs"]) for each in detail["refusals"]],
     )
     if not dropped and not refused:
@@ -223,7 +223,7 @@ def setting(key: str, value: Any) -> str:
     )
     if key == "window":
         return f"policies see {text} jobs of the queue" if value else "policies see the whole queue"
-    return SETTINGS.get(key, f"{key.replace('_', ' ')}: {{}}").format(text)
+    return _SETTINGS.get(key, f"{key.replace('_', ' ')}: {{}}").format(text)
 
 
 def trace_facts(trace: Mapping[str, Any]) -> list[tuple[str, str]]:

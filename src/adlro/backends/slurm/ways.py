@@ -156,7 +156,7 @@ class CommandRunner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SlurmOrder:
     """An order in Slurm's words. `nodes` and `gres` are None where they stay as they are; no nodes: any will do."""
 
     job: str
@@ -172,7 +172,7 @@ class Place:
 class Way(Protocol):
     """A way to tell Slurm something. A refusal is RefusedError, silence a BackendError."""
 
-    def place(self, place: Place) -> None:
+    def place(self, place: SlurmOrder) -> None:
         """Pin a job to nodes, or to none, and let it go."""
 
     def note(self, job: str, comment: str) -> None:
@@ -199,7 +199,7 @@ class RestWay:
         """Nothing is said yet."""
         self._rest = rest
 
-    def place(self, place: Place) -> None:
+    def place(self, place: SlurmOrder) -> None:
         """Pin a job to nodes and let it go, all or nothing."""
         new = self._rest.api >= NEW_API
         body: dict[str, Any] = {"hold": False, "comment": place.comment}
@@ -281,7 +281,7 @@ def _check(status: int, answer: Any) -> None:
     raise BackendError(f"{said}.") if CONTROLLER_GONE.search(said) else RefusedError(said)
 
 
-def _moment(place: Place) -> str:
+def _moment(place: SlurmOrder) -> str:
     """From when on a job may start, in Slurm's words."""
     return f"now+{place.delay_s}" if place.delay_s else "now"
 
@@ -302,7 +302,7 @@ class CommandWay:
         """Nothing is said yet."""
         self._commands = commands
 
-    def place(self, place: Place) -> None:
+    def place(self, place: SlurmOrder) -> None:
         """Pin a job to nodes, then let it go. Between the two it is held as before."""
         words = [f"Comment={place.comment}"]
         if place.nodes is not None:

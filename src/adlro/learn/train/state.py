@@ -16,7 +16,7 @@ from adlro.decide.checkpoint import Arrays
 from adlro.learn.train.checkpoint import BEST, LAST, STATE, write_checkpoint, write_state
 from adlro.learn.train.evaluate import Marks
 from adlro.learn.train.loop import Tally, TrainingState, TrainProgress
-from adlro.learn.train.replay import as_bytes
+from adlro.learn.train.replay import tensor_bytes
 from adlro.learn.train.update import Learner
 
 CURVE: Final = 200
@@ -68,13 +68,13 @@ def state_of(training: TrainingState) -> tuple[Arrays, dict[str, Any]]:
     learner = training.learner
     arrays: Arrays = {}
     for name, network in networks(learner).items():
-        arrays |= {f"{name}.{key}": as_bytes(value) for key, value in network.state_dict().items()}
+        arrays |= {f"{name}.{key}": tensor_bytes(value) for key, value in network.state_dict().items()}
     moments = learner.optimiser.state_dict()["state"]
     for number, each in moments.items():
-        arrays |= {f"optimiser.{number}.{key}": as_bytes(value) for key, value in each.items()}
+        arrays |= {f"optimiser.{number}.{key}": tensor_bytes(value) for key, value in each.items()}
     arrays |= {f"ring.{name}": array for name, array in training.ring.arrays().items()}
     arrays["generator"] = training.generator.get_state().numpy()
-    arrays["loss"] = as_bytes(training.loss)
+    arrays["loss"] = tensor_bytes(training.loss)
     for group, batch in enumerate(training.batches):
         for name, array in changing(batch):
             arrays[f"group{group}.{name}"] = np.ascontiguousarray(array).view(np.uint8).ravel()
