@@ -22,15 +22,18 @@ import numba
 import numpy as np
 
 import adlro
+from adlro.catalogue.clusters import load_cluster
 from adlro.catalogue.speeds import speed_of
 from adlro.core.compiled import compiled
 from adlro.core.errors import UsageError
-from adlro.core.plan import Plan
+from adlro.core.jobs import JobNames, job_rows
+from adlro.core.plan import Plan, plan_cluster
+from adlro.core.records import Cluster, Gpus, Job, Link, Node
 from adlro.core.rules import dequeue, in_queue, release
-from adlro.core.tables import Jobs, View
+from adlro.core.tables import Ints, Jobs, View
 from adlro.core.toml import nearest
 from adlro.decide.catalogue import find_policy
-from adlro.experiment.instance import load_jobs
+from adlro.experiment.instance import load_jobs, run_one
 from adlro.experiment.scenario import load_scenario, named_as_in
 from adlro.experiment.side_by_side import usable_cores
 from adlro.normalise.pack import pack
@@ -45,6 +48,8 @@ _QUEUE: Final = 40
 _LONG_QUEUE: Final = 1000
 
 LCG: Final = Path(__file__).resolve().parents[3] / "shared" / "traces" / "lcg_2005" / "LCG.swf.xz"
+
+UNSEEN_512: Final = Path(__file__).resolve().parents[2] / "examples" / "unseen512.toml"
 
 TellStep = Callable[[str], None]
 
@@ -228,6 +233,103 @@ def bench_gavel108() -> Measurement:
     return rate / GAVEL_JOBS_PER_CPU_S, "x Gavel", 10_000.0, False, what
 
 
+# ---- wide gangs, large clusters ------------------------------------------------------------------------------------
+
+LARGE_NODES: Final = 12_500
+GPUS_ON_A_NODE: Final = 8
+LARGE_LOAD: Final = 0.9
+LONGEST_QUEUE: Final = 10_000
+
+
+def large_cluster(nodes: int, gpus: int, models: int) -> Plan:
+    """A cluster of so many nodes with so many GPUs each, of up to three models by turns."""
+    small = load_cluster("paper16")
+    names = tuple(small.models)
+    link = Link("nvlink", 300.0)
+    members = tuple(Node(f"n{n}", 64.0, 512.0, (Gpus(names[n % models], gpus),), link) for n in range(nodes))
+    return plan_cluster(Cluster("large", "", members, Link("infiniband-hdr", 50.0), small.models))
+
+
+def drawn_gangs(count: int, sizes: Ints, gpus: int, seed: int = 0) -> Jobs:
+    """So many jobs with gangs of these sizes, all as likely, at a load of LARGE_LOAD on so many GPUs.
+
+    All GPU models run them equally fast. Their times are log-normal, with a median of 50 minutes.
+    """
+    rng = np.random.Generator(np.random.PCG64(seed))
+    names = JobNames()
+    first, work = job_rows([Job("uniform", 1.0)], names)
+    jobs = names.jobs(np.repeat(first, count).view(np.recarray), np.repeat(work, count))
+    table = jobs.table
+    table.gpus = rng.choice(sizes, count)
+    jobs.work[:] = table.gpus * rng.lognormal(8.0, 1.0, count)
+    table.estimate = jobs.work
+    table.submit = np.cumsum(rng.exponential(jobs.work.mean() / (LARGE_LOAD * gpus), count))
+    return jobs
+
+
+MOSTLY_SMALL: Final = np.array([1, 1, 1, 1, 2, 2, 4, 8, 8, 16], np.int32)
+
+
+def drawn_large(count: int) -> tuple[Plan, Jobs]:
+    """A cluster of 100,000 GPUs, and jobs that fill it: 4.4 GPUs each on average, of which some take two nodes."""
+    plan = large_cluster(LARGE_NODES, GPUS_ON_A_NODE, models=3)
+    return plan, drawn_gangs(count, MOSTLY_SMALL, LARGE_NODES * GPUS_ON_A_NODE)
+
+
+def bench_wide_gangs() -> Measurement:
+    """How the cost of a job grows with the cluster, if gangs grow with it: up to half of its nodes."""
+    costs = []
+    for nodes in (100, 10_000):
+        sizes = np.unique(np.geomspace(1, nodes / 2, 40).astype(np.int32))
+        plan, jobs = large_cluster(nodes, 1, models=1), drawn_gangs(2_000, sizes, nodes)
+        costs.append(cpu_seconds(plan, jobs, "sjf") / len(jobs))
+    growth = costs[1] / costs[0]
+    what = (
+        f"cost of a job x{growth:.0f} ({1e6 * costs[1]:.0f} us) while nodes and gangs grow x100, sjf, to 10,000 nodes"
+    )
+    return growth / 100, "of the growth in nodes", 1.0, True, what
+
+
+def bench_openb_like_100k() -> Measurement:
+    """A long queue of many demands: the slowest of four rules."""
+    plan, jobs = drawn("openb", "openb-like", 100_000)
+    jobs.table.submit *= 0.8  # the workload has a load of 0.8
+    seconds = {name: cpu_seconds(plan, jobs, name, repeats=1) for name in ("sjf", "unicep", "best-fit", "fgd")}
+    each = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items())
+    what = f"openb (6,212 GPUs), 100,000 tasks at load 1, the slowest of: {each} s, one core (CPU time)"
+    return max(seconds.values()), "s", 3.0, True, what
+
+
+def bench_gpus_100k() -> Measurement:
+    """A million jobs on a hundred thousand GPUs."""
+    script = (
+        "from adlro.bench import cpu_seconds, drawn_large, peak_mb\n"
+        "print(cpu_seconds(*drawn_large(1_000_000), 'sjf', repeats=1), peak_mb())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    seconds, peak = map(float, done.stdout.split())
+    what = f"sjf, 100,000 GPUs in 12,500 nodes, 1 M jobs at load 0.9, one core (CPU time); {peak:.0f} MB at the most"
+    return seconds, "s", 60.0, True, what
+
+
+def bench_gpus_100k_adlro() -> Measurement:
+    """The network on the same cluster, for a tenth of the jobs."""
+    plan, jobs = drawn_large(100_000)
+    rate = len(jobs) / cpu_seconds(plan, jobs, "adlro", repeats=1)
+    what = "adlro, 100,000 GPUs in 12,500 nodes, 100,000 jobs at load 0.9, one core (CPU time)"
+    return rate, "jobs/s", 1e6 / 600, False, what
+
+
+def bench_decide_100k() -> Measurement:
+    """One answer of the network on a hundred thousand GPUs with a long queue."""
+    plan, jobs = drawn_large(60_000)
+    view = filled_view(plan, jobs)
+    assert view.clock[0].queued >= LONGEST_QUEUE
+    value = decision_ms("adlro", view, LONGEST_QUEUE)
+    what = f"adlro, one decision on 100,000 GPUs with {int(view.clock[0].queued):,} jobs waiting, one core"
+    return value, "ms", 20.0, True, what
+
+
 # ---- the rest -------------------------------------------------------------------------------------------------------
 
 
@@ -247,10 +349,14 @@ def bench_lp_round() -> Measurement:
 
 def busy_view(cluster: str, workload: str, waiting: int) -> View:
     """A cluster in the middle of a run: all jobs submitted at once, as many as fit running, some waiting."""
+    return filled_view(*drawn(cluster, workload, 100 + waiting))
+
+
+def filled_view(plan: Plan, jobs: Jobs) -> View:
+    """A cluster to which all these jobs have been submitted at once, and as many as fit have been started."""
     from adlro.core.engine import DECIDE, advance, apply
     from adlro.simulation.simulator import prepare
 
-    plan, jobs = drawn(cluster, workload, 100 + waiting)
     jobs.table.submit = 0.0
     view = pack(plan, jobs, speed_of)
     policy = find_policy("fcfs-first-fit")
@@ -288,7 +394,7 @@ def bench_second_answer() -> Measurement:
 def bench_memory() -> Measurement:
     """What a million jobs add to the memory of a process that has run a few."""
     script = (
-        "from adlro.bench import drawn, find_policy, pack, simulate, speed_of, peak_mb\n"
+        "from adlro.bench import _drawn as drawn, find_policy, pack, simulate, speed_of, peak_mb\n"
         "for count in (1_000, 1_000_000):\n"
         "    plan, jobs = drawn('paper16', 'paper', count)\n"
         "    simulate(pack(plan, jobs, speed_of), jobs.work, find_policy('sjf'))\n"
@@ -498,6 +604,22 @@ def bench_lookahead_16() -> Measurement:
     return value, "ms", 5.0, True, f"adlro-lookahead, one decision on paper16 with {_QUEUE} jobs waiting, one core"
 
 
+def bench_lookahead_512() -> Measurement | str:
+    """Whole runs of the strongest look-ahead policies on a large cluster of several models; the slower one counts."""
+    if not UNSEEN_512.is_file():
+        return f"{UNSEEN_512.name} is not in the repository's examples"
+    seconds = {}
+    for name in ("lookahead-eft-reserving", "adlro-lookahead"):
+        for count in (16, 800):  # the first only to compile
+            scenario = load_scenario(str(UNSEEN_512), "paper", count, load=0.9)
+            begin = time.thread_time()
+            run_one(scenario, find_policy(name), 0)
+            seconds[name] = time.thread_time() - begin
+    slowest = max(seconds, key=lambda name: seconds[name])
+    what = f"{slowest}, a run of 800 jobs at load 0.9 on unseen512 (512 GPUs), one core (CPU time)"
+    return seconds[slowest], "s", 30.0, True, what
+
+
 def decision_ms(policy_name: str, view: View, waiting: int) -> float:
     """Milliseconds of CPU time that a policy takes to answer, the median over many times.
 
@@ -573,9 +695,7 @@ def turns_of(policy: str) -> list[float]:
     """How long the turns took, with as many jobs waiting at each; the first ones, in which all is new, left out."""
     from adlro.backends.simulated.backend import Simulated
     from adlro.backends.simulated.clock import ByHand
-    from adlro.catalogue.clusters import load_cluster
     from adlro.core.ports import JobState, Submission
-    from adlro.core.records import Cluster, Gpus, Job, Link, Node
     from adlro.daemon.store import open_store
     from adlro.live.turn import Orchestrator
 
@@ -627,6 +747,10 @@ BENCHES: Final[dict[str, Callable[[], Measurement | str]]] = {
     "simulate-openb": bench_openb,
     "growth-16-to-6212": bench_growth,
     "simulate-gavel108": bench_gavel108,
+    "wide-gangs": bench_wide_gangs,
+    "openb-like-100k": bench_openb_like_100k,
+    "gpus-100k": bench_gpus_100k,
+    "gpus-100k-adlro": bench_gpus_100k_adlro,
     "lp-round-64": bench_lp_round,
     "first-answer": bench_first_answer,
     "second-answer": bench_second_answer,
@@ -643,7 +767,9 @@ BENCHES: Final[dict[str, Callable[[], Measurement | str]]] = {
     "serve-tick": bench_serve_tick,
     "decide-16": bench_decide_16,
     "decide-6212": bench_decide_6212,
+    "decide-100k": bench_decide_100k,
     "lookahead-16": bench_lookahead_16,
+    "lookahead-512": bench_lookahead_512,
     "train-paper-episodes": bench_train_paper,
     "train-adlro-steps": bench_train_adlro,
 }

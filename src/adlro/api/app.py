@@ -56,7 +56,7 @@ _KINDS: Final = {
 """Files of the dashboard that are served."""
 
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
-"""The content type of /metrics. It is written here because this process does not import Prometheus' client."""
+"""The content type of /metrics, written here because this process does not import Prometheus' client."""
 
 
 def make_app(
@@ -185,7 +185,7 @@ def add_probes(app: FastAPI, kit: Kit, metrics: Callable[[], bytes | str] | None
 
 
 def pages_in(folder: FilePath | None) -> dict[str, tuple[bytes, str]]:
-    """The files of the dashboard by address, read once: no address can lead to another file."""
+    """The files of the dashboard by address, read once, so that no address can lead to another file."""
     if folder is None:
         return {}
     pages = {}

@@ -78,7 +78,7 @@ _EXAMPLES: Final = {
     429: ("too many requests", "/api/v1/jobs", "100 a second at most", "Wait 1 s."),
 }
 ALWAYS: Final = (400, 408, 413, 421, 429, 431, 500)
-"""What may be said to any request."""
+"""Status codes that any request may get."""
 
 EVENT_SCHEMA: Final = {
     "schema": {

@@ -38,7 +38,7 @@ from adlro.core.ports import ENDED
 from adlro.live.service import WhatIfAnswer, Who
 
 MOST_QUESTIONS: Final = 2
-"""Questions that are played forward at a time."""
+"""How many what-if questions are played forward at a time."""
 QUESTION_WAIT_S: Final = 2.0
 
 
@@ -146,14 +146,14 @@ def add_doing(app: FastAPI, kit: Kit) -> None:
 
 
 def owner(given: SubmissionIn, who: Who) -> str:
-    """Whose the job will be."""
+    """The user whom the job will belong to."""
     if given.job.user and given.job.user != who.name and who.role != "operator":
         raise refused(403, "a job for another user", "body.job.user", f"{who.name!r}, or nothing")
     return given.job.user or who.name
 
 
 def check_priority(given: SubmissionIn, who: Who) -> None:
-    """Refuse a priority that a user chooses: everybody would choose the highest."""
+    """Refuse a priority that a user sets: every user would choose the highest."""
     usual: float = type(given.job).model_fields["priority"].default
     if given.job.priority != usual and who.role != "operator":
         raise refused(
@@ -163,7 +163,7 @@ def check_priority(given: SubmissionIn, who: Who) -> None:
 
 
 def check_user(settings: ApiSettings, user: str) -> None:
-    """Refuse a user whose jobs are not taken. The back end looks again: what it finds is what the job runs as."""
+    """Refuse a user whose jobs are not taken. The back end checks again; its result decides as whom the job runs."""
     try:
         settings.owners.account(user)
     except AccountError as error:
@@ -171,7 +171,7 @@ def check_user(settings: ApiSettings, user: str) -> None:
 
 
 def _fitting(given: SubmissionIn) -> SubmissionIn:
-    """The same, if what it says fits together."""
+    """The same submission, if its fields fit together."""
     if given.job.share < 1000 and given.job.gpus != 1:
         raise refused(409, f"a share of a GPU for a job of {given.job.gpus} GPUs", "body.job.share", "1000, or one GPU")
     return given

@@ -14,12 +14,12 @@ from adlro.core.schema import properties_of
 LONGEST_SHOWN: Final = 80
 
 _AMOUNTS: Final = {each.name: each.expected_of_user for each in properties_of(Job) if each.is_number}
-"""What is expected of the amounts of a job."""
+"""The expected value of each amount of a job, in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong, in words for the one who asked."""
+    """What is wrong, in words for the requester."""
 
     what: str
     where: str = ""
@@ -51,7 +51,7 @@ def body_of(problem: Problem) -> bytes:
 
 
 def refused_for(error: AdlroError, where: str) -> Refused:
-    """What a user's mistake, or a cluster that does not answer, is over HTTP."""
+    """The HTTP error for a user's mistake, or for a cluster that does not answer."""
     if isinstance(error, BackendError | StoreError):
         return refused(503, str(error), where, "a cluster that answers", "Ask again in a while, or ask an operator.")
     if isinstance(error, AccountError):
@@ -60,7 +60,7 @@ def refused_for(error: AdlroError, where: str) -> Refused:
 
 
 def refused_for_input(errors: list[Mapping[str, Any]]) -> Refused:
-    """What is wrong with an input, the first problem of it."""
+    """The first problem of an input."""
     first = errors[0]
     place = [str(part) for part in first["loc"]]
     more = f" There are {len(errors) - 1} more problems." if len(errors) > 1 else ""
@@ -82,7 +82,7 @@ def refused_for_input(errors: list[Mapping[str, Any]]) -> Refused:
 
 
 def _shown(value: object) -> str:
-    """A value as it was given, or what sort of thing it is where that would be long."""
+    """The value as given, or its type if it is long."""
     if isinstance(value, dict | list | tuple):
         return "an object" if isinstance(value, dict) else "a list"
     text = repr(value)

@@ -1,4 +1,4 @@
-"""The daemon's side of the API's process: starts it, tells it what happens, answers it, and starts it again."""
+"""The daemon's side of the API process: starts it, sends it the state, answers its calls, and restarts it."""
 
 import logging
 import os
@@ -36,13 +36,13 @@ from adlro.live.service import Service, State
 MODULE: Final = "adlro.api.process"
 
 TELL_S: Final = 0.5
-"""How often the API hears of the daemon at least."""
+"""The API hears from the daemon at least this often."""
 
 LEAST_S: Final = 0.05
-"""The least time between two tellings: what happens meanwhile goes together."""
+"""The least time between two messages: what happens in between is sent together."""
 
 THREADS: Final = 2
-"""Calls of one method that are answered at a time. A slow method holds up no other; and few threads leave the
+"""How many calls of one method are answered at a time. A slow method delays no other, and few threads leave the
 interpreter to the turn."""
 
 STORE: Final = frozenset(["decisions", "past", "points", "usage"])
@@ -52,10 +52,10 @@ _QUEUE: Final = "the store"
 wait for it."""
 
 API_SILENT_S: Final = 30.0
-"""A process that has said nothing for so long hangs, and is ended."""
+"""A process that has sent nothing for this long hangs, and is ended."""
 
 _STARTING_S: Final = 120.0
-"""The same for one that starts, maybe on a machine that is very busy."""
+"""The same for a process that starts, perhaps on a very busy machine."""
 
 CHECK_S: Final = 0.5
 """How often that is checked."""
@@ -68,7 +68,7 @@ PORT_S: Final = 0.2
 FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 30.0
 LIVED_S: Final = 60.0
-"""The pause before it is started again grows, until it has lived so long."""
+"""The pause before a restart grows until a process has lived this long."""
 
 log = logging.getLogger("adlro.api")
 
@@ -101,16 +101,16 @@ class ApiHost:
 
     @property
     def pid(self) -> int | None:
-        """The process that answers now."""
+        """The id of the current process."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
     def start(self) -> None:
-        """Start it."""
+        """Start the process."""
         self._thread.start()
 
     def close(self) -> None:
-        """End it: politely, then not."""
+        """End the process: ask it first, then kill it."""
         self._closing.set()
         process, link = self._process, self._link
         if link is not None:  # aside: while the process hangs, sending may take for ever
@@ -134,7 +134,7 @@ class ApiHost:
                 began = time.monotonic()
                 try:
                     what = f"{self._run_once(listener)} after {time.monotonic() - began:.0f} s; it is started again"
-                except Exception as error:  # no memory, process, thread or file is left: that may pass
+                except Exception as error:  # out of memory, processes, threads or files: that may pass
                     what = f"cannot be started ({error}); it is tried again"
                 if self._closing.is_set():
                     return
@@ -165,7 +165,7 @@ class ApiHost:
         self._alarm(text)
 
     def _run_once(self, listener: socket.socket) -> str:
-        """Start the process and serve it until it ends; how it ended."""
+        """Start the process and serve it until it ends; returns how it ended."""
         (ours, theirs), (telling, hearing) = socket.socketpair(), socket.socketpair()
         with ours, telling:
             with theirs, hearing:
@@ -187,13 +187,13 @@ class ApiHost:
 
 
 def say_stop(link: ProcessLink) -> None:
-    """Tell the process to end, if it is there."""
+    """Tell the process to end, if it is running."""
     with suppress(OSError):
         link.send(Stop())
 
 
 def spawn(*sockets: socket.socket) -> "subprocess.Popen[bytes]":
-    """Start the process, with its end of the link for questions, its end of the one for news, and the listener."""
+    """Start the process with its ends of the links for calls and for news, and the listening socket."""
     # It finds what we found, and nothing in the folder that we happen to be in (-P).
     known = os.pathsep.join(path for path in sys.path if path)
     env = {name: value for name, value in os.environ.items() if not name.startswith(("NOTIFY_", "WATCHDOG_"))}
@@ -310,7 +310,7 @@ class ApiSession:
         return False
 
     def _next(self, name: str) -> Call | None:
-        """A call of the same queue that waits."""
+        """A waiting call of the same queue."""
         queue = queue_of(name)
         with self._counting:
             if late := self._late.get(queue):
@@ -319,7 +319,7 @@ class ApiSession:
             return None
 
     def _answer(self, call: Call) -> None:
-        """Answer one call, whatever comes of it."""
+        """Answer one call, whatever happens."""
         answer: Answered | Failed
         try:
             answer = Answered(call.number, self._method(call.name)(*call.args, **call.named))
@@ -353,7 +353,7 @@ class ApiSession:
     # ---- what it is told ---------------------------------------------------------------------------------------------
 
     def _tell(self) -> None:
-        """Tell what happens until the process is gone."""
+        """Send what happens until the process is gone."""
         state: State | None = None
         number, wait_s = 0, 0.0
         with suppress(OSError):
@@ -371,7 +371,7 @@ class ApiSession:
                 self._is_over.wait(LEAST_S)
 
     def _tell_once(self, known: State | None, events: tuple[Any, ...]) -> State | None:
-        """Tell what has changed since the state that is known there; the one that is known now."""
+        """Send what has changed since the state that the process knows; returns the state that it knows now."""
         ready, level = self._service.is_ready(), logging.getLogger().level
         try:
             state = self._service.state()

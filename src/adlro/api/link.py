@@ -23,11 +23,11 @@ from adlro.core.ports import LiveJob, Snapshot
 from adlro.live.service import Event, Service, State
 
 SERVICE_CALLS: Final = frozenset(name for name, value in vars(Service).items() if callable(value) and name[0] != "_")
-"""What the API may ask: every method of the protocol."""
+"""What the API may call: every method of the protocol."""
 
 METRICS_QUESTION: Final = "metrics"
 POLICIES_QUESTION: Final = "policies"
-"""And what the daemon gives besides."""
+"""What the daemon offers besides."""
 
 OTHER_VERSION: Final = 3
 """The exit code of an API process whose files are of another version than the daemon that started it."""
@@ -35,7 +35,7 @@ OTHER_VERSION: Final = 3
 _HEAD: Final = struct.Struct("!Q")
 BUFFER: Final = 65_536
 _PIECE: Final = 250
-"""Records that are pickled in one go."""
+"""How many records are pickled at once."""
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ _PIECE: Final = 250
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first thing that the API hears: how it is to answer. Passwords are in it, so it is no command line."""
+    """The first message to the API: its settings. They contain passwords, so they are not on the command line."""
 
     settings: ApiSettings
     log_level: int
@@ -53,7 +53,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The API asks."""
+    """A call of the API."""
 
     number: int
     name: str
@@ -71,7 +71,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The error that a call came to."""
+    """The error that a call ended with."""
 
     number: int
     error: Exception
@@ -89,7 +89,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class JobChanges:
-    """How the jobs of a snapshot differ from those of the one before. `order` is left out where it follows."""
+    """The difference between the jobs of two snapshots. `order` is left out if it follows from the rest."""
 
     changed: tuple[LiveJob, ...]
     gone: tuple[str, ...]
@@ -98,7 +98,7 @@ class JobChanges:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """How a mapping differs from the one before."""
+    """The difference between two mappings."""
 
     changed: Mapping[str, Any]
     gone: tuple[str, ...]
@@ -106,7 +106,7 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class StateUpdate:
-    """What the daemon tells by itself; None where nothing has changed. `state` has the fields that did, by name."""
+    """What the daemon sends by itself; None where nothing has changed. `state` has the changed fields by name."""
 
     ready: tuple[bool, str]
     log_level: int
@@ -114,11 +114,11 @@ class StateUpdate:
     snapshot: Mapping[str, Any] | None = None
     no_state: Exception | None = None
     events: tuple[Event, ...] = ()
-    is_whole: bool = False  # the state is told whole: what was told before does not count
+    is_whole: bool = False  # the state is complete: earlier messages do not count
 
 
 class DaemonFaultError(Exception):
-    """A mistake of the daemon while it answered; its log says where."""
+    """A bug of the daemon while it answered; its log says where."""
 
 
 # ---- the wire --------------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ def pickled(value: object) -> bytes:
 
 
 def packed(message: object) -> bytes:
-    """A message as bytes, with its length before it."""
+    """A message as bytes, preceded by its length."""
     body = pickled(message)
     return _HEAD.pack(len(body)) + body
 
@@ -191,7 +191,7 @@ _RECORDS[Entries] = _entries_in_pieces
 
 @final
 class ProcessLink:
-    """One end of the pair. Any thread sends, one at a time receives."""
+    """One end of the pair. Any thread may send; one at a time receives."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -199,17 +199,17 @@ class ProcessLink:
         self._reading = end.makefile("rb", BUFFER)  # so that a small message is one call to the system
 
     def send(self, message: object) -> None:
-        """Send a message whole. Raises OSError when nobody is there any more."""
+        """Send a message completely. Raises OSError if the other end is gone."""
         frame = packed(message)
         with self._sending:
             self._end.sendall(frame)
 
     def receive(self) -> Any:
-        """The next message. Raises EOFError when nobody is there any more."""
+        """The next message. Raises EOFError if the other end is gone."""
         return pickle.loads(self.receive_bytes())
 
     def receive_bytes(self) -> bytes:
-        """The next message as it was pickled. Raises EOFError when nobody is there any more."""
+        """The next message as pickled bytes. Raises EOFError if the other end is gone."""
         (length,) = _HEAD.unpack(self._exactly(_HEAD.size))
         return self._exactly(length)
 
@@ -266,7 +266,7 @@ def snapshot_changes(old: Snapshot | None, new: Snapshot) -> Mapping[str, Any]:
 
 
 def job_changes(old: Sequence[LiveJob], new: Sequence[LiveJob]) -> JobChanges:
-    """The jobs that are not as they were, those that are gone, and the order unless it is the old one and the new."""
+    """The jobs that changed, those that are gone, and the order unless it is the old one followed by new jobs."""
     known = {job.id: job for job in old}
     changed = tuple(job for job in new if (was := known.get(job.id)) is not job and was != job)
     ids = [job.id for job in new]
@@ -277,13 +277,13 @@ def job_changes(old: Sequence[LiveJob], new: Sequence[LiveJob]) -> JobChanges:
 
 
 def entry_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Entries:
-    """The entries that are not as they were, and those that are gone."""
+    """The entries that changed, and those that are gone."""
     changed = {key: now for key, now in new.items() if (was := old.get(key)) is not now and was != now}
     return Entries(changed, tuple(key for key in old if key not in new))
 
 
 def state_with(old: State | None, changes: Mapping[str, Any], snapshot: Mapping[str, Any] | None) -> State:
-    """A state with the changes that were told."""
+    """A state with changes applied."""
     given = dict(changes)
     for name in MAPPINGS:
         if name in given:
@@ -298,7 +298,7 @@ def state_with(old: State | None, changes: Mapping[str, Any], snapshot: Mapping[
 
 
 def snapshot_with(old: Snapshot | None, changes: Mapping[str, Any]) -> Snapshot:
-    """A snapshot with the changes that were told."""
+    """A snapshot with changes applied."""
     jobs: JobChanges = changes["jobs"]
     known = {job.id: job for job in old.jobs} if old is not None else {}
     for id in jobs.gone:

@@ -22,7 +22,7 @@ def jobs_shown(picture: Picture, eyes: Eyes, asked: Filter, offset: int, limit: 
 
 
 def listed(picture: Picture, eyes: Eyes, asked: Filter) -> list[LiveJob]:
-    """The jobs that are asked for; pages are cut from the same list."""
+    """The jobs that match; pages are cut from this list."""
     key = (eyes, asked)
     if key not in picture.lists:
         if len(picture.lists) >= MOST_LISTS:
@@ -45,7 +45,7 @@ def in_order(picture: Picture, asked: Filter) -> Iterable[LiveJob]:
 
 
 def is_asked_for(live: LiveJob, asked: Filter, eyes: Eyes) -> bool:
-    """Whether a job is of the user, on the model and so on; whose a hidden job is cannot be found out."""
+    """Whether a job matches the filter; the owner of a hidden job cannot be found out."""
     if asked.user and not (live.job.user == asked.user and eyes.sees(live)):
         return False
     if asked.partition and live.partition != asked.partition:
@@ -94,7 +94,7 @@ HIDDEN_KEYS: Final = frozenset({"name", "user"})
 
 
 def _counted(text: str) -> list[tuple[int, int | str]]:
-    """A key by which node9 comes before node10."""
+    """A sort key that puts node9 before node10."""
     parts = re.split(r"([0-9]{1,18})", text.casefold())
     return [(0, int(part)) if number % 2 else (1, part) for number, part in enumerate(parts) if part]
 

@@ -22,10 +22,10 @@ from adlro.live.history import in_steps, summed
 from adlro.live.service import Compared, HistoryQuery, Usage
 
 _KINDS: Final = ("job", "node", "user", "partition")
-"""What has a page of its own."""
+"""What has a page: the kinds of addresses."""
 
 STEPS_S: Final = (0.0, 60.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0, 14_400.0, 21_600.0, 43_200.0, 86_400.0)
-"""Over how many seconds points of the history are averaged, where nobody says."""
+"""Default steps, in seconds, over which points of the history are averaged."""
 
 
 def add_past(app: FastAPI, kit: Kit) -> None:
@@ -99,12 +99,12 @@ def add_past(app: FastAPI, kit: Kit) -> None:
 
 
 def may_ask(wanted: HistoryQuery, eyes: Eyes) -> bool:
-    """Whether one may ask about a user; about partitions and nodes everybody may."""
+    """Whether the requester may ask about a user; everybody may ask about partitions and nodes."""
     return not wanted.user or eyes.all or wanted.user == eyes.name
 
 
 def step_for(points: list[Compared], most: int) -> float:
-    """The finest step with which so many points are enough."""
+    """The finest step that needs at most this many points."""
     if len(points) <= most:
         return 0.0
     length_s = points[-1].time_s - points[0].time_s
@@ -123,5 +123,5 @@ def add_pages(app: FastAPI, files: dict[str, tuple[bytes, str]]) -> None:
 
 
 def from_folder(html: bytes) -> bytes:
-    """The page as it finds its files from one folder down; they stay relative, for proxies that serve it elsewhere."""
+    """The page with paths to its files from one folder deeper; they stay relative, for proxies."""
     return html.replace(b' href="./', b' href="../').replace(b' src="./', b' src="../')

@@ -51,13 +51,13 @@ CALL_S: Final = 120.0
 """How long the daemon may take for an answer. A submission to a slow Slurm takes the longest."""
 
 DAEMON_SILENT_S: Final = 15.0
-"""A daemon that has told nothing for so long is not ready."""
+"""A daemon that has sent nothing for this long is not ready."""
 
 BEAT_S: Final = 2.0
 """How often the daemon hears that we are alive."""
 
 METRICS_S: Final = 1.0
-"""How long the page of metrics is shown before it is asked for again."""
+"""How long the page of metrics is reused."""
 
 _LARGE: Final = 100_000
 """Bytes from which a message is so many objects that Python's collector is paused while they are made."""

@@ -32,7 +32,7 @@ MOST_LINES: Final = 200
 
 _MISSING: Final = "–"
 _HOT: Final = 0.9
-"""A level from which a temperature is worth a colour."""
+"""Temperatures above this level are coloured."""
 
 
 def ingest(
@@ -114,7 +114,7 @@ def ingest(
 def watched(
     look: "TelemetryReader", cluster_name: str | None, oldest: float, every: float, looks: int
 ) -> Iterator[tuple["Telemetry", "Readings"]]:
-    """One picture for each look. A source that fails later than at the first look leaves gaps, and is asked again."""
+    """One picture for each reading. A source that fails after the first reading leaves gaps, and is read again."""
     from adlro.catalogue.clusters import load_cluster
     from adlro.catalogue.gpus import find_gpu
     from adlro.ingest.telemetry.names import model_of
@@ -147,7 +147,7 @@ def watched(
 
 
 def _nothing(error: str) -> "Readings":
-    """What a source says that does not answer: nothing, now."""
+    """Empty readings of this moment, for a source that does not answer."""
     from adlro.ingest.telemetry.series import Collector
 
     empty = Collector("")
@@ -294,7 +294,7 @@ def _cells(picture: "Telemetry", rows: list[int]) -> list["RenderableType"]:
 
 
 def _errors(picture: "Telemetry", rows: list[int]) -> "Text":
-    """XID codes and memory errors that were not corrected; 0 if there are none, a dash if nobody tells."""
+    """XID codes and uncorrected memory errors; 0 if there are none, a dash if unknown."""
     from rich.text import Text
 
     from adlro.core.telemetry import METRIC
@@ -315,7 +315,7 @@ def there(values: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
 
 
 def _remarks(picture: "Telemetry", readings: "Readings") -> Iterator[str]:
-    """What is missing, what was lost, and what is odd."""
+    """What is missing, what was lost, and what is unusual."""
     cells_of_all = picture.level.size
     gaps = picture.gaps()
     if gaps:
@@ -341,7 +341,7 @@ def _remarks(picture: "Telemetry", readings: "Readings") -> Iterator[str]:
 
 
 def _printable(text: str) -> str:
-    """A foreign name without signs that would move the cursor."""
+    """A foreign name without control characters."""
     return "".join(sign if sign.isprintable() else "�" for sign in text)
 
 

@@ -1,4 +1,4 @@
-"""What there is: policies, clusters, GPU models, workloads, and how fast jobs run on GPUs. One line each."""
+"""Lists of policies, clusters, GPU models and workloads, and how fast jobs run on GPUs. One line each."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -85,7 +85,7 @@ def gpus(as_json: Json = False) -> None:
 
 
 def _figures_of(model: GpuModel) -> Iterator[str]:
-    """The figures of a datasheet as texts; a dash for what is not known."""
+    """The figures of a datasheet as texts; a dash for unknown figures."""
     yield str(model.launch_year or "–")
     fp16 = model.fp16_tensor_tflops or model.fp16_vector_tflops
     for value in (

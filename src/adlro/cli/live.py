@@ -35,10 +35,10 @@ SHADOW_MODE: Final = "shadow"
 """The back end that starts nothing."""
 _HEADINGS: Final = ("job", "user", "name", "GPUs", "state", "for", "where, or predicted start")
 GIVING: Final = {0: (8, 24), 1: (6, 16), 2: (8, 40), 6: (30, 80)}
-"""Columns of _HEADINGS that give way on a narrow screen: the least and the most that each has."""
+"""Columns of _HEADINGS that shrink on a narrow screen: the least and the most width of each."""
 KEPT_WIDTH: Final = 80
 KEPT_HEIGHT: Final = 50
-"""A screen has so many columns and lines where there is no terminal."""
+"""The size of the screen, in columns and lines, if there is no terminal."""
 
 app_of_tokens = typer.Typer(
     help="Manage the tokens for access to the daemon. Run it on the daemon's machine, as the daemon's user.",
@@ -145,7 +145,7 @@ def _place(parts: list[dict[str, Any]]) -> str:
 
 
 def short(seconds: float) -> str:
-    """A length of time in a few letters."""
+    """A duration in a few characters."""
     seconds = max(seconds, 0.0)
     for unit, name in ((86_400.0, "d"), (3600.0, "h"), (60.0, "m")):
         if seconds >= unit:
@@ -216,7 +216,7 @@ def start_in_words(start: dict[str, Any] | None, now: float, is_shadow: bool = F
 
 
 def show_decision(decision: dict[str, Any], said: str, scores: bool = False) -> None:
-    """The decision that placed a job, with the other places and the past jobs it is like; not what was said already."""
+    """The decision that placed a job, with the other places and similar past jobs; without what was printed already."""
     out = stdout()
     runs = ""
     if decision["runtime_s"] is not None:

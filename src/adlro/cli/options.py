@@ -19,7 +19,7 @@ TRACE: Final = "Traces (docs/traces.md)"
 
 
 def spread_into_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with each parameter that is such a record spread into one flag for each of its fields."""
+    """The command with one flag for each field of its record parameters."""
     hints = get_type_hints(command, include_extras=True)
     shown: list[inspect.Parameter] = []
     taken: dict[str, tuple[type, list[str]]] = {}
@@ -126,7 +126,7 @@ class ReadingOptions:
     ] = None
 
     def options(self, estimates: str | None = None) -> "TraceOptions":
-        """The same as the readers' record."""
+        """The options as the readers' record."""
         from adlro.ingest.traces.tabulate import TraceOptions
 
         return TraceOptions(
@@ -136,7 +136,7 @@ class ReadingOptions:
         )  # fmt: skip
 
     def jobs(self, workload: str) -> "TraceJobs":
-        """The jobs of a workload or a trace, read in this way."""
+        """The jobs of a workload or a trace, read with these options."""
         from adlro.experiment.public import TraceJobs
 
         return TraceJobs(workload, self.options())

@@ -207,7 +207,7 @@ def bench(
 
 
 def say_warnings(scenario: "Scenario") -> None:
-    """Say what a trace did not tell, and what was assumed in its place."""
+    """Print what a trace does not say, and what was assumed instead."""
     from adlro.experiment.scenario import Recorded
 
     if isinstance(scenario.workload, Recorded):

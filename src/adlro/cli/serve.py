@@ -131,7 +131,7 @@ def turn_once(config: "Config", as_json: bool) -> None:
 
 
 def _show(tick: "Tick", state: "State") -> None:
-    """A turn in words."""
+    """Print a turn in words."""
     from adlro.live.service import with_names
 
     cluster = state.snapshot.cluster
@@ -157,7 +157,7 @@ def _show(tick: "Tick", state: "State") -> None:
 
 
 def _run(config: "Config", path: Path | None, flags: dict[str, Any], is_demo: bool) -> None:
-    """The daemon with its API, until it is told to end."""
+    """Run the daemon with its API until it is told to end."""
     from adlro.daemon.daemon import Daemon, obeying_signals
     from adlro.daemon.opening import answering, check_config, leadership_for, open_parts
     from adlro.process.logs import LOGGER, set_up_logs

@@ -26,7 +26,7 @@ app = typer.Typer(
 
 @app.callback()
 def shadow() -> None:
-    """Keep `report` a word of its own while it is the only one."""
+    """Keep `report` a command of its own while it is the only one."""
 
 
 @app.command()
@@ -102,7 +102,7 @@ def report(
 def found_record(
     config: Path | None, db: str | None, record: Path | None, sacct: str | None, cluster: str | None, families: str
 ) -> "Record":
-    """The record that is asked for; that of this user's daemon if nothing is said."""
+    """The requested record; by default that of this user's daemon."""
     from adlro.backends.shadow.record import FILE, read_record, read_sacct_record, record_of_memory
     from adlro.catalogue.clusters import load_cluster
 
@@ -225,7 +225,7 @@ def summary(found: "Report") -> list[str]:
 
 
 def wish_lines(found: "Report") -> list[str]:
-    """What became of what the daemon would have started."""
+    """What became of the starts that the daemon planned."""
     wishes = found.wishes
     if wishes is None:
         return []
@@ -240,7 +240,7 @@ def wish_lines(found: "Report") -> list[str]:
 
 
 def _cells(line: "Line") -> tuple[str, ...]:
-    """One policy."""
+    """The cells of one policy."""
     sign = {"different": " *", "no difference shown": " ·"}.get(line.verdict, "")
     against = "" if line.relative is None else f"{_percent(line.relative)}{sign}"
     interval = "" if line.low_s is None or line.high_s is None else f"{_signed(line.low_s)} … {_signed(line.high_s)}"
@@ -277,7 +277,7 @@ JOB_COLUMNS: Final = (
 
 
 def _job_cells(job: "Changed") -> tuple[str, ...]:
-    """One job."""
+    """The cells of one job."""
     more = " or more" if job.is_late else ""
     return (
         job.id, job.user, job.name, str(job.gpus), length(job.happened_s), f"{length(job.would_s)}{more}",
@@ -325,5 +325,5 @@ def _percent(share: float) -> str:
 
 
 def _signed(seconds: float) -> str:
-    """A change of a length of time."""
+    """A change of a duration, with its sign."""
     return f"{'−' if seconds < 0 else '+'}{length(abs(seconds))}"

@@ -48,7 +48,7 @@ def show_scores(scores: dict[str, PolicyScore | None], weights: ScoreWeights) ->
 _HEADINGS: Final = {
     "completion_time": "JCT", "throughput": "jobs/h", "utilisation": "eff.", "fairness": "fair", "energy": "energy",
 }  # fmt: skip
-"""The parts of the HyperScore, in a few letters."""
+"""Short headings of the parts of the HyperScore."""
 
 
 def show_regressions(regressions: dict[str, Regression]) -> None:
@@ -68,7 +68,7 @@ def show_regressions(regressions: dict[str, Regression]) -> None:
 
 
 def slope(regression: Regression, key: str, per: float) -> str:
-    """What so much more of a regressor adds to the mean JCT, in minutes."""
+    """What this much more of a regressor adds to the mean JCT, in minutes."""
     if key not in regression.coefficients:
         return MISSING
     found = regression.coefficients[key]

@@ -29,7 +29,7 @@ _LEAST_JOBS: Final = 4
 
 
 def frame(state: dict[str, Any], width: int, height: int, note: str = "") -> Group:
-    """One picture of the state that fits into so many columns and lines."""
+    """One picture of the state that fits into this many columns and lines."""
     head = [_heading(state, width), *([Text(note, "bold red")] if note else []), Text("")]
     middle = _gpus(state, width)
     tail = [*_warnings(state, width)]
@@ -160,7 +160,7 @@ def jobs(state: dict[str, Any], most: int, width: int) -> RenderableType:
 
 
 def _warnings(state: dict[str, Any], width: int) -> Iterator[Text]:
-    """The latest alarms, and speeds that are not what they were thought to be."""
+    """The latest alarms, and speeds that differ from the expected ones."""
     now = state["snapshot"]["time_s"]
     lines = [
         Text(f"! {short(now - alarm['time_s'])} ago, {alarm['kind']}: {printable(alarm['text'])}", "yellow")
@@ -181,7 +181,7 @@ def _warnings(state: dict[str, Any], width: int) -> Iterator[Text]:
 
 
 def watch(daemon: DaemonClient, reply: Reply, every_s: float, out: Console) -> None:
-    """Show the state as it changes until q is pressed. A daemon that is gone is waited for."""
+    """Show the state as it changes until q is pressed. If the daemon is gone, wait for it."""
     state, tag, note = reply.value, reply.tag, ""
     with keys() as pressed, Live(console=out, screen=True, auto_refresh=False) as live:
         while True:
@@ -200,7 +200,7 @@ def watch(daemon: DaemonClient, reply: Reply, every_s: float, out: Console) -> N
 
 @contextmanager
 def keys() -> Iterator[Any]:
-    """A function that waits so long for a key; "" if none was pressed. The terminal is as before in the end."""
+    """A function that waits this long for a key; "" if none was pressed. The terminal is restored at the end."""
     import termios
     import tty
 

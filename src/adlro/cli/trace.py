@@ -131,7 +131,7 @@ def source_of(estimates: str | None) -> str | None:
 
 
 def check_picture(path: Path) -> None:
-    """Refuse a picture that could not be written, before the work is done."""
+    """Refuse a picture that could not be written, before the work begins."""
     if path.suffix not in PICTURES:
         raise UsageError(f"--plot: cannot plot to '{path}'; expected a name that ends in .svg or .png.")
     if path.is_dir() or not path.absolute().parent.is_dir():
@@ -152,7 +152,7 @@ def draw_trace(found: dict[str, Any], jobs: "Jobs", path: Path) -> None:
 
 
 def account(report: "TraceReport") -> list[str]:
-    """What was read, left out and assumed, in lines."""
+    """What was read, left out and assumed, as lines."""
     lines = [f"{report.file}: {report.format}, {report.rows:,} rows, {report.kept:,} jobs kept"]
     for reason, count in report.dropped.items():
         lines.append(f"  {count:>9,}  dropped: {reason}")
@@ -238,7 +238,7 @@ def _bars(labels: Sequence[str], values: Sequence[float]) -> None:
 
 
 def length(seconds: float) -> str:
-    """A length of time in the unit that suits it."""
+    """A duration in a suitable unit."""
     for unit, name in ((DAY_S, "d"), (HOUR_S, "h"), (60.0, "min")):
         if seconds >= 2 * unit:
             return f"{seconds / unit:,.1f} {name}"

@@ -144,7 +144,7 @@ def export(
 
 
 def check_onnx(path: Path, preset: str = "adlro", seeds: int = 1) -> None:
-    """Refuse what cannot be written as ONNX, before anything takes its time."""
+    """Refuse what cannot be written as ONNX, before the training begins."""
     if seeds > 1:
         raise UsageError(
             "--onnx works with one seed only. After training: adlro export DIR/best.safetensors --onnx FILE."
@@ -158,7 +158,7 @@ def check_onnx(path: Path, preset: str = "adlro", seeds: int = 1) -> None:
 
 
 def one_training(planned: "Planned", tensorboard: bool) -> "Training":
-    """Train once, and tell how it goes."""
+    """Train once, and show progress."""
     from adlro.experiment.training import run_training
     from adlro.learn.train.checkpoint import STATE
 
@@ -173,7 +173,7 @@ def one_training(planned: "Planned", tensorboard: bool) -> "Training":
 
 
 def listener_of(tell: Any, draw: Any) -> "Listener":
-    """Who watches: a line for each evaluation, the bar on a terminal, TensorBoard."""
+    """The receiver of progress: a line for each evaluation, the bar on a terminal, TensorBoard."""
     from adlro.learn.train.run import progress_line
 
     on_terminal = stderr().is_terminal

@@ -67,7 +67,7 @@ def warm(
 
 @contextmanager
 def telling(total: int) -> Iterator[Callable[["WarmProgress"], None]]:
-    """Show how far compiling is: a bar on a terminal, else a line for each function that must be compiled."""
+    """Show how far compiling is: a bar on a terminal, else a line for each function."""
     if stderr().is_terminal:
         with progress("Compiling", total) as draw:
             yield lambda now: draw(_in_words(now), now.done)

@@ -1,4 +1,4 @@
-"""What a site may set about the daemon: one TOML file, a sentence for each option, and defaults that need no file."""
+"""The daemon's config: one TOML file, one sentence for each option, and defaults that need no file."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -112,7 +112,7 @@ class TelemetryTable(Sources):  # type: ignore[misc]
         return tuple(getattr(self, name) for name, source in SOURCES.items() if source.needs_address)
 
     def open(self) -> TelemetryReader:
-        """What to call for one look at its source."""
+        """A function that reads the source once."""
         (name,) = self._sources
         address = getattr(self, name) if SOURCES[name].needs_address else ""
         return open_telemetry(name, address, self.timeout_s, self.max_age_s)
@@ -146,12 +146,12 @@ class Config(Clusters):  # type: ignore[misc]
     telemetry: TelemetryTable = TelemetryTable()
 
     def secrets(self) -> tuple[str, ...]:
-        """The passwords in its addresses, which must not be shown."""
+        """The passwords in its addresses, which are never shown."""
         addresses = (self.store.url, *self.telemetry.addresses)
         return tuple(word for address in addresses if (word := _password(address)))
 
     def api_settings(self) -> ApiSettings:
-        """[api] with what the rest of the config adds to it."""
+        """[api], completed from the rest of the config."""
         return ApiSettings.model_construct(  # checked when the file was read
             **dict(self.api), token_file=self.beside_store("tokens.json", self.api.tokens), owners=self.owners()
         )
@@ -167,11 +167,11 @@ class Config(Clusters):  # type: ignore[misc]
         return self.kind.open(getattr(self, self.kind.name), self._site())
 
     def owners(self) -> Owners:
-        """Whose jobs this daemon takes, and as whom they run."""
+        """Which users' jobs this daemon takes, and as which user they run."""
         return self.kind.owners(getattr(self, self.kind.name), self._site())
 
     def check_owners(self) -> None:
-        """Raise ConfigError where people could get an account that they have no right to."""
+        """Raise ConfigError if people could use an account that is not theirs."""
         if self.api.is_on and self.api.auth == "off" and self.owners().are_accounts:
             raise ConfigError(
                 'jobs run as their users and [api] has auth = "off": everybody on this machine could run jobs as '
@@ -184,7 +184,7 @@ class Config(Clusters):  # type: ignore[misc]
         return Site(api.is_on, api.auth != "off", api.min_uid, self.beside_store, others, self._watched)
 
     def _watched(self, name: str) -> Opened:
-        """The back end of this name for a shadow, which must not submit."""
+        """The back end of this name, to be watched by a shadow, which must not submit."""
         kind = BACKENDS[name]
         return kind.open(kind.for_shadow(getattr(self, name)), self._site())
 
@@ -195,7 +195,7 @@ class Config(Clusters):  # type: ignore[misc]
         return "sqlite::memory:" if self.kind.ends_with_daemon else f"sqlite:{state_folder() / 'adlro.db'}"
 
     def beside_store(self, name: str, path: str = "") -> Path:
-        """A file of the daemon's: at the path, or of this name where the store is."""
+        """The path of a file of the daemon: the given path, or this name in the store's folder."""
         from adlro.daemon.store import sqlite_path
 
         if path:
@@ -206,7 +206,7 @@ class Config(Clusters):  # type: ignore[misc]
 
 
 def state_folder() -> Path:
-    """Where this user's daemon keeps things: as systemd says, else as desktops do."""
+    """The folder for this user's daemon: systemd's state directory, else the desktop's."""
     if given := os.environ.get("STATE_DIRECTORY"):
         return Path(given.split(":")[0])
     home = os.environ.get("XDG_STATE_HOME")
@@ -214,7 +214,7 @@ def state_folder() -> Path:
 
 
 def load_config(path: Path | None, flags: Mapping[str, Any] | None = None) -> Config:
-    """The config of a file, or the defaults; `flags` by "table.key" take its place where they are not None."""
+    """The config of a file, or the defaults; `flags` by "table.key" override it unless they are None."""
     config = Config()
     if path is not None:
         try:

@@ -68,23 +68,23 @@ PROBE_SHARE: Final = 0.04
 
 TURN_SHARE: Final = 0.25
 _LONGEST_PAUSE_S: Final = 3.0
-"""Turns that come early because something has changed take this share of the time, or come so far apart."""
+"""Early turns (because something changed) take at most this share of the time, or come this far apart."""
 
 _LATE: Final = 3.0
-"""The daemon is ready while its latest reading is not older than so many turns …"""
+"""The daemon is ready while its latest reading is not older than this many turns …"""
 
 LATE_S: Final = 30.0
 """… or than this."""
 
 _AT_ONCE: Final = frozenset(["tick_s", "policy", "guard", "log", "telemetry"])
-"""Tables that count as soon as the config is read again; the others wait for a restart."""
+"""Tables that take effect as soon as the config is read again; the others need a restart."""
 
 POLICY_KEY: Final = "policy"
-"""Under this name the memory keeps the policy that an operator switched to."""
+"""The name under which the memory keeps the policy that an operator switched to."""
 
 
 Build = Callable[[Config], DaemonParts]
-"""Opens the back end and the store; called when we lead, so that a standby touches neither."""
+"""Opens the back end and the store. It is called when we lead, so that a standby touches neither."""
 
 Warm = Callable[[Sequence[str], "TellProgress", Callable[[], bool]], "Warmed"]
 """Compiles what turns with these policies need, the fallback last (warming.warm_daemon)."""
@@ -132,7 +132,7 @@ class Daemon:
     # ---- life ----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Turn after turn until `stop`; as a standby while another daemon leads."""
+        """Run turns until `stop`; stand by while another daemon leads."""
         is_first = True
         try:
             self._compile(self.config)
@@ -152,7 +152,7 @@ class Daemon:
             self.close()
 
     def tick(self) -> Tick | None:
-        """One turn, and what it tells; None as a standby, or if it broke off."""
+        """Run one turn and report it; None as a standby, or if the turn broke off."""
         if not self._lead():
             return None
         running = self._running
@@ -175,17 +175,17 @@ class Daemon:
         return tick
 
     def stop(self) -> None:
-        """End after the turn that goes on now."""
+        """End after the current turn."""
         self._is_stopping = True
         self._wake()
 
     def reload(self) -> None:
-        """Read the config again before the next turn; one that is wrong is an alarm, and the old one stays."""
+        """Read the config again before the next turn; a wrong config raises an alarm, and the old one stays."""
         self._wants_reload = True
         self._wake()
 
     def close(self) -> None:
-        """Let go of the back end, the store and the lock, in this order."""
+        """Close the back end, then the store, then release the lock."""
         self._is_stopping = True
         self._step_down("the daemon has ended.")
         self._news.close()
@@ -210,7 +210,7 @@ class Daemon:
                 raise
             except Exception:
                 if not self._is_stopping:
-                    log.exception("compiling broke off")  # what is missing is compiled by the turn that needs it
+                    log.exception("compiling broke off")  # the turn that needs the rest compiles it
                 return
             finally:
                 if not is_turning:
@@ -221,7 +221,7 @@ class Daemon:
         log.info("compiled", extra={"functions": len(done.compiled), "seconds": round(done.seconds, 1)})
 
     def _note_progress(self, progress: "WarmProgress") -> None:
-        """Say how far compiling is: to who asks whether we are ready, to systemd, and in the log."""
+        """Report how far compiling is: for readiness, to systemd, and in the log."""
         if progress.compiled and (progress.function or progress.words != self._compiling):
             self._systemd.tell(f"STATUS={progress.words}")
             extra = {"function": progress.function, "seconds": round(progress.seconds, 1)}
@@ -241,7 +241,7 @@ class Daemon:
         return self._running is not None
 
     def _lead(self) -> bool:
-        """Whether we lead; take over if we can."""
+        """Whether we lead; take the lead if it is free."""
         if self._running is not None:
             if self._leadership.holds():
                 return True
@@ -262,7 +262,7 @@ class Daemon:
         return True
 
     def _stand_by(self, why: str, again_s: float = STANDBY_S) -> None:
-        """Note why we do not lead, and try again after so long."""
+        """Note why we do not lead, and try again after this many seconds."""
         self._again_s = again_s
         if why != self._why_not:
             log.warning("standing by", extra={"why": why})
@@ -270,7 +270,7 @@ class Daemon:
         self._why_not = why
 
     def _step_down(self, why: str) -> None:
-        """Let go of everything that only a leader may hold."""
+        """Close everything that only a leader may hold."""
         running, self._running, self._why_not = self._running, None, why
         self.metrics_page.led(False)
         if running is not None:
@@ -278,7 +278,7 @@ class Daemon:
         self._leadership.release()
 
     def _begin(self) -> "Running":
-        """Open everything. The policy is the config's, or what an operator switched to in its place."""
+        """Open everything. The policy is the config's, or the one that an operator switched to."""
         parts = self._build(self.config)
         try:
             running = Running(parts, Fenced(parts.backend, self._leadership), self.config)
@@ -299,7 +299,7 @@ class Daemon:
     # ---- the config ----------------------------------------------------------------------------------------------
 
     def _reload(self) -> None:
-        """Read the config again; what can count at once does."""
+        """Read the config again, and apply what can change without a restart."""
         running = self._running
         assert running is not None
         try:
@@ -340,12 +340,12 @@ class Daemon:
         return replace(state, is_leader=True, alarms=alarms)
 
     def job(self, id: str) -> LiveJob | None:
-        """One job, also one that was handed in a moment ago, and one that ended a while ago."""
+        """One job, also one that was submitted a moment ago or ended a while ago."""
         running = self._leading()
         return running.jobs.get(id) or running.fresh.get(id) or running.memory.job(id)
 
     def submit(self, submission: Submission) -> str:
-        """Hand a job in; its id. The next turn comes at once."""
+        """Submit a job; returns its id. The next turn comes at once."""
         running = self._leading()
         id = running.backend.submit(submission)
         now = running.clock()
@@ -364,11 +364,11 @@ class Daemon:
         self._wake()
 
     def why(self, job: str) -> Why | None:
-        """Why it waits, or runs where it does; None: there is no such job."""
+        """Why a job waits, or why it runs where it does; None if there is no such job."""
         return self._leading().decider.why(job)
 
     def what_if(self, question: WhatIf) -> WhatIfAnswer:
-        """What would come of it, played forward from the latest snapshot."""
+        """The effect of a change, played forward from the latest snapshot."""
         return self._leading().decider.what_if(question)
 
     def decisions(self, job: str = "", before: str = "", limit: int = 100) -> Sequence[Decision]:
@@ -384,11 +384,11 @@ class Daemon:
         return self._leading().memory.past(asked, before_s, limit)
 
     def usage(self, asked: HistoryQuery, since_s: float, until_s: float, step_s: float) -> Usage:
-        """What jobs that ended between two moments used, in total and in stretches of `step_s`."""
+        """What jobs that ended between two moments used, in total and in steps of `step_s`."""
         return self._leading().memory.usage(asked, since_s, until_s, step_s)
 
     def output(self, job: str) -> Output | None:
-        """The end of what a job wrote; None where the back end keeps no output, or has none of this job."""
+        """The end of a job's output; None where the back end keeps no output, or has none for this job."""
         return self._leading().backend.output(job)
 
     def use_policy(self, name: str) -> None:
@@ -446,7 +446,7 @@ class Daemon:
     # ---- what is told --------------------------------------------------------------------------------------------
 
     def alarm_soon(self, kind: str, text: str) -> None:
-        """Raise an alarm from another thread: the next turn, which comes at once, tells it."""
+        """Raise an alarm from another thread: the next turn comes at once and reports it."""
         self._later.append(lambda: self.alarm(kind, text))
         self._wake()
 
@@ -471,12 +471,12 @@ class Daemon:
         self._emit("alarm", data, alarm.time_s)
 
     def _tell_notes(self, running: "Running") -> None:
-        """What happened to the store."""
+        """Report what happened to the store."""
         while running.memory.notes:
             self.alarm("store", running.memory.notes.pop(0))
 
     def _tell(self, running: "Running", tick: Tick) -> None:
-        """Tell what a turn brought: to the log, to the metrics, and to those who listen."""
+        """Report a turn: to the log, to the metrics, and to listeners."""
         self.metrics_page.ticked(tick)
         if not running.backend.trouble:
             self.metrics_page.read()
@@ -504,8 +504,8 @@ class Daemon:
     # ---- waiting -------------------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        """End the wait for the next turn. Safe in a signal's handler: it takes no lock."""
-        with suppress(OSError):  # it rings already, or all is over
+        """End the wait for the next turn. It takes no lock, so a signal handler may call it."""
+        with suppress(OSError):  # a wake-up is already waiting, or the daemon has ended
             self._ring.send(b"!")
 
     def _pause_s(self, tick: Tick | None) -> float:

@@ -1,4 +1,4 @@
-"""From a config to what a daemon is made of: the back end, the store, the orchestrator and its telemetry."""
+"""From a config to the parts of a daemon: back end, store, orchestrator and telemetry."""
 
 import errno
 import socket
@@ -33,7 +33,7 @@ TURN_SWITCH_S: Final = 0.0002
 
 IN_MEMORY_DAYS: Final = 0.25
 IN_MEMORY_ROWS: Final = 10_000
-"""What a store without a file keeps at most: nothing of it outlasts the process, and all of it takes its memory."""
+"""The most rows of a store in memory: they end with the process, and use its memory."""
 
 SELDOM_S: Final = 60.0
 _SOON_S: Final = 10.0
@@ -41,7 +41,7 @@ _SOON_S: Final = 10.0
 
 
 def open_parts(config: Config) -> DaemonParts:
-    """Open the store, then the back end: who finds one of them closed leaves the other alone."""
+    """Open the store, then the back end; if one of them fails, the other stays closed."""
     memory, notes = open_memory(config)
     try:
         opened = config.open_backend()
@@ -52,7 +52,7 @@ def open_parts(config: Config) -> DaemonParts:
 
 
 def check_config(config: Config) -> None:
-    """Find mistakes that would else show when a standby takes over."""
+    """Find mistakes that would otherwise appear only when a standby takes over."""
     from adlro.decide.catalogue import find_policy
 
     config.check_owners()
@@ -63,7 +63,7 @@ def check_config(config: Config) -> None:
 
 
 def leadership_for(config: Config) -> Leadership:
-    """The lock that keeps others off the same cluster; a simulated one is in this process only."""
+    """The lock that keeps other daemons off the same cluster; a simulated cluster needs none."""
     url = config.store_url()
     if config.kind.ends_with_daemon and not config.store.url:
         return leadership_of(_IN_MEMORY, None)
@@ -71,7 +71,7 @@ def leadership_for(config: Config) -> Leadership:
 
 
 def open_memory(config: Config) -> tuple[Store, tuple[str, ...]]:
-    """The store, and what an operator should know of it. On a full disk the daemon goes on without one."""
+    """The store, and notes for the operator. On a full disk the daemon continues without one."""
     table = config.store
     keep = Keep(table.keep_days, table.keep_decisions, table.keep_jobs, table.keep_ticks)
     less = Keep(
@@ -109,7 +109,7 @@ def open_orchestrator(
 def _telemetry(
     config: Config, backend: Fenced, opened: Opened
 ) -> tuple[Callable[[], Levels | None] | None, Watcher | None]:
-    """What the GPUs say: by the source of the config, or as the back end makes it up; None: nobody is asked."""
+    """The telemetry from the config's source, or made up by the back end; None if there is none."""
     table, made_up = config.telemetry, opened.telemetry
     if table.is_on:
         watcher = Watcher(table.open(), lambda: _cluster_of(backend.latest), table.every_s, table.max_age_s)
@@ -179,7 +179,7 @@ def is_led(config: Config) -> bool:
 
 
 def _bound(host: str, port: int) -> socket.socket | None:
-    """A socket that listens there; None if another program does."""
+    """A listening socket; None if another program uses the port."""
     from adlro.api.door import listening
 
     try:

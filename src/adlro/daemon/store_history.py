@@ -15,13 +15,13 @@ from adlro.live.history import FIGURES, mean_of
 from adlro.live.service import HistoryQuery
 
 THINNING: Final = ((DAY_S, 600.0), (14 * DAY_S, 3600.0))
-"""From which age on, in seconds, points are averaged over how many seconds."""
+"""From which age in seconds on points are averaged, and over how many seconds."""
 
 THINNED_AT_ONCE: Final = 5000
-"""Points that one look averages at most."""
+"""At most this many points are averaged at once."""
 
 MOST_POINTS: Final = 50_000
-"""Points that one question answers at most, the latest."""
+"""At most this many points answer one question, the latest."""
 
 INSERT_POINTS: Final = (
     f"INSERT INTO points (number, noted_s, time_s, span_s, weight, {', '.join(FIGURES)}) "

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _WARM_UP_JOBS: Final = 16
 
 OnProgress = Callable[[str, int, int], None]
-"""Told what is being done, how many runs are done, and of how many."""
+"""Receives what is being done, how many runs are done, and of how many."""
 
 CompletionTimes = dict[tuple[str, int], tuple[int, Floats]]
 """By policy and seed: how many jobs finished, and quantiles of their completion times."""
@@ -115,7 +115,7 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What is kept of one run."""
+    """The kept results of one run."""
 
     metrics: Metrics
     load: float  # offered on this seed
@@ -228,7 +228,7 @@ def warm_up_policies(
 
 
 def judge_few(scenario: Scenario, policy: Policy, seed: int) -> None:
-    """Run a policy on a few jobs, so that all that it needs is compiled."""
+    """Run a policy on a few jobs, so that everything it needs is compiled."""
     few = replace(scenario, jobs=min(_WARM_UP_JOBS, scenario.jobs or scenario.workload.jobs))
     judge_run(draw(few, seed), policy)
     set_ready(policy.name)

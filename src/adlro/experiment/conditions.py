@@ -17,7 +17,7 @@ EVERY_POLICY: Final = "all"
 
 
 def _option(default: Any, help: str, metavar: str | None = None, low: int | None = None) -> Any:
-    """A condition with its sentence, the word for its value and its least value."""
+    """A condition with its help text, the placeholder of its value and its least value."""
     return field(default=default, metadata={"help": help, "metavar": metavar, "min": low})
 
 
@@ -52,4 +52,4 @@ class Conditions:
 
 
 UNCHANGED: Final = Conditions()
-"""The conditions if nothing else is asked for."""
+"""The default conditions."""

@@ -74,7 +74,7 @@ def of_jobs(run: Run) -> "DataFrame":
 
 
 def _job_rows(run: Run) -> Iterator[dict[str, Any]]:
-    """Each job of a run with its times in seconds; nan for what never happened."""
+    """Each job of a run with its times in seconds; NaN for events that never happened."""
     jobs, events = run.jobs, run.events
     count = len(jobs)
     start, end = np.full(count, np.nan), np.full(count, np.nan)

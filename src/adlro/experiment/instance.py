@@ -64,7 +64,7 @@ def draw(scenario: Scenario, seed: int) -> Instance:
 
 
 def jobs_of(recorded: Recorded, seed: int, most: int | None) -> Jobs:
-    """The jobs of a trace, or of the window that stands in for the seed, in a table of their own."""
+    """The jobs of a trace, or of the window for this seed, in a table of their own."""
     first, count = 0, recorded.jobs
     if recorded.windows:
         if not 0 <= seed < len(recorded.windows):
@@ -78,7 +78,7 @@ def jobs_of(recorded: Recorded, seed: int, most: int | None) -> Jobs:
 
 
 def disturbances_of(scenario: Scenario, jobs: Jobs, seed: int) -> list[Disturbance]:
-    """All that befalls the cluster for longer than any sensible policy needs for these jobs."""
+    """All disturbances of the cluster, for longer than any sensible policy needs for these jobs."""
     hazards, nodes = scenario.hazards, scenario.cluster.nodes
     found = list(hazards.listed)
     if hazards.mtbf_h is None and not hazards.wear_per_day:
@@ -95,7 +95,7 @@ def disturbances_of(scenario: Scenario, jobs: Jobs, seed: int) -> list[Disturban
 
 
 def offered_load(instance: Instance) -> float:
-    """GPU-seconds of work at its fastest, over those of the cluster while jobs arrive; infinite if all come at once."""
+    """GPU-seconds of work at its fastest, divided by those of the cluster while jobs arrive; inf if all come at once."""
     needed, submit = float(gpu_seconds(instance.jobs, instance.view).sum()), instance.jobs.table["submit"]
     there = instance.scenario.cluster.gpu_count * float(submit[-1] - submit[0])
     return needed / there if there else math.inf
@@ -108,7 +108,7 @@ def run_one(scenario: Scenario, policy: Policy, seed: int) -> Run:
 
 
 def play_out(instance: Instance, view: View, policy: Policy) -> Run:
-    """Let the policy run on a view of the instance that nobody has used yet."""
+    """Run the policy on a fresh view of the instance."""
     scenario, plan = instance.scenario, instance.scenario.plan
     player = None
     if instance.traits is not None:

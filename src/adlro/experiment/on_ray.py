@@ -34,10 +34,10 @@ AHEAD: Final = 2
 """Parcels under way for each core: while one runs, the next one waits beside it."""
 
 PARTS: Final = 4
-"""The runs that are left make at least so many parcels for each core, so that all cores end at the same time."""
+"""The remaining runs make at least this many parcels for each core, so that all cores end at the same time."""
 
 RETRIES: Final = 8
-"""How often a parcel is repeated whose process or node was lost. A run that ends its process each time fails then."""
+"""How often a parcel is repeated whose process or node was lost. After that its run fails."""
 
 LOOK_AROUND_S: Final = 5.0
 """How often the driver looks whether nodes have come or gone."""
@@ -79,7 +79,7 @@ class GroupPart:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What came of a parcel: results in the order of its runs, or the error of the first run that failed."""
+    """The result of a parcel: results in the order of its runs, or the error of the first run that failed."""
 
     results: list[Any]
     seconds: float
@@ -173,7 +173,7 @@ def knock(address: str) -> None:
 
 
 def received(ray: Any, reference: Any, parcel: list[Group]) -> Returned:
-    """What came of a parcel; its own error, or that of the cluster in one line."""
+    """The result of a parcel; raises its own error, or that of the cluster in one line."""
     try:
         returned: Returned = ray.get(reference)
     except ray.exceptions.RayTaskError as error:
@@ -273,7 +273,7 @@ def read_work(reference: Any) -> Work:
 
 
 def kept_by_ray(store: "OrderedDict[Any, Any]", key: Any, most: int, make: Any) -> Any:
-    """What was made for this key; of the rest the latest few are kept."""
+    """The value made for this key; only the latest few values are kept."""
     if key in store:
         store.move_to_end(key)
     else:

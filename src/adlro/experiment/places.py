@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, final
 
 Tell = Callable[[str], None]
-"""Is told what takes time before the first result comes."""
+"""Receives what takes time before the first result."""
 
 
 class Work(Protocol):

@@ -258,7 +258,7 @@ def scenario_of(
     disturbances: Disturbances | None,
     conditions: Conditions,
 ) -> Scenario:
-    """The scenario that the arguments ask for."""
+    """The scenario that the arguments describe."""
     check_whole("job_count", job_count, 1)
     check_whole("windows", windows, 1)
     check_whole("queue_window", conditions.queue_window, 0)
@@ -298,7 +298,7 @@ def _seeds_of(scenario: Scenario, seeds: int | Sequence[int] | None, first_seed:
 
 
 def check_whole(name: str, value: int | None, least: int) -> None:
-    """Refuse what is not a whole number from `least` on; None means that nothing was asked for."""
+    """Refuse anything but a whole number from `least` on; None means the default."""
     if value is not None and (type(value) is not int or value < least):
         raise UsageError(f"{name} is {value!r}; expected a whole number from {least}.")
 
@@ -319,12 +319,12 @@ def _named(source: Any) -> Any:
 
 
 def _counted(number: int, one: str, many: str | None = None) -> str:
-    """A number with its word in the right form."""
+    """A number with its noun in singular or plural."""
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 NO_MATTER: Final = ("progress", "ray")
-"""Keywords that no result depends on."""
+"""Keywords that do not affect results."""
 
 
 def call_text(name: str, given: Mapping[str, Any], function: Callable[..., Any]) -> str:

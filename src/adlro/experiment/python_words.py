@@ -17,14 +17,14 @@ KEYWORDS: Final = {
     "unit": "gpus_per_unit", "jobs": "job_count", "workload": "jobs", "set": "settings", "from": "start",
     "json": "as_dict()",
 }  # fmt: skip
-"""Flags that are called otherwise in Python."""
+"""Flags that have another name in Python."""
 
 SWITCHES: Final = {"skip_bad_rows", "kill_at_limit", "regression", "resume"}
 """Keywords that are on or off."""
 
 
 def in_python_words(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """The same function, whose errors name its keywords in place of flags."""
+    """The same function, with errors that name its keywords instead of flags."""
 
     @wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:

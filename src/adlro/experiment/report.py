@@ -48,7 +48,7 @@ def read_result(file: Path) -> dict[str, Any]:
 
 
 def refuse_no_folder(folder: Path, option: str) -> None:
-    """Refuse a path that is something else than a folder, or that has none above it."""
+    """Refuse a path that is not a folder, or whose parent does not exist."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{option}: '{folder}' is a file; expected a folder, which may not exist yet.")
     if not folder.absolute().parent.is_dir():
@@ -170,7 +170,7 @@ def typical_seed(comparison: Comparison, chosen: str) -> int:
 
 
 def _why(comparison: Comparison, chosen: str, seed: int, asked_for: bool) -> str:
-    """Which runs are shown closely, and why these."""
+    """Which runs are shown closely, and why."""
     word = "window" if comparison.scenario.windows else "seed"
     reason = "as asked for" if asked_for else "the best mean JCT of the others"
     both = (
@@ -189,7 +189,7 @@ def _why(comparison: Comparison, chosen: str, seed: int, asked_for: bool) -> str
 
 
 def regressed(comparison: Comparison) -> tuple[dict[str, Any], str]:
-    """The regression of each policy that has one; and if none has, why."""
+    """The regression of each policy that has one; if none has, why not."""
     found: dict[str, Any] = {}
     for name, results in comparison.metrics.items():
         seen = [observed(metrics, load) for metrics, load in zip(results, comparison.load, strict=True)]

@@ -85,7 +85,7 @@ def simulation_as_dict(
 
 
 def _provenance(scenario: Scenario, command: str) -> dict[str, Any]:
-    """What a result was made with, so that it can be made again."""
+    """What a result was made with, so that it can be reproduced."""
     hazards, workload = scenario.hazards, scenario.workload
     return {
         "trace": asdict(workload.report) if isinstance(workload, Recorded) else None,

@@ -29,7 +29,7 @@ from adlro.simulation.simulator import SimulationSettings
 
 @dataclass(frozen=True, slots=True)
 class Hazards:
-    """What befalls the hardware: failures by chance, wear, and a list. It is the same for every policy."""
+    """Disturbances of the hardware: random failures, wear, and a list. They are the same for every policy."""
 
     mtbf_h: float | None = None  # mean hours between two failures of a node; None: none by chance
     repair_h: float = 4.0  # mean hours until it is back
@@ -40,9 +40,11 @@ class Hazards:
 
 @dataclass(frozen=True, slots=True)
 class EstimateSource:
-    """What policies are told of the work of recorded jobs: `oracle`, `limit`, `lognormal`, `predicted`, or `trace`.
+    """The source of the estimates of recorded jobs:
 
-    The last is what a column of the trace says.
+    `oracle`, `limit`, `lognormal`, `predicted` or `trace`.
+
+    `trace` is a column of the trace.
     """
 
     source: str
@@ -61,13 +63,13 @@ class Recorded:
 
     @property
     def jobs(self) -> int:
-        """How many jobs there are, in the largest window if it is cut."""
+        """The number of jobs; of the largest window if the trace is cut into windows."""
         return max((window.jobs for window in self.windows), default=len(self.all_jobs))
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What policies are put to; a seed makes it definite."""
+    """A cluster, jobs and conditions; with a seed everything is determined."""
 
     plan: Plan
     workload: Workload | Recorded
@@ -78,7 +80,7 @@ class Scenario:
 
     @property
     def windows(self) -> tuple[Window, ...]:
-        """The windows of a trace that stand in for seeds; none if there are none."""
+        """The windows of a trace that take the place of seeds; empty if there are none."""
         return self.workload.windows if isinstance(self.workload, Recorded) else ()
 
     @property
@@ -151,7 +153,7 @@ _SOURCES: Final = {
     "lognormal": "lognormal",
     "predicted": "predicted",
 }
-"""How estimates are asked for, and what workload files call them."""
+"""The names of estimates for users, and what workload files call them."""
 
 
 def estimates_of(text: str) -> Estimates:
@@ -172,7 +174,7 @@ def estimates_of(text: str) -> Estimates:
 
 
 def refuse_trace_options(name: str, trace: TraceOptions, windows: int | None) -> None:
-    """Refuse what only a trace can be asked for."""
+    """Refuse options that only a trace can have."""
     plain = TraceOptions()
     given = [each.name for each in fields(TraceOptions) if getattr(trace, each.name) != getattr(plain, each.name)]
     flags = {"gpus_per_unit": "unit"}
@@ -253,7 +255,7 @@ def record(
 
 
 def _paced(plan: Plan, workload: Workload, load: float) -> Workload:
-    """The workload with the mean time between arrivals at which the load is expected to be this; a surge comes on top.
+    """The workload with the mean time between arrivals that gives this expected load; a surge comes on top.
 
     The mean work of a job is computed from the distributions, so the factor is the same for every seed.
     """
@@ -272,7 +274,7 @@ def _paced(plan: Plan, workload: Workload, load: float) -> Workload:
 
 
 def paced_trace(plan: Plan, recorded: Recorded, load: float, options: TraceOptions) -> Recorded:
-    """The trace with all times between submissions stretched by the factor that gives the whole of it this load."""
+    """The trace with all times between submissions stretched by one factor, so that it has this load overall."""
     if options.scale_load != 1.0:
         raise UsageError(f"--load {load:g} and --scale-load {options.scale_load:g} exclude each other. Leave one out.")
     jobs = named_as_in(plan.cluster, cut(recorded.all_jobs, 0, len(recorded.all_jobs)))
@@ -287,14 +289,14 @@ def paced_trace(plan: Plan, recorded: Recorded, load: float, options: TraceOptio
 
 
 def gpu_seconds(jobs: Jobs, view: View) -> Floats:
-    """What each job needs of the cluster where it runs fastest; 0 if it runs nowhere."""
+    """GPU-seconds of each job where it runs fastest; 0 if it runs nowhere."""
     table, fastest = jobs.table, view.fastest[jobs.table["demand"]]
     runtime = np.divide(jobs.work, fastest, out=np.zeros(len(jobs)), where=fastest > 0)
     return runtime * (table["gpus"] * (table["share"] / WHOLE_GPU))
 
 
 def named_as_in(cluster: Cluster, jobs: Jobs) -> Jobs:
-    """The same jobs with allowed GPU models called as the cluster calls them; unknown ones keep their names."""
+    """The same jobs with the cluster's names for allowed GPU models; unknown names stay."""
     names = {}
     for word in sorted(frozenset().union(*jobs.allowed)):
         try:

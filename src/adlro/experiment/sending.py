@@ -25,10 +25,10 @@ from adlro.core.policy import Policy
 from adlro.decide.catalogue import find_policy, policies
 
 _OURS: Final = "adlro."
-"""Modules that the other side has too."""
+"""Prefix of the modules that the other side has too."""
 
 NOT_OPTIONS: Final = ("cache", "nopython")
-"""What Numba lists among the options of a function and does not take, or not for a function without a file."""
+"""Options that Numba reports for a function but does not accept, or not for a function without a file."""
 
 
 def packed_for_sending(thing: Any) -> bytes:
@@ -42,7 +42,7 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
     """Sends compiled functions and the policies that ship by name, and everything of a user with its code."""
 
     def reducer_override(self, thing: Any) -> Any:
-        """How one object is sent; NotImplemented: as usual."""
+        """How one object is sent; NotImplemented means the usual way."""
         if isinstance(thing, Policy) and any(thing is each for each in policies()):
             return find_policy, (thing.name,)
         if is_compiled(thing):
@@ -62,7 +62,7 @@ def _is_of_a_user(module: str | None) -> bool:
 
 
 def _found(module: str, name: str) -> Any:
-    """What a module of this package calls so; None for anything else."""
+    """The object that a module of this package has under this name; None for anything else."""
     if not module.startswith(_OURS) or "<locals>" in name:
         return None
     return getattr(import_module(module), name, None)

@@ -1,4 +1,4 @@
-"""One run with its measures: what `adlro.simulate` gives."""
+"""One run with its measures: the result of `adlro.simulate`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

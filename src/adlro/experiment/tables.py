@@ -1,4 +1,4 @@
-"""Results as tables for people: what the commands print, and what a result shows of itself in Python."""
+"""Results as tables for people: what the commands print, and the `repr` of results in Python."""
 
 import io
 from collections import Counter
@@ -21,7 +21,7 @@ from adlro.measure.statistics import Verdict, against, fewest_seeds
 from adlro.measure.text import plain_table, shortened
 
 _WIDTH: Final = 110
-"""Columns of the text of a result."""
+"""Width of the text of a result, in characters."""
 
 _BEST: Final = "bold green"
 
@@ -148,7 +148,7 @@ def comparison_table(comparison: Comparison, found: dict[str, Verdict]) -> Table
 
 
 def _legend(comparison: Comparison) -> str:
-    """What the columns mean, and who should not be trusted."""
+    """What the columns mean, and which policies should not be trusted."""
     reach = f"± 95 % interval over {comparison.over}s; " if len(comparison.seeds) > 1 else ""
     text = (
         f"JCT: submission to finish, of finished jobs; {reach}wait: until the first start; "
@@ -161,7 +161,7 @@ def _legend(comparison: Comparison) -> str:
 
 
 def legend_of_trace(comparison: Comparison, trace: Recorded) -> str:
-    """How hard the trace is on the cluster, and what was assumed where it does not say."""
+    """The load of the trace on the cluster, and assumptions where the trace says nothing."""
     load = comparison.load
     of_each = " on average by window" if trace.windows else ""
     spread = f"{of_each} ({min(load):.2f} to {max(load):.2f})" if max(load) > min(load) else ""
@@ -226,7 +226,7 @@ def table_1(comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def left_over(comparison: Comparison, name: str) -> bool:
-    """Whether the policy left jobs unfinished, so that its completion times count for little."""
+    """Whether the policy left jobs unfinished, so that its completion times mean little."""
     return any(metrics.unfinished for metrics in comparison.metrics[name])
 
 

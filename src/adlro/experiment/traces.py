@@ -158,7 +158,7 @@ def mapped_families(path: str) -> FamilyRule:
 
 
 def runs_alone(family: str) -> bool:
-    """Whether one GPU of the reference model can run it: a trace has jobs of every size."""
+    """Whether one GPU of the reference model can run the family: a trace has jobs of every size."""
     link = Link("nvlink", 300.0)
     return speed_of(family, Placing(gpu_models()[REFERENCE], 1, 1, link, link)).value > 0
 

@@ -1,4 +1,4 @@
-"""Training from Python and from the command line: what a training begins with, and what came of it."""
+"""Training from Python and from the command line: its start, and its result."""
 
 import json
 import os

@@ -16,7 +16,7 @@ from adlro.core.toml import Schema, parse_toml
 from adlro.core.units import DAY_S
 
 SLOWEST: Final = 0.5
-"""Wear stops here: a GPU slower than that would have been replaced."""
+"""The least speed factor of wear: a slower GPU would have been replaced."""
 
 # Kinds of streams; 0 and 1 are those of the jobs (synthetic.py), which may be drawn with the same seed.
 FAILURES: Final = 2
@@ -56,7 +56,7 @@ def failures(
     seed: int,
     repair: Literal["exponential", "fixed"] = "exponential",
 ) -> list[Disturbance]:
-    """Nodes that fail before `until_s`, each by itself, after exponential times up; every one comes back."""
+    """Nodes that fail before `until_s`, each by itself, after exponential times up; every node comes back."""
     _check_above_0(mtbf_s=mtbf_s, repair_s=repair_s, until_s=until_s)
     found: list[Disturbance] = []
     for number, node in enumerate(nodes):
@@ -104,14 +104,14 @@ def read_disturbances(text: str, where: str) -> list[Disturbance]:
 
 
 def _json_lines(text: str, where: str) -> Iterator[DisturbanceTable]:
-    """One entry for each line that is not empty."""
+    """One entry for each non-empty line."""
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip():
             yield _json_entry(line, f"{where}:{number}")
 
 
 def _json_entry(line: str, where: str) -> DisturbanceTable:
-    """A JSON object of texts and numbers, by way of the same lines in TOML: one check and one set of messages."""
+    """A JSON object of texts and numbers, checked as the same lines in TOML: one check and one set of messages."""
     try:
         found = json.loads(line)
     except ValueError as error:
@@ -126,7 +126,7 @@ def _json_entry(line: str, where: str) -> DisturbanceTable:
 
 
 def _in_order(found: Iterable[Disturbance]) -> list[Disturbance]:
-    """By time; at the same time as they were found."""
+    """Sorted by time; equal times keep their order."""
     return sorted(found, key=lambda disturbance: disturbance.time_s)
 
 
@@ -137,7 +137,7 @@ def _check_above_0(**seconds: float) -> None:
 
 
 def _stream(seed: int, kind: int, node: int) -> np.random.Generator:
-    """A generator for each node, so that a node more at the end leaves the others as they were."""
+    """A random generator for each node, so that an added node leaves the others unchanged."""
     if seed < 0:
         raise UsageError(f"the seed is {seed}; expected a whole number from 0.")
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(kind, node))))

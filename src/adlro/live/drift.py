@@ -212,11 +212,9 @@ class Watch:
         return self._adopt(*changed) if changed else None
 
     def _usual(self, job: MeasuredJob) -> tuple[float, float, int, tuple[str, ...]] | None:
-        """By how much a job is off from those like it, their spread, how many they are and what they are like.
+        """How much a job differs from jobs like it, their spread, number and kind; None if too few are known.
 
-        None: too few are known.
-
-        The first kind of a job of which enough is known counts; all of them learn.
+        The first kind with enough jobs counts; all kinds learn from the job.
         """
         found = None
         for kind, value in kinds_of(job):

@@ -1,7 +1,9 @@
-"""The guard: a policy decides only as long as it behaves; else the fallback does, and everybody is told why.
+"""The guard:
 
-What trips it: an answer that is illegal or not a number, an error, a decision over its time budget, a stale snapshot,
-telemetry that is gone, and a policy that would have been worse than the fallback over the last window.
+the policy decides as long as it behaves; otherwise the fallback decides, and an alarm says why.
+
+Reasons: an answer that is illegal or not a number, an error, a decision over its time budget, a stale snapshot, missing
+telemetry, and a policy that would have been worse than the fallback over the last window.
 """
 
 import math
@@ -28,17 +30,17 @@ from adlro.live.service import Alternative
 from adlro.live.session import Session
 
 GRACE: Final = 2.0
-"""A policy that does not answer is given up after the longest turn and this many times its time for one decision."""
+"""A policy that does not answer is given up after the longest turn plus this many times its time for one decision."""
 
 _LONGEST: Final = 4.0
-"""On a busy machine the decisions of a turn may last this many times their budget of processor time."""
+"""On a busy machine the decisions of a turn may take this many times their processor-time budget."""
 
 STARVATION_GUARD: Final = "starvation guard"
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """One choice that was made, and what else was open for the job."""
+    """One choice, and the alternatives that the job had."""
 
     verb: int
     job: int
@@ -58,7 +60,7 @@ class Reservations:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What came of asking: the choices in their order, who made them, and the view after them."""
+    """The result of asking: the choices in order, who made them, and the view after them."""
 
     chosen: tuple[Chosen, ...]
     by: str
@@ -72,20 +74,20 @@ class Decided:
 
 
 Explain = Callable[[View, int, int], tuple[tuple[Alternative, ...], float | None]]
-"""`explain(view, job, site)` before a start: what else is open for the job, and the score of the choice."""
+"""`explain(view, job, site)` before a start: the alternatives of the job, and the score of the choice."""
 
 Check = Callable[[View], str]
-"""`check(view)` before a policy is asked: what is wrong with its judgement now; "": nothing."""
+"""`check(view)` before a policy is asked: what is wrong with its scores; "" if nothing is."""
 
 
 def no_explanation(view: View, j: int, s: int) -> tuple[tuple[Alternative, ...], float | None]:
-    """Nothing to say."""
+    """An empty explanation."""
     return (), None
 
 
 @dataclass(slots=True)
 class Turn:
-    """What a policy did in a turn so far; it is filled in another thread."""
+    """What a policy did in a turn so far; another thread fills it."""
 
     chosen: list[Chosen] = field(default_factory=list)
     fault: tuple[str, str] | None = None
@@ -123,7 +125,7 @@ class Guarded:
         return self._reason if self._was_guarded else None
 
     def use(self, policy: Policy) -> None:
-        """Another policy from now on; what the last one did is forgotten."""
+        """Use another policy from now on; what the last one did is forgotten."""
         self.policy = policy
         self._until = -math.inf
         self._stuck = None
@@ -131,7 +133,7 @@ class Guarded:
         self._sessions.clear()
 
     def session_of(self, policy: Policy) -> Session:
-        """The session of the policy or of the fallback, with the bounds that every policy has here around it."""
+        """The session of the policy or the fallback, inside the bounds that apply to every policy here."""
         if policy.name not in self._sessions:
             bounded = policy
             if policy.preemptive and self.limits.least_run_s > 0.0:
@@ -156,7 +158,10 @@ class Guarded:
         check: Check = lambda view: "",
         seed: int = 0,
     ) -> Decided:
-        """All choices of this turn. `held` jobs are not asked for; `unfit` says why the policy may not decide now."""
+        """All choices of this turn.
+
+        The policy is not asked about `held` jobs; `unfit` says why it may not decide now.
+        """
         before = self._reason if self._was_guarded else None
         tripped = None
         if self._stuck is not None and not self._stuck.is_alive():
@@ -195,12 +200,12 @@ class Guarded:
     def _remembered(
         self, decided: Decided, is_guarded: bool, tripped: tuple[str, str] | None, is_back: bool
     ) -> Decided:
-        """The same with what the guard did; what is kept for whom is remembered."""
+        """The same result, with what the guard did; reservations are remembered."""
         self._kept = decided.kept.nodes
         return replace(decided, tripped=tripped, is_guarded=is_guarded, is_back=is_back)
 
     def _still_waits(self, scene: Scene, held: frozenset[int]) -> bool:
-        """Whether the policy waits for a time that has not come, and nothing has changed since."""
+        """Whether the policy waits for a time in the future, and nothing has changed since."""
         if self._waits is None or scene.snapshot.time_s >= self._waits[0]:
             return False
         return standing_after(scene, (), held) == self._waits[1]
@@ -223,7 +228,7 @@ class Guarded:
         check: Check,
         seed: int,
     ) -> Decided | tuple[str, str]:
-        """Everything that a policy chooses now, or the fault that it made: its kind, and words."""
+        """All choices of a policy now, or its fault: kind and words."""
         view = self._view_of(scene, policy, held, seed)
         turn = Turn()
         session = self.session_of(policy)
@@ -267,7 +272,7 @@ class Asking:
         self._driver = Driver(view, truth, session.for_turn(scene, view), seed)
 
     def ask_all(self, turn: Turn) -> None:
-        """Ask until the policy waits, time is over, or it makes a fault. An error of the policy is a fault too."""
+        """Ask until the policy waits, the time is over, or it makes a fault. An error of the policy is a fault too."""
         try:
             with np.errstate(all="ignore"):
                 self._ask_all(turn)
@@ -312,12 +317,12 @@ class Asking:
                 return
 
     def _do(self, choice: Choice, turn: Turn) -> bool:
-        """Apply a choice to the view and write it down; False if the policy is not to be asked again."""
+        """Apply a choice to the view and record it; False if the policy is not asked again."""
         view, policy = self._view, self._policy
         known = 0 <= choice.job < len(view.jobs)
         stops = choice.verb == STOP and known and view.runs[choice.job].state == RUNNING
         if stops and not (self._can_stop and self._scene.live[choice.job].managed):
-            return False  # it would be asked the same again: for this turn it has had its say
+            return False  # it would get the same question again: it is done for this turn
         explained: tuple[tuple[Alternative, ...], float | None] = ((), None)
         if choice.verb == START and known and 0 <= choice.site < len(view.sites):
             explained = self._explain(view, choice.job, choice.site)
@@ -335,7 +340,7 @@ class Asking:
 
 
 def standing_after(scene: Scene, chosen: Sequence[Chosen], held: frozenset[int]) -> frozenset[tuple[str, bool]]:
-    """Which jobs hold a place once these choices are carried out, which are not asked for, and which nodes are down."""
+    """Which jobs hold a place after these choices, which jobs are not asked about, and which nodes are down."""
     there = {job.id: job.state in PLACES for job in scene.live}
     for each in chosen:
         there[scene.live[each.job].id] = each.verb == START
@@ -345,7 +350,7 @@ def standing_after(scene: Scene, chosen: Sequence[Chosen], held: frozenset[int])
 
 
 def numbered(scene: Scene, kept: Mapping[str, tuple[str, ...]]) -> dict[int, tuple[int, ...]]:
-    """What is kept for whom, with the numbers of jobs and nodes for their names; what is not there is left out."""
+    """The reservations with numbers instead of names of jobs and nodes; unknown names are left out."""
     numbers = {node.name: n for n, node in enumerate(scene.plan.cluster.nodes)}
     return {
         scene.index[id]: tuple(numbers[name] for name in names)
@@ -355,12 +360,12 @@ def numbered(scene: Scene, kept: Mapping[str, tuple[str, ...]]) -> dict[int, tup
 
 
 def nodes_named(scene: Scene, kept: Mapping[str, tuple[str, ...]]) -> Ints:
-    """The numbers of all nodes that are kept."""
+    """The numbers of all reserved nodes."""
     return nodes_of(numbered(scene, kept))
 
 
 def kept_by_name(scene: Scene, choose: Any) -> Reservations:
-    """What a policy keeps for jobs that have waited too long."""
+    """The reservations of a policy for jobs that have waited too long, by name."""
     if not isinstance(choose, Bounded):
         return Reservations()
     names = [node.name for node in scene.plan.cluster.nodes]
@@ -371,6 +376,6 @@ def kept_by_name(scene: Scene, choose: Any) -> Reservations:
 
 
 def _in_words(choice: Choice) -> str:
-    """A choice for the log."""
+    """A choice as text for the log."""
     verb = {START: "start", STOP: "stop", WAIT: "wait"}.get(choice.verb, f"verb {choice.verb}")
     return f"{verb} job {choice.job} at site {choice.site}"

@@ -1,4 +1,7 @@
-"""How long live jobs will run: from what like jobs ran here, and from what submitters say, as far as that was right."""
+"""How long live jobs will run:
+
+from the runtimes of similar jobs here, and from users' estimates, weighted by past errors.
+"""
 
 import math
 from collections import OrderedDict, deque
@@ -24,37 +27,37 @@ from adlro.predict.memory import Memory
 from adlro.predict.online import count_live, learn_live, tell_live
 
 _KEYS: Final = 1 << 13
-"""Keys that habits keep at each level: enough for thousands of users, in a dozen megabytes."""
+"""How many keys habits keep at each level: enough for thousands of users, in about 12 MB."""
 
 _USERS: Final = 4096
-"""Users whose word is weighed; the one who ended no job for the longest is forgotten."""
+"""How many users' estimates are weighed; the user whose last job ended longest ago is forgotten first."""
 
 _KEPT: Final = 32
-"""Jobs of a user by which his word is weighed."""
+"""How many jobs of a user are used to weigh the user's estimates."""
 
 _FEW: Final = 3
-"""With fewer jobs than this a user's word is taken as it is."""
+"""With fewer jobs than this, a user's estimate is used unchanged."""
 
 DOUBT: Final = 0.5
-"""Spread (of the logarithm) of a word that has not been weighed yet."""
+"""Spread (of the logarithm) of an estimate that has not been weighed yet."""
 
 _GROUPS: Final = 65_536
-"""Users and names of which the past is kept."""
+"""For how many users and job names the past is kept."""
 
 AT_ONCE_S: Final = 10.0
 """A job that fails within this time failed at once: a wrong path, a refused start."""
 
 _LEAST_SPREAD: Final = 0.05
 TENTH: Final = 1.2816
-"""So many spreads below and above the middle lie the tenths of a normal distribution."""
+"""The tenths of a normal distribution lie this many spreads below and above its middle."""
 
 _BETTER: Final = 0.8
-"""Habits replace a user's word where their error is below this share of its error."""
+"""Habits replace a user's estimate if their error is below this share of the estimate's error."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredJob:
-    """A job that ended, and how much work it turned out to be, by the speeds as they are believed now."""
+    """A job that ended, and how much work it was, computed with the current speeds."""
 
     job: LiveJob
     runtime_s: float
@@ -65,7 +68,7 @@ class MeasuredJob:
 
 @final
 class Links:
-    """The link of each node by its name; of the latest cluster asked for, which is mostly the same."""
+    """The link of each node by name, for the latest cluster that was asked about."""
 
     def __init__(self) -> None:
         self._found: tuple[Cluster | None, dict[str, Link]] = (None, {})
@@ -85,7 +88,7 @@ LINKS: Final = Links()
 def pace(
     job: Job, parts: Sequence[Part], cluster: Cluster, corrections: Corrections, speed: SpeedOf = speed_of
 ) -> float:
-    """Work that a job does in a second on these parts, as far as is known; 1 for each of its GPUs if nothing is."""
+    """Work per second of a job on these parts, as far as known; otherwise 1 for each of its GPUs."""
     units = gpu_units(job)
     if job.gpus == 0 or not parts:
         return units
@@ -108,9 +111,9 @@ def measured(
     carried: Mapping[str, Carried] | None = None,
     restart_s: float = 0.0,
 ) -> list[MeasuredJob]:
-    """Those of the jobs that ran to an end of their own, with the work that they were and what was expected of them.
+    """The jobs that ran to their own end, with their measured and their expected work.
 
-    A job that never ran, or failed as soon as it began, says nothing about how long such jobs run.
+    A job that never ran, or failed as soon as it began, says nothing about the runtime of such jobs.
     """
     found = []
     for job in jobs:
@@ -129,13 +132,13 @@ def measured(
 
 @dataclass(slots=True)
 class Word:
-    """What a user's estimates were worth."""
+    """How good a user's estimates were."""
 
-    off: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))  # log of measured over said
-    habits_off: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))  # the same of what habits said
+    off: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))  # log of measured / estimated
+    habits_off: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))  # the same for habits
 
     def weighed(self) -> tuple[float, float, bool]:
-        """What to add to the logarithm of his next word, its spread, and whether habits do better."""
+        """What to add to the logarithm of the user's next estimate, its spread, and whether habits are better."""
         if len(self.off) < _FEW:
             return 0.0, DOUBT, False
         middle, spread = centre(self.off)
@@ -157,11 +160,11 @@ def centre(values: Sequence[float] | deque[float]) -> tuple[float, float]:
 
 K = TypeVar("K")
 Lengths = OrderedDict[K, tuple[float, float]]
-"""By whose they are: how many jobs, and the sum of the logarithms of their work."""
+"""By owner: the number of jobs, and the sum of the logarithms of their work."""
 
 
 def one_more(known: Lengths[K], key: K, length: float) -> None:
-    """Take in one job; whoever has ended none for the longest is forgotten."""
+    """Add one job; the owner whose last job ended longest ago is forgotten first."""
     jobs, total = known.pop(key, (0.0, 0.0))
     known[key] = (jobs + 1.0, total + length)
     if len(known) > _GROUPS:
@@ -169,14 +172,14 @@ def one_more(known: Lengths[K], key: K, length: float) -> None:
 
 
 def decayed(gpus: Any, seconds: Any) -> Any:
-    """GPU-seconds that count of a stretch on so many GPUs that ends now, as `rules.usage_now` has it."""
+    """GPU-seconds of a run on this many GPUs that ends now, decayed as in `rules.usage_now`."""
     decay = math.log(2.0) / HALF_LIFE_S
     return gpus * (1.0 - np.exp(-decay * seconds)) / decay
 
 
 @final
 class UserHistory:
-    """What users had, and how long their jobs were: for policies that look at it."""
+    """What users consumed and how long their jobs were, for policies that use it."""
 
     def __init__(self) -> None:
         self._groups: Lengths[tuple[str, str]] = OrderedDict()
@@ -185,7 +188,7 @@ class UserHistory:
         self._all = (0.0, 0.0)
 
     def learn(self, job: MeasuredJob) -> None:
-        """Take in a job that ended."""
+        """Learn from a job that ended."""
         record = job.job.job
         length = math.log(max(job.work, 1.0))
         group = (record.user, record.name)
@@ -199,12 +202,12 @@ class UserHistory:
             self._usage.popitem(last=False)
 
     def usage(self, user: str, time_s: float) -> float:
-        """GPU-seconds that a user had of jobs that ended, older ones counting less."""
+        """GPU-seconds of a user's ended jobs; older ones count less."""
         had, when_s = self._usage.get(user, (0.0, time_s))
         return had * 0.5 ** (max(0.0, time_s - when_s) / HALF_LIFE_S)
 
     def remind(self, view: View, users: Sequence[str], groups: Sequence[tuple[str, str]], time_s: float) -> None:
-        """Write it down in a view, with what running jobs have had."""
+        """Write the history into a view, with what running jobs have consumed."""
         now = float(view.clock[0].now)
         running = view.running[: view.clock[0].running]
         owners = view.jobs["user"][running]
@@ -327,7 +330,7 @@ class Runtimes:
         view.jobs.estimate[wait] = seconds * units[wait]
 
     def like(self, traits: Table, most: int = 3) -> tuple[Like, ...]:
-        """The past jobs that the first of these is most like."""
+        """The past jobs that are most similar to the first of these."""
         found = []
         for similar in self._memory.like(traits, most):
             if (past := self._past.get(similar.number)) is not None:
@@ -341,5 +344,5 @@ def rows_of(table: Table, rows: npt.NDArray[np.intp]) -> Table:
 
 
 def said_of(job: Job) -> float:
-    """What the submitter says of the work; 0: nothing."""
+    """The user's estimate of the work; 0 if there is none."""
     return job.estimate if job.estimate is not None else job.work

@@ -1,4 +1,4 @@
-"""What a turn leaves to look at: predicted starts, lines in the cluster's own queue, points of the history."""
+"""What a turn shows: predicted starts, lines in the cluster's own queue, points of the history."""
 
 import time
 from collections import deque
@@ -23,7 +23,7 @@ from adlro.live.telling import Heard, Notes
 
 _LONG_QUEUE: Final = 1000
 _SELDOM: Final = 9.0
-"""Starts of a queue longer than this take at most a tenth of the time: so many times as long they stay as they are."""
+"""Predicting the starts of a longer queue takes at most a tenth of the time: they are kept this many times as long."""
 
 
 @final
@@ -35,7 +35,7 @@ class Starts:
         self._until = -np.inf
 
     def predicted(self, scene: Scene, decided: Decided, before: Standing | None, policy: Policy) -> Mapping[str, Start]:
-        """The predicted starts; those of a long queue are not foreseen anew every turn."""
+        """The predicted starts; for a long queue they are not predicted again in every turn."""
         began = time.perf_counter()
         is_long = decided.view.clock[0].queued > _LONG_QUEUE
         if is_long and before is not None and before.starts and began < self._until:
@@ -53,14 +53,14 @@ class Starts:
 
 @final
 class Lines:
-    """What users are told of their jobs in the cluster's own queue."""
+    """The texts that users see about their jobs in the cluster's own queue."""
 
     def __init__(self, backend: Backend, most: int, least_s: float) -> None:
         self._backend, self._most, self._least_s = backend, most, least_s
-        self._lines: dict[str, tuple[str, float]] = {}  # what users were told of a job, and when
+        self._lines: dict[str, tuple[str, float]] = {}  # the text that a job last had, and when
 
     def annotate(self, snapshot: Snapshot, standing: Standing, given_back: Collection[str], now: float) -> None:
-        """Tell users in the cluster's own queue what their jobs wait for: a few each turn, the next to start first."""
+        """Show users in the cluster's own queue what their jobs wait for: a few per turn, the next to start first."""
         if not self._backend.can_annotate:
             return
         waiting = [
@@ -78,13 +78,13 @@ class Lines:
                 lines[job.id] = line
             self._lines[job.id] = line, now
         if lines:
-            with suppress(BackendError):  # the next turn tells that the cluster is gone
+            with suppress(BackendError):  # the next turn reports that the cluster is gone
                 self._backend.annotate(lines)
 
 
 @final
 class History:
-    """Points of how the cluster fared, the latest of them."""
+    """The latest points of the measured history."""
 
     def __init__(self, notes: Notes, kept: int, every_s: float) -> None:
         self._notes, self._kept, self._every_s = notes, kept, every_s
@@ -125,7 +125,7 @@ def point_of(snapshot: Snapshot, found: ComparedTimes | None) -> Compared:
 
 
 def _utilisation(snapshot: Snapshot) -> float:
-    """The share of the GPUs that are up and held by jobs."""
+    """The share of the available GPUs that jobs hold."""
     up = sum(group.count for node in snapshot.cluster.nodes if node.name not in snapshot.down for group in node.gpus)
     held = sum(
         part.count * job.job.share / 1000

@@ -1,4 +1,4 @@
-"""What a turn tells: alarms, decisions and answers; and the memory, without which a turn goes on."""
+"""What a turn reports: alarms, decisions and answers; and the memory, without which a turn still runs."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class Heard:
-    """What one turn has to tell."""
+    """What one turn has to report."""
 
     alarms: list[Alarm] = field(default_factory=list)
     decisions: tuple[Decision, ...] = ()
@@ -24,7 +24,7 @@ class Heard:
 
 @final
 class Notes:
-    """The memory and the latest alarms. A memory that cannot be used is told once, and the turn goes on without it."""
+    """The memory and the latest alarms. A memory that fails is reported once, and the turn continues without it."""
 
     def __init__(self, memory: DaemonMemory, kept_alarms: int) -> None:
         self.memory = memory
@@ -41,14 +41,14 @@ class Notes:
             self.tell(heard, time_s, kind, text)
 
     def ask(self, ask: Callable[[], _T], instead: _T) -> _T:
-        """What the memory says, or this if it cannot be read."""
+        """What the memory answers, or the given value if it cannot be read."""
         try:
             return ask()
         except StoreError:
             return instead
 
     def write(self, heard: Heard, time_s: float, write: Callable[[], _T], instead: _T) -> _T:
-        """Write something down; where that fails we go on without, and tell."""
+        """Write to the memory; if that fails, report it and continue."""
         try:
             return write()
         except StoreError as error:

@@ -1,7 +1,9 @@
-"""The heart of the daemon: read the cluster, decide, act, read back. It owns no truth about the cluster.
+"""The heart of the daemon:
 
-Every turn begins with a snapshot and ends with what was made of it. After a crash nothing is missing: decisions were
-written down before they were acted on, and the next snapshot says which of them came true.
+read the cluster, decide, act, read back. It owns no truth about the cluster.
+
+Every turn begins with a snapshot and ends with one. A crash loses nothing: decisions were recorded before they were
+acted on, and the next snapshot shows which were carried out.
 """
 
 import time
@@ -48,10 +50,10 @@ GpuFigures = Mapping[str, Mapping[str, float | None]]
 _T = TypeVar("_T")
 
 WARM: Final[dict[int, Policy]] = {}
-"""Policies that have been asked once in this process; each is kept, so that its number stays its own."""
+"""Policies that have been asked once in this process. They are kept, so that an id() is not used again."""
 
 SESSION: Final = "policy_session"
-"""Under which name the memory keeps what the policy remembers."""
+"""The name under which the memory keeps the policy's session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +86,12 @@ class TurnSettings(Limits):
 
 @final
 class Orchestrator:
-    """Decides for one cluster. `tick` is called from one thread; all else from any.
+    """Decides for one cluster.
 
-    `telemetry` gives the latest figures, or None when they are gone: then the guard lets the fallback decide. `clock`
-    is what alarms and ids are stamped with before the first snapshot.
+    One thread calls `tick`; any thread may call the rest.
+
+    `telemetry` gives the latest figures, or None when they are missing: then the guard lets the fallback decide.
+    `clock` stamps alarms and ids before the first snapshot.
     """
 
     def __init__(
@@ -141,7 +145,7 @@ class Orchestrator:
         return state
 
     def why(self, job: str) -> Why | None:
-        """Why a job waits, or runs where it does; None: there is no such job."""
+        """Why a job waits, or why it runs where it does; None if there is no such job."""
         standing, state = self._standing, self._state
         if standing is None or state is None:
             return None
@@ -155,7 +159,7 @@ class Orchestrator:
         return explain_job(standing, found, self._orders.decision_of(found))
 
     def what_if(self, question: WhatIf) -> WhatIfAnswer:
-        """What would come of it, played forward from the latest snapshot."""
+        """The effect of a change, played forward from the latest snapshot."""
         state = self.state()
         policy = self._guarded.policy
         other = find_policy(question.policy) if question.policy else policy
@@ -183,7 +187,7 @@ class Orchestrator:
 
     @property
     def wake_s(self) -> float:
-        """When the policy wants to be asked again if nothing changes, by the cluster's clock; inf: it named no time."""
+        """When the policy wants to be asked again if nothing changes, by the cluster's clock; inf: no time named."""
         return self._wake_s
 
     def lead(self, is_leader: bool) -> None:
@@ -236,7 +240,7 @@ class Orchestrator:
         return self._finish(began, now_s, decided.by, snapshot, heard, decided.is_cut)
 
     def _blind(self, began: float, heard: Heard, said: str) -> Tick:
-        """A turn without a snapshot: nothing is decided, and the old picture stays, marked as stale."""
+        """A turn without a snapshot: nothing is decided, and the old state stays, marked as stale."""
         now_s = self._state.snapshot.time_s if self._state is not None else self._clock()
         self._notes.tell_once(heard, now_s, "backend", f"the cluster cannot be read: {said}")
         if self._state is not None:
@@ -272,7 +276,7 @@ class Orchestrator:
     # ---- what came ---------------------------------------------------------------------------------------------------
 
     def _unfit(self, snapshot: Snapshot, heard: Heard) -> tuple[str, str] | None:
-        """Why the policy may not decide on this snapshot; None: it may."""
+        """Why the policy may not decide on this snapshot; None if it may."""
         now = self._monotonic()
         moved = self._moved
         if moved is None or snapshot.time_s > moved[0]:
@@ -324,7 +328,7 @@ class Orchestrator:
         return decided
 
     def _session(self, time_s: float, heard: Heard) -> Session:
-        """The session of the policy; in the first turn it goes on where an earlier life of the daemon ended."""
+        """The session of the policy; in the first turn it continues from before the restart."""
         session = self._guarded.session_of(self._guarded.policy)
         if self._session_text is None:
             self._session_text = self._notes.write(heard, time_s, lambda: self._notes.memory.get(SESSION), None) or ""
@@ -333,7 +337,7 @@ class Orchestrator:
         return session
 
     def _keep_session(self, session: Session, time_s: float, heard: Heard) -> None:
-        """Write down what the policy remembers, if that has changed; tell what it has lost."""
+        """Record what the policy remembers, if that has changed; report what it has lost."""
         if session.lost:
             self._notes.tell(
                 heard, time_s, "session", f"{self._named} starts again without its memory: {session.lost}."
@@ -344,7 +348,7 @@ class Orchestrator:
             self._notes.write(heard, time_s, lambda: self._notes.memory.put(SESSION, text), None)
 
     def _going_back(self, scene: Scene, heard: Heard) -> Sequence[str]:
-        """The jobs of this scene that are not ours any more; those that no node could ever take are given back."""
+        """The jobs of this scene that are no longer ours; jobs that no node could ever take are given back."""
         never = {
             scene.live[j].id: f"it {why_refused(scene.plan, scene.jobs, scene.view, j)}"
             for j in np.flatnonzero(scene.view.runs.state == REFUSED).tolist()
@@ -354,19 +358,19 @@ class Orchestrator:
         return [id for id in heard.given_back if id in scene.index]
 
     def _looks_back(self) -> bool:
-        """Whether anybody who may decide looks at users and their past."""
+        """Whether a policy that may decide uses the history of users."""
         needs = {*self._guarded.policy.needs, *self._guarded.fallback.needs}
         return bool(needs & {"history", "user"})
 
     def _warm_up(self, policy: Policy) -> None:
-        """Let a policy be compiled before its time is taken."""
+        """Compile a policy before its time is measured."""
         which = id(policy.choose or policy.make)
         if which not in WARM:
             WARM[which] = policy
             warm_up(policy, self._judge)
 
     def _act(self, scene: Scene, decided: Decided, heard: Heard) -> Snapshot | None:
-        """Write the decisions down, give the orders, write the answers down, read back; the snapshot after it."""
+        """Record the decisions, give the orders, record the answers and read back; returns the snapshot after that."""
         if not decided.chosen:
             return None
         time_s = scene.snapshot.time_s
@@ -426,7 +430,7 @@ class Orchestrator:
     def _compare(
         self, snapshot: Snapshot, submitted: Mapping[str, float], ended: Sequence[MeasuredJob], heard: Heard
     ) -> None:
-        """Hold the policy against the fallback over the last window, now and then; the guard may step in."""
+        """Compare the policy with the fallback over the last window, now and then; the guard may step in."""
         self._window.note(snapshot, submitted, ended)
         now = self._monotonic()
         if now - self._compared_at < self._settings.compare_s:
@@ -482,5 +486,5 @@ class Orchestrator:
         )
 
     def _playing(self) -> Policy:
-        """Who decides as things are."""
+        """The policy that decides at present."""
         return self._guarded.fallback if self._guarded.reason is not None else self._guarded.policy

@@ -21,7 +21,7 @@ from adlro.core.tables import DONE, FAILED, NOBODY, STARTED, STOPPED, TURNED_AWA
 from adlro.measure.events import stretches
 
 DETAIL_FORMAT: Final = 1
-"""Grows when older files can no longer be read."""
+"""Increased when older files can no longer be read."""
 
 QUANTILES: Final = 401
 """Completion times kept of each run: enough for its 99th percentile and for a smooth curve."""
@@ -33,10 +33,10 @@ MOST_BLOCKS: Final = 128
 """Rows of the heat map; on a larger cluster a row is a block of neighbouring GPUs of one model."""
 
 MOST_GPUS: Final = 96
-"""Rows of the Gantt chart, about; of a larger cluster it shows the sites of each model that were used most."""
+"""About how many rows the Gantt chart has; for a larger cluster it shows the most used sites of each model."""
 
 BARS_PER_GPU: Final = 40
-"""Bars beside each other that can still be told apart; a run with more is shown around its longest queue."""
+"""The most bars per GPU that can be told apart; a longer run is shown around its longest queue."""
 
 _MOST: Final = 0.95
 
@@ -62,7 +62,7 @@ def completion_times(run: Run) -> tuple[int, Floats]:
 
 
 def pooled(runs: Sequence[tuple[int, Floats]]) -> dict[str, Any]:
-    """The distribution of all jobs of several runs: their number and QUANTILES completion times."""
+    """The distribution over all jobs of several runs: their number and QUANTILES completion times."""
     some = [(count, times) for count, times in runs if count]
     if not some:
         return {"finished": 0, "quantiles_s": []}
@@ -82,7 +82,7 @@ def pooled(runs: Sequence[tuple[int, Floats]]) -> dict[str, Any]:
 
 
 def look_closely(runs: Sequence[Run]) -> dict[str, Any]:
-    """What the figures show of runs on the same jobs; the first is the baseline's."""
+    """The data of the figures about runs on the same jobs; the first run is the baseline's."""
     first = runs[0]
     held = [stretches(run) for run in runs]
     begin = float(first.jobs.table["submit"][0])
@@ -121,7 +121,7 @@ def look_closely(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def refusal_reasons(run: Run) -> list[dict[str, Any]]:
-    """Why jobs were refused, the most frequent reasons first and the rest as one."""
+    """Why jobs were refused, the most frequent reasons first, the rest as one."""
     found = Counter(run.refusals.values()).most_common()
     rows = [{"reason": reason, "jobs": jobs} for reason, jobs in found[:MOST_REASONS]]
     if rest := found[MOST_REASONS:]:
@@ -130,7 +130,7 @@ def refusal_reasons(run: Run) -> list[dict[str, Any]]:
 
 
 def gpu_order(run: Run) -> list[int]:
-    """The sites that have GPUs, those of one model beside each other, models in order of their first site."""
+    """The sites with GPUs, grouped by model; models in the order of their first site."""
     place = {model: number for number, model in enumerate(dict.fromkeys(run.site_model))}
     sites = [site for site in range(len(run.site_gpus)) if run.site_gpus[site]]
     return sorted(sites, key=lambda site: (place[run.site_model[site]], site))
@@ -204,7 +204,7 @@ def busy_window(
 
 
 def _bars(run: Run, held: Table, sites: Sequence[int], window: tuple[float, float], family_of: Ints) -> Iterator[Bar]:
-    """What jobs held in the window, rows of a gang that touch as one bar."""
+    """What jobs held in the window; touching rows of a gang are one bar."""
     first_row, row = {}, 0
     for site in sites:
         first_row[site] = row
@@ -236,7 +236,7 @@ def clipped(start: float, end: float, window: tuple[float, float]) -> tuple[floa
 
 
 def touching(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The first row and the length of every run of neighbours."""
+    """The first row and the length of every run of consecutive rows."""
     begin = 0
     for place in range(1, len(rows) + 1):
         if place == len(rows) or rows[place] != rows[place - 1] + 1:
@@ -245,7 +245,7 @@ def touching(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def stacked(shared: Sequence[tuple[float, float, int, int]]) -> Iterator[tuple[float, float, int, int, int]]:
-    """Jobs on one shared GPU, each with the lowest thousandth from which its share is free when it starts."""
+    """Jobs on one shared GPU, each with the lowest thousandth at which its share is free when it starts."""
     now: list[tuple[int, int, float]] = []
     for start, end, share, job in shared:
         now = sorted(each for each in now if each[2] > start)
@@ -260,7 +260,7 @@ def stacked(shared: Sequence[tuple[float, float, int, int]]) -> Iterator[tuple[f
 
 
 def _utilisation(run: Run, held: Table, blocks: Sequence[tuple[str, int]], begin: float, end: float) -> list[list[int]]:
-    """Thousandths of each block of GPUs that were held, in each of TIME_BINS times."""
+    """Thousandths of each block of GPUs that jobs held, in each of TIME_BINS time bins."""
     sizes = np.array([size for _, size in blocks])
     row_of = np.repeat(np.arange(len(blocks)), sizes)
     first = np.zeros(len(run.site_gpus), np.int64)
@@ -278,7 +278,7 @@ def _utilisation(run: Run, held: Table, blocks: Sequence[tuple[str, int]], begin
 
 
 def queue_lengths(run: Run, begin: float, end: float) -> list[float]:
-    """The mean number of jobs that wait, in each of QUEUE_BINS times: new ones, and those stopped or failed."""
+    """The mean number of waiting jobs (new, stopped or failed ones) in each of QUEUE_BINS time bins."""
     what, time, submit = run.events["what"], run.events["time"], run.jobs.table["submit"]
     came = np.concatenate([submit, time[(what == STOPPED) | (what == FAILED)]])
     left = time[(what == STARTED) | (what == TURNED_AWAY)]
@@ -328,7 +328,7 @@ def _waits(runs: Sequence[Run], held: Sequence[Table]) -> dict[str, Any]:
 
 
 def first_waits(run: Run, held: Table) -> Floats:
-    """First start - submission by job; NaN for one that never started. [J]"""
+    """First start - submission of each job; NaN for a job that never started. [J]"""
     wait = np.full(len(run.jobs), np.nan)
     rows = np.flatnonzero(np.diff(held["job"], prepend=-1))
     wait[held["job"][rows]] = held["start"][rows] - run.jobs.table["submit"][held["job"][rows]]
@@ -374,7 +374,7 @@ def rounded(values: Floats) -> list[float]:
 
 
 def write_detail(detail: Mapping[str, Any], file: Path) -> None:
-    """Write it as compressed JSON; the same detail gives the same bytes."""
+    """Write the detail as compressed JSON; equal details give equal bytes."""
     text = json.dumps(detail, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     file.write_bytes(gzip.compress(text.encode(), mtime=0))
 

@@ -49,13 +49,13 @@ OUTAGE = np.dtype([("start", "f8"), ("end", "f8"), ("node", "i4")], align=True)
 """One time that a node was down."""
 
 RUN_LINE: Final = "run"
-"""The name of the first line of a log, which says what run it is."""
+"""The kind of the first line of a log, which describes the run."""
 
 _CHUNK: Final = 65_536
 """Events turned into Python objects at a time, so that a long log needs little memory."""
 
 _LATE: Final = (STARTED, SPREAD, STOPPED, TURNED_AWAY, ILLEGAL)
-"""What at one moment comes after the arrivals (docs/semantics.md)."""
+"""Events that come after the arrivals of the same moment (docs/semantics.md)."""
 
 
 def stretches(run: Run) -> Table:
@@ -165,7 +165,7 @@ def _submissions(run: Run) -> Iterator[dict[str, Any]]:
 def _line(
     run: Run, places: list[tuple[str, str]], time: float, mask: int, job: int, site: int, value: float, what: int
 ) -> dict[str, Any]:
-    """The line of one event: only what is meant by an event of its kind."""
+    """The line of one event, with only the fields of its kind."""
     line: dict[str, Any] = {"event": EVENT_NAMES[what], "time_s": time}
     if what in (DOWN, UP):
         return line | {"node": run.cluster.nodes[site].name}
@@ -186,7 +186,7 @@ def _line(
 
 
 def _last(run: Run) -> float:
-    """When the last event happened."""
+    """The time of the last event."""
     return float(run.events["time"][-1]) if len(run.events) else 0.0
 
 

@@ -25,16 +25,14 @@ MEASURED_BY: Final = {
     "fairness": ("jain_users", 1),
     "energy": ("energy_kwh", -1),
 }
-"""What each part of the value is measured by, and whether more (1) or less (-1) of it is better.
-
-Utilisation is the effective one: a slow GPU is well utilised too.
-"""
+"""The measure of each part of the value, and whether more (1) or less (-1) is better. Utilisation is the effective one:
+a slow GPU is well utilised too."""
 
 ScoreWeight = Annotated[float, Ge(0)]
 
 
 class ScoreWeights(Schema):
-    """What counts how much; only the proportions matter, and what is left out does not count."""
+    """The weight of each part; only proportions matter, and a part that is left out does not count."""
 
     completion_time: ScoreWeight = 0.0
     throughput: ScoreWeight = 0.0
@@ -55,12 +53,12 @@ class ScoreWeights(Schema):
 
 
 EQUAL: Final = ScoreWeights(completion_time=1.0, throughput=1.0, utilisation=1.0, fairness=1.0, energy=1.0)
-"""The weights unless a user sets others: the paper names none, and equal ones claim nothing."""
+"""The default weights: the paper names none, so all are equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyScore:
-    """The HyperScore of a policy, and what it is made of."""
+    """The HyperScore of a policy, and its parts."""
 
     score: float
     value: float  # V, above 0 and up to 1

@@ -15,7 +15,7 @@ FIGURE_NAMES: Final = (
 
 
 def figures(result: Result, detail: Detail) -> list[Figure]:
-    """The figures for which there is something to show, in the order of the report."""
+    """The figures that have something to show, in the order of the report."""
     found = [
         differences(result),
         distributions(result, detail),

@@ -91,7 +91,7 @@ def gantt(detail: Detail) -> Figure | None:
 
 
 def family_colours(families: Sequence[str]) -> list[str]:
-    """A colour for each family; the rest of many is grey."""
+    """A colour for each family; families beyond the palette are grey."""
     return [
         FAMILIES[-1] if name == OTHER and place == len(families) - 1 else FAMILIES[place]
         for place, name in enumerate(families)
@@ -99,7 +99,7 @@ def family_colours(families: Sequence[str]) -> list[str]:
 
 
 def without_prefix(families: Sequence[str]) -> list[str]:
-    """The names without a first part that all have, as gavel/ or sia/."""
+    """The names without a prefix that all share, such as gavel/ or sia/."""
     first = {name.partition("/")[0] for name in families if name != OTHER}
     if len(first) != 1 or not all("/" in name for name in families if name != OTHER):
         return list(families)
@@ -152,7 +152,7 @@ def paint(
 
 
 def heat(detail: Detail) -> Figure | None:
-    """How much of each GPU was held when."""
+    """How much of each GPU jobs held, over time."""
     rows = detail["heat"]["rows"]
     if not any(any(row) for table in detail["heat"]["per_mille"].values() for row in table):
         return None
@@ -216,7 +216,7 @@ def heat(detail: Detail) -> Figure | None:
 
 
 def _mean_of(table: Sequence[Sequence[float]], weights: Sequence[int]) -> float:
-    """The mean of a table whose rows have weights."""
+    """The weighted mean of the rows of a table."""
     rows = [sum(row) / len(row) for row in table]
     return sum(row * weight for row, weight in zip(rows, weights, strict=True)) / sum(weights)
 
@@ -234,7 +234,7 @@ def mark_window(axes: "Axes", detail: Detail, seconds: float) -> None:
 
 
 def queue_over_time(detail: Detail) -> Figure | None:
-    """How many jobs waited when."""
+    """How many jobs waited, over time."""
     shown = two_policies(detail)
     zero, end = detail["time_s"]
     seconds, unit = time_unit(end - zero)

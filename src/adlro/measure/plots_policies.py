@@ -1,4 +1,4 @@
-"""Figures that hold policies against each other: differences, distributions, curves, waits, the regression."""
+"""Figures that compare policies: differences, distributions, curves, waits, the regression."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any

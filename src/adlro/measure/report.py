@@ -39,7 +39,7 @@ _SETTINGS: Final = {
     "mtbf_h": "nodes fail every {} h", "repair_h": "and are back after {} h",
     "wear_per_day": "GPUs lose {} of their speed a day", "disturbances": "disturbances: {}", "load": "load set to {}",
 }  # fmt: skip
-"""What the settings of a result mean."""
+"""The settings of a result in words."""
 
 PAGE_FILES: Final = resources.files("adlro.measure") / "page"
 STYLE: Final = (PAGE_FILES / "style.css").read_text(encoding="utf-8")
@@ -127,18 +127,18 @@ NOBODY_WAITED: Final = '<p class="note">No job waited under either policy: there
 
 
 def closely(detail: Detail) -> str:
-    """Which runs the figures show, and why these."""
+    """Which runs the figures show, and why."""
     return f'<p class="note">{escape(detail["shown"]["why"])}</p>'
 
 
 def on_gpus(drawn: Mapping[str, Figure]) -> list[str]:
-    """What ran where and how busy GPUs were, if any was used."""
+    """What ran where and how busy the GPUs were, if any GPU was used."""
     found = [_shown(drawn, "gantt"), _shown(drawn, "utilisation")]
     return found if any(found) else ['<p class="note">No job held a GPU in these runs.</p>']
 
 
 def who_waits(drawn: Mapping[str, Figure], detail: Detail) -> list[str]:
-    """Waits by user and by size, with the numbers for those who want them."""
+    """Waits by user and by size, as figures and as tables."""
     parts = []
     if "waits-user" in drawn:
         parts += [_shown(drawn, "waits-user"), waits_table(detail, "by_user", "user")]

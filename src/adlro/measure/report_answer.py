@@ -29,7 +29,7 @@ def subtitle(result: Result) -> str:
 
 
 def finishers(result: Result) -> list[str]:
-    """The policies that left no job over, best mean completion time first."""
+    """The policies that left no job unfinished, best mean completion time first."""
     return [
         name
         for name in ranked(result)
@@ -92,7 +92,7 @@ def how_sure(result: Result, best: str) -> str:
 
 
 def one_run(result: Result) -> str:
-    """That one run does not say how sure a difference is, and what would."""
+    """A note that one run cannot show how sure a difference is, and what would."""
     if len(result["policies"]) == 1:
         return ""
     need = fewest_seeds(len(result["policies"]) - 1)
@@ -101,7 +101,7 @@ def one_run(result: Result) -> str:
 
 
 def _alike(result: Result) -> bool:
-    """Whether all policies came to the same mean completion time."""
+    """Whether all policies have the same mean completion time."""
     found = [each["jct_mean_s"] for each in result["policies"].values()]
     return None not in found and max(found) - min(found) <= 1e-4 * max(found)
 
@@ -129,7 +129,7 @@ def change_of(result: Result, name: str, base: str) -> str:
 
 
 def warnings_of(result: Result) -> list[str]:
-    """What makes the answer less than it seems."""
+    """Reasons why the answer is weaker than it seems."""
     policies = result["policies"]
     lines = []
     base = policies[result["baseline"]]
@@ -173,7 +173,7 @@ def tiles(result: Result, best: str) -> str:
 
 
 def signed(text: str) -> str:
-    """A number with its sign; nothing has none."""
+    """A number with its sign; 0 has none."""
     if not text.strip("-0.,"):
         return "0"
     return text.replace("-", "−") if text.startswith("-") else f"+{text}"

@@ -135,7 +135,7 @@ def _cell(policy: Mapping[str, Any], key: str, seconds: float, unit: str, best: 
 
 
 def displayed(key: str, value: float | None, seconds: float) -> str:
-    """A number of the table in letters."""
+    """A number of the table as text."""
     if value is None:
         return MISSING
     if key in _SECONDS:

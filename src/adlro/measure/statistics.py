@@ -25,13 +25,13 @@ RESAMPLES: Final = 4000
 RESAMPLING_SEED: Final = 20_000
 
 MOST_RESAMPLED: Final = 200
-"""With more seeds than this the mean is as good as normal: Student's interval is the same, and takes no time."""
+"""With more seeds than this Student's interval is used: the mean is nearly normal, and resampling takes long."""
 
 CELLS: Final = 1_000_000
-"""Numbers that resampling holds at once."""
+"""How many numbers resampling holds at once."""
 
 _ROUNDING: Final = 1e-9
-"""Values that differ relatively by less are the same: else the last bit of a sum would pass for a difference."""
+"""Values with a smaller relative difference are equal: otherwise the last bit of a sum would count as a difference."""
 
 FEWEST_OBSERVATIONS: Final = 8
 """A regression on four coefficients and fewer rows than this says nothing."""
@@ -214,12 +214,12 @@ def compared(ours: Floats, theirs: Floats, family: Sequence[str]) -> list[Agains
 
 
 def known(value: float) -> float | None:
-    """A number, or None for one that is not."""
+    """The number, or None for NaN."""
     return float(value) if math.isfinite(value) else None
 
 
 def verdict(p_holm: float, seeds: int, policies: int) -> Verdict:
-    """What may be said of a difference."""
+    """The verdict on a difference."""
     if seeds < fewest_seeds(policies):
         return "too few seeds"
     return "different" if p_holm <= LEVEL else "no difference shown"

@@ -1,4 +1,4 @@
-"""Runtime prediction put together: methods by name, their evaluation on a trace, and one job held against a history."""
+"""Runtime prediction as a whole: methods by name, their evaluation on a trace, and the prediction of one job."""
 
 import importlib.util
 import time
@@ -43,7 +43,7 @@ DIMENSIONS_TRIED: Final = (256, 1024, 4096)
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A way to predict runtimes; `make` gives one that has learnt nothing."""
+    """A method of prediction; `make` returns one that has learnt nothing."""
 
     name: str
     summary: str
@@ -76,7 +76,7 @@ def find_method(name: str) -> Method:
 
 
 def available(method: Method) -> bool:
-    """Whether what it needs is installed."""
+    """Whether the packages that a method needs are installed."""
     return not method.package or importlib.util.find_spec(method.package) is not None
 
 
@@ -142,7 +142,7 @@ class AskedJob(SeenAmounts):  # type: ignore[misc]  # the amounts come from Job
 
 @dataclass(frozen=True, slots=True)
 class SimilarJob:
-    """A past job that the asked one is like."""
+    """A past job that is similar to the given one."""
 
     user: str
     name: str
@@ -155,7 +155,7 @@ class SimilarJob:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """How long a job will run, in s, and the past jobs it is like."""
+    """How long a job will run, in s, and similar past jobs."""
 
     method: str
     learnt: int
@@ -206,7 +206,7 @@ def predict_one(history: Jobs, job: AskedJob, method: Method) -> Prediction:
 
 
 def liked(history: Jobs, past: Table, ran: Floats, number: int, similarity: float) -> SimilarJob:
-    """A past job in words."""
+    """A past job as a record for the answer."""
     row = history.table[number]
     limit = float(row.limit)
     return SimilarJob(

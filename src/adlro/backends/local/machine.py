@@ -16,7 +16,7 @@ from adlro.ingest.telemetry.names import explain_unknown
 from adlro.ingest.telemetry.nvml import scrape_nvml
 
 DRIVERS: Final[tuple[TelemetryReader, ...]] = (scrape_nvml, scrape_amdsmi)
-"""Whom to ask for GPUs."""
+"""The drivers that are asked for GPUs."""
 
 ROOT: Final = Path("/")
 KIB_PER_GB: Final = 1 << 20
@@ -28,11 +28,11 @@ _MOST_GPUS: Final = 62
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """This machine: a cluster of one node, and by which number its driver knows each GPU of that node."""
+    """This machine: a cluster of one node, and the driver's number of each GPU of that node."""
 
     cluster: Cluster
     driver_numbers: tuple[int, ...]
-    has_gpus: bool  # else they are stand-ins: declared, and not there
+    has_gpus: bool  # False: they are stand-ins, declared but not there
     notes: tuple[str, ...] = ()
 
 
@@ -93,7 +93,7 @@ def found_gpus(
 
 
 def asked(drivers: Sequence[TelemetryReader]) -> list[tuple[tuple[GpuSeen, ...], str]]:
-    """What each driver tells: its GPUs by number, or why it tells nothing."""
+    """The answer of each driver: its GPUs by number, or why it has none."""
     found: list[tuple[tuple[GpuSeen, ...], str]] = []
     for look in drivers:
         try:
@@ -126,7 +126,7 @@ def declared_gpus(text: str, model_of: ModelOf) -> list[tuple[GpuModel, int]]:
 
 
 def cores(root: Path = ROOT) -> float:
-    """The cores that this process may use: those it is let on, or fewer if its control group gets less time."""
+    """How many cores this process may use: by its affinity, or fewer by the limit of its control group."""
     allowed = float(len(os.sched_getaffinity(0)))
     words = _text(root / "sys/fs/cgroup/cpu.max").split()
     if len(words) == 2 and words[0].isdigit() and int(words[1]) > 0:
@@ -141,7 +141,7 @@ def cores(root: Path = ROOT) -> float:
 
 
 def memory_gb(root: Path = ROOT) -> float:
-    """The memory of this machine, or less if the control group of this process may hold less."""
+    """The memory of this machine, or less by the limit of this process's control group."""
     match = re.search(r"^MemTotal:\s+([0-9]+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
     if match is None:
         raise ConfigError(f"{root / 'proc/meminfo'} has no MemTotal; describe this machine in a cluster file.")
@@ -154,7 +154,7 @@ def memory_gb(root: Path = ROOT) -> float:
 
 
 def _text(path: Path) -> str:
-    """The text of a small file of the kernel; nothing if there is none."""
+    """The text of a small file of the kernel; "" if there is none."""
     try:
         return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:

@@ -32,7 +32,7 @@ NOT_FOUND: Final = 127
 
 
 class OutputStream:
-    """One stream of the job on its way to a file: so many bytes of it, and never an error to the job."""
+    """One output stream of the job, copied to a file up to a limit; errors never reach the job."""
 
     def __init__(self, name: str, pipe: int, most: int, account: Any = None) -> None:
         self.name, self.pipe, self.most = name, pipe, most
@@ -50,7 +50,7 @@ class OutputStream:
             self.why = error.strerror or "error"
 
     def copy(self) -> bool:
-        """Take what is there; False when the job has closed its end."""
+        """Copy what is available; False when the job has closed its end."""
         try:
             data = os.read(self.pipe, _CHUNK)
         except BlockingIOError:
@@ -63,7 +63,7 @@ class OutputStream:
         return True
 
     def keep(self, data: bytes) -> None:
-        """Write what still may be written."""
+        """Write what the limit still allows."""
         fits = data[: max(0, self.most - self.written)] if not self.why else b""
         try:
             while fits:
@@ -75,7 +75,7 @@ class OutputStream:
         self.lost += len(data)
 
     def said(self) -> str:
-        """What is missing of it, in words."""
+        """What is missing from the file, in words."""
         if not self.lost and not self.why:
             return ""
         return f"{self.name}: {self.lost} bytes not kept" + (f" ({self.why})" if self.why else "")
@@ -109,7 +109,7 @@ def main() -> None:
 
 
 def _run(order: dict[str, Any], told: dict[str, bool], wake: int) -> None:
-    """Begin the job, watch it, and write down how it ended."""
+    """Start the job, watch it, and record how it ended."""
     go, begin = os.pipe()
     said, say = os.pipe()
     out, to_out = os.pipe()
@@ -123,7 +123,7 @@ def _run(order: dict[str, Any], told: dict[str, bool], wake: int) -> None:
     try:
         write("child.json", {"pid": pid, "ticks": ticks_of(pid), "wall": time.time(), "mono": started, "boot": boot()})
     except OSError as error:
-        os.close(begin)  # without a word to go, the child ends before it becomes the job
+        os.close(begin)  # without this, the child ends before it becomes the job
         os.waitpid(pid, 0)
         end({"why": "not begun", "said": f"its start could not be written down: {error.strerror}"})
         return
@@ -157,7 +157,7 @@ def _run(order: dict[str, Any], told: dict[str, bool], wake: int) -> None:
 
 
 def become(order: dict[str, Any], go: int, begin: int, say: int, out: int, err: int) -> None:
-    """In the child: become the job, once the word to go has come. Never returns."""
+    """In the child: become the job, once the parent says so. Never returns."""
     code, what = CANNOT_RUN, "its process"
     try:
         os.close(begin)
@@ -173,7 +173,7 @@ def become(order: dict[str, Any], go: int, begin: int, say: int, out: int, err: 
             resource.setrlimit(resource.RLIMIT_AS, (order["most_memory"], order["most_memory"]))
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-            file.write("500")  # if memory runs out, the job goes before the daemon
+            file.write("500")  # if memory runs out, the job is killed before the daemon
         os.umask(0o022)
         if order.get("account") is not None:
             what = "its account"
@@ -196,7 +196,7 @@ def become(order: dict[str, Any], go: int, begin: int, say: int, out: int, err: 
 
 
 def take_account(streams: tuple[int, ...], uid: int, gid: int, groups: list[int]) -> None:
-    """Become this user for good, with these groups only. Raises OSError unless all of it came about."""
+    """Become this user for good, with these groups only. Raises OSError if any part of it fails."""
     for stream in streams:
         os.fchown(stream, uid, gid)  # so that the job may open /dev/stdout
     os.setgroups(groups)
@@ -215,7 +215,10 @@ def take_account(streams: tuple[int, ...], uid: int, gid: int, groups: list[int]
 def _watch(
     pid: int, order: dict[str, Any], told: dict[str, bool], wake: int, outputs: list[OutputStream]
 ) -> tuple[int, str, str]:
-    """Wait for the end of the job, or bring it about; its status, and if we ended it, why: one word, and a sentence."""
+    """Wait for the end of the job, or cause it; returns its status and, if we ended it, why:
+
+    one word and a sentence.
+    """
     began = time.monotonic()
     weighed, ending, killed = began, 0.0, False
     why = text = ""
@@ -248,7 +251,7 @@ def _watch(
 
 
 def wants_end(order: dict[str, Any], told: dict[str, bool], seconds: float) -> tuple[str, str]:
-    """Why the job must end now, in a word and a sentence; nothing if it may go on."""
+    """Why the job must end now, in a word and a sentence; empty if it may continue."""
     if os.path.exists("stop"):
         return "stopped", "stopped"
     if told["stop"]:
@@ -259,13 +262,13 @@ def wants_end(order: dict[str, Any], told: dict[str, bool], seconds: float) -> t
 
 
 def send(group: int, number: int) -> None:
-    """A signal to the whole process group of the job."""
+    """Send a signal to the whole process group of the job."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 
 
 def weight() -> int:
-    """Bytes of memory that the processes of the job hold: all that descend from us, whatever group they are in."""
+    """Bytes of memory of the job's processes: all our descendants, whatever their process group."""
     children: dict[int, list[int]] = {}
     pages: dict[int, int] = {}
     for name in os.listdir("/proc"):
@@ -283,7 +286,7 @@ def weight() -> int:
 
 
 def clear_away() -> None:
-    """End what the job has left behind: whoever loses its parent comes to us, so that nobody is missed."""
+    """End what the job has left behind: orphans become our children, so none is missed."""
     asked: set[int] = set()
     until = time.monotonic() + LEFTOVERS_S
     while left := reaped_children():
@@ -297,7 +300,7 @@ def clear_away() -> None:
 
 
 def reaped_children() -> list[int]:
-    """The processes that are ours to wait for and still run."""
+    """Our children that still run."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -307,14 +310,14 @@ def reaped_children() -> list[int]:
 
 
 def drain(outputs: list[OutputStream]) -> None:
-    """Take what is still in the pipes; nobody is left to write into them."""
+    """Read what is still in the pipes; nobody writes into them any more."""
     for output in outputs:
         while select.select([output.pipe], [], [], 0)[0] and output.copy():
             pass
 
 
 def _reserve() -> None:
-    """Room on the disk for the end."""
+    """Reserve disk space for the record of the end."""
     with contextlib.suppress(OSError), open("end.tmp", "wb") as file:
         file.write(b" " * _RESERVED)
         file.flush()
@@ -322,7 +325,7 @@ def _reserve() -> None:
 
 
 def end(record: dict[str, Any]) -> None:
-    """Write how it ended; if that cannot be written, try until it can. Until then the job counts as running."""
+    """Record how the job ended; retry until that works. Until then the job counts as running."""
     text = json.dumps(record).encode()
     while True:
         try:
@@ -337,14 +340,14 @@ def end(record: dict[str, Any]) -> None:
             return
         except FileNotFoundError:
             if not os.path.exists("order.json"):
-                return  # the folder was taken away: nobody wants to know
+                return  # the folder is gone: nobody needs the record
         except OSError:
             pass
         time.sleep(RETRY_S)
 
 
 def write(name: str, record: dict[str, Any]) -> None:
-    """Write a file whole or not at all."""
+    """Write a file completely or not at all."""
     with open(f"{name}.tmp", "w", encoding="utf-8") as file:
         json.dump(record, file)
         file.flush()
@@ -354,7 +357,7 @@ def write(name: str, record: dict[str, Any]) -> None:
 
 
 def sync_folder() -> None:
-    """Make renames last."""
+    """Make renames durable."""
     folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)
@@ -369,12 +372,12 @@ def stat_of(pid: int) -> list[str]:
 
 
 def ticks_of(pid: int) -> int:
-    """When a process began, in ticks since the machine did: tells it from a later one with its number."""
+    """When a process began, in ticks since boot: tells it from a later one with the same number."""
     return int(stat_of(pid)[19])
 
 
 def boot() -> str:
-    """Which run of the machine this is."""
+    """The id of this boot of the machine."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
 

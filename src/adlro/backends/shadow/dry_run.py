@@ -17,10 +17,10 @@ from adlro.core.records import Cluster, SpeedOf
 
 # What a note tells.
 CLUSTER_LINE: Final = "cluster"  # the cluster as it is from now on
-LOOKED: Final = "looked"  # it was read; so often that a gap shows that nobody watched
-SEEN: Final = "seen"  # a job was met for the first time
+LOOKED: Final = "looked"  # it was read; a gap shows that nobody watched
+SEEN: Final = "seen"  # a job was seen for the first time
 WISHED: Final = "wished"  # we would have started it
-VOID: Final = "void"  # a wish came to nothing; `why` tells
+VOID: Final = "void"  # a planned start became void; `why` says why
 STARTED_LINE: Final = "started"  # the cluster started it itself
 ENDED_NOTE: Final = "ended"
 GONE_LINE: Final = "gone"  # it is no longer listed, and its end was not seen
@@ -29,10 +29,10 @@ GONE_LINE: Final = "gone"  # it is no longer listed, and its end was not seen
 PLACE_TAKEN: Final = "taken"  # another job has the place
 NODE_DOWN: Final = "down"  # the node takes no jobs any more
 JOB_LEFT: Final = "left"  # the job was cancelled, or is no longer listed
-RUN_OVER: Final = "over"  # the run that we had in mind would have ended
+RUN_OVER: Final = "over"  # the run that we planned would have ended
 
 FOR_ROOM: Final = frozenset(["", "none", "resources", "priority", "nodedown", "cleaning"])
-"""Reasons of a job that waits for room or for its turn. With any other, nobody could start it now."""
+"""Reasons of a job that waits for room or for its turn. With any other reason, nobody could start it now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +51,15 @@ class Note:
 
 
 Write = Callable[[Sequence[Note]], str]
-"""Keeps notes; says in words what went wrong, or nothing."""
+"""Records notes; returns what went wrong in words, or ""."""
 
 RunsFor = Callable[[LiveJob, tuple[Part, ...]], float | None]
-"""How many seconds a job is expected to run at a place; None: nobody knows."""
+"""How many seconds a job is expected to run at a place; None if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedStart:
-    """A start that was written down and not carried out."""
+    """A start that was recorded and not carried out."""
 
     decision: str
     parts: tuple[Part, ...]
@@ -73,13 +73,13 @@ def could_start(job: LiveJob) -> bool:
 
 
 def for_its_limit(job: LiveJob, parts: tuple[Part, ...]) -> float | None:
-    """Its walltime limit."""
+    """The job's time limit, in seconds."""
     return job.job.limit_s
 
 
 @final
 class Shadow:
-    """A back end beside a cluster that schedules itself: reads pass through, orders are only written down."""
+    """A back end beside a cluster that schedules itself: reads pass through, orders are only recorded."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Shadow:
         beat_s: float = 60.0,
         speed: SpeedOf = alike,
     ) -> None:
-        """`past` are the notes of earlier, so that a daemon that was restarted wishes nothing twice."""
+        """`past` are the notes from before a restart, so that nothing is planned twice."""
         self._real = real
         self._write = write
         self._runs_for = runs_for
@@ -112,17 +112,17 @@ class Shadow:
 
     @property
     def name(self) -> str:
-        """What it is, in a word."""
+        """The name of the back end."""
         return "shadow"
 
     @property
     def can_annotate(self) -> bool:
-        """Shadow mode changes nothing on the cluster."""
+        """False: shadow mode changes nothing on the cluster."""
         return False
 
     @property
     def can_stop(self) -> bool:
-        """Never: what a stop would lead to cannot be seen from the real cluster."""
+        """False: the effect of a stop cannot be seen on the real cluster."""
         return False
 
     @property
@@ -149,7 +149,7 @@ class Shadow:
         return bool(probe()) if probe is not None else False
 
     def act(self, orders: Sequence[Order]) -> list[Answer]:
-        """Write the orders down. Nothing is carried out."""
+        """Record the orders. Nothing is carried out."""
         if self._latest is None:
             raise BackendError("shadow: orders came before the cluster was read; read it first.")
         seen = self._latest
@@ -172,11 +172,11 @@ class Shadow:
         return answers
 
     def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:
-        """Nothing was ever taken from it."""
+        """Nothing to do: no job was taken."""
         return [Answer(job, False, "shadow mode changes nothing", is_final=True) for job in reasons]
 
     def annotate(self, lines: Mapping[str, str]) -> None:
-        """Shadow mode changes nothing on the cluster."""
+        """Nothing to do: shadow mode changes nothing on the cluster."""
 
     def submit(self, submission: Submission) -> str:
         """Refused: a shadow changes nothing."""
@@ -187,13 +187,13 @@ class Shadow:
         raise BackendError(f"shadow mode changes nothing. Cancel job {job} on the cluster itself (scancel).")
 
     def close(self) -> None:
-        """Let go of the connection; the cluster goes on as it is."""
+        """Close the connection; the cluster continues."""
         self._real.close()
 
     # ---- what is seen ---------------------------------------------------------------------------------------------
 
     def _shown(self, job: LiveJob) -> LiveJob:
-        """A job as the daemon shall see it: ours while it waits, the cluster's own once that has started it."""
+        """A job as the daemon sees it: ours while it waits, the cluster's once the cluster has started it."""
         wish = self._fresh.get(job.id) if job.state not in ENDED else None
         if job.state is not JobState.WAITING and wish is None:
             return replace(job, managed=False) if job.managed else job
@@ -207,7 +207,7 @@ class Shadow:
         return replace(job, managed=self._is_ours(job))
 
     def _refusal(self, order: Order, job: LiveJob | None, occupancy: Occupancy) -> str:
-        """Why an order could not have been carried out; nothing if it could."""
+        """Why an order could not have been carried out; "" if it could."""
         if not order.is_start:
             return "shadow: no job is stopped"
         if job is None or job.state is not JobState.WAITING:
@@ -219,7 +219,7 @@ class Shadow:
     # ---- what is written down -------------------------------------------------------------------------------------
 
     def _news(self, seen: Snapshot) -> list[Note]:
-        """All that is new in a snapshot, and learnt from it."""
+        """All that is new in a snapshot; it is learnt at the same time."""
         found: list[Note] = []
 
         def tell(note: Note) -> None:
@@ -248,7 +248,7 @@ class Shadow:
         return found
 
     def _occupied(self, seen: Snapshot) -> Occupancy:
-        """What the cluster's own jobs hold, and nobody else."""
+        """What the cluster's own jobs hold."""
         if self._occupancy is None or self._occupancy.cluster != seen.cluster:
             self._occupancy = Occupancy(seen.cluster, self._speed)
         occupancy = self._occupancy
@@ -261,7 +261,7 @@ class Shadow:
         return occupancy
 
     def _news_of(self, job: LiveJob, now: float) -> Iterable[Note]:
-        """What is new of one job."""
+        """What is new about one job."""
         stage = self._stage.get(job.id)
         if stage is None:
             yield Note(SEEN, now, job.id, job)
@@ -276,7 +276,7 @@ class Shadow:
             yield Note(ENDED_NOTE, now, job.id, job)
 
     def _learn(self, note: Note) -> None:
-        """Take a note into account, whether it is new or was read back."""
+        """Apply a note, whether it is new or was read from the record."""
         match note.what:
             case "cluster":
                 self._cluster = note.cluster
@@ -303,7 +303,7 @@ class Shadow:
 
 
 def void_because(job: LiveJob | None, wish: PlannedStart, seen: Snapshot, occupancy: Occupancy) -> str:
-    """Why a wish is void; nothing while it stands."""
+    """Why a planned start is void; "" while it stands."""
     if job is None or job.state is not JobState.WAITING:
         return JOB_LEFT
     if any(part.node in seen.down for part in wish.parts):

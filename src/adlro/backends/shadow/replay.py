@@ -1,6 +1,8 @@
-"""A record played again: as it happened, to see whether the simulator may be believed, and under other policies.
+"""Play a record again:
 
-docs/shadow.md says what each number means, and what none of them can tell.
+as it happened, to check whether the simulator can be trusted, and under other policies.
+
+docs/shadow.md says what each number means, and what none of them can show.
 """
 
 import math
@@ -23,13 +25,13 @@ from adlro.simulation.simulator import SimulationSettings, prepare
 HAPPENED: Final = "as it happened"
 
 MOST_ERROR: Final = 0.05
-"""Relative error of the mean JCT, replayed as it happened, up to which the comparison may be believed."""
+"""The comparison is trusted up to this relative error of the mean JCT in the replay of what happened."""
 
 MOST_OFF: Final = 0.10
 """Share of jobs that may be off in that replay: by more than this share of their JCT, and a minute."""
 
 MOST_UNFINISHED: Final = 0.25
-"""Share of the jobs that may not have ended."""
+"""The comparison is trusted up to this share of jobs that have not ended."""
 
 MOST_UNWATCHED: Final = 0.10
 MOST_SET_ASIDE: Final = 0.10
@@ -40,7 +42,7 @@ SHORT_S: Final = 60.0
 
 JOBS_IN_BLOCK: Final = 10
 MOST_REPLAY_BLOCKS: Final = 30
-"""Jobs of one queue are not independent: intervals come from blocks of consecutive jobs, so many at most."""
+"""Jobs of one queue are not independent: intervals come from at most this many blocks of consecutive jobs."""
 
 SHOWN: Final = 10
 FEWEST_RUNS: Final = 3
@@ -147,7 +149,7 @@ def _places(made: Prepared, view: View, j: int) -> list[int]:
 
 
 def compared_choice(made: Prepared, view: View, choice: Choice, group: Sequence[int]) -> list[str]:
-    """What the policy would start next, against what the cluster started: words to count."""
+    """Compare what the policy would start next with what the cluster started: words to count."""
     is_choice = ["choice moments"] if view.clock[0].queued > 1 else []
     found = ["moments", *is_choice]
     if choice.verb != START:

@@ -47,7 +47,7 @@ from adlro.measure.statistics import against
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """How many jobs there are of each kind."""
+    """The number of jobs of each kind."""
 
     seen: int
     compared: int
@@ -128,7 +128,7 @@ class SpeedCheck:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What became of what we would have started while the shadow ran beside the cluster."""
+    """What became of our planned starts while the shadow ran beside the cluster."""
 
     made: int
     started: int
@@ -144,7 +144,7 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a shadow came to."""
+    """The result of a shadow."""
 
     source: str
     cluster: str
@@ -166,11 +166,11 @@ class Report:
     speeds: SpeedCheck
     not_modelled: tuple[str, ...]
     notes: tuple[str, ...]
-    doubts: tuple[str, ...]  # why the comparison is not to be trusted; none: it may be
+    doubts: tuple[str, ...]  # reasons not to trust the comparison
 
     @property
     def is_trusted(self) -> bool:
-        """Whether the comparison may be believed, within what is not modelled."""
+        """Whether the comparison can be trusted, apart from what is not modelled."""
         return not self.doubts
 
     def as_json(self) -> dict[str, Any]:
@@ -249,7 +249,7 @@ def counted_jobs(made: Prepared, over: npt.NDArray[np.intp]) -> Counted:
 
 
 def calibrated(real: Floats, replayed: Floats, runtime: Floats) -> Calibration:
-    """Hold the replay of what happened against what happened."""
+    """Compare the replay of what happened with what happened."""
     if not len(real):
         return Calibration(math.nan, math.nan, math.nan, 0, math.nan)
     off = np.abs(replayed - real) > np.maximum(MOST_OFF * real, OFF_S)
@@ -258,7 +258,7 @@ def calibrated(real: Floats, replayed: Floats, runtime: Floats) -> Calibration:
 
 
 def blocks_of(jobs: int) -> int:
-    """Into how many blocks so many jobs are cut; 0: too few for an interval."""
+    """The number of blocks for this many jobs; 0 if they are too few for an interval."""
     return 0 if jobs < 2 * JOBS_IN_BLOCK else min(MOST_REPLAY_BLOCKS, jobs // JOBS_IN_BLOCK)
 
 
@@ -270,7 +270,7 @@ def in_system(made: Prepared, times: ReplayTimes) -> Floats:
 
 
 def lines_of(made: Prepared, times: Mapping[str, ReplayTimes], over: npt.NDArray[np.intp]) -> tuple[Line, ...]:
-    """A line for each policy, with what happened first."""
+    """A line for each policy; the first line is what happened."""
     if not len(over):
         return ()
     spent = {name: in_system(made, each) for name, each in times.items()}
@@ -306,7 +306,7 @@ def lines_of(made: Prepared, times: Mapping[str, ReplayTimes], over: npt.NDArray
 
 
 def changed_jobs(made: Prepared, over: npt.NDArray[np.intp], was: ReplayTimes, would: ReplayTimes) -> dict[str, Any]:
-    """The jobs for which most would change."""
+    """The jobs with the largest changes."""
     end = made.record.end_s - made.record.begin_s
     difference = would.finish[over] - was.finish[over]
     order = np.argsort(difference, kind="stable")
@@ -332,7 +332,7 @@ def changed_jobs(made: Prepared, over: npt.NDArray[np.intp], was: ReplayTimes, w
 
 
 def affected_users(made: Prepared, was: ReplayTimes, would: ReplayTimes) -> tuple[Affected, ...]:
-    """All users, from whom gains most in all to whom loses most."""
+    """All users, from the largest gain to the largest loss."""
     before, after = in_system(made, was), in_system(made, would)
     mine: dict[str, list[int]] = defaultdict(list)
     for i, j in enumerate(np.flatnonzero(~made.carried)):
@@ -347,7 +347,7 @@ def affected_users(made: Prepared, was: ReplayTimes, would: ReplayTimes) -> tupl
 
 
 def checked_speeds(made: Prepared) -> SpeedCheck:
-    """Hold the speed table against jobs of one user, name and size that ran on two models."""
+    """Compare the speed table with jobs of one user, name and size that ran on two models."""
     runs: dict[tuple[Any, ...], dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for j, job in enumerate(made.live):
         if job.state is JobState.FINISHED and job.started_s is not None and job.ended_s is not None and job.parts:
@@ -367,7 +367,7 @@ def checked_speeds(made: Prepared) -> SpeedCheck:
 
 
 def wishes_of(record: Record) -> Wishes | None:
-    """What became of our wishes; None where none could be made."""
+    """What became of our planned starts; None where there can be none."""
     if not record.fates:
         return None
     outcomes = Counter(fate.outcome for fate in record.fates)
@@ -393,7 +393,7 @@ def knows_no_speeds(made: Prepared) -> bool:
 
 
 def doubts(record: Record, jobs: Counted, calibration: Calibration, speeds: SpeedCheck) -> list[str]:
-    """Why the comparison is not to be trusted, in words."""
+    """Reasons not to trust the comparison, in words."""
     found = []
     if jobs.compared < FEWEST_JOBS:
         found.append(f"only {jobs.compared} jobs started and ended within it; at least {FEWEST_JOBS} are needed")

@@ -25,10 +25,10 @@ from adlro.predict.habits import Habits
 
 SHORTEST_RUN_S: Final = 1e-3
 KNOWN_LEAST: Final = 0.1
-"""A job that has run longer than predicted is taken to need this share of the prediction still."""
+"""A job that has run longer than predicted is assumed to need this share of the prediction still."""
 
 GOES_ON: Final = 1.5
-"""A job that had not ended is taken to run at least this many times as long as it had."""
+"""A job that had not ended is assumed to run at least this many times as long as it had."""
 
 ESTIMATES: Final = ("predicted", "limit", "oracle")
 
@@ -104,12 +104,12 @@ def prepared(record: Record, estimates: str = "predicted", same_models: bool = F
 
 
 def since(record: Record, times: Sequence[float | None]) -> Floats:
-    """Times from where the record begins; inf for those that have not come."""
+    """Times from the beginning of the record; inf for moments that have not come."""
     return np.array([math.inf if time is None else time - record.begin_s for time in times], np.float64)
 
 
 def unfit(job: LiveJob, record: Record, sites: Sites) -> str:
-    """Why a job cannot be replayed; nothing if it can."""
+    """Why a job cannot be replayed; "" if it can."""
     if job.started_s is None:
         if job.state in ENDED:
             return "never started"
@@ -147,14 +147,14 @@ def _packed(
 
 
 def tabled(plan: Plan, rows: Sequence[Job], live: Sequence[LiveJob], sites: Sites) -> tuple[Jobs, View, list[int]]:
-    """Jobs as tables, and those that our rules would not let run, or not where they ran."""
+    """Jobs as tables, and the jobs that our rules would not run at all or not where they ran."""
     jobs = named_as_in(plan.cluster, pack_jobs(rows))
     view = pack(plan, jobs, speed_of)
     return jobs, view, [j for j, job in enumerate(live) if not runs_at_home(plan, view, j, job, sites)]
 
 
 def row_of(job: LiveJob, begin_s: float, same_models: bool) -> Job:
-    """What was asked for, with what was given where that is more certain."""
+    """What was requested, replaced by what was given where that is more certain."""
     told = job.job
     gpus = sum(part.count for part in job.parts) if job.parts else told.gpus
     ran_on = frozenset(part.model for part in job.parts if part.count)
@@ -185,7 +185,7 @@ def runs_at_home(plan: Plan, view: View, j: int, job: LiveJob, sites: Sites) -> 
 
 
 def _home_of(plan: Plan, view: View, j: int, job: LiveJob, sites: Sites) -> int:
-    """The site where a job ran: of a gang over several nodes the one that stands for all of them."""
+    """The site where a job ran; for a gang over several nodes the site that stands for all of them."""
     if job.started_s is None:
         return NOBODY
     part = max(job.parts, key=lambda part: part.count)

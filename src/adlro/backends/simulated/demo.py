@@ -1,4 +1,4 @@
-"""A busy cluster to look at, and simulated clusters in general: which nodes, which jobs, and what befalls them."""
+"""The demo cluster, and simulated clusters in general: their nodes, jobs and disturbances."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -59,7 +59,7 @@ link = "xgmi"
 
 WORKLOAD: Final = "paper"
 MEAN_INTERARRIVAL_S: Final = 130.0
-"""So that most GPUs are busy and some jobs wait, whoever decides well."""
+"""With this, most GPUs are busy and some jobs wait under a good policy."""
 
 WAITING_AT_FIRST: Final = 40
 MOST_WAITING: Final = 120
@@ -71,13 +71,13 @@ LIMIT_FACTOR: Final = 8.0
 WORN: Final = 0.65
 
 ERROR: Final = 0.15
-"""Spread of the logarithm of what they say about their work."""
+"""Spread of the logarithm of the users' estimates."""
 
 _GROUPS: Final = (
     "astro", "climate", "fluids", "genome", "geo", "imaging", "language", "materials", "neuro", "optics",
     "physics", "plasma", "proteins", "robotics", "speech", "storms", "surveys", "traffic", "vision", "waves",
 )  # fmt: skip
-"""Whose jobs they are: accounts of groups."""
+"""The owners of the jobs: accounts of groups."""
 
 TITLES: Final[Mapping[str, tuple[str, ...]]] = {
     "simulation": ("turbulence", "relaxation", "lattice", "transport", "n-body", "ocean", "mesh"),
@@ -97,7 +97,7 @@ def demo_cluster() -> Cluster:
 
 
 def demo_backend(speed: float = 60.0, seed: int = 0, clock: Callable[[], float] | None = None) -> Simulated:
-    """A cluster with a queue from the first moment on, jobs without end, a node that fails and one that wears."""
+    """A cluster with a queue from the start, endless jobs, a node that fails and one that wears."""
     cluster = demo_cluster()
     return Simulated(
         cluster,
@@ -120,7 +120,7 @@ def simulated_backend(
     load: float | None = None,
     clock: Callable[[], float] | None = None,
 ) -> Simulated:
-    """A simulated cluster by name or file, with the jobs of a workload or trace, or none but those handed in."""
+    """A simulated cluster by name or file, with the jobs of a workload or trace, or only submitted ones."""
     if workload is None:
         return Simulated(load_cluster(cluster), speed_of, speed=speed, clock=clock, restart_s=30.0)
     scenario = load_scenario(cluster, workload, load=load)
@@ -142,7 +142,7 @@ def rows(jobs: Jobs) -> Iterator[Job]:
 
 
 def demo_arrivals(cluster: Cluster, seed: int) -> Iterator[Submission]:
-    """Jobs of the paper's families without end; the first ones wait at the door."""
+    """Endless jobs of the paper's families; the first ones arrive at the start."""
     drawn = drawn_jobs(cluster, seed)
     early = list(islice(drawn, WAITING_AT_FIRST))
     opening_s = early[-1].submit_s
@@ -151,7 +151,7 @@ def demo_arrivals(cluster: Cluster, seed: int) -> Iterator[Submission]:
 
 
 def drawn_jobs(cluster: Cluster, seed: int) -> Iterator[Job]:
-    """Jobs drawn block by block: within a block names recur, and what recurs is alike."""
+    """Jobs drawn in blocks: within a block names recur, and jobs of one name are alike."""
     workload = find_workload(WORKLOAD)
     arrivals = workload.arrivals.model_copy(update={"mean_interarrival_s": MEAN_INTERARRIVAL_S})
     workload = workload.model_copy(update={"arrivals": arrivals})
@@ -233,7 +233,7 @@ def jobs_by_gpu(snapshot: Snapshot) -> dict[str, list[LiveJob]]:
 
 
 def _figures(key: str, jobs: list[LiveJob], now_s: float, memory_gb: float) -> dict[str, float | None]:
-    """What one GPU says: busy as its jobs are, warmer the longer they run, never quite still."""
+    """The telemetry of one GPU: busy as its jobs are, warmer the longer they run, never quite constant."""
     ripple = math.sin(now_s / 37.0 + sum(map(ord, key)))
     busy = memory = warm = 0.0
     for live in jobs:

@@ -31,21 +31,21 @@ from adlro.ingest.telemetry.names import model_of, near_models
 
 TOKEN_S: Final = 3600
 _STARTING_S: Final = 1800.0
-"""A unit may take so long to start: after an upgrade `adlro warm` compiles first."""
+"""A unit may take this long to start: after an upgrade `adlro warm` compiles first."""
 
 _NO_JOBS: Final = frozenset[str]()
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmParts:
-    """What a back end is made of."""
+    """The parts of a Slurm back end."""
 
     reader: Reader
     rest: Rest | None
     commands: Commands | None
 
     def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         if self.rest is not None:
             self.rest.close()
 
@@ -63,7 +63,7 @@ def slurm_backend(options: SlurmOptions, min_uid: int = 0) -> Backend:
 
 
 def check_submitting(submit_as: str, has_commands: bool) -> None:
-    """Raise ConfigError unless jobs can be handed in as this account."""
+    """Raise ConfigError unless jobs can be submitted as this account."""
     if submit_as not in ("nobody", "self", "user"):
         raise ConfigError(f"submit_as is '{submit_as}'; expected nobody, self or user.")
     if submit_as == "user" and not (has_commands and os.geteuid() == 0):
@@ -74,7 +74,7 @@ def check_submitting(submit_as: str, has_commands: bool) -> None:
 
 
 def slurm_parts(options: SlurmOptions) -> SlurmParts:
-    """The reader and the ways to Slurm of these options."""
+    """The reader and the ways to reach Slurm for these options."""
     if options.conf and not Path(options.conf).is_file():  # Slurm's commands would look for a server for minutes
         raise ConfigError(f"[slurm] conf: '{options.conf}' does not exist; expected the path of slurm.conf.")
     commands = Commands(options.conf, options.timeout_s) if options.command_line else None
@@ -98,7 +98,7 @@ def slurm_parts(options: SlurmOptions) -> SlurmParts:
 
 
 def naming_of(options: SlurmOptions) -> Naming:
-    """How this site's words become ours."""
+    """How this site's names map to ours."""
     cluster = load_cluster(options.cluster) if options.cluster else None
     own = cluster.models if cluster else {}
     types = _types(options.types, own)
@@ -120,7 +120,7 @@ def naming_of(options: SlurmOptions) -> Naming:
 
 
 def _types(named: Mapping[str, str], own: Mapping[str, GpuModel]) -> dict[str, GpuModel]:
-    """The models that a site's config gives to its GRES types."""
+    """The GPU models that the site's config gives to its GRES types."""
     try:
         return {kind.lower(): find_gpu(model, own) for kind, model in named.items()}
     except CatalogueError as error:
@@ -135,7 +135,7 @@ def _nearest_models(kind: str) -> list[str]:
 
 
 def _remembered(find: Callable[[str], GpuModel | None]) -> Callable[[str], GpuModel | None]:
-    """The same function, asked once for each word."""
+    """The same function with a cache."""
     known: dict[str, GpuModel | None] = {}
 
     def ask(word: str) -> GpuModel | None:
@@ -198,12 +198,12 @@ def give_back(options: SlurmOptions, now_s: float) -> list[GivenBack]:
 
 
 def is_answered(url: str, timeout_s: float = 5.0) -> bool:
-    """Whether the daemon at this address says that it is ready."""
+    """Whether the daemon at this address reports ready."""
     return status_of(url, timeout_s) in range(200, 300)
 
 
 def status_of(url: str, timeout_s: float = 5.0) -> int | None:
-    """The HTTP status at this address; None if nobody answers."""
+    """The HTTP status at this address; None if there is no answer."""
     import http.client
     from urllib.parse import urlsplit
 
@@ -258,5 +258,5 @@ def is_alive(unit: str, within_s: float) -> bool:
 
 
 def _is_within(seconds: float, moment: str) -> bool:
-    """Whether a moment that systemd tells (in microseconds; 0: never) is at most so long ago."""
+    """Whether a time from systemd (in microseconds; 0: never) is at most this long ago."""
     return moment.isdigit() and moment != "0" and time.monotonic() - int(moment) / 1e6 <= seconds

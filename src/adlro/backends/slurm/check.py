@@ -30,7 +30,7 @@ from adlro.core.errors import BackendError, ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. `verdict` is good, odd (works, but) or missing."""
+    """One checked item. `verdict` is good, odd (works, with a remark) or missing."""
 
     what: str
     verdict: str
@@ -38,7 +38,7 @@ class Finding:
 
 
 def check_site(options: SlurmOptions, find: Callable[[str], str | None] = shutil.which) -> list[Finding]:
-    """What is there and what is missing for ADLRO to place jobs in this Slurm, in words."""
+    """What is present and what is missing for ADLRO to place jobs in this Slurm, in words."""
     return list(_findings(options, find))
 
 
@@ -62,7 +62,7 @@ def _findings(options: SlurmOptions, find: Callable[[str], str | None]) -> Itera
 
 
 def _cluster_findings(parts: SlurmParts, options: SlurmOptions) -> Iterator[Finding]:
-    """What the cluster itself tells."""
+    """Findings about the cluster itself."""
     if parts.rest is not None:
         yield _rest_finding(parts.rest)
     else:
@@ -93,7 +93,7 @@ def _rest_finding(rest: Rest) -> Finding:
 
 
 def _config_findings(commands: Commands | None) -> Iterator[Finding]:
-    """What slurm.conf says."""
+    """Findings about slurm.conf."""
     if commands is None:
         yield Finding("slurm.conf", "odd", "not looked at: that needs the command line")
         return
@@ -200,7 +200,7 @@ def split_models(partitions: Sequence[str], nodes: Mapping[str, NamedNode]) -> l
 
 
 def _admin_level(commands: Commands, user: str) -> str:
-    """What slurmdbd lets a user do; "" where there is none, or it does not say."""
+    """The rights of a user in slurmdbd; "" where there is none, or it does not say."""
     try:
         ran = commands.run(["sacctmgr", "--noheader", "--parsable2", "show", "user", user, "format=adminlevel"])
     except BackendError:
@@ -209,7 +209,7 @@ def _admin_level(commands: Commands, user: str) -> str:
 
 
 def _node_findings(sites: Mapping[str, NamedNode], problems: Sequence[str]) -> Iterator[Finding]:
-    """What the nodes are to us."""
+    """Findings about the nodes."""
     gpus = sum(len(devices.types) for site in sites.values() for devices in site.devices.values())
     models = sorted({model for site in sites.values() for model in site.devices})
     verdict = "good" if gpus and not problems else "missing"

@@ -1,4 +1,4 @@
-"""Words of ours in the comments of jobs: marks, decisions, and the line that users see."""
+"""Our words in the comments of jobs: marks, decisions, and the line for users."""
 
 import re
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ IN_COMMENT: Final = tuple(each for each in properties_of(Job) if each.in_comment
 """What a job asks for that Slurm has no field for: each is a word of the comment."""
 
 _OURS: Final = re.compile(r"(?:^|(?<=\s))adlro:([a-z]+)(?:=(\S*))?(?=\s|$)", re.ASCII)
-"""Only ASCII spaces part words, as for job_submit.lua: what is one word there must not be two here."""
+"""Only ASCII spaces separate words, as in job_submit.lua: one word there must not be two here."""
 
 _LONGEST_LINE: Final = 160
 LINE: Final = re.compile(r"\[adlro: [^\]]*\]")

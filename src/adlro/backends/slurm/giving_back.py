@@ -9,7 +9,7 @@ from adlro.core.errors import BackendError
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """A job, or tasks of an array that wait together, and whether Slurm has it again."""
+    """A job, or tasks of an array that wait together, and whether it is back with Slurm."""
 
     job: str
     done: bool
@@ -32,7 +32,7 @@ def give_back_all(reader: ClusterReader, ways: Sequence[Way], now_s: float) -> l
 
 
 def place_of_freed(told: KnownJob, now_s: float, line: str = "") -> SlurmOrder:
-    """What gives a job back to Slurm: no pin, no hold, and our words gone but for the moment."""
+    """The order that gives a job back to Slurm: no pin, no hold, and only our `released` word."""
     gpus = told.words.get("gpus", "0")
     lacks = not told.asked and not told.is_per_job and gpus != "0"
     gone = dict.fromkeys(("decision", "held", "restarts", "submit", "gpus", "placed"), "")

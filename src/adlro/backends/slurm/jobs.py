@@ -21,7 +21,7 @@ from adlro.core.records import Job
 from adlro.ingest.host_lists import hosts_in, whole_numbers
 
 MOST_TASKS: Final = 1000
-"""Tasks of one waiting array that are looked at; the others come when these have started."""
+"""How many tasks of one waiting array are looked at; the others follow when these have started."""
 
 _ENDS: Final = {
     "COMPLETED": JobState.FINISHED,
@@ -38,7 +38,7 @@ _ENDS: Final = {
 RUNS: Final = frozenset(["RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"])
 TASK_LIMIT: Final = "JobArrayTaskLimit"
 CLOSED: Final = frozenset(["JobHeldAdmin", TASK_LIMIT, "SpecialExit"])
-"""Holds that are not ours to end: an administrator's, an array's own limit, one that a job asked for when it ended."""
+"""Holds that we may not end: an administrator's, an array's own limit, one that a job asked for when it ended."""
 
 NEVER_STARTS: Final = re.compile(
     r"BadConstraints|Partition(Node|Time)Limit|Invalid(Account|QOS)|AccountNotAllowed|.*PerJob"
@@ -49,7 +49,7 @@ _LIMITS: Final = ("QOS", "Assoc", "Licenses", "Max", TASK_LIMIT)
 """Reasons of a limit of a user, an account, a QOS, a licence or an array: the job starts nowhere until that changes."""
 
 LOST_ITS_PLACE: Final = re.compile(r"NodeDown|PartitionDown|PartitionInactive|JobLaunchFailure|Reservation")
-"""Reasons for which a job that was let go to a place will not start there."""
+"""Reasons for which a job that was released to a place will not start there."""
 
 STARTING_S: Final = 5.0
 """Slurm looks for backfill every bf_interval seconds, and needs a moment more until it has started a job."""
@@ -127,7 +127,7 @@ def _tasks_at_work(jobs: Sequence[SlurmJob]) -> dict[str, int]:
 
 
 def _tasks(job: SlurmJob, busy: Mapping[str, int], notes: list[str]) -> Iterator[tuple[SlurmJob, bool]]:
-    """A job; or, of an array, each task that waits. Their names are those that scontrol takes: 12_3."""
+    """The job itself; for an array, each waiting task. Their names are those that scontrol accepts: 12_3."""
     if job.task is not None:
         is_full = 0 < job.at_once <= busy.get(job.array, 0) and job.state == "PENDING" and is_held(job)
         reason = TASK_LIMIT if is_full else job.reason
@@ -190,14 +190,14 @@ def _told(job: SlurmJob, is_task: bool, look: ClusterLook) -> ReportedJob:
 
 
 def _together(job: SlurmJob) -> str:
-    """The tasks that wait in one record, as one name; the whole array where Slurm has shortened the list with dots."""
+    """The waiting tasks of one record, as one name; the whole array if Slurm has shortened the list with dots."""
     listed = job.tasks.partition("%")[0]
     return job.array if "..." in listed else f"{job.array}_[{listed}]"
 
 
 @dataclass(frozen=True, slots=True)
 class JobStanding:
-    """Where a job stands, whether it is ours to place, and Slurm's reason."""
+    """The state of a job, whether it is ours to place, and Slurm's reason."""
 
     state: JobState
     managed: bool
@@ -207,7 +207,7 @@ class JobStanding:
 
 
 def _standing(job: SlurmJob, words: Mapping[str, str], look: ClusterLook) -> JobStanding:
-    """Where a job stands."""
+    """The state of a job."""
     ours = "decision" in words
     reason = "" if job.reason == "None" else job.reason
     if "COMPLETING" in job.states or job.state == "COMPLETING":
@@ -243,7 +243,7 @@ def _held(job: SlurmJob, words: Mapping[str, str], now_s: float) -> JobStanding:
 
 
 def _let_go(job: SlurmJob, words: Mapping[str, str], look: ClusterLook) -> JobStanding:
-    """A job that we placed and that has not begun."""
+    """The state of a job that we placed and that has not begun."""
     why = job.description or job.reason
     said = f"Slurm says {why}"
     if job.restarts > whole_in(words.get("restarts", "0")):
@@ -266,14 +266,14 @@ def _let_go(job: SlurmJob, words: Mapping[str, str], look: ClusterLook) -> JobSt
 
 
 def _proven(words: Mapping[str, str], job: SlurmJob) -> dict[str, str]:
-    """Words of a comment, those with which a user could gain GPUs or age only from where users cannot write."""
+    """Words of a comment; those that could give a user GPUs or age count only from where users cannot write."""
     ours = words_in(job.admin_comment)
     others = {name: value for name, value in words.items() if name not in PROVEN}
     return others | {name: ours[name] for name in PROVEN if name in ours}
 
 
 def _job(job: SlurmJob, words: Mapping[str, str], models: frozenset[str], look: ClusterLook) -> Job:
-    """Our record of the submission, with what our words add to Slurm's."""
+    """Our record of the submission: Slurm's fields, completed by our words."""
     naming, family = look.naming, words.get("family", "")
     if family and not naming.is_family(family):
         look.notes.append(f"job {job.id}: there is no family '{family[:40]}'; it counts as {UNKNOWN_FAMILY}")

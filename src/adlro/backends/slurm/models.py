@@ -1,4 +1,4 @@
-"""On which GPU models a job of Slurm may run, and what it asks for that we cannot place."""
+"""On which GPU models a Slurm job may run, and which of its requests we cannot place."""
 
 import math
 import re
@@ -13,14 +13,13 @@ from adlro.core.records import CPU_ONLY
 from adlro.ingest.host_lists import gpus_in, hosts_in
 
 PATIENCE_S: Final = 35.0
-"""A job that has not begun in its place for so long has lost it. By then Slurm has looked for backfill too (bf_interval
-is 30 s by default).
-"""
+"""A job that has not begun in its place for this long has lost it. By then Slurm has looked for backfill too
+(bf_interval is 30 s by default)."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRequest:
-    """What a job asks of nodes. Many jobs have the same, so it is looked up once for each."""
+    """What a job requests of nodes. Many jobs have the same request, so it is answered once."""
 
     partition: str
     excluded: str
@@ -48,7 +47,7 @@ class AllowedModels:
 
 @dataclass(frozen=True, slots=True)
 class ClusterLook:
-    """One look at the cluster, as far as all its jobs share it."""
+    """One look at the cluster: what all its jobs share."""
 
     sites: Mapping[str, NamedNode]
     down: frozenset[str]
@@ -142,12 +141,12 @@ def _models_of(wish: NodeRequest, look: ClusterLook) -> AllowedModels:
 
 
 def models_with(gpus: int, sites: Mapping[str, NamedNode]) -> set[str]:
-    """The models of which some node has so many GPUs. By the rules, a job that fits on one node waits for one."""
+    """The models of which some node has this many GPUs. By the rules, a job that fits on one node waits for one."""
     return {model for site in sites.values() for model, devices in site.devices.items() if len(devices.types) >= gpus}
 
 
 def _has_features(constraint: str, features: Sequence[str]) -> bool | None:
-    """Whether a node with these features meets a constraint of words with & , or |; None: it is more than that."""
+    """Whether a node's features meet a constraint of words with & , or |; None if the constraint is more complex."""
     if not constraint:
         return True
     if re.search(r"[()\[\]*]", constraint):

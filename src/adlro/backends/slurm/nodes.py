@@ -25,13 +25,13 @@ class FamilyPattern:
     field: str = "name"
 
     def fits(self, job: SlurmJob) -> bool:
-        """Whether this job is meant."""
+        """Whether the pattern fits this job."""
         return self.pattern.search(str(getattr(job, self.field))) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """How Slurm's words become ours; who composes the stages passes it in."""
+    """How Slurm's names map to ours; who composes the stages passes it in."""
 
     model_of: ModelOf
     is_family: Callable[[str], bool] = lambda name: True
@@ -46,20 +46,20 @@ class Naming:
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """The GPUs of one model on one node: Slurm's type of each, and its number on the node, in order of our index."""
+    """The GPUs of one model on one node: Slurm's type and number of each, in the order of our index."""
 
     types: tuple[str, ...]
     numbers: tuple[int, ...]
 
     @property
     def have_types_each(self) -> bool:
-        """Whether each device has a type of its own, so that it can be asked for by index."""
+        """Whether each device has a type of its own, so that it can be requested by index."""
         return len(set(self.types)) == len(self.types) and all(INDEX_TYPE.search(word) for word in self.types)
 
 
 @dataclass(frozen=True, slots=True)
 class NamedNode:
-    """A node with its devices by our model names."""
+    """A node with its devices, by our model names."""
 
     node: SlurmNode
     devices: Mapping[str, Devices]
@@ -139,7 +139,7 @@ class Reserved:
 
     @property
     def in_words(self) -> str:
-        """For people."""
+        """The reservation in words."""
         if self.is_active:
             return f"{RESERVED} ({self.name}) until {_clock(self.end_unix)}"
         return f"{RESERVED} ({self.name}) from {_clock(self.start_unix)}"

@@ -41,7 +41,7 @@ of the new start ("Job credential revoked"), and Slurm ends the job as FAILED.
 
 _LONGEST_NAME: Final = 200
 SAYS_NOTHING: Final = "Unexpected message received"
-"""What Slurm says of an update when the controller is gone, and of some that it refuses."""
+"""Slurm's answer to an update when the controller is gone, and to some updates that it refuses."""
 
 HUNG_S: Final = 5.0
 BARRED_S: Final = 600.0
@@ -60,7 +60,7 @@ LONGEST_NO_UPDATE_S: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Handing:
-    """How jobs of the API are handed in."""
+    """How jobs of the API are submitted."""
 
     as_whom: str = "nobody"
     """nobody: they are not, users call sbatch; self: as the daemon's account; user: as their user (needs root)."""
@@ -86,7 +86,7 @@ class Stuck:
 
 @final
 class Slurm:
-    """A Slurm cluster as a back end: the reader reads, the first way that answers carries out."""
+    """A Slurm cluster as a back end: the reader reads, and the first way that works carries out orders."""
 
     name: Final = "slurm"
 
@@ -110,12 +110,12 @@ class Slurm:
 
     @property
     def can_annotate(self) -> bool:
-        """The line stands in the comment, which squeue shows."""
+        """True: the line is in the comment, which squeue shows."""
         return True
 
     @property
     def can_stop(self) -> bool:
-        """Putting a job back needs the command line: slurmrestd has no word for it."""
+        """Whether the command line is available: slurmrestd cannot requeue a job."""
         return self._commands is not None
 
     def read(self) -> Snapshot:
@@ -132,11 +132,11 @@ class Slurm:
         return self._reader.has_changed()
 
     def act(self, orders: Sequence[Order]) -> list[Answer]:
-        """Carry out orders, each as far as Slurm lets us."""
+        """Carry out orders, as far as Slurm allows."""
         return [self._carry_out(order) for order in orders]
 
     def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:
-        """Hand jobs to Slurm for good: unpinned, not held, with the reason in their comment."""
+        """Give jobs back to Slurm for good: unpinned, not held, with the reason in their comment."""
         now_s = self._snapshot.time_s if self._snapshot else 0.0
         ways = self._ways()
         answers, given = [], dict[str, GivenBack]()
@@ -200,7 +200,7 @@ class Slurm:
         self._stuck.pop(name, None)
 
     def submit(self, submission: Submission) -> str:
-        """Hand a job in, held for us; its id."""
+        """Submit a job, held for us; returns its id."""
         return self.submit_aside(submission, nullcontext())
 
     def submit_aside(self, submission: Submission, alone: AbstractContextManager[object]) -> str:
@@ -218,7 +218,7 @@ class Slurm:
         return id
 
     def _wish(self, submission: Submission) -> tuple[str, Mapping[str, Any], str, str]:
-        """The script of a job, what it asks for, its name, and the token by which it is found again."""
+        """The script of a job, its request, its name, and the token by which it is found again."""
         job = submission.job
         if self._handing.as_whom == "nobody":
             raise BackendError(
@@ -248,7 +248,7 @@ class Slurm:
         return script, wish, name, token
 
     def _account_of(self, user: str) -> Account | None:
-        """The account that a job of this user runs as; None: the daemon's own. Raises AccountError."""
+        """The account that a job of this user runs as; None means the daemon's own. Raises AccountError."""
         if self._handing.as_whom != "user":
             checked_name(user or "adlro")
             return None
@@ -282,7 +282,7 @@ class Slurm:
                 raise BackendError(f"Slurm does not end job {job}: {said}.") from None
 
     def close(self) -> None:
-        """Let the connection go; jobs go on."""
+        """Close the connection; jobs continue."""
         if self._rest is not None:
             self._rest.close()
 
@@ -303,7 +303,7 @@ class Slurm:
         return Answer(order.job, True, said)
 
     def _start(self, told: KnownJob, order: Order) -> str:
-        """Place a job and let it go; one that was let go already is left alone."""
+        """Place and release a job; one that is released already is left alone."""
         live = told.live
         earlier = self._done.get(order.job)
         if earlier == order.decision or (live.decision == order.decision and live.state is not JobState.WAITING):
@@ -344,7 +344,7 @@ class Slurm:
         return wanted, words, ""
 
     def _wanted(self, told: KnownJob, parts: Sequence[Part]) -> str | None:
-        """What to ask for on each node, in Slurm's words; None: what it asks for fits."""
+        """The request for each node in Slurm's words; None if the present request fits."""
         first, counts = parts[0], {part.count for part in parts}
         if told.is_per_job:
             return None
@@ -361,7 +361,7 @@ class Slurm:
         return None if told.asked.rpartition(":")[2] == str(first.count) else asked_each
 
     def _stop(self, told: KnownJob, order: Order) -> str:
-        """Put a job back so that it waits again."""
+        """Requeue a job, so that it waits again."""
         commands = self._commands
         if commands is None:
             raise NotNowError("stopping a job needs Slurm's commands, which are switched off (command_line)")
@@ -405,7 +405,7 @@ class Slurm:
         return rest + ([] if self._commands is None else [self._commands])
 
     def _hand_in(self, script: str, wish: Mapping[str, Any], name: str, token: str) -> str:
-        """Hand in once. If the answer got lost, look whether the job is there before anybody tries again."""
+        """Submit once. If the answer is lost, look for the job before anybody tries again."""
         ways = self._ways()
         for way in ways:
             try:
@@ -456,7 +456,7 @@ def most_on_a_node(snapshot: Snapshot) -> int:
 
 
 def script_of(submission: Submission, first: Sequence[str] = ()) -> str:
-    """The script of a job: its words are quoted, so that each is what it was. `first` are lines before its own."""
+    """The script of a job, with its words quoted. `first` are lines before its own."""
     names = [name for name in submission.environment if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)]
     if odd := set(submission.environment) - set(names):
         raise BackendError(f"'{sorted(odd)[0]}' is not a name of an environment variable.")
@@ -468,7 +468,7 @@ def script_of(submission: Submission, first: Sequence[str] = ()) -> str:
 
 
 def _words_of(job: Job, token: str, as_whom: str) -> Iterator[str]:
-    """What Slurm has no field for, as words of its comment."""
+    """Requests for which Slurm has no field, as words of the comment."""
     yield "adlro:held"
     yield f"adlro:token={token}"
     if job.family:

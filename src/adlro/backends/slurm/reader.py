@@ -22,13 +22,14 @@ from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Part, Setback, Sn
 from adlro.core.records import Job
 
 SAME_S: Final = 10.0
-"""For so long an unchanged answer means an unchanged snapshot; later, a job may have waited too long in its place."""
+"""Within this time an unchanged answer means an unchanged snapshot; later, a job may have waited too long in its
+place."""
 
 _KEPT_S: Final = 900.0
-"""How long a job that vanished from Slurm's answers is told as ended."""
+"""How long a job that vanished from Slurm's answers is reported as ended."""
 
 LEAK_S: Final = 15.0
-"""GPUs that no job has must be counted as used for so long before they count as leaked."""
+"""GPUs without a job count as leaked after Slurm has counted them as used for this long."""
 
 FORGOTTEN_S: Final = 20.0
 """A job that slurmctld forgot to have started is not placed for so long. Its script still runs: slurmctld ends that run
@@ -41,7 +42,7 @@ MOST_NOTES: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class SourceReading:
-    """What one source told."""
+    """What one source reported."""
 
     jobs: list[SlurmJob]
     nodes: list[SlurmNode]
@@ -49,7 +50,7 @@ class SourceReading:
     version: tuple[int, int] | None
 
     def is_as(self, other: "SourceReading") -> bool:
-        """Whether nothing has happened since another reading. Of jobs, the source gives the same list then."""
+        """Whether nothing has happened since another reading. The source then gives the same list of jobs."""
         return self.jobs is other.jobs and self.nodes == other.nodes and self.reservations == other.reservations
 
 
@@ -202,16 +203,16 @@ class Reader:
         return snapshot
 
     def told(self, job: str) -> ReportedJob | None:
-        """A job as it was last read."""
+        """A job as last read."""
         return self._told.get(job)
 
     def all_told(self) -> Sequence[ReportedJob]:
-        """All jobs as they were last read."""
+        """All jobs as last read."""
         return tuple(self._told.values())
 
     @property
     def sites(self) -> Mapping[str, NamedNode]:
-        """The nodes with their devices, as they were last read."""
+        """The nodes with their devices, as last read."""
         return self._sites
 
     def types(self, node: str, model: str) -> tuple[str, ...] | None:

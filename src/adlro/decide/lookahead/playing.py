@@ -21,9 +21,12 @@ from adlro.core.engine import (
     set_asked,
     undisturbed,
 )
+from adlro.core.plan import no_demands
 from adlro.core.policy import CHOOSE_TYPE, FLOATS, INTS, VIEW_TYPE, Choose
 from adlro.core.rules import (
     best_runtime,
+    clear_demand,
+    enqueue,
     fits,
     note_release,
     refresh,
@@ -80,12 +83,12 @@ def blank_world(view: View, rows: int, preemptive: bool) -> World:
         runs=records(RUN, rows),
         queue=np.zeros(2 * rows + 2, np.int32),
         running=np.zeros(rows + 1, np.int32),
-        tried=np.zeros(rows, np.int32),
+        demands=no_demands(rows),
         spread=np.zeros(rows, np.int32),
         fastest=np.zeros(rows),
     )
     truth = new_truth(world, np.zeros(rows), 2 * rows + 4 * len(view.sites) + 64, preemptive)
-    return World(world, truth, np.zeros(rows, np.int32), np.full(len(view.tried), NOBODY, np.int32))
+    return World(world, truth, np.zeros(rows, np.int32), np.full(len(view.demands), NOBODY, np.int32))
 
 
 WORLD_TYPE = types.NamedTuple([VIEW_TYPE, TRUTH_TYPE, INTS, INTS], World)
@@ -105,6 +108,7 @@ def fill(view: View, imagined: World, known: int, coming: int, arrivals: Floats)
     clock.arrived = known
     clock.head = 0
     clock.queued = 0
+    clock.demand = NOBODY
     clock.running = 0
     clock.clear = 0
     clock.clear_version = clock.version
@@ -121,7 +125,8 @@ def fill(view: View, imagined: World, known: int, coming: int, arrivals: Floats)
             number = demands
             demands += 1
             imagined.numbers[job.demand] = number
-            world.tried[number] = view.tried[job.demand]
+            clear_demand(world, number)
+            world.demands[number].tried = view.demands[job.demand].tried
             world.spread[number] = view.spread[job.demand]
             world.fastest[number] = view.fastest[job.demand]
         world.jobs[i].demand = number
@@ -146,8 +151,7 @@ def _stand(view: View, world: View, truth: Truth, i: int, j: int) -> None:
     world.runs[i] = view.runs[j]
     run = world.runs[i]
     if run.state != RUNNING:
-        world.queue[clock.queued] = i
-        clock.queued += 1
+        enqueue(world, i)
         return
     # Work counts from the beginning of this stretch, by its rate: wear on the way cannot be seen.
     run.done = run.saved

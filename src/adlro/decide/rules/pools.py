@@ -155,5 +155,5 @@ def seat(view: View, stays: Ints, jobs: Ints, pools: Ints, seats: Ints, order: I
 
 def copy_for(view: View, jobs: Indices) -> View:
     """A view to try seats on, in which job number i is `jobs[i]`; what taking and releasing changes is its own."""
-    own = copied(view, (*CLUSTER, *LISTS, "tried"))
+    own = copied(view, (*CLUSTER, *LISTS, "demands"))
     return own._replace(jobs=view.jobs[jobs].view(np.recarray), runs=view.runs[jobs].view(np.recarray))

@@ -22,7 +22,7 @@ class TelemetrySource:
 
 
 def open_prometheus(address: str, limits: FetchLimits, max_age_s: float) -> TelemetryReader:
-    """A Prometheus server: the last stretch of each series."""
+    """A reader for a Prometheus server: the latest part of each series."""
     from adlro.ingest.telemetry.prometheus import scrape_prometheus
 
     server = check_url(address)
@@ -30,7 +30,7 @@ def open_prometheus(address: str, limits: FetchLimits, max_age_s: float) -> Tele
 
 
 def open_exporter(address: str, limits: FetchLimits, max_age_s: float) -> TelemetryReader:
-    """The page of one exporter."""
+    """A reader for the page of one exporter."""
     from adlro.ingest.telemetry.exposition import scrape_exporter
 
     page = check_url(address)
@@ -38,14 +38,14 @@ def open_exporter(address: str, limits: FetchLimits, max_age_s: float) -> Teleme
 
 
 def open_nvml(address: str, limits: FetchLimits, max_age_s: float) -> TelemetryReader:
-    """NVIDIA's driver in this machine."""
+    """A reader for NVIDIA's driver in this machine."""
     from adlro.ingest.telemetry.nvml import scrape_nvml
 
     return scrape_nvml
 
 
 def open_amdsmi(address: str, limits: FetchLimits, max_age_s: float) -> TelemetryReader:
-    """AMD's driver in this machine."""
+    """A reader for AMD's driver in this machine."""
     from adlro.ingest.telemetry.amd import scrape_amdsmi
 
     return scrape_amdsmi
@@ -63,5 +63,5 @@ SOURCES: Final[Mapping[str, TelemetrySource]] = {
 
 
 def open_telemetry(name: str, address: str, timeout_s: float, max_age_s: float) -> TelemetryReader:
-    """What to call for one look at the source of this name."""
+    """The reader for the source of this name."""
     return SOURCES[name].open(address, FetchLimits(seconds=timeout_s), max_age_s)

@@ -1,4 +1,4 @@
-"""One GET, with limits: a time-out, a largest body, no redirects, and no secrets in what it says."""
+"""One GET with limits: a timeout, a maximum body, no redirects, and no secrets in its messages."""
 
 import http.client
 import time
@@ -26,18 +26,18 @@ USUAL_LIMITS: Final = FetchLimits()
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """An answer that sends us elsewhere is an answer, not an order: the address of a source is the user's to say."""
+    """Do not follow redirects: only the user may name the address of a source."""
 
     def redirect_request(self, *_: object) -> None:
         return None
 
 
 _OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
-"""Without proxies: sources stand inside the cluster, and a proxy from the environment would see their secrets."""
+"""Without proxies: sources are inside the cluster, and a proxy from the environment would see their secrets."""
 
 
 def check_url(url: str) -> str:
-    """The address as it will be used, if it is one of http or https with a host."""
+    """The address in the form in which it is used; refused unless it is http or https with a host."""
     try:
         parts = urlsplit(url.strip())
         _ = parts.port  # it is checked when it is asked for
@@ -59,7 +59,7 @@ def shown(url: str) -> str:
 
 
 def get(url: str, accept: str, limits: FetchLimits, data: bytes | None = None) -> bytes:
-    """The body of the answer to one request (a POST with `data`); whatever goes wrong is one clear line."""
+    """The body of the answer to one request (a POST with `data`); every failure becomes one clear line."""
     url = check_url(url)
     where, parts = shown(url), urlsplit(url)
     headers = {"Accept": accept, "User-Agent": "adlro", "Accept-Encoding": "identity"}
@@ -90,7 +90,7 @@ def get(url: str, accept: str, limits: FetchLimits, data: bytes | None = None) -
 
 
 def _read(answer: http.client.HTTPResponse, where: str, limits: FetchLimits, deadline: float) -> bytes:
-    """The body, piece by piece, so that neither a long nor a slow one is taken to its end."""
+    """The body, piece by piece, so that a long or slow one is cut off."""
     told = answer.headers.get("Content-Length", "")
     if told.isdecimal() and int(told) > limits.bytes:
         raise TelemetryError(_too_large(where, limits))
@@ -133,6 +133,6 @@ def _too_large(where: str, limits: FetchLimits) -> str:
 
 
 def _one_line(text: object) -> str:
-    """A foreign text that is safe to print: one line, not long, without control characters."""
+    """Foreign text made safe to print: one short line without control characters."""
     line = " ".join("".join(sign if sign.isprintable() else " " for sign in str(text)).split())
     return line if len(line) <= 200 else f"{line[:199]}…"

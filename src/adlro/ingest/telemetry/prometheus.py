@@ -16,17 +16,17 @@ from adlro.ingest.telemetry.fetch import USUAL_LIMITS, FetchLimits, check_url, g
 from adlro.ingest.telemetry.series import Collector, series_of, wanted_names
 
 STRETCH_S: Final = 120.0
-"""How far back a series is read: long enough to see that it has stopped, and how far a counter has come."""
+"""How far back a series is read: long enough to see that it has stopped, and how much a counter grew."""
 
 SKEW_S: Final = 5.0
-"""How far the server's clock may be from ours before we say so."""
+"""A larger difference between the server's clock and ours is reported."""
 
 BAD_SERIES: Final = "a series that is not as the API says"
 BAD_SAMPLE: Final = "a sample that is no pair of a time and a number"
 
 
 def scrape_prometheus(url: str, limits: FetchLimits = USUAL_LIMITS, stretch_s: float = STRETCH_S) -> Readings:
-    """What a Prometheus server knows of GPUs: the last stretch of every series that we use."""
+    """The GPU figures of a Prometheus server: the latest part of every series that we use."""
     base, collector = check_url(url), Collector(shown(url))
     found = ask(base, f'group by (__name__) ({{__name__=~"{wanted_names()}"}})', limits)
     here_s = time.time()
@@ -44,7 +44,7 @@ def scrape_prometheus(url: str, limits: FetchLimits = USUAL_LIMITS, stretch_s: f
 
 
 def server_time(base: str, limits: FetchLimits) -> float:
-    """The moment by the server's clock, by which it stamps what it scrapes."""
+    """The time by the server's clock, which stamps the samples."""
     answer = ask(base, "time()", limits)
     try:
         return float(answer["result"][1])

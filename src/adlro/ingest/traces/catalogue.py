@@ -1,4 +1,4 @@
-"""The formats of traces, how they are told apart, and the one way in: `read_any_trace`."""
+"""The trace formats, how they are recognised, and the one function that reads them all: `read_any_trace`."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -69,7 +69,7 @@ def _table(
 
 
 def _alone(read: Callable[[Cells], Rows]) -> Callable[[Cells, MeasuredFamilies], Rows]:
-    """A reader that needs to know nothing of measured families."""
+    """A reader that does not need the measured families."""
     return lambda cells, _measured: read(cells)
 
 
@@ -135,7 +135,7 @@ def find_format(name: str) -> Format:
 
 
 def recognised(source: TraceFile) -> Format:
-    """The format that a file is in, by how it begins."""
+    """The format of a file, recognised by its beginning."""
     for format_ in FORMATS:
         if format_.recognise(source.head):
             return format_

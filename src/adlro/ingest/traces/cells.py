@@ -31,11 +31,11 @@ class Cells:
         return name in self.columns
 
     def first_of(self, *names: str) -> str | None:
-        """The first of these columns that is there."""
+        """The first of these columns that exists."""
         return next((name for name in names if name in self.columns), None)
 
     def number(self, name: str | None) -> Floats:
-        """A column of numbers; nan for what is empty or no number, and for a column that is not there."""
+        """A column of numbers; NaN for empty cells, for text that is not a number, and for a missing column."""
         if name is None or name not in self.columns:
             return nothing(len(self))
         import pyarrow
@@ -74,19 +74,19 @@ class Cells:
         return Labels(codes, tuple(encoded.dictionary.to_pylist()))
 
     def parsed(self, name: str | None, parse: Callable[[str], float]) -> Floats:
-        """A column of texts, each distinct one turned into a number by `parse`."""
+        """A column of texts; `parse` turns each distinct text into a number."""
         labels = self.labels(name)
         if labels is None:
             return nothing(len(self))
         return np.array([parse(text) for text in labels.texts], np.float64)[labels.codes]
 
     def reworded(self, name: str | None, word: Callable[[str], str]) -> Labels | None:
-        """A column of labels, each distinct one put in other words."""
+        """A column of labels with each distinct text replaced."""
         labels = self.labels(name)
         return None if labels is None else Labels(labels.codes, tuple(word(text) for text in labels.texts))
 
     def is_in(self, name: str, words: Sequence[str]) -> Mask:
-        """Which rows have one of these words there."""
+        """Which rows have one of these words in the column."""
         labels = self.labels(name)
         if labels is None:
             return np.zeros(len(self), bool)
@@ -94,7 +94,7 @@ class Cells:
 
 
 def as_floats(column: Any) -> Floats:
-    """A pyarrow column of numbers; nan for null."""
+    """A pyarrow column of numbers; NaN for null."""
     import pyarrow
     import pyarrow.compute as pc
 
@@ -132,7 +132,7 @@ def read_cells(source: TraceFile, separator: str, names: Sequence[str] | None = 
 
 
 def _clean(piece: bytes) -> bytes:
-    """The piece as valid UTF-8 without blank lines, which count as no line anywhere."""
+    """The piece as valid UTF-8 without blank lines, which are never counted."""
     try:
         piece.decode()
     except UnicodeDecodeError:
@@ -181,7 +181,7 @@ def _one(column: Any) -> Any:
 
 
 def clock_time(text: str) -> float:
-    """Seconds of a length of time as Slurm writes it: minutes, minutes:seconds, hours:…, days-hours…; nan if none."""
+    """Seconds of a duration as Slurm writes it: minutes, minutes:seconds, hours:…, days-hours…; NaN if invalid."""
     days, dash, rest = text.partition("-") if "-" in text else ("0", "", text)
     parts = rest.split(":")
     try:

@@ -26,7 +26,7 @@ EXPECTED: Final = "submit_s, gpus, and work (GPU-seconds) or duration_s (seconds
 
 
 def read_frame(frame: Any, column: str | None = None) -> tuple[TraceFile, Trace]:
-    """The rows of a table in memory; `column` is one that is asked for by name, and may be any."""
+    """The rows of a table in memory; `column` is one more column that the caller asks for."""
     table = as_table(frame)
     known = table.column_names
     for name in NEEDED:
@@ -98,7 +98,7 @@ def in_our_units(table: Any) -> Any:
 
 
 def as_numbers(name: str, column: Any) -> Any:
-    """A column as numbers; nan for what is missing. Anything else is refused."""
+    """A column as numbers; NaN for missing values. Anything else is refused."""
     import pyarrow
     import pyarrow.compute as pc
 
@@ -113,7 +113,7 @@ def as_numbers(name: str, column: Any) -> Any:
 
 
 def sha256_of(table: Any) -> str:
-    """A fingerprint of the values that are read."""
+    """A hash of the values that are read."""
     import pyarrow
 
     sink = pyarrow.BufferOutputStream()

@@ -32,7 +32,7 @@ GAVEL_COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class MeasuredFamilies:
-    """What job lists must know of the measured families; who composes the stages passes it in."""
+    """What job lists need to know about the measured families; the caller that composes the stages passes it in."""
 
     family_of: Callable[[str], str | None]  # our name for a name in a measured table; None: there is none
     rate_of: Callable[[str], float | None]  # steps per second on one GPU of the reference model
@@ -69,7 +69,7 @@ def is_gavel(head: bytes) -> bool:
 
 
 def read_gavel(source: TraceFile, measured: MeasuredFamilies) -> Trace:
-    """Gavel's lists. The commands in them are passed over: they are text of somebody else's."""
+    """Gavel's lists. The commands in them are ignored: they are foreign text."""
     broken: list[int] = []
     return Trace(_gavel_parts(source, measured, broken), broken, clock=lambda: None)
 

@@ -28,7 +28,7 @@ MIT_GPUS: Final = re.compile(r"(?:^|,)100[12]=(\d+)")
 
 
 def read_sacct(cells: Cells) -> Rows:
-    """`sacct --parsable2`: JobID and Submit, and what else was asked for with --format."""
+    """`sacct --parsable2`: JobID and Submit, and the other columns of --format."""
     tres = cells.first_of("AllocTRES", "ReqTRES", "AllocGRES", "ReqGRES")
     places, nodes = cells.labels("NodeList"), _nodes_of_each(cells)
     start, end = cells.time("Start"), cells.time("End")
@@ -65,7 +65,7 @@ def read_sacct(cells: Cells) -> Rows:
 
 
 def _never_started(cells: Cells, elapsed: Any, state: Labels | None) -> Any:
-    """Cancelled or failed while it waited: there is no start, or no time was used."""
+    """Jobs that were cancelled or failed while they waited: no start, or no time used."""
     no_start = np.isnan(cells.time("Start")) if cells.has("Start") else np.zeros(len(cells), bool)
     gone = _states(state, len(cells), ("CANCELLED", "PENDING", "DEADLINE", "BOOT_FAIL"))
     return gone & (no_start | (elapsed == 0))
@@ -78,7 +78,7 @@ def _states(state: Labels | None, count: int, words: tuple[str, ...]) -> Any:
 
 
 def read_mit(cells: Cells) -> Rows:
-    """MIT SuperCloud: its ids were rounded and may collide, so none is taken for a repeated row."""
+    """MIT SuperCloud. Its ids were rounded and may collide, so equal ids are not repeated rows."""
     limit = cells.number("timelimit")
     tres = cells.first_of("tres_alloc", "tres_req")
     return Rows(
@@ -98,7 +98,7 @@ def read_mit(cells: Cells) -> Rows:
 
 
 def read_nrel(cells: Cells) -> Rows:
-    """NREL Eagle; the tasks of an array share their id, so none is taken for a repeated row."""
+    """NREL Eagle. The tasks of an array share their id, so equal ids are not repeated rows."""
     run, limit = cells.number("run_time"), cells.number("wallclock_req")
     start = cells.time("start_time")
     return Rows(
@@ -177,7 +177,7 @@ def _one(pattern: re.Pattern[str], text: str, otherwise: float = _NEVER) -> floa
 
 
 def is_sacct_json(head: bytes) -> bool:
-    """Whether it is one JSON object with a list of jobs."""
+    """Whether the text is one JSON object with a list of jobs."""
     start = head.lstrip()
     return start.startswith(b"{") and (b'"jobs"' in start or b'"meta"' in start)
 
@@ -221,7 +221,7 @@ JSON_COLUMNS: Final = (
 
 
 def _json_cells(job: dict[str, Any]) -> dict[str, str | None]:
-    """One job as cells; a start of 0 is none."""
+    """One job as cells; a start of 0 means that it did not start."""
     time, tres, state = (part if isinstance(part := job.get(key), dict) else {} for key in ("time", "tres", "state"))
     current = state.get("current") if state else job.get("state")
     if isinstance(current, list):

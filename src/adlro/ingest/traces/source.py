@@ -1,4 +1,4 @@
-"""The bytes of a trace: decompressed as they are read, in pieces that end with a line, and never more than fit."""
+"""The bytes of a trace: decompressed while they are read, in pieces that end with a line, within the free memory."""
 
 import gzip
 import hashlib
@@ -17,7 +17,7 @@ _HEAD: Final = 1 << 16
 LONGEST_TRACE_LINE: Final = 1 << 20
 
 BYTES_PER_ROW: Final = 500
-"""Memory for one job while a trace becomes a table, at its highest: measured, and rounded up."""
+"""Peak memory for one job while a trace becomes a table: measured, and rounded up."""
 
 MAGIC: Final = {b"\xfd7zXZ\x00": "xz", b"\x1f\x8b": "gz", b"\x28\xb5\x2f\xfd": "zst"}
 PARQUET: Final = b"PAR1"
@@ -27,7 +27,7 @@ DAMAGED: Final = (lzma.LZMAError, EOFError, zlib.error, gzip.BadGzipFile)
 
 @dataclass(frozen=True, slots=True)
 class TraceFile:
-    """A file that is there and holds something: how it is packed, and how it begins when unpacked."""
+    """An existing, non-empty file: how it is compressed, and how its content begins."""
 
     path: str
     packing: str  # "", xz, gz or zst
@@ -42,7 +42,7 @@ class TraceFile:
 
 
 def open_trace(path: str) -> TraceFile:
-    """Look at a file; what cannot be a trace is refused here, in one line."""
+    """Look at a file; a file that cannot be a trace is refused here, in one line."""
     where = Path(path)
     try:
         if where.is_dir():
@@ -70,7 +70,7 @@ def open_trace(path: str) -> TraceFile:
 
 
 def pieces(source: TraceFile, memory: int | None = None) -> Iterator[bytes]:
-    """The unpacked file in pieces that end with a line; refused as soon as it is seen that its rows will not fit."""
+    """The decompressed file in pieces that end with a line; refused as soon as its rows will clearly not fit."""
     memory = available_memory() if memory is None else memory
     rest, rows, unpacked, first = b"", 0, 0, True
     for block, read in _blocks(source, PIECE):
@@ -103,7 +103,7 @@ def check_memory(source: TraceFile, rows: int, memory: int) -> None:
 
 
 def read_whole(source: TraceFile, memory: int | None = None) -> bytes:
-    """The unpacked file at once, for formats that cannot be read in pieces."""
+    """The whole decompressed file, for formats that cannot be read in pieces."""
     memory = available_memory() if memory is None else memory
     found: list[bytes] = []
     length = 0
@@ -149,7 +149,7 @@ def available_memory() -> int:
 
 
 def _blocks(source: TraceFile, size: int) -> Iterator[tuple[bytes, int]]:
-    """Blocks of the unpacked file, each with how many bytes of the packed one were read for it."""
+    """Blocks of the decompressed file, each with the number of compressed bytes read for it."""
     import pyarrow
 
     try:

@@ -17,7 +17,7 @@ _FIELDS: Final = 18
 
 CANCELLED: Final = 5
 PARTIAL: Final = (2, 3, 4)
-"""Parts of a job that was stopped and went on: the job has a line of its own."""
+"""Parts of a job that was stopped and continued: the whole job has a line of its own."""
 
 # What a line is.
 BLANK: Final = 0
@@ -31,11 +31,11 @@ MOST_DIGITS: Final = 15  # so many fit in a float exactly
 LATEST_START: Final = 1e11
 
 UNIX_TIMES_BEGIN: Final = 1e8
-"""Submit times above this are Unix times already, whatever the header says (theta_2022, wagap-2013)."""
+"""Submit times above this are Unix times, whatever the header says (theta_2022, wagap-2013)."""
 
 
 def is_swf(head: bytes) -> bool:
-    """Whether the first line that is no header has 18 numbers or more."""
+    """Whether the first line after the header has at least 18 numbers."""
     lines = head.split(b"\n")
     complete = lines if len(lines) == 1 else lines[:-1]
     data = next((line for line in complete if line.strip() and not line.lstrip().startswith(b";")), None)
@@ -82,7 +82,7 @@ def _parts(source: TraceFile, broken: list[int], header: dict[str, float]) -> It
 
 @compiled
 def parse_lines(letters: Any, values: Any, kind: Any, begin: Any) -> None:
-    """Read the first 18 numbers of every line; a line with anything but plain decimals there is marked as odd."""
+    """Read the first 18 numbers of every line; a line with anything but plain decimals is marked as odd."""
     at, end = 0, len(letters)
     for line in range(len(kind)):
         begin[line] = at
@@ -125,7 +125,7 @@ def parse_lines(letters: Any, values: Any, kind: Any, begin: Any) -> None:
 
 
 def _note_start(line: bytes, header: dict[str, float]) -> None:
-    """What the header says of the clock."""
+    """Note what the header says about the clock."""
     if b"UnixStartTime:" in line:
         try:
             header["start"] = float(line.partition(b"UnixStartTime:")[2].split()[0])
@@ -134,7 +134,7 @@ def _note_start(line: bytes, header: dict[str, float]) -> None:
 
 
 def _set_clock(header: dict[str, float], submit: float) -> None:
-    """The Unix time of the log's 0, once it can be told."""
+    """Set the Unix time of the log's 0, once it is known."""
     if "clock" not in header and submit > UNIX_TIMES_BEGIN:
         header["clock"] = 0.0
     elif "clock" not in header and 0 < header.get("start", 0.0) < LATEST_START:
@@ -152,7 +152,7 @@ def _numbers(line: bytes) -> list[float] | None:
 
 
 def _rows(values: Floats, line: CodeColumn) -> Rows:
-    """Lines as rows; -1 is what the format writes for what is not known."""
+    """Lines as rows; the format writes -1 for unknown values."""
     import pyarrow
 
     run, status, size, asked = values[:, RUN_FIELD], values[:, STATUS], values[:, ALLOCATED], values[:, TIME]
@@ -175,13 +175,13 @@ def _rows(values: Floats, line: CodeColumn) -> Rows:
 
 
 def _labels(column: Floats, word: str) -> Labels:
-    """Numbers as labels: user12; empty for what is not known."""
+    """Numbers as labels, such as user12; empty if unknown."""
     known, codes = _distinct(column)
     return Labels(codes, tuple(f"{word}{value:g}" if value >= 0 else "" for value in known))
 
 
 def _names(values: Floats) -> Labels:
-    """What recurs: the executable where it is known, else the queue."""
+    """The recurring name: the executable if known, else the queue."""
     known = values[:, EXECUTABLE] >= 0
     if known.any():
         return _labels(values[:, EXECUTABLE], "executable")

@@ -36,7 +36,7 @@ _TEXTS: Final = ("user", "name", "models", "family", "column", "types", "places"
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """How a trace is to be read; what is None is left to the trace."""
+    """How a trace is read; None leaves a choice to the trace."""
 
     format: str | None = None
     families: str | None = None  # a family, hash:sia, hash:gavel, column:NAME or the path of a map
@@ -51,7 +51,7 @@ class TraceOptions:
 
 @dataclass(frozen=True, slots=True)
 class TraceReport:
-    """What was read, what was left out and why, and by which rules the rest became jobs."""
+    """What was read, what was left out and why, and the rules by which the rest became jobs."""
 
     file: str
     format: str
@@ -170,7 +170,7 @@ def tabulate(source: TraceFile, format_name: str, trace: Trace, options: TraceOp
 
 
 def _judge(rows: Rows, ids: Any) -> tuple[dict[str, Mask], dict[str, Mask]]:
-    """Which rows are wrong, and which are no jobs, by reason."""
+    """The invalid rows and the rows that are not jobs, by reason."""
     bad = dict(rows.bad)
     with np.errstate(invalid="ignore"):
         bad["submit time missing or no number"] = ~np.isfinite(rows.submit)
@@ -206,7 +206,7 @@ def _judge(rows: Rows, ids: Any) -> tuple[dict[str, Mask], dict[str, Mask]]:
 
 
 def _repeated(ids: Any) -> Mask:
-    """Which ids were seen in an earlier row; a missing id is nobody's."""
+    """Which ids were in an earlier row; missing ids never repeat."""
     import pyarrow.compute as pc
 
     again = np.zeros(len(ids), bool)
@@ -226,7 +226,7 @@ def _check_share(
     culprits: list[tuple[int, str]],
     options: TraceOptions,
 ) -> None:
-    """Stop when too many rows are wrong, with the first of the most frequent kinds quoted."""
+    """Stop if too many rows are invalid; the error quotes the first rows of the most frequent kinds."""
     wrong = sum(dropped.values())
     if wrong <= BAD_SHARE * total or options.skip_bad_rows:
         return
@@ -315,7 +315,7 @@ def window_of(text: str, span_s: float) -> tuple[float, float]:
 
 
 def check_options(options: TraceOptions) -> None:
-    """Refuse what no trace could be asked for."""
+    """Refuse options that no trace could fulfil."""
     if not 0 < options.scale_load < FOREVER:
         raise UsageError(f"--scale-load is {options.scale_load:g}; expected a number above 0, as in 1.2.")
     if not 0 < options.sample <= 1:
@@ -329,7 +329,7 @@ def check_options(options: TraceOptions) -> None:
 
 
 def _check_estimates(source: TraceFile, rows: Rows, kept: CodeColumn, options: TraceOptions) -> None:
-    """Refuse the requested time as an estimate where nobody requested any."""
+    """Refuse the requested time as an estimate if no job requested one."""
     if options.estimates == "limit" and (rows.limit is None or not np.isfinite(rows.limit[kept]).any()):
         raise UsageError(
             f"'{source.path}' has no requested times, so there are no estimates of users. Pass --estimates oracle."
@@ -337,7 +337,7 @@ def _check_estimates(source: TraceFile, rows: Rows, kept: CodeColumn, options: T
 
 
 def _with_column(source: TraceFile, format_name: str, trace: Trace, rows: Rows, rule: FamilyRule) -> Rows:
-    """The rows with the column that the rule asks for; every trace has what we read as user and name."""
+    """The rows with the column that the rule needs; every trace has `user` and `name`."""
     if rule.column is None or rows.column is not None:
         return rows
     column = {"user": rows.user, "name": rows.name}.get(rule.column)
@@ -372,7 +372,7 @@ def _table(
     units = np.where(gpus > 0, gpus * share / WHOLE_GPU, 1.0)
     work = rows.duration[kept] * units
     limit = np.full(count, FOREVER) if rows.limit is None else _or(rows.limit[kept], FOREVER)
-    limit = np.where(limit > _LONGEST_S, FOREVER, limit)  # three centuries are how some systems write: no limit
+    limit = np.where(limit > _LONGEST_S, FOREVER, limit)  # some systems write three centuries for "no limit"
     told = work if rows.estimate is None or options.estimates else _or(rows.estimate[kept], work)
     has_limit = np.isfinite(limit)
     if options.estimates == "limit" or (options.estimates is None and rows.estimate is None):
@@ -390,13 +390,13 @@ def _table(
 
 
 def _of(labels: Labels | None, kept: CodeColumn) -> Labels | None:
-    """The labels of the kept rows; None if they all say nothing."""
+    """The labels of the kept rows; None if all are empty."""
     codes, texts = _numbered(labels, kept, "")
     return Labels(codes, texts) if len(texts) > 1 else None
 
 
 def _or(column: Floats, other: Any) -> Floats:
-    """The column with another value where it has none."""
+    """The column with a default where it has no value."""
     return np.where(np.isnan(column), other, column)
 
 
@@ -458,7 +458,7 @@ def _families(
         user_of[group] = user
         keys = [f"{users[owner]}\0{name}" for owner, name in zip(user_of, names, strict=True)]
         chosen = np.array([zlib.crc32(key.encode()) % len(rule.names) for key in keys])[group]
-    else:  # nothing tells jobs apart but their place in the file
+    else:  # jobs differ only by their place in the file
         chosen = np.array([zlib.crc32(b"%d" % line) for line in rows.line[kept]]) % len(rule.names)
     return chosen, rule.names
 

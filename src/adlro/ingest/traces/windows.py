@@ -1,4 +1,4 @@
-"""A trace cut into windows, played at another pace, or told with errors: what stands in for seeds and other worlds."""
+"""A trace cut into windows, played at another pace, or with errors in its estimates: these take the place of seeds."""
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -10,12 +10,12 @@ from adlro.core.errors import UsageError
 from adlro.core.tables import Jobs
 
 _FEWEST_JOBS: Final = 2
-"""A window of fewer jobs has no span, and so no load."""
+"""A window of fewer jobs has no time span, and so no load."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Consecutive jobs of a trace that stand in for a seed."""
+    """Consecutive jobs of a trace that take the place of a seed."""
 
     index: int
     first_job: int  # its place among the jobs of the trace, from 0
@@ -57,14 +57,14 @@ def cut(jobs: Jobs, first: int, count: int) -> Jobs:
 
 
 def slowed(jobs: Jobs, factor: float) -> Jobs:
-    """The same jobs with all times between submissions so many times as long."""
+    """The same jobs with all times between submissions multiplied by a factor."""
     table = jobs.table.copy().view(np.recarray)
     table["submit"] *= factor
     return replace(jobs, table=table)
 
 
 def misjudged(jobs: Jobs, sigma: float, seed: int) -> Jobs:
-    """The same jobs with estimates that miss the true work by a log-normal error, drawn with the seed."""
+    """The same jobs with estimates that differ from the true work by a log-normal error, drawn with the seed."""
     table = jobs.table.copy().view(np.recarray)
     rng = np.random.Generator(np.random.PCG64(seed))
     table["estimate"] = jobs.work * np.exp(sigma * rng.standard_normal(len(jobs)))

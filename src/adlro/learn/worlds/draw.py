@@ -265,7 +265,7 @@ def stack(worlds: Sequence[DrawnWorld]) -> Worlds:
         forms=rows(FORM, [view.forms for view in views]),
         pools=rows(POOL, [view.pools for view in views]),
         parts=rows(PART, [view.parts for view in views]),
-        idle=padded([view.idle for view in views], np.dtype(np.int32)),
+        bits=padded([view.bits for view in views], np.dtype(np.int32)),
         form_sites=padded([view.form_sites for view in views], np.dtype(np.int32)),
         pool_sites=padded([view.pool_sites for view in views], np.dtype(np.int32)),
         spare=padded([view.spare for view in views], np.dtype(np.int32)),

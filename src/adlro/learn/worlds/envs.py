@@ -11,6 +11,7 @@ from adlro.core.copying import copy_cluster, copy_lists, copy_queue
 from adlro.core.engine import LIVE, PROGRESS, Truth, copy_truth
 from adlro.core.tables import (
     CLOCK,
+    DEMAND,
     DISTURBANCE,
     EVENT,
     FORM,
@@ -88,7 +89,7 @@ class Worlds(NamedTuple):
     forms: Tables
     pools: Tables
     parts: Tables
-    idle: Ints
+    bits: Ints
     form_sites: Ints
     pool_sites: Ints
     spare: Ints  # [N, P, L]
@@ -118,8 +119,8 @@ class Envs(NamedTuple):
     queue: Ints
     running: Ints
     released: Ints
-    tried: Ints
-    idle: Ints
+    demands: Tables
+    bits: Ints
     spare: Ints
     mix: Floats
     work: Floats
@@ -155,6 +156,10 @@ class Foreseen(NamedTuple):
     unit: Floats
     demand: Ints
     awaited: Ints
+    times: Floats
+    known: Ints
+    next_end: Floats
+    middle: Floats
 
 
 class Seen(NamedTuple):
@@ -219,12 +224,12 @@ def view_of(worlds: Worlds, envs: Envs, b: int, row: int, limit: int = NOBODY) -
         envs.groups[row],
         envs.open[row],
         envs.clock[row],
+        envs.demands[row],
         envs.queue[row],
         envs.running[row],
         envs.released[row],
-        envs.tried[row],
         worlds.spread[n],
-        envs.idle[row],
+        envs.bits[row],
         worlds.form_sites[n],
         worlds.pool_sites[n],
         worlds.rate[n],
@@ -276,6 +281,10 @@ def outlook_of(foreseen: Foreseen, row: int) -> Outlook:
         foreseen.unit[row],
         foreseen.demand[row],
         foreseen.awaited[row],
+        foreseen.times[row],
+        foreseen.known[row],
+        foreseen.next_end[row],
+        foreseen.middle[row],
     )
 
 
@@ -318,12 +327,12 @@ def copy_world(worlds: Worlds, envs: Envs, b: int) -> None:
         view.groups,
         view.open,
         view.clock,
+        view.demands,
         view.queue,
         view.running,
         view.released,
-        view.tried,
         view.spread,
-        worlds.idle[n],
+        worlds.bits[n],
         view.form_sites,
         view.pool_sites,
         view.rate,
@@ -365,8 +374,8 @@ def envs_for(worlds: Worlds, count: int, total: int, jobs: int, seed: int, simil
         queue=np.zeros((total, 2 * jobs + 2), np.int32),
         running=np.zeros((total, jobs + 1), np.int32),
         released=np.zeros((total, RECENT), np.int32),
-        tried=np.zeros((total, worlds.fastest.shape[1]), np.int32),
-        idle=np.zeros((total, worlds.idle.shape[1]), np.int32),
+        demands=_table(DEMAND, total, worlds.fastest.shape[1]),
+        bits=np.zeros((total, worlds.bits.shape[1]), np.int32),
         spare=np.zeros((total, *worlds.spare.shape[1:]), np.int32),
         mix=np.zeros((MIX_ROWS, MIX_COLUMNS)),
         work=np.zeros((count, jobs)),
@@ -406,6 +415,10 @@ def foreseen_for(total: int, rows: int, worlds: Worlds) -> Foreseen:
         np.zeros((total, 1)),
         np.zeros((total, rows), np.int32),
         np.zeros((total, pools), np.int32),
+        np.zeros((total, worlds.sites.shape[1])),
+        np.zeros((total, 0), np.int32),
+        np.zeros((total, 0)),
+        np.zeros((total, 0)),
     )
 
 
