@@ -95,7 +95,7 @@ def disturbances_of(scenario: Scenario, jobs: Jobs, seed: int) -> list[Disturban
 
 
 def offered_load(instance: Instance) -> float:
-    """GPU-seconds of work at its fastest, divided by those of the cluster while jobs arrive; inf if all come at once."""
+    """GPU-seconds of work at its fastest, over those of the cluster while jobs arrive; inf if all come at once."""
     needed, submit = float(gpu_seconds(instance.jobs, instance.view).sum()), instance.jobs.table["submit"]
     there = instance.scenario.cluster.gpu_count * float(submit[-1] - submit[0])
     return needed / there if there else math.inf
