@@ -33,7 +33,7 @@ from adlro.core.rules import dequeue, in_queue, release
 from adlro.core.tables import Ints, Jobs, View
 from adlro.core.toml import nearest
 from adlro.decide.catalogue import find_policy
-from adlro.experiment.instance import load_jobs
+from adlro.experiment.instance import load_jobs, run_one
 from adlro.experiment.scenario import load_scenario, named_as_in
 from adlro.experiment.side_by_side import usable_cores
 from adlro.normalise.pack import pack
@@ -48,6 +48,8 @@ _QUEUE: Final = 40
 _LONG_QUEUE: Final = 1000
 
 LCG: Final = Path(__file__).resolve().parents[3] / "shared" / "traces" / "lcg_2005" / "LCG.swf.xz"
+
+UNSEEN_512: Final = Path(__file__).resolve().parents[2] / "examples" / "unseen512.toml"
 
 TellStep = Callable[[str], None]
 
@@ -602,6 +604,22 @@ def bench_lookahead_16() -> Measurement:
     return value, "ms", 5.0, True, f"adlro-lookahead, one decision on paper16 with {_QUEUE} jobs waiting, one core"
 
 
+def bench_lookahead_512() -> Measurement | str:
+    """Whole runs of the strongest look-ahead policies on a large cluster of several models; the slower one counts."""
+    if not UNSEEN_512.is_file():
+        return f"{UNSEEN_512.name} is not in the repository's examples"
+    seconds = {}
+    for name in ("lookahead-eft-reserving", "adlro-lookahead"):
+        for count in (16, 800):  # the first only to compile
+            scenario = load_scenario(str(UNSEEN_512), "paper", count, load=0.9)
+            begin = time.thread_time()
+            run_one(scenario, find_policy(name), 0)
+            seconds[name] = time.thread_time() - begin
+    slowest = max(seconds, key=lambda name: seconds[name])
+    what = f"{slowest}, a run of 800 jobs at load 0.9 on unseen512 (512 GPUs), one core (CPU time)"
+    return seconds[slowest], "s", 30.0, True, what
+
+
 def decision_ms(policy_name: str, view: View, waiting: int) -> float:
     """Milliseconds of CPU time that a policy takes to answer, the median over many times.
 
@@ -751,6 +769,7 @@ BENCHES: Final[dict[str, Callable[[], Measurement | str]]] = {
     "decide-6212": bench_decide_6212,
     "decide-100k": bench_decide_100k,
     "lookahead-16": bench_lookahead_16,
+    "lookahead-512": bench_lookahead_512,
     "train-paper-episodes": bench_train_paper,
     "train-adlro-steps": bench_train_adlro,
 }

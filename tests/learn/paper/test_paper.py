@@ -357,6 +357,7 @@ def test_the_policy_computes_the_same_q_as_pytorch() -> None:
         expected = q_of(network, batch)
         for b in range(batch.count):
             mind.use[:], mind.queue[:], mind.jobs[:] = batch.seen.use[b], batch.seen.queue[b], batch.seen.jobs[b]
+            mind.rows[:] = batch.rows[b]
             forward(mind)
             legal = batch.seen.legal[b] != 0
             assert mind.q[legal] == pytest.approx(expected[b, legal], abs=1e-5)
@@ -370,10 +371,13 @@ def test_a_network_goes_into_weights_and_comes_back_unchanged() -> None:
 
 
 def test_the_policy_takes_the_assignment_with_the_largest_q() -> None:
-    # The action's bias alone decides: the last GPU for the last job of the window, if it is legal.
+    # The bias of the GPU and the priority of the job decide: the last GPU, for the job with the highest priority.
     weights = PaperWeights(*(np.zeros_like(each) for each in paper_weights_of(a_network())))
-    weights.action_bias[:] = np.arange(WINDOW * 7)
-    plan, jobs = plan_cluster(SMALL), pack_jobs([Job("same", 10.0, 0.0), Job("same", 20.0, 0.0, gpus=2)])
+    weights.action_bias[:] = np.arange(7)
+    weights.full[-1 - TYPES, 0] = 1.0
+    weights.action[0] = 100.0
+    first, second = Job("same", 10.0, 0.0, priority=0.1), Job("same", 20.0, 0.0, gpus=2, priority=0.9)
+    plan, jobs = plan_cluster(SMALL), pack_jobs([first, second])
     outcome = simulate(pack(plan, jobs, speed), jobs.work, paper_policy(weights, "paper"))
     starts = [(int(event.job), int(event.site)) for event in outcome.events if event.what == STARTED]
     assert starts == [(1, 2), (0, 2)]

@@ -241,10 +241,11 @@ def less_unusable(
         partly_used |= 1 << from_gpu
         if view.gpus[site.first_gpu + from_gpu].free_share == WHOLE_GPU:
             whole_after -= 1
-    free_after = free - extra_gpus * WHOLE_GPU - extra_share
-    rest, rest_after = free - whole * WHOLE_GPU, free_after - whole_after * WHOLE_GPU
-    room, room_after = whole * WHOLE_GPU, whole_after * WHOLE_GPU
-    cpus_after = cpus - extra_cpus
+    # As floats from here on: to convert them in each step would take longer than the rest of it.
+    room, room_after = float(whole * WHOLE_GPU), float(whole_after * WHOLE_GPU)
+    some, some_after = float(free), float(free - extra_gpus * WHOLE_GPU - extra_share)
+    rest, rest_after = some - room, some_after - room_after
+    enough, enough_after = float(cpus), float(cpus - extra_cpus)
     before = 0.0
     after = 0.0
     for m in range(MIX_ROWS):
@@ -255,19 +256,19 @@ def less_unusable(
             break
         # Choices between two numbers, without branches: which way they go is as good as chance.
         is_share = need < WHOLE_GPU
-        lost = 0 if is_share else (free if room < need else rest)
-        lost_after = 0 if is_share else (free_after if room_after < need else rest_after)
-        before += often * (free if cores > cpus else lost)
-        after += often * (free_after if cores > cpus_after else lost_after)
+        lost = 0.0 if is_share else (some if room < need else rest)
+        lost_after = 0.0 if is_share else (some_after if room_after < need else rest_after)
+        before += often * (some if cores > enough else lost)
+        after += often * (some_after if cores > enough_after else lost_after)
         if is_share and partly_used != 0:
             left_over = partly_used
             while left_over != 0:
                 g = lowest_number(left_over)
                 left_over &= left_over - 1
-                left = view.gpus[site.first_gpu + g].free_share
+                left = float(view.gpus[site.first_gpu + g].free_share)
                 left_after = left - (extra_share if g == from_gpu else 0)
-                before += often * (left if cores <= cpus and 0 < left < need else 0)
-                after += often * (left_after if cores <= cpus_after and 0 < left_after < need else 0)
+                before += often * (left if cores <= enough and 0.0 < left < need else 0.0)
+                after += often * (left_after if cores <= enough_after and 0.0 < left_after < need else 0.0)
     return before - after
 
 

@@ -239,21 +239,31 @@ def check_worlds(worlds: Worlds) -> int:
 
 
 def make_paper_batch(
-    worlds: Worlds, count: int, jobs: int, draw: Draw, lam: float, seed: int, workers: int | None = None
+    worlds: Worlds,
+    count: int,
+    jobs: int,
+    draw: Draw,
+    lam: float,
+    seed: int,
+    workers: int | None = None,
+    window: int = WINDOW,
 ) -> PaperBatch:
-    """So many environments of so many jobs each, at their first decision. `draw.shaped` means nothing here."""
+    """Make `count` environments of `jobs` jobs each, at their first decision. `draw.shaped` has no effect here.
+
+    `window` is the number of waiting jobs that the agent judges.
+    """
     check_lambda(lam)
     gpus = check_worlds(worlds)
     workers = workers or os.cpu_count() or 1
     batch = PaperBatch(
         worlds,
         envs_for(worlds, count, count, jobs, seed),
-        np.full((count, WINDOW), NOBODY, np.int32),
+        np.full((count, window), NOBODY, np.int32),
         PaperSeen(
             np.zeros((count, gpus), np.float32),
             np.zeros((count, 1), np.float32),
-            np.zeros((count, WINDOW, 1 + TYPES), np.float32),
-            np.zeros((count, WINDOW * gpus), np.uint8),
+            np.zeros((count, window, 1 + TYPES), np.float32),
+            np.zeros((count, window * gpus), np.uint8),
         ),
         Came(
             np.zeros(count, np.float32),

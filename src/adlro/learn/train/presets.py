@@ -114,7 +114,9 @@ def paper() -> Preset:
     from adlro.learn.paper.network import PaperNetwork, paper_network_of, paper_weights_of
 
     def make(config: TrainConfig, worlds: Worlds, count: int, seed: int, threads: int) -> Any:
-        return make_paper_batch(worlds, count, config.jobs, draw_of(config), config.idle_weight, seed, threads)
+        return make_paper_batch(
+            worlds, count, config.jobs, draw_of(config), config.idle_weight, seed, threads, config.rows
+        )
 
     def make_network(config: TrainConfig, batch: Any) -> nn.Module:
         return PaperNetwork(batch.seen.use.shape[1])
@@ -126,7 +128,7 @@ def paper() -> Preset:
         name="paper",
         summary="the paper's agent: a CNN over the utilisation of the GPUs of one cluster",
         config=replace(
-            TrainConfig(), steps=0, episodes=1_000_000, jobs=128, worlds=8, paper_share=1.0, load_low=1.0,
+            TrainConfig(), rows=64, steps=0, episodes=1_000_000, jobs=128, worlds=8, paper_share=1.0, load_low=1.0,
             load_high=1.0, backlog=0, burst=0.0, sigma=0.0, failures=0.0, shaped=False, double=False, dueling=False,
             trust=0.0,
             horizon=1, gamma=0.99, rate=1e-4, rate_warm_up=0, rate_end=1.0, limit=1e6, average=1.0, target_share=1.0,
