@@ -394,7 +394,7 @@ def bench_second_answer() -> Measurement:
 def bench_memory() -> Measurement:
     """What a million jobs add to the memory of a process that has run a few."""
     script = (
-        "from adlro.bench import _drawn as drawn, find_policy, pack, simulate, speed_of, peak_mb\n"
+        "from adlro.bench import drawn, find_policy, pack, simulate, speed_of, peak_mb\n"
         "for count in (1_000, 1_000_000):\n"
         "    plan, jobs = drawn('paper16', 'paper', count)\n"
         "    simulate(pack(plan, jobs, speed_of), jobs.work, find_policy('sjf'))\n"

@@ -32,10 +32,10 @@ from adlro.learn.worlds.draw import make_world, random_worlds, stack
 from adlro.learn.worlds.envs import Draw, Seen, Worlds
 
 _MENU: Final = 2000
-"""Jobs of a synthetic workload from which episodes are drawn."""
+"""How many jobs of a synthetic workload episodes are drawn from."""
 
 RANDOM: Final = "random"
-"""As a cluster: a new one is drawn for every episode."""
+"""The name of a cluster that is drawn again for every episode."""
 
 REWARDS: Final = ("time", "shaped")
 
@@ -61,7 +61,7 @@ def cluster_batch(
     worlds: int = 32,
     worlds_seed: int = 0,
 ) -> Batch:
-    """So many environments as the options say; the options are in docs/environment.md."""
+    """This many environments with these options (docs/environment.md)."""
     low, high = loads_of(load)
     if reward not in REWARDS:
         raise UsageError(f"reward is {reward!r}; expected {' or '.join(REWARDS)}.")
@@ -120,14 +120,14 @@ def cut_out(jobs: Jobs, trace: str, first: int, count: int) -> Jobs:
 
 
 def _named(name: str, value: Any) -> str:
-    """The name of a shipped one, or the path of a file."""
+    """The name of a shipped cluster or workload, or the path of a file."""
     if not isinstance(value, (str, Path)):
         raise UsageError(f"{name} is {value!r}; expected a name or the path of a file.")
     return str(value)
 
 
 def _whole(name: str, value: Any, least: int = 0) -> int:
-    """A whole number of any kind."""
+    """The value as a whole number, of any numeric type."""
     try:
         number = index(value)
     except TypeError:
@@ -138,7 +138,7 @@ def _whole(name: str, value: Any, least: int = 0) -> int:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is one finite number of any kind."""
+    """Whether the value is one finite number, of any numeric type."""
     return isinstance(value, Real) and math.isfinite(value)
 
 
@@ -158,7 +158,7 @@ def loads_of(load: Any) -> tuple[float, float]:
 
 
 def _place_of(window: Any) -> tuple[int, int]:
-    """The first job of a window and how many jobs it has."""
+    """The first job of a window, and its number of jobs."""
     try:
         first, count = map(index, window)
     except (TypeError, ValueError):
@@ -177,7 +177,10 @@ def _seeds_of(seed: Any, count: int) -> list[int | None]:
 
 
 def actions_of(actions: Any, shape: tuple[int, ...], wait: int) -> Ints:
-    """Actions as the batch takes them; a number that is no action is to wait. (To the batch −2 is any by chance.)"""
+    """Actions as the batch takes them; invalid numbers count as waiting.
+
+    (To the batch, −2 is a random legal action.)
+    """
     try:
         given = np.asarray(actions)
     except ValueError:  # lists of several lengths
@@ -197,7 +200,7 @@ def all_whole(given: npt.NDArray[Any]) -> bool:
 
 
 def _length_of(seen: Seen) -> int:
-    """How many numbers the observation of one environment has."""
+    """The length of the observation of one environment."""
     return sum(int(np.prod(array.shape[1:])) for array in seen)
 
 
@@ -257,7 +260,7 @@ class ClusterEnv(gymnasium.Env[Any, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Singles, dict[str, Any]]:
-        """Begin an episode; with a seed, it and all that follow are the same as with that seed before."""
+        """Begin an episode; with a seed, it and all later episodes repeat those of that seed."""
         super().reset(seed=None if seed is None else _whole("seed", seed))
         if seed is not None or not self.seeded:
             self.batch.envs.state["random"][0] = state_from(self.np_random)
@@ -284,7 +287,7 @@ class ClusterEnv(gymnasium.Env[Any, np.int64]):
         return seen, float(came.reward[0]), over, False, info
 
     def close(self) -> None:
-        """Let the threads go."""
+        """Stop the threads."""
         self.batch.threads.shutdown()
 
 
@@ -312,7 +315,7 @@ class ClusterVectorEnv(VectorEnv[Singles, Ints, Any]):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Singles, dict[str, Any]]:
-        """Begin an episode in every environment; with a seed, it and all that follow are as with that seed before."""
+        """Begin an episode in every environment; with a seed, it and all later ones repeat those of that seed."""
         for i, each in enumerate(_seeds_of(seed, self.num_envs)):
             if each is not None or not self.seeded[i]:
                 self.batch.envs.state["random"][i] = state_from(seeding.np_random(each)[0])
@@ -338,5 +341,5 @@ class ClusterVectorEnv(VectorEnv[Singles, Ints, Any]):
         return flat(self.batch.seen), came.reward.astype(np.float64), over, np.zeros(self.num_envs, np.bool_), info
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Let the threads go."""
+        """Stop the threads."""
         self.batch.threads.shutdown()

@@ -46,11 +46,11 @@ class TrainSetup:
 
 
 Listener = Callable[[TrainProgress, Sequence[str]], None]
-"""Is told each record, and which files were written."""
+"""Receives each record, and the names of the files that were written."""
 
 
 def write_setup(setup: TrainSetup, folder: Path) -> None:
-    """Write down what a training begins with, for who resumes it."""
+    """Write what a training begins with, so that it can be resumed."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in (STATE, LOG, _START, BEST, LAST, "exam-random.npz"):  # of a training that was here before
         (folder / name).unlink(missing_ok=True)
@@ -85,7 +85,7 @@ def read_setup(folder: Path) -> TrainSetup:
 
 
 SHAPE: Final = ("channels", "layers", "trust", "dueling")
-"""Options that say what network it is; with --from they are the checkpoint's."""
+"""Options that define the network; with --from they are the checkpoint's."""
 
 
 def read_start(path: Path, preset: str, config: TrainConfig) -> tuple[StartNetwork, TrainConfig]:
@@ -113,7 +113,7 @@ def find_device(name: str) -> torch.device:
 def train_network(
     setup: TrainSetup, folder: Path | None, device: torch.device, threads: int, listener: Listener, resume: bool = False
 ) -> TrainingState:
-    """Train from the beginning, or go on from the state in the folder; tell the listener and write what is due."""
+    """Train from the beginning, or resume from the state in the folder; call the listener and write files when due."""
     preset = find_preset(setup.preset)
     exam = make_exam(preset, setup.config, setup.fixed, setup.drawn, threads)
     training = begin_training(preset, setup.config, setup.worlds, exam, setup.seed, device, threads, setup.start)
@@ -207,7 +207,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _setup_of(given: argparse.Namespace) -> tuple[TrainSetup, Path | None]:
-    """What the words of the small command line ask for."""
+    """The setup from the arguments of the small command line."""
     if given.resume is not None:
         return read_setup(given.resume), given.resume
     if given.worlds is None:
@@ -230,7 +230,7 @@ def config_of(
     episodes: int | None,
     minutes: float | None,
 ) -> TrainConfig:
-    """The preset's config with what was asked for; a limit that is given takes the place of the preset's."""
+    """The preset's config with the given options; a given limit replaces the preset's."""
     config = find_preset(preset).config
     if quick:
         config = altered(config, QUICK, "--quick")
