@@ -19,6 +19,7 @@ from adlro.core.tables import Jobs
 from adlro.core.toml import checked, nearest
 from adlro.ingest.telemetry.names import model_of
 from adlro.ingest.traces import catalogue as traces
+from adlro.ingest.traces.column_map import ColumnMap, read_column_map
 from adlro.ingest.traces.family_map import read_family_map
 from adlro.ingest.traces.job_lists import Measured
 from adlro.ingest.traces.ran_on import Places, RanOnMap, Where, node_rule, on_the_reference
@@ -38,7 +39,8 @@ def read_history(trace: str | Any, options: TraceOptions) -> tuple[Jobs, Jobs, T
     """The jobs of a trace twice, and the report: with times as recorded, and with work for the reference model."""
     rule = family_rule(options.families or "uniform")
     known = places_of(options.ran_on)
-    found = traces.read_trace(trace, options, rule, Measured(measured_family, reference_rate))
+    columns = None if options.columns is None else columns_in(options.columns)
+    found = traces.read_trace(trace, options, rule, Measured(measured_family, reference_rate), columns)
     for name in found.jobs.families:
         try:
             find_family(name)
@@ -47,6 +49,11 @@ def read_history(trace: str | Any, options: TraceOptions) -> tuple[Jobs, Jobs, T
             raise TraceError(f"'{where}': {error}") from None
     jobs, report = on_the_reference(found.jobs, found.report, found.ran, known, speed_of)
     return found.jobs, jobs, report
+
+
+def columns_in(path: str) -> ColumnMap:
+    """The map behind --columns."""
+    return read_column_map(read_text(path, "map of columns"), path)
 
 
 # ---- where jobs ran ----------------------------------------------------------------------------------------------
