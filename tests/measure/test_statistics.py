@@ -158,7 +158,7 @@ def test_too_few_seeds_is_said_below_the_number_that_could_show_anything() -> No
 
 def test_the_same_values_are_no_difference() -> None:
     found = certainly(found_against([1.0, 5.0, 2.0, 7.0, 3.0, 4.0], [1.0, 5.0, 2.0, 7.0, 3.0, 4.0]))
-    assert astuple(found) == (0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, "no difference shown")
+    assert astuple(found) == (0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, "no difference shown", 0.0, 0.0)
 
 
 def test_the_last_bit_of_a_sum_is_no_difference() -> None:
@@ -173,7 +173,7 @@ def test_a_constant_difference_is_found_without_a_t_test() -> None:
 
 def test_one_seed_has_a_difference_and_nothing_to_judge_it_by() -> None:
     assert astuple(certainly(found_against([3.0], [4.0]))) == (
-        -1.0, None, None, -0.25, None, None, None, -1.0, "too few seeds",
+        -1.0, None, None, -0.25, None, None, None, -1.0, "too few seeds", None, None,
     )  # fmt: skip
 
 

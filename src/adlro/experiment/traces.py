@@ -193,7 +193,7 @@ def reference_rate(family: str) -> float | None:
 def read_text(path: str, what: str) -> str:
     """The text of a user's file."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise CatalogueError(f"cannot read the {what} '{path}': {reason}.") from None
