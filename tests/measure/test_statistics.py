@@ -347,7 +347,7 @@ def test_no_interval_of_a_ratio_of_times_reaches_below_minus_100_percent() -> No
 
 def test_the_interval_of_a_ratio_holds_the_truth_as_often_as_it_says() -> None:
     rng = np.random.default_rng(5)
-    theirs = rng.lognormal(0.0, 0.4, (200, 20))
+    theirs = rng.lognormal(0.0, 0.4, (300, 40))
     ours = 0.8 * theirs * rng.lognormal(0.0, 0.1, theirs.shape) / np.exp(0.005)
     found = interval_of_ratio(ours, theirs)
     assert 0.90 <= np.mean((found[:, 0] <= -0.2) & (found[:, 1] >= -0.2)) <= 0.98
