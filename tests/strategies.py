@@ -153,3 +153,29 @@ def scenarios(draw: st.DrawFn, most_jobs: int = 16) -> Scenario:
     cluster = draw(clusters())
     submitted = [draw(jobs(cluster)) for _ in range(draw(st.integers(1, most_jobs)))]
     return Scenario(cluster, submitted, draw(speeds()), draw(options()), draw(disturbances(cluster)))
+
+
+@st.composite
+def wide_scenarios(draw: st.DrawFn) -> Scenario:
+    """A run on up to 40 nodes of 1 to 3 GPUs of one model, with gangs over many of them and some jobs on one GPU."""
+    sizes = draw(st.lists(st.sampled_from((1, 1, 2, 3)), min_size=33, max_size=40))
+    link = Link("pcie", SLOW_LINK_GB_S)
+    nodes = tuple(
+        Node(f"n{n}", float(draw(st.sampled_from((4, 8)))), 64.0, (Gpus("ada", size),), link)
+        for n, size in enumerate(sizes)
+    )
+    cluster = Cluster("wide", "drawn at random", nodes, Link("ethernet", 8.0), {"ada": gpu_model("ada")})
+    gangs = st.sampled_from((1, 4, 8, 16, 32, 64))
+    submitted = [
+        Job(
+            "any",
+            work=64.0 * draw(st.integers(1, 16)),
+            submit_s=draw(st.integers(0, 24)) / 2,
+            gpus=min(gpus := draw(gangs), 32),
+            cpus=float(draw(st.sampled_from((0, 0, 1, 2)))) * min(gpus, 32),
+            estimate=draw(st.none() | st.integers(1, 16).map(lambda count: 64.0 * count)),
+        )
+        for _ in range(draw(st.integers(4, 14)))
+    ]
+    speed = partial(tabled_speed, {("any", "ada"): 1.0}, 0.5, 1.0)
+    return Scenario(cluster, submitted, speed, draw(options()), draw(disturbances(cluster)))

@@ -14,7 +14,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def opened(tmp_path: Path, **flags: object) -> Backend:
-    common = {"store.url": f"sqlite:{tmp_path}/a.db", "slurm.rest": f"unix:{tmp_path}/nobody", "local.gpus": "v100:2"}
+    common = {
+        "store.url": f"sqlite:{tmp_path}/a.db",
+        "slurm.rest": f"unix:{tmp_path}/nobody",
+        "local.gpus": "v100:2",
+        "kubernetes.server": "http://127.0.0.1:1",
+    }
     named = {name.replace("__", "."): value for name, value in flags.items()}
     return load_config(None, common | named).open_backend().backend
 

@@ -50,7 +50,7 @@ def test_what_is_copied_into_a_used_view_is_what_a_new_copy_has(scenario: Scenar
     for copy in (copy_cluster, copy_lists, copy_queue):
         copy(view, used)
     mine, theirs = all_of(view), all_of(used)
-    assert [name for name in (*CLUSTER, "clock", "released", "tried") if mine[name] != theirs[name]] == []
+    assert [name for name in (*CLUSTER, "clock", "released", "demands") if mine[name] != theirs[name]] == []
 
 
 def test_every_array_of_a_view_is_named_once_or_shared() -> None:

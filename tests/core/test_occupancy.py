@@ -86,12 +86,14 @@ def any_place(draw: Callable[..., Any], plan: Plan, job: Job) -> tuple[Part, ...
 
 def tables(view: View) -> dict[str, Any]:
     """All that says what is free."""
-    whole = {name: np.asarray(getattr(view, name)).tolist() for name in ("nodes", "gpus", "pools", "spare", "idle")}
+    whole = {name: np.asarray(getattr(view, name)).tolist() for name in ("nodes", "pools", "spare", "bits")}
     sites = [[int(site[name]) for name in SITE_FIELDS] for site in view.sites]
-    return whole | {"sites": sites, "open": int(view.clock[0].open)}
+    gpus = [[int(gpu[name]) for name in GPU_FIELDS] for gpu in view.gpus]
+    return whole | {"sites": sites, "gpus": gpus, "open": int(view.clock[0].open)}
 
 
 SITE_FIELDS = ("free_mask", "free_gpus", "free_share", "open_share")
+GPU_FIELDS = ("free_share", "free_memory", "memory")
 
 
 @settings(max_examples=50)

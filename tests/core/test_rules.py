@@ -119,7 +119,8 @@ def test_the_parts_of_a_gang_are_given_back_whole() -> None:
     assert view.nodes.free_cpus.tolist() == [7000, 5000, 8000]
     release(view, 0)
     for old, new in zip(before, (view.sites, view.nodes, view.gpus, view.pools), strict=True):
-        assert old.tolist() == new.tolist()
+        for column in set(old.dtype.names) - {"changes", "holder"}:  # who was there last, and how often that changed
+            assert old[column].tolist() == new[column].tolist()
 
 
 def test_a_share_goes_to_the_fullest_gpu_with_room_and_memory() -> None:

@@ -12,7 +12,8 @@ from tests.daemon.daemons import until
 from tests.daemon.postgres import new_database, postgres_server
 
 from adlro.core.errors import StoreError
-from adlro.daemon.leader import Alone, FileLock, Leadership, PostgresLock, leadership_of
+from adlro.core.ports import Leadership
+from adlro.daemon.leader import Alone, FileLock, PostgresLock, leadership_of
 
 Lock = Callable[[], Leadership]
 

@@ -27,7 +27,7 @@ from adlro.core.tables import Choice, Floats, Ints, View
 from adlro.decide import lookahead as looking
 from adlro.decide.catalogue import find_policy, policies
 from adlro.decide.lookahead import known_jobs, lookahead
-from adlro.decide.lookahead.playing import Trial, World, blank_world, fill
+from adlro.decide.lookahead.playing import Trial, World, blank_world, fill, try_out
 from adlro.decide.lookahead.ranking import by_runtime
 from adlro.normalise.pack import pack, pack_disturbances, pack_jobs
 from adlro.simulation.simulator import Outcome, simulate
@@ -73,6 +73,21 @@ def test_a_plan_keeps_a_node_for_a_gang_until_it_is_free() -> None:
     assert run(case, "fcfs-first-fit")[7].start == 310
     assert run(case, lookahead(find_policy("fcfs-first-fit"), plans=0))[7].start >= 110
     assert run(case, over("fcfs-first-fit"))[7] == Fate(12, 0, 22)
+
+
+def test_nothing_is_played_forward_while_nothing_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A gang waits for a node that is held: a plan to keep it, and whatever else, begins with waiting.
+    played: list[float] = []
+
+    def noting(view: View, *rest: object) -> None:
+        played.append(float(view.clock[0].now))
+        try_out(view, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(looking, "try_out", noting)
+    case = Case([("v100", 2)], [(0, 10, 2), (1, 20, 2), (2, 5)])
+    assert run(case, over("sjf"))[2] == Fate(5, 0, 10)
+    assert played
+    assert min(played) == 5
 
 
 def test_with_nothing_to_choose_it_is_the_base() -> None:

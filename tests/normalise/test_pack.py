@@ -144,7 +144,10 @@ def test_a_pool_is_all_sites_of_a_model_and_its_anchor_the_first() -> None:
 def test_everything_is_free_and_idle_at_first_also_beyond_one_word_of_bits() -> None:
     made = plan_cluster(cluster_of(*(node(f"n{i}", Gpus("big", 62)) for i in range(70))))
     assert made.forms.sites.tolist() == [70]
-    assert sum(int(word).bit_count() for word in made.idle) == 70
+    idle, free = made.bits[: made.pools[0].first_word], made.bits[made.pools[0].first_word :]
+    assert sum(int(word).bit_count() for word in idle) == 70
+    all_free = free[62 * made.pools[0].words :]
+    assert sum(int(word).bit_count() for word in free) == sum(int(word).bit_count() for word in all_free) == 70
     assert (made.sites.free_mask == 2**62 - 1).all()
     assert (made.gpus.free_share == 1000).all()
     assert (made.gpus.free_memory == 16 * 1024).all()
@@ -215,10 +218,10 @@ def test_jobs_that_run_alike_share_a_kind() -> None:
 def test_a_fresh_view_owns_what_changes() -> None:
     made, table = plan(), pack_jobs([Job("a", 1.0)])
     first, second = pack(made, table, unit_speed), pack(made, table, unit_speed)
-    first.sites.free_gpus, first.nodes.free_cpus, first.idle[:] = 0, 0, 0
+    first.sites.free_gpus, first.nodes.free_cpus, first.bits[:] = 0, 0, 0
     assert second.sites.free_gpus.tolist() == made.sites.free_gpus.tolist() == [4, 2, 2, 0, 4, 4]
     assert (second.nodes.free_cpus == 8000).all()
-    assert second.idle.any()
+    assert second.bits.any()
 
 
 def test_no_jobs_at_all_can_be_packed() -> None:

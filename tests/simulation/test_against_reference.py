@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests import reference
 from tests.both import PLAIN, disagreement, looking, roughened, run_compiled
 from tests.reference import Answer, Event, Options, Sight, random_choices
-from tests.strategies import Scenario, gpu_model, scenarios
+from tests.strategies import Scenario, gpu_model, scenarios, wide_scenarios
 
 from adlro.core.records import MEASURED, Cluster, Gpus, Job, Link, Node, Speed
 from adlro.decide.catalogue import find_policy
@@ -43,6 +43,15 @@ CATALOGUE: dict[str, reference.Policy] = {
 def test_the_policies_that_ship_choose_as_docs_policies_says(name: str, scenario: Scenario, rough: bool) -> None:
     if rough:
         scenario = roughened(scenario, 0)
+    policy = find_policy(name)
+    expected = in_the_reference(scenario, CATALOGUE[name], policy.preemptive)
+    assert not disagreement(run_compiled(scenario, policy).events, expected)
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+@settings(max_examples=15)
+@given(scenario=wide_scenarios())
+def test_gangs_over_many_nodes_start_when_and_where_the_rules_say(name: str, scenario: Scenario) -> None:
     policy = find_policy(name)
     expected = in_the_reference(scenario, CATALOGUE[name], policy.preemptive)
     assert not disagreement(run_compiled(scenario, policy).events, expected)

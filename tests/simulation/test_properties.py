@@ -14,7 +14,7 @@ from tests.strategies import Scenario, scenarios
 from adlro.core.plan import plan_cluster
 from adlro.core.policy import Policy
 from adlro.core.records import WHOLE_GPU
-from adlro.core.rules import BITS_PER_WORD
+from adlro.core.rules import BITS_PER_WORD, place_after
 from adlro.core.run import Run
 from adlro.core.tables import DONE, NOBODY, RUNNING, Choice, View
 from adlro.decide.catalogue import find_policy
@@ -164,7 +164,9 @@ def test_after_a_run_that_finished_everything_the_cluster_is_empty_again(scenari
     clock = ran.view.clock[0]
     assert (clock.queued, clock.running, clock.open) == (0, 0, 0)
     for name in ("sites", "gpus", "pools"):
-        assert getattr(ran.view, name).tolist() == getattr(fresh, name).tolist()
+        after, before = getattr(ran.view, name), getattr(fresh, name)
+        for column in set(after.dtype.names) - {"changes", "holder"}:  # who was there last, and how often that changed
+            assert after[column].tolist() == before[column].tolist()
     for name in ("free_cpus", "free_memory", "jobs"):
         assert (ran.view.nodes[name] == fresh.nodes[name]).all()
     check_lists(ran.view)
@@ -207,7 +209,18 @@ def check_counts(view: View) -> None:
         free_gpus = view.sites.free_gpus[view.sites.pool == p]
         assert pool.free_gpus == free_gpus.sum()
         assert view.spare[p].tolist() == np.bincount(free_gpus, minlength=view.spare.shape[1]).tolist()
+        for level in range(pool.largest + 1):
+            there = np.flatnonzero((view.sites.pool == p) & (view.sites.free_gpus == level))
+            assert sites_with(view, p, level) == there.tolist()
     assert held_parts + len(free_parts(view)) == len(view.parts)
+
+
+def sites_with(view: View, p: int, free: int) -> list[int]:
+    """The sites of a pool that have so many GPUs free, as its bits say."""
+    pool, found, place = view.pools[p], [], NOBODY
+    while (place := place_after(view, p, free, place)) != NOBODY:
+        found.append(int(view.pool_sites[pool.first_site + place]))
+    return found
 
 
 def check_lists(view: View) -> None:
@@ -225,10 +238,33 @@ def check_lists(view: View) -> None:
     idle = set()
     for form in view.forms:
         for rank in range(form.sites):
-            if view.idle[form.first_word + rank // BITS_PER_WORD] >> (rank % BITS_PER_WORD) & 1:
+            if view.bits[form.first_word + rank // BITS_PER_WORD] >> (rank % BITS_PER_WORD) & 1:
                 idle.add(int(view.form_sites[form.first_site + rank]))
     assert idle == set(np.flatnonzero(up & ~busy).tolist())
+    check_demands(view)
     assert view.forms.idle_sites.sum() == len(idle)
+
+
+def check_demands(view: View) -> None:
+    """Compare the lists of waiting jobs by demand with the queue."""
+    clock = view.clock[0]
+    queue = view.queue[clock.head : clock.head + clock.queued]
+    found: dict[int, list[int]] = {}
+    d, before = int(clock.demand), NOBODY
+    while d != NOBODY:
+        demand, j = view.demands[d], int(view.demands[d].first)
+        assert demand.previous == before
+        found[d] = []
+        while j != NOBODY:
+            found[d].append(j)
+            assert view.runs[j].previous == (found[d][-2] if len(found[d]) > 1 else NOBODY)
+            j = int(view.runs[j].next)
+        assert (demand.last, demand.waiting) == (found[d][-1], len(found[d]))
+        d, before = int(demand.next), d
+    assert not found or clock.last_demand == before
+    assert found == {
+        int(d): queue[view.jobs.demand[queue] == d].tolist() for d in set(view.jobs.demand[queue].tolist())
+    }
 
 
 def free_parts(view: View) -> list[int]:

@@ -1,4 +1,4 @@
-"""How the API answers: as JSON, packed where that helps, from pictures that are ready; and who asks."""
+"""How the API answers: as JSON, compressed where that helps, from prepared pictures; and who asks."""
 
 import asyncio
 import logging
@@ -46,7 +46,7 @@ class Kit:
 
 
 async def kept(kit: Kit, request: Request, make: Callable[[Picture], object]) -> Response:
-    """An answer that is made once for each state, in a thread; `Shortcut` gives it to whoever asks the same again."""
+    """An answer that is made once for each state, in a thread; `Shortcut` returns it when the same is asked again."""
     address = address_of(request.scope, kit_eyes(kit, request))
 
     def build() -> Body:
@@ -54,20 +54,20 @@ async def kept(kit: Kit, request: Request, make: Callable[[Picture], object]) ->
         return now.make(address, make, takes_packed(request.scope["headers"]))
 
     making = kit.making.get(address)
-    if making is None:  # else another is having the same made
+    if making is None:  # another request is already making it
         making = kit.making[address] = asyncio.ensure_future(to_thread.run_sync(build))
         making.add_done_callback(lambda _: kit.making.pop(address, None))
     return sent(request, await asyncio.shield(making), JSON)
 
 
 def address_of(scope: Scope, eyes: Eyes) -> Address:
-    """Under what an answer is kept."""
+    """The key under which an answer is kept."""
     return scope["path"], scope["query_string"], eyes
 
 
 @final
 class Shortcut:
-    """An ASGI application in front of another that gives answers which are kept, without a further look."""
+    """An ASGI application in front of another; it returns kept answers without any further work."""
 
     def __init__(self, app: App, views: Views, others: str) -> None:
         self._app = app
@@ -90,13 +90,13 @@ class Shortcut:
 
 
 def sent(request: Request, body: Body, kind: str) -> Response:
-    """A body in the form that the reader takes; nothing if it has it already."""
+    """A body in the form that the client accepts; empty if the client has it already."""
     status, headers, content = form_of(body, request.scope["headers"], kind)
     return Response(content, status, headers)
 
 
 def form_of(body: Body, asked: Sequence[tuple[bytes, bytes]], kind: str) -> tuple[int, dict[str, str], bytes]:
-    """The status, the headers and the content with which a body goes out to a reader."""
+    """The status, the headers and the content with which a body is sent to a client."""
     body.uses += 1
     headers = {"ETag": body.tag, "Cache-Control": "no-cache", "Vary": "Authorization, Accept-Encoding"}
     if first_of(asked, b"if-none-match") == body.tag:
@@ -108,17 +108,17 @@ def form_of(body: Body, asked: Sequence[tuple[bytes, bytes]], kind: str) -> tupl
 
 
 def is_worth_packing(body: Body, asked: Sequence[tuple[bytes, bytes]]) -> bool:
-    """Whether a body is large, and the reader takes compressed ones."""
+    """Whether a body is large, and the client accepts compressed answers."""
     return len(body.plain) >= WORTH_PACKING and takes_packed(asked)
 
 
 def takes_packed(asked: Sequence[tuple[bytes, bytes]]) -> bool:
-    """Whether the reader takes compressed answers."""
+    """Whether the client accepts compressed answers."""
     return "gzip" in (first_of(asked, b"accept-encoding") or "")
 
 
 def in_json(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """An answer that is made for this request."""
+    """An answer that is made for this request only."""
     return Response(json_bytes(value), status, {"Cache-Control": "no-store", **(headers or {})}, JSON)
 
 
@@ -140,12 +140,12 @@ async def find_job(kit: Kit, id: str) -> LiveJob:
 
 
 def no_job(id: str) -> Refused:
-    """What is said of a job that is not there."""
+    """The error for a job that does not exist."""
     return refused(404, f"there is no job {id}", f"job {id}", "", "GET /api/v1/jobs lists them.")
 
 
 def not_yours(id: str) -> Refused:
-    """What is said of another's job."""
+    """The error for another user's job."""
     return refused(403, f"job {id} is another's", f"job {id}", "a job of your own, or the role operator")
 
 
@@ -167,7 +167,7 @@ def catalogue() -> list[dict[str, Any]]:
 
 
 def check_policy(name: str, policies: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
-    """Raise CatalogueError unless it is in the catalogue: a path would have the daemon run a file."""
+    """Raise CatalogueError unless the policy is in the catalogue: a path would make the daemon run a file."""
     names = [policy["name"] for policy in policies()]
     if name not in names:
         raise CatalogueError(f"there is no policy {name!r}.{nearest(name, names)} GET {V1}/policies lists them.")
@@ -183,12 +183,12 @@ def who_of(request: Request) -> Who:
 
 
 def kit_eyes(kit: Kit, request: Request) -> Eyes:
-    """What the one who asks may see."""
+    """What the requester may see."""
     return eyes_of(who_of(request), kit.settings.others)
 
 
 def role(needed: str) -> Callable[[Request], None]:
-    """A dependency that refuses who has not this role."""
+    """A dependency that refuses requesters without this role."""
 
     def check(request: Request) -> None:
         if not may(who_of(request), needed):

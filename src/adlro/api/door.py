@@ -24,17 +24,17 @@ from uvicorn.server import ServerState
 
 from adlro.api.settings import ApiSettings
 
-RESERVED: Final = 32
-"""Connections from this machine that are accepted beyond the limit: probes of the daemon come from here."""
+RESERVED_CONNECTIONS: Final = 32
+"""Connections from this machine that are accepted beyond the limit, for local probes."""
 
 SPARE_FILES: Final = 128
 """Open files that the process needs besides its connections."""
 
-AT_ONCE: Final = 32
-"""Connections that are accepted before the ones that are there are looked at again."""
+_AT_ONCE: Final = 32
+"""How many connections are accepted before existing ones are served again."""
 
 PAUSE_S: Final = 0.5
-"""How long nobody is accepted when the system has no more room, and no connection is idle."""
+"""How long no connection is accepted when the system has no room and no connection is idle."""
 
 STUCK_S: Final = 30.0
 """How long a client may leave an answer unread."""
@@ -43,7 +43,7 @@ TELL_EVERY_S: Final = 10.0
 
 NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
-BUSY: Final = (
+_BUSY: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 2\r\nContent-Type: application/json\r\n"
 )
 BUSY_BODY: Final = (
@@ -68,20 +68,20 @@ class Guest:
 
 @final
 class Guests:
-    """All connections: by address, and those that are idle, the longest first."""
+    """All connections by address, and the idle ones, the longest idle first."""
 
     def __init__(self, most: int, most_each: int) -> None:
         self._most, self._most_each = most, most_each
-        self._by_address: dict[str, dict[Guest, bool]] = {}  # whether each is idle, in the order in which it became so
+        self._by_address: dict[str, dict[Guest, bool]] = {}  # idle or not, in the order of the last change
         self._idle: dict[Guest, None] = {}
         self.count = 0
 
     def admit(self, guest: Guest) -> bool:
-        """Count a new connection; one that is idle is closed for it if need be. False: there is no room."""
+        """Count a new connection, closing an idle one if necessary; False if there is no room."""
         same = self._by_address.get(guest.address, {})
         if len(same) >= self._most_each and not self._close(next((one for one, idle in same.items() if idle), None)):
             return False
-        limit = self._most + (RESERVED if guest.is_local else 0)
+        limit = self._most + (RESERVED_CONNECTIONS if guest.is_local else 0)
         if self.count >= limit and not self.close_oldest():
             return False
         self._by_address.setdefault(guest.address, {})[guest] = True
@@ -90,7 +90,7 @@ class Guests:
         return True
 
     def note(self, guest: Guest, is_idle: bool) -> None:
-        """A connection has a request to answer, or waits for one again."""
+        """Note that a connection has a request to answer, or waits for one again."""
         same = self._by_address.get(guest.address)
         if same is None or guest not in same or same[guest] is is_idle:
             return
@@ -102,7 +102,7 @@ class Guests:
             del self._idle[guest]
 
     def left(self, guest: Guest) -> None:
-        """A connection has ended."""
+        """Note that a connection has ended."""
         same = self._by_address.get(guest.address)
         if same is None or guest not in same:
             return
@@ -113,7 +113,7 @@ class Guests:
         self.count -= 1
 
     def close_oldest(self) -> bool:
-        """Close the connection that has been idle longest; False if none is."""
+        """Close the connection that has been idle longest; False if none is idle."""
         return self._close(next(iter(self._idle), None))
 
     def _close(self, guest: Guest | None) -> bool:
@@ -126,7 +126,7 @@ class Guests:
 
 @final
 class Visit(H11Protocol):
-    """HTTP on one connection, with a time for each thing that a client may be slow with."""
+    """HTTP on one connection, with a time limit for everything that a client may do slowly."""
 
     def __init__(self, guest: Guest, guests: Guests, head_s: float, config: Config, server_state: ServerState) -> None:
         super().__init__(config=config, server_state=server_state, app_state={})
@@ -135,7 +135,7 @@ class Visit(H11Protocol):
         self._until_read: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """The connection stands; a request must come now."""
+        """The connection is open; a request must come now."""
         super().connection_made(transport)
         self._guest.leave = transport.abort
         self._until_head = self.loop.call_later(self._head_s, transport.abort)
@@ -148,7 +148,7 @@ class Visit(H11Protocol):
         self._guests.left(self._guest)
 
     def data_received(self, data: bytes) -> None:
-        """Some of a request."""
+        """Part of a request arrived."""
         super().data_received(data)
         self._look()
 
@@ -160,7 +160,7 @@ class Visit(H11Protocol):
     def pause_writing(self) -> None:
         """The client does not read as fast as we write."""
         super().pause_writing()
-        self._guests.note(self._guest, is_idle=True)  # when there is no room, who does not read goes first
+        self._guests.note(self._guest, is_idle=True)  # when there is no room, clients that do not read are closed first
         if self._until_read is None:
             self._until_read = self.loop.call_later(STUCK_S, self.transport.abort)
 
@@ -173,7 +173,7 @@ class Visit(H11Protocol):
             self._until_read = None
 
     def _look(self) -> None:
-        """Note whether a request is being answered; what has come of the next one must be whole in time."""
+        """Note whether a request is being answered; the next one must arrive completely in time."""
         cycle: Any = self.cycle  # None before the first request
         is_idle = cycle is None or cycle.response_complete
         self._guests.note(self._guest, is_idle)
@@ -209,14 +209,14 @@ class Door:
         self._told_s = -TELL_EVERY_S
 
     def open(self) -> None:
-        """Accept from now on."""
+        """Start to accept connections."""
         for listener in self.sockets:
             listener.setblocking(False)
             listener.listen(self._config.backlog)
             self._loop.add_reader(listener, self._accept, listener)
 
     def close(self) -> None:
-        """Accept nobody any more; those who are there stay."""
+        """Stop accepting connections; existing ones stay."""
         self._is_open = False
         for listener in self.sockets:
             if listener.fileno() >= 0:
@@ -226,11 +226,11 @@ class Door:
             task.cancel()
 
     async def wait_closed(self) -> None:
-        """Nothing is left to wait for."""
+        """Nothing to wait for."""
 
     def _accept(self, listener: socket.socket) -> None:
-        """Accept those who wait, some at a time."""
-        for number in range(AT_ONCE):
+        """Accept waiting connections, some at a time."""
+        for number in range(_AT_ONCE):
             try:
                 connection, name = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -239,7 +239,7 @@ class Door:
                 if error.errno not in NO_ROOM:
                     raise
                 if number:
-                    return  # the system says so also when nobody waits; if somebody does, we are called again
+                    return  # the system may say so when nobody waits; otherwise we are called again
                 self._tell("no room for another connection", reason=error.strerror)
                 if not self._guests.close_oldest():
                     self._rest(listener)
@@ -252,7 +252,7 @@ class Door:
                 refuse(connection, self._config.ssl is None)
 
     def _welcome(self, connection: socket.socket, guest: Guest) -> None:
-        """Speak HTTP with a connection that was accepted, after TLS where we have it."""
+        """Serve HTTP on an accepted connection, after TLS if it is on."""
         connection.setblocking(False)
         secure: ssl.SSLContext | None = self._config.ssl
         task = self._loop.create_task(
@@ -268,14 +268,14 @@ class Door:
         task.add_done_callback(lambda task: self._came(task, guest, connection))
 
     def _came(self, task: asyncio.Task[Any], guest: Guest, connection: socket.socket) -> None:
-        """A connection stands, or came to nothing: the client left, or its TLS was wrong."""
+        """A connection is open, or failed: the client left, or its TLS was wrong."""
         self._coming.discard(task)
         if task.cancelled() or task.exception() is not None:
             self._guests.left(guest)
             connection.close()
 
     def _rest(self, listener: socket.socket) -> None:
-        """Accept nobody for a moment."""
+        """Accept no connection for a moment."""
         self._loop.remove_reader(listener)
 
         def again() -> None:
@@ -285,7 +285,7 @@ class Door:
         self._loop.call_later(PAUSE_S, again)
 
     def _tell(self, text: str, **more: object) -> None:
-        """Warn, but not for each of a thousand connections."""
+        """Log a warning, but not once for each of a thousand connections."""
         now = time.monotonic()
         if now - self._told_s >= TELL_EVERY_S:
             self._told_s = now
@@ -293,7 +293,7 @@ class Door:
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens there."""
+    """A listening socket at this address."""
     listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     # Connections inherit it. Without it the second half of an answer waits for the reader's acknowledgement: 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -301,11 +301,11 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def refuse(connection: socket.socket, is_plain: bool) -> None:
-    """Say that there are too many, where that can be said, and close."""
+    """Answer that there are too many connections, where possible, and close."""
     with connection, suppress(OSError):
         connection.setblocking(False)
         if is_plain:
-            connection.send(BUSY + b"Content-Length: %d\r\n\r\n" % len(BUSY_BODY) + BUSY_BODY)
+            connection.send(_BUSY + b"Content-Length: %d\r\n\r\n" % len(BUSY_BODY) + BUSY_BODY)
             connection.shutdown(socket.SHUT_WR)
 
 
@@ -318,18 +318,18 @@ def is_loopback(address: str) -> bool:
 
 
 def most_connections(wanted: int) -> int:
-    """So many connections, or as many as this process may have open files for."""
+    """This many connections, or fewer if the process may not open enough files."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return wanted
-    most = max(1, min(wanted, limit - SPARE_FILES - RESERVED))
+    most = max(1, min(wanted, limit - SPARE_FILES - RESERVED_CONNECTIONS))
     if most < wanted:
         log.warning("fewer connections than configured: too few open files are allowed", extra={"most": most})
     return most
 
 
 def raise_open_files() -> None:
-    """Allow this process as many open files as it may have."""
+    """Raise the limit on open files of this process as far as allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with suppress(OSError, ValueError):

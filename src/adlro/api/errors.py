@@ -13,13 +13,13 @@ from adlro.core.schema import properties_of
 
 LONGEST_SHOWN: Final = 80
 
-AMOUNTS: Final = {each.name: each.expected_of_user for each in properties_of(Job) if each.is_number}
-"""What is expected of the amounts of a job."""
+_AMOUNTS: Final = {each.name: each.expected_of_user for each in properties_of(Job) if each.is_number}
+"""The expected value of each amount of a job, in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong, in words for the one who asked."""
+    """What is wrong, in words for the requester."""
 
     what: str
     where: str = ""
@@ -51,7 +51,7 @@ def body_of(problem: Problem) -> bytes:
 
 
 def refused_for(error: AdlroError, where: str) -> Refused:
-    """What a user's mistake, or a cluster that does not answer, is over HTTP."""
+    """The HTTP error for a user's mistake, or for a cluster that does not answer."""
     if isinstance(error, BackendError | StoreError):
         return refused(503, str(error), where, "a cluster that answers", "Ask again in a while, or ask an operator.")
     if isinstance(error, AccountError):
@@ -60,29 +60,29 @@ def refused_for(error: AdlroError, where: str) -> Refused:
 
 
 def refused_for_input(errors: list[Mapping[str, Any]]) -> Refused:
-    """What is wrong with an input, the first problem of it."""
+    """The first problem of an input."""
     first = errors[0]
     place = [str(part) for part in first["loc"]]
     more = f" There are {len(errors) - 1} more problems." if len(errors) > 1 else ""
     if first["type"] == "json_invalid":
         return refused(422, "the body is not JSON", "body", "JSON in UTF-8", "Correct it and send it again.")
     expected = str(first["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
-    what = f"{'.'.join(place[1:]) or place[0]!r} is {shown(first.get('input'))}"
+    what = f"{'.'.join(place[1:]) or place[0]!r} is {_shown(first.get('input'))}"
     if first["type"] == "missing":
         what = f"'{place[-1]}' is missing"
-    elif place[-2:-1] == ["job"] and place[-1] in AMOUNTS:
-        expected = AMOUNTS[place[-1]]
+    elif place[-2:-1] == ["job"] and place[-1] in _AMOUNTS:
+        expected = _AMOUNTS[place[-1]]
     elif place[-1] == "user" and first["type"] == "string_pattern_mismatch":
         expected = NAME_RULE
     elif first["type"] == "extra_forbidden":
-        what, expected = f"there is no '{shown(place[-1])[1:-1]}'", "a name that the document lists"
+        what, expected = f"there is no '{_shown(place[-1])[1:-1]}'", "a name that the document lists"
     return refused(
-        422, what, ".".join(shown(part)[1:-1] for part in place), expected, f"Correct it and send it again.{more}"
+        422, what, ".".join(_shown(part)[1:-1] for part in place), expected, f"Correct it and send it again.{more}"
     )
 
 
-def shown(value: object) -> str:
-    """A value as it was given, or what sort of thing it is where that would be long."""
+def _shown(value: object) -> str:
+    """The value as given, or its type if it is long."""
     if isinstance(value, dict | list | tuple):
         return "an object" if isinstance(value, dict) else "a list"
     text = repr(value)

@@ -1,4 +1,4 @@
-"""What is shown of a job, a decision or an event, and to whom."""
+"""Which part of a job, a decision or an event each requester may see."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ OF_NO_JOB: Final = frozenset({
     "tick", "number", "policy", "decided_by", "fallback", "seconds", "waiting", "running", "decisions", "alarms",
     "kind", "text", "node",
 })  # fmt: skip
-"""What everyone is told of an event that is about no job."""
+"""Fields of an event without a job that everybody sees."""
 
 
 def job_shown(live: LiveJob, eyes: Eyes) -> dict[str, Any]:
@@ -84,13 +84,13 @@ def alarms_shown(alarms: Iterable[Alarm], jobs: Mapping[str, LiveJob], eyes: Eye
 
 
 def is_seen(id: str, jobs: Mapping[str, LiveJob], eyes: Eyes) -> bool:
-    """Whether a job is there and may be shown whole."""
+    """Whether a job exists and may be shown completely."""
     live = jobs.get(id)
     return live is not None and eyes.sees(live)
 
 
 def event_shown(event: Event, jobs: Mapping[str, LiveJob], eyes: Eyes) -> Event:
-    """An event as this reader sees it: of others' jobs the id only."""
+    """An event as this reader sees it: for other users' jobs only the id."""
     if eyes.all:
         return event
     id = event.data.get("job")

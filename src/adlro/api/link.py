@@ -22,20 +22,20 @@ from adlro.api.settings import ApiSettings
 from adlro.core.ports import LiveJob, Snapshot
 from adlro.live.service import Event, Service, State
 
-CALLS: Final = frozenset(name for name, value in vars(Service).items() if callable(value) and name[0] != "_")
-"""What the API may ask: every method of the protocol."""
+SERVICE_CALLS: Final = frozenset(name for name, value in vars(Service).items() if callable(value) and name[0] != "_")
+"""What the API may call: every method of the protocol."""
 
-METRICS: Final = "metrics"
-POLICIES: Final = "policies"
-"""And what the daemon gives besides."""
+METRICS_QUESTION: Final = "metrics"
+POLICIES_QUESTION: Final = "policies"
+"""What the daemon offers besides."""
 
 OTHER_VERSION: Final = 3
 """The exit code of an API process whose files are of another version than the daemon that started it."""
 
-HEAD: Final = struct.Struct("!Q")
+_HEAD: Final = struct.Struct("!Q")
 BUFFER: Final = 65_536
-PIECE: Final = 250
-"""Records that are pickled in one go."""
+_PIECE: Final = 250
+"""How many records are pickled at once."""
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ PIECE: Final = 250
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first thing that the API hears: how it is to answer. Passwords are in it, so it is no command line."""
+    """The first message to the API: its settings. They contain passwords, so they are not on the command line."""
 
     settings: ApiSettings
     log_level: int
@@ -53,7 +53,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The API asks."""
+    """A call of the API."""
 
     number: int
     name: str
@@ -71,7 +71,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The error that a call came to."""
+    """The error that a call ended with."""
 
     number: int
     error: Exception
@@ -88,8 +88,8 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Jobs:
-    """How the jobs of a snapshot differ from those of the one before. `order` is left out where it follows."""
+class JobChanges:
+    """The difference between the jobs of two snapshots. `order` is left out if it follows from the rest."""
 
     changed: tuple[LiveJob, ...]
     gone: tuple[str, ...]
@@ -98,15 +98,15 @@ class Jobs:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """How a mapping differs from the one before."""
+    """The difference between two mappings."""
 
     changed: Mapping[str, Any]
     gone: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What the daemon tells by itself; None where nothing has changed. `state` has the fields that did, by name."""
+class StateUpdate:
+    """What the daemon sends by itself; None where nothing has changed. `state` has the changed fields by name."""
 
     ready: tuple[bool, str]
     log_level: int
@@ -114,11 +114,11 @@ class Told:
     snapshot: Mapping[str, Any] | None = None
     no_state: Exception | None = None
     events: tuple[Event, ...] = ()
-    is_whole: bool = False  # the state is told whole: what was told before does not count
+    is_whole: bool = False  # the state is complete: earlier messages do not count
 
 
 class DaemonFaultError(Exception):
-    """A mistake of the daemon while it answered; its log says where."""
+    """A bug of the daemon while it answered; its log says where."""
 
 
 # ---- the wire --------------------------------------------------------------------------------------------------------
@@ -153,26 +153,26 @@ def pickled(value: object) -> bytes:
 
 
 def packed(message: object) -> bytes:
-    """A message as bytes, with its length before it."""
+    """A message as bytes, preceded by its length."""
     body = pickled(message)
-    return HEAD.pack(len(body)) + body
+    return _HEAD.pack(len(body)) + body
 
 
 # Long parts are pickled in pieces, so that whoever reads them can breathe in between.
 
 
-def _in_pieces(jobs: Jobs) -> tuple[Callable[..., Jobs], tuple[Any, ...]]:
-    pieces = (jobs.changed[at : at + PIECE] for at in range(0, len(jobs.changed), PIECE))
+def _in_pieces(jobs: JobChanges) -> tuple[Callable[..., JobChanges], tuple[Any, ...]]:
+    pieces = (jobs.changed[at : at + _PIECE] for at in range(0, len(jobs.changed), _PIECE))
     return _jobs_of, (jobs.gone, jobs.order, *map(pickled, pieces))
 
 
-def _jobs_of(gone: tuple[str, ...], order: tuple[str, ...] | None, *pieces: bytes) -> Jobs:
-    return Jobs(tuple(job for piece in pieces for job in _unpickled(piece)), gone, order)
+def _jobs_of(gone: tuple[str, ...], order: tuple[str, ...] | None, *pieces: bytes) -> JobChanges:
+    return JobChanges(tuple(job for piece in pieces for job in _unpickled(piece)), gone, order)
 
 
 def _entries_in_pieces(entries: Entries) -> tuple[Callable[..., Entries], tuple[Any, ...]]:
     all_of_them = list(entries.changed.items())
-    pieces = (all_of_them[at : at + PIECE] for at in range(0, len(all_of_them), PIECE))
+    pieces = (all_of_them[at : at + _PIECE] for at in range(0, len(all_of_them), _PIECE))
     return _entries_of, (entries.gone, *map(pickled, pieces))
 
 
@@ -185,13 +185,13 @@ def _unpickled(piece: bytes) -> Any:
     return pickle.loads(piece)
 
 
-_RECORDS[Jobs] = _in_pieces
+_RECORDS[JobChanges] = _in_pieces
 _RECORDS[Entries] = _entries_in_pieces
 
 
 @final
-class Link:
-    """One end of the pair. Any thread sends, one at a time receives."""
+class ProcessLink:
+    """One end of the pair. Any thread may send; one at a time receives."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -199,18 +199,18 @@ class Link:
         self._reading = end.makefile("rb", BUFFER)  # so that a small message is one call to the system
 
     def send(self, message: object) -> None:
-        """Send a message whole. Raises OSError when nobody is there any more."""
+        """Send a message completely. Raises OSError if the other end is gone."""
         frame = packed(message)
         with self._sending:
             self._end.sendall(frame)
 
     def receive(self) -> Any:
-        """The next message. Raises EOFError when nobody is there any more."""
+        """The next message. Raises EOFError if the other end is gone."""
         return pickle.loads(self.receive_bytes())
 
     def receive_bytes(self) -> bytes:
-        """The next message as it was pickled. Raises EOFError when nobody is there any more."""
-        (length,) = HEAD.unpack(self._exactly(HEAD.size))
+        """The next message as pickled bytes. Raises EOFError if the other end is gone."""
+        (length,) = _HEAD.unpack(self._exactly(_HEAD.size))
         return self._exactly(length)
 
     def _exactly(self, length: int) -> bytes:
@@ -265,25 +265,25 @@ def snapshot_changes(old: Snapshot | None, new: Snapshot) -> Mapping[str, Any]:
     return found
 
 
-def job_changes(old: Sequence[LiveJob], new: Sequence[LiveJob]) -> Jobs:
-    """The jobs that are not as they were, those that are gone, and the order unless it is the old one and the new."""
+def job_changes(old: Sequence[LiveJob], new: Sequence[LiveJob]) -> JobChanges:
+    """The jobs that changed, those that are gone, and the order unless it is the old one followed by new jobs."""
     known = {job.id: job for job in old}
     changed = tuple(job for job in new if (was := known.get(job.id)) is not job and was != job)
     ids = [job.id for job in new]
     there = set(ids)
     gone = tuple(id for id in known if id not in there)
     follows = [id for id in known if id in there] + [job.id for job in changed if job.id not in known]
-    return Jobs(changed, gone, None if follows == ids else tuple(ids))
+    return JobChanges(changed, gone, None if follows == ids else tuple(ids))
 
 
 def entry_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Entries:
-    """The entries that are not as they were, and those that are gone."""
+    """The entries that changed, and those that are gone."""
     changed = {key: now for key, now in new.items() if (was := old.get(key)) is not now and was != now}
     return Entries(changed, tuple(key for key in old if key not in new))
 
 
 def state_with(old: State | None, changes: Mapping[str, Any], snapshot: Mapping[str, Any] | None) -> State:
-    """A state with the changes that were told."""
+    """A state with changes applied."""
     given = dict(changes)
     for name in MAPPINGS:
         if name in given:
@@ -298,8 +298,8 @@ def state_with(old: State | None, changes: Mapping[str, Any], snapshot: Mapping[
 
 
 def snapshot_with(old: Snapshot | None, changes: Mapping[str, Any]) -> Snapshot:
-    """A snapshot with the changes that were told."""
-    jobs: Jobs = changes["jobs"]
+    """A snapshot with changes applied."""
+    jobs: JobChanges = changes["jobs"]
     known = {job.id: job for job in old.jobs} if old is not None else {}
     for id in jobs.gone:
         del known[id]

@@ -22,7 +22,7 @@ def jobs_shown(picture: Picture, eyes: Eyes, asked: Filter, offset: int, limit: 
 
 
 def listed(picture: Picture, eyes: Eyes, asked: Filter) -> list[LiveJob]:
-    """The jobs that are asked for; pages are cut from the same list."""
+    """The jobs that match; pages are cut from this list."""
     key = (eyes, asked)
     if key not in picture.lists:
         if len(picture.lists) >= MOST_LISTS:
@@ -45,7 +45,7 @@ def in_order(picture: Picture, asked: Filter) -> Iterable[LiveJob]:
 
 
 def is_asked_for(live: LiveJob, asked: Filter, eyes: Eyes) -> bool:
-    """Whether a job is of the user, on the model and so on; whose a hidden job is cannot be found out."""
+    """Whether a job matches the filter; the owner of a hidden job cannot be found out."""
     if asked.user and not (live.job.user == asked.user and eyes.sees(live)):
         return False
     if asked.partition and live.partition != asked.partition:
@@ -67,10 +67,10 @@ def searched(live: LiveJob, eyes: Eyes) -> tuple[str, ...]:
     return (live.id, live.job.family, live.partition, *seen)
 
 
-Key = Callable[[LiveJob, Picture], Any]
-SORT_KEYS: Final[Mapping[str, Key]] = {
-    "id": lambda live, _: counted(live.id),
-    "name": lambda live, _: counted(live.job.name) or None,
+SortKey = Callable[[LiveJob, Picture], Any]
+SORT_KEYS: Final[Mapping[str, SortKey]] = {
+    "id": lambda live, _: _counted(live.id),
+    "name": lambda live, _: _counted(live.job.name) or None,
     "user": lambda live, _: live.job.user.casefold() or None,
     "partition": lambda live, _: live.partition.casefold() or None,
     "state": lambda live, _: list(JobState).index(live.state),
@@ -79,7 +79,7 @@ SORT_KEYS: Final[Mapping[str, Key]] = {
     "waited": lambda live, now: (live.started_s or now.state.snapshot.time_s) - live.job.submit_s,
     "started": lambda live, _: live.started_s,
     "start": lambda live, now: start.middle_s if (start := now.state.starts.get(live.id)) else live.started_s,
-    "place": lambda live, _: counted(live.parts[0].node) if live.parts else None,
+    "place": lambda live, _: _counted(live.parts[0].node) if live.parts else None,
     "ran": lambda live, now: (
         (now.state.snapshot.time_s if live.ended_s is None else live.ended_s) - live.started_s
         if live.started_s is not None
@@ -93,8 +93,8 @@ HIDDEN_KEYS: Final = frozenset({"name", "user"})
 """Sorting by these must not tell what is hidden: such jobs come last, in their usual order."""
 
 
-def counted(text: str) -> list[tuple[int, int | str]]:
-    """A key by which node9 comes before node10."""
+def _counted(text: str) -> list[tuple[int, int | str]]:
+    """A sort key that puts node9 before node10."""
     parts = re.split(r"([0-9]{1,18})", text.casefold())
     return [(0, int(part)) if number % 2 else (1, part) for number, part in enumerate(parts) if part]
 

@@ -18,7 +18,7 @@ _thread = threading.local()
 
 @contextmanager
 def paced() -> Iterator[None]:
-    """Let `breathe` rest in this thread."""
+    """Let `breathe` pause in this thread."""
     _thread.since = time.thread_time()
     try:
         yield
@@ -27,7 +27,7 @@ def paced() -> Iterator[None]:
 
 
 def breathe() -> None:
-    """Rest for a moment if this thread is paced and has worked for a while."""
+    """Pause for a moment if this thread is paced and has worked for a while."""
     since = getattr(_thread, "since", None)
     if since is not None and time.thread_time() - since > WORK_S:
         time.sleep(REST_S)

@@ -1,4 +1,4 @@
-"""A state made ready for readers: bodies, who sees what, and pictures that are made once for each state."""
+"""A state prepared for requests: bodies, visibility, and pictures that are made once for each state."""
 
 import gzip
 import time
@@ -13,7 +13,7 @@ from adlro.api.pace import breathe
 from adlro.core.ports import ENDED, PLACES, JobState, LiveJob
 from adlro.live.service import State, Who
 
-MOST_KEPT: Final = 4096
+_MOST_KEPT: Final = 4096
 LARGEST_KEPT: Final = 64 * 1024 * 1024
 MOST_LISTS: Final = 64
 MOST_COSTLY: Final = 16
@@ -22,36 +22,36 @@ anew with every picture because they take long."""
 
 LONG_S: Final = 0.005
 LARGE: Final = 1000
-"""A picture that took longer to make, or that has more jobs and nodes than this, is made aside."""
+"""A picture that takes longer to make, or has more jobs and nodes than this, is made in another thread."""
 
 SELDOM: Final = 10.0
-OLDEST_S: Final = 1.0
+OLDEST_PICTURE_S: Final = 1.0
 """Turns may follow each other closely. A large picture rests for so many times as long as it took, up to a second."""
 
-PIECE: Final = 100
-"""Records that are written as JSON in one go; the interpreter is not free meanwhile."""
+_PIECE: Final = 100
+"""How many records are written as JSON at once; the interpreter is blocked meanwhile."""
 
 WORTH_PACKING: Final = 4096
-"""Bytes from which an answer is compressed for those who take it so."""
+"""Answers from this many bytes on are compressed for clients that accept it."""
 
 
 def json_bytes(value: object) -> bytes:
-    """A value as JSON: records by the names of their fields; what is not a number is null."""
+    """A value as JSON: records by the names of their fields; NaN and infinite numbers are null."""
     return to_json(value, inf_nan_mode="null")
 
 
 def json_in_pieces(value: object) -> bytes:
-    """The same as `json_bytes`, piece by piece: between two of them other threads have their turn."""
+    """The same as `json_bytes`, piece by piece: other threads run in between."""
     breathe()
     if isinstance(value, Mapping):
         entries = list(value.items())
-        if len(entries) > PIECE:
-            pieces = (dict(entries[at : at + PIECE]) for at in range(0, len(entries), PIECE))
+        if len(entries) > _PIECE:
+            pieces = (dict(entries[at : at + _PIECE]) for at in range(0, len(entries), _PIECE))
             return b"{" + b",".join(json_in_a_piece(piece) for piece in pieces) + b"}"
         parts = [json_bytes(str(key)) + b":" + json_in_pieces(each) for key, each in entries]
         return b"{" + b",".join(parts) + b"}"
-    if isinstance(value, list | tuple) and len(value) > PIECE:
-        cut = (value[at : at + PIECE] for at in range(0, len(value), PIECE))
+    if isinstance(value, list | tuple) and len(value) > _PIECE:
+        cut = (value[at : at + _PIECE] for at in range(0, len(value), _PIECE))
         return b"[" + b",".join(json_in_a_piece(piece) for piece in cut) + b"]"
     return json_bytes(value)
 
@@ -64,7 +64,7 @@ def json_in_a_piece(value: object) -> bytes:
 
 @dataclass(slots=True)
 class Body:
-    """An answer as it goes out, with a tag that changes when it does."""
+    """An answer as it is sent, with a tag that changes with it."""
 
     plain: bytes
     tag: str = ""
@@ -81,7 +81,7 @@ class Body:
 
     @property
     def packed(self) -> bytes:
-        """The same, compressed."""
+        """The body, compressed."""
         if self._packed is None:
             self._packed = gzip.compress(self.plain, 1, mtime=0)
         return self._packed
@@ -89,30 +89,30 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Eyes:
-    """How much one sees: all, or only the jobs of `name` (nobody's if it is empty)."""
+    """What a requester may see: all jobs, or only those of `name` (none if it is empty)."""
 
     name: str = ""
     all: bool = False
 
     def sees(self, live: LiveJob) -> bool:
-        """Whether a job may be shown whole."""
+        """Whether a job may be shown completely."""
         return self.all or (bool(self.name) and live.job.user == self.name)
 
 
 def eyes_of(who: Who, others: str) -> Eyes:
-    """What somebody sees."""
+    """What a requester may see."""
     if who.role == "operator" or others == "shown":
         return Eyes(all=True)
     return Eyes(who.name if who.role == "user" else "")
 
 
 Address = tuple[str, bytes, Eyes]
-"""What was asked, as it was written, and who sees the answer."""
+"""The request as written, and who sees the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which jobs are asked for; what is empty does not filter."""
+    """Which jobs are asked for; an empty field does not filter."""
 
     states: tuple[str, ...] = ()
     user: str = ""
@@ -139,29 +139,29 @@ class Picture:
         default_factory=dict
     )  # what took long to make, and how
     size: int = 0  # of the bodies
-    touched: set[str] = field(default_factory=set)  # jobs that were handed in or cancelled since
+    touched: set[str] = field(default_factory=set)  # jobs that were submitted or cancelled since
 
     def keep(self, address: Address, body: Body) -> None:
-        """Keep an answer, if there is room; else forget the others."""
-        if len(self.bodies) >= MOST_KEPT or self.size + len(body.plain) > LARGEST_KEPT:
+        """Keep an answer; if there is no room, forget the others."""
+        if len(self.bodies) >= _MOST_KEPT or self.size + len(body.plain) > LARGEST_KEPT:
             self.bodies.clear()
             self.size = 0
         self.bodies[address] = body
         self.size += len(body.plain)
 
     def make(self, address: Address, how: Callable[["Picture"], object], packs: bool) -> Body:
-        """Make an answer, compressed too if it is worth it and `packs`, and keep it."""
+        """Make an answer and keep it, also compressed if `packs` and it is worth it."""
         began = time.thread_time()
         body = Body(json_in_pieces(how(self)))
         if packs and len(body.plain) >= WORTH_PACKING:
-            _ = body.packed  # here, so that the event loop has not to wait for it
+            _ = body.packed  # done here, so that the event loop does not wait for it
         self.keep(address, body)
         if time.thread_time() - began > LONG_S and len(self.costly) < MOST_COSTLY:
             self.costly[address] = how
         return body
 
     def touch(self, job: str) -> None:
-        """A job is no longer as this picture shows it: answers about it are made anew."""
+        """Note that a job has changed since this picture: answers about it are made again."""
         self.touched.add(job)
         for address in list(self.bodies):  # a copy: other threads keep answers meanwhile
             if f"/jobs/{job}" in address[0]:
@@ -190,7 +190,7 @@ def picture_of(state: State) -> Picture:
 
 
 def is_same(one: State, other: State) -> bool:
-    """Whether two states are made of the same things; it does not look into them."""
+    """Whether two states consist of the same objects, by identity."""
     return one is other or all(
         getattr(one, each.name) is getattr(other, each.name)
         or (isinstance(getattr(one, each.name), str | bool) and getattr(one, each.name) == getattr(other, each.name))
@@ -199,5 +199,5 @@ def is_same(one: State, other: State) -> bool:
 
 
 def is_large(state: State) -> bool:
-    """Whether a picture of a state, or an answer made of it, probably takes long."""
+    """Whether a picture of a state, or an answer made of it, probably takes long to make."""
     return len(state.snapshot.jobs) + len(state.snapshot.cluster.nodes) > LARGE

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Generic, TypeVar, final
 
 from adlro.core.accounts import Owners
-from adlro.core.ports import Backend, Snapshot
+from adlro.core.ports import Backend, Leadership, Snapshot
 from adlro.core.toml import Schema
 
 Options = TypeVar("Options", bound=Schema)
@@ -21,7 +21,7 @@ Levels = Mapping[str, Mapping[str, float | None]]
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An open back end, its clock, and the telemetry of GPUs that do not exist, if it makes that up."""
+    """An open back end, its clock, and made-up telemetry if its GPUs do not exist."""
 
     backend: Backend
     clock: Callable[[], float] = time.time
@@ -38,7 +38,7 @@ class Site:
     min_uid: int
     """The lowest uid that jobs may run as; 0 is UID_MIN of /etc/login.defs."""
     file_of: Callable[[str, str], Path]
-    """Where a file is: of this name beside the store, or at the path that the config names."""
+    """The path of a file: of this name beside the store, or the path that the config names."""
     others: tuple[str, ...]
     """The other back ends of the catalogue."""
     watched: Callable[[str], Opened]
@@ -48,18 +48,20 @@ class Site:
 @final
 @dataclass(frozen=True)
 class Kind(Generic[Options]):
-    """One kind of back end: the table of its name in the config, and what is done by it."""
+    """One kind of back end: its table in the config, and the functions that open and check it."""
 
     name: str
-    """What it is called in the config (`backend.kind`); its table has the same name."""
+    """Its name in the config (`backend.kind`); its table has the same name."""
     summary: str
     options: type[Options]
     open: Callable[[Options, Site], Opened]
     owners: Callable[[Options, Site], Owners] = lambda options, site: Owners(min_uid=site.min_uid)
-    """Whose jobs the daemon accepts, and which accounts they run as."""
+    """Which users' jobs the daemon accepts, and which accounts they run as."""
     check: Callable[[Options, Site], None] = lambda options, site: None
-    """Raise ConfigError for options that would show to be wrong only later."""
+    """Raise ConfigError for wrong options that would otherwise be noticed only later."""
     for_shadow: Callable[[Options], Options] = lambda options: options
     """The options without the right to submit jobs."""
+    leadership: Callable[[Options], Leadership | None] = lambda options: None
+    """The lock by which several daemons choose who leads, where the cluster itself has one; None: the store's."""
     ends_with_daemon: bool = False
-    """Whether the cluster is in the daemon's own process: then nothing needs a file, and nobody else schedules it."""
+    """Whether the cluster is inside the daemon's process: then it needs no file, and nobody else schedules it."""

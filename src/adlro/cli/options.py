@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from adlro.experiment.public import TraceJobs
     from adlro.ingest.traces.tabulate import TraceOptions
 
-WORLD: Final = "Conditions"
+_WORLD: Final = "Conditions"
 TRACE: Final = "Traces (docs/traces.md)"
 
 
-def spread(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with each parameter that is such a record spread into one flag for each of its fields."""
+def spread_into_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with one flag for each field of its record parameters."""
     hints = get_type_hints(command, include_extras=True)
     shown: list[inspect.Parameter] = []
     taken: dict[str, tuple[type, list[str]]] = {}
@@ -55,11 +55,11 @@ def flag(each: "Field[Any]", kind: Any) -> Any:
     if "help" not in each.metadata:
         return kind
     names = [f"--{each.name.replace('_', '-')}"] if kind is bool else []
-    return Annotated[kind, typer.Option(*names, rich_help_panel=WORLD, **each.metadata)]
+    return Annotated[kind, typer.Option(*names, rich_help_panel=_WORLD, **each.metadata)]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadingOptions:
     """How a trace is read, except for its estimates."""
 
     format_name: Annotated[
@@ -134,7 +134,7 @@ class Reading:
     ] = None
 
     def options(self, estimates: str | None = None) -> "TraceOptions":
-        """The same as the readers' record."""
+        """The options as the readers' record."""
         from adlro.ingest.traces.tabulate import TraceOptions
 
         return TraceOptions(
@@ -144,7 +144,7 @@ class Reading:
         )  # fmt: skip
 
     def jobs(self, workload: str) -> "TraceJobs":
-        """The jobs of a workload or a trace, read in this way."""
+        """The jobs of a workload or a trace, read with these options."""
         from adlro.experiment.public import TraceJobs
 
         return TraceJobs(workload, self.options())
@@ -159,6 +159,19 @@ Windows = Annotated[
         max=100_000,
         help="Cut the trace into N windows with equal numbers of jobs, which take the place of seeds.",
         rich_help_panel=TRACE,
+    ),
+]
+
+
+RAY: Final = "--ray"
+
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        RAY,
+        metavar="WHERE",
+        help="Execute the runs on a Ray cluster: its address (HOST:PORT), auto (the cluster of this node), or local "
+        "(start Ray on this machine). The results are the same: docs/ray.md.",
     ),
 ]
 

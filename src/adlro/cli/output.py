@@ -1,4 +1,4 @@
-"""What commands say and where: results on stdout, progress and errors on stderr, JSON without a word beside it."""
+"""What commands print and where: results on stdout, progress and errors on stderr, JSON without any other text."""
 
 import sys
 import time
@@ -13,7 +13,7 @@ from adlro.measure.json_text import json_text
 from adlro.measure.text import GAP, plain_table, shortened
 
 PIPED_WIDTH: Final = 400
-"""A pipe has no width; this one is wide enough for every line of ours."""
+"""A pipe has no width; this is wide enough for every line."""
 
 LINE_EVERY_S: Final = 10.0
 """How often progress is told where it cannot be drawn."""
@@ -30,7 +30,7 @@ def stderr() -> Console:
 
 
 def say(line: str) -> None:
-    """Say one line to whoever is watching; it never gets into a result."""
+    """Print one line for the user on stderr; it never becomes part of a result."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -131,9 +131,10 @@ def in_lines(total: int | None) -> Callable[[str, int], None]:
 
 def say_if_it_compiles() -> None:
     """Tell the user why the first start takes a while."""
-    from adlro.core.compiled import is_warm
+    from adlro.core.code_cache import is_warm
 
     if not is_warm():
         say(
-            "First start: compiling the simulator and the policies, which takes a minute or two. Later starts are fast."
+            "First start: compiling the simulator and the policies. It takes ten seconds or so, with many policies a "
+            "minute. Later starts are fast."
         )

@@ -18,7 +18,7 @@ REPORT: Final = "The report (docs/report.md)"
 
 @dataclass(frozen=True, slots=True)
 class Reporting:
-    """Whether a comparison leaves a report, and what that looks at closely."""
+    """Whether a comparison writes a report, and which policy it shows closely."""
 
     report: Annotated[
         Path | None,
@@ -36,7 +36,7 @@ class Reporting:
     ] = None  # fmt: skip
 
     def check(self, names: Sequence[str]) -> None:
-        """Refuse what cannot be done before anything is computed."""
+        """Refuse what cannot be done, before anything is computed."""
         from adlro.experiment.report import check_report
 
         if self.report is not None:
@@ -58,8 +58,8 @@ def report(
     say(f"Wrote {rebuild_report(result, out)}.")
 
 
-def write_report(reporting: Reporting, comparison: "Comparison", result: Mapping[str, Any]) -> None:
-    """Write the report of a comparison, and tell how it goes."""
+def write_report_and_tell(reporting: Reporting, comparison: "Comparison", result: Mapping[str, Any]) -> None:
+    """Write the report of a comparison, and show progress."""
     from adlro.experiment import report
 
     assert reporting.report is not None

@@ -9,9 +9,9 @@ import typer
 
 from adlro import __version__
 from adlro.cli.lists import Json
-from adlro.cli.options import Reading, Windows, spread
+from adlro.cli.options import RAY, Ray, ReadingOptions, Windows, spread_into_flags
 from adlro.cli.output import print_json, progress, progress_of_runs, say, say_if_it_compiles
-from adlro.cli.report import Reporting, write_report
+from adlro.cli.report import Reporting, write_report_and_tell
 from adlro.core.errors import UsageError
 from adlro.experiment.conditions import (
     DEFAULT_CLUSTER,
@@ -48,7 +48,7 @@ JobCount = Annotated[
 ]
 
 
-@spread
+@spread_into_flags
 def compare(
     cluster: ClusterName = DEFAULT_CLUSTER,
     workload: WorkloadName = DEFAULT_JOBS,
@@ -80,6 +80,7 @@ def compare(
         int | None,
         typer.Option("--threads", metavar="N", min=1, max=1024, help="Runs in parallel. Default: one per core."),
     ] = None,
+    ray: Ray = None,
     hyperscore: Annotated[
         str | None,
         typer.Option(
@@ -95,7 +96,7 @@ def compare(
     windows: Windows = None,
     *,
     reporting: Reporting,
-    reading: Reading,
+    reading: ReadingOptions,
     conditions: Conditions,
 ) -> None:  # fmt: skip
     """Compare policies on the same jobs, over several seeds.
@@ -114,15 +115,15 @@ def compare(
     with progress_of_runs() as tell:
         found = compare_policies(
             cluster, reading.jobs(workload), chosen, seeds=seeds, first_seed=first_seed, windows=windows,
-            job_count=jobs, baseline=baseline, hyperscore=hyperscore, regression=regression, threads=threads,
+            job_count=jobs, baseline=baseline, hyperscore=hyperscore, regression=regression, threads=threads, ray=ray,
             keep_times=reporting.report is not None, progress=tell, **asdict(conditions),
         )  # fmt: skip
-    comparison = replace(found, command=command())
+    comparison = replace(found, command=_command())
     say_warnings(found.scenario)
     if as_json or reporting.report:
         result = comparison.as_dict()
         if reporting.report:
-            write_report(reporting, comparison, result)
+            write_report_and_tell(reporting, comparison, result)
         if as_json:
             print_json(result)
             return
@@ -133,7 +134,7 @@ def compare(
         show_regressions(regressions(comparison.metrics, comparison.load))
 
 
-@spread
+@spread_into_flags
 def simulate(
     cluster: ClusterName = DEFAULT_CLUSTER,
     workload: WorkloadName = DEFAULT_JOBS,
@@ -157,7 +158,7 @@ def simulate(
     as_json: Json = False,
     windows: Windows = None,
     *,
-    reading: Reading,
+    reading: ReadingOptions,
     conditions: Conditions,
 ) -> None:
     """Run one policy on one seed, and print every measure and why jobs were refused; --events writes the event log."""
@@ -171,7 +172,7 @@ def simulate(
             cluster, reading.jobs(workload), policy, seed=seed, windows=windows, job_count=jobs, progress=tell,
             **asdict(conditions),
         )  # fmt: skip
-        simulation = replace(found, command=command())
+        simulation = replace(found, command=_command())
         say_warnings(found.scenario)
         if events is not None:
             tell(f"Writing {events}", 0, 1)
@@ -200,13 +201,13 @@ def bench(
     with progress("Measuring; this takes some minutes") as tell:
         found = run_bench(lambda text: tell(text, 0), chosen)
     if as_json:
-        print_json(found | {"version": __version__, "command": command()})
+        print_json(found | {"version": __version__, "command": _command()})
     else:
         show_bench(found)
 
 
 def say_warnings(scenario: "Scenario") -> None:
-    """Say what a trace did not tell, and what was assumed in its place."""
+    """Print what a trace does not say, and what was assumed instead."""
     from adlro.experiment.scenario import Recorded
 
     if isinstance(scenario.workload, Recorded):
@@ -214,8 +215,12 @@ def say_warnings(scenario: "Scenario") -> None:
             say(f"adlro: {scenario.workload.name}: {warning}")
 
 
-def command() -> str:
-    """The command line of this process, as it was typed."""
+def _command() -> str:
+    """The command line of this process, as it was typed; without --ray, on which no result depends."""
     import shlex
 
-    return shlex.join(["adlro", *sys.argv[1:]])
+    words = sys.argv[1:]
+    while RAY in words:
+        at = words.index(RAY)
+        words = words[:at] + words[at + 2 :]
+    return shlex.join(["adlro", *(word for word in words if not word.startswith(f"{RAY}="))])

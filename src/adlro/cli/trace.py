@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from adlro.cli.lists import Json
-from adlro.cli.options import Reading, spread
+from adlro.cli.options import ReadingOptions, spread_into_flags
 from adlro.cli.output import print_json, say, show_list, stderr, stdout
 from adlro.core.errors import UsageError
+from adlro.core.units import DAY_S, HOUR_S
 from adlro.measure.text import plain_table
 
 if TYPE_CHECKING:
     from adlro.core.tables import Jobs
     from adlro.ingest.traces.tabulate import TraceReport
 
-BAR: Final = 40
-HOUR_S: Final = 3600.0
-DAY_S: Final = 86_400.0
-MOST_MODELS: Final = 8
+_BAR: Final = 40
+_MOST_MODELS: Final = 8
 SUFFIXES: Final = (".csv", ".parquet")
 PICTURES: Final = (".svg", ".png")
 
@@ -53,7 +52,7 @@ def formats(as_json: Json = False) -> None:
 
 
 @app.command()
-@spread
+@spread_into_flags
 def describe(
     file: File,
     cluster: Annotated[
@@ -65,13 +64,13 @@ def describe(
     ] = None,
     as_json: Json = False,
     *,
-    reading: Reading,
+    reading: ReadingOptions,
 ) -> None:
     """Show what is in a trace: jobs, arrivals, sizes, durations, users, load, estimates, and what was left out."""
     from adlro.catalogue.clusters import load_cluster
     from adlro.experiment.scenario import named_as_in
     from adlro.experiment.traces import read_history
-    from adlro.ingest.traces.describe import describe as in_numbers
+    from adlro.ingest.traces.describe import describe_trace as in_numbers
 
     options = reading.options(source_of(estimates))
     if plot is not None:
@@ -95,14 +94,14 @@ def describe(
 
 
 @app.command()
-@spread
+@spread_into_flags
 def convert(
     file: File,
     out: Annotated[str, typer.Argument(metavar="OUT", help="The file to write, .csv or .parquet.")],
     estimates: EstimatesRule = None,
     as_json: Json = False,
     *,
-    reading: Reading,
+    reading: ReadingOptions,
 ) -> None:
     """Write a trace as a table in ADLRO's own format, which is faster to read and contains families and estimates."""
     from adlro.experiment.traces import read_trace
@@ -142,9 +141,9 @@ def propose_map(
     from adlro.experiment.traces import columns_in
     from adlro.ingest.traces.column_map import read_column_map
     from adlro.ingest.traces.propose import as_toml, first_rows, propose
-    from adlro.ingest.traces.source import open_source
+    from adlro.ingest.traces.source import open_trace
 
-    source = open_source(file)
+    source = open_trace(file)
     found = None if columns else propose(source)
     text = "" if found is None else as_toml(found, source.name)
     is_whole = found is None or not found.missing
@@ -191,7 +190,7 @@ def source_of(estimates: str | None) -> str | None:
 
 
 def check_picture(path: Path) -> None:
-    """Refuse a picture that could not be written, before the work is done."""
+    """Refuse a picture that could not be written, before the work begins."""
     if path.suffix not in PICTURES:
         raise UsageError(f"--plot: cannot plot to '{path}'; expected a name that ends in .svg or .png.")
     if path.is_dir() or not path.absolute().parent.is_dir():
@@ -212,7 +211,7 @@ def draw_trace(found: dict[str, Any], jobs: "Jobs", path: Path) -> None:
 
 
 def account(report: "TraceReport") -> list[str]:
-    """What was read, left out and assumed, in lines."""
+    """What was read, left out and assumed, as lines."""
     lines = [f"{report.file}: {report.format}, {report.rows:,} rows, {report.kept:,} jobs kept"]
     for reason, count in report.dropped.items():
         lines.append(f"  {count:>9,}  dropped: {reason}")
@@ -242,18 +241,18 @@ def show_trace(found: dict[str, Any], report: "TraceReport") -> None:
     console.print(table)
     arrivals = found["arrivals"]
     console.print(f"\nJobs an hour by hour of the day ({arrivals['clock']})", style="bold")
-    bars([f"{hour:02d}" for hour in range(24)], arrivals["by_hour"])
+    _bars([f"{hour:02d}" for hour in range(24)], arrivals["by_hour"])
     days = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
     if arrivals["clock"] != "UTC":
         days = tuple(f"day {number}" for number in range(1, 8))  # type: ignore[assignment]
     console.print("\nJobs an hour by weekday", style="bold")
-    bars(days, arrivals["by_weekday"])
+    _bars(days, arrivals["by_weekday"])
     console.print("\nJobs by number of GPUs", style="bold")
-    bars([row["gpus"] for row in found["sizes"]], [row["jobs"] for row in found["sizes"]])
+    _bars([row["gpus"] for row in found["sizes"]], [row["jobs"] for row in found["sizes"]])
     by_models = found["demand_by_models"]
     if len(by_models) > 1 or by_models[0]["models"] != "any":
         console.print("\nDemand by allowed GPU models", style="bold")
-        for row in by_models[:MOST_MODELS]:
+        for row in by_models[:_MOST_MODELS]:
             load = "" if row["load_per_gpu"] is None else f"   load {row['load_per_gpu']:.2f}"
             console.print(
                 f"  {row['jobs']:>8,} jobs {row['gpu_hours']:>12,.0f} GPU-h{load}   {row['models']}", markup=False
@@ -288,17 +287,17 @@ def facts(found: dict[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def bars(labels: Sequence[str], values: Sequence[float]) -> None:
+def _bars(labels: Sequence[str], values: Sequence[float]) -> None:
     """Print a bar for each value."""
     most = max(values, default=0.0) or 1.0
     width = max(len(label) for label in labels)
     for label, value in zip(labels, values, strict=True):
         number = f"{value:,d}" if isinstance(value, int) else f"{value:,.1f}"
-        stdout().print(f"  {label:>{width}}  {'█' * round(BAR * value / most):<{BAR}} {number}", markup=False)
+        stdout().print(f"  {label:>{width}}  {'█' * round(_BAR * value / most):<{_BAR}} {number}", markup=False)
 
 
 def length(seconds: float) -> str:
-    """A length of time in the unit that suits it."""
+    """A duration in a suitable unit."""
     for unit, name in ((DAY_S, "d"), (HOUR_S, "h"), (60.0, "min")):
         if seconds >= 2 * unit:
             return f"{seconds / unit:,.1f} {name}"

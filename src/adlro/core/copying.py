@@ -9,9 +9,9 @@ from typing import Final
 from adlro.core.compiled import compiled, compiled_allocating
 from adlro.core.tables import View
 
-CLUSTER: Final = ("sites", "nodes", "gpus", "forms", "pools", "parts", "spare", "idle")
+CLUSTER: Final = ("sites", "nodes", "gpus", "forms", "pools", "parts", "spare", "bits")
 LISTS: Final = ("clock", "open", "released")
-JOBS: Final = ("runs", "users", "groups", "queue", "running", "tried", "home", "mix")
+JOBS: Final = ("runs", "users", "groups", "queue", "running", "demands", "home", "mix")
 
 
 def copied(view: View, names: tuple[str, ...] = CLUSTER + LISTS + JOBS) -> View:
@@ -35,12 +35,12 @@ def imagined(view: View) -> View:
         view.groups,
         view.open.copy(),
         view.clock.copy(),
+        view.demands,
         view.queue,
         view.running,
         view.released.copy(),
-        view.tried,
         view.spread,
-        view.idle.copy(),
+        view.bits.copy(),
         view.form_sites,
         view.pool_sites,
         view.rate,
@@ -69,8 +69,8 @@ def copy_cluster(view: View, other: View) -> None:
             other.spare[p, free] = view.spare[p, free]
     for p in range(len(view.parts)):
         other.parts[p] = view.parts[p]
-    for w in range(len(view.idle)):
-        other.idle[w] = view.idle[w]
+    for w in range(len(view.bits)):
+        other.bits[w] = view.bits[w]
 
 
 @compiled
@@ -91,5 +91,5 @@ def copy_queue(view: View, other: View) -> None:
         other.queue[i] = view.queue[i]
     for i in range(clock.running):
         other.running[i] = view.running[i]
-    for d in range(len(view.tried)):
-        other.tried[d] = view.tried[d]
+    for d in range(len(view.demands)):
+        other.demands[d] = view.demands[d]

@@ -10,8 +10,20 @@ from typing import Final, Protocol, final
 import numpy as np
 
 from adlro.core.compiled import compiled_alone
-from adlro.core.engine import LIVE, LOG_FULL, OVER, PROGRESS, Truth, is_asked, log_is_full, play, resume, set_asked
-from adlro.core.engine import advance as advance_clock
+from adlro.core.engine import (
+    DECIDE,
+    LIVE,
+    LOG_FULL,
+    OVER,
+    PROGRESS,
+    Truth,
+    advance,
+    is_asked,
+    log_is_full,
+    play,
+    resume,
+    set_asked,
+)
 from adlro.core.engine import apply as apply_choice
 from adlro.core.errors import PolicyError
 from adlro.core.policy import Choose, Policy
@@ -49,8 +61,8 @@ class Driver:
 
     def advance(self) -> bool:
         """Move the clock until the policy is asked; False if the run is over."""
-        while (status := advance_clock(self.view, self.truth)) != OVER:
-            if status != LOG_FULL and not log_is_full(self.view, self.truth):
+        while (status := next_question(self.view, self.truth)) != OVER:
+            if status != LOG_FULL:
                 return True
             self.truth = with_longer_log(self.truth)
         return False
@@ -63,7 +75,7 @@ class Driver:
 
     def ask(self) -> Choice:
         """What the policy chooses now; nothing is done."""
-        return checked(self.make()(self.view), self.policy.name)
+        return _checked(self.make()(self.view), self.policy.name)
 
     def apply(self, choice: Choice) -> bool:
         """Do it; whether it was a start or a stop, and carried out."""
@@ -82,15 +94,25 @@ class Driver:
             playing = play if self._player is None else self._player.play
             return playing(self.view, self.truth, self.policy.choose) == OVER
         while not stop():
-            status = advance_clock(self.view, self.truth)
-            if status == OVER:
-                return True
-            if status == LOG_FULL or log_is_full(self.view, self.truth):
-                return False
+            status = next_question(self.view, self.truth)
+            if status != DECIDE:
+                return status == OVER
             if self._player is not None and self.truth.progress[0].choices == 0:
                 self._player.look(self.view, self.truth)
-            self.apply(self.ask())
+            apply_choice(self.view, self.truth, self.ask())
         return False
+
+
+@compiled_alone
+def next_question(view: View, truth: Truth) -> int:
+    """As `engine.advance`, but LOG_FULL too if the answer to the question might not fit in the log.
+
+    One call from Python instead of two: handing over the tables costs as much as a small decision.
+    """
+    status = advance(view, truth)
+    if status == DECIDE and log_is_full(view, truth):
+        return LOG_FULL
+    return status
 
 
 def made(policy: Policy, view: View, seed: int) -> Choose:
@@ -99,7 +121,7 @@ def made(policy: Policy, view: View, seed: int) -> Choose:
     return policy.make(view, seed)
 
 
-def checked(answer: Choice, name: str) -> Choice:
+def _checked(answer: Choice, name: str) -> Choice:
     """The answer of a policy in plain Python, with exactly the types that the compiled code was compiled for."""
     try:
         verb, job, site, until = answer

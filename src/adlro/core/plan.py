@@ -17,6 +17,7 @@ from adlro.core.rules import BITS_PER_WORD
 from adlro.core.schema import fill_row, stored_in
 from adlro.core.tables import (
     CLOCK,
+    DEMAND,
     FORM,
     GPU,
     GROUP,
@@ -34,13 +35,14 @@ from adlro.core.tables import (
     USER,
     Floats,
     Ints,
+    Masks,
     Numbers,
     Table,
     View,
     records,
 )
+from adlro.core.units import MIB_PER_GB
 
-MIB_PER_GB: Final = 1024
 MORE_OF_NODES: Final = tuple(each.column for each in stored_in(Node) if each.column not in ("cpus", "memory"))
 MOST_GPUS_ON_A_SITE: Final = 62  # a mask of GPUs is one 64-bit number
 
@@ -71,7 +73,7 @@ class Plan:
     gpus: Table
     forms: Table
     pools: Table
-    idle: Ints
+    bits: Ints
     form_sites: Ints
     pool_sites: Ints
     form_records: tuple[Form, ...]
@@ -92,44 +94,59 @@ def plan_cluster(cluster: Cluster, factors: Mapping[str, Sequence[float]] | None
     `factors` has, by node, the measured speed factor of each of its GPUs in their order: sites that differ in them are
     not alike, and have forms of their own.
     """
-    rows = [(n, node, model, count) for n, node in enumerate(cluster.nodes) for model, count in groups_of(node)]
-    sites, nodes = records(SITE, len(rows)), records(NODE, len(cluster.nodes))
+    factors = factors or {}
+    nodes = node_table(cluster.nodes)
     forms, models = Numbers(), Numbers()
-    first_gpu, first_on_node, factors = 0, 0, factors or {}
-    for row, node in zip(nodes, cluster.nodes, strict=True):
-        fill_row(row, node)
-        row.free_cpus, row.free_memory = row.cpus, row.memory
-        row.first_site, row.up = NOBODY, 1
-    for s, (n, node, model, count) in enumerate(rows):
-        if count > MOST_GPUS_ON_A_SITE:
-            raise ConfigError(f"node {node.name!r} has {count} {model} GPUs; expected at most {MOST_GPUS_ON_A_SITE}.")
-        site = sites[s]
-        site.node, site.gpus, site.free_gpus, site.free_share = n, count, count, count * WHOLE_GPU
-        site.free_mask, site.first_gpu, site.slot, site.up = (1 << count) - 1, first_gpu, NOBODY, 1
-        site.model = site.pool = models.number(model)
-        gpu_memory = mib(cluster.models[model].memory_gb) if count else 0
-        if nodes[n].first_site == NOBODY:
-            nodes[n].first_site, first_on_node = s, 0
-        form = Form(
-            model, count, int(nodes[n].cpus), int(nodes[n].memory), gpu_memory, node.link, tuple(groups_of(node)),
-            known_factors(factors.get(node.name, ()), first_on_node, count),
-            tuple(nodes[n][column].item() for column in MORE_OF_NODES),
-        )  # fmt: skip
-        site.form = forms.number(form)
-        first_gpu += count
-        first_on_node += count
-        nodes[n].sites += 1
-    gpus = records(GPU, max(1, first_gpu))
-    for site in sites:
-        mine = slice(site.first_gpu, site.first_gpu + site.gpus)
-        gpus.free_share[mine] = WHOLE_GPU
-        gpus.free_memory[mine] = gpus.memory[mine] = forms.things[site.form].gpu_memory
+    columns: list[tuple[int, int, int, int]] = []  # node, GPUs, model and form of each site
+    for n, node in enumerate(cluster.nodes):
+        first_on_node, groups = 0, tuple(groups_of(node))
+        cpus, memory, *more = (nodes[column][n].item() for column in ("cpus", "memory", *MORE_OF_NODES))
+        nodes["first_site"][n], nodes["sites"][n] = len(columns), len(groups)
+        for model, count in groups:
+            if count > MOST_GPUS_ON_A_SITE:
+                raise ConfigError(
+                    f"node {node.name!r} has {count} {model} GPUs; expected at most {MOST_GPUS_ON_A_SITE}."
+                )
+            gpu_memory = mib(cluster.models[model].memory_gb) if count else 0
+            known = known_factors(factors.get(node.name, ()), first_on_node, count)
+            form = Form(model, count, cpus, memory, gpu_memory, node.link, groups, known, tuple(more))
+            columns.append((n, count, models.number(model), forms.number(form)))
+            first_on_node += count
+    sites = site_table(np.array(columns, np.int64).reshape(-1, 4))
+    gpus = records(GPU, max(1, int(sites.gpus.sum())))
+    gpus.free_share[: sites.gpus.sum()] = WHOLE_GPU
+    sizes = np.array([form.gpu_memory for form in forms.things], np.int32)[sites.form]
+    gpus.free_memory[: sites.gpus.sum()] = gpus.memory[: sites.gpus.sum()] = np.repeat(sizes, sites.gpus)
     form_table, idle, form_sites = form_tables(sites, forms.things)
-    pools, pool_sites = pool_tables(sites, len(models.things))
+    pools, free, pool_sites = pool_tables(sites, len(models.things), len(idle))
     return Plan(
-        cluster, sites, nodes, gpus, form_table, pools, idle, form_sites, pool_sites,
+        cluster, sites, nodes, gpus, form_table, pools, np.append(idle, free), form_sites, pool_sites,
         tuple(forms.things), tuple(models.things),
     )  # fmt: skip
+
+
+def node_table(members: Sequence[Node]) -> Table:
+    """The nodes, all of them free and up, their sites not known yet. Most are alike, and are filled in once."""
+    nodes, filled = records(NODE, len(members)), records(NODE, 1)
+    known: dict[tuple[float, ...], Any] = {}
+    for n, node in enumerate(members):
+        key = tuple(getattr(node, each.name) for each in stored_in(Node))
+        if key not in known:
+            fill_row(filled[0], node)
+            known[key] = filled[0].copy()
+        np.asarray(nodes)[n] = known[key]
+    nodes.free_cpus, nodes.free_memory, nodes.up = nodes.cpus, nodes.memory, 1
+    return nodes
+
+
+def site_table(columns: Masks) -> Table:
+    """The sites, all of them free, from their nodes, numbers of GPUs, models and forms. [S, 4]"""
+    sites = records(SITE, len(columns))
+    node, gpus, model, form = columns.T
+    sites.node, sites.gpus, sites.free_gpus, sites.free_share = node, gpus, gpus, gpus * WHOLE_GPU
+    sites.free_mask, sites.first_gpu, sites.slot = (np.int64(1) << gpus) - 1, np.cumsum(gpus) - gpus, NOBODY
+    sites.model, sites.pool, sites.form = model, model, form
+    return sites
 
 
 def known_factors(factors: Sequence[float], first: int, count: int) -> tuple[float, ...]:
@@ -148,16 +165,16 @@ def form_tables(sites: Table, forms: Sequence[Form]) -> tuple[Table, Ints, Ints]
     """The forms, a bit for each idle site (all of them), and the sites by form."""
     table = records(FORM, len(forms))
     order = np.argsort(sites.form, kind="stable").astype(np.int32)
+    counts = np.bincount(sites.form, minlength=len(forms))
     words: list[int] = []
     first = 0
     for h, (row, form) in enumerate(zip(table, forms, strict=True)):
-        count = int(np.count_nonzero(sites.form == h))
+        count = int(counts[h])
         row.gpus, row.cpus, row.memory, row.gpu_memory = form.gpus, form.cpus, form.memory, form.gpu_memory
         row.sites = row.idle_sites = count
         row.first_site, row.first_word = first, len(words)
         row.words = -(-count // BITS_PER_WORD)
-        for rank in range(count):
-            sites[order[first + rank]].rank = rank
+        sites.rank[order[first : first + count]] = np.arange(count)
         row.model = row.pool = sites[order[first]].model
         full, rest = divmod(count, BITS_PER_WORD)
         words += [(1 << BITS_PER_WORD) - 1] * full + ([(1 << rest) - 1] if rest else [])
@@ -165,10 +182,11 @@ def form_tables(sites: Table, forms: Sequence[Form]) -> tuple[Table, Ints, Ints]
     return table, np.array(words, np.int32), order
 
 
-def pool_tables(sites: Table, models: int) -> tuple[Table, Ints]:
-    """The pools and the sites by pool."""
+def pool_tables(sites: Table, models: int, first_word: int) -> tuple[Table, Ints, Ints]:
+    """The pools, for each a bit for each site where all its GPUs are free, and the sites by pool."""
     table = records(POOL, models)
     order = np.argsort(sites.pool, kind="stable").astype(np.int32)
+    words: list[int] = []
     first = 0
     for p, row in enumerate(table):
         members = sites.pool == p
@@ -176,8 +194,16 @@ def pool_tables(sites: Table, models: int) -> tuple[Table, Ints]:
         row.gpus = row.free_gpus = int(sites.gpus[members].sum())
         row.largest = int(sites.gpus[members].max())
         row.anchor = order[first]
+        row.words = -(-row.sites // BITS_PER_WORD)
+        row.first_word = first_word + len(words)
+        sites.place[order[first : first + row.sites]] = np.arange(row.sites)
+        words.extend([0] * int(row.words * (row.largest + 1)))
         first += row.sites
-    return table, order
+    bits = np.array(words, np.int32)
+    mine = table[sites.pool]
+    at = mine["first_word"] - first_word + sites.gpus * mine["words"] + sites.place // BITS_PER_WORD
+    np.bitwise_or.at(bits, at, (1 << (sites.place % BITS_PER_WORD)).astype(np.int32))
+    return table, bits, order
 
 
 def gpu_numbers(plan: Plan, s: int, mask: int) -> tuple[int, ...]:
@@ -197,6 +223,8 @@ def empty_view(
     parts = records(PART, max(1, len(plan.gpus)))
     parts.next = np.arange(1, len(parts) + 1)
     parts[-1].next = NOBODY
+    clock = records(CLOCK, 1)
+    clock[0].demand = NOBODY
     count = len(jobs)
     return View(
         jobs=jobs,
@@ -210,13 +238,13 @@ def empty_view(
         users=records(USER, max(1, users)),
         groups=records(GROUP, int(jobs.group.max(initial=0)) + 1),
         open=records(OFFER, len(plan.sites) + 1),
-        clock=records(CLOCK, 1),
+        clock=clock,
+        demands=no_demands(demands),
         queue=np.zeros(2 * count + 2, np.int32),
         running=np.zeros(count + 1, np.int32),
         released=np.zeros(RECENT, np.int32),
-        tried=np.full(demands, NOBODY, np.int32),
         spread=spread,
-        idle=plan.idle.copy(),
+        bits=plan.bits.copy(),
         form_sites=plan.form_sites,
         pool_sites=plan.pool_sites,
         rate=rate,
@@ -226,6 +254,13 @@ def empty_view(
         home=home,
         mix=np.zeros((MIX_ROWS, MIX_COLUMNS)),
     )
+
+
+def no_demands(count: int) -> Table:
+    """So many demands of which nothing is known and nobody waits."""
+    found = records(DEMAND, count)
+    found.tried = found.first = found.last = found.next = found.previous = NOBODY
+    return found
 
 
 def spare_of(plan: Plan) -> Ints:

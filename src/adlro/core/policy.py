@@ -14,6 +14,7 @@ from numba import from_dtype, types
 
 from adlro.core.tables import (
     CLOCK,
+    DEMAND,
     FOREVER,
     FORM,
     GPU,
@@ -85,8 +86,8 @@ INTS_2D = types.Array(types.int32, 2, "C")
 FLOATS_2D = types.Array(types.float64, 2, "C")
 
 VIEW_TYPE = types.NamedTuple(
-    [table_type(dtype) for dtype in (JOB, RUN, SITE, NODE, GPU, FORM, POOL, PART, USER, GROUP, OFFER, CLOCK)]
-    + [INTS] * 8
+    [table_type(dtype) for dtype in (JOB, RUN, SITE, NODE, GPU, FORM, POOL, PART, USER, GROUP, OFFER, CLOCK, DEMAND)]
+    + [INTS] * 7
     + [FLOATS_2D, INTS_2D, INTS_2D, FLOATS, INTS_2D, FLOATS_2D],
     View,
 )

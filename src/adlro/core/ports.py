@@ -158,7 +158,7 @@ class Backend(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is, in a word: simulated, local, slurm, shadow."""
+        """What it is, in a word: simulated, local, slurm, kubernetes, shadow."""
 
     @property
     def can_stop(self) -> bool:
@@ -217,4 +217,21 @@ class Watched(Protocol):
         """Whether a job or a node may have changed since the latest read().
 
         It is asked about once a second and must cost far less than read(). Raises BackendError when nobody answers.
+        A back end that knows the answer without asking anybody may have an attribute `probe_s`, and is asked so often.
         """
+
+
+class Leadership(Protocol):
+    """Who leads. Only one of all that share a lock does."""
+
+    def take(self) -> bool:
+        """Lead if nobody else does, at once; whether we lead now."""
+
+    def holds(self) -> bool:
+        """Whether we still lead; asked before every act."""
+
+    def holder(self) -> str:
+        """Who leads, as far as it can be told, in words."""
+
+    def release(self) -> None:
+        """Let the next one lead."""

@@ -10,12 +10,12 @@ import math
 
 import numpy as np
 
-from adlro.core.compiled import compiled
+from adlro.core.compiled import compiled, compiled_alone
 from adlro.core.records import WHOLE_GPU
 from adlro.core.tables import FOREVER, NOBODY, QUEUED, RECENT, RUNNING, Ints, Masks, View
 
 BITS_PER_WORD = 31
-"""Bits of View.idle used in each word: all of an int32 but its sign."""
+"""Bits of View.bits used in each word: all of an int32 but its sign."""
 
 
 # ---- what may start where ----------------------------------------------------------------------------------------
@@ -84,10 +84,16 @@ def fits_across(view: View, j: int, s: int, width: int) -> bool:
 @compiled
 def most_free_on(view: View, p: int, width: int) -> int:
     """The most wholly free GPUs that so many nodes of a pool could have, whatever else they lack."""
+    return most_in(view.spare, p, view.pools[p].largest, width)
+
+
+@compiled
+def most_in(levels: Ints, p: int, largest: int, width: int) -> int:
+    """The most GPUs on so many sites of a pool, where `levels` has the number of sites with so many GPUs."""
     gpus = 0
     nodes = width
-    for free in range(view.pools[p].largest, 0, -1):
-        taken = min(nodes, view.spare[p, free])
+    for free in range(largest, 0, -1):
+        taken = min(nodes, levels[p, free])
         gpus += taken * free
         nodes -= taken
         if nodes == 0:
@@ -99,32 +105,57 @@ def most_free_on(view: View, p: int, width: int) -> int:
 def add_free(view: View, s: int, count: int) -> None:
     """So many more (or fewer) GPUs of the site are wholly free."""
     site = view.sites[s]
+    pool = view.pools[site.pool]
+    word = pool.first_word + site.place // BITS_PER_WORD
+    bit = np.int32(1 << (site.place % BITS_PER_WORD))
     view.spare[site.pool, site.free_gpus] -= 1
+    view.bits[word + site.free_gpus * pool.words] ^= bit
     site.free_gpus += count
     view.spare[site.pool, site.free_gpus] += 1
-    view.pools[site.pool].free_gpus += count
+    view.bits[word + site.free_gpus * pool.words] ^= bit
+    pool.free_gpus += count
 
 
 @compiled
 def next_part(view: View, j: int, anchor: int, last: int, needed: int) -> int:
-    """The site after `last` in the order of most free GPUs (then lowest index) that can take its part of the gang."""
-    pool = view.pools[view.sites[anchor].pool]
-    chosen = NOBODY
-    most = 0
-    bound = pool.largest if last == NOBODY else view.sites[last].free_gpus
-    for i in range(pool.first_site, pool.first_site + pool.sites):
-        s = view.pool_sites[i]
-        site = view.sites[s]
-        free = site.free_gpus
-        if free <= most or free > bound or (free == bound and s <= last):
-            continue
-        if not has_portion(view, j, s, min(free, needed)):
-            continue
-        most = free
-        chosen = s
-        if free == bound:
-            break  # none after it has more
-    return chosen
+    """The site after `last` in the order of most free GPUs (then lowest index) that can take its part of the gang.
+
+    The order is kept as bits (`place_after`), so that all parts together cost one walk over the sites with free GPUs.
+    """
+    p = view.sites[anchor].pool
+    pool = view.pools[p]
+    free = pool.largest
+    place = NOBODY
+    if last != NOBODY:
+        free = view.sites[last].free_gpus
+        place = view.sites[last].place
+    while free > 0:
+        if view.spare[p, free] > 0:
+            place = place_after(view, p, free, place)
+            while place != NOBODY:
+                s = view.pool_sites[pool.first_site + place]
+                if has_portion(view, j, s, min(free, needed)):
+                    return s
+                place = place_after(view, p, free, place)
+        free -= 1
+        place = NOBODY
+    return NOBODY
+
+
+@compiled
+def place_after(view: View, p: int, free: int, place: int) -> int:
+    """The next place of the pool, after this one, at which a site has so many GPUs free; NOBODY if there is none."""
+    pool = view.pools[p]
+    first = pool.first_word + free * pool.words
+    word = (place + 1) // BITS_PER_WORD
+    skipped = (place + 1) % BITS_PER_WORD
+    while word < pool.words:
+        bits = view.bits[first + word] >> skipped
+        if bits != 0:
+            return word * BITS_PER_WORD + skipped + lowest_number(bits)
+        word += 1
+        skipped = 0
+    return NOBODY
 
 
 @compiled
@@ -207,6 +238,13 @@ def seen(view: View) -> int:
     if 0 < clock.window < clock.queued:
         return clock.window
     return clock.queued
+
+
+@compiled
+def last_seen(view: View) -> int:
+    """The last job of the queue that a policy sees, NOBODY if none waits: all waiting jobs up to it are seen."""
+    many = seen(view)
+    return in_queue(view, many - 1) if many > 0 else NOBODY
 
 
 # ---- how fast, and how long --------------------------------------------------------------------------------------
@@ -401,7 +439,9 @@ def hold_part(view: View, j: int, s: int, mask: int, cpus: int, memory: int) -> 
         held = 0
         for g in range(site.gpus):
             if mask >> g & 1:
-                view.gpus[site.first_gpu + g].free_share = 0
+                gpu = view.gpus[site.first_gpu + g]
+                gpu.free_share = 0
+                gpu.holder = j
                 held += 1
         site.free_mask &= ~mask
         site.free_share -= held * WHOLE_GPU
@@ -420,6 +460,7 @@ def hold_share(view: View, j: int, s: int, mask: int) -> None:
     gpu = view.gpus[site.first_gpu + lowest_number(mask)]
     gpu.free_share -= job.share
     gpu.free_memory -= job.gpu_memory
+    gpu.holder = NOBODY
     site.free_share -= job.share
     site.open_share = largest_open_share(view, s)
 
@@ -427,10 +468,20 @@ def hold_share(view: View, j: int, s: int, mask: int) -> None:
 @compiled
 def lowest_number(mask: int) -> int:
     """The number of the lowest bit of a mask, which has one."""
-    g = 0
-    while not mask >> g & 1:
-        g += 1
-    return g
+    bit = 0
+    if mask & 0x7FFFFFFF == 0:
+        bit += BITS_PER_WORD
+    if (mask >> bit) & 0xFFFF == 0:
+        bit += 16
+    if (mask >> bit) & 0xFF == 0:
+        bit += 8
+    if (mask >> bit) & 0xF == 0:
+        bit += 4
+    if (mask >> bit) & 0x3 == 0:
+        bit += 2
+    if (mask >> bit) & 0x1 == 0:
+        bit += 1
+    return bit
 
 
 @compiled
@@ -538,6 +589,7 @@ def refresh(view: View, n: int) -> None:
     node = view.nodes[n]
     for s in range(node.first_site, node.first_site + node.sites):
         site = view.sites[s]
+        site.changes += 1
         idle = node.up != 0 and node.jobs == 0
         set_idle(view, s, idle)
         set_open(view, s, node.up != 0 and not idle and (site.free_gpus > 0 or site.open_share > 0))
@@ -604,10 +656,10 @@ def set_idle(view: View, s: int, is_idle: bool) -> None:
     form = view.forms[site.form]
     word = form.first_word + site.rank // BITS_PER_WORD
     bit = np.int32(1 << (site.rank % BITS_PER_WORD))
-    was_idle = (view.idle[word] & bit) != 0
+    was_idle = (view.bits[word] & bit) != 0
     if is_idle == was_idle:
         return
-    view.idle[word] ^= bit
+    view.bits[word] ^= bit
     form.idle_sites += 1 if is_idle else -1
 
 
@@ -618,21 +670,30 @@ def first_idle(view: View, h: int) -> int:
     if form.idle_sites == 0:
         return NOBODY
     word = form.first_word
-    while view.idle[word] == 0:
+    while view.bits[word] == 0:
         word += 1
-    bits = view.idle[word]
-    bit = 0
-    if bits & 0xFFFF == 0:
-        bit += 16
-    if (bits >> bit) & 0xFF == 0:
-        bit += 8
-    if (bits >> bit) & 0xF == 0:
-        bit += 4
-    if (bits >> bit) & 0x3 == 0:
-        bit += 2
-    if (bits >> bit) & 0x1 == 0:
-        bit += 1
-    return view.form_sites[form.first_site + (word - form.first_word) * BITS_PER_WORD + bit]
+    rank = (word - form.first_word) * BITS_PER_WORD + lowest_number(view.bits[word])
+    return view.form_sites[form.first_site + rank]
+
+
+@compiled
+def first_of_form(view: View, j: int, h: int) -> int:
+    """The first site of this form at which the job fits, or NOBODY. The job is of whole GPUs, on one node there."""
+    job = view.jobs[j]
+    form = view.forms[h]
+    pool = view.pools[form.pool]
+    if most_free_on(view, form.pool, 1) < job.gpus:
+        return NOBODY
+    for word in range(pool.words):
+        bits = 0
+        for free in range(job.gpus, form.gpus + 1):
+            bits |= view.bits[pool.first_word + free * pool.words + word]
+        while bits != 0:
+            s = view.pool_sites[pool.first_site + word * BITS_PER_WORD + lowest_number(bits)]
+            bits &= bits - 1
+            if view.sites[s].form == h and fits_on_node(view, j, s):
+                return s
+    return NOBODY
 
 
 # ---- the queue ---------------------------------------------------------------------------------------------------
@@ -675,6 +736,83 @@ def enqueue(view: View, j: int) -> None:
     view.queue[at] = j
     clock.queued += 1
     view.runs[j].state = QUEUED
+    join_demand(view, j)
+
+
+@compiled_alone
+def enqueue_all(view: View, jobs: Ints) -> None:
+    """Put jobs, given in submit order, in the queue."""
+    for j in jobs:
+        enqueue(view, j)
+
+
+@compiled
+def clear_demand(view: View, d: int) -> None:
+    """Nothing is known of the demand, and nobody waits."""
+    demand = view.demands[d]
+    demand.tried = NOBODY
+    demand.first = NOBODY
+    demand.last = NOBODY
+    demand.waiting = 0
+    demand.next = NOBODY
+    demand.previous = NOBODY
+
+
+@compiled
+def join_demand(view: View, j: int) -> None:
+    """Put a job on the list of the waiting jobs of its demand, which is in submit order."""
+    d = view.jobs[j].demand
+    demand = view.demands[d]
+    run = view.runs[j]
+    before = demand.last
+    while before != NOBODY and before > j:
+        before = view.runs[before].previous
+    after = demand.first if before == NOBODY else view.runs[before].next
+    run.previous = before
+    run.next = after
+    if before == NOBODY:
+        demand.first = j
+    else:
+        view.runs[before].next = j
+    if after == NOBODY:
+        demand.last = j
+    else:
+        view.runs[after].previous = j
+    demand.waiting += 1
+    if demand.waiting == 1:
+        clock = view.clock[0]
+        demand.next = NOBODY
+        demand.previous = NOBODY if clock.demand == NOBODY else clock.last_demand
+        if clock.demand == NOBODY:
+            clock.demand = d
+        else:
+            view.demands[clock.last_demand].next = d
+        clock.last_demand = d
+
+
+@compiled
+def leave_demand(view: View, j: int) -> None:
+    """Take a job off the list of the waiting jobs of its demand."""
+    demand = view.demands[view.jobs[j].demand]
+    run = view.runs[j]
+    if run.previous == NOBODY:
+        demand.first = run.next
+    else:
+        view.runs[run.previous].next = run.next
+    if run.next == NOBODY:
+        demand.last = run.previous
+    else:
+        view.runs[run.next].previous = run.previous
+    demand.waiting -= 1
+    if demand.waiting == 0:
+        if demand.previous == NOBODY:
+            view.clock[0].demand = demand.next
+        else:
+            view.demands[demand.previous].next = demand.next
+        if demand.next == NOBODY:
+            view.clock[0].last_demand = demand.previous
+        else:
+            view.demands[demand.next].previous = demand.previous
 
 
 @compiled
@@ -690,6 +828,7 @@ def dequeue(view: View, j: int) -> None:
     else:
         for at in range(clock.head + position, clock.head + clock.queued):
             view.queue[at] = view.queue[at + 1]
+    leave_demand(view, j)
 
 
 # ---- what has been used and learnt -------------------------------------------------------------------------------

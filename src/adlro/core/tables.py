@@ -64,7 +64,7 @@ JOB = np.dtype(
         ("family", "i4"),
         ("allowed", "i4"),  # index into Jobs.allowed
         ("kind", "i4"),  # row of View.rate; set by pack
-        ("demand", "i4"),  # row of View.tried: jobs that need exactly the same; set by pack
+        ("demand", "i4"),  # row of View.demands: jobs that need exactly the same; set by pack
         ("user", "i4"),
         ("group", "i4"),  # one number for the same user and name: past jobs alike
     ],
@@ -87,6 +87,8 @@ RUN = np.dtype(
         ("site", "i4"),
         ("parts", "i4"),  # first of the further parts of a gang over several nodes, in View.parts
         ("slot", "i4"),  # where the simulator keeps its end
+        ("next", "i4"),  # while it waits: the next waiting job of its demand, in submit order …
+        ("previous", "i4"),  # … and the one before
         ("starts", "i2"),  # how often it was started, counted up to MANY_STARTS
         ("state", "i2"),
     ],
@@ -108,7 +110,8 @@ SITE = np.dtype(
         ("first_gpu", "i4"),  # row of its first GPU in View.gpus
         ("rank", "i4"),  # place among the sites of its form
         ("slot", "i4"),  # where it stands in View.open; NOBODY: not open
-        ("up", "i4"),
+        ("place", "i4"),  # place among the sites of its pool
+        ("changes", "i4"),  # grows with everything that changes on its node
     ],
     align=True,
 )
@@ -127,7 +130,15 @@ NODE = np.dtype(
     align=True,
 )
 
-GPU = np.dtype([("free_share", "i4"), ("free_memory", "i4"), ("memory", "i4")], align=True)
+GPU = np.dtype(
+    [
+        ("free_share", "i4"),
+        ("free_memory", "i4"),
+        ("memory", "i4"),
+        ("holder", "i4"),  # the job that holds the whole GPU; meaningless while none does
+    ],
+    align=True,
+)
 
 FORM = np.dtype(
     [
@@ -139,7 +150,7 @@ FORM = np.dtype(
         ("pool", "i4"),
         ("sites", "i4"),  # how many
         ("first_site", "i4"),  # where its list of sites begins in View.form_sites
-        ("first_word", "i4"),  # where its bits begin in View.idle
+        ("first_word", "i4"),  # where the bits of its idle sites begin in View.bits
         ("words", "i4"),
         ("idle_sites", "i4"),  # how many are idle now
     ],
@@ -156,6 +167,8 @@ POOL = np.dtype(
         ("anchor", "i4"),  # its first site: stands for the pool when a gang is wider than one node
         ("first_site", "i4"),  # where its list of sites begins in View.pool_sites
         ("sites", "i4"),
+        ("first_word", "i4"),  # where its bits begin in View.bits: for 0, 1, 2 … free GPUs the sites that have them
+        ("words", "i4"),  # words for each number of free GPUs
     ],
     align=True,
 )
@@ -171,6 +184,19 @@ USER = np.dtype(
 
 GROUP = np.dtype([("finished", "f8"), ("log_work", "f8")], align=True)
 """How long the finished jobs of one user and name were."""
+
+DEMAND = np.dtype(
+    [
+        ("tried", "i4"),  # capacity version at which no site could take a job of this demand; NOBODY: not known
+        ("first", "i4"),  # its first waiting job in submit order, NOBODY if none waits; the next one is in its RUN
+        ("last", "i4"),
+        ("waiting", "i4"),  # how many wait
+        ("next", "i4"),  # the next demand with a waiting job, in the order in which the first one of each came
+        ("previous", "i4"),
+    ],
+    align=True,
+)
+"""Jobs that need exactly the same: what is known of one where it fits is known of all."""
 
 OFFER = np.dtype(
     [
@@ -206,6 +232,8 @@ CLOCK = np.dtype(
         ("clear_version", "i4"),  # … at this version of the capacity
         ("window", "i4"),  # how many queued jobs a policy sees; 0: all
         ("free_part", "i4"),  # first unused row of View.parts
+        ("demand", "i4"),  # first demand with a waiting job, NOBODY if none waits; the next one is in its row
+        ("last_demand", "i4"),  # the last one of these
         ("learn", "i4"),  # finished jobs are remembered by group and user
     ],
     align=True,
@@ -228,12 +256,12 @@ class View(NamedTuple):
     groups: Table  # GROUP
     open: Table  # OFFER [S] sites partly used and what they have to give; the first clock.open count
     clock: Table  # CLOCK [1]
+    demands: Table  # DEMAND [demands]
     queue: Ints  # waiting jobs in submit order, from clock.head on; read it with rules.in_queue
     running: Ints  # [J or fewer] running jobs in no order; the first clock.running count
     released: Ints  # [RECENT] node of each of the latest releases, by clock.version
-    tried: Ints  # [demands] capacity version at which no site could take a job of that demand
     spread: Ints  # [demands] 1 where a job of that demand may take several nodes
-    idle: Ints  # [words] bits of idle sites by form
+    bits: Ints  # [words] bits of sites: the idle ones by form, then those with so many GPUs free by pool
     form_sites: Ints  # [S] sites by form
     pool_sites: Ints  # [S] sites by pool
     rate: Floats  # [K, H] work done in a second

@@ -1,4 +1,4 @@
-"""What a site may set about the daemon: one TOML file, a sentence for each option, and defaults that need no file."""
+"""The daemon's config: one TOML file, one sentence for each option, and defaults that need no file."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -14,22 +14,21 @@ from adlro.backends.catalogue import BACKENDS
 from adlro.backends.kind import Kind, Opened, Site
 from adlro.core.accounts import Owners
 from adlro.core.errors import ConfigError
+from adlro.core.telemetry import TelemetryReader
 from adlro.core.toml import Schema, parse_toml
 from adlro.daemon.keep import Keep
-from adlro.ingest.telemetry.catalogue import SOURCES, Look, open_source
+from adlro.ingest.telemetry.catalogue import SOURCES, open_telemetry
 from adlro.live.limits import GuardTable, Limits
 
-HIDDEN: Final = "***"
-
-
-NAMES: Final = tuple(BACKENDS)
+BACKEND_NAMES: Final = tuple(BACKENDS)
 
 
 class BackendTable(Schema):
     """[backend]: which cluster; a table of the same name has its options."""
 
-    kind: Literal[NAMES] = Field(  # type: ignore[valid-type]
-        default="simulated", description=f"The back end: {', '.join(NAMES[:-1])} or {NAMES[-1]} (docs/backends.md)."
+    kind: Literal[BACKEND_NAMES] = Field(  # type: ignore[valid-type]
+        default="simulated",
+        description=f"The back end: {', '.join(BACKEND_NAMES[:-1])} or {BACKEND_NAMES[-1]} (docs/backends.md).",
     )
 
 
@@ -112,11 +111,11 @@ class TelemetryTable(Sources):  # type: ignore[misc]
         """The addresses in it, which may hold passwords."""
         return tuple(getattr(self, name) for name, source in SOURCES.items() if source.needs_address)
 
-    def open(self) -> Look:
-        """What to call for one look at its source."""
+    def open(self) -> TelemetryReader:
+        """A function that reads the source once."""
         (name,) = self._sources
         address = getattr(self, name) if SOURCES[name].needs_address else ""
-        return open_source(name, address, self.timeout_s, self.max_age_s)
+        return open_telemetry(name, address, self.timeout_s, self.max_age_s)
 
 
 class Turns(Schema):
@@ -131,8 +130,8 @@ class Turns(Schema):
     backend: BackendTable = BackendTable()
 
 
-TABLES: Final[dict[str, Any]] = {kind.name: (kind.options, kind.options()) for kind in BACKENDS.values()}
-Clusters: Any = create_model("Clusters", __base__=Turns, **TABLES)
+_TABLES: Final[dict[str, Any]] = {kind.name: (kind.options, kind.options()) for kind in BACKENDS.values()}
+Clusters: Any = create_model("Clusters", __base__=Turns, **_TABLES)
 """The same, and a table for each back end of the catalogue."""
 
 
@@ -147,12 +146,12 @@ class Config(Clusters):  # type: ignore[misc]
     telemetry: TelemetryTable = TelemetryTable()
 
     def secrets(self) -> tuple[str, ...]:
-        """The passwords in its addresses, which must not be shown."""
+        """The passwords in its addresses, which are never shown."""
         addresses = (self.store.url, *self.telemetry.addresses)
         return tuple(word for address in addresses if (word := _password(address)))
 
     def api_settings(self) -> ApiSettings:
-        """[api] with what the rest of the config adds to it."""
+        """[api], completed from the rest of the config."""
         return ApiSettings.model_construct(  # checked when the file was read
             **dict(self.api), token_file=self.beside_store("tokens.json", self.api.tokens), owners=self.owners()
         )
@@ -168,11 +167,11 @@ class Config(Clusters):  # type: ignore[misc]
         return self.kind.open(getattr(self, self.kind.name), self._site())
 
     def owners(self) -> Owners:
-        """Whose jobs this daemon takes, and as whom they run."""
+        """Which users' jobs this daemon takes, and as which user they run."""
         return self.kind.owners(getattr(self, self.kind.name), self._site())
 
     def check_owners(self) -> None:
-        """Raise ConfigError where people could get an account that they have no right to."""
+        """Raise ConfigError if people could use an account that is not theirs."""
         if self.api.is_on and self.api.auth == "off" and self.owners().are_accounts:
             raise ConfigError(
                 'jobs run as their users and [api] has auth = "off": everybody on this machine could run jobs as '
@@ -181,11 +180,11 @@ class Config(Clusters):  # type: ignore[misc]
         self.kind.check(getattr(self, self.kind.name), self._site())
 
     def _site(self) -> Site:
-        api, others = self.api, tuple(name for name in NAMES if name != self.kind.name)
+        api, others = self.api, tuple(name for name in BACKEND_NAMES if name != self.kind.name)
         return Site(api.is_on, api.auth != "off", api.min_uid, self.beside_store, others, self._watched)
 
     def _watched(self, name: str) -> Opened:
-        """The back end of this name for a shadow, which must not submit."""
+        """The back end of this name, to be watched by a shadow, which must not submit."""
         kind = BACKENDS[name]
         return kind.open(kind.for_shadow(getattr(self, name)), self._site())
 
@@ -196,7 +195,7 @@ class Config(Clusters):  # type: ignore[misc]
         return "sqlite::memory:" if self.kind.ends_with_daemon else f"sqlite:{state_folder() / 'adlro.db'}"
 
     def beside_store(self, name: str, path: str = "") -> Path:
-        """A file of the daemon's: at the path, or of this name where the store is."""
+        """The path of a file of the daemon: the given path, or this name in the store's folder."""
         from adlro.daemon.store import sqlite_path
 
         if path:
@@ -207,7 +206,7 @@ class Config(Clusters):  # type: ignore[misc]
 
 
 def state_folder() -> Path:
-    """Where this user's daemon keeps things: as systemd says, else as desktops do."""
+    """The folder for this user's daemon: systemd's state directory, else the desktop's."""
     if given := os.environ.get("STATE_DIRECTORY"):
         return Path(given.split(":")[0])
     home = os.environ.get("XDG_STATE_HOME")
@@ -215,7 +214,7 @@ def state_folder() -> Path:
 
 
 def load_config(path: Path | None, flags: Mapping[str, Any] | None = None) -> Config:
-    """The config of a file, or the defaults; `flags` by "table.key" take its place where they are not None."""
+    """The config of a file, or the defaults; `flags` by "table.key" override it unless they are None."""
     config = Config()
     if path is not None:
         try:

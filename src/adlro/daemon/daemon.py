@@ -22,13 +22,14 @@ from adlro import __version__
 from adlro.core.errors import AdlroError, BackendError, CatalogueError, StoreError
 from adlro.core.ports import (
     JobState,
+    Leadership,
     LiveJob,
     Output,
     Submission,
 )
 from adlro.daemon.config import Config, changes, load_config
-from adlro.daemon.leader import Alone, Leadership
-from adlro.daemon.metrics import Metrics, file_bytes
+from adlro.daemon.leader import Alone
+from adlro.daemon.metrics import DaemonMetrics, file_bytes
 from adlro.daemon.store_sqlite import AwayError
 from adlro.daemon.systemd import Systemd
 from adlro.live.news import News
@@ -37,56 +38,56 @@ from adlro.live.service import (
     Compared,
     Decision,
     Event,
-    Foreseen,
-    Past,
+    HistoryQuery,
     State,
     Tick,
     Usage,
     WhatIf,
+    WhatIfAnswer,
     Why,
 )
 from adlro.process.collector import unhurried_collector
 
 if TYPE_CHECKING:  # it imports the compiler, which tests of the daemon do without
-    from adlro.daemon.warming import Progress, Tell, Warmed
+    from adlro.daemon.warming import TellProgress, Warmed, WarmProgress
 from adlro.daemon.fence import Fenced, log
-from adlro.daemon.running import Parts, Running
+from adlro.daemon.running import DaemonParts, Running
 
 KEPT_ALARMS: Final = 200
 
 STANDBY_S: Final = 0.1
 """How often a standby tries to lead."""
 
-PAUSE_S: Final = 0.25
+_PAUSE_S: Final = 0.25
 """The least time between two turns, however many jobs are handed in."""
 
 PROBE_S: Final = 1.0
-"""How often the back end is asked whether anything has changed, …"""
+"""How often the back end is asked whether anything has changed unless it wants to be asked more often, …"""
 
 PROBE_SHARE: Final = 0.04
 """… as long as that takes at most this share of the time."""
 
 TURN_SHARE: Final = 0.25
-LONGEST_PAUSE_S: Final = 3.0
-"""Turns that come early because something has changed take this share of the time, or come so far apart."""
+_LONGEST_PAUSE_S: Final = 3.0
+"""Early turns (because something changed) take at most this share of the time, or come this far apart."""
 
-LATE: Final = 3.0
-"""The daemon is ready while its latest reading is not older than so many turns …"""
+_LATE: Final = 3.0
+"""The daemon is ready while its latest reading is not older than this many turns …"""
 
 LATE_S: Final = 30.0
 """… or than this."""
 
-AT_ONCE: Final = frozenset(["tick_s", "policy", "guard", "log", "telemetry"])
-"""Tables that count as soon as the config is read again; the others wait for a restart."""
+_AT_ONCE: Final = frozenset(["tick_s", "policy", "guard", "log", "telemetry"])
+"""Tables that take effect as soon as the config is read again; the others need a restart."""
 
 POLICY_KEY: Final = "policy"
-"""Under this name the memory keeps the policy that an operator switched to."""
+"""The name under which the memory keeps the policy that an operator switched to."""
 
 
-Build = Callable[[Config], Parts]
-"""Opens the back end and the store; called when we lead, so that a standby touches neither."""
+Build = Callable[[Config], DaemonParts]
+"""Opens the back end and the store. It is called when we lead, so that a standby touches neither."""
 
-Warm = Callable[[Sequence[str], "Tell", Callable[[], bool]], "Warmed"]
+Warm = Callable[[Sequence[str], "TellProgress", Callable[[], bool]], "Warmed"]
 """Compiles what turns with these policies need, the fallback last (warming.warm_daemon)."""
 
 
@@ -117,7 +118,7 @@ class Daemon:
         self._build, self._path, self._flags = build, path, dict(flags or {})
         self._leadership = leadership or Alone()
         self._systemd = Systemd()
-        self.metrics_page = Metrics(__version__, lambda: self.is_ready()[0], self._store_bytes)
+        self.metrics_page = DaemonMetrics(__version__, lambda: self.is_ready()[0], self._store_bytes)
         self._running: Running | None = None
         self._is_stopping = self._wants_reload = False
         self._why_not, self._again_s = "the daemon is starting.", STANDBY_S
@@ -132,7 +133,7 @@ class Daemon:
     # ---- life ----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Turn after turn until `stop`; as a standby while another daemon leads."""
+        """Run turns until `stop`; stand by while another daemon leads."""
         is_first = True
         try:
             self._compile(self.config)
@@ -152,7 +153,7 @@ class Daemon:
             self.close()
 
     def tick(self) -> Tick | None:
-        """One turn, and what it tells; None as a standby, or if it broke off."""
+        """Run one turn and report it; None as a standby, or if the turn broke off."""
         if not self._lead():
             return None
         running = self._running
@@ -175,17 +176,17 @@ class Daemon:
         return tick
 
     def stop(self) -> None:
-        """End after the turn that goes on now."""
+        """End after the current turn."""
         self._is_stopping = True
         self._wake()
 
     def reload(self) -> None:
-        """Read the config again before the next turn; one that is wrong is an alarm, and the old one stays."""
+        """Read the config again before the next turn; a wrong config raises an alarm, and the old one stays."""
         self._wants_reload = True
         self._wake()
 
     def close(self) -> None:
-        """Let go of the back end, the store and the lock, in this order."""
+        """Close the back end, then the store, then release the lock."""
         self._is_stopping = True
         self._step_down("the daemon has ended.")
         self._news.close()
@@ -210,7 +211,7 @@ class Daemon:
                 raise
             except Exception:
                 if not self._is_stopping:
-                    log.exception("compiling broke off")  # what is missing is compiled by the turn that needs it
+                    log.exception("compiling broke off")  # the turn that needs the rest compiles it
                 return
             finally:
                 if not is_turning:
@@ -220,8 +221,8 @@ class Daemon:
             log.warning("not all could be compiled", extra={"why": text})
         log.info("compiled", extra={"functions": len(done.compiled), "seconds": round(done.seconds, 1)})
 
-    def _note_progress(self, progress: "Progress") -> None:
-        """Say how far compiling is: to who asks whether we are ready, to systemd, and in the log."""
+    def _note_progress(self, progress: "WarmProgress") -> None:
+        """Report how far compiling is: for readiness, to systemd, and in the log."""
         if progress.compiled and (progress.function or progress.words != self._compiling):
             self._systemd.tell(f"STATUS={progress.words}")
             extra = {"function": progress.function, "seconds": round(progress.seconds, 1)}
@@ -241,7 +242,7 @@ class Daemon:
         return self._running is not None
 
     def _lead(self) -> bool:
-        """Whether we lead; take over if we can."""
+        """Whether we lead; take the lead if it is free."""
         if self._running is not None:
             if self._leadership.holds():
                 return True
@@ -262,7 +263,7 @@ class Daemon:
         return True
 
     def _stand_by(self, why: str, again_s: float = STANDBY_S) -> None:
-        """Note why we do not lead, and try again after so long."""
+        """Note why we do not lead, and try again after this many seconds."""
         self._again_s = again_s
         if why != self._why_not:
             log.warning("standing by", extra={"why": why})
@@ -270,7 +271,7 @@ class Daemon:
         self._why_not = why
 
     def _step_down(self, why: str) -> None:
-        """Let go of everything that only a leader may hold."""
+        """Close everything that only a leader may hold."""
         running, self._running, self._why_not = self._running, None, why
         self.metrics_page.led(False)
         if running is not None:
@@ -278,7 +279,7 @@ class Daemon:
         self._leadership.release()
 
     def _begin(self) -> "Running":
-        """Open everything. The policy is the config's, or what an operator switched to in its place."""
+        """Open everything. The policy is the config's, or the one that an operator switched to."""
         parts = self._build(self.config)
         try:
             running = Running(parts, Fenced(parts.backend, self._leadership), self.config)
@@ -299,7 +300,7 @@ class Daemon:
     # ---- the config ----------------------------------------------------------------------------------------------
 
     def _reload(self) -> None:
-        """Read the config again; what can count at once does."""
+        """Read the config again, and apply what can change without a restart."""
         running = self._running
         assert running is not None
         try:
@@ -320,7 +321,7 @@ class Daemon:
         old, self.config = self.config, new
         if old.log != new.log:
             logging.getLogger().setLevel(new.log.level.upper())
-        if waits := sorted(changed - AT_ONCE):
+        if waits := sorted(changed - _AT_ONCE):
             self.alarm("config", f"changes in {', '.join(f'[{name}]' for name in waits)} take effect after a restart.")
         log.info("the config was read again", extra={"changed": sorted(changed)})
         if old.policy.name != new.policy.name:
@@ -340,12 +341,12 @@ class Daemon:
         return replace(state, is_leader=True, alarms=alarms)
 
     def job(self, id: str) -> LiveJob | None:
-        """One job, also one that was handed in a moment ago, and one that ended a while ago."""
+        """One job, also one that was submitted a moment ago or ended a while ago."""
         running = self._leading()
         return running.jobs.get(id) or running.fresh.get(id) or running.memory.job(id)
 
     def submit(self, submission: Submission) -> str:
-        """Hand a job in; its id. The next turn comes at once."""
+        """Submit a job; returns its id. The next turn comes at once."""
         running = self._leading()
         id = running.backend.submit(submission)
         now = running.clock()
@@ -364,11 +365,11 @@ class Daemon:
         self._wake()
 
     def why(self, job: str) -> Why | None:
-        """Why it waits, or runs where it does; None: there is no such job."""
+        """Why a job waits, or why it runs where it does; None if there is no such job."""
         return self._leading().decider.why(job)
 
-    def what_if(self, question: WhatIf) -> Foreseen:
-        """What would come of it, played forward from the latest snapshot."""
+    def what_if(self, question: WhatIf) -> WhatIfAnswer:
+        """The effect of a change, played forward from the latest snapshot."""
         return self._leading().decider.what_if(question)
 
     def decisions(self, job: str = "", before: str = "", limit: int = 100) -> Sequence[Decision]:
@@ -379,16 +380,16 @@ class Daemon:
         """The measured history between two moments, the oldest first; the older the coarser."""
         return self._leading().memory.points(since_s, until_s)
 
-    def past(self, asked: Past, before_s: float | None, limit: int) -> Sequence[LiveJob]:
+    def past(self, asked: HistoryQuery, before_s: float | None, limit: int) -> Sequence[LiveJob]:
         """Jobs that ended before a moment (None: now), the latest first."""
         return self._leading().memory.past(asked, before_s, limit)
 
-    def usage(self, asked: Past, since_s: float, until_s: float, step_s: float) -> Usage:
-        """What jobs that ended between two moments used, in total and in stretches of `step_s`."""
+    def usage(self, asked: HistoryQuery, since_s: float, until_s: float, step_s: float) -> Usage:
+        """What jobs that ended between two moments used, in total and in steps of `step_s`."""
         return self._leading().memory.usage(asked, since_s, until_s, step_s)
 
     def output(self, job: str) -> Output | None:
-        """The end of what a job wrote; None where the back end keeps no output, or has none of this job."""
+        """The end of a job's output; None where the back end keeps no output, or has none for this job."""
         return self._leading().backend.output(job)
 
     def use_policy(self, name: str) -> None:
@@ -421,7 +422,7 @@ class Daemon:
         if not running.has_looked:
             return False, "the first turn is still running."
         age_s = time.monotonic() - running.backend.read_s
-        if age_s > max(LATE_S, LATE * self.config.tick_s):
+        if age_s > max(LATE_S, _LATE * self.config.tick_s):
             return False, f"the latest reading of the cluster is too old: {age_s:.0f} s old."
         return True, "ready"
 
@@ -446,7 +447,7 @@ class Daemon:
     # ---- what is told --------------------------------------------------------------------------------------------
 
     def alarm_soon(self, kind: str, text: str) -> None:
-        """Raise an alarm from another thread: the next turn, which comes at once, tells it."""
+        """Raise an alarm from another thread: the next turn comes at once and reports it."""
         self._later.append(lambda: self.alarm(kind, text))
         self._wake()
 
@@ -471,12 +472,12 @@ class Daemon:
         self._emit("alarm", data, alarm.time_s)
 
     def _tell_notes(self, running: "Running") -> None:
-        """What happened to the store."""
+        """Report what happened to the store."""
         while running.memory.notes:
             self.alarm("store", running.memory.notes.pop(0))
 
     def _tell(self, running: "Running", tick: Tick) -> None:
-        """Tell what a turn brought: to the log, to the metrics, and to those who listen."""
+        """Report a turn: to the log, to the metrics, and to listeners."""
         self.metrics_page.ticked(tick)
         if not running.backend.trouble:
             self.metrics_page.read()
@@ -504,8 +505,8 @@ class Daemon:
     # ---- waiting -------------------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        """End the wait for the next turn. Safe in a signal's handler: it takes no lock."""
-        with suppress(OSError):  # it rings already, or all is over
+        """End the wait for the next turn. It takes no lock, so a signal handler may call it."""
+        with suppress(OSError):  # a wake-up is already waiting, or the daemon has ended
             self._ring.send(b"!")
 
     def _pause_s(self, tick: Tick | None) -> float:
@@ -513,7 +514,7 @@ class Daemon:
         wake_s = self._running.decider.wake_s if self._running is not None else math.inf
         if tick is None or wake_s == math.inf:
             return self.config.tick_s
-        return min(self.config.tick_s, max(PAUSE_S, wake_s - tick.time_s))
+        return min(self.config.tick_s, max(_PAUSE_S, wake_s - tick.time_s))
 
     def _wait(self, began: float, seconds: float, goes_on: bool = False) -> None:
         """Wait until so long after the beginning of a turn, until somebody wakes us, or until the cluster has changed.
@@ -523,13 +524,14 @@ class Daemon:
         """
         now = time.monotonic()
         took = now - began
-        pause = now + min(seconds, max(PAUSE_S, took))
-        until = max(began + seconds, now + min(PAUSE_S, took))
-        changed = max(pause, now + min(took / TURN_SHARE, LONGEST_PAUSE_S))  # not before then because of a change
-        probe = now + PROBE_S
+        pause = now + min(seconds, max(_PAUSE_S, took))
+        until = max(began + seconds, now + min(_PAUSE_S, took))
+        changed = max(pause, now + min(took / TURN_SHARE, _LONGEST_PAUSE_S))  # not before then because of a change
         running = self._running
+        every_s = PROBE_S if running is None else min(PROBE_S, running.backend.probe_s)
+        probe = now + every_s
         if goes_on:
-            until = now + min(seconds, PAUSE_S)
+            until = now + min(seconds, _PAUSE_S)
         while not self._is_stopping and (left := until - time.monotonic()) > 0:
             wait = min(left, self._systemd.alive_every_s or left)
             if running is not None:
@@ -548,7 +550,7 @@ class Daemon:
                 elif has_changed:
                     until, running = min(until, max(answered, changed)), None
                 else:
-                    probe = answered + max(PROBE_S, (answered - asked) / PROBE_SHARE)
+                    probe = answered + max(every_s, (answered - asked) / PROBE_SHARE)
 
 
 @contextmanager

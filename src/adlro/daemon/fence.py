@@ -1,4 +1,4 @@
-"""A back end that only the leader may give orders to."""
+"""A back end that takes orders from the leader only."""
 
 import logging
 import threading
@@ -11,13 +11,13 @@ from adlro.core.ports import (
     Answer,
     Backend,
     KeepsOutput,
+    Leadership,
     Order,
     Output,
     Snapshot,
     Submission,
     SubmitsAside,
 )
-from adlro.daemon.leader import Leadership
 from adlro.process.logs import LOGGER
 
 if TYPE_CHECKING:  # it imports the compiler, which tests of the daemon do without
@@ -29,9 +29,9 @@ log = logging.getLogger(LOGGER)
 
 @final
 class Fenced:
-    """A back end that one thread calls at a time, and only the leader to change anything.
+    """A back end that one thread calls at a time, and that only the leader may change.
 
-    Submissions that a user can hold up (`SubmitsAside`) run beside other calls.
+    Submissions that a user can delay (`SubmitsAside`) run beside other calls.
     """
 
     def __init__(self, backend: Backend, leadership: Leadership) -> None:
@@ -44,7 +44,7 @@ class Fenced:
 
     @property
     def name(self) -> str:
-        """What it is, in a word."""
+        """The name of the back end."""
         return self._backend.name
 
     @property
@@ -57,8 +57,13 @@ class Fenced:
         """Whether users see what `annotate` is given."""
         return self._backend.can_annotate
 
+    @property
+    def probe_s(self) -> float:
+        """How often it may be asked whether anything has changed, if it says so."""
+        return float(getattr(self._backend, "probe_s", float("inf")))
+
     def has_changed(self) -> bool | None:
-        """Whether anything has changed since the latest reading; None: this back end, or a silent one, cannot tell."""
+        """Whether anything has changed since the latest reading; None if the back end cannot tell."""
         probe = getattr(self._backend, "has_changed", None)
         if probe is None or self.trouble:
             return None
@@ -102,7 +107,7 @@ class Fenced:
             self._backend.annotate(lines)
 
     def submit(self, submission: Submission) -> str:
-        """Hand a job in. Where its user could hold that up, turns do not wait for it."""
+        """Submit a job. Turns do not wait for it where its user could delay it."""
         with self._lock:
             self._check()
             if not isinstance(self._backend, SubmitsAside):
@@ -116,11 +121,11 @@ class Fenced:
             self._backend.cancel(job)
 
     def output(self, job: str) -> Output | None:
-        """The end of what a job wrote, where the back end keeps that. It waits for nobody."""
+        """The end of a job's output, where the back end keeps it. It waits for no other call."""
         return self._backend.output(job) if isinstance(self._backend, KeepsOutput) else None
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the back end."""
         with self._lock:
             self._backend.close()
 

@@ -9,9 +9,10 @@ import os
 import socket
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from adlro.core.errors import StoreError
+from adlro.core.ports import Leadership
 
 if TYPE_CHECKING:
     import psycopg
@@ -20,45 +21,29 @@ LEADING: Final = 0x61646C_02
 """Number of the advisory lock; it counts within one database, and a database is for one cluster."""
 
 
-class Leadership(Protocol):
-    """Who leads. Only one of all that share a lock does."""
-
-    def take(self) -> bool:
-        """Lead if nobody else does, at once; whether we lead now."""
-
-    def holds(self) -> bool:
-        """Whether we still lead; asked before every act."""
-
-    def holder(self) -> str:
-        """Who leads, as far as it can be told, in words."""
-
-    def release(self) -> None:
-        """Let the next one lead."""
-
-
 @final
 class Alone:
     """Nobody else can lead: a simulated cluster exists in this process only."""
 
     def take(self) -> bool:
-        """We lead."""
+        """Lead."""
         return True
 
     def holds(self) -> bool:
-        """We do."""
+        """True."""
         return True
 
     def holder(self) -> str:
-        """Us."""
+        """This process."""
         return "this daemon"
 
     def release(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to release."""
 
 
 @final
 class FileLock:
-    """The lock of a file, in which the leader's process number and machine stand."""
+    """A file lock; the file contains the leader's process number and machine."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -87,7 +72,7 @@ class FileLock:
                 f"{self.path}: this file system has no locks: {error.strerror}. Set another path with [store] lock."
             ) from None
         self._file = file
-        if not self.holds():  # it was deleted while we opened it: another one may lock its successor
+        if not self.holds():  # it was deleted while we opened it: another daemon may lock a new file of this name
             self.release()
             return False
         os.ftruncate(file, 0)
@@ -95,7 +80,7 @@ class FileLock:
         return True
 
     def holds(self) -> bool:
-        """Whether we hold it, and it still is the file of that name."""
+        """Whether we hold the lock, and the file still has this name."""
         if self._file is None:
             return False
         try:
@@ -113,7 +98,7 @@ class FileLock:
         return f"process {words[0]} on {words[1]}" if len(words) == 2 else "another daemon"
 
     def release(self) -> None:
-        """Let the next one lead. The file stays: who deleted it could let two lead."""
+        """Release the lead. The file stays: deleting it could let two daemons lead."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -121,21 +106,21 @@ class FileLock:
 
 @final
 class PostgresLock:
-    """An advisory lock on a connection of its own: it is gone when the connection is."""
+    """An advisory lock on a connection of its own: it ends with the connection."""
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._lock = threading.Lock()  # those who act, and those who only ask, are different threads
+        self._lock = threading.Lock()  # acting and asking happen in different threads
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
         self._leads = False
 
     def take(self) -> bool:
         """Lead if nobody else does."""
-        from adlro.daemon.store_postgres import connect
+        from adlro.daemon.store_postgres import connect_to_postgres
 
         with self._lock:
             if self._connection is None or self._connection.closed:
-                self._leads, self._connection = False, connect(self._url)
+                self._leads, self._connection = False, connect_to_postgres(self._url)
             if not self._leads:
                 self._leads = bool(self._ask("SELECT pg_try_advisory_lock(%s)", LEADING))
             return self._leads
@@ -147,7 +132,7 @@ class PostgresLock:
             return self._leads
 
     def holder(self) -> str:
-        """Who the server says it is."""
+        """The leader as the server knows it."""
         sql = (
             "SELECT 'process ' || pid || ' of ' || coalesce(host(client_addr), 'this machine') FROM pg_stat_activity "
             "JOIN pg_locks USING (pid) WHERE locktype = 'advisory' AND objid = %s AND granted"
@@ -156,7 +141,7 @@ class PostgresLock:
             return str(self._ask(sql, LEADING) or "another daemon")
 
     def release(self) -> None:
-        """Let the next one lead."""
+        """Release the lead."""
         with self._lock:
             if self._leads:  # the server notices that a connection is closed a little later only
                 self._ask("SELECT pg_advisory_unlock(%s)", LEADING)
@@ -179,7 +164,7 @@ class PostgresLock:
 
 
 def leadership_of(url: str, lock: Path | None) -> Leadership:
-    """The lock that goes with a store: that of its server, else of a file; nobody's if all is in memory."""
+    """The lock that belongs to a store: of its server, else of a file; none if the store is in memory."""
     if url.startswith(("postgresql://", "postgres://")):
         return PostgresLock(url)
     return FileLock(lock) if lock is not None else Alone()

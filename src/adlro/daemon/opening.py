@@ -1,4 +1,4 @@
-"""From a config to what a daemon is made of: the back end, the store, the orchestrator and its telemetry."""
+"""From a config to the parts of a daemon: back end, store, orchestrator and telemetry."""
 
 import errno
 import socket
@@ -13,46 +13,46 @@ from typing import Final
 from adlro.api.settings import ApiSettings
 from adlro.backends.kind import Levels, Opened
 from adlro.core.errors import ConfigError
-from adlro.core.ports import Snapshot
+from adlro.core.ports import Leadership, Snapshot
 from adlro.core.records import Cluster
 from adlro.daemon.config import Config
 from adlro.daemon.daemon import Daemon
 from adlro.daemon.fence import Fenced
 from adlro.daemon.keep import Keep
-from adlro.daemon.leader import Leadership, leadership_of
-from adlro.daemon.running import Closing, Decider, Parts
+from adlro.daemon.leader import leadership_of
+from adlro.daemon.running import Closing, DaemonParts, Decider
 from adlro.daemon.store import Store, open_store
 from adlro.daemon.store_sqlite import FullError
 from adlro.daemon.telemetry import Watcher
-from adlro.live.service import Memory
+from adlro.live.service import DaemonMemory
 
-IN_MEMORY: Final = "sqlite::memory:"
+_IN_MEMORY: Final = "sqlite::memory:"
 
 TURN_SWITCH_S: Final = 0.0002
 """How long a turn may keep the interpreter while a question of the API waits for it; Python grants 5 ms."""
 
 IN_MEMORY_DAYS: Final = 0.25
 IN_MEMORY_ROWS: Final = 10_000
-"""What a store without a file keeps at most: nothing of it outlasts the process, and all of it takes its memory."""
+"""The most rows of a store in memory: they end with the process, and use its memory."""
 
 SELDOM_S: Final = 60.0
-SOON_S: Final = 10.0
+_SOON_S: Final = 10.0
 """How often policies are held against each other, and where a minute of ours is an hour of the cluster's."""
 
 
-def open_parts(config: Config) -> Parts:
-    """Open the store, then the back end: who finds one of them closed leaves the other alone."""
+def open_parts(config: Config) -> DaemonParts:
+    """Open the store, then the back end; if one of them fails, the other stays closed."""
     memory, notes = open_memory(config)
     try:
         opened = config.open_backend()
     except BaseException:
         memory.close()
         raise
-    return Parts(opened.backend, memory, partial(open_orchestrator, opened=opened), opened.clock, notes)
+    return DaemonParts(opened.backend, memory, partial(open_orchestrator, opened=opened), opened.clock, notes)
 
 
-def check(config: Config) -> None:
-    """Find mistakes that would else show when a standby takes over."""
+def check_config(config: Config) -> None:
+    """Find mistakes that would otherwise appear only when a standby takes over."""
     from adlro.decide.catalogue import find_policy
 
     config.check_owners()
@@ -63,15 +63,17 @@ def check(config: Config) -> None:
 
 
 def leadership_for(config: Config) -> Leadership:
-    """The lock that keeps others off the same cluster; a simulated one is in this process only."""
+    """The lock that keeps other daemons off the same cluster; a simulated cluster needs none."""
+    if (own := config.kind.leadership(getattr(config, config.kind.name))) is not None:
+        return own
     url = config.store_url()
     if config.kind.ends_with_daemon and not config.store.url:
-        return leadership_of(IN_MEMORY, None)
+        return leadership_of(_IN_MEMORY, None)
     return leadership_of(url, config.beside_store("adlro.lock", config.store.lock))
 
 
 def open_memory(config: Config) -> tuple[Store, tuple[str, ...]]:
-    """The store, and what an operator should know of it. On a full disk the daemon goes on without one."""
+    """The store, and notes for the operator. On a full disk the daemon continues without one."""
     table = config.store
     keep = Keep(table.keep_days, table.keep_decisions, table.keep_jobs, table.keep_ticks)
     less = Keep(
@@ -80,21 +82,21 @@ def open_memory(config: Config) -> tuple[Store, tuple[str, ...]]:
     )
     try:
         url = config.store_url()
-        return open_store(url, less if url == IN_MEMORY else keep), ()
+        return open_store(url, less if url == _IN_MEMORY else keep), ()
     except FullError as error:
-        return open_store(IN_MEMORY, less), (f"{error} Until then nothing outlasts this process.",)
+        return open_store(_IN_MEMORY, less), (f"{error} Until then nothing outlasts this process.",)
 
 
 def open_orchestrator(
-    config: Config, backend: Fenced, memory: Memory, opened: Opened
+    config: Config, backend: Fenced, memory: DaemonMemory, opened: Opened
 ) -> tuple[Decider, Sequence[Closing]]:
     """An orchestrator by a config, and the telemetry that it looks at."""
-    from adlro.live.turn import Orchestrator, Settings
+    from adlro.live.turn import Orchestrator, TurnSettings
 
-    settings = Settings(
+    settings = TurnSettings(
         decision_s=config.policy.budget_ms / 1000,
         guard=config.guard,
-        compare_s=SOON_S if config.kind.ends_with_daemon else SELDOM_S,
+        compare_s=_SOON_S if config.kind.ends_with_daemon else SELDOM_S,
     )
     levels, watcher = _telemetry(config, backend, opened)
     orchestrator = Orchestrator(
@@ -109,7 +111,7 @@ def open_orchestrator(
 def _telemetry(
     config: Config, backend: Fenced, opened: Opened
 ) -> tuple[Callable[[], Levels | None] | None, Watcher | None]:
-    """What the GPUs say: by the source of the config, or as the back end makes it up; None: nobody is asked."""
+    """The telemetry from the config's source, or made up by the back end; None if there is none."""
     table, made_up = config.telemetry, opened.telemetry
     if table.is_on:
         watcher = Watcher(table.open(), lambda: _cluster_of(backend.latest), table.every_s, table.max_age_s)
@@ -138,7 +140,7 @@ def answering(daemon: Daemon, config: Config) -> Iterator[str]:
     from adlro.api.answers import catalogue
     from adlro.api.app import tokens_of
     from adlro.api.host import ApiHost
-    from adlro.api.link import METRICS, POLICIES
+    from adlro.api.link import METRICS_QUESTION, POLICIES_QUESTION
 
     settings = config.api_settings()
     settings.check(settings.auth == "off" or bool(tokens_of(settings)()))
@@ -153,7 +155,7 @@ def answering(daemon: Daemon, config: Config) -> Iterator[str]:
         daemon,
         settings,
         lambda: listener or _bound(settings.host, settings.port),
-        {METRICS: daemon.metrics, POLICIES: catalogue},
+        {METRICS_QUESTION: daemon.metrics, POLICIES_QUESTION: catalogue},
         lambda text: daemon.alarm_soon("api", text),
         config.secrets(),
         Path(str(files("adlro.api") / "dashboard")),
@@ -179,7 +181,7 @@ def is_led(config: Config) -> bool:
 
 
 def _bound(host: str, port: int) -> socket.socket | None:
-    """A socket that listens there; None if another program does."""
+    """A listening socket; None if another program uses the port."""
     from adlro.api.door import listening
 
     try:

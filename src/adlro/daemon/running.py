@@ -1,4 +1,4 @@
-"""What a leader runs: its parts, and what it told listeners of each job."""
+"""What a leader runs: its parts, and what it told listeners about each job."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -17,11 +17,11 @@ from adlro.core.ports import (
 from adlro.daemon.config import Config
 from adlro.daemon.store import Store
 from adlro.live.service import (
-    Foreseen,
-    Memory,
+    DaemonMemory,
     State,
     Tick,
     WhatIf,
+    WhatIfAnswer,
     Why,
 )
 
@@ -44,51 +44,51 @@ class Decider(Protocol):
     def why(self, job: str) -> Why | None:
         """Why a job waits, or runs where it does."""
 
-    def what_if(self, question: WhatIf) -> Foreseen:
-        """What would come of it."""
+    def what_if(self, question: WhatIf) -> WhatIfAnswer:
+        """The effect of a change."""
 
     def use_policy(self, name: str) -> None:
         """Decide with this policy from the next tick on."""
 
     @property
     def wake_s(self) -> float:
-        """When the policy wants to be asked again if nothing changes, by the cluster's clock; inf: it named no time."""
+        """When the policy wants to be asked again if nothing changes, by the cluster's clock; inf: no time named."""
 
 
 class Closing(Protocol):
-    """What must be let go of."""
+    """Something that must be closed."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """What a daemon that leads is made of. `decide` makes an orchestrator, again when the config changes."""
+class DaemonParts:
+    """The parts of a daemon that leads. `decide` makes an orchestrator, again when the config changes."""
 
     backend: Backend
     memory: Store
-    decide: Callable[[Config, Fenced, Memory], tuple[Decider, Sequence[Closing]]]
+    decide: Callable[[Config, Fenced, DaemonMemory], tuple[Decider, Sequence[Closing]]]
     clock: Callable[[], float] = time.time
     notes: tuple[str, ...] = ()
 
 
 @final
 class Running:
-    """What a leader holds: all of it is let go together."""
+    """What a leader holds; all of it is closed together."""
 
-    def __init__(self, parts: Parts, backend: Fenced, config: Config) -> None:
+    def __init__(self, parts: DaemonParts, backend: Fenced, config: Config) -> None:
         self.backend, self.memory, self.clock = backend, parts.memory, parts.clock
         self._parts = parts
         self._closing: Sequence[Closing] = ()
         self.decide_by(config)
         self.jobs: dict[str, LiveJob] = {}
-        self.fresh: dict[str, LiveJob] = {}  # handed in, and not in a snapshot yet
+        self.fresh: dict[str, LiveJob] = {}  # submitted, and not in a snapshot yet
         self.cancelled: set[str] = set()  # told already
         self.has_looked = False
 
     def decide_by(self, config: Config) -> None:
-        """Make an orchestrator by a config; it learns from the cluster and the memory what the one before knew."""
+        """Make an orchestrator from a config; it learns from the cluster and the memory what the previous one knew."""
         decider, closing = self._parts.decide(config, self.backend, self.memory)
         for each in self._closing:
             each.close()
@@ -133,7 +133,7 @@ class Running:
         return [] if is_first else news
 
     def close(self) -> None:
-        """Let go of everything, whatever goes wrong with one of them."""
+        """Close everything, even if closing one part fails."""
         with ExitStack() as stack:
             stack.callback(self.memory.close)
             stack.callback(self.backend.close)

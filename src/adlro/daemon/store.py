@@ -1,6 +1,8 @@
-"""What the daemon remembers beyond a crash: SQLite in one file, or PostgreSQL by its address.
+"""What the daemon remembers after a crash:
 
-All of it can be lost and rebuilt from the cluster; so a damaged file is kept aside, and an empty one takes its place.
+SQLite in one file, or PostgreSQL by its address.
+
+All of it can be lost and rebuilt from the cluster. So a damaged file is set aside, and an empty one takes its place.
 """
 
 import re
@@ -15,9 +17,9 @@ from typing import Any, Final, final
 
 from adlro.core.errors import StoreError
 from adlro.core.ports import Answer, LiveJob
+from adlro.core.units import DAY_S
 from adlro.daemon.keep import Keep
 from adlro.daemon.store_history import (
-    DAY_S,
     FILL_IN,
     INSERT_POINTS,
     INSERT_RAN_ON,
@@ -25,23 +27,34 @@ from adlro.daemon.store_history import (
     THIN,
     THINNING,
     TO_THIN,
-    nodes_of,
+    nodes_of_job,
     thinned,
     where,
 )
-from adlro.daemon.store_rows import Connection, R, chunks, ended_at, json_of, marks, migrate, plain, readable, records
+from adlro.daemon.store_rows import (
+    Connection,
+    RecordT,
+    chunks,
+    ended_at,
+    json_of,
+    marks,
+    migrate,
+    readable,
+    records_of_rows,
+    storable,
+)
 from adlro.daemon.store_sqlite import IN_MEMORY, AwayError, BrokenError, SqliteConnection, prepare_file, set_aside
 from adlro.live.history import FIGURES, figures_of, finite, summed
-from adlro.live.service import Alarm, Compared, Decision, Past, Tick, Usage
+from adlro.live.service import Alarm, Compared, Decision, HistoryQuery, Tick, Usage
 
 PRUNE_EVERY: Final = 500
-"""Turns between two looks for what is old."""
+"""Old rows are deleted once in this many turns."""
 
 PRUNED_AT_ONCE: Final = 5000
-"""Rows of a table that one look forgets at most: a clock that jumped for a moment cannot empty it."""
+"""At most this many rows of a table are deleted at once: a clock that jumps for a moment cannot empty it."""
 
 MOST_OWED: Final = 10_000
-"""Writings that are kept while the database cannot be written; then the oldest are lost."""
+"""At most this many writes are kept while the database cannot be written; then the oldest are lost."""
 
 
 Open = Callable[[bool], Connection]
@@ -79,9 +92,11 @@ def sqlite_path(url: str) -> Path | None:
 
 @final
 class Store:
-    """The memory (service.Memory). One thread writes; reading is for all of them.
+    """The daemon's memory (`DaemonMemory`).
 
-    `notes` tells what happened to the file, each once: the daemon makes alarms of them.
+    One thread writes, all threads may read.
+
+    `notes` says what happened to the file, each event once: the daemon makes alarms of them.
     """
 
     def __init__(self, connect: Open, path: Path | None, keep: Keep, clock: Callable[[], float]) -> None:
@@ -92,17 +107,17 @@ class Store:
         self._owed: deque[tuple[str, Sequence[tuple[Any, ...]]]] = deque(maxlen=MOST_OWED)
         self._point_s: float | None = None  # the moment of the latest point, by the cluster's clock
         self._open()
-        with suppress(StoreError):  # on a full disk we can read at least
+        with suppress(StoreError):  # on a full disk reading still works
             self._fill_in()
             self._prune()
 
     @property
     def path(self) -> Path | None:
-        """The file it is in; None if it is in memory or on a server."""
+        """The file of the store; None if it is in memory or on a server."""
         return self._path
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         self._reader.close()
         self._writer.close()
 
@@ -142,7 +157,7 @@ class Store:
         self.notes.append(f"the store {self._path} was damaged: it is kept as {aside.name}, and begun anew.")
 
     def _rebuild(self, error: BrokenError) -> StoreError:
-        """Begin anew after a file broke under us. What was just written is lost, but for the submit times."""
+        """Begin with an empty file after the old one broke. The latest writes are lost, except for the submit times."""
         self._reader.close()
         self._writer.close()
         self._set_aside()
@@ -154,7 +169,7 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
-        """A transaction of the writer. A file that turns out to be broken is begun anew, and this writing failed."""
+        """A transaction of the writer. If the file turns out to be broken, a new one is begun and this write fails."""
         try:
             if self._broken is not None:
                 raise self._broken
@@ -186,7 +201,7 @@ class Store:
         return found
 
     def _look_up(self, ids: Sequence[str]) -> None:
-        """Take submit times that were noted in a life before into the memory of this one."""
+        """Load submit times that were recorded before a restart."""
         for some in chunks(ids):
             rows = self._read(f"SELECT id, submit_s, owner FROM seen WHERE id IN ({marks(some)})", some)
             self._seen.update({id: (submit_s, owner) for id, submit_s, owner in rows})
@@ -202,7 +217,7 @@ class Store:
         self._seen.update({id: (submit_s, owner) for id, submit_s, owner in new})
 
     def ended(self, jobs: Sequence[LiveJob]) -> None:
-        """Write down jobs that ended, once each; one that ran and ended again replaces what was known of it."""
+        """Record jobs that ended, once each; a job that ran and ended again replaces its old record."""
         new = [job for job in jobs if job.id not in self._ended or self._ended[job.id] != job.ended_s]
         if not new:
             return
@@ -214,7 +229,7 @@ class Store:
             f"ON CONFLICT (id) DO UPDATE SET {', '.join(f'{each} = excluded.{each}' for each in columns)} "
             "WHERE excluded.ended_s > ended.ended_s",
             [
-                (job.id, number, ended_at(job, now), now, json_of(job), *map(plain, figures_of(job)))
+                (job.id, number, ended_at(job, now), now, json_of(job), *map(storable, figures_of(job)))
                 for number, job in numbered
             ],
         )
@@ -224,7 +239,7 @@ class Store:
             [
                 (number, readable(node), ended_at(job, now), gpu_s)
                 for number, job in numbered
-                for node, gpu_s in nodes_of(job)
+                for node, gpu_s in nodes_of_job(job)
             ],
         )
         if len(self._ended) > 2 * len(jobs) + 10_000:
@@ -234,14 +249,14 @@ class Store:
     def history(self, limit: int) -> Sequence[LiveJob]:
         """The latest jobs that ended, the oldest first."""
         rows = self._read("SELECT body FROM ended ORDER BY ended_s DESC, number DESC LIMIT ?", [limit])
-        return records(LiveJob, reversed(rows))
+        return records_of_rows(LiveJob, reversed(rows))
 
     def job(self, id: str) -> LiveJob | None:
         """A job that ended, if it is remembered."""
-        found = records(LiveJob, self._read("SELECT body FROM ended WHERE id = ?", [readable(id)]))
+        found = records_of_rows(LiveJob, self._read("SELECT body FROM ended WHERE id = ?", [readable(id)]))
         return found[0] if found else None
 
-    def past(self, asked: Past, before_s: float | None = None, limit: int = 100) -> Sequence[LiveJob]:
+    def past(self, asked: HistoryQuery, before_s: float | None = None, limit: int = 100) -> Sequence[LiveJob]:
         """Jobs that ended before a moment (None: now), the latest first."""
         tables, conditions, values = where(asked)
         if before_s is not None:
@@ -249,29 +264,33 @@ class Store:
             values.append(before_s)
         sql = f"SELECT e.body FROM {tables} WHERE {' AND '.join(conditions) or '1 = 1'} "
         sql += "ORDER BY e.ended_s DESC, e.number DESC LIMIT ?"
-        return records(LiveJob, self._read(sql, [*map(plain, values), max(limit, 0)]))
+        return records_of_rows(LiveJob, self._read(sql, [*map(storable, values), max(limit, 0)]))
 
-    def usage(self, asked: Past, since_s: float, until_s: float, step_s: float) -> Usage:
+    def usage(self, asked: HistoryQuery, since_s: float, until_s: float, step_s: float) -> Usage:
         """What jobs that ended between two moments used, in total and in stretches of `step_s`."""
         tables, conditions, values = where(asked)
         conditions += ["e.ended_s >= ?", "e.ended_s <= ?", "e.owner IS NOT NULL"]
         gpu_s = "r.gpu_s" if asked.node else "e.gpu_s"
         sql = f"SELECT e.ended_s, {gpu_s}, e.waited_s, e.ran_s, e.state FROM {tables} WHERE {' AND '.join(conditions)}"
-        rows = self._read(sql, [*map(plain, values), since_s, until_s])
+        rows = self._read(sql, [*map(storable, values), since_s, until_s])
         return summed(rows, since_s, until_s, step_s)
 
     def _fill_in(self) -> None:
-        """Fill in what an older version did not write down about jobs that ended."""
+        """Fill in what an older version did not record about jobs that ended."""
         sql = "SELECT number, ended_s, body FROM ended WHERE owner IS NULL AND number > ? ORDER BY number LIMIT ?"
         last = -1
         while rows := self._writer.rows(sql, [last, PRUNED_AT_ONCE]):
             last = rows[-1][0]
-            known = [(row, job) for row in rows for job in records(LiveJob, [(row[2],)])]
+            known = [(row, job) for row in rows for job in records_of_rows(LiveJob, [(row[2],)])]
             with self._writing() as writer:
-                writer.many(FILL_IN, [(*map(plain, figures_of(job)), row[0]) for row, job in known])
+                writer.many(FILL_IN, [(*map(storable, figures_of(job)), row[0]) for row, job in known])
                 writer.many(
                     INSERT_RAN_ON,
-                    [(row[0], readable(node), row[1], gpu_s) for row, job in known for node, gpu_s in nodes_of(job)],
+                    [
+                        (row[0], readable(node), row[1], gpu_s)
+                        for row, job in known
+                        for node, gpu_s in nodes_of_job(job)
+                    ],
                 )
 
     # ---- the measured history ----------------------------------------------------------------------------------------
@@ -310,7 +329,7 @@ class Store:
         )
 
     def answered(self, decisions: Sequence[Decision], answers: Sequence[Answer]) -> None:
-        """Write down what was said to them: an answer for each, in their order."""
+        """Record the answers to decisions, one for each, in their order."""
         if len(decisions) != len(answers):
             raise StoreError(f"{len(answers)} answers to {len(decisions)} decisions; expected one for each.")
         self._write(
@@ -323,10 +342,10 @@ class Store:
 
     def unanswered(self) -> Sequence[Decision]:
         """Decisions that were intended and have no answer, the oldest first."""
-        return records(Decision, self._read("SELECT body FROM decisions WHERE done IS NULL ORDER BY number"))
+        return records_of_rows(Decision, self._read("SELECT body FROM decisions WHERE done IS NULL ORDER BY number"))
 
     def decisions(self, job: str = "", before: str = "", limit: int = 100) -> Sequence[Decision]:
-        """Decisions, the latest first; `before` is the id of a decision. None, if there is no such decision."""
+        """Decisions, the latest first; `before` is the id of a decision. None if there is no such decision."""
         conditions, values = ["1 = 1"], []
         if job:
             conditions.append("job = ?")
@@ -335,10 +354,10 @@ class Store:
             conditions.append("number < (SELECT number FROM decisions WHERE id = ?)")
             values.append(readable(before))
         sql = f"SELECT body FROM decisions WHERE {' AND '.join(conditions)} ORDER BY number DESC LIMIT ?"
-        return records(Decision, self._read(sql, [*values, max(limit, 0)]))
+        return records_of_rows(Decision, self._read(sql, [*values, max(limit, 0)]))
 
     def answer_to(self, decision: str) -> Answer | None:
-        """What was said to a decision; None: nothing, or there is no such decision."""
+        """The answer to a decision; None if there is no answer or no such decision."""
         sql = "SELECT job, done, said FROM decisions WHERE id = ? AND done IS NOT NULL"
         rows = self._read(sql, [readable(decision)])
         return Answer(rows[0][0], bool(rows[0][1]), rows[0][2]) if rows else None
@@ -346,7 +365,7 @@ class Store:
     # ---- turns and alarms --------------------------------------------------------------------------------------------
 
     def ticked(self, tick: Tick) -> None:
-        """Write down a turn with its alarms; its decisions are written down already."""
+        """Record a turn with its alarms; its decisions are recorded already."""
         bare = replace(tick, decisions=(), answers=(), alarms=())
         self.alarmed(tick.alarms)
         self._write(
@@ -358,7 +377,7 @@ class Store:
             self._prune()
 
     def alarmed(self, alarms: Sequence[Alarm]) -> None:
-        """Write down alarms."""
+        """Record alarms."""
         now = self._clock()
         self._write(
             "INSERT INTO alarms (number, noted_s, kind, body) VALUES (?, ?, ?, ?)",
@@ -367,11 +386,15 @@ class Store:
 
     def ticks(self, limit: int) -> Sequence[Tick]:
         """The latest turns, the latest last, without their decisions and alarms."""
-        return records(Tick, reversed(self._read("SELECT body FROM ticks ORDER BY number DESC LIMIT ?", [limit])))
+        return records_of_rows(
+            Tick, reversed(self._read("SELECT body FROM ticks ORDER BY number DESC LIMIT ?", [limit]))
+        )
 
     def alarms(self, limit: int) -> Sequence[Alarm]:
         """The latest alarms, the latest last."""
-        return records(Alarm, reversed(self._read("SELECT body FROM alarms ORDER BY number DESC LIMIT ?", [limit])))
+        return records_of_rows(
+            Alarm, reversed(self._read("SELECT body FROM alarms ORDER BY number DESC LIMIT ?", [limit]))
+        )
 
     # ---- small things ------------------------------------------------------------------------------------------------
 
@@ -390,14 +413,14 @@ class Store:
 
     # ---- within ------------------------------------------------------------------------------------------------------
 
-    def _numbered(self, table: str, new: Sequence[R]) -> Iterator[tuple[int, R]]:
-        """New records with the numbers that follow in their table."""
+    def _numbered(self, table: str, new: Sequence[RecordT]) -> Iterator[tuple[int, RecordT]]:
+        """New records, numbered after those in their table."""
         first = self._numbers[table] + 1
         self._numbers[table] += len(new)
         return enumerate(new, first)
 
     def _write(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Run a statement for each row, after those that are owed from when the database could not be written."""
+        """Run a statement for each row, after the writes that failed earlier."""
         if rows:
             self._owed.append((sql, rows))
         if not self._owed:
@@ -409,12 +432,12 @@ class Store:
         except AwayError:
             raise
         except StoreError:
-            self._owed.clear()  # one of them may be what is wrong
+            self._owed.clear()  # one of these may be the faulty one
             raise
         self._owed.clear()
 
     def _read(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """What the database answers. A file that is found broken here is begun anew by the next one who writes."""
+        """The database's answer. If the file turns out to be broken, the next writer begins a new one."""
         try:
             return self._reader.rows(sql, values)
         except BrokenError as error:
@@ -422,7 +445,7 @@ class Store:
             raise
 
     def _prune(self) -> None:
-        """Forget what is too much, and some of what is old."""
+        """Delete rows beyond the limit, and some of the old ones."""
         oldest = self._clock() - self._keep.days * DAY_S
         most = {
             "decisions": self._keep.decisions,
@@ -446,7 +469,7 @@ class Store:
                     kept, gone = thinned(writer.rows(TO_THIN, [span_s, before_s]), span_s)
                     writer.many(THIN, kept)
                     writer.many("DELETE FROM points WHERE number = ?", gone)
-            if self._seen:  # before the first look at the cluster nobody knows which of them still wait
+            if self._seen:  # before the first reading of the cluster it is not known which of them still wait
                 sql = "SELECT id FROM seen WHERE noted_s < ? ORDER BY noted_s LIMIT ?"
                 old = [row for row in writer.rows(sql, [oldest, PRUNED_AT_ONCE]) if row[0] not in self._seen]
                 writer.many("DELETE FROM seen WHERE id = ?", old)

@@ -1,4 +1,4 @@
-"""The daemon's memory in PostgreSQL: the same statements, over a connection that comes back by itself."""
+"""The daemon's memory in PostgreSQL: the same statements, over a connection that reconnects by itself."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 CONNECT_S: Final = 5
 STATEMENT_MS: Final = 10_000
-"""The longest that one statement may take: a turn must not hang on a server that does not answer."""
+"""Time limit of one statement: a turn must not hang on a server that does not answer."""
 
 MIGRATING: Final = 0x61646C_01
 """Number of the advisory lock while tables are made."""
 
 
-def connect(url: str) -> "psycopg.Connection[tuple[Any, ...]]":
-    """A connection that commits each statement unless told otherwise."""
+def connect_to_postgres(url: str) -> "psycopg.Connection[tuple[Any, ...]]":
+    """A connection that commits each statement unless a transaction is open."""
     try:
         import psycopg
     except ImportError:
@@ -54,16 +54,16 @@ def connect(url: str) -> "psycopg.Connection[tuple[Any, ...]]":
 
 @final
 class PostgresConnection:
-    """One connection, made again at the next call when it was lost."""
+    """One connection; the next call reconnects if it was lost."""
 
     def __init__(self, url: str, is_writer: bool) -> None:
         self.path, self._is_writer = without_secrets(url), is_writer
         self._url = url
         self._lock = threading.RLock()
-        self._connection = connect(url)
+        self._connection = connect_to_postgres(url)
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run one statement; what it answers."""
+        """Run one statement; returns its rows."""
         with self._lock, self._told():
             cursor = self._live().execute(_ours(sql), [_plain(value) for value in values])
             return cursor.fetchall() if cursor.description else []
@@ -75,7 +75,7 @@ class PostgresConnection:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of it or nothing."""
+        """A transaction: all of it or nothing."""
         with self._lock, self._told(), self._live().transaction():
             yield
 
@@ -92,19 +92,19 @@ class PostgresConnection:
         """Nothing to do: the server does it by itself."""
 
     def close(self) -> None:
-        """Let go of the server."""
+        """Close the connection."""
         with self._lock:
             self._connection.close()
 
     def _live(self) -> "psycopg.Connection[tuple[Any, ...]]":
-        """The connection, made anew if it was lost."""
+        """The connection, reconnected if it was lost."""
         if self._connection.closed:
-            self._connection = connect(self._url)
+            self._connection = connect_to_postgres(self._url)
         return self._connection
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """What goes wrong, in our words."""
+        """Turn database errors into ours."""
         import psycopg
 
         try:
@@ -124,7 +124,7 @@ def _ours(sql: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A text without the one sign that PostgreSQL cannot keep."""
+    """The text without NUL, which PostgreSQL cannot store."""
     return value.replace("\0", "\ufffd") if isinstance(value, str) else value
 
 

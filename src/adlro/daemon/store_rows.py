@@ -13,9 +13,9 @@ from pydantic_core import PydanticSerializationError, to_json
 from adlro.core.errors import StoreError
 from adlro.core.ports import LiveJob
 
-R = TypeVar("R")
+RecordT = TypeVar("RecordT")
 
-CHUNK: Final = 500
+_CHUNK: Final = 500
 """Ids in one question; SQLite allows some thousand values in a statement."""
 
 
@@ -25,25 +25,25 @@ class Connection(Protocol):
     path: str
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run one statement; what it answers."""
+        """Run one statement; returns its rows."""
 
     def many(self, sql: str, values: Sequence[Sequence[Any]]) -> None:
         """Run one statement for each row of values."""
 
     def transaction(self) -> AbstractContextManager[None]:
-        """All of it or nothing."""
+        """A transaction: all of it or nothing."""
 
     def tables(self) -> set[str]:
-        """The names of the tables there are."""
+        """The names of the existing tables."""
 
     def alone(self) -> None:
         """Keep others from making tables until this transaction ends."""
 
     def shrink(self) -> None:
-        """Give back what is free."""
+        """Return free space."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the connection."""
 
 
 # ---- migrations --------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ def statements(text: str) -> list[str]:
 
 
 def json_of(record: Any) -> str:
-    """A record as JSON, also one with a number that is none, or a name that is no text."""
+    """A record as JSON, even with NaN, infinite numbers or text that is not valid Unicode."""
     try:
         return to_json(record, inf_nan_mode="constants").decode()
     except PydanticSerializationError:
@@ -104,10 +104,10 @@ def json_of(record: Any) -> str:
         return readable(json.dumps(asdict(record), ensure_ascii=False, default=list))
 
 
-def records(kind: type[R], rows: Iterable[tuple[Any, ...]]) -> list[R]:
-    """The records of rows of JSON. One that cannot be read any more is left out: the memory may have gaps."""
+def records_of_rows(kind: type[RecordT], rows: Iterable[tuple[Any, ...]]) -> list[RecordT]:
+    """The records of JSON rows. A row that cannot be read is left out: the memory may have gaps."""
     found = []
-    adapter: TypeAdapter[R] = _adapter(cast(Any, kind))
+    adapter: TypeAdapter[RecordT] = _adapter(cast(Any, kind))
     for (body,) in rows:
         try:
             found.append(adapter.validate_json(body))
@@ -122,23 +122,23 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def readable(text: str) -> str:
-    """A text that every database can keep."""
+    """The text in a form that every database can store."""
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
-def plain(value: Any) -> Any:
-    """A value that every database can keep."""
+def storable(value: Any) -> Any:
+    """The value in a form that every database can store."""
     return readable(value) if isinstance(value, str) else value
 
 
 def ended_at(job: LiveJob, now_s: float) -> float:
-    """When a job ended; now, if nobody says."""
+    """When a job ended; now if that is not known."""
     return job.ended_s if job.ended_s is not None else now_s
 
 
 def chunks(items: Sequence[str]) -> Iterable[Sequence[str]]:
     """The items, some at a time."""
-    return (items[at : at + CHUNK] for at in range(0, len(items), CHUNK))
+    return (items[at : at + _CHUNK] for at in range(0, len(items), _CHUNK))
 
 
 def marks(items: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""The daemon's memory in one SQLite file: who opens it, how it is written, and what a broken file becomes."""
+"""The daemon's memory in one SQLite file: who opens it, how it is written, and what happens to a broken file."""
 
 import errno
 import os
@@ -22,20 +22,20 @@ LONGEST_WAL: Final = 64 * 1024 * 1024
 _BROKEN: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _AWAY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 
-OURS: Final = ("", "-wal", "-shm")
+_OURS: Final = ("", "-wal", "-shm")
 """The files of a database, as they are named behind its path."""
 
 
 class BrokenError(StoreError):
-    """The file is no database, or a damaged one."""
+    """The file is not a database, or a damaged one."""
 
 
 class AwayError(StoreError):
-    """It cannot be written now; later perhaps it can."""
+    """The database cannot be written now; later it may be possible."""
 
 
 class FullError(AwayError):
-    """There is no room on the disk."""
+    """The disk is full."""
 
 
 @final
@@ -72,7 +72,7 @@ class SqliteConnection:
             run("PRAGMA query_only = ON")
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run one statement; what it answers."""
+        """Run one statement; returns its rows."""
         with self._lock, self._told():
             return self._connection.execute(sql, values).fetchall()
 
@@ -83,7 +83,7 @@ class SqliteConnection:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of it or nothing."""
+        """A transaction: all of it or nothing."""
         with self._lock, self._told():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -95,24 +95,24 @@ class SqliteConnection:
                 raise
 
     def tables(self) -> set[str]:
-        """The names of the tables there are."""
+        """The names of the existing tables."""
         return {name for (name,) in self.rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
     def alone(self) -> None:
         """Nothing to do: a transaction is alone here."""
 
     def shrink(self) -> None:
-        """Give pages that nothing uses back to the disk, some at a time."""
+        """Return unused pages to the disk, some at a time."""
         self.rows("PRAGMA incremental_vacuum(2000)")
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             self._connection.close()
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """What goes wrong, in our words."""
+        """Turn database errors into ours."""
         try:
             yield
         except sqlite3.Error as error:
@@ -126,7 +126,7 @@ class SqliteConnection:
 
 
 def prepare_file(path: Path) -> None:
-    """Make the folder and an empty file that only we can read: it tells who ran what."""
+    """Make the folder and an empty file that only we can read: it contains who ran what."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -146,7 +146,7 @@ def set_aside(path: Path, stamp: str) -> Path:
         number += 1
         aside = path.with_name(f"{path.name}.corrupt-{stamp}-{number}")
     try:
-        for end in OURS:
+        for end in _OURS:
             part = path.with_name(path.name + end)
             if part.exists():
                 part.rename(aside.with_name(aside.name + end))

@@ -15,14 +15,17 @@ from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import (
     best_runtime,
     first_idle,
+    first_of_form,
     fits,
     fits_across,
     fits_on_node,
     in_queue,
+    last_seen,
     most_free_on,
     open_to,
     runtime,
     seen,
+    work_left,
 )
 from adlro.core.tables import FOREVER, NOBODY, RECENT, START, WAIT, Choice, Floats, Ints, View
 
@@ -74,35 +77,93 @@ def best_spot(view: View, j: int, score: Score) -> Spot:
     When a job fits nowhere, its demand is marked with the version of the capacity at which that was so. Later it need
     be tried only where something has been released since, and others that need the same need not be tried at all.
     """
-    demand = view.jobs[j].demand
-    tried = view.tried[demand]
-    version = view.clock[0].version
-    search = Search(False, NOBODY, NEVER)
     best_s = best_runtime(view, j)
-    if tried != NOBODY and version - tried <= RECENT:
-        for v in range(tried + 1, version + 1):
-            node = view.nodes[view.released[v % RECENT]]
-            for s in range(node.first_site, node.first_site + node.sites):
-                search = look_at(view, j, s, best_s, score, search)
+    search = Search(False, NOBODY, NEVER)
+    if was_tried(view, j):
+        search = look_at_released(view, j, best_s, score, search)
     elif view.jobs[j].gpus == 0:
-        for s in range(len(view.sites)):
-            search = look_at(view, j, s, best_s, score, search)
+        search = look_everywhere(view, j, best_s, score, search)
     else:
-        for i in range(view.clock[0].open):
-            if open_to(view, j, i):
-                offer = view.open[i]
-                search = better(view, j, offer.site, offer.free_share, best_s, score, search)
+        search = look_at_open(view, j, best_s, score, search)
+    return note_search(view, j, look_across(view, j, best_s, score, search))
+
+
+@compiled
+def first_spot(view: View, j: int, score: Score) -> Spot:
+    """As `best_spot`, for a score that is the same at all sites of a form: only the first legal one is looked at."""
+    best_s = best_runtime(view, j)
+    search = Search(False, NOBODY, NEVER)
+    if was_tried(view, j):
+        search = look_at_released(view, j, best_s, score, search)
+    elif view.jobs[j].gpus == 0:
+        search = look_everywhere(view, j, best_s, score, search)
+    elif view.jobs[j].share < WHOLE_GPU:
+        search = look_at_open(view, j, best_s, score, search)
+    else:
         for h in range(len(view.forms)):
-            s = first_idle(view, h)
-            if s != NOBODY:
-                search = look_at(view, j, s, best_s, score, search)
-    if view.jobs[j].gpus > 1:
-        for p in range(len(view.pools)):
-            s = view.pools[p].anchor
-            width = view.width[view.jobs[j].kind, view.sites[s].form]
-            if width > 1 and fits_across(view, j, s, width):
-                search = better(view, j, s, view.sites[s].free_share, best_s, score, search)
-    view.tried[demand] = NOBODY if search.legal else version
+            if view.width[view.jobs[j].kind, h] == 1:
+                s = first_of_form(view, j, h)
+                if s != NOBODY:
+                    search = better(view, j, s, view.sites[s].free_share, best_s, score, search)
+    return note_search(view, j, look_across(view, j, best_s, score, search))
+
+
+@compiled
+def was_tried(view: View, j: int) -> bool:
+    """Whether jobs of this demand fitted nowhere a short time ago: then only what was released since counts."""
+    tried = view.demands[view.jobs[j].demand].tried
+    return tried != NOBODY and view.clock[0].version - tried <= RECENT
+
+
+@compiled
+def look_at_released(view: View, j: int, best_s: float, score: Score, search: Search) -> Search:
+    """The search with the nodes looked at that have released something since the demand was tried."""
+    for v in range(view.demands[view.jobs[j].demand].tried + 1, view.clock[0].version + 1):
+        node = view.nodes[view.released[v % RECENT]]
+        for s in range(node.first_site, node.first_site + node.sites):
+            search = look_at(view, j, s, best_s, score, search)
+    return search
+
+
+@compiled
+def look_everywhere(view: View, j: int, best_s: float, score: Score, search: Search) -> Search:
+    """The search with all sites looked at: a job without GPUs may go where no GPU is free."""
+    for s in range(len(view.sites)):
+        search = look_at(view, j, s, best_s, score, search)
+    return search
+
+
+@compiled
+def look_at_open(view: View, j: int, best_s: float, score: Score, search: Search) -> Search:
+    """The search with all open sites looked at, and the first idle one of each form."""
+    for i in range(view.clock[0].open):
+        if open_to(view, j, i):
+            offer = view.open[i]
+            search = better(view, j, offer.site, offer.free_share, best_s, score, search)
+    for h in range(len(view.forms)):
+        s = first_idle(view, h)
+        if s != NOBODY:
+            search = look_at(view, j, s, best_s, score, search)
+    return search
+
+
+@compiled
+def look_across(view: View, j: int, best_s: float, score: Score, search: Search) -> Search:
+    """The search with the pools looked at in which the job is a gang over several nodes."""
+    if view.spread[view.jobs[j].demand] == 0:
+        return search
+    for p in range(len(view.pools)):
+        s = view.pools[p].anchor
+        width = view.width[view.jobs[j].kind, view.sites[s].form]
+        if width > 1 and fits_across(view, j, s, width):
+            search = better(view, j, s, view.sites[s].free_share, best_s, score, search)
+    return search
+
+
+@compiled
+def note_search(view: View, j: int, search: Search) -> Spot:
+    """What a search has found. If no site is legal, the demand is marked with the version of the capacity."""
+    view.demands[view.jobs[j].demand].tried = NOBODY if search.legal else view.clock[0].version
     return Spot(search.site, search.score)
 
 
@@ -131,7 +192,7 @@ def better(view: View, j: int, s: int, free_share: int, best_s: float, score: Sc
 def hopeless(view: View, j: int) -> bool:
     """Whether the job fits nowhere, as far as can be told at a glance."""
     demand = view.jobs[j].demand
-    if view.tried[demand] != view.clock[0].version:
+    if view.demands[demand].tried != view.clock[0].version:
         return False
     return view.spread[demand] == 0 or not room_across(view, j)
 
@@ -144,7 +205,7 @@ def settled(view: View, j: int) -> bool:
     nodes have the most free GPUs.
     """
     demand = view.jobs[j].demand
-    return view.tried[demand] == view.clock[0].version and view.spread[demand] == 0
+    return view.demands[demand].tried == view.clock[0].version and view.spread[demand] == 0
 
 
 @compiled
@@ -174,52 +235,118 @@ def first_hopeful(view: View) -> int:
 @compiled
 def best_pair(view: View, score: Score) -> Choice:
     """Start the legal (job, site) pair with the best score."""
+    last = last_seen(view)
     chosen = NOBODY
     best = Spot(NOBODY, NEVER)
-    for q in range(first_hopeful(view), seen(view)):
-        j = in_queue(view, q)
-        if hopeless(view, j):
-            continue
-        spot = best_spot(view, j, score)
-        if spot.score > best.score:
-            best = spot
-            chosen = j
+    d = view.clock[0].demand
+    while d != NOBODY:
+        j = view.demands[d].first
+        while j != NOBODY and j <= last and not hopeless(view, j):
+            spot = best_spot(view, j, score)
+            if comes_before(spot.score, j, best.score, chosen):
+                best = spot
+                chosen = widened(j)
+            j = view.runs[j].next
+        d = view.demands[d].next
     return start_or_wait(chosen, best.site)
 
 
 @compiled
+def comes_before(value: float, j: int, best: float, chosen: int) -> bool:
+    """Whether a job with this value is taken rather than the one chosen so far; equal ones go by submit order."""
+    return value > best or (value == best and value > NEVER and j < chosen)
+
+
+@compiled
+def shortest_pair(view: View, score: Score) -> Choice:
+    """As `best_pair`, for a score that is the same at all sites of a form, and never less for less work.
+
+    Of jobs that need the same and have never been started only the one with the least work left is looked at; and of
+    those that have been started, which would pay the restart cost.
+    """
+    last = last_seen(view)
+    chosen = NOBODY
+    best = Spot(NOBODY, NEVER)
+    d = view.clock[0].demand
+    while d != NOBODY:
+        first = view.demands[d].first
+        if first <= last and not hopeless(view, first):
+            for again in range(2):
+                j = least_work(view, first, last, again != 0)
+                if j != NOBODY and not hopeless(view, j):
+                    spot = first_spot(view, j, score)
+                    if comes_before(spot.score, j, best.score, chosen):
+                        best = spot
+                        chosen = widened(j)
+        d = view.demands[d].next
+    return start_or_wait(chosen, best.site)
+
+
+@compiled
+def least_work(view: View, first: int, last: int, again: bool) -> int:
+    """Of the waiting jobs of a demand, from its first to the last seen, the one with the least work left.
+
+    Only those count that have been started before, or that have not; NOBODY if there is none.
+    """
+    chosen = NOBODY
+    least = FOREVER
+    j = first
+    while j != NOBODY and j <= last:
+        if (view.runs[j].starts > 0) == again:
+            left = work_left(view, j)
+            if chosen == NOBODY or left < least:
+                chosen = widened(j)
+                least = left
+        j = view.runs[j].next
+    return chosen
+
+
+@compiled
 def first_that_fits(view: View, score: Score) -> Choice:
-    """Start the first job in the queue that fits anywhere, at its best site."""
-    all_tried = True
-    for q in range(first_hopeful(view), seen(view)):
-        j = in_queue(view, q)
-        if not hopeless(view, j):
-            spot = best_spot(view, j, score)
-            if spot.site != NOBODY:
-                return start_or_wait(j, spot.site)
-        all_tried = all_tried and settled(view, j)
-    if all_tried:
-        view.clock[0].clear = seen(view)
-    return start_or_wait(NOBODY, NOBODY)
+    """Start the first job in the queue that fits anywhere, at its best site.
+
+    Demands that were tried a short time ago come first: for them only few nodes are of interest. Of the others only
+    jobs are tried that come before the one found.
+    """
+    last = last_seen(view)
+    chosen = NOBODY
+    site = NOBODY
+    for phase in range(2):
+        d = view.clock[0].demand
+        while d != NOBODY:
+            j = view.demands[d].first
+            while j != NOBODY and j <= last and (chosen == NOBODY or j < chosen):
+                if hopeless(view, j) or was_tried(view, j) != (phase == 0):
+                    break
+                spot = best_spot(view, j, score)
+                if spot.site != NOBODY:
+                    chosen = widened(j)
+                    site = widened(spot.site)
+                j = view.runs[j].next
+            d = view.demands[d].next
+    return start_or_wait(chosen, site)
 
 
 @compiled
 def largest_key_first(view: View, key: Key, score: Score) -> Choice:
     """Start the job with the largest key among those that fit anywhere, at its best site."""
+    last = last_seen(view)
     chosen = NOBODY
     best = NEVER
     site = NOBODY
-    for q in range(first_hopeful(view), seen(view)):
-        j = in_queue(view, q)
-        if hopeless(view, j):
-            continue
-        value = key(view, j)
-        if value > best:
-            spot = best_spot(view, j, score)
-            if spot.site != NOBODY:
-                best = value
-                chosen = j
-                site = spot.site
+    d = view.clock[0].demand
+    while d != NOBODY:
+        j = view.demands[d].first
+        while j != NOBODY and j <= last and not hopeless(view, j):
+            value = key(view, j)
+            if comes_before(value, j, best, chosen):
+                spot = best_spot(view, j, score)
+                if spot.site != NOBODY:
+                    best = value
+                    chosen = widened(j)
+                    site = widened(spot.site)
+            j = view.runs[j].next
+        d = view.demands[d].next
     return start_or_wait(chosen, site)
 
 

@@ -21,14 +21,16 @@ from adlro.core.rules import (
     fits_across,
     fits_on_node,
     in_queue,
+    last_seen,
     most_free_on,
+    place_after,
     restart_cost,
     seen,
     work_left,
 )
 from adlro.core.tables import FOREVER, NOBODY, START, WAIT, Choice, Floats, Ints, View
 
-ROWS: Final = 16
+_ROWS: Final = 16
 """How many queued jobs are looked at. Of jobs that need exactly the same only the shortest counts as one."""
 
 PATIENCE: Final = 1.0
@@ -70,7 +72,15 @@ class Outlook(NamedTuple):
     unit: Floats  # [1] typical runtime of the rows in s: what the network measures time in
     demand: Ints  # [W] what each row needs: the same number for the same
     awaited: Ints  # [P] 1 where it is foreseen when GPUs come free
+    times: Floats  # [S] room to put times in order
+    # The rest has no rows unless the outlook is kept through a run. Sites are in the order of View.pool_sites.
+    known: Ints  # [S] Site.changes when the site was last foreseen; NOBODY: never
+    next_end: Floats  # [S] when the next GPU of the site that is held comes free
+    middle: Floats  # [S] when the middle one of its GPUs is free; FOREVER where the node is down
 
+
+NOT_YET: Final = -FOREVER
+"""In Outlook.ready: nobody has asked yet."""
 
 LN_2: Final = math.log(2.0)
 
@@ -81,15 +91,20 @@ WISEST: Final = 3
 """Where Outlook.counts names the row that the rule would start, NOBODY if none; its pool comes next."""
 
 
-def make_outlook(view: View, rows: int = ROWS) -> Outlook:
+def make_outlook(view: View, rows: int = _ROWS) -> Outlook:
     """Arrays of the right size for a view."""
     return new_outlook(view, rows)
 
 
 @compiled_allocating
-def new_outlook(view: View, rows: int) -> Outlook:
-    """Arrays of the right size for a view, for compiled code."""
+def new_outlook(view: View, rows: int, is_kept: bool = False) -> Outlook:
+    """Arrays of the right size for a view, for compiled code.
+
+    An outlook that is kept through a run looks only at sites that have changed since it was last filled. It must be
+    filled from one view alone, in the order of its history.
+    """
     pools = len(view.pools)
+    kept = len(view.sites) if is_kept else 0
     return Outlook(
         np.empty(len(view.gpus), np.float64),
         np.empty((pools, view.spare.shape[1]), np.float64),
@@ -107,6 +122,10 @@ def new_outlook(view: View, rows: int) -> Outlook:
         np.empty(1, np.float64),
         np.empty(rows, np.int32),
         np.empty(pools, np.int32),
+        np.empty(len(view.sites), np.float64),
+        np.full(kept, NOBODY, np.int32),
+        np.empty(kept, np.float64),
+        np.empty(kept, np.float64),
     )
 
 
@@ -254,6 +273,8 @@ def tightest_spot(view: View, j: int, p: int) -> int:
         return pool.anchor if fits_across(view, j, pool.anchor, width) else NOBODY
     if pool.sites > FEW_SITES and job.share == WHOLE_GPU and most_free_on(view, p, 1) < job.gpus:
         return NOBODY
+    if pool.sites > FEW_SITES and job.share == WHOLE_GPU:
+        return tightest_of_many(view, j, p)
     chosen = NOBODY
     least = 0
     fastest = 0.0
@@ -272,6 +293,38 @@ def tightest_spot(view: View, j: int, p: int) -> int:
             chosen = s
             least = site.free_share
             fastest = rate
+    return chosen
+
+
+@compiled
+def tightest_of_many(view: View, j: int, p: int) -> int:
+    """As `tightest_spot`, for a job of whole GPUs on one node: the sites with the fewest free GPUs first."""
+    job = view.jobs[j]
+    pool = view.pools[p]
+    top = 0.0
+    for h in range(len(view.forms)):
+        if view.forms[h].pool == p and view.width[job.kind, h] == 1:
+            top = max(top, view.rate[job.kind, h])
+    chosen = NOBODY
+    least = 0
+    fastest = 0.0
+    for free in range(job.gpus, pool.largest + 1):
+        if chosen != NOBODY and free * WHOLE_GPU > least:
+            break
+        place = place_after(view, p, free, NOBODY) if view.spare[p, free] > 0 else NOBODY
+        while place != NOBODY:
+            s = view.pool_sites[pool.first_site + place]
+            site = view.sites[s]
+            rate = view.rate[job.kind, site.form]
+            tighter = chosen == NOBODY or site.free_share < least
+            as_tight = site.free_share == least and (rate > fastest or (rate == fastest and s < chosen))
+            if (tighter or as_tight) and view.width[job.kind, site.form] == 1 and fits_on_node(view, j, s):
+                chosen = widened(s)
+                least = site.free_share
+                fastest = rate
+                if least == free * WHOLE_GPU and fastest >= top:
+                    break  # none can be better
+            place = place_after(view, p, free, place)
     return chosen
 
 
@@ -314,6 +367,9 @@ def foresee_gpus(view: View, outlook: Outlook) -> None:
 
     The next release (when a GPU that is held comes free; FOREVER if none is) stands where 0 GPUs would.
     """
+    if len(outlook.known) > 0:
+        foresee_changes(view, outlook)
+        return
     now = view.clock[0].now
     for g in range(len(view.gpus)):
         outlook.gpu_free[g] = now
@@ -349,13 +405,7 @@ def foresee_pool(view: View, outlook: Outlook, p: int) -> None:
                 outlook.gpu_free[g] = FOREVER
             continue
         if site.free_gpus < gpus:
-            for g in range(first + 1, first + gpus):
-                time = outlook.gpu_free[g]
-                at = g
-                while at > first and outlook.gpu_free[at - 1] > time:
-                    outlook.gpu_free[at] = outlook.gpu_free[at - 1]
-                    at -= 1
-                outlook.gpu_free[at] = time
+            sort_times(outlook.gpu_free, first, gpus)
         for g in range(gpus):
             time = outlook.gpu_free[first + g]
             if time < outlook.ready[p, g + 1]:
@@ -363,6 +413,105 @@ def foresee_pool(view: View, outlook: Outlook, p: int) -> None:
             if now < time < release:
                 release = time
     outlook.ready[p, 0] = release
+
+
+@compiled
+def foresee_changes(view: View, outlook: Outlook) -> None:
+    """As `foresee_gpus`, for an outlook that is kept: only where something has changed, or should have ended by now.
+
+    A GPU that was free when its site last changed keeps that time, which is in the past. How soon a pool has so many
+    GPUs free on one node is found when somebody asks.
+    """
+    now = view.clock[0].now
+    shared = 0
+    for p in range(len(view.pools)):
+        for g in range(outlook.ready.shape[1]):
+            outlook.ready[p, g] = NOT_YET
+    for i in range(len(view.sites)):
+        if view.sites[view.pool_sites[i]].changes != outlook.known[i] or outlook.next_end[i] <= now:
+            shared += foresee_site(view, outlook, i)
+    if shared > 0:
+        foresee_shared(view, outlook)
+    for p in range(len(view.pools)):
+        pool = view.pools[p]
+        release = FOREVER
+        for i in range(pool.first_site, pool.first_site + pool.sites):
+            release = min(release, outlook.next_end[i])
+        outlook.ready[p, 0] = release
+
+
+@compiled
+def foresee_site(view: View, outlook: Outlook, i: int) -> int:
+    """When the GPUs of one site are expected to be free, from who holds them; 1 if some are shared, else 0.
+
+    Who shares a GPU is not known here: such a site is marked as not known yet.
+    """
+    now = view.clock[0].now
+    site = view.sites[view.pool_sites[i]]
+    last = site.first_gpu + site.gpus - 1
+    shared = 0
+    for g in range(site.gpus):
+        gpu = view.gpus[site.first_gpu + g]
+        time = now
+        if gpu.free_share < WHOLE_GPU:
+            if gpu.holder == NOBODY:
+                shared = 1
+            else:
+                time = expected_end(view, gpu.holder)
+        outlook.gpu_free[last - g] = time
+    if shared != 0:
+        outlook.known[i] = NOBODY
+    else:
+        finish_site(view, outlook, i)
+    return shared
+
+
+@compiled
+def foresee_shared(view: View, outlook: Outlook) -> None:
+    """The same for the sites that are not known yet, from all running jobs."""
+    for k in range(view.clock[0].running):
+        j = view.running[k]
+        run = view.runs[j]
+        if view.jobs[j].share < WHOLE_GPU:
+            site = view.sites[run.site]
+            if outlook.known[view.pools[site.pool].first_site + site.place] == NOBODY:
+                hold(view, outlook, run.site, run.mask, expected_end(view, j))
+    for i in range(len(view.sites)):
+        if outlook.known[i] == NOBODY:
+            finish_site(view, outlook, i)
+
+
+@compiled
+def finish_site(view: View, outlook: Outlook, i: int) -> None:
+    """Put the GPUs of a site in order, and note the next end and the middle."""
+    now = view.clock[0].now
+    site = view.sites[view.pool_sites[i]]
+    outlook.known[i] = site.changes
+    outlook.next_end[i] = FOREVER
+    outlook.middle[i] = now
+    first, gpus = site.first_gpu, site.gpus
+    if view.nodes[site.node].up == 0:
+        outlook.middle[i] = FOREVER
+        for g in range(first, first + gpus):
+            outlook.gpu_free[g] = FOREVER
+    elif site.free_gpus < gpus:
+        sort_times(outlook.gpu_free, first, gpus)
+        for g in range(first + gpus - 1, first - 1, -1):
+            if outlook.gpu_free[g] > now:
+                outlook.next_end[i] = outlook.gpu_free[g]
+        outlook.middle[i] = outlook.gpu_free[first + (gpus - 1) // 2]
+
+
+@compiled
+def sort_times(times: Floats, first: int, count: int) -> None:
+    """Put so many times in order, the soonest first."""
+    for g in range(first + 1, first + count):
+        time = times[g]
+        at = g
+        while at > first and times[at - 1] > time:
+            times[at] = times[at - 1]
+            at -= 1
+        times[at] = time
 
 
 @compiled
@@ -384,6 +533,7 @@ def foresee_rows(view: View, outlook: Outlook) -> None:
     now = view.clock[0].now
     outlook.counts[HEAD] = NOBODY
     logs = 0.0
+    gathered = Gathered(NOBODY, 0, 0)
     for w in range(outlook.counts[0]):
         job = view.jobs[outlook.rows[w]]
         gpus, kind = job.gpus, job.kind
@@ -396,7 +546,10 @@ def foresee_rows(view: View, outlook: Outlook) -> None:
             if run != FOREVER:
                 wait = 0.0
                 if outlook.spot[w, p] == NOBODY:
-                    wait = time_until_ready(view, outlook, gpus, width_in(view, kind, p), p) - now
+                    width = width_in(view, kind, p)
+                    if width > 1 or outlook.ready[p, gpus] == NOT_YET:
+                        gathered = gather_times(view, outlook, p, -(-gpus // width), gathered)
+                    wait = time_until_ready(view, outlook, gpus, width, p, gathered.sites) - now
                 if wait + run < first:
                     first = wait + run
                     goal = p
@@ -423,43 +576,74 @@ def width_in(view: View, kind: int, p: int) -> int:
 
 
 @compiled
-def time_until_ready(view: View, outlook: Outlook, gpus: int, width: int, p: int) -> float:
-    """When the pool is expected to have GPUs for a job that does not fit now: never sooner than its next release."""
-    now = view.clock[0].now
+def time_until_ready(view: View, outlook: Outlook, gpus: int, width: int, p: int, count: int) -> float:
+    """When the pool is expected to have GPUs for a job that does not fit now: never sooner than its next release.
+
+    So many times of sites have been gathered for it, unless the answer is known already.
+    """
     if width > 1:
-        return max(ready_across(view, outlook, gpus, width, p, NOBODY, 0, 0.0), outlook.ready[p, 0])
+        return max(smallest(outlook.times, count, width), outlook.ready[p, 0])
+    if outlook.ready[p, gpus] == NOT_YET:
+        outlook.ready[p, gpus] = smallest(outlook.times, count, 1)
     time = outlook.ready[p, gpus]
-    if time > now:
+    if time > view.clock[0].now:
         return time
     return outlook.ready[p, 0]  # GPUs are free, but not the cores or the memory beside them
 
 
+class Gathered(NamedTuple):
+    """What Outlook.times has: for which pool (NOBODY: nothing), how many GPUs on each site, and for how many sites."""
+
+    pool: int
+    gpus: int
+    sites: int
+
+
 @compiled
-def ready_across(
-    view: View, outlook: Outlook, gpus: int, width: int, p: int, taken_at: int, taken: int, until: float
-) -> float:
-    """When as many nodes as a gang takes each have its part free; with `taken` GPUs of one site held until then."""
+def gather_times(view: View, outlook: Outlook, p: int, gpus: int, before: Gathered) -> Gathered:
+    """Write down when each site of the pool that has so many GPUs has them free, unless that was done before."""
+    if before.pool == p and before.gpus == gpus:
+        return before
     pool = view.pools[p]
-    each = -(-gpus // width)
-    last = -1.0
-    ready = 0  # nodes that have it by then
-    while ready < width and last < FOREVER:
-        soonest = FOREVER
-        more = 0
-        for i in range(pool.first_site, pool.first_site + pool.sites):
-            s = view.pool_sites[i]
-            if view.sites[s].gpus < each:
-                continue
-            if s == taken_at:
-                time = ready_after(view, outlook, s, each, taken, until)
-            else:
-                time = outlook.gpu_free[view.sites[s].first_gpu + each - 1]
-            if last < time <= soonest:
-                more = more + 1 if time == soonest else 1
-                soonest = time
-        ready += more
-        last = soonest
-    return last
+    count = 0
+    for i in range(pool.first_site, pool.first_site + pool.sites):
+        site = view.sites[view.pool_sites[i]]
+        if site.gpus >= gpus:
+            outlook.times[count] = outlook.gpu_free[site.first_gpu + gpus - 1]
+            count += 1
+    return Gathered(widened(p), widened(gpus), widened(count))
+
+
+@compiled
+def smallest(times: Floats, count: int, k: int) -> float:
+    """The k-th smallest of the first so many times, FOREVER if there are fewer. Those after its place are no smaller.
+
+    Hoare's selection: it costs as much as a few looks at each, however large k is.
+    """
+    if k > count:
+        return FOREVER
+    low = 0
+    high = count - 1
+    while low < high:
+        pivot = times[(low + high) // 2]
+        left = low
+        right = high
+        while left <= right:
+            while times[left] < pivot:
+                left += 1
+            while times[right] > pivot:
+                right -= 1
+            if left <= right:
+                times[left], times[right] = times[right], times[left]
+                left += 1
+                right -= 1
+        if k - 1 <= right:
+            high = right
+        elif k - 1 >= left:
+            low = left
+        else:
+            break
+    return times[k - 1]
 
 
 @compiled
@@ -488,6 +672,7 @@ def judge(view: View, outlook: Outlook) -> None:
     """The rule's judgement of every legal pair, how long it would put off the head, and which pair is the wisest."""
     head = outlook.counts[HEAD]
     best = IDLE
+    ready = head_ready(view, outlook)
     for w in range(outlook.counts[0]):
         for p in range(len(view.pools)):
             outlook.prior[w, p] = UNWISE
@@ -495,7 +680,7 @@ def judge(view: View, outlook: Outlook) -> None:
                 continue
             run = outlook.run[w, p]
             if head != NOBODY and w != head and p == outlook.goal[head]:
-                outlook.delay[w, p] = delay_of_head(view, outlook, w, p)
+                outlook.delay[w, p] = delay_of_head(view, outlook, w, p, ready)
                 if outlook.delay[w, p] > 0.0 and run > outlook.finish[head]:
                     continue
             if run <= (1.0 + PATIENCE) * outlook.finish[w]:
@@ -507,8 +692,37 @@ def judge(view: View, outlook: Outlook) -> None:
                     outlook.counts[WISEST + 1] = p
 
 
+class Ready(NamedTuple):
+    """When as many sites as the head takes each have its part free, and when one more has."""
+
+    time: float
+    later: float
+
+
 @compiled
-def delay_of_head(view: View, outlook: Outlook, w: int, p: int) -> float:
+def head_ready(view: View, outlook: Outlook) -> Ready:
+    """When the goal of the head is ready for it, if some row could start there before; else nobody asks."""
+    head = outlook.counts[HEAD]
+    if head == NOBODY:
+        return Ready(FOREVER, FOREVER)
+    goal = outlook.goal[head]
+    rivals = 0
+    for w in range(outlook.counts[0]):
+        rivals += outlook.spot[w, goal] != NOBODY
+    if rivals == 0:
+        return Ready(FOREVER, FOREVER)
+    job = view.jobs[outlook.rows[head]]
+    width = width_in(view, job.kind, goal)
+    count = gather_times(view, outlook, goal, -(-job.gpus // width), Gathered(NOBODY, 0, 0)).sites
+    time = smallest(outlook.times, count, width)
+    later = FOREVER
+    for i in range(width, count):
+        later = min(later, outlook.times[i])
+    return Ready(time, later)
+
+
+@compiled
+def delay_of_head(view: View, outlook: Outlook, w: int, p: int, ready: Ready) -> float:
     """Seconds by which the head would start later in its pool, if this row started there now."""
     head = outlook.counts[HEAD]
     first = view.jobs[outlook.rows[head]]
@@ -519,21 +733,26 @@ def delay_of_head(view: View, outlook: Outlook, w: int, p: int) -> float:
     if until <= expected:
         return 0.0
     s = outlook.spot[w, p]
-    width = width_in(view, first.kind, p)
     if view.width[job.kind, view.sites[s].form] > 1:
         return until - expected if view.pools[p].free_gpus - job.gpus < first.gpus else 0.0
     taken = job.gpus if view.sites[s].free_gpus >= job.gpus else 0  # a share of a GPU in use takes none that is free
     if taken == 0:
         return 0.0
-    if width > 1:
-        return max(0.0, ready_across(view, outlook, first.gpus, width, p, s, taken, until) - expected)
-    soonest = ready_after(view, outlook, s, first.gpus, taken, until)
-    pool = view.pools[p]
-    for i in range(pool.first_site, pool.first_site + pool.sites):
-        other = view.pool_sites[i]
-        if other != s and view.sites[other].gpus >= first.gpus:
-            soonest = min(soonest, outlook.gpu_free[view.sites[other].first_gpu + first.gpus - 1])
-    return max(0.0, soonest - expected)
+    each = -(-first.gpus // width_in(view, first.kind, p))
+    return max(0.0, ready_without(view, outlook, s, each, taken, until, ready) - expected)
+
+
+@compiled
+def ready_without(view: View, outlook: Outlook, s: int, each: int, taken: int, until: float, ready: Ready) -> float:
+    """When the head's sites are ready, if some GPUs of one site are held until then.
+
+    The site is one of the first to be ready, or it does not count. In its place comes the one that is ready next, or
+    the site itself, later.
+    """
+    site = view.sites[s]
+    if site.gpus < each or outlook.gpu_free[site.first_gpu + each - 1] > ready.time:
+        return ready.time
+    return min(ready.later, max(ready.time, ready_after(view, outlook, s, each, taken, until)))
 
 
 # ---- the rule ----------------------------------------------------------------------------------------------------
@@ -542,19 +761,23 @@ def delay_of_head(view: View, outlook: Outlook, w: int, p: int) -> float:
 @compiled
 def start_without_gpu(view: View) -> Choice:
     """Start the shortest job that needs no GPU and fits somewhere, where it is least in the way of those that do."""
+    last = last_seen(view)
     chosen = NOBODY
     site = NOBODY
     least = FOREVER
-    for q in range(seen(view)):
-        j = in_queue(view, q)
-        if view.jobs[j].gpus == 0:
-            brief = best_runtime(view, j)
-            if brief < least:
-                s = plainest_spot(view, j)
-                if s != NOBODY:
-                    chosen = j
-                    site = s
+    d = view.clock[0].demand
+    while d != NOBODY:
+        j = view.demands[d].first
+        if view.jobs[j].gpus == 0 and j <= last:
+            s = plainest_spot(view, j)
+            while s != NOBODY and j != NOBODY and j <= last:
+                brief = best_runtime(view, j)
+                if brief < least or (brief == least and j < chosen):
+                    chosen = widened(j)
+                    site = widened(s)
                     least = brief
+                j = view.runs[j].next
+        d = view.demands[d].next
     if chosen == NOBODY:
         return Choice(WAIT, NOBODY, NOBODY, FOREVER)
     return Choice(START, widened(chosen), widened(site), FOREVER)
@@ -595,7 +818,7 @@ def eft_reserving(view: View) -> Choice:
     choice = start_without_gpu(view)
     if choice.verb == START:
         return choice
-    outlook = new_outlook(view, ROWS)
+    outlook = new_outlook(view, _ROWS)
     if look(view, outlook, False) == 0:
         return choice
     return wisest(view, outlook)

@@ -1,10 +1,7 @@
 """Several policies on the same seeds, and the means over these seeds. Nothing is printed here."""
 
 import math
-import os
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from pathlib import Path
@@ -12,8 +9,7 @@ from statistics import fmean, stdev
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from scipy.special import stdtrit
-
+from adlro.core.code_cache import is_ready, set_ready
 from adlro.core.copying import copied
 from adlro.core.errors import UsageError
 from adlro.core.policy import Policy
@@ -21,27 +17,26 @@ from adlro.core.run import Run
 from adlro.core.tables import Floats
 from adlro.core.toml import nearest
 from adlro.experiment.instance import Instance, draw, offered_load, play_out
+from adlro.experiment.places import Group, Tell, run_place
 from adlro.experiment.scenario import Scenario
-from adlro.measure.hyperscore import EQUAL, Weights
+from adlro.experiment.side_by_side import compiled_side_by_side
+from adlro.measure.detail import completion_times
+from adlro.measure.hyperscore import EQUAL, ScoreWeights
 from adlro.measure.metrics import Metrics, measure
+from adlro.measure.statistics import CONFIDENCE
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
     from adlro.measure.drawing import Figure
 
-CONFIDENCE: Final = 0.95
 
-WARM_UP_JOBS: Final = 16
+_WARM_UP_JOBS: Final = 16
 
 OnProgress = Callable[[str, int, int], None]
-"""Told what is being done, how many runs are done, and of how many."""
+"""Receives what is being done, how many runs are done, and of how many."""
 
-OnRun = Callable[[Run], None]
-"""Shown every run, from several threads."""
-
-
-Times = dict[tuple[str, int], tuple[int, Floats]]
+CompletionTimes = dict[tuple[str, int], tuple[int, Floats]]
 """By policy and seed: how many jobs finished, and quantiles of their completion times."""
 
 
@@ -55,8 +50,8 @@ class Comparison:
     baseline: str  # the policy that the others are compared with
     load: tuple[float, ...]  # offered on each seed: work at its fastest over what the GPUs could do meanwhile
     policies: tuple[Policy, ...] = ()
-    times: Times = field(default_factory=dict)  # for a report; empty if they were not kept
-    weights: Weights = EQUAL  # of the HyperScore
+    times: CompletionTimes = field(default_factory=dict)  # for a report; empty if they were not kept
+    weights: ScoreWeights = EQUAL  # of the HyperScore
     with_regression: bool = False  # whether results include the regression of completion times
     is_the_papers: bool = False  # whether it is the experiment of the paper's Table 1
     command: str = ""  # what made it
@@ -118,19 +113,57 @@ class Mean:
     high: float | None
 
 
-def compare(
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The kept results of one run."""
+
+    metrics: Metrics
+    load: float  # offered on this seed
+    times: tuple[int, Floats] | None  # how many jobs finished, and quantiles of their completion times
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The runs of several policies on seeds of one scenario: the work of a place. A group is a seed, an item a policy.
+
+    All policies of a seed meet the same jobs and disturbances.
+    """
+
+    scenario: Scenario
+    policies: tuple[Policy, ...]
+    first_seed: int  # for the warm-up
+    keep_times: bool
+
+    def warm_up(self, tell: Tell) -> None:
+        """Compile every policy."""
+        warm_up_policies(self.scenario, self.policies, self.first_seed, lambda name: tell(f"getting {name} ready"))
+
+    def prepare(self, seed: int) -> tuple[Instance, float]:
+        """The jobs of a seed and the load that they offer."""
+        instance = draw(self.scenario, seed)
+        return instance, offered_load(instance)
+
+    def run(self, prepared: tuple[Instance, float], policy: int) -> Judged:
+        """One policy on the jobs of a seed."""
+        instance, load = prepared
+        run = played(instance, self.policies[policy])
+        return Judged(measure(run), load, completion_times(run) if self.keep_times else None)
+
+
+def run_comparison(
     scenario: Scenario,
     policies: Sequence[Policy],
     seeds: Sequence[int],
     threads: int | None = None,
     on_progress: OnProgress = lambda _what, _done, _total: None,
     baseline: str | None = None,
-    on_run: OnRun = lambda _run: None,
+    keep_times: bool = False,
+    ray: str | None = None,
 ) -> Comparison:
     """Measure every policy on the same seeds: on each of them all policies meet the same jobs and disturbances.
 
-    Compiled policies run side by side on all cores, or on so many `threads`; the results do not depend on it.
-    The baseline is the first policy, or the one of that name. `on_run` may look at every run before it is forgotten.
+    Compiled policies run side by side on all cores, or on so many `threads`, or on a Ray cluster; the results do not
+    depend on it. The baseline is the first policy, or the one of that name. `keep_times` keeps completion times.
     """
     names = [policy.name for policy in policies]
     baseline = names[0] if baseline is None else baseline
@@ -144,54 +177,61 @@ def compare(
             f"{len(seeds)} seeds for the trace '{scenario.workload.name}', whose jobs are the same for every seed: "
             f"nothing would differ between them. Use --windows {len(seeds)} to cut it into windows, or --seeds 1."
         )
-    threads = threads or os.cpu_count() or 1
     total = len(policies) * len(seeds)
     if len(seeds) > 1:  # loading it takes as long as the runs, which leave Python alone
         Thread(target=import_module, args=["scipy.stats"]).start()
-    warm_up(scenario, policies, seeds[0], lambda name: on_progress(f"getting {name} ready", 0, total))
-    found: dict[str, list[Metrics]] = {policy.name: [] for policy in policies}
-    load: list[float] = []
-    done = 0
-
-    def collect(runs: Sequence[Future[Metrics]]) -> None:
-        nonlocal done
-        for policy, run in zip(policies, runs, strict=True):
-            found[policy.name].append(run.result())
-            done += 1
-            on_progress(policy.name, done, total)
-
-    pool = ThreadPoolExecutor(threads)
-    under_way: deque[list[Future[Metrics]]] = deque()
-    try:
-        for seed in seeds:
-            instance = draw(scenario, seed)
-            load.append(offered_load(instance))
-            under_way.append([pool.submit(judge, instance, policy, on_run) for policy in policies])
-            if len(under_way) > threads:  # so that many seeds of many jobs need not lie in memory at once
-                collect(under_way.popleft())
-        while under_way:
-            collect(under_way.popleft())
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-    metrics = {name: tuple(values) for name, values in found.items()}
-    return Comparison(scenario, tuple(seeds), metrics, baseline, tuple(load), tuple(policies))
+    runs = Runs(scenario, tuple(policies), seeds[0], keep_times)
+    # Those in plain Python first: they take longest.
+    every = tuple(sorted(range(len(policies)), key=lambda item: policies[item].choose is not None))
+    found: dict[tuple[int, int], Judged] = {}
+    with run_place(ray, threads) as place:
+        groups = [Group(runs, seed, every) for seed in seeds]
+        for done in place.spread(groups, lambda what: on_progress(what, 0, total)):
+            found[done.item, done.key] = done.result
+            on_progress(names[done.item], len(found), total)
+    return Comparison(
+        scenario,
+        tuple(seeds),
+        {name: tuple(found[item, seed].metrics for seed in seeds) for item, name in enumerate(names)},
+        baseline,
+        tuple(found[0, seed].load for seed in seeds),
+        tuple(policies),
+        times={
+            (names[item], seed): each.times for (item, seed), each in sorted(found.items()) if each.times is not None
+        },
+    )
 
 
-def judge(instance: Instance, policy: Policy, on_run: OnRun = lambda _run: None) -> Metrics:
+def played(instance: Instance, policy: Policy) -> Run:
+    """One run of a policy on a copy of an instance."""
+    return play_out(instance, copied(instance.view), policy)
+
+
+def judge_run(instance: Instance, policy: Policy) -> Metrics:
     """The measures of one run."""
-    run = play_out(instance, copied(instance.view), policy)
-    on_run(run)
-    return measure(run)
+    return measure(played(instance, policy))
 
 
-def warm_up(scenario: Scenario, policies: Sequence[Policy], seed: int, on_policy: Callable[[str], None]) -> None:
-    """Run each policy on a few jobs, so that what must be compiled is compiled once and not by every thread."""
-    few = replace(scenario, jobs=min(WARM_UP_JOBS, scenario.jobs or scenario.workload.jobs))
-    instance = None
-    for policy in policies:
-        on_policy(policy.name)
-        instance = instance or draw(few, seed)
-        judge(instance, policy)
+def warm_up_policies(
+    scenario: Scenario, policies: Sequence[Policy], seed: int, on_policy: Callable[[str], None]
+) -> None:
+    """Run each policy on a few jobs, so that what must be compiled is compiled once and not by every thread.
+
+    Policies that have run before need not: loading what they need takes no time.
+    """
+    if all(is_ready(policy.name) for policy in policies):
+        return
+    with compiled_side_by_side(policies):
+        for policy in policies:
+            on_policy(policy.name)
+            judge_few(scenario, policy, seed)
+
+
+def judge_few(scenario: Scenario, policy: Policy, seed: int) -> None:
+    """Run a policy on a few jobs, so that everything it needs is compiled."""
+    few = replace(scenario, jobs=min(_WARM_UP_JOBS, scenario.jobs or scenario.workload.jobs))
+    judge_run(draw(few, seed), policy)
+    set_ready(policy.name)
 
 
 def metric_names() -> tuple[str, ...]:
@@ -207,5 +247,7 @@ def over_seeds(values: Sequence[float | None]) -> Mean:
     mean = fmean(known)
     if len(known) == 1:
         return Mean(mean, None, None)
+    from scipy.special import stdtrit  # a third of a second, and one seed does without it
+
     reach = float(stdtrit(len(known) - 1, (1 + CONFIDENCE) / 2)) * stdev(known) / math.sqrt(len(known))
     return Mean(mean, mean - reach, mean + reach)

@@ -12,16 +12,15 @@ from adlro.core.policy import Policy
 from adlro.core.records import Disturbance
 from adlro.core.run import Run
 from adlro.core.tables import Ints, Jobs, Table, View
+from adlro.core.units import DAY_S, HOUR_S
 from adlro.experiment.scenario import Recorded, Scenario, find_workload, gpu_seconds, named_as_in
-from adlro.ingest.disturbances import DAY_S, failures, wear
+from adlro.ingest.disturbances import failures, wear
 from adlro.ingest.synthetic import generate
 from adlro.ingest.traces.windows import cut, misjudged
 from adlro.normalise.pack import pack, pack_disturbances, refusals
 from adlro.predict.following import traits_of, untold
 from adlro.predict.online import Predicting
 from adlro.simulation.simulator import simulate
-
-HOUR_S: Final = 3600.0
 
 WEAR_SPREAD: Final = 0.5
 """Sigma of the logarithm of a GPU's own drift: some wear at half the average rate, some at twice."""
@@ -65,7 +64,7 @@ def draw(scenario: Scenario, seed: int) -> Instance:
 
 
 def jobs_of(recorded: Recorded, seed: int, most: int | None) -> Jobs:
-    """The jobs of a trace, or of the window that stands in for the seed, in a table of their own."""
+    """The jobs of a trace, or of the window for this seed, in a table of their own."""
     first, count = 0, recorded.jobs
     if recorded.windows:
         if not 0 <= seed < len(recorded.windows):
@@ -79,7 +78,7 @@ def jobs_of(recorded: Recorded, seed: int, most: int | None) -> Jobs:
 
 
 def disturbances_of(scenario: Scenario, jobs: Jobs, seed: int) -> list[Disturbance]:
-    """All that befalls the cluster for longer than any sensible policy needs for these jobs."""
+    """All disturbances of the cluster, for longer than any sensible policy needs for these jobs."""
     hazards, nodes = scenario.hazards, scenario.cluster.nodes
     found = list(hazards.listed)
     if hazards.mtbf_h is None and not hazards.wear_per_day:
@@ -96,7 +95,7 @@ def disturbances_of(scenario: Scenario, jobs: Jobs, seed: int) -> list[Disturban
 
 
 def offered_load(instance: Instance) -> float:
-    """GPU-seconds of work at its fastest, over those of the cluster while jobs arrive; infinite if all come at once."""
+    """GPU-seconds of work at its fastest, over those of the cluster while jobs arrive; inf if all come at once."""
     needed, submit = float(gpu_seconds(instance.jobs, instance.view).sum()), instance.jobs.table["submit"]
     there = instance.scenario.cluster.gpu_count * float(submit[-1] - submit[0])
     return needed / there if there else math.inf
@@ -109,7 +108,7 @@ def run_one(scenario: Scenario, policy: Policy, seed: int) -> Run:
 
 
 def play_out(instance: Instance, view: View, policy: Policy) -> Run:
-    """Let the policy run on a view of the instance that nobody has used yet."""
+    """Run the policy on a fresh view of the instance."""
     scenario, plan = instance.scenario, instance.scenario.plan
     player = None
     if instance.traits is not None:
@@ -129,10 +128,10 @@ def play_out(instance: Instance, view: View, policy: Policy) -> Run:
         jobs=instance.jobs,
         events=outcome.events,
         rate=view.rate,
-        site_form=column(plan.sites["form"]),
+        site_form=_column(plan.sites["form"]),
         site_model=tuple(plan.models[model] for model in plan.sites["model"]),
-        site_gpus=column(plan.sites["gpus"]),
-        site_node=column(plan.sites["node"]),
+        site_gpus=_column(plan.sites["gpus"]),
+        site_node=_column(plan.sites["node"]),
         policy=policy.name,
         seed=instance.seed,
         unfinished=outcome.unfinished,
@@ -141,6 +140,6 @@ def play_out(instance: Instance, view: View, policy: Policy) -> Run:
     )
 
 
-def column(values: Ints) -> Ints:
+def _column(values: Ints) -> Ints:
     """A field of a table as an array of its own."""
     return np.ascontiguousarray(values, np.int32)

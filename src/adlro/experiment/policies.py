@@ -1,4 +1,4 @@
-"""Policies from all that a user may give: a name, a file, a checkpoint, a function, or a Policy."""
+"""Policies from anything that a user may give: a name, a file, a checkpoint, a function, or a Policy."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence

@@ -3,14 +3,15 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from adlro.catalogue.clusters import ClusterFile, NodesTable, build_cluster, load_cluster
+from adlro.core.code_cache import set_ready
 from adlro.core.errors import UsageError
 from adlro.core.records import Cluster, Disturbance
 from adlro.core.toml import checked
-from adlro.experiment.compare import Comparison, OnProgress, Times
-from adlro.experiment.compare import compare as compare_on
+from adlro.experiment.compare import Comparison, OnProgress
+from adlro.experiment.compare import run_comparison as compare_on
 from adlro.experiment.conditions import (
     DEFAULT_CLUSTER,
     DEFAULT_JOBS,
@@ -23,15 +24,15 @@ from adlro.experiment.conditions import (
 from adlro.experiment.instance import run_one
 from adlro.experiment.policies import PolicyLike, find_policies
 from adlro.experiment.policies import policy as find_policy
-from adlro.experiment.report import keep_times as keeping
 from adlro.experiment.scenario import Hazards, Scenario, find_disturbances, load_scenario
+from adlro.experiment.side_by_side import compiled_side_by_side
 from adlro.experiment.simulation import Simulation
 from adlro.experiment.traces import read_text
 from adlro.ingest.traces.tabulate import TraceOptions
-from adlro.measure.hyperscore import EQUAL, Weights, read_weights
+from adlro.measure.hyperscore import EQUAL, ScoreWeights, read_score_weights
 from adlro.measure.metrics import measure
 from adlro.measure.statistics import FEWEST_OBSERVATIONS
-from adlro.simulation.simulator import Settings
+from adlro.simulation.simulator import SimulationSettings
 
 Frame: TypeAlias = Any
 """A DataFrame of pandas or Polars, a table of pyarrow, or a dict of columns."""
@@ -169,6 +170,7 @@ def compare(
     hyperscore: str | Path | Mapping[str, float] | None = None,
     regression: bool = False,
     threads: int | None = None,
+    ray: str | None = None,
     keep_times: bool = True,
     progress: OnProgress | None = None,
 ) -> Comparison:
@@ -182,32 +184,29 @@ def compare(
     into so many windows, which take the place of seeds. `job_count` is how many jobs there are on each seed or in each
     window. The conditions from `load` to `disturbances` are those of `adlro compare --help`. `hyperscore` are the
     weights of the HyperScore, `regression` adds the regression of completion times to the results. Compiled policies
-    run on all cores or on `threads` of them; the results do not depend on it. Without `keep_times` the result needs
-    less memory (3 kB per run), but cannot write a report. `progress(what, done, total)` is told how it goes.
+    run on all cores or on `threads` of them; `ray` executes the runs on a Ray cluster instead: its address, "auto" or
+    "local" (docs/ray.md). The results do not depend on either. Without `keep_times` the result needs less memory (3 kB
+    per run), but cannot write a report. `progress(what, done, total)` is told how it goes.
     """
     made = call_text("compare", locals(), compare)
-    weights = weights_of(hyperscore)
+    weights = _weights_of(hyperscore)
     scenario = scenario_of(
         cluster, jobs, job_count, windows, disturbances,
         Conditions(load, estimates, restart_s, kill_at_limit, queue_window, mtbf_h, repair_h, wear_per_day),
     )  # fmt: skip
     chosen = find_policies(policies)
-    which = seeds_of(scenario, seeds, first_seed)
+    which = _seeds_of(scenario, seeds, first_seed)
     kind = "window" if windows else "seed"
     if regression and len(which) < FEWEST_OBSERVATIONS:
         raise UsageError(
             f"--regression with {len(which)} {kind}s; expected at least {FEWEST_OBSERVATIONS}: pass --{kind}s."
         )
     tell: OnProgress = progress or (lambda _what, _done, _total: None)
-    runs = f"{counted(len(chosen), 'policy', 'policies')} on {counted(len(which), kind)}"
+    runs = f"{_counted(len(chosen), 'policy', 'policies')} on {_counted(len(which), kind)}"
     tell(f"Comparing {runs}", 0, len(chosen) * len(which))
-    times: Times = {}
-    watch = keeping(times) if keep_times else lambda _run: None
-    found = compare_on(scenario, chosen, which, threads, tell, baseline, watch)
-    is_the_papers = (named(cluster), named(jobs), load) == (DEFAULT_CLUSTER, DEFAULT_JOBS, None)
-    return replace(
-        found, times=times, weights=weights, with_regression=regression, is_the_papers=is_the_papers, command=made
-    )
+    found = compare_on(scenario, chosen, which, threads, tell, baseline, keep_times, ray)
+    is_the_papers = (_named(cluster), _named(jobs), load) == (DEFAULT_CLUSTER, DEFAULT_JOBS, None)
+    return replace(found, weights=weights, with_regression=regression, is_the_papers=is_the_papers, command=made)
 
 
 def simulate(
@@ -242,7 +241,9 @@ def simulate(
     chosen = find_policy(policy)
     tell: OnProgress = progress or (lambda _what, _done, _total: None)
     tell(f"Simulating {chosen.name}", 0, 1)
-    run = run_one(scenario, chosen, seed)
+    with compiled_side_by_side([chosen]):
+        run = run_one(scenario, chosen, seed)
+    set_ready(chosen.name)
     tell("Measuring", 0, 1)
     return Simulation(scenario, run, measure(run), made)
 
@@ -258,7 +259,7 @@ def scenario_of(
     disturbances: Disturbances | None,
     conditions: Conditions,
 ) -> Scenario:
-    """The scenario that the arguments ask for."""
+    """The scenario that the arguments describe."""
     check_whole("job_count", job_count, 1)
     check_whole("windows", windows, 1)
     check_whole("queue_window", conditions.queue_window, 0)
@@ -270,7 +271,7 @@ def scenario_of(
         listed, origin = find_disturbances(str(disturbances)), str(disturbances)
     elif disturbances:
         listed, origin = tuple(disturbances), f"{len(disturbances)} given in Python"
-    settings = Settings(conditions.restart_s, conditions.kill_at_limit, conditions.queue_window)
+    settings = SimulationSettings(conditions.restart_s, conditions.kill_at_limit, conditions.queue_window)
     hazards = Hazards(conditions.mtbf_h, conditions.repair_h, conditions.wear_per_day, listed, origin)
     return load_scenario(
         cluster(where), source, job_count, settings, hazards, conditions.estimates, wanted.options, windows,
@@ -278,7 +279,7 @@ def scenario_of(
     )  # fmt: skip
 
 
-def seeds_of(scenario: Scenario, seeds: int | Sequence[int] | None, first_seed: int | None) -> Sequence[int]:
+def _seeds_of(scenario: Scenario, seeds: int | Sequence[int] | None, first_seed: int | None) -> Sequence[int]:
     """The seeds of a comparison: those asked for, the windows of a trace, or as many as make sense."""
     if scenario.windows:
         if seeds is not None or first_seed is not None:
@@ -298,43 +299,47 @@ def seeds_of(scenario: Scenario, seeds: int | Sequence[int] | None, first_seed: 
 
 
 def check_whole(name: str, value: int | None, least: int) -> None:
-    """Refuse what is not a whole number from `least` on; None means that nothing was asked for."""
+    """Refuse anything but a whole number from `least` on; None means the default."""
     if value is not None and (type(value) is not int or value < least):
         raise UsageError(f"{name} is {value!r}; expected a whole number from {least}.")
 
 
-def weights_of(hyperscore: str | Path | Mapping[str, float] | None) -> Weights:
+def _weights_of(hyperscore: str | Path | Mapping[str, float] | None) -> ScoreWeights:
     """The weights of the HyperScore: from a TOML file or a mapping; all alike if nothing or 'equal' is given."""
     if hyperscore is None or hyperscore == "equal":
         return EQUAL
     if isinstance(hyperscore, str | Path):
-        return read_weights(read_text(str(hyperscore), "weights file"), str(hyperscore))
-    return checked(dict(hyperscore), "hyperscore", Weights)
+        return read_score_weights(read_text(str(hyperscore), "weights file"), str(hyperscore))
+    return checked(dict(hyperscore), "hyperscore", ScoreWeights)
 
 
-def named(source: Any) -> Any:
+def _named(source: Any) -> Any:
     """The name or path of a cluster or jobs, if it is one."""
     plain = isinstance(source, TraceJobs) and source.options == TraceOptions()
     return source.source if isinstance(source, TraceJobs) and plain else source if isinstance(source, str) else None
 
 
-def counted(number: int, one: str, many: str | None = None) -> str:
-    """A number with its word in the right form."""
+def _counted(number: int, one: str, many: str | None = None) -> str:
+    """A number with its noun in singular or plural."""
     return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+NO_MATTER: Final = ("progress", "ray")
+"""Keywords that do not affect results."""
 
 
 def call_text(name: str, given: Mapping[str, Any], function: Callable[..., Any]) -> str:
     """The call as text, with the arguments that differ from the defaults: results say what they were made with."""
     defaults = {**(function.__kwdefaults__ or {})}
     words = [
-        f"{key}={shown(value)}"
+        f"{key}={_shown(value)}"
         for key, value in given.items()
-        if key != "progress" and (key not in defaults or value is not defaults[key])
+        if key not in NO_MATTER and (key not in defaults or value is not defaults[key])
     ]
     return f"adlro.{name}({', '.join(words)})"
 
 
-def shown(value: Any) -> str:
+def _shown(value: Any) -> str:
     """An argument as text: short, and the same in every process."""
     match value:
         case str() | int() | float() | None:
@@ -345,11 +350,11 @@ def shown(value: Any) -> str:
             plain = TraceOptions()
             given = {each.name: getattr(value.options, each.name) for each in fields(TraceOptions)}
             words = [f"{key}={each!r}" for key, each in given.items() if each != getattr(plain, key)]
-            return f"adlro.trace({', '.join([shown(value.source), *words])})"
+            return f"adlro.trace({', '.join([_shown(value.source), *words])})"
         case range():
             return repr(value)
         case list() | tuple():
-            return f"[{', '.join(map(shown, value))}]"
+            return f"[{', '.join(map(_shown, value))}]"
         case Mapping() if all(isinstance(each, int | float) for each in value.values()):
             return repr(dict(value))
     named_as = getattr(value, "name", None) or getattr(value, "__name__", None)

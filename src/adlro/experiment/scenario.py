@@ -24,12 +24,12 @@ from adlro.ingest.traces.tabulate import TraceOptions, TraceReport
 from adlro.ingest.traces.windows import Window, cut, slowed, windows_of
 from adlro.ingest.workload_file import Estimates, Workload, load_workload
 from adlro.normalise.pack import pack, pack_disturbances, with_model_names
-from adlro.simulation.simulator import Settings
+from adlro.simulation.simulator import SimulationSettings
 
 
 @dataclass(frozen=True, slots=True)
 class Hazards:
-    """What befalls the hardware: failures by chance, wear, and a list. It is the same for every policy."""
+    """Disturbances of the hardware: random failures, wear, and a list. They are the same for every policy."""
 
     mtbf_h: float | None = None  # mean hours between two failures of a node; None: none by chance
     repair_h: float = 4.0  # mean hours until it is back
@@ -39,10 +39,12 @@ class Hazards:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What policies are told of the work of recorded jobs: `oracle`, `limit`, `lognormal`, `predicted`, or `trace`.
+class EstimateSource:
+    """The source of the estimates of recorded jobs:
 
-    The last is what a column of the trace says.
+    `oracle`, `limit`, `lognormal`, `predicted` or `trace`.
+
+    `trace` is a column of the trace.
     """
 
     source: str
@@ -56,29 +58,29 @@ class Recorded:
     name: str
     all_jobs: Jobs
     report: TraceReport
-    estimates: Told
+    estimates: EstimateSource
     windows: tuple[Window, ...] = ()  # none: the whole trace
 
     @property
     def jobs(self) -> int:
-        """How many jobs there are, in the largest window if it is cut."""
+        """The number of jobs; of the largest window if the trace is cut into windows."""
         return max((window.jobs for window in self.windows), default=len(self.all_jobs))
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What policies are put to; a seed makes it definite."""
+    """A cluster, jobs and conditions; with a seed everything is determined."""
 
     plan: Plan
     workload: Workload | Recorded
     jobs: int | None = None  # None: as many as the workload says
-    settings: Settings = field(default_factory=Settings)
+    settings: SimulationSettings = field(default_factory=SimulationSettings)
     hazards: Hazards = field(default_factory=Hazards)
     load: float | None = None  # the offered load that was asked for; None: as the workload says
 
     @property
     def windows(self) -> tuple[Window, ...]:
-        """The windows of a trace that stand in for seeds; none if there are none."""
+        """The windows of a trace that take the place of seeds; empty if there are none."""
         return self.workload.windows if isinstance(self.workload, Recorded) else ()
 
     @property
@@ -99,7 +101,7 @@ def load_scenario(
     cluster: str | Cluster,
     workload: str | Any,
     jobs: int | None = None,
-    settings: Settings = Settings(),  # noqa: B008  (frozen)
+    settings: SimulationSettings = SimulationSettings(),  # noqa: B008  (frozen)
     hazards: Hazards = Hazards(),  # noqa: B008  (frozen)
     estimates: str | None = None,
     trace: TraceOptions = TraceOptions(),  # noqa: B008  (frozen)
@@ -116,9 +118,9 @@ def load_scenario(
     plan = plan_cluster(load_cluster(cluster) if isinstance(cluster, str) else cluster)
     pack_disturbances(plan, hazards.listed)
     if not is_trace(workload):
-        found = told(find_workload(workload), estimates)
+        found = _told(find_workload(workload), estimates)
         refuse_trace_options(found.name, trace, windows)
-        return Scenario(plan, found if load is None else paced(plan, found, load), jobs, settings, hazards, load)
+        return Scenario(plan, found if load is None else _paced(plan, found, load), jobs, settings, hazards, load)
     recorded = record(workload, estimates, trace)
     if load is not None:
         recorded = paced_trace(plan, recorded, load, trace)
@@ -127,7 +129,7 @@ def load_scenario(
     return Scenario(plan, recorded, None if jobs is None else min(jobs, recorded.jobs), settings, hazards, load)
 
 
-def told(workload: Workload, estimates: str | None) -> Workload:
+def _told(workload: Workload, estimates: str | None) -> Workload:
     """The workload with other estimates."""
     if estimates is None:
         return workload
@@ -143,7 +145,7 @@ def told(workload: Workload, estimates: str | None) -> Workload:
     return workload.model_copy(update={"estimates": wanted})
 
 
-SOURCES: Final = {
+_SOURCES: Final = {
     "oracle": "oracle",
     "user": "limit",
     "limit": "limit",
@@ -151,13 +153,13 @@ SOURCES: Final = {
     "lognormal": "lognormal",
     "predicted": "predicted",
 }
-"""How estimates are asked for, and what workload files call them."""
+"""The names of estimates for users, and what workload files call them."""
 
 
 def estimates_of(text: str) -> Estimates:
     """The estimates that a text asks for: oracle, user (or limit), noisy:SIGMA (or lognormal:SIGMA), predicted."""
     word, _, sigma = text.partition(":")
-    source = SOURCES.get(word)
+    source = _SOURCES.get(word)
     try:
         value = float(sigma) if sigma else 0.0
     except ValueError:
@@ -172,7 +174,7 @@ def estimates_of(text: str) -> Estimates:
 
 
 def refuse_trace_options(name: str, trace: TraceOptions, windows: int | None) -> None:
-    """Refuse what only a trace can be asked for."""
+    """Refuse options that only a trace can have."""
     plain = TraceOptions()
     given = [each.name for each in fields(TraceOptions) if getattr(trace, each.name) != getattr(plain, each.name)]
     flags = {"gpus_per_unit": "unit"}
@@ -244,16 +246,16 @@ def record(
     jobs, report = read_trace(trace, replace(options, estimates=reading))
     if wanted is not None and wanted.source == "lognormal":
         report = replace(report, estimates=f"true work with a log-normal error, sigma {wanted.sigma:g}, by seed")
-        return Recorded(report.file, jobs, report, Told("lognormal", wanted.sigma))
+        return Recorded(report.file, jobs, report, EstimateSource("lognormal", wanted.sigma))
     if wanted is not None and wanted.source == "predicted":
         report = replace(report, estimates="predicted, from what has ended in the run")
-        return Recorded(report.file, jobs, report, Told("predicted"))
+        return Recorded(report.file, jobs, report, EstimateSource("predicted"))
     source = "limit" if report.estimates.startswith("limit") else "oracle" if report.estimates == "oracle" else "trace"
-    return Recorded(report.file, jobs, report, Told(source))
+    return Recorded(report.file, jobs, report, EstimateSource(source))
 
 
-def paced(plan: Plan, workload: Workload, load: float) -> Workload:
-    """The workload with the mean time between arrivals at which the load is expected to be this; a surge comes on top.
+def _paced(plan: Plan, workload: Workload, load: float) -> Workload:
+    """The workload with the mean time between arrivals that gives this expected load; a surge comes on top.
 
     The mean work of a job is computed from the distributions, so the factor is the same for every seed.
     """
@@ -272,7 +274,7 @@ def paced(plan: Plan, workload: Workload, load: float) -> Workload:
 
 
 def paced_trace(plan: Plan, recorded: Recorded, load: float, options: TraceOptions) -> Recorded:
-    """The trace with all times between submissions stretched by the factor that gives the whole of it this load."""
+    """The trace with all times between submissions stretched by one factor, so that it has this load overall."""
     if options.scale_load != 1.0:
         raise UsageError(f"--load {load:g} and --scale-load {options.scale_load:g} exclude each other. Leave one out.")
     jobs = named_as_in(plan.cluster, cut(recorded.all_jobs, 0, len(recorded.all_jobs)))
@@ -287,14 +289,14 @@ def paced_trace(plan: Plan, recorded: Recorded, load: float, options: TraceOptio
 
 
 def gpu_seconds(jobs: Jobs, view: View) -> Floats:
-    """What each job needs of the cluster where it runs fastest; 0 if it runs nowhere."""
+    """GPU-seconds of each job where it runs fastest; 0 if it runs nowhere."""
     table, fastest = jobs.table, view.fastest[jobs.table["demand"]]
     runtime = np.divide(jobs.work, fastest, out=np.zeros(len(jobs)), where=fastest > 0)
     return runtime * (table["gpus"] * (table["share"] / WHOLE_GPU))
 
 
 def named_as_in(cluster: Cluster, jobs: Jobs) -> Jobs:
-    """The same jobs with allowed GPU models called as the cluster calls them; unknown ones keep their names."""
+    """The same jobs with the cluster's names for allowed GPU models; unknown names stay."""
     names = {}
     for word in sorted(frozenset().union(*jobs.allowed)):
         try:

@@ -1,12 +1,11 @@
 """Traces with the families and speeds of the catalogue: which family each job gets, and the one way to read a trace."""
 
 import csv
-import re
 import tomllib
 from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from adlro.catalogue.clusters import cluster_names, load_cluster
 from adlro.catalogue.families import REFERENCE, families, find_family
@@ -17,16 +16,14 @@ from adlro.core.errors import CatalogueError, ConfigError, TraceError, UsageErro
 from adlro.core.records import Cluster, GpuModel, Link, Placing
 from adlro.core.tables import Jobs
 from adlro.core.toml import checked, nearest
+from adlro.ingest.host_lists import INDEX_TYPE
 from adlro.ingest.telemetry.names import model_of
 from adlro.ingest.traces import catalogue as traces
 from adlro.ingest.traces.column_map import ColumnMap, read_column_map
 from adlro.ingest.traces.family_map import read_family_map
-from adlro.ingest.traces.job_lists import Measured
-from adlro.ingest.traces.ran_on import Places, RanOnMap, Where, node_rule, on_the_reference
+from adlro.ingest.traces.job_lists import MeasuredFamilies
+from adlro.ingest.traces.ran_on import KnownPlaces, RanOnGpus, RanOnMap, node_rule, on_the_reference
 from adlro.ingest.traces.tabulate import FamilyRule, TraceOptions, TraceReport
-
-INDEX_TYPE: Final = re.compile(r"_\d+$")
-"""The end of a GRES type that tells single GPUs apart: t4_0, t4_1."""
 
 
 def read_trace(trace: str | Any, options: TraceOptions) -> tuple[Jobs, TraceReport]:
@@ -38,9 +35,9 @@ def read_trace(trace: str | Any, options: TraceOptions) -> tuple[Jobs, TraceRepo
 def read_history(trace: str | Any, options: TraceOptions) -> tuple[Jobs, Jobs, TraceReport]:
     """The jobs of a trace twice, and the report: with times as recorded, and with work for the reference model."""
     rule = family_rule(options.families or "uniform")
-    known = places_of(options.ran_on)
+    known = places_of_trace(options.ran_on)
     columns = None if options.columns is None else columns_in(options.columns)
-    found = traces.read_trace(trace, options, rule, Measured(measured_family, reference_rate), columns)
+    found = traces.read_any_trace(trace, options, rule, MeasuredFamilies(measured_family, reference_rate), columns)
     for name in found.jobs.families:
         try:
             find_family(name)
@@ -59,15 +56,15 @@ def columns_in(path: str) -> ColumnMap:
 # ---- where jobs ran ----------------------------------------------------------------------------------------------
 
 
-def places_of(ran_on: str | None) -> Places:
+def places_of_trace(ran_on: str | None) -> KnownPlaces:
     """Where jobs ran, by what --ran-on says: a GPU model, a cluster, or a map of GPU types and nodes."""
     if ran_on is None:
-        return places()
+        return known_places()
     if ran_on in cluster_names():
         return places_in(load_cluster(ran_on))
     if not ran_on.endswith(SUFFIX):
         try:
-            return places(default=find_gpu(ran_on))
+            return known_places(default=find_gpu(ran_on))
         except CatalogueError:
             words = [*cluster_names(), *gpu_models()]
             raise UsageError(
@@ -89,30 +86,30 @@ def places_of(ran_on: str | None) -> Places:
         except CatalogueError as error:
             raise ConfigError(f"{ran_on}: '{key}': {error}") from None
 
-    return places(
+    return known_places(
         types={word.lower(): model(f"types.{word}", name) for word, name in found.types.items()},
         node_of=node_rule({word: model(f"nodes.{word}", name) for word, name in found.nodes.items()}, link_of),
         default=None if found.default is None else model("default", found.default),
     )
 
 
-def places_in(cluster: Cluster) -> Places:
+def places_in(cluster: Cluster) -> KnownPlaces:
     """Where jobs ran, if they ran on this cluster: its nodes are known by their names."""
     there = {
-        node.name: Where(cluster.models[node.gpus[0].model], node.link)
+        node.name: RanOnGpus(cluster.models[node.gpus[0].model], node.link)
         for node in cluster.nodes
         if len(node.gpus) == 1  # of several models nobody knows which one it was
     }
-    return places(node_of=there.get, own=cluster.models, network=cluster.network)
+    return known_places(node_of=there.get, own=cluster.models, network=cluster.network)
 
 
-def places(
+def known_places(
     types: Mapping[str, GpuModel] | None = None,
-    node_of: Callable[[str], Where | None] = lambda _name: None,
+    node_of: Callable[[str], RanOnGpus | None] = lambda _name: None,
     default: GpuModel | None = None,
     own: Mapping[str, GpuModel] | None = None,
     network: Link = Link("ethernet-100g", 25.0),  # noqa: B008  (frozen)
-) -> Places:
+) -> KnownPlaces:
     """Where jobs ran, with the GPU models of the catalogue for the words of a trace that are not in `types`."""
 
     def type_of(word: str) -> GpuModel | None:
@@ -121,7 +118,7 @@ def places(
                 return model
         return None
 
-    return Places(type_of, node_of, link_of, network, lambda family: find_family(family).same_everywhere, default)
+    return KnownPlaces(type_of, node_of, link_of, network, lambda family: find_family(family).same_everywhere, default)
 
 
 def link_of(model: GpuModel) -> Link:
@@ -168,7 +165,7 @@ def mapped_families(path: str) -> FamilyRule:
 
 
 def runs_alone(family: str) -> bool:
-    """Whether one GPU of the reference model can run it: a trace has jobs of every size."""
+    """Whether one GPU of the reference model can run the family: a trace has jobs of every size."""
     link = Link("nvlink", 300.0)
     return speed_of(family, Placing(gpu_models()[REFERENCE], 1, 1, link, link)).value > 0
 

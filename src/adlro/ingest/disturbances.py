@@ -13,17 +13,17 @@ from pydantic import Field, model_validator
 from adlro.core.errors import ConfigError, UsageError
 from adlro.core.records import Disturbance
 from adlro.core.toml import Schema, parse_toml
+from adlro.core.units import DAY_S
 
-DAY_S: Final = 86_400.0
 SLOWEST: Final = 0.5
-"""Wear stops here: a GPU slower than that would have been replaced."""
+"""The least speed factor of wear: a slower GPU would have been replaced."""
 
 # Kinds of streams; 0 and 1 are those of the jobs (synthetic.py), which may be drawn with the same seed.
 FAILURES: Final = 2
 WEAR: Final = 3
 
 
-class Entry(Schema):
+class DisturbanceTable(Schema):
     """One [[disturbance]]."""
 
     time_s: float = Field(ge=0)
@@ -45,7 +45,7 @@ class Entry(Schema):
 class DisturbanceFile(Schema):
     """A list of disturbances in TOML."""
 
-    disturbance: list[Entry] = Field(default=[])
+    disturbance: list[DisturbanceTable] = Field(default=[])
 
 
 def failures(
@@ -56,7 +56,7 @@ def failures(
     seed: int,
     repair: Literal["exponential", "fixed"] = "exponential",
 ) -> list[Disturbance]:
-    """Nodes that fail before `until_s`, each by itself, after exponential times up; every one comes back."""
+    """Nodes that fail before `until_s`, each by itself, after exponential times up; every node comes back."""
     _check_above_0(mtbf_s=mtbf_s, repair_s=repair_s, until_s=until_s)
     found: list[Disturbance] = []
     for number, node in enumerate(nodes):
@@ -103,15 +103,15 @@ def read_disturbances(text: str, where: str) -> list[Disturbance]:
     return _in_order(Disturbance(entry.time_s, entry.what, entry.node, entry.gpu, entry.factor) for entry in entries)
 
 
-def _json_lines(text: str, where: str) -> Iterator[Entry]:
-    """One entry for each line that is not empty."""
+def _json_lines(text: str, where: str) -> Iterator[DisturbanceTable]:
+    """One entry for each non-empty line."""
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip():
             yield _json_entry(line, f"{where}:{number}")
 
 
-def _json_entry(line: str, where: str) -> Entry:
-    """A JSON object of texts and numbers, by way of the same lines in TOML: one check and one set of messages."""
+def _json_entry(line: str, where: str) -> DisturbanceTable:
+    """A JSON object of texts and numbers, checked as the same lines in TOML: one check and one set of messages."""
     try:
         found = json.loads(line)
     except ValueError as error:
@@ -122,11 +122,11 @@ def _json_entry(line: str, where: str) -> Entry:
         if not isinstance(value, str | int | float) or value in (np.inf, -np.inf) or value != value:
             raise ConfigError(f"{where}: {key!r} is {json.dumps(value)}; expected a text or a finite number.")
     rows = [f"{json.dumps(key)} = {json.dumps(value, ensure_ascii=False)}" for key, value in found.items()]
-    return parse_toml("\n".join(rows), where, Entry)
+    return parse_toml("\n".join(rows), where, DisturbanceTable)
 
 
 def _in_order(found: Iterable[Disturbance]) -> list[Disturbance]:
-    """By time; at the same time as they were found."""
+    """Sorted by time; equal times keep their order."""
     return sorted(found, key=lambda disturbance: disturbance.time_s)
 
 
@@ -137,7 +137,7 @@ def _check_above_0(**seconds: float) -> None:
 
 
 def _stream(seed: int, kind: int, node: int) -> np.random.Generator:
-    """A generator for each node, so that a node more at the end leaves the others as they were."""
+    """A random generator for each node, so that an added node leaves the others unchanged."""
     if seed < 0:
         raise UsageError(f"the seed is {seed}; expected a whole number from 0.")
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(kind, node))))

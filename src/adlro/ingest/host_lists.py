@@ -11,10 +11,12 @@ _NUMBERS: Final = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _GPUS: Final = re.compile(r"(?:^|,)(?:gres[:/])?gpu(?::([^:,()=/]+))?[:=](\d+)(?:\([^)]*\))?(?=,|$)")
 
 MOST_IN_A_LIST: Final = 100_000
+INDEX_TYPE: Final = re.compile(r"_\d+$")
+"""The end of a GRES type that tells single GPUs apart: t4_0, t4_1."""
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:
-    """The numbers of a list with ranges and steps: (1, 3, 5, 8) for 1-5:2,8; nothing for what is no list."""
+    """The numbers of a list with ranges and steps: (1, 3, 5, 8) for 1-5:2,8; empty if the text is not a list."""
     numbers: list[int] = []
     for part in text.split(","):
         if found := re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part.strip()):
@@ -49,7 +51,7 @@ def _expanded(entry: str) -> list[str]:
 
 
 def _labels(bracket: str) -> list[str]:
-    """The numbers between two brackets as they stand in names: 08, 09 and 11 for 08-09,11; nothing for a bad list."""
+    """The numbers between two brackets as they appear in names: 08, 09 and 11 for 08-09,11; empty for a bad list."""
     labels: list[str] = []
     for piece in bracket.split(","):
         found = _NUMBERS.fullmatch(piece)

@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_ndtr, ndtr
 
 from adlro.core.errors import UsageError
 from adlro.core.jobs import job_table
@@ -17,21 +16,20 @@ from adlro.core.memory import release_temporaries
 from adlro.core.records import WHOLE_GPU
 from adlro.core.schema import Property
 from adlro.core.tables import Floats, Ints, Jobs, Table
+from adlro.core.units import DAY_S, MIB_PER_GB
 from adlro.ingest.workload_file import (
     IN_FAMILIES,
     Arrivals,
     Duration,
-    Family,
     JobClass,
     Priorities,
     Surge,
     Users,
     Workload,
+    WorkloadPart,
 )
 
-DAY_S: Final = 86_400.0
 WEEK_S: Final = 7 * DAY_S
-MIB_PER_GB: Final = 1024
 
 # Streams are numbered by their place here: append, never reorder, or every seed gives other jobs.
 ASPECTS: Final = (
@@ -60,12 +58,12 @@ VARIANT = np.dtype(
     ],
     align=True,
 )
-"""How often a combination of family, gang, share and models is drawn, and what its jobs have besides their demands."""
+"""How often a combination of family, gang, share and models is drawn, and the other properties of its jobs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Mix:
-    """All that a workload can draw, with the names behind the numbers."""
+class WorkloadMix:
+    """All combinations that a workload can draw, with the names behind the numbers."""
 
     variants: Table  # VARIANT [V]
     demands: Table  # JOB [V] what jobs of each variant ask for
@@ -74,7 +72,7 @@ class Mix:
 
 
 class Drawn(NamedTuple):
-    """What was drawn, before it is made into a table."""
+    """The random draws, before they become a table."""
 
     submit: Floats  # [J]
     group: Ints  # [J]
@@ -86,7 +84,7 @@ class Drawn(NamedTuple):
 
 
 def generate(workload: Workload, seed: int, jobs: int | None = None) -> Jobs:
-    """Jobs drawn from a workload, in submit order; a surge adds its jobs to the number asked for."""
+    """Jobs drawn from a workload, in submit order; a surge adds jobs to the requested number."""
     count = workload.jobs if jobs is None else jobs
     if count < 1:
         raise UsageError(f"{count} jobs asked for; expected a whole number from 1.")
@@ -103,7 +101,7 @@ def generate(workload: Workload, seed: int, jobs: int | None = None) -> Jobs:
     return table
 
 
-def offered_load(workload: Workload, gpus: int) -> float:
+def long_run_load(workload: Workload, gpus: int) -> float:
     """Long-run GPU-seconds on the reference model submitted per second and GPU; without the surge."""
     if workload.arrivals.process == "all-at-once":
         return float("inf")
@@ -115,7 +113,7 @@ def offered_load(workload: Workload, gpus: int) -> float:
 
 
 def one_of_each(workload: Workload) -> tuple[Jobs, Floats]:
-    """A job of each kind that the workload can draw, of the kind's mean duration, and the chance of each kind."""
+    """One job of each kind that the workload can draw, with its mean duration, and the probability of each kind."""
     mix = mix_of(workload)
     variants = mix.variants
     means = np.array([mean_duration(part.duration) for part in workload.families])
@@ -127,33 +125,49 @@ def one_of_each(workload: Workload) -> tuple[Jobs, Floats]:
 
 
 def mean_duration(duration: Duration) -> float:
-    """Mean in seconds, bounds included, as the mean of the distribution's quantiles."""
+    """Mean duration in seconds within the bounds, computed from the quantiles of the distribution."""
     normal = np.linspace(-9.0, 9.0, 20_001)
     chance = np.exp(-0.5 * normal**2)
     return float(np.sum(durations_at(duration, normal) * chance) / np.sum(chance))
 
 
 def durations_at(duration: Duration, normal: Floats) -> Floats:
-    """Durations in seconds, at places in the distribution that are given as standard normal values."""
+    """Durations in seconds at quantiles that are given as standard normal values."""
     seconds: Floats
     match duration.distribution:
         case "lognormal":
             seconds = duration.median_s * np.exp(duration.sigma * normal)
         case "weibull":
-            seconds = duration.scale_s * (-log_ndtr(-normal)) ** (1 / duration.shape)
+            seconds = duration.scale_s * exponential_at(normal) ** (1 / duration.shape)
         case "exponential":
-            seconds = duration.mean_s * -log_ndtr(-normal)
+            seconds = duration.mean_s * exponential_at(normal)
         case "fixed":
             seconds = np.full(len(normal), duration.value_s)
         case "loguniform":
-            seconds = _piecewise(duration, ndtr(normal))
+            seconds = _piecewise(duration, chance_at(normal))
         case "quantiles":
-            seconds = np.exp(np.interp(ndtr(normal), duration.at, np.log(duration.seconds)))
+            seconds = np.exp(np.interp(chance_at(normal), duration.at, np.log(duration.seconds)))
     return np.clip(seconds, duration.min_s, duration.max_s, out=seconds)
 
 
+def chance_at(normal: Floats) -> Floats:
+    """The probability that a standard normal value is below each of these."""
+    from scipy.special import ndtr  # the import takes a third of a second, and most workloads do not need it
+
+    found: Floats = ndtr(normal)
+    return found
+
+
+def exponential_at(normal: Floats) -> Floats:
+    """Values of the exponential distribution with mean 1 at the same quantiles."""
+    from scipy.special import log_ndtr
+
+    found: Floats = -log_ndtr(-normal)
+    return found
+
+
 def _piecewise(duration: Duration, chance: Floats) -> Floats:
-    """Seconds at the given chances: first which piece, then where within it."""
+    """Seconds at the given probabilities: first the piece, then the position within it."""
     weights = np.array([piece.weight for piece in duration.pieces])
     low = np.log([piece.low_s for piece in duration.pieces])
     high = np.log([piece.high_s for piece in duration.pieces])
@@ -165,8 +179,8 @@ def _piecewise(duration: Duration, chance: Floats) -> Floats:
     return seconds
 
 
-def mix_of(workload: Workload) -> Mix:
-    """Every combination that the workload can draw, with its chance."""
+def mix_of(workload: Workload) -> WorkloadMix:
+    """Every combination that the workload can draw, with its probability."""
     families: dict[str, int] = {}
     allowed: dict[frozenset[str], int] = {frozenset(): 0}
     rows: list[tuple[float | int, ...]] = []
@@ -204,16 +218,16 @@ def mix_of(workload: Workload) -> Mix:
                 numbers["family"].append(family_number)
                 numbers["allowed"].append(allowed.setdefault(models, len(allowed)))
     variants = np.array(rows, VARIANT).view(np.recarray)
-    return Mix(variants, job_table(np.zeros(len(rows)), amounts, numbers), tuple(families), tuple(allowed))
+    return WorkloadMix(variants, job_table(np.zeros(len(rows)), amounts, numbers), tuple(families), tuple(allowed))
 
 
 def at_least(each: Property, amount: float) -> float:
-    """The amount, rounded up to a whole number of the table's units."""
+    """The amount, rounded up to whole units of the table."""
     return float(np.ceil(amount * each.scale) / each.scale) if each.scale != 1 else amount
 
 
-def _classes(part: Family) -> list[JobClass]:
-    """The classes that `gpus`, `share` and what a GPU comes with amount to; a count is a weight here."""
+def _classes(part: WorkloadPart) -> list[JobClass]:
+    """The classes that `gpus`, `share` and the amounts per GPU describe; a count is a weight here."""
     classes = []
     shares = sum(part.share.values())
     for gpus, weight in part.gpus.items():
@@ -254,8 +268,8 @@ def _draw(workload: Workload, weights: Floats, submit: Floats, seed: int, block:
     )
 
 
-def _draw_surge(workload: Workload, surge: Surge, mix: Mix, count: int, seed: int) -> Drawn:
-    """Draw the jobs that a surge adds: those of its family only, with names of their own."""
+def _draw_surge(workload: Workload, surge: Surge, mix: WorkloadMix, count: int, seed: int) -> Drawn:
+    """Draw the jobs of a surge: all of its family, with names of their own."""
     weights = np.where(mix.demands["family"] == mix.families.index(surge.family), mix.variants["weight"], 0.0)
     mean_interarrival_s = workload.arrivals.mean_interarrival_s
     extra_rate = (surge.rate_factor - 1) * weights.sum() / mean_interarrival_s
@@ -282,8 +296,8 @@ def _merged(base: Drawn, extra: Drawn) -> Drawn:
     )
 
 
-def _tabulate(workload: Workload, mix: Mix, drawn: Drawn) -> Jobs:
-    """The table of jobs that the draws amount to."""
+def _tabulate(workload: Workload, mix: WorkloadMix, drawn: Drawn) -> Jobs:
+    """The table of jobs from the draws."""
     variants, variant = mix.variants, drawn.variant[drawn.group]
     duration_s = _durations(workload, variants["part"][variant], drawn.normal)
     units = variants["units"][variant]
@@ -362,7 +376,7 @@ def _arrival_times(arrivals: Arrivals, seed: int, count: int) -> Floats:
 
 
 def _diurnal_times(arrivals: Arrivals, expected: Floats) -> Floats:
-    """When the expected number of arrivals reaches the given numbers: the inverse of the rate's integral."""
+    """Times at which the expected number of arrivals reaches the given numbers: the inverse of the rate's integral."""
     edges = np.linspace(0.0, WEEK_S, 7 * 24 * 12 + 1)
     middle = (edges[1:] + edges[:-1]) / 2
     rate = 1 + arrivals.day_swing * np.cos(2 * np.pi * (middle / DAY_S - arrivals.peak_hour / 24))
@@ -374,7 +388,7 @@ def _diurnal_times(arrivals: Arrivals, expected: Floats) -> Floats:
 
 
 def _burst_sizes(arrivals: Arrivals, rng: np.random.Generator, count: int) -> Ints:
-    """Geometric sizes of as many bursts as hold all jobs."""
+    """Geometric sizes of enough bursts for all jobs."""
     sizes = np.empty(0, np.int32)
     bursts = int(count / arrivals.burst_size_mean) + 64
     while sizes.sum() < count:
@@ -389,13 +403,13 @@ def _pick(weights: Floats, count: int, rng: np.random.Generator) -> Ints:
 
 
 def _cumulative(weights: Floats) -> Floats:
-    """The weights summed up and scaled to end at exactly 1, so that no chance below 1 lies beyond them."""
+    """The cumulative weights, scaled to end at exactly 1."""
     ends: Floats = np.cumsum(weights)
     ends /= ends[-1]
     return ends
 
 
 def _stream(seed: int, block: int, aspect: str) -> np.random.Generator:
-    """A generator of its own for each aspect, so that changing one leaves the others as they were."""
+    """A random generator for each aspect, so that changing one leaves the others unchanged."""
     key = (block, ASPECTS.index(aspect))
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key)))

@@ -1,7 +1,9 @@
-"""The guard: a policy decides only as long as it behaves; else the fallback does, and everybody is told why.
+"""The guard:
 
-What trips it: an answer that is illegal or not a number, an error, a decision over its time budget, a stale snapshot,
-telemetry that is gone, and a policy that would have been worse than the fallback over the last window.
+the policy decides as long as it behaves; otherwise the fallback decides, and an alarm says why.
+
+Reasons: an answer that is illegal or not a number, an error, a decision over its time budget, a stale snapshot, missing
+telemetry, and a policy that would have been worse than the fallback over the last window.
 """
 
 import math
@@ -23,22 +25,22 @@ from adlro.core.rules import dequeue
 from adlro.core.tables import RUNNING, START, STOP, WAIT, Choice, Ints, View
 from adlro.decide.wrappers import Bounded, nodes_of, with_least_run, without_starvation
 from adlro.live.limits import Limits
-from adlro.live.scene import Scene, log_length, prepare
+from adlro.live.scene import Scene, log_length, prepare_policy
 from adlro.live.service import Alternative
 from adlro.live.session import Session
 
 GRACE: Final = 2.0
-"""A policy that does not answer is given up after the longest turn and this many times its time for one decision."""
+"""A policy that does not answer is given up after the longest turn plus this many times its time for one decision."""
 
-LONGEST: Final = 4.0
-"""On a busy machine the decisions of a turn may last this many times their budget of processor time."""
+_LONGEST: Final = 4.0
+"""On a busy machine the decisions of a turn may take this many times their processor-time budget."""
 
-STARVATION: Final = "starvation guard"
+STARVATION_GUARD: Final = "starvation guard"
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """One choice that was made, and what else was open for the job."""
+    """One choice, and the alternatives that the job had."""
 
     verb: int
     job: int
@@ -49,7 +51,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Reservations:
     """What is kept for jobs that have waited too long, and the jobs for which nothing can be kept."""
 
     nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # job id -> names of nodes
@@ -58,12 +60,12 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What came of asking: the choices in their order, who made them, and the view after them."""
+    """The result of asking: the choices in order, who made them, and the view after them."""
 
     chosen: tuple[Chosen, ...]
     by: str
     view: View
-    kept: Kept = field(default_factory=Kept)
+    kept: Reservations = field(default_factory=Reservations)
     is_cut: bool = False  # time was over before everybody had been asked for
     tripped: tuple[str, str] | None = None  # kind and words, if the guard stepped in just now
     is_guarded: bool = False  # the fallback decided
@@ -72,20 +74,20 @@ class Decided:
 
 
 Explain = Callable[[View, int, int], tuple[tuple[Alternative, ...], float | None]]
-"""`explain(view, job, site)` before a start: what else is open for the job, and the score of the choice."""
+"""`explain(view, job, site)` before a start: the alternatives of the job, and the score of the choice."""
 
 Check = Callable[[View], str]
-"""`check(view)` before a policy is asked: what is wrong with its judgement now; "": nothing."""
+"""`check(view)` before a policy is asked: what is wrong with its scores; "" if nothing is."""
 
 
 def no_explanation(view: View, j: int, s: int) -> tuple[tuple[Alternative, ...], float | None]:
-    """Nothing to say."""
+    """An empty explanation."""
     return (), None
 
 
 @dataclass(slots=True)
 class Turn:
-    """What a policy did in a turn so far; it is filled in another thread."""
+    """What a policy did in a turn so far; another thread fills it."""
 
     chosen: list[Chosen] = field(default_factory=list)
     fault: tuple[str, str] | None = None
@@ -123,7 +125,7 @@ class Guarded:
         return self._reason if self._was_guarded else None
 
     def use(self, policy: Policy) -> None:
-        """Another policy from now on; what the last one did is forgotten."""
+        """Use another policy from now on; what the last one did is forgotten."""
         self.policy = policy
         self._until = -math.inf
         self._stuck = None
@@ -131,7 +133,7 @@ class Guarded:
         self._sessions.clear()
 
     def session_of(self, policy: Policy) -> Session:
-        """The session of the policy or of the fallback, with the bounds that every policy has here around it."""
+        """The session of the policy or the fallback, inside the bounds that apply to every policy here."""
         if policy.name not in self._sessions:
             bounded = policy
             if policy.preemptive and self.limits.least_run_s > 0.0:
@@ -156,7 +158,10 @@ class Guarded:
         check: Check = lambda view: "",
         seed: int = 0,
     ) -> Decided:
-        """All choices of this turn. `held` jobs are not asked for; `unfit` says why the policy may not decide now."""
+        """All choices of this turn.
+
+        The policy is not asked about `held` jobs; `unfit` says why it may not decide now.
+        """
         before = self._reason if self._was_guarded else None
         tripped = None
         if self._stuck is not None and not self._stuck.is_alive():
@@ -170,7 +175,7 @@ class Guarded:
             assert self._waits is not None
             view = self._view_of(scene, self.policy, held, seed)
             close_nodes(view, nodes_named(scene, self._kept))
-            return Decided((), self.policy.name, view, Kept(self._kept), until_s=self._waits[0])
+            return Decided((), self.policy.name, view, Reservations(self._kept), until_s=self._waits[0])
         self._waits = None
         if not is_guarded:
             decided = self._ask(scene, self.policy, held, can_stop, explain, check, seed)
@@ -195,12 +200,12 @@ class Guarded:
     def _remembered(
         self, decided: Decided, is_guarded: bool, tripped: tuple[str, str] | None, is_back: bool
     ) -> Decided:
-        """The same with what the guard did; what is kept for whom is remembered."""
+        """The same result, with what the guard did; reservations are remembered."""
         self._kept = decided.kept.nodes
         return replace(decided, tripped=tripped, is_guarded=is_guarded, is_back=is_back)
 
     def _still_waits(self, scene: Scene, held: frozenset[int]) -> bool:
-        """Whether the policy waits for a time that has not come, and nothing has changed since."""
+        """Whether the policy waits for a time in the future, and nothing has changed since."""
         if self._waits is None or scene.snapshot.time_s >= self._waits[0]:
             return False
         return standing_after(scene, (), held) == self._waits[1]
@@ -208,7 +213,7 @@ class Guarded:
     def _view_of(self, scene: Scene, policy: Policy, held: frozenset[int], seed: int) -> View:
         """A copy of the scene's view to decide on."""
         view = copied(scene.view)
-        prepare(view, policy, seed)
+        prepare_policy(view, policy, seed)
         for j in sorted(held):
             dequeue(view, j)
         return view
@@ -223,14 +228,14 @@ class Guarded:
         check: Check,
         seed: int,
     ) -> Decided | tuple[str, str]:
-        """Everything that a policy chooses now, or the fault that it made: its kind, and words."""
+        """All choices of a policy now, or its fault: kind and words."""
         view = self._view_of(scene, policy, held, seed)
         turn = Turn()
         session = self.session_of(policy)
         asking = Asking(scene, view, policy, session, self._kept, can_stop, explain, check, seed, self.limits)
         thread = threading.Thread(target=asking.ask_all, args=(turn,), name=f"policy {policy.name}", daemon=True)
         thread.start()
-        thread.join(LONGEST * self.limits.decide_s + GRACE * self.limits.decision_s)
+        thread.join(_LONGEST * self.limits.decide_s + GRACE * self.limits.decision_s)
         if not turn.is_over:
             if policy is self.policy:
                 self._stuck = thread
@@ -267,7 +272,7 @@ class Asking:
         self._driver = Driver(view, truth, session.for_turn(scene, view), seed)
 
     def ask_all(self, turn: Turn) -> None:
-        """Ask until the policy waits, time is over, or it makes a fault. An error of the policy is a fault too."""
+        """Ask until the policy waits, the time is over, or it makes a fault. An error of the policy is a fault too."""
         try:
             with np.errstate(all="ignore"):
                 self._ask_all(turn)
@@ -291,7 +296,7 @@ class Asking:
             asked = time.perf_counter()
             if (
                 time.thread_time() - began_work > self._limits.decide_s
-                or asked - began > LONGEST * self._limits.decide_s
+                or asked - began > _LONGEST * self._limits.decide_s
             ):
                 turn.is_cut = True
                 return
@@ -312,12 +317,12 @@ class Asking:
                 return
 
     def _do(self, choice: Choice, turn: Turn) -> bool:
-        """Apply a choice to the view and write it down; False if the policy is not to be asked again."""
+        """Apply a choice to the view and record it; False if the policy is not asked again."""
         view, policy = self._view, self._policy
         known = 0 <= choice.job < len(view.jobs)
         stops = choice.verb == STOP and known and view.runs[choice.job].state == RUNNING
         if stops and not (self._can_stop and self._scene.live[choice.job].managed):
-            return False  # it would be asked the same again: for this turn it has had its say
+            return False  # it would get the same question again: it is done for this turn
         explained: tuple[tuple[Alternative, ...], float | None] = ((), None)
         if choice.verb == START and known and 0 <= choice.site < len(view.sites):
             explained = self._explain(view, choice.job, choice.site)
@@ -326,16 +331,16 @@ class Asking:
         if self._driver.apply(choice):
             parts = self._scene.parts_of(view, choice.job) if choice.verb == START else ()
             choose = self._session.choose
-            by = STARVATION if isinstance(choose, Bounded) and choose.is_overdue else policy.name
+            by = STARVATION_GUARD if isinstance(choose, Bounded) and choose.is_overdue else policy.name
             turn.chosen.append(Chosen(choice.verb, choice.job, parts, by, *explained))
             return True
         if view.clock[0].illegal > illegal:
-            turn.fault = "illegal", f"policy {policy.name} made an illegal choice: {in_words(choice)}."
+            turn.fault = "illegal", f"policy {policy.name} made an illegal choice: {_in_words(choice)}."
         return False
 
 
 def standing_after(scene: Scene, chosen: Sequence[Chosen], held: frozenset[int]) -> frozenset[tuple[str, bool]]:
-    """Which jobs hold a place once these choices are carried out, which are not asked for, and which nodes are down."""
+    """Which jobs hold a place after these choices, which jobs are not asked about, and which nodes are down."""
     there = {job.id: job.state in PLACES for job in scene.live}
     for each in chosen:
         there[scene.live[each.job].id] = each.verb == START
@@ -345,7 +350,7 @@ def standing_after(scene: Scene, chosen: Sequence[Chosen], held: frozenset[int])
 
 
 def numbered(scene: Scene, kept: Mapping[str, tuple[str, ...]]) -> dict[int, tuple[int, ...]]:
-    """What is kept for whom, with the numbers of jobs and nodes for their names; what is not there is left out."""
+    """The reservations with numbers instead of names of jobs and nodes; unknown names are left out."""
     numbers = {node.name: n for n, node in enumerate(scene.plan.cluster.nodes)}
     return {
         scene.index[id]: tuple(numbers[name] for name in names)
@@ -355,22 +360,22 @@ def numbered(scene: Scene, kept: Mapping[str, tuple[str, ...]]) -> dict[int, tup
 
 
 def nodes_named(scene: Scene, kept: Mapping[str, tuple[str, ...]]) -> Ints:
-    """The numbers of all nodes that are kept."""
+    """The numbers of all reserved nodes."""
     return nodes_of(numbered(scene, kept))
 
 
-def kept_by_name(scene: Scene, choose: Any) -> Kept:
-    """What a policy keeps for jobs that have waited too long."""
+def kept_by_name(scene: Scene, choose: Any) -> Reservations:
+    """The reservations of a policy for jobs that have waited too long, by name."""
     if not isinstance(choose, Bounded):
-        return Kept()
+        return Reservations()
     names = [node.name for node in scene.plan.cluster.nodes]
-    return Kept(
+    return Reservations(
         {scene.live[j].id: tuple(names[n] for n in nodes) for j, nodes in choose.kept.nodes.items()},
         tuple(scene.live[j].id for j in choose.kept.hopeless),
     )
 
 
-def in_words(choice: Choice) -> str:
-    """A choice for the log."""
+def _in_words(choice: Choice) -> str:
+    """A choice as text for the log."""
     verb = {START: "start", STOP: "stop", WAIT: "wait"}.get(choice.verb, f"verb {choice.verb}")
     return f"{verb} job {choice.job} at site {choice.site}"

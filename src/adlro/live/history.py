@@ -1,4 +1,4 @@
-"""What was measured over time, and what jobs of the past used: how it is averaged and added up."""
+"""The measured history and the usage of past jobs: how they are averaged and added up."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -14,19 +14,19 @@ FIGURES: Final = ("utilisation", "jct_s", "fallback_jct_s", "waiting", "running"
 
 
 def finite(value: float | None) -> float | None:
-    """A number, or None for what is none."""
+    """The number, or None if it is NaN or infinite."""
     return value if value is not None and isfinite(value) else None
 
 
 def mean_of(values: Iterable[float | None], weights: Iterable[float]) -> float | None:
-    """The mean of the values that are there."""
+    """The mean of the values that are not None."""
     there = [(value, weight) for value, weight in zip(values, weights, strict=True) if value is not None]
     total = sum(weight for _, weight in there)
     return sum(value * weight for value, weight in there) / total if total else None
 
 
 def in_steps(points: Sequence[Compared], step_s: float) -> list[Compared]:
-    """The points averaged over stretches of time, each at the mean of its moments; below a second: as they are."""
+    """The points averaged over steps of time, each at the mean of its times; a step below a second changes nothing."""
     if step_s < 1.0:
         return list(points)
     found = []
@@ -39,7 +39,7 @@ def in_steps(points: Sequence[Compared], step_s: float) -> list[Compared]:
 
 
 def figures_of(job: LiveJob) -> tuple[str, str, str, float, float | None, float | None]:
-    """What is asked of a job that ended: owner, queue, state, GPU-seconds, waited and ran (None: it never started)."""
+    """The figures of a job that ended: owner, queue, state, GPU-seconds, wait and runtime (None: it never started)."""
     if job.started_s is None or job.ended_s is None:
         return job.job.user, job.partition, str(job.state), 0.0, None, None
     ran_s = max(0.0, job.ended_s - job.started_s)
@@ -49,7 +49,7 @@ def figures_of(job: LiveJob) -> tuple[str, str, str, float, float | None, float 
 
 
 def summed(rows: Sequence[tuple[Any, ...]], since_s: float, until_s: float, step_s: float) -> Usage:
-    """What rows of (ended_s, gpu_s, waited_s, ran_s, state) come to, in total and in stretches up to `until_s`."""
+    """The totals of rows (ended_s, gpu_s, waited_s, ran_s, state), overall and in steps of time up to `until_s`."""
     waited = [row[2] for row in rows if row[2] is not None]
     ran = [row[3] for row in rows if row[3] is not None]
     deciles = quantiles(waited, n=10, method="inclusive") if len(waited) > 1 else waited * 9

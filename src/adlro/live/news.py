@@ -1,4 +1,4 @@
-"""The latest events, for those who listen: numbered, kept for a while, waited for."""
+"""The latest events for listeners: numbered, kept for a while, waited for."""
 
 import threading
 from collections import deque
@@ -12,17 +12,17 @@ KEPT_EVENTS: Final = 10_000
 
 @final
 class News:
-    """Events in the order of their numbers. One adds, any thread asks."""
+    """Events in the order of their numbers. One thread adds, any thread asks."""
 
     def __init__(self, number: int = 0) -> None:
-        """`number` is the last that was given out."""
+        """`number` is the last number in use."""
         self.number = number
         self._events: deque[Event] = deque(maxlen=KEPT_EVENTS)
         self._changed = threading.Condition()
         self._is_over = False
 
     def add(self, *events: Event) -> None:
-        """Add events with higher numbers than those before, and wake who waits."""
+        """Add events with higher numbers than those before, and wake the waiting threads."""
         with self._changed:
             self._take(events)
 
@@ -38,9 +38,11 @@ class News:
         self._changed.notify_all()
 
     def since(self, after: int, wait_s: float) -> Sequence[Event]:
-        """Events with a number above `after`, at once if there are some, else after waiting for one so long.
+        """Events with a number above `after`:
 
-        A number that was never given out is of another life: all that is kept is new then.
+        at once if there are any, else after waiting up to this many seconds.
+
+        An unknown number comes from before a restart: then all kept events are new.
         """
         with self._changed:
             if after > self.number:
@@ -56,7 +58,7 @@ class News:
             return [self._events[at] for at in range(first, len(self._events))]
 
     def close(self) -> None:
-        """Nothing comes any more: nobody waits."""
+        """Wake the waiting threads: no more events come."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Orders to the cluster: what was decided, whether it was carried out, and what is given back to its scheduler."""
+"""Orders to the cluster: what was decided, whether it was carried out, and which jobs go back to its own scheduler."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import final
@@ -12,34 +12,37 @@ from adlro.live.telling import Heard, Notes
 
 @final
 class Orders:
-    """Gives the orders of a turn and remembers them until a snapshot shows what became of them."""
+    """Gives the orders of a turn, and remembers them until a snapshot shows their result."""
 
     def __init__(self, backend: Backend, notes: Notes, monotonic: Callable[[], float]) -> None:
         self._backend, self._notes = backend, notes
         self.setbacks = Setbacks(monotonic)
         self.by_job: dict[str, Decision] = {}
         """The decision that started each job."""
-        self.is_unsettled = True  # decisions of an earlier life, or of a turn that broke off, may be unanswered
+        self.is_unsettled = True  # decisions from before a restart, or of a turn that broke off, may have no answer
         self._unchecked: dict[str, Decision] = {}
         self._not_taken: set[str] = set()  # jobs that nobody else takes: they stay with us
         self._last_id: str | None = None
 
     def forget_all_but(self, there: Mapping[str, object]) -> None:
-        """Forget jobs that are gone, once there are many of them."""
+        """Forget jobs that are gone, once there are many."""
         if len(self.by_job) > 2 * len(there) + 1000:
             self.by_job = {id: made for id, made in self.by_job.items() if id in there}
         if len(self._not_taken) > 2 * len(there) + 1000:
             self._not_taken &= there.keys()
 
     def resume(self, time_s: float, heard: Heard) -> None:
-        """Go on with the ids where an earlier life ended; in the first turn."""
+        """Continue the decision ids of the time before a restart; called in the first turn."""
         if self._last_id is None:
             none: Sequence[Decision] = []
             made = self._notes.write(heard, time_s, lambda: self._notes.memory.decisions(limit=1), none)
             self._last_id = made[0].id if made else ""
 
     def settle(self, snapshot: Snapshot, now_s: float, heard: Heard) -> None:
-        """Ask the cluster what became of decisions that have no answer: we died, or it was gone, in between."""
+        """Find out from the cluster what became of decisions without an answer:
+
+        the daemon died, or the cluster was unreachable.
+        """
         if not self.is_unsettled:
             return
         found = self._notes.write(heard, now_s, self._notes.memory.unanswered, None)
@@ -49,7 +52,7 @@ class Orders:
         if not found:
             return
         there = {job.id: job for job in snapshot.jobs}
-        answers = [settled(decision, there.get(decision.job)) for decision in found]
+        answers = [_settled(decision, there.get(decision.job)) for decision in found]
         self._notes.write(heard, now_s, lambda: self._notes.memory.answered(found, answers), None)
         done = sum(answer.done for answer in answers)
         self._notes.tell(
@@ -57,7 +60,7 @@ class Orders:
         )
 
     def check_placed(self, snapshot: Snapshot, heard: Heard) -> None:
-        """Hold what was decided against what is there."""
+        """Compare the decisions with the snapshot."""
         if not self._unchecked:
             return
         there = {job.id: job for job in snapshot.jobs}
@@ -79,10 +82,10 @@ class Orders:
         self._unchecked.clear()
 
     def carry_out(self, decisions: Sequence[Decision], time_s: float, heard: Heard) -> list[Decision] | None:
-        """Write the decisions down, give the orders, write the answers down; those that were carried out.
+        """Record the decisions, give the orders and record the answers; returns the decisions that were carried out.
 
-        None: the cluster is gone, and some of it may have happened. The next snapshot tells, and only then is anything
-        decided again.
+        None: the cluster is unreachable, and some orders may have been carried out. The next snapshot shows which;
+        until then nothing is decided.
         """
         self._notes.write(heard, time_s, lambda: self._notes.memory.intend(decisions), None)
         orders = [Order(each.job, each.id, each.parts if each.verb == "start" else ()) for each in decisions]
@@ -108,12 +111,12 @@ class Orders:
         return done
 
     def refuse(self, id: str, said: str, time_s: float, heard: Heard) -> None:
-        """An order was not carried out: leave the job alone for a while."""
+        """Note that an order was not carried out: the job is left alone for a while."""
         again = f"It is tried again after {self.setbacks.refuse(id, said):.0f} s."
         self._notes.tell(heard, time_s, "refused", f"job {id} could not be started: {said}. {again}", id)
 
     def meet_setbacks(self, snapshot: Snapshot, heard: Heard) -> None:
-        """Give back what we cannot place, hold again what a limit keeps from starting, and tell of both."""
+        """Give back jobs that we cannot place, hold jobs again that a limit blocks, and report both."""
         seen = self.setbacks.look(snapshot)
         for id, said in seen.limits.items():
             text = f"job {id} cannot start now: {said}. It is skipped until that may have changed."
@@ -133,7 +136,7 @@ class Orders:
         self.give_back(seen.give_back, snapshot.time_s, heard)
 
     def give_back(self, reasons: Mapping[str, str], time_s: float, heard: Heard) -> None:
-        """Hand jobs to the cluster's own scheduler, and tell why."""
+        """Give jobs back to the cluster's own scheduler, and say why."""
         new = {id: reason for id, reason in reasons.items() if id not in self._not_taken}
         if not new:
             return
@@ -154,7 +157,7 @@ class Orders:
                 self._notes.tell_once(heard, time_s, "given-back", text)
 
     def id_of(self, time_s: float, turn: int, number: int) -> str:
-        """A name for a decision: unique, and later ones sort after earlier ones, also over restarts."""
+        """A unique id for a decision; later ids sort after earlier ones, also across restarts."""
         found = f"{max(0, round(time_s * 1000)):015d}-{turn % 1_000_000:06d}-{number:05d}"
         if self._last_id is not None and found <= self._last_id:  # the clock stood still or went back
             stem, _, tail = self._last_id.rpartition("-")
@@ -175,8 +178,8 @@ class Orders:
         return next((decision for decision in found if decision.verb == "start"), None)
 
 
-def settled(decision: Decision, job: LiveJob | None) -> Answer:
-    """What became of a decision without an answer, by the snapshot that was read after it."""
+def _settled(decision: Decision, job: LiveJob | None) -> Answer:
+    """What became of a decision without an answer, according to the snapshot that was read after it."""
     if job is None:
         return Answer(decision.job, False, "the job is not there any more")
     waits = job.state is JobState.WAITING

@@ -1,4 +1,7 @@
-"""How long live jobs will run: from what like jobs ran here, and from what submitters say, as far as that was right."""
+"""How long live jobs will run:
+
+from the runtimes of similar jobs here, and from users' estimates, weighted by past errors.
+"""
 
 import math
 from collections import OrderedDict, deque
@@ -23,38 +26,38 @@ from adlro.predict.habits import Habits
 from adlro.predict.memory import Memory
 from adlro.predict.online import count_live, learn_live, tell_live
 
-KEYS: Final = 1 << 13
-"""Keys that habits keep at each level: enough for thousands of users, in a dozen megabytes."""
+_KEYS: Final = 1 << 13
+"""How many keys habits keep at each level: enough for thousands of users, in about 12 MB."""
 
-USERS: Final = 4096
-"""Users whose word is weighed; the one who ended no job for the longest is forgotten."""
+_USERS: Final = 4096
+"""How many users' estimates are weighed; the user whose last job ended longest ago is forgotten first."""
 
-KEPT: Final = 32
-"""Jobs of a user by which his word is weighed."""
+_KEPT: Final = 32
+"""How many jobs of a user are used to weigh the user's estimates."""
 
-FEW: Final = 3
-"""With fewer jobs than this a user's word is taken as it is."""
+_FEW: Final = 3
+"""With fewer jobs than this, a user's estimate is used unchanged."""
 
 DOUBT: Final = 0.5
-"""Spread (of the logarithm) of a word that has not been weighed yet."""
+"""Spread (of the logarithm) of an estimate that has not been weighed yet."""
 
-GROUPS: Final = 65_536
-"""Users and names of which the past is kept."""
+_GROUPS: Final = 65_536
+"""For how many users and job names the past is kept."""
 
 AT_ONCE_S: Final = 10.0
 """A job that fails within this time failed at once: a wrong path, a refused start."""
 
-LEAST_SPREAD: Final = 0.05
+_LEAST_SPREAD: Final = 0.05
 TENTH: Final = 1.2816
-"""So many spreads below and above the middle lie the tenths of a normal distribution."""
+"""The tenths of a normal distribution lie this many spreads below and above its middle."""
 
-BETTER: Final = 0.8
-"""Habits replace a user's word where their error is below this share of its error."""
+_BETTER: Final = 0.8
+"""Habits replace a user's estimate if their error is below this share of the estimate's error."""
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """A job that ended, and how much work it turned out to be, by the speeds as they are believed now."""
+class MeasuredJob:
+    """A job that ended, and how much work it was, computed with the current speeds."""
 
     job: LiveJob
     runtime_s: float
@@ -65,7 +68,7 @@ class Measured:
 
 @final
 class Links:
-    """The link of each node by its name; of the latest cluster asked for, which is mostly the same."""
+    """The link of each node by name, for the latest cluster that was asked about."""
 
     def __init__(self) -> None:
         self._found: tuple[Cluster | None, dict[str, Link]] = (None, {})
@@ -85,7 +88,7 @@ LINKS: Final = Links()
 def pace(
     job: Job, parts: Sequence[Part], cluster: Cluster, corrections: Corrections, speed: SpeedOf = speed_of
 ) -> float:
-    """Work that a job does in a second on these parts, as far as is known; 1 for each of its GPUs if nothing is."""
+    """Work per second of a job on these parts, as far as known; otherwise 1 for each of its GPUs."""
     units = gpu_units(job)
     if job.gpus == 0 or not parts:
         return units
@@ -107,10 +110,10 @@ def measured(
     speed: SpeedOf = speed_of,
     carried: Mapping[str, Carried] | None = None,
     restart_s: float = 0.0,
-) -> list[Measured]:
-    """Those of the jobs that ran to an end of their own, with the work that they were and what was expected of them.
+) -> list[MeasuredJob]:
+    """The jobs that ran to their own end, with their measured and their expected work.
 
-    A job that never ran, or failed as soon as it began, says nothing about how long such jobs run.
+    A job that never ran, or failed as soon as it began, says nothing about the runtime of such jobs.
     """
     found = []
     for job in jobs:
@@ -123,26 +126,26 @@ def measured(
         work = max(seconds - lost, 1.0) * pace(job.job, job.parts, cluster, corrections, speed)
         if carried and job.id in carried:
             work += carried[job.id].saved  # of earlier stretches
-        found.append(Measured(job, seconds, work, job.parts, (expected or {}).get(job.id)))
+        found.append(MeasuredJob(job, seconds, work, job.parts, (expected or {}).get(job.id)))
     return found
 
 
 @dataclass(slots=True)
 class Word:
-    """What a user's estimates were worth."""
+    """How good a user's estimates were."""
 
-    off: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))  # log of measured over said
-    habits_off: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))  # the same of what habits said
+    off: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))  # log of measured / estimated
+    habits_off: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))  # the same for habits
 
     def weighed(self) -> tuple[float, float, bool]:
-        """What to add to the logarithm of his next word, its spread, and whether habits do better."""
-        if len(self.off) < FEW:
+        """What to add to the logarithm of the user's next estimate, its spread, and whether habits are better."""
+        if len(self.off) < _FEW:
             return 0.0, DOUBT, False
         middle, spread = centre(self.off)
-        spread = max(spread, LEAST_SPREAD) + DOUBT / len(self.off)
+        spread = max(spread, _LEAST_SPREAD) + DOUBT / len(self.off)
         word_error = float(np.mean([abs(off - middle) for off in self.off]))
         habits_error = float(np.mean(np.abs(self.habits_off)))
-        return middle, spread, len(self.off) >= 2 * FEW and habits_error < BETTER * word_error
+        return middle, spread, len(self.off) >= 2 * _FEW and habits_error < _BETTER * word_error
 
 
 UNHEARD: Final = Word()
@@ -157,26 +160,26 @@ def centre(values: Sequence[float] | deque[float]) -> tuple[float, float]:
 
 K = TypeVar("K")
 Lengths = OrderedDict[K, tuple[float, float]]
-"""By whose they are: how many jobs, and the sum of the logarithms of their work."""
+"""By owner: the number of jobs, and the sum of the logarithms of their work."""
 
 
 def one_more(known: Lengths[K], key: K, length: float) -> None:
-    """Take in one job; whoever has ended none for the longest is forgotten."""
+    """Add one job; the owner whose last job ended longest ago is forgotten first."""
     jobs, total = known.pop(key, (0.0, 0.0))
     known[key] = (jobs + 1.0, total + length)
-    if len(known) > GROUPS:
+    if len(known) > _GROUPS:
         known.popitem(last=False)
 
 
 def decayed(gpus: Any, seconds: Any) -> Any:
-    """GPU-seconds that count of a stretch on so many GPUs that ends now, as `rules.usage_now` has it."""
+    """GPU-seconds of a run on this many GPUs that ends now, decayed as in `rules.usage_now`."""
     decay = math.log(2.0) / HALF_LIFE_S
     return gpus * (1.0 - np.exp(-decay * seconds)) / decay
 
 
 @final
-class Past:
-    """What users had, and how long their jobs were: for policies that look at it."""
+class UserHistory:
+    """What users consumed and how long their jobs were, for policies that use it."""
 
     def __init__(self) -> None:
         self._groups: Lengths[tuple[str, str]] = OrderedDict()
@@ -184,8 +187,8 @@ class Past:
         self._usage: OrderedDict[str, tuple[float, float]] = OrderedDict()  # GPU-seconds, and when that was so
         self._all = (0.0, 0.0)
 
-    def learn(self, job: Measured) -> None:
-        """Take in a job that ended."""
+    def learn(self, job: MeasuredJob) -> None:
+        """Learn from a job that ended."""
         record = job.job.job
         length = math.log(max(job.work, 1.0))
         group = (record.user, record.name)
@@ -195,16 +198,16 @@ class Past:
         end_s = job.job.ended_s or 0.0
         had = float(decayed(record.gpus * record.share / WHOLE_GPU, job.runtime_s))
         self._usage[record.user] = (self.usage(record.user, end_s) + had, end_s)
-        if len(self._usage) > GROUPS:
+        if len(self._usage) > _GROUPS:
             self._usage.popitem(last=False)
 
     def usage(self, user: str, time_s: float) -> float:
-        """GPU-seconds that a user had of jobs that ended, older ones counting less."""
+        """GPU-seconds of a user's ended jobs; older ones count less."""
         had, when_s = self._usage.get(user, (0.0, time_s))
         return had * 0.5 ** (max(0.0, time_s - when_s) / HALF_LIFE_S)
 
     def remind(self, view: View, users: Sequence[str], groups: Sequence[tuple[str, str]], time_s: float) -> None:
-        """Write it down in a view, with what running jobs have had."""
+        """Write the history into a view, with what running jobs have consumed."""
         now = float(view.clock[0].now)
         running = view.running[: view.clock[0].running]
         owners = view.jobs["user"][running]
@@ -229,17 +232,17 @@ class Runtimes:
     """Learns from jobs that ended and predicts those that have not."""
 
     def __init__(self) -> None:
-        self._habits = Habits.new(KEYS)
-        self._means = expected.empty(KEYS)
+        self._habits = Habits.new(_KEYS)
+        self._means = expected.empty(_KEYS)
         self._longest = np.zeros(1)  # s, the longest limit of a job that was seen
         self._telling = Lock()  # turns and questions both ask
         self._memory = Memory.new()
         self._past: dict[int, tuple[str, str, str, float]] = {}  # number -> id, name, user, runtime
         self._words: OrderedDict[int, Word] = OrderedDict()
-        self.past = Past()
+        self.past = UserHistory()
         self.learnt = 0
 
-    def learn(self, jobs: Sequence[Measured]) -> None:
+    def learn(self, jobs: Sequence[MeasuredJob]) -> None:
         """Learn jobs that ended, in this order."""
         if not jobs:
             return
@@ -258,12 +261,12 @@ class Runtimes:
                 self._words.move_to_end(one_hash(each.job.job.user))
                 word.off.append(math.log(max(each.work, 1.0) / max(said, 1.0)))
                 word.habits_off.append(math.log(max(ran, 1.0) / middle))
-                if len(self._words) > USERS:
+                if len(self._words) > _USERS:
                     self._words.popitem(last=False)
         self._remember(jobs, traits, seconds)
         self.learnt += len(jobs)
 
-    def _remember(self, jobs: Sequence[Measured], traits: Table, seconds: Floats) -> None:
+    def _remember(self, jobs: Sequence[MeasuredJob], traits: Table, seconds: Floats) -> None:
         """Keep jobs for `like`, each under a number of its own."""
         state = self._memory.state
         capacity = len(state.number)
@@ -327,7 +330,7 @@ class Runtimes:
         view.jobs.estimate[wait] = seconds * units[wait]
 
     def like(self, traits: Table, most: int = 3) -> tuple[Like, ...]:
-        """The past jobs that the first of these is most like."""
+        """The past jobs that are most similar to the first of these."""
         found = []
         for similar in self._memory.like(traits, most):
             if (past := self._past.get(similar.number)) is not None:
@@ -341,5 +344,5 @@ def rows_of(table: Table, rows: npt.NDArray[np.intp]) -> Table:
 
 
 def said_of(job: Job) -> float:
-    """What the submitter says of the work; 0: nothing."""
+    """The user's estimate of the work; 0 if there is none."""
     return job.estimate if job.estimate is not None else job.work

@@ -24,13 +24,12 @@ from adlro.core.plan import Plan, gpu_numbers, plan_cluster
 from adlro.core.policy import Policy
 from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Part, Snapshot
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Job, Placing, Speed, SpeedOf
-from adlro.core.rules import work_done, work_left
+from adlro.core.rules import enqueue_all, work_done, work_left
 from adlro.core.tables import (
     FOREVER,
     JOB,
     MANY_STARTS,
     NOBODY,
-    QUEUED,
     REFUSED,
     Floats,
     Ints,
@@ -43,7 +42,7 @@ from adlro.normalise.pack import pack
 from adlro.predict.following import TRAIT, trait_of
 
 SPARE_ROWS: Final = 1024
-"""Rows of jobs that are gone are kept until there are more of them than of live jobs, and than this."""
+"""Rows of jobs that are gone are kept until they outnumber the live jobs and this number."""
 
 
 Flags = npt.NDArray[np.bool_]
@@ -51,7 +50,7 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Corrections:
-    """What measured speeds say about expected ones: factors, 1 where nothing is known."""
+    """Speed corrections from measurements: factors, 1 where nothing is known."""
 
     families: Mapping[tuple[str, str], float] = field(default_factory=dict)  # by (family, model); "": every family
     gpus: Mapping[tuple[str, int], float] = field(default_factory=dict)  # by node and number on the node
@@ -64,7 +63,7 @@ class Corrections:
         return self.families.get(("", model), 1.0) * self.families.get((family, model), 1.0)
 
     def by_node(self, cluster: Cluster) -> dict[str, tuple[float, ...]]:
-        """For each node with a factor, those of all its GPUs in their order."""
+        """For each node with a correction, the factors of all its GPUs in order."""
         named = {node for node, _ in self.gpus} | {node for node, _ in self.sites}
         found = {}
         for node in cluster.nodes:
@@ -86,7 +85,7 @@ class Corrections:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What an earlier stretch of a job left behind: work that was kept, and seconds for which it held GPUs."""
+    """What an earlier run of a job left: work that was kept, and seconds for which it held GPUs."""
 
     saved: float = 0.0
     held_s: float = 0.0
@@ -97,7 +96,7 @@ Predict = Callable[[Table, Table, Floats], Floats]
 model. `scale` is how much faster than the reference model one GPU may be for the job, at least 1."""
 
 
-Tell = Callable[[View, Table, Floats, Floats], None]
+TellWork = Callable[[View, Table, Floats, Floats], None]
 """`tell(view, traits, said, middle)`: write down in the view what policies are told of the work of each job; `said` is
 what its submitter says (0: nothing), `middle` the median of its work as predicted."""
 
@@ -109,7 +108,7 @@ name were, for policies that look at it."""
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One snapshot as tables. The view is never changed: who decides or plays forward takes a copy."""
+    """One snapshot as tables. The view is never changed: deciding or playing forward uses a copy."""
 
     snapshot: Snapshot
     epoch_s: float  # seconds since 1970 at which the view's time is 0
@@ -121,7 +120,7 @@ class Scene:
     index: Mapping[str, int]  # job id -> row
     predicted: Floats  # [J, 3] p10, p50 and p90 of the work
     exact: Flags  # [S] which GPUs of the site are held is known for sure
-    notes: tuple[str, ...] = ()  # what could not be taken as it was said
+    notes: tuple[str, ...] = ()  # what could not be taken over unchanged
     kept: Mapping[int, int] = field(default_factory=dict)  # node -> the waiting job that it is kept for
 
     def time_s(self, time: float) -> float:
@@ -142,7 +141,7 @@ class Scene:
         return tuple(found)
 
     def part(self, s: int, mask: int, gpus: int) -> Part:
-        """GPUs of a site by their mask; which of them is said only where that is known."""
+        """GPUs of a site by their mask; GPU numbers are given only where they are known."""
         site = self.plan.sites[s]
         node = self.plan.cluster.nodes[int(site.node)].name
         if gpus == 0:
@@ -156,19 +155,19 @@ class Scene:
 
 @compiled_alone
 def expected_work(view: View, work: Floats, done: Floats) -> None:
-    """Of each job, the work that it is expected to come to, and what of it is done now."""
+    """The expected work of each job, and how much of it is done now."""
     for j in range(len(view.jobs)):
         done[j] = work_done(view, j)
         work[j] = done[j] + work_left(view, j)
 
 
 def log_length(view: View) -> int:
-    """Events for which a log needs room, so that the engine does not stop at once."""
+    """How many events the log needs room for, so that the engine does not stop at once."""
     return len(view.jobs) + 3 * len(view.sites) + 4096
 
 
-def prepare(view: View, policy: Policy, seed: int = 0) -> None:
-    """Give a policy what it needs in a view, as the simulator does."""
+def prepare_policy(view: View, policy: Policy, seed: int = 0) -> None:
+    """Prepare a policy for a view, as the simulator does."""
     view.clock[0].random = seed * 7919 % 2147483646 + 1
     if policy.prepare is not None:
         policy.prepare(view)
@@ -192,7 +191,7 @@ class Scenes:
         self._places: Places | None = None
 
     def _forget(self) -> None:
-        """Begin anew with the rows of jobs."""
+        """Start again without rows of jobs."""
         self._row: dict[str, int] = {}
         self._records: list[Job] = []
         self._table = np.zeros(SPARE_ROWS, JOB)
@@ -209,11 +208,13 @@ class Scenes:
         carried: Mapping[str, Carried] | None = None,
         coming: bool = False,
         remind: Remind | None = None,
-        tell: Tell | None = None,
+        tell: TellWork | None = None,
     ) -> Scene:
-        """The tables of a snapshot. `submitted` has first submissions where they are known better than the back end.
+        """The tables of a snapshot.
 
-        With `coming`, jobs that are submitted after the snapshot come then; else they count as submitted now.
+        `submitted` has first submissions that are known better than the back end knows them.
+
+        With `coming`, jobs that are submitted after the snapshot arrive then; otherwise they count as submitted now.
         """
         with self._lock:
             scene = self._scene(snapshot, predict, submitted or {}, corrections, carried or {}, coming, tell)
@@ -229,7 +230,7 @@ class Scenes:
         corrections: Corrections,
         carried: Mapping[str, Carried],
         coming: bool,
-        tell: Tell | None,
+        tell: TellWork | None,
     ) -> Scene:
         plan = self._plan_of(snapshot.cluster, corrections)
         notes = list(snapshot.notes)
@@ -291,7 +292,7 @@ class Scenes:
         return plan
 
     def _known(self, snapshot: Snapshot, notes: list[str]) -> tuple[list[LiveJob], Ints]:
-        """The jobs that wait or run, and their rows; those that no cluster could mean are left out, with a note."""
+        """The waiting and running jobs with their rows; jobs that no cluster could run are left out, with a note."""
         live: list[LiveJob] = []
         new: dict[str, Job] = {}
         row_of, known = self._row, self._records
@@ -394,14 +395,12 @@ class Scenes:
         waits = np.array([job.state is JobState.WAITING and job.managed for job in live], np.bool_)
         there = submit_s <= now_s
         waiting = np.flatnonzero(waits & there & (view.runs.state != REFUSED)).astype(np.int32)
-        view.runs.state[waiting] = QUEUED
-        view.queue[: len(waiting)] = waiting
-        view.clock[0].queued = len(waiting)
+        enqueue_all(view, waiting)
         view.clock[0].arrived = int(np.count_nonzero(there))
 
 
 def by_node(job: LiveJob) -> Iterator[LiveJob]:
-    """A job; one without GPUs that stands on several nodes, which the rules do not know, as one job on each of them."""
+    """The job as one job for each node, if it uses several nodes without GPUs (the rules have no such jobs)."""
     if job.job.gpus or len(job.parts) < 2 or job.state not in PLACES:
         yield job
         return
@@ -411,7 +410,7 @@ def by_node(job: LiveJob) -> Iterator[LiveJob]:
 
 
 def able_there(view: View, placed: Ints, at: Ints) -> View:
-    """The view with a rate for every job where it stands, also where our rules would never have let it start."""
+    """The view with a rate for every job at its place, even where our rules would not have started it."""
     forms, kinds = view.sites.form[at], view.jobs.kind[placed]
     strange = view.rate[kinds, forms] <= 0.0
     if not strange.any():
@@ -432,7 +431,7 @@ def able_there(view: View, placed: Ints, at: Ints) -> View:
 
 
 def corrected(speed: SpeedOf, corrections: Corrections) -> SpeedOf:
-    """Speeds as they were measured; a family that is not in the catalogue has the same speed on every model."""
+    """The measured speeds; a family that is not in the catalogue has the same speed on every model."""
     expected = for_every_family(speed)
 
     def speed_here(family: str, at: Placing) -> Speed:
@@ -454,7 +453,7 @@ def model_name(word: str, cluster: Cluster) -> str:
 
 
 def same_gpus(one: Corrections, other: Corrections) -> bool:
-    """Whether they agree on every GPU."""
+    """Whether two sets of corrections agree on every GPU."""
     return one.gpus == other.gpus and one.sites == other.sites
 
 

@@ -1,4 +1,4 @@
-"""What was seen of jobs from turn to turn: first submissions, ends, work that was saved; and what is learnt from it."""
+"""What was seen of jobs from turn to turn: first submissions, ends and saved work; and what is learnt from it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -6,18 +6,18 @@ from threading import Lock
 from typing import Final, final
 
 from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Snapshot
-from adlro.live.drift import Watch, in_words
-from adlro.live.predicting import Measured, Runtimes, measured, pace
+from adlro.live.drift import Watch, drift_in_words
+from adlro.live.predicting import MeasuredJob, Runtimes, measured, pace
 from adlro.live.scene import Carried, Scene
 from adlro.live.telling import Heard, Notes
 
 MOST_NAMED: Final = 5
-"""Jobs that one alarm names."""
+"""How many jobs one alarm names."""
 
 
 @final
-class Seen:
-    """Jobs as they were seen. A turn changes it from one thread; `for_questions` may be called from any."""
+class SeenJobs:
+    """The jobs as last seen. One thread changes it in a turn; any thread may call `for_questions`."""
 
     def __init__(self, notes: Notes, history: int, restart_s: float) -> None:
         self._notes, self._history, self._restart_s = notes, history, restart_s
@@ -26,7 +26,7 @@ class Seen:
         self.carried: dict[str, Carried] = {}
         self.stopped: set[str] = set()
         self.expected: dict[str, float] = {}  # work as predicted when the job was started
-        self._lock = Lock()  # for what other threads read of what a turn changes
+        self._lock = Lock()  # guards what a turn changes and other threads read
         self._has_history = False
         self._learnt: set[tuple[str, float | None]] = set()
         self._known: dict[str, LiveJob] = {}
@@ -46,7 +46,7 @@ class Seen:
         self._known.update((job.id, job) for job in jobs if job.state in PLACES)
 
     def noted(self, snapshot: Snapshot, heard: Heard) -> Mapping[str, float]:
-        """First submissions by job, as the memory knows them or as they were first seen."""
+        """First submissions by job: from the memory, or as first seen."""
         live = [job for job in snapshot.jobs if job.state not in ENDED]
         new = [job for job in live if job.id not in self.submitted]
         if new:
@@ -61,8 +61,8 @@ class Seen:
                 self.submitted = {id: at for id, at in self.submitted.items() if id in there}
         return self.submitted
 
-    def learn(self, snapshot: Snapshot, heard: Heard) -> list[Measured]:
-        """Learn from the jobs that ended since the last turn, and from history at the first; those that are new."""
+    def learn(self, snapshot: Snapshot, heard: Heard) -> list[MeasuredJob]:
+        """Learn from jobs that ended since the last turn (at first from history); returns the new ones."""
         if not self._has_history:
             self._has_history = True
             none: Sequence[LiveJob] = []
@@ -92,17 +92,17 @@ class Seen:
             self.expected.pop(job.id, None)
         return found
 
-    def _take_in(self, found: Sequence[Measured], heard: Heard | None) -> None:
+    def _take_in(self, found: Sequence[MeasuredJob], heard: Heard | None) -> None:
         """Learn runtimes, and look for speeds that have changed."""
         self.runtimes.learn(found)
         for each in found:
             if each.job.state is JobState.FINISHED:
                 drift = self.watch.observe(each)
                 if drift is not None and heard is not None:
-                    self._notes.tell(heard, each.job.ended_s or 0.0, "drift", in_words(drift), node=drift.node)
+                    self._notes.tell(heard, each.job.ended_s or 0.0, "drift", drift_in_words(drift), node=drift.node)
 
     def _whole(self, job: LiveJob) -> LiveJob:
-        """A job that ended, with where and when it ran as last seen: some clusters forget that at the end."""
+        """A job that ended, with the place and times that were last seen: some clusters forget them at the end."""
         before = self._known.get(job.id)
         if before is None:
             return job
@@ -111,7 +111,7 @@ class Seen:
         return replace(job, parts=parts, started_s=started, decision=job.decision or before.decision)
 
     def _missed(self, snapshot: Snapshot, heard: Heard) -> None:
-        """Tell of jobs that are gone without having ended; remember those that are there."""
+        """Report jobs that are gone without an end; remember the jobs that are there."""
         there = {job.id: job for job in snapshot.jobs}
         gone = [id for id, job in self._known.items() if id not in there and job.managed and job.state not in ENDED]
         for id in gone:  # nobody will see them end
@@ -128,12 +128,12 @@ class Seen:
         }
 
     def note_stopped(self, before: LiveJob, snapshot: Snapshot) -> None:
-        """We stopped a job: all its work is kept."""
+        """Note that we stopped a job: all its work is kept."""
         self.stopped.add(before.id)
         self._carry_stretch(before, snapshot, 0.0)
 
     def carry(self, snapshot: Snapshot, before_it: Scene | None) -> None:
-        """Remember what a stretch of work left behind, when a job that ran waits again and we did not stop it."""
+        """Note what a run left behind when a running job waits again and we did not stop it."""
         stopped, self.stopped = self.stopped, set()
         if before_it is None:
             return
@@ -146,7 +146,7 @@ class Seen:
                 self._carry_stretch(before, snapshot, job.job.checkpoint)
 
     def _carry_stretch(self, before: LiveJob, snapshot: Snapshot, step: float | None) -> None:
-        """Add the stretch that ended now. Its work is kept in steps of this size; 0: all of it, None: nothing."""
+        """Add the run that ended now. Its work is kept in steps of this size; 0: all of it, None: nothing."""
         if before.started_s is None:
             return
         ran = max(0.0, snapshot.time_s - before.started_s)

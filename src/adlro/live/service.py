@@ -23,7 +23,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """A past job that a job is like."""
+    """A past job that is similar to a job."""
 
     job: str
     name: str
@@ -128,8 +128,8 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
-    """Which jobs of the past: of a user, of a partition, on a node; what is empty does not filter."""
+class HistoryQuery:
+    """Which past jobs: of a user, of a partition, on a node; an empty field does not filter."""
 
     user: str = ""
     partition: str = ""
@@ -138,7 +138,7 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What the jobs that ended within one stretch of time used. `time_s` is where the stretch begins."""
+    """What the jobs that ended within one step of time used. `time_s` is its beginning."""
 
     time_s: float
     jobs: int
@@ -240,8 +240,8 @@ class WhatIf:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
-    """The answer: means over the jobs that wait now, as things are and as they would be; and the new jobs' starts."""
+class WhatIfAnswer:
+    """The answer: means over the jobs that wait now, with and without the change; and the starts of the new jobs."""
 
     jct_s: float | None
     jct_if_s: float | None
@@ -255,7 +255,7 @@ class Foreseen:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened, for those who listen. Numbers grow by one; after a gap, read the state again."""
+    """Something that happened, for listeners. Numbers grow by one; after a gap, read the state again."""
 
     number: int
     time_s: float
@@ -307,16 +307,16 @@ class Service(Protocol):
         """One job, also one that ended a while ago."""
 
     def submit(self, submission: Submission) -> str:
-        """Hand a job in; its id."""
+        """Submit a job; returns its id."""
 
     def cancel(self, job: str) -> None:
         """End a job."""
 
     def why(self, job: str) -> Why | None:
-        """Why it waits, or runs where it does; None: there is no such job."""
+        """Why a job waits, or why it runs where it does; None if there is no such job."""
 
-    def what_if(self, question: WhatIf) -> Foreseen:
-        """What would come of it, played forward from the latest snapshot."""
+    def what_if(self, question: WhatIf) -> WhatIfAnswer:
+        """The effect of a change, played forward from the latest snapshot."""
 
     def decisions(self, job: str = "", before: str = "", limit: int = 100) -> Sequence[Decision]:
         """Decisions, the latest first."""
@@ -325,7 +325,7 @@ class Service(Protocol):
         """Decide with this policy from the next tick on. Raises CatalogueError if there is none of that name."""
 
     def events(self, after: int, wait_s: float) -> Sequence[Event]:
-        """Events with a number above `after`, at once if there are some, else after waiting for one so long."""
+        """Events with a number above `after`: at once if there are any, else after waiting up to this many seconds."""
 
     def is_ready(self) -> tuple[bool, str]:
         """Whether the latest tick is recent and whole; else why not, as "reason: details". It never waits.
@@ -336,36 +336,38 @@ class Service(Protocol):
     def points(self, since_s: float, until_s: float) -> Sequence[Compared]:
         """The measured history between two moments, the oldest first; the older the coarser."""
 
-    def past(self, asked: Past, before_s: float | None, limit: int) -> Sequence[LiveJob]:
+    def past(self, asked: HistoryQuery, before_s: float | None, limit: int) -> Sequence[LiveJob]:
         """Jobs that ended before a moment (None: now), the latest first."""
 
-    def usage(self, asked: Past, since_s: float, until_s: float, step_s: float) -> Usage:
-        """What jobs that ended between two moments used, in total and in stretches of `step_s`."""
+    def usage(self, asked: HistoryQuery, since_s: float, until_s: float, step_s: float) -> Usage:
+        """What jobs that ended between two moments used, in total and in steps of `step_s`."""
 
     def output(self, job: str) -> Output | None:
-        """The end of what a job wrote; None where the back end keeps no output, or has none of this job."""
+        """The end of a job's output; None where the back end keeps no output, or has none for this job."""
 
 
-class Memory(Protocol):
-    """What the daemon remembers beyond a crash. It owns no truth about the cluster: all of it can be lost and rebuilt.
+class DaemonMemory(Protocol):
+    """What the daemon remembers after a crash.
 
-    One thread writes. Methods raise StoreError when they cannot; the daemon then goes on without, with an alarm.
+    It owns no truth about the cluster: it can be lost and rebuilt.
+
+    One thread writes. Methods raise StoreError on failure; the daemon then continues without the memory, with an alarm.
     """
 
     def first_seen(self, jobs: Sequence[LiveJob]) -> Mapping[str, float]:
-        """Note jobs that are new; by id the submit time under which each was first noted."""
+        """Note new jobs; returns by id the submit time under which each was first noted."""
 
     def intend(self, decisions: Sequence[Decision]) -> None:
-        """Write decisions down before they are acted on."""
+        """Record decisions before they are acted on."""
 
     def answered(self, decisions: Sequence[Decision], answers: Sequence[Answer]) -> None:
-        """Write down what was said to them."""
+        """Record the answers to decisions."""
 
     def unanswered(self) -> Sequence[Decision]:
-        """Decisions that were intended and have no answer: the daemon died in between. Ask the cluster what is true."""
+        """Decisions that were recorded and have no answer: the daemon died in between. The cluster knows the truth."""
 
     def ended(self, jobs: Sequence[LiveJob]) -> None:
-        """Write down jobs that ended, once each: the history from which runtimes and speeds are learnt."""
+        """Record jobs that ended, once each: the history from which runtimes and speeds are learnt."""
 
     def history(self, limit: int) -> Sequence[LiveJob]:
         """The latest jobs that ended, the oldest first."""
@@ -374,13 +376,13 @@ class Memory(Protocol):
         """A job that ended, if it is remembered."""
 
     def keep_points(self, points: Sequence[Compared]) -> None:
-        """Write down points of the measured history."""
+        """Record points of the measured history."""
 
     def points(self, since_s: float, until_s: float) -> Sequence[Compared]:
         """The measured history between two moments, the oldest first; the older the coarser."""
 
     def ticked(self, tick: Tick) -> None:
-        """Write down a turn with its alarms."""
+        """Record a turn with its alarms."""
 
     def decisions(self, job: str = "", before: str = "", limit: int = 100) -> Sequence[Decision]:
         """Decisions, the latest first; `before` is the id of a decision."""

@@ -1,7 +1,9 @@
-"""A policy session: a policy with a memory lives as long as the daemon, and what it remembers outlives a restart.
+"""A policy session:
 
-Each turn has a scene of its own, in which jobs have other numbers. So a policy is made anew for each turn and goes on
-with what it remembered; the session translates job numbers to ids, and times to seconds since 1970.
+the memory of a policy lives as long as the daemon, and survives a restart.
+
+Jobs have other numbers in each turn's scene. So the policy is made again for each turn and continues with its memory;
+the session translates job numbers to ids, and times to seconds since 1970.
 """
 
 import json
@@ -15,17 +17,17 @@ from adlro.core.remembering import Remembered, Remembers
 from adlro.core.tables import NOBODY, View
 from adlro.live.scene import Scene
 
-GONE: Final = NOBODY - 1
+_GONE: Final = NOBODY - 1
 """The numbers of jobs that are gone go down from here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What a policy remembers, in words that hold in every turn. Times are seconds since 1970."""
+    """What a policy remembers, in terms that are valid in every turn. Times are seconds since 1970."""
 
     policy: str
     random: int  # the state of the policy's random generator
-    models: tuple[str, ...] = ()  # the pools and nodes by which it counts
+    models: tuple[str, ...] = ()  # the pools and nodes that its numbers refer to
     nodes: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()  # ids
     by_job: Mapping[str, list[Any]] = field(default_factory=dict)
@@ -35,7 +37,7 @@ class Saved:
 
 @final
 class Session:
-    """One policy over many turns. `lost` says in words what could not be carried over, once."""
+    """One policy over many turns. `lost` says once, in words, what could not be carried over."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -46,7 +48,7 @@ class Session:
         self._draws = False  # the policy has used its random generator
 
     def for_turn(self, scene: Scene, view: View) -> Policy:
-        """The policy for one turn on a copy of the scene's view; it goes on from the last turn."""
+        """The policy for one turn on a copy of the scene's view; it continues from the last turn."""
         if self._saved is not None:
             view.clock[0].random = self._saved.random
         self._random = int(view.clock[0].random)
@@ -62,20 +64,20 @@ class Session:
         return replace(self.policy, make=make)
 
     def _recall(self, scene: Scene, view: View, choose: Choose) -> None:
-        """Let it go on with what it remembered."""
+        """Give the policy its memory back."""
         saved = self._saved
         if saved is None or not isinstance(choose, Remembers) or not (saved.jobs or saved.times or saved.rest):
             return
         if (saved.models, saved.nodes) != names_of(scene):
             self.lost = "the nodes of the cluster are others than before"
             return
-        numbers = tuple(scene.index.get(id, GONE - at) for at, id in enumerate(saved.jobs))
+        numbers = tuple(scene.index.get(id, _GONE - at) for at, id in enumerate(saved.jobs))
         times = {name: time_s - scene.epoch_s for name, time_s in saved.times.items()}
         if not choose.recall(view, Remembered(numbers, saved.by_job, times, saved.rest)):
             self.lost = "what it remembered does not suit the cluster any more"
 
     def keep(self, scene: Scene, view: View) -> None:
-        """Remember what the policy remembers after this turn."""
+        """Save the policy's memory after this turn."""
         random = int(view.clock[0].random)
         self._draws = self._draws or random != self._random
         saved = Saved(self.policy.name, random)
@@ -89,14 +91,17 @@ class Session:
         self._saved = saved
 
     def as_text(self) -> str:
-        """What outlives a restart; nothing if there is nothing to remember."""
+        """The text that survives a restart; "" if there is nothing to remember."""
         saved = self._saved
         if saved is None or not (self._draws or saved.jobs or saved.times or any(saved.rest.values())):
             return ""
         return json.dumps(asdict(saved))
 
     def resume(self, text: str) -> None:
-        """Go on after a restart with what `as_text` gave. What cannot be read, or is another policy's, is left."""
+        """Continue after a restart with the text of `as_text`.
+
+        Text that cannot be read, or of another policy, is ignored.
+        """
         try:
             found = json.loads(text)
             saved = Saved(

@@ -1,7 +1,9 @@
-"""Jobs that the cluster does not start where they were placed: what is remembered of them, and who goes back.
+"""Jobs that the cluster does not start where they were placed:
 
-A refusal is remembered with its reason, and the job is passed over until what caused it may have changed. Meanwhile
-its GPUs count as free. What ADLRO cannot place as well as the cluster's own scheduler is given back to that.
+what is remembered of them, and which jobs go back.
+
+A refusal is remembered with its reason, and the job is passed over until its cause may have changed. Meanwhile its GPUs
+count as free. A job that the cluster's own scheduler places better is given back to it.
 """
 
 import re
@@ -14,21 +16,21 @@ from adlro.core.records import Job
 
 BACK_OFF_S: Final = 30.0
 LONGEST_BACK_OFF_S: Final = 3600.0
-"""A job whose order was refused is not asked for so long, twice as long each time, up to an hour."""
+"""A refused job is left alone for a time that doubles with each refusal, up to this."""
 
 LIMIT_S: Final = 60.0
 LONGEST_LIMIT_S: Final = 900.0
-"""A limit is tried again after so long even if no job ended, because an administrator may have raised it."""
+"""A limit is tried again after this time even if no job ended: an administrator may have raised it."""
 
 SOONEST_S: Final = 2.0
 SOONEST_SHARED_S: Final = 8.0
 """The least time between two tries: of a limit of one user, and of one that several users share."""
 
 MOST_LOSSES: Final = 2
-"""A job that lost its place so often goes back to the cluster's own scheduler."""
+"""A job that lost its place this many times goes back to the cluster's own scheduler."""
 
 LOST_S: Final = 4.0
-"""For so long a job that lost its place is passed over: nodes that come back after a fault need some seconds."""
+"""A job that lost its place is passed over for this long: nodes that come back after a fault need some seconds."""
 
 PER_USER: Final = "User"
 """In the reason of a limit that counts the jobs of one user."""
@@ -41,7 +43,7 @@ BY_SIZE: Final = re.compile(r"GRES|Jobs|Submit")
 
 
 @dataclass(slots=True)
-class Refused:
+class RefusedOrder:
     """A job whose order was not carried out."""
 
     times: int
@@ -50,15 +52,15 @@ class Refused:
 
 
 @dataclass(slots=True)
-class Limit:
-    """A limit that kept a job from starting. Times are the monotonic clock's."""
+class BlockingLimit:
+    """A limit that kept a job from starting. Times are from the monotonic clock."""
 
     said: str
     job: Job
     partition: str
     qos: str
     since: float
-    until: float  # tried again then, whatever happens
+    until: float  # tried again at this time in any case
     has_ended: bool = False  # a job that may have counted towards it has ended
 
     @property
@@ -72,14 +74,14 @@ class Limit:
         return now >= self.until or (self.has_ended and now >= self.since + soonest)
 
     def holds_up(self, job: LiveJob) -> bool:
-        """Whether it also keeps another job from starting: one of the same user that asks for as much or more."""
+        """Whether it also blocks another job: one of the same user that asks for as much or more."""
         is_alike = (job.job.user, job.partition, job.qos) == (self.job.user, self.partition, self.qos)
         return is_alike and job.job.gpus >= self.job.gpus > 0 and BY_SIZE.search(self.said) is not None
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What a look brought: jobs to give back with the reason, jobs to hold again, and limits that are new."""
+class SetbackNews:
+    """What a snapshot brought: jobs to give back with the reason, jobs to hold again, and new limits."""
 
     give_back: Mapping[str, str] = field(default_factory=dict)
     withdraw: tuple[str, ...] = ()
@@ -92,15 +94,15 @@ class Setbacks:
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._refused: dict[str, Refused] = {}
-        self._limits: dict[str, Limit] = {}
+        self._refused: dict[str, RefusedOrder] = {}
+        self._limits: dict[str, BlockingLimit] = {}
         self._tries: dict[str, int] = {}
         self._losses: dict[str, set[str]] = {}
-        self._placed: dict[str, str] = {}  # who held GPUs at the last look: by job its user
+        self._placed: dict[str, str] = {}  # jobs that held GPUs at the last look, with their users
 
     # ---- a look ----------------------------------------------------------------------------------------------------
 
-    def look(self, snapshot: Snapshot) -> Seen:
+    def look(self, snapshot: Snapshot) -> SetbackNews:
         """Learn from a snapshot which refusals are new, and which may be over."""
         now = self._monotonic()
         there = {job.id: job for job in snapshot.jobs}
@@ -121,10 +123,10 @@ class Setbacks:
                 give_back[job.id] = f"{job.reason}, {MOST_LOSSES} times"
             else:
                 withdraw.append(job.id)  # else Slurm might start it there after all, where others have been placed
-        return Seen(give_back, tuple(withdraw), new)
+        return SetbackNews(give_back, tuple(withdraw), new)
 
     def _note_ends(self, there: Mapping[str, LiveJob]) -> None:
-        """Tell limits of the jobs that held GPUs and hold none any more."""
+        """Tell the limits about jobs that held GPUs and no longer do."""
         gone = [user for id, user in self._placed.items() if id not in there or there[id].state not in PLACES]
         users = set(gone)
         for limit in self._limits.values():
@@ -133,7 +135,7 @@ class Setbacks:
         self._placed = {id: job.job.user for id, job in there.items() if job.state in PLACES}
 
     def _forget(self, there: Mapping[str, LiveJob], now: float) -> None:
-        """Drop what is over: of jobs that run, ended or changed, and of limits that may have changed."""
+        """Forget jobs that run, ended or changed, and limits that may have changed."""
         for id, limit in list(self._limits.items()):
             job = there.get(id)
             if job is None or job.state is not JobState.WAITING or job.job != limit.job or limit.is_over(now):
@@ -147,40 +149,40 @@ class Setbacks:
     def _limit(self, job: LiveJob, now: float) -> None:
         tries = self._tries[job.id] = self._tries.get(job.id, 0) + 1
         wait_s = min(LIMIT_S * 2 ** (tries - 1), LONGEST_LIMIT_S)
-        self._limits[job.id] = Limit(job.reason, job.job, job.partition, job.qos, now, now + wait_s)
+        self._limits[job.id] = BlockingLimit(job.reason, job.job, job.partition, job.qos, now, now + wait_s)
 
     def _lost(self, job: LiveJob) -> int:
         """How many decisions lost their place."""
         lost = self._losses.setdefault(job.id, set())
         if job.decision not in lost:
             lost.add(job.decision)
-            self._refused[job.id] = Refused(len(lost), self._monotonic() + LOST_S, job.reason)
+            self._refused[job.id] = RefusedOrder(len(lost), self._monotonic() + LOST_S, job.reason)
         return len(lost)
 
     # ---- orders that were refused ------------------------------------------------------------------------------------
 
     def refuse(self, id: str, said: str) -> float:
-        """An order was not carried out: leave the job alone for a while, longer each time; for how long."""
+        """Note that an order was not carried out; returns for how long the job is left alone, longer each time."""
         times = self._refused[id].times + 1 if id in self._refused else 1
         wait_s = min(BACK_OFF_S * 2 ** (times - 1), LONGEST_BACK_OFF_S)
-        self._refused[id] = Refused(times, self._monotonic() + wait_s, said)
+        self._refused[id] = RefusedOrder(times, self._monotonic() + wait_s, said)
         return wait_s
 
     def accept(self, id: str) -> None:
-        """An order was carried out."""
+        """Note that an order was carried out."""
         self._refused.pop(id, None)
 
     # ---- who is passed over ------------------------------------------------------------------------------------------
 
     def passed_over(self, jobs: Mapping[str, LiveJob]) -> dict[str, str]:
-        """The waiting jobs that are not to be asked for now, each with the reason in words."""
+        """The waiting jobs that are not asked about now, each with the reason in words."""
         now = self._monotonic()
         found = {
             id: f"The cluster refused to start it ({refused.said}); it is tried again in {refused.until - now:.0f} s."
             for id, refused in self._refused.items()
             if id in jobs and refused.until > now
         }
-        by_user: dict[tuple[str, str], list[Limit]] = {}
+        by_user: dict[tuple[str, str], list[BlockingLimit]] = {}
         for limit in self._limits.values():
             by_user.setdefault((limit.job.user, limit.partition), []).append(limit)
         for id, job in jobs.items() if by_user else ():

@@ -1,4 +1,4 @@
-"""What a turn tells: alarms, decisions and answers; and the memory, without which a turn goes on."""
+"""What a turn reports: alarms, decisions and answers; and the memory, without which a turn still runs."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -7,14 +7,14 @@ from typing import TypeVar, final
 
 from adlro.core.errors import StoreError
 from adlro.core.ports import Answer
-from adlro.live.service import Alarm, Decision, Memory
+from adlro.live.service import Alarm, DaemonMemory, Decision
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @dataclass(slots=True)
 class Heard:
-    """What one turn has to tell."""
+    """What one turn has to report."""
 
     alarms: list[Alarm] = field(default_factory=list)
     decisions: tuple[Decision, ...] = ()
@@ -24,9 +24,9 @@ class Heard:
 
 @final
 class Notes:
-    """The memory and the latest alarms. A memory that cannot be used is told once, and the turn goes on without it."""
+    """The memory and the latest alarms. A memory that fails is reported once, and the turn continues without it."""
 
-    def __init__(self, memory: Memory, kept_alarms: int) -> None:
+    def __init__(self, memory: DaemonMemory, kept_alarms: int) -> None:
         self.memory = memory
         latest: Sequence[Alarm] = self.ask(lambda: memory.alarms(kept_alarms), [])
         self.alarms: deque[Alarm] = deque(latest, maxlen=kept_alarms)
@@ -40,15 +40,15 @@ class Notes:
         if not any(alarm.kind == kind and alarm.text == text for alarm in (*self.alarms, *heard.alarms)):
             self.tell(heard, time_s, kind, text)
 
-    def ask(self, ask: Callable[[], T], instead: T) -> T:
-        """What the memory says, or this if it cannot be read."""
+    def ask(self, ask: Callable[[], _T], instead: _T) -> _T:
+        """What the memory answers, or the given value if it cannot be read."""
         try:
             return ask()
         except StoreError:
             return instead
 
-    def write(self, heard: Heard, time_s: float, write: Callable[[], T], instead: T) -> T:
-        """Write something down; where that fails we go on without, and tell."""
+    def write(self, heard: Heard, time_s: float, write: Callable[[], _T], instead: _T) -> _T:
+        """Write to the memory; if that fails, report it and continue."""
         try:
             return write()
         except StoreError as error:

@@ -1,7 +1,9 @@
-"""The heart of the daemon: read the cluster, decide, act, read back. It owns no truth about the cluster.
+"""The heart of the daemon:
 
-Every turn begins with a snapshot and ends with what was made of it. After a crash nothing is missing: decisions were
-written down before they were acted on, and the next snapshot says which of them came true.
+read the cluster, decide, act, read back. It owns no truth about the cluster.
+
+Every turn begins with a snapshot and ends with one. A crash loses nothing: decisions were recorded before they were
+acted on, and the next snapshot shows which were carried out.
 """
 
 import time
@@ -17,24 +19,24 @@ from adlro.core.policy import Policy
 from adlro.core.ports import Backend, JobState, LiveJob, Snapshot
 from adlro.core.tables import QUEUED, REFUSED, START
 from adlro.decide.catalogue import find_policy
-from adlro.live.compared import Outcome, Window
-from adlro.live.explain import Standing, why
+from adlro.live.compared import ComparedTimes, ComparisonWindow
+from adlro.live.explain import Standing, explain_job
 from adlro.live.explain_start import Explaining, Judge, why_started
 from adlro.live.first_ask import warm_up
 from adlro.live.foresee import Foresight, changed_snapshot
 from adlro.live.guard import Chosen, Decided, Guarded
 from adlro.live.limits import Limits
 from adlro.live.orders import Orders
-from adlro.live.predicting import Measured, pace
+from adlro.live.predicting import MeasuredJob, pace
 from adlro.live.scene import Corrections, Scene, Scenes
-from adlro.live.seen import MOST_NAMED, Seen
+from adlro.live.seen import MOST_NAMED, SeenJobs
 from adlro.live.service import (
+    DaemonMemory,
     Decision,
-    Foreseen,
-    Memory,
     State,
     Tick,
     WhatIf,
+    WhatIfAnswer,
     Why,
 )
 from adlro.live.session import Session
@@ -42,20 +44,20 @@ from adlro.live.showing import History, Lines, Starts
 from adlro.live.telling import Heard, Notes
 from adlro.normalise.pack import why_refused
 
-Telemetry = Mapping[str, Mapping[str, float | None]]
+GpuFigures = Mapping[str, Mapping[str, float | None]]
 """By "node/index", as State.telemetry."""
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 WARM: Final[dict[int, Policy]] = {}
-"""Policies that have been asked once in this process; each is kept, so that its number stays its own."""
+"""Policies that have been asked once in this process. They are kept, so that an id() is not used again."""
 
 SESSION: Final = "policy_session"
-"""Under which name the memory keeps what the policy remembers."""
+"""The name under which the memory keeps the policy's session."""
 
 
 @dataclass(frozen=True, slots=True)
-class Settings(Limits):
+class TurnSettings(Limits):
     """How the orchestrator works: the limits of the guard, and the rest. All times are seconds."""
 
     compare_s: float = 60.0
@@ -84,37 +86,39 @@ class Settings(Limits):
 
 @final
 class Orchestrator:
-    """Decides for one cluster. `tick` is called from one thread; all else from any.
+    """Decides for one cluster.
 
-    `telemetry` gives the latest figures, or None when they are gone: then the guard lets the fallback decide. `clock`
-    is what alarms and ids are stamped with before the first snapshot.
+    One thread calls `tick`; any thread may call the rest.
+
+    `telemetry` gives the latest figures, or None when they are missing: then the guard lets the fallback decide.
+    `clock` stamps alarms and ids before the first snapshot.
     """
 
     def __init__(
         self,
         backend: Backend,
-        memory: Memory,
+        memory: DaemonMemory,
         policy: str = "adlro",
         fallback: str = "fcfs-first-fit",
-        settings: Settings = Settings(),  # noqa: B008  (frozen)
+        settings: TurnSettings = TurnSettings(),  # noqa: B008  (frozen)
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
-        telemetry: Callable[[], Telemetry | None] | None = None,
+        telemetry: Callable[[], GpuFigures | None] | None = None,
         is_leader: bool = True,
     ) -> None:
         self._backend, self._settings = backend, settings
         self._clock, self._monotonic, self._telemetry = clock, monotonic, telemetry
         self._is_leader = is_leader
         self._notes = Notes(memory, settings.kept_alarms)
-        self._seen = Seen(self._notes, settings.history, settings.restart_s)
+        self._seen = SeenJobs(self._notes, settings.history, settings.restart_s)
         self._orders = Orders(backend, self._notes, monotonic)
         self._starts = Starts(settings.starts_s)
         self._lines = Lines(backend, settings.annotated, settings.annotate_s)
         self._history = History(self._notes, settings.kept_history, settings.history_s)
         self._scenes = Scenes(restart_s=settings.restart_s)
-        self._window = Window(settings.guard.window_s)
+        self._window = ComparisonWindow(settings.guard.window_s)
         self._compared_at = -np.inf
-        self._outcome: Outcome | None = None
+        self._outcome: ComparedTimes | None = None
         self._named = policy
         self._guarded = Guarded(find_policy(policy), find_policy(fallback), settings, monotonic)
         self._fallback = fallback
@@ -141,7 +145,7 @@ class Orchestrator:
         return state
 
     def why(self, job: str) -> Why | None:
-        """Why a job waits, or runs where it does; None: there is no such job."""
+        """Why a job waits, or why it runs where it does; None if there is no such job."""
         standing, state = self._standing, self._state
         if standing is None or state is None:
             return None
@@ -152,10 +156,10 @@ class Orchestrator:
         found = found or self._notes.ask(lambda: self._notes.memory.job(job), None)
         if found is None:
             return None
-        return why(standing, found, self._orders.decision_of(found))
+        return explain_job(standing, found, self._orders.decision_of(found))
 
-    def what_if(self, question: WhatIf) -> Foreseen:
-        """What would come of it, played forward from the latest snapshot."""
+    def what_if(self, question: WhatIf) -> WhatIfAnswer:
+        """The effect of a change, played forward from the latest snapshot."""
         state = self.state()
         policy = self._guarded.policy
         other = find_policy(question.policy) if question.policy else policy
@@ -183,7 +187,7 @@ class Orchestrator:
 
     @property
     def wake_s(self) -> float:
-        """When the policy wants to be asked again if nothing changes, by the cluster's clock; inf: it named no time."""
+        """When the policy wants to be asked again if nothing changes, by the cluster's clock; inf: no time named."""
         return self._wake_s
 
     def lead(self, is_leader: bool) -> None:
@@ -236,7 +240,7 @@ class Orchestrator:
         return self._finish(began, now_s, decided.by, snapshot, heard, decided.is_cut)
 
     def _blind(self, began: float, heard: Heard, said: str) -> Tick:
-        """A turn without a snapshot: nothing is decided, and the old picture stays, marked as stale."""
+        """A turn without a snapshot: nothing is decided, and the old state stays, marked as stale."""
         now_s = self._state.snapshot.time_s if self._state is not None else self._clock()
         self._notes.tell_once(heard, now_s, "backend", f"the cluster cannot be read: {said}")
         if self._state is not None:
@@ -272,7 +276,7 @@ class Orchestrator:
     # ---- what came ---------------------------------------------------------------------------------------------------
 
     def _unfit(self, snapshot: Snapshot, heard: Heard) -> tuple[str, str] | None:
-        """Why the policy may not decide on this snapshot; None: it may."""
+        """Why the policy may not decide on this snapshot; None if it may."""
         now = self._monotonic()
         moved = self._moved
         if moved is None or snapshot.time_s > moved[0]:
@@ -324,7 +328,7 @@ class Orchestrator:
         return decided
 
     def _session(self, time_s: float, heard: Heard) -> Session:
-        """The session of the policy; in the first turn it goes on where an earlier life of the daemon ended."""
+        """The session of the policy; in the first turn it continues from before the restart."""
         session = self._guarded.session_of(self._guarded.policy)
         if self._session_text is None:
             self._session_text = self._notes.write(heard, time_s, lambda: self._notes.memory.get(SESSION), None) or ""
@@ -333,7 +337,7 @@ class Orchestrator:
         return session
 
     def _keep_session(self, session: Session, time_s: float, heard: Heard) -> None:
-        """Write down what the policy remembers, if that has changed; tell what it has lost."""
+        """Record what the policy remembers, if that has changed; report what it has lost."""
         if session.lost:
             self._notes.tell(
                 heard, time_s, "session", f"{self._named} starts again without its memory: {session.lost}."
@@ -344,7 +348,7 @@ class Orchestrator:
             self._notes.write(heard, time_s, lambda: self._notes.memory.put(SESSION, text), None)
 
     def _going_back(self, scene: Scene, heard: Heard) -> Sequence[str]:
-        """The jobs of this scene that are not ours any more; those that no node could ever take are given back."""
+        """The jobs of this scene that are no longer ours; jobs that no node could ever take are given back."""
         never = {
             scene.live[j].id: f"it {why_refused(scene.plan, scene.jobs, scene.view, j)}"
             for j in np.flatnonzero(scene.view.runs.state == REFUSED).tolist()
@@ -354,19 +358,19 @@ class Orchestrator:
         return [id for id in heard.given_back if id in scene.index]
 
     def _looks_back(self) -> bool:
-        """Whether anybody who may decide looks at users and their past."""
+        """Whether a policy that may decide uses the history of users."""
         needs = {*self._guarded.policy.needs, *self._guarded.fallback.needs}
         return bool(needs & {"history", "user"})
 
     def _warm_up(self, policy: Policy) -> None:
-        """Let a policy be compiled before its time is taken."""
+        """Compile a policy before its time is measured."""
         which = id(policy.choose or policy.make)
         if which not in WARM:
             WARM[which] = policy
             warm_up(policy, self._judge)
 
     def _act(self, scene: Scene, decided: Decided, heard: Heard) -> Snapshot | None:
-        """Write the decisions down, give the orders, write the answers down, read back; the snapshot after it."""
+        """Record the decisions, give the orders, record the answers and read back; returns the snapshot after that."""
         if not decided.chosen:
             return None
         time_s = scene.snapshot.time_s
@@ -424,9 +428,9 @@ class Orchestrator:
     # ---- what is shown -----------------------------------------------------------------------------------------------
 
     def _compare(
-        self, snapshot: Snapshot, submitted: Mapping[str, float], ended: Sequence[Measured], heard: Heard
+        self, snapshot: Snapshot, submitted: Mapping[str, float], ended: Sequence[MeasuredJob], heard: Heard
     ) -> None:
-        """Hold the policy against the fallback over the last window, now and then; the guard may step in."""
+        """Compare the policy with the fallback over the last window, now and then; the guard may step in."""
         self._window.note(snapshot, submitted, ended)
         now = self._monotonic()
         if now - self._compared_at < self._settings.compare_s:
@@ -482,5 +486,5 @@ class Orchestrator:
         )
 
     def _playing(self) -> Policy:
-        """Who decides as things are."""
+        """The policy that decides at present."""
         return self._guarded.fallback if self._guarded.reason is not None else self._guarded.policy

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-SOON_S: Final = 60.0
-"""What is expected within this time is expected any moment."""
+_SOON_S: Final = 60.0
+"""What is expected within this time is said to come "any moment"."""
 
 HALF_A_YEAR_S: Final = 183 * 86400.0
 """A date further away than this has its year."""
@@ -27,7 +27,7 @@ def spell(seconds: float) -> str:
 
 
 def short_names(models: Iterable[str]) -> dict[str, str]:
-    """GPU models as people say them: v100-sxm2-16gb is v100, unless the cluster has another v100."""
+    """GPU models in short: v100-sxm2-16gb is v100, unless the cluster has another v100."""
     known = set(models)
     found = {}
     for model in known:
@@ -39,9 +39,9 @@ def short_names(models: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def about(time_s: float, now_s: float) -> str:
+def when_expected(time_s: float, now_s: float) -> str:
     """When something is expected."""
-    return "any moment" if time_s < now_s + SOON_S else f"about {moment(time_s, now_s)}"
+    return "any moment" if time_s < now_s + _SOON_S else f"about {moment(time_s, now_s)}"
 
 
 def moment(time_s: float, now_s: float) -> str:
@@ -69,7 +69,7 @@ def zone(time_s: float) -> str:
 
 
 def plain_ascii(text: str) -> str:
-    """Text without what scontrol, squeue or a script around them could misread: one line, no quotes, = or |."""
+    """Text that scontrol, squeue and scripts around them read safely: one line, no quotes, = or |."""
     for sign, instead in (("×", "x"), ("–", "-"), ("—", "-"), ("…", "..."), ("'s ", " "), ("’s ", " "), ("=", ":")):
         text = text.replace(sign, instead)
     text = re.sub(r"[\"'`’“”\\]", "", text)

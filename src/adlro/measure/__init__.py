@@ -1,1 +1,1 @@
-"""What came of it: events, metrics, bounds."""
+"""The results of a run: events, metrics, bounds."""

@@ -20,7 +20,7 @@ class Bounds:
 
 
 def lower_bounds(run: Run) -> Bounds:
-    """Bounds on the mean JCT of the jobs that finished in this run; the others could only have been in their way."""
+    """Bounds on the mean JCT of the jobs that finished in this run; the other jobs could only have delayed them."""
     done = np.sort(run.events["job"][run.events["what"] == DONE])
     table, work = run.jobs.table[done], run.jobs.work[done]
     gpus = table["gpus"] * table["share"] / WHOLE_GPU

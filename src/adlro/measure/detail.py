@@ -20,8 +20,8 @@ from adlro.core.run import Run
 from adlro.core.tables import DONE, FAILED, NOBODY, STARTED, STOPPED, TURNED_AWAY, Floats, Ints, Table
 from adlro.measure.events import stretches
 
-FORMAT: Final = 1
-"""Grows when older files can no longer be read."""
+DETAIL_FORMAT: Final = 1
+"""Increased when older files can no longer be read."""
 
 QUANTILES: Final = 401
 """Completion times kept of each run: enough for its 99th percentile and for a smooth curve."""
@@ -33,15 +33,15 @@ MOST_BLOCKS: Final = 128
 """Rows of the heat map; on a larger cluster a row is a block of neighbouring GPUs of one model."""
 
 MOST_GPUS: Final = 96
-"""Rows of the Gantt chart, about; of a larger cluster it shows the sites of each model that were used most."""
+"""About how many rows the Gantt chart has; for a larger cluster it shows the most used sites of each model."""
 
 BARS_PER_GPU: Final = 40
-"""Bars beside each other that can still be told apart; a run with more is shown around its longest queue."""
+"""The most bars per GPU that can be told apart; a longer run is shown around its longest queue."""
 
-MOST: Final = 0.95
+_MOST: Final = 0.95
 
 MOST_USERS: Final = 20
-MOST_FAMILIES: Final = 7
+_MOST_FAMILIES: Final = 7
 OTHER: Final = "other"
 MOST_REASONS: Final = 10
 
@@ -62,7 +62,7 @@ def completion_times(run: Run) -> tuple[int, Floats]:
 
 
 def pooled(runs: Sequence[tuple[int, Floats]]) -> dict[str, Any]:
-    """The distribution of all jobs of several runs: their number and QUANTILES completion times."""
+    """The distribution over all jobs of several runs: their number and QUANTILES completion times."""
     some = [(count, times) for count, times in runs if count]
     if not some:
         return {"finished": 0, "quantiles_s": []}
@@ -82,7 +82,7 @@ def pooled(runs: Sequence[tuple[int, Floats]]) -> dict[str, Any]:
 
 
 def look_closely(runs: Sequence[Run]) -> dict[str, Any]:
-    """What the figures show of runs on the same jobs; the first is the baseline's."""
+    """The data of the figures about runs on the same jobs; the first run is the baseline's."""
     first = runs[0]
     held = [stretches(run) for run in runs]
     begin = float(first.jobs.table["submit"][0])
@@ -104,24 +104,24 @@ def look_closely(runs: Sequence[Run]) -> dict[str, Any]:
                 for _ in range(int(first.site_gpus[site]))
             ],
             "bars": {
-                run.policy: [list(bar) for bar in bars(run, each, sites, window, family_of)]
+                run.policy: [list(bar) for bar in _bars(run, each, sites, window, family_of)]
                 for run, each in zip(runs, held, strict=True)
             },
         },
         "heat": {
             "rows": [{"model": model, "gpus": gpus} for model, gpus in blocks],
             "per_mille": {
-                run.policy: utilisation(run, each, blocks, begin, end) for run, each in zip(runs, held, strict=True)
+                run.policy: _utilisation(run, each, blocks, begin, end) for run, each in zip(runs, held, strict=True)
             },
         },
         "queue": queue,
-        "waits": waits(runs, held),
-        "refusals": refusals(first),
+        "waits": _waits(runs, held),
+        "refusals": refusal_reasons(first),
     }
 
 
-def refusals(run: Run) -> list[dict[str, Any]]:
-    """Why jobs were refused, the most frequent reasons first and the rest as one."""
+def refusal_reasons(run: Run) -> list[dict[str, Any]]:
+    """Why jobs were refused, the most frequent reasons first, the rest as one."""
     found = Counter(run.refusals.values()).most_common()
     rows = [{"reason": reason, "jobs": jobs} for reason, jobs in found[:MOST_REASONS]]
     if rest := found[MOST_REASONS:]:
@@ -130,7 +130,7 @@ def refusals(run: Run) -> list[dict[str, Any]]:
 
 
 def gpu_order(run: Run) -> list[int]:
-    """The sites that have GPUs, those of one model beside each other, models in order of their first site."""
+    """The sites with GPUs, grouped by model; models in the order of their first site."""
     place = {model: number for number, model in enumerate(dict.fromkeys(run.site_model))}
     sites = [site for site in range(len(run.site_gpus)) if run.site_gpus[site]]
     return sorted(sites, key=lambda site: (place[run.site_model[site]], site))
@@ -169,10 +169,10 @@ def row_blocks(run: Run) -> list[tuple[str, int]]:
 
 
 def largest_families(run: Run) -> tuple[list[str], Ints]:
-    """The families with the most work, at most MOST_FAMILIES and the rest as one; and the place of every family. [F]"""
+    """At most _MOST_FAMILIES families with the most work, the rest as one, and the place of every family [F]."""
     work = np.bincount(run.jobs.table["family"], run.jobs.work, minlength=len(run.jobs.families))
     present = [int(family) for family in np.argsort(-work, kind="stable") if work[family] > 0]
-    kept = present if len(present) <= MOST_FAMILIES else present[: MOST_FAMILIES - 1]
+    kept = present if len(present) <= _MOST_FAMILIES else present[: _MOST_FAMILIES - 1]
     place = np.full(len(run.jobs.families), len(kept), np.int32)
     place[kept] = np.arange(len(kept))
     names = [run.jobs.families[family] for family in kept]
@@ -184,11 +184,11 @@ def busy_window(
 ) -> tuple[float, float]:
     """The time that the Gantt chart shows: all, or less if the rest is an empty tail or bars could not be told apart.
 
-    The tail is what comes after MOST of the bars of each run have ended; if there are still too many, it is the time
+    The tail is what comes after _MOST of the bars of each run have ended; if there are still too many, it is the time
     around the longest queue of the first run.
     """
     ours = [each[np.isin(each["site"], sites)] for each in held]
-    ends = [float(np.quantile(each["end"], MOST)) for each in ours if len(each)]
+    ends = [float(np.quantile(each["end"], _MOST)) for each in ours if len(each)]
     if not ends:
         return begin, end
     tail = begin + 1.1 * (max(ends) - begin)
@@ -203,8 +203,8 @@ def busy_window(
     return start, start + length
 
 
-def bars(run: Run, held: Table, sites: Sequence[int], window: tuple[float, float], family_of: Ints) -> Iterator[Bar]:
-    """What jobs held in the window, rows of a gang that touch as one bar."""
+def _bars(run: Run, held: Table, sites: Sequence[int], window: tuple[float, float], family_of: Ints) -> Iterator[Bar]:
+    """What jobs held in the window; touching rows of a gang are one bar."""
     first_row, row = {}, 0
     for site in sites:
         first_row[site] = row
@@ -236,7 +236,7 @@ def clipped(start: float, end: float, window: tuple[float, float]) -> tuple[floa
 
 
 def touching(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The first row and the length of every run of neighbours."""
+    """The first row and the length of every run of consecutive rows."""
     begin = 0
     for place in range(1, len(rows) + 1):
         if place == len(rows) or rows[place] != rows[place - 1] + 1:
@@ -245,7 +245,7 @@ def touching(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def stacked(shared: Sequence[tuple[float, float, int, int]]) -> Iterator[tuple[float, float, int, int, int]]:
-    """Jobs on one shared GPU, each with the lowest thousandth from which its share is free when it starts."""
+    """Jobs on one shared GPU, each with the lowest thousandth at which its share is free when it starts."""
     now: list[tuple[int, int, float]] = []
     for start, end, share, job in shared:
         now = sorted(each for each in now if each[2] > start)
@@ -259,8 +259,8 @@ def stacked(shared: Sequence[tuple[float, float, int, int]]) -> Iterator[tuple[f
         yield start, end, low, share, job
 
 
-def utilisation(run: Run, held: Table, blocks: Sequence[tuple[str, int]], begin: float, end: float) -> list[list[int]]:
-    """Thousandths of each block of GPUs that were held, in each of TIME_BINS times."""
+def _utilisation(run: Run, held: Table, blocks: Sequence[tuple[str, int]], begin: float, end: float) -> list[list[int]]:
+    """Thousandths of each block of GPUs that jobs held, in each of TIME_BINS time bins."""
     sizes = np.array([size for _, size in blocks])
     row_of = np.repeat(np.arange(len(blocks)), sizes)
     first = np.zeros(len(run.site_gpus), np.int64)
@@ -271,25 +271,25 @@ def utilisation(run: Run, held: Table, blocks: Sequence[tuple[str, int]], begin:
     for bit in range(int(run.site_gpus.max(initial=0))):
         has = np.flatnonzero(held["mask"] >> np.uint64(bit) & np.uint64(1))
         row = row_of[first[held["site"][has]] + bit]
-        found += spread(held["start"][has], share[has], row, len(blocks), TIME_BINS, begin, end)
-        found -= spread(held["end"][has], share[has], row, len(blocks), TIME_BINS, begin, end)
+        found += _spread(held["start"][has], share[has], row, len(blocks), TIME_BINS, begin, end)
+        found -= _spread(held["end"][has], share[has], row, len(blocks), TIME_BINS, begin, end)
     shares: list[list[int]] = np.clip(np.rint(1000 * found / sizes[:, None]), 0, 1000).astype(int).tolist()
     return shares
 
 
 def queue_lengths(run: Run, begin: float, end: float) -> list[float]:
-    """The mean number of jobs that wait, in each of QUEUE_BINS times: new ones, and those stopped or failed."""
+    """The mean number of waiting jobs (new, stopped or failed ones) in each of QUEUE_BINS time bins."""
     what, time, submit = run.events["what"], run.events["time"], run.jobs.table["submit"]
     came = np.concatenate([submit, time[(what == STOPPED) | (what == FAILED)]])
     left = time[(what == STARTED) | (what == TURNED_AWAY)]
     waiting = np.zeros(QUEUE_BINS)
     for times, sign in ((came, 1.0), (left, -1.0)):
         ones = np.ones(len(times))
-        waiting += sign * spread(times, ones, np.zeros(len(times), np.int64), 1, QUEUE_BINS, begin, end)[0]
+        waiting += sign * _spread(times, ones, np.zeros(len(times), np.int64), 1, QUEUE_BINS, begin, end)[0]
     return rounded(np.maximum(waiting, 0.0))
 
 
-def spread(times: Floats, weight: Floats, row: Any, rows: int, bins: int, begin: float, end: float) -> Floats:
+def _spread(times: Floats, weight: Floats, row: Any, rows: int, bins: int, begin: float, end: float) -> Floats:
     """The mean in each bin of steps: each lasts from its time to the end and has its weight. [rows, bins]"""
     place = np.clip((times - begin) / (end - begin) * bins, 0.0, bins)
     into = np.minimum(place.astype(np.int64), bins - 1)
@@ -304,7 +304,7 @@ def spread(times: Floats, weight: Floats, row: Any, rows: int, bins: int, begin:
 # ---- who waits ---------------------------------------------------------------------------------------------------
 
 
-def waits(runs: Sequence[Run], held: Sequence[Table]) -> dict[str, Any]:
+def _waits(runs: Sequence[Run], held: Sequence[Table]) -> dict[str, Any]:
     """Mean wait until the first start by user and by size, over the jobs that started in any of the runs."""
     jobs = runs[0].jobs
     first = [first_waits(run, each) for run, each in zip(runs, held, strict=True)]
@@ -318,7 +318,7 @@ def waits(runs: Sequence[Run], held: Sequence[Table]) -> dict[str, Any]:
     place[top] = np.arange(len(top))
     names = [jobs.users[each] for each in top] + ([None] if present > len(top) else [])
     seen = {label for label, ran in zip(sizes, started.tolist(), strict=True) if ran}
-    labels = [label for label in SIZES if label in seen]
+    labels = [label for label in _SIZES if label in seen]
     size_place = np.array([labels.index(label) if label in seen else NOBODY for label in sizes])
     return {
         "users": present,
@@ -328,7 +328,7 @@ def waits(runs: Sequence[Run], held: Sequence[Table]) -> dict[str, Any]:
 
 
 def first_waits(run: Run, held: Table) -> Floats:
-    """First start - submission by job; NaN for one that never started. [J]"""
+    """First start - submission of each job; NaN for a job that never started. [J]"""
     wait = np.full(len(run.jobs), np.nan)
     rows = np.flatnonzero(np.diff(held["job"], prepend=-1))
     wait[held["job"][rows]] = held["start"][rows] - run.jobs.table["submit"][held["job"][rows]]
@@ -348,20 +348,20 @@ def grouped(names: Sequence[str | None], group: Any, runs: Sequence[Run], first:
     return found
 
 
-SIZES: Final = ("no GPU", "part of one", "1", "2", *(f"{2**n + 1}–{2 ** (n + 1)}" for n in range(1, 16)))
+_SIZES: Final = ("no GPU", "part of one", "1", "2", *(f"{2**n + 1}–{2 ** (n + 1)}" for n in range(1, 16)))
 """Classes of jobs by the number of GPUs."""
 
 
 def size_classes(run: Run) -> list[str]:
-    """The size of each job, as one of SIZES."""
+    """The size of each job, as one of _SIZES."""
     names = []
     for gpus, share in zip(run.jobs.table["gpus"].tolist(), run.jobs.table["share"].tolist(), strict=True):
         if gpus == 0:
-            names.append(SIZES[0])
+            names.append(_SIZES[0])
         elif share < WHOLE_GPU:
-            names.append(SIZES[1])
+            names.append(_SIZES[1])
         else:
-            names.append(SIZES[min(2 + (gpus - 1).bit_length(), len(SIZES) - 1)])
+            names.append(_SIZES[min(2 + (gpus - 1).bit_length(), len(_SIZES) - 1)])
     return names
 
 
@@ -374,7 +374,7 @@ def rounded(values: Floats) -> list[float]:
 
 
 def write_detail(detail: Mapping[str, Any], file: Path) -> None:
-    """Write it as compressed JSON; the same detail gives the same bytes."""
+    """Write the detail as compressed JSON; equal details give equal bytes."""
     text = json.dumps(detail, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     file.write_bytes(gzip.compress(text.encode(), mtime=0))
 
@@ -388,7 +388,7 @@ def read_detail(file: Path) -> dict[str, Any]:
         raise AdlroError(f"'{file}' is damaged; expected compressed JSON. {again}") from None
     except OSError as error:
         raise AdlroError(f"cannot read '{file}': {error.strerror or error}. {again}") from None
-    if not isinstance(detail, dict) or detail.get("format") != FORMAT:
+    if not isinstance(detail, dict) or detail.get("format") != DETAIL_FORMAT:
         found = detail.get("format") if isinstance(detail, dict) else None
-        raise AdlroError(f"'{file}' has the format {found!r}; expected {FORMAT}. {again}")
+        raise AdlroError(f"'{file}' has the format {found!r}; expected {DETAIL_FORMAT}. {again}")
     return detail

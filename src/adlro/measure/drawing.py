@@ -1,4 +1,6 @@
-"""How figures are drawn with Matplotlib: colours, letters, layout, and the files and elements that come of it.
+"""How figures are drawn with Matplotlib:
+
+colours, fonts, layout, and the files and elements that result.
 
 Every figure is laid out in pixels (72 to the inch, so a point is a pixel). It is drawn in the colours of a light page;
 `themed` turns those into CSS variables, so that one drawing suits a dark page too. Matplotlib is imported when the
@@ -45,9 +47,9 @@ DARK: Final = {
     "--f0": "#4a9fd8", "--f1": "#f0b23a", "--f2": "#35bf95", "--f3": "#e29bc3", "--f4": "#8accf2", "--f5": "#f0824a",
     "--f6": "#c4bb3c", "--f7": "#87919d",
 }  # fmt: skip
-"""The same on a dark page."""
+"""The same colours on a dark page."""
 
-LONGEST_NAME: Final = 22
+LONGEST_LABEL: Final = 22
 
 RC: Final[Any] = {
     "svg.fonttype": "none", "svg.hashsalt": "adlro", "text.parse_math": False, "figure.dpi": 72, "font.size": 11,
@@ -111,7 +113,7 @@ def rendered(figure: Figure, width: int, kind: str) -> bytes:
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Our settings of Matplotlib, whatever the user's own file says."""
+    """Our settings of Matplotlib, whatever the user's own config file says."""
     import matplotlib
 
     with matplotlib.rc_context(), warnings.catch_warnings():
@@ -124,7 +126,7 @@ def drawing() -> Iterator[None]:
 
 
 def inline(figure: Figure, width: int) -> str:
-    """The figure as an SVG element for an HTML page: in the page's colours and letters, with ids of its own."""
+    """The figure as an SVG element for an HTML page: in the page's colours and fonts, with unique ids."""
     text = svg(figure, width)
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
@@ -150,7 +152,7 @@ def themed(text: str) -> str:
 
 
 def canvas_of(width: int, height: float) -> "Canvas":
-    """An empty drawing of so many pixels."""
+    """An empty drawing of this many pixels."""
     from matplotlib.figure import Figure as Canvas
 
     return Canvas(figsize=(width / 72, height / 72))
@@ -167,14 +169,14 @@ def heading(axes: "Axes", text: str, colour: str = INK) -> None:
     axes.set_title(clean(text, 60), loc="left", fontsize=12, color=colour, fontweight="bold", pad=7)
 
 
-def clean(text: str, longest: int = LONGEST_NAME) -> str:
-    """A name of anybody's making as one short line of letters that can be written."""
+def clean(text: str, longest: int = LONGEST_LABEL) -> str:
+    """A foreign name as one short line of printable characters."""
     line = "".join(letter if unicodedata.category(letter)[0] != "C" else "�" for letter in " ".join(text.split()))
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
 def key(canvas: "Canvas", entries: Sequence[tuple[str, str]], left: float, top: float, width: float) -> None:
-    """What the colours mean: squares and names in lines, from this place on."""
+    """The legend of the colours: squares and names in lines, from this place on."""
     full_w, full_h = canvas.get_figwidth() * 72, canvas.get_figheight() * 72
     from matplotlib.patches import Rectangle
 
@@ -209,7 +211,7 @@ def time_unit(span_s: float) -> tuple[float, str]:
 
 
 def few_ticks(axes: "Axes", x: int = 0, y: int = 0, whole: bool = False) -> None:
-    """At most so many numbers on the axes."""
+    """At most this many numbers on the axes."""
     from matplotlib.ticker import MaxNLocator
 
     if x:
@@ -260,7 +262,7 @@ def model_margin(models: Sequence[str], counts: Sequence[int]) -> float:
 
 
 def apart(wanted: Sequence[float], least: float, height: float) -> list[float]:
-    """The places, moved as far as needed for a distance between them, inside the height where possible."""
+    """The positions, moved just enough to keep a distance between them, within the height where possible."""
     places: list[float] = []
     for place in wanted:
         places.append(max(place, places[-1] + least) if places else place)

@@ -49,13 +49,13 @@ OUTAGE = np.dtype([("start", "f8"), ("end", "f8"), ("node", "i4")], align=True)
 """One time that a node was down."""
 
 RUN_LINE: Final = "run"
-"""The name of the first line of a log, which says what run it is."""
+"""The kind of the first line of a log, which describes the run."""
 
-CHUNK: Final = 65_536
+_CHUNK: Final = 65_536
 """Events turned into Python objects at a time, so that a long log needs little memory."""
 
 _LATE: Final = (STARTED, SPREAD, STOPPED, TURNED_AWAY, ILLEGAL)
-"""What at one moment comes after the arrivals (docs/semantics.md)."""
+"""Events that come after the arrivals of the same moment (docs/semantics.md)."""
 
 
 def stretches(run: Run) -> Table:
@@ -90,7 +90,7 @@ def write_events(run: Run, file: Path) -> None:
     # An encoder of our own because json.dumps builds a new one for every call that names separators.
     encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
     with file.open("w", encoding="utf-8") as out:
-        out.writelines(encode(line) + "\n" for line in log(run))
+        out.writelines(encode(line) + "\n" for line in log_lines(run))
 
 
 def read_events(file: Path) -> Iterator[dict[str, Any]]:
@@ -109,7 +109,7 @@ def read_events(file: Path) -> Iterator[dict[str, Any]]:
             yield line
 
 
-def log(run: Run) -> Iterator[dict[str, Any]]:
+def log_lines(run: Run) -> Iterator[dict[str, Any]]:
     """The lines of the event log, one by one."""
     yield {
         "event": RUN_LINE,
@@ -123,8 +123,8 @@ def log(run: Run) -> Iterator[dict[str, Any]]:
     submissions = _submissions(run)
     places = [(run.cluster.nodes[node].name, model) for node, model in zip(run.site_node, run.site_model, strict=True)]
     arrivals = np.bincount(_arrivals(run), minlength=len(run.events) + 1).astype(np.int32)
-    for first in range(0, len(run.events), CHUNK):
-        chunk = slice(first, first + CHUNK)
+    for first in range(0, len(run.events), _CHUNK):
+        chunk = slice(first, first + _CHUNK)
         for arriving, event in zip(arrivals[chunk].tolist(), run.events[chunk].tolist(), strict=False):
             yield from islice(submissions, arriving)
             yield _line(run, places, *event)
@@ -145,9 +145,9 @@ def _arrivals(run: Run) -> npt.NDArray[np.intp]:
 def _submissions(run: Run) -> Iterator[dict[str, Any]]:
     """The line of each job's submission, in submit order."""
     jobs = run.jobs
-    for first in range(0, len(jobs), CHUNK):
-        rows = jobs.table[["submit", "user", "group", "family", "gpus", "share"]][first : first + CHUNK].tolist()
-        work = jobs.work[first : first + CHUNK].tolist()
+    for first in range(0, len(jobs), _CHUNK):
+        rows = jobs.table[["submit", "user", "group", "family", "gpus", "share"]][first : first + _CHUNK].tolist()
+        work = jobs.work[first : first + _CHUNK].tolist()
         for job, (submit, user, group, family, gpus, share) in enumerate(rows, start=first):
             yield {
                 "event": EVENT_NAMES[SUBMITTED],
@@ -165,7 +165,7 @@ def _submissions(run: Run) -> Iterator[dict[str, Any]]:
 def _line(
     run: Run, places: list[tuple[str, str]], time: float, mask: int, job: int, site: int, value: float, what: int
 ) -> dict[str, Any]:
-    """The line of one event: only what is meant by an event of its kind."""
+    """The line of one event, with only the fields of its kind."""
     line: dict[str, Any] = {"event": EVENT_NAMES[what], "time_s": time}
     if what in (DOWN, UP):
         return line | {"node": run.cluster.nodes[site].name}
@@ -186,7 +186,7 @@ def _line(
 
 
 def _last(run: Run) -> float:
-    """When the last event happened."""
+    """The time of the last event."""
     return float(run.events["time"][-1]) if len(run.events) else 0.0
 
 

@@ -5,17 +5,17 @@ import math
 import re
 from typing import Any, Final
 
-NUMBERS: Final = re.compile(r"\[\n[^\[\]{}\"]*\]")
+_NUMBERS: Final = re.compile(r"\[\n[^\[\]{}\"]*\]")
 
 
 def json_text(value: Any) -> str:
-    """A value as JSON. What is not a number is null; a list of numbers stands in one line."""
+    """A value as JSON. NaN and infinite numbers are null; a list of numbers is on one line."""
     text = json.dumps(without_nan(value), indent=2, ensure_ascii=False, allow_nan=False)
-    return NUMBERS.sub(lambda found: " ".join(found[0].split()).replace("[ ", "[").replace(" ]", "]"), text)
+    return _NUMBERS.sub(lambda found: " ".join(found[0].split()).replace("[ ", "[").replace(" ]", "]"), text)
 
 
 def without_nan(value: Any) -> Any:
-    """The same value with None for every number that JSON cannot say."""
+    """The same value with None for NaN and infinite numbers."""
     if isinstance(value, dict):
         return {str(key): without_nan(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

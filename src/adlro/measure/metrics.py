@@ -22,13 +22,13 @@ from adlro.core.tables import (
 from adlro.measure.events import outages, stretches
 
 SHORTEST_RUNTIME_S: Final = 10.0
-"""A job counts as at least this long in slowdown and fairness, so that trivial jobs do not rule the mean."""
+"""A job counts as at least this long in slowdown and fairness, so that very short jobs do not dominate the mean."""
 
 IDLE_POWER: Final = 0.15
 """Share of its TDP that a GPU draws when nothing holds it: an assumption, near what idle data-centre cards report."""
 
 MOMENTS: Final = 1024
-"""Moments at which fragmentation is looked at; a run with fewer changes is measured exactly."""
+"""At how many moments fragmentation is sampled; a run with fewer changes is measured exactly."""
 
 JOULES_PER_KWH: Final = 3.6e6
 SECONDS_PER_HOUR: Final = 3600.0
@@ -72,7 +72,7 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class _Finished:
-    """The jobs that finished, in the order in which they did. F of them."""
+    """The finished jobs in the order of their ends. F of them."""
 
     job: npt.NDArray[np.int32]  # [F]
     jct: Floats  # [F] s
@@ -81,7 +81,7 @@ class _Finished:
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """What was held of the cluster between the first submission and the last moment a job held anything."""
+    """What jobs held of the cluster between the first submission and the last moment a job held anything."""
 
     begin: float
     end: float
@@ -151,7 +151,7 @@ def _percentiles(values: Floats, *percents: int) -> tuple[float | None, ...]:
 
 
 def _finished(run: Run) -> _Finished:
-    """The jobs that finished, with how long they took and how long they could have taken."""
+    """The finished jobs, with their JCT and their best possible runtime."""
     rows = np.flatnonzero(run.events["what"] == DONE)
     job = run.events["job"][rows]
     jct = run.events["time"][rows]
@@ -177,7 +177,7 @@ def _slowdown(done: _Finished) -> Floats:
 
 
 def _use(run: Run, held: Table) -> _Use:
-    """GPU-seconds there were and GPU-seconds held, by site."""
+    """Available and held GPU-seconds, by site."""
     begin, end = float(run.jobs.table["submit"][0]), float(held["end"].max())
     gpu_s = held["end"] - held["start"]
     gpu_s *= np.bitwise_count(held["mask"])
@@ -245,7 +245,7 @@ def _finish_time_fairness(run: Run, done: _Finished) -> tuple[float | None, floa
 
 
 def _company(run: Run, done: _Finished) -> Floats:
-    """Mean number of jobs in the system, itself included, over the life of each finished job. [F]"""
+    """Mean number of jobs in the system, including the job itself, over the life of each finished job. [F]"""
     what = run.events["what"]
     submit = run.jobs.table["submit"]
     left = np.flatnonzero((what == DONE) | (what == OVERRAN))

@@ -27,7 +27,7 @@ from adlro.measure.numbers import number
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
-from adlro.measure.plots_policies import Detail, colour_of, policies_shown
+from adlro.measure.plots_policies import Detail, colour_of, two_policies
 
 MANY_SHAPES: Final = 5000
 """A chart with more bars than this is a bitmap inside its SVG; a browser would be slow with so many."""
@@ -45,7 +45,7 @@ def gantt(detail: Detail) -> Figure | None:
     seconds, unit = time_unit(end - zero)
     colours = dict(enumerate(family_colours(detail["families"])))
     entries = list(zip(without_prefix(detail["families"]), colours.values(), strict=True))
-    shown = policies_shown(detail)
+    shown = two_policies(detail)
     models = [row["model"] for row in rows]
 
     def draw(width: int) -> "Canvas":
@@ -91,7 +91,7 @@ def gantt(detail: Detail) -> Figure | None:
 
 
 def family_colours(families: Sequence[str]) -> list[str]:
-    """A colour for each family; the rest of many is grey."""
+    """A colour for each family; families beyond the palette are grey."""
     return [
         FAMILIES[-1] if name == OTHER and place == len(families) - 1 else FAMILIES[place]
         for place, name in enumerate(families)
@@ -99,7 +99,7 @@ def family_colours(families: Sequence[str]) -> list[str]:
 
 
 def without_prefix(families: Sequence[str]) -> list[str]:
-    """The names without a first part that all have, as gavel/ or sia/."""
+    """The names without a prefix that all share, such as gavel/ or sia/."""
     first = {name.partition("/")[0] for name in families if name != OTHER}
     if len(first) != 1 or not all("/" in name for name in families if name != OTHER):
         return list(families)
@@ -152,7 +152,7 @@ def paint(
 
 
 def heat(detail: Detail) -> Figure | None:
-    """How much of each GPU was held when."""
+    """How much of each GPU jobs held, over time."""
     rows = detail["heat"]["rows"]
     if not any(any(row) for table in detail["heat"]["per_mille"].values() for row in table):
         return None
@@ -160,7 +160,7 @@ def heat(detail: Detail) -> Figure | None:
     sizes = [row["gpus"] for row in rows]
     zero, end = detail["time_s"]
     seconds, unit = time_unit(end - zero)
-    shown = policies_shown(detail)
+    shown = two_policies(detail)
 
     def draw(width: int) -> "Canvas":
         import numpy as np
@@ -209,14 +209,14 @@ def heat(detail: Detail) -> Figure | None:
         f"The share of each GPU that was held, over the whole run; {what}. Busy is not the same as useful: a job on "
         "a slow GPU keeps it busy for longer.",
         "Heat map of utilisation by GPU and time. Mean over the whole time: " + "; ".join(
-            f"{name} {mean_of(detail['heat']['per_mille'][name], sizes) / 10:.0f} %" for name in shown
+            f"{name} {_mean_of(detail['heat']['per_mille'][name], sizes) / 10:.0f} %" for name in shown
         ) + ".",
         draw,
     )  # fmt: skip
 
 
-def mean_of(table: Sequence[Sequence[float]], weights: Sequence[int]) -> float:
-    """The mean of a table whose rows have weights."""
+def _mean_of(table: Sequence[Sequence[float]], weights: Sequence[int]) -> float:
+    """The weighted mean of the rows of a table."""
     rows = [sum(row) / len(row) for row in table]
     return sum(row * weight for row, weight in zip(rows, weights, strict=True)) / sum(weights)
 
@@ -233,9 +233,9 @@ def mark_window(axes: "Axes", detail: Detail, seconds: float) -> None:
     )  # fmt: skip
 
 
-def queue(detail: Detail) -> Figure | None:
-    """How many jobs waited when."""
-    shown = policies_shown(detail)
+def queue_over_time(detail: Detail) -> Figure | None:
+    """How many jobs waited, over time."""
+    shown = two_policies(detail)
     zero, end = detail["time_s"]
     seconds, unit = time_unit(end - zero)
     lengths = detail["queue"]

@@ -2,7 +2,7 @@
 
 from html import escape
 
-from adlro.measure.numbers import change, counted, number, percent, unit_for
+from adlro.measure.numbers import change, mean_count, number, percent, unit_for
 from adlro.measure.plots_policies import Detail, Result, ranked
 from adlro.measure.statistics import against, fewest_seeds
 
@@ -29,7 +29,7 @@ def subtitle(result: Result) -> str:
 
 
 def finishers(result: Result) -> list[str]:
-    """The policies that left no job over, best mean completion time first."""
+    """The policies that left no job unfinished, best mean completion time first."""
     return [
         name
         for name in ranked(result)
@@ -52,7 +52,7 @@ def answer(result: Result, detail: Detail) -> str:
         lead = (
             f"<strong>{escape(best)}</strong>, the baseline, served users best: a job took {mean} on average; {others}."
         )
-        if len(policies) > 1 and alike(result):
+        if len(policies) > 1 and _alike(result):
             lead = (
                 f"No policy served users better than another: under all {len(policies)} a job took {mean} on average."
             )
@@ -92,7 +92,7 @@ def how_sure(result: Result, best: str) -> str:
 
 
 def one_run(result: Result) -> str:
-    """That one run does not say how sure a difference is, and what would."""
+    """A note that one run cannot show how sure a difference is, and what would."""
     if len(result["policies"]) == 1:
         return ""
     need = fewest_seeds(len(result["policies"]) - 1)
@@ -100,8 +100,8 @@ def one_run(result: Result) -> str:
     return f"How sure? One {unit_of(result)} cannot tell, for there is no spread to judge by: {what}."
 
 
-def alike(result: Result) -> bool:
-    """Whether all policies came to the same mean completion time."""
+def _alike(result: Result) -> bool:
+    """Whether all policies have the same mean completion time."""
     found = [each["jct_mean_s"] for each in result["policies"].values()]
     return None not in found and max(found) - min(found) <= 1e-4 * max(found)
 
@@ -129,7 +129,7 @@ def change_of(result: Result, name: str, base: str) -> str:
 
 
 def warnings_of(result: Result) -> list[str]:
-    """What makes the answer less than it seems."""
+    """Reasons why the answer is weaker than it seems."""
     policies = result["policies"]
     lines = []
     base = policies[result["baseline"]]
@@ -145,7 +145,7 @@ def warnings_of(result: Result) -> list[str]:
     if refused:
         each = "" if len(result["seeds"]) == 1 else f" of a {unit_of(result)}, on average,"
         lines.append(
-            f"{counted(refused)} jobs{each} can never run on this cluster and were refused; the reasons are below."
+            f"{mean_count(refused)} jobs{each} can never run on this cluster and were refused; the reasons are below."
         )
     illegal = [name for name in policies if policies[name]["illegal"]]
     if illegal:
@@ -173,7 +173,7 @@ def tiles(result: Result, best: str) -> str:
 
 
 def signed(text: str) -> str:
-    """A number with its sign; nothing has none."""
+    """A number with its sign; 0 has none."""
     if not text.strip("-0.,"):
         return "0"
     return text.replace("-", "−") if text.startswith("-") else f"+{text}"

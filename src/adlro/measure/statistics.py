@@ -25,13 +25,13 @@ RESAMPLES: Final = 4000
 RESAMPLING_SEED: Final = 20_000
 
 MOST_RESAMPLED: Final = 200
-"""With more seeds than this the mean is as good as normal: Student's interval is the same, and takes no time."""
+"""With more seeds than this Student's interval is used: the mean is nearly normal, and resampling takes long."""
 
 CELLS: Final = 1_000_000
-"""Numbers that resampling holds at once."""
+"""How many numbers resampling holds at once."""
 
-ROUNDING: Final = 1e-9
-"""Values that differ relatively by less are the same: else the last bit of a sum would pass for a difference."""
+_ROUNDING: Final = 1e-9
+"""Values with a smaller relative difference are equal: otherwise the last bit of a sum would count as a difference."""
 
 FEWEST_OBSERVATIONS: Final = 8
 """A regression on four coefficients and fewer rows than this says nothing."""
@@ -44,7 +44,7 @@ Verdict = Literal["different", "no difference shown", "too few seeds"]
 Values = Mapping[str, Mapping[str, Sequence[float | None]]]
 """By policy, by measure: a value for each seed. All policies met the same jobs on a seed."""
 
-Bools = npt.NDArray[np.bool_]
+_Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ def interval_of_ratio(ours: Floats, theirs: Floats) -> Floats:
     ratio = np.where(defined, ours.mean(axis=1) / np.where(defined, theirs.mean(axis=1), 1.0), np.nan)
     found[defined] = ratio[defined, None] - 1.0
     rest = ours - ratio[:, None] * theirs
-    varied = defined & (np.ptp(rest, axis=1) > ROUNDING * np.maximum(np.abs(ours), np.abs(theirs)).max(axis=1))
+    varied = defined & (np.ptp(rest, axis=1) > _ROUNDING * np.maximum(np.abs(ours), np.abs(theirs)).max(axis=1))
     if not varied.any():
         return found
     if count > MOST_RESAMPLED:
@@ -189,9 +189,9 @@ def interval_of_ratio(ours: Floats, theirs: Floats) -> Floats:
     return found
 
 
-def varies(rows: Floats) -> Bools:
+def varies(rows: Floats) -> _Bools:
     """Which rows hold more than one value. [R]"""
-    varied: Bools = np.ptp(rows, axis=1) > ROUNDING * np.abs(rows).max(axis=1)
+    varied: _Bools = np.ptp(rows, axis=1) > _ROUNDING * np.abs(rows).max(axis=1)
     return varied
 
 
@@ -227,7 +227,7 @@ def compared(ours: Floats, theirs: Floats, family: Sequence[str]) -> list[Agains
     """Row against row; rows of one family are corrected together. [R, n], [R, n], [R] -> [R]"""
     rows, seeds = ours.shape
     difference = ours - theirs
-    difference[np.abs(difference) <= ROUNDING * np.maximum(np.abs(ours), np.abs(theirs))] = 0.0
+    difference[np.abs(difference) <= _ROUNDING * np.maximum(np.abs(ours), np.abs(theirs))] = 0.0
     interval, by_ranks, by_t = [np.full((rows, 2), np.nan), np.full(rows, np.nan), np.full(rows, np.nan)]
     corrected, ratio = by_ranks, np.full((rows, 2), np.nan)
     if seeds > 1:
@@ -257,12 +257,12 @@ def compared(ours: Floats, theirs: Floats, family: Sequence[str]) -> list[Agains
 
 
 def known(value: float) -> float | None:
-    """A number, or None for one that is not."""
+    """The number, or None for NaN."""
     return float(value) if math.isfinite(value) else None
 
 
 def verdict(p_holm: float, seeds: int, policies: int) -> Verdict:
-    """What may be said of a difference."""
+    """The verdict on a difference."""
     if seeds < fewest_seeds(policies):
         return "too few seeds"
     return "different" if p_holm <= LEVEL else "no difference shown"
@@ -365,9 +365,9 @@ def regress(rows: Sequence[Observation]) -> Regression:
         )
     from statsmodels.regression.linear_model import OLS
 
-    kept, left_out = independent({name: column(rows, name) for name in REGRESSORS})
+    kept, left_out = independent({name: _column(rows, name) for name in REGRESSORS})
     design = np.column_stack([np.ones(len(rows)), *kept.values()])
-    fit: Any = OLS(column(rows, EXPLAINED), design).fit(cov_type="HC3", use_t=True)
+    fit: Any = OLS(_column(rows, EXPLAINED), design).fit(cov_type="HC3", use_t=True)
     interval = fit.conf_int(alpha=1 - CONFIDENCE)
     coefficients = {
         name: Coefficient(float(fit.params[i]), float(interval[i, 0]), float(interval[i, 1]), float(fit.pvalues[i]))
@@ -384,7 +384,7 @@ def regress(rows: Sequence[Observation]) -> Regression:
     )
 
 
-def column(rows: Sequence[Observation], name: str) -> Floats:
+def _column(rows: Sequence[Observation], name: str) -> Floats:
     """One field of all observations."""
     return np.array([getattr(row, name) for row in rows], np.float64)
 

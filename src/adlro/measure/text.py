@@ -16,7 +16,7 @@ def plain_table(header: bool = True) -> Table:
 
 
 def shortened(names: Iterable[str], width: int) -> dict[str, str]:
-    """Each name as it fits into so many columns: cut in the middle, and never so that two names become the same."""
+    """Each name cut in the middle to fit this many columns; two names never become the same."""
     known = list(dict.fromkeys(names))
     long = [name for name in known if cell_len(name) > width]
     others = set(known) - set(long)
@@ -39,7 +39,7 @@ def cut_in_the_middle(name: str, width: int, tail: int) -> str:
 
 
 def head_of(text: str, width: int) -> str:
-    """As much of the text as fits into so many columns."""
+    """As much of the text as fits into this many columns."""
     if cell_len(text) <= width:
         return text
     return chop_cells(text, width)[0] if width > 1 else text[:width] if cell_len(text[:width]) <= width else ""

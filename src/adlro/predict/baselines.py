@@ -1,4 +1,4 @@
-"""What a predictor is held against: the user's limit, his last two jobs, his running median, and LightGBM."""
+"""Baselines for predictors: the user's limit, the last two jobs, the running median, and LightGBM."""
 
 import math
 from dataclasses import dataclass
@@ -7,18 +7,18 @@ from typing import Any, Final, final
 import numpy as np
 
 from adlro.core.tables import Floats, Table
+from adlro.core.units import DAY_S
 from adlro.predict.following import P50, SHORTEST_S, UNKNOWN_S, Events
 
-DAY_S: Final = 86_400.0
-LEAST_JOBS: Final = 50
-"""LightGBM is not asked before it has so many jobs to learn from."""
+_LEAST_JOBS: Final = 50
+"""LightGBM is not used with fewer jobs to learn from."""
 
-ROUNDS: Final = 100
+_ROUNDS: Final = 100
 LIGHTGBM: Final = {"objective": "l1", "verbose": -1, "num_threads": 1, "seed": 0, "deterministic": True}
 
 
 def limit_of(traits: Table) -> Floats:
-    """The limit of each job, or the same for all that have none."""
+    """The limit of each job; a default for jobs without one."""
     return np.where(np.isfinite(traits["limit"]), np.maximum(traits["limit"], SHORTEST_S), UNKNOWN_S)
 
 
@@ -32,7 +32,7 @@ def points(middle: Floats) -> Floats:
 @final
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What the user said that it may take."""
+    """Predicts the user's time limit."""
 
     def follow(self, traits: Table, seconds: Floats, events: Events) -> Floats:
         """The limit of each job."""
@@ -42,7 +42,7 @@ class Limit:
 @final
 @dataclass(frozen=True, slots=True)
 class LastTwo:
-    """The mean of the user's last two jobs that ended, at most his limit (Tsafrir, Etsion and Feitelson 2007)."""
+    """Predicts the mean of the user's last two jobs, at most the limit (Tsafrir, Etsion and Feitelson 2007)."""
 
     def follow(self, traits: Table, seconds: Floats, events: Events) -> Floats:
         """The prediction of each job, in the order of the events."""
@@ -62,7 +62,7 @@ class LastTwo:
 @final
 @dataclass(frozen=True, slots=True)
 class RunningMedian:
-    """The median of all the user's jobs that ended, at most his limit."""
+    """Predicts the median of all ended jobs of the user, at most the limit."""
 
     def follow(self, traits: Table, seconds: Floats, events: Events) -> Floats:
         """The prediction of each job, in the order of the events."""
@@ -84,7 +84,7 @@ class RunningMedian:
 @final
 @dataclass(frozen=True, slots=True)
 class LightGbm:
-    """Gradient-boosted trees on the same fields, trained anew at the first job of each day on all that have ended."""
+    """Gradient-boosted trees on the same fields, trained again at the first job of each day on all ended jobs."""
 
     def follow(self, traits: Table, seconds: Floats, events: Events) -> Floats:
         """The prediction of each job, in the order of the events."""
@@ -115,10 +115,10 @@ class LightGbm:
 
     def trained(self, lightgbm: Any, fields: Floats, length: Floats, rows: list[int]) -> Any:
         """Trees for the logarithm of the runtime, or None while there are too few jobs."""
-        if len(rows) < LEAST_JOBS:
+        if len(rows) < _LEAST_JOBS:
             return None
         data = lightgbm.Dataset(fields[rows], length[rows], categorical_feature=[0, 1, 2, 3], params={"verbose": -1})
-        return lightgbm.train(dict(LIGHTGBM), data, ROUNDS)
+        return lightgbm.train(dict(LIGHTGBM), data, _ROUNDS)
 
 
 def columns(traits: Table) -> Floats:

@@ -1,4 +1,4 @@
-"""Runtime prediction put together: methods by name, their evaluation on a trace, and one job held against a history."""
+"""Runtime prediction as a whole: methods by name, their evaluation on a trace, and the prediction of one job."""
 
 import importlib.util
 import re
@@ -37,14 +37,14 @@ LIKE: Final = 5
 REMEMBERED: Final = 100_000
 """Jobs of a history that the memory keeps: the newest."""
 
-WARM_UP_JOBS: Final = 64
+_WARM_UP_JOBS: Final = 64
 BUNDLED: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-DIMENSIONS: Final = (256, 1024, 4096)
+DIMENSIONS_TRIED: Final = (256, 1024, 4096)
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A way to predict runtimes; `make` gives one that has learnt nothing."""
+    """A method of prediction; `make` returns one that has learnt nothing."""
 
     name: str
     summary: str
@@ -77,7 +77,7 @@ def find_method(name: str) -> Method:
 
 
 def available(method: Method) -> bool:
-    """Whether what it needs is installed."""
+    """Whether the packages that a method needs are installed."""
     return not method.package or importlib.util.find_spec(method.package) is not None
 
 
@@ -96,18 +96,18 @@ def evaluate(
     found: dict[str, dict[str, float | None]] = {}
     for done, method in enumerate(methods):
         on_method(method.name, done)
-        few = min(WARM_UP_JOBS, len(traits))
+        few = min(_WARM_UP_JOBS, len(traits))
         first = traits[:few].view(np.recarray)
         method.make().follow(first, seconds[:few], as_they_came(first["submit"], seconds[:few]))
         predictor = method.make()
         begin = time.process_time()
         predicted = predictor.follow(traits, seconds, events)
         spent = time.process_time() - begin
-        found[method.name] = {**errors(predicted, seconds), "seconds": spent}
+        found[method.name] = {**prediction_errors(predicted, seconds), "seconds": spent}
     return found
 
 
-def errors(predicted: Floats, seconds: Floats) -> dict[str, float | None]:
+def prediction_errors(predicted: Floats, seconds: Floats) -> dict[str, float | None]:
     """Median relative error, mean absolute error of the logarithm, and the share of jobs inside the interval."""
     truth = np.maximum(seconds, SHORTEST_S)
     middle = predicted[:, P50]
@@ -142,8 +142,8 @@ class AskedJob(SeenAmounts):  # type: ignore[misc]  # the amounts come from Job
 
 
 @dataclass(frozen=True, slots=True)
-class Like:
-    """A past job that the asked one is like."""
+class SimilarJob:
+    """A past job that is similar to the given one."""
 
     user: str
     name: str
@@ -156,14 +156,14 @@ class Like:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """How long a job will run, in s, and the past jobs it is like."""
+    """How long a job will run, in s, and similar past jobs."""
 
     method: str
     learnt: int
     p10_s: float | None
     p50_s: float
     p90_s: float | None
-    like: tuple[Like, ...]
+    like: tuple[SimilarJob, ...]
 
 
 def read_job(text: str, where: str) -> AskedJob:
@@ -211,11 +211,11 @@ def predict_one(history: Jobs, job: AskedJob, method: Method) -> Prediction:
     )
 
 
-def liked(history: Jobs, past: Table, ran: Floats, number: int, similarity: float) -> Like:
-    """A past job in words."""
+def liked(history: Jobs, past: Table, ran: Floats, number: int, similarity: float) -> SimilarJob:
+    """A past job as a record for the answer."""
     row = history.table[number]
     limit = float(row.limit)
-    return Like(
+    return SimilarJob(
         history.users[row.user] if row.user < len(history.users) else str(row.user),
         history.names[row.group] if history.names else "",
         int(row.gpus),
@@ -231,9 +231,9 @@ def liked(history: Jobs, past: Table, ran: Floats, number: int, similarity: floa
 
 def unbinding_table() -> dict[int, list[tuple[int, float]]]:
     """By dimensions: how many pairs were bundled, and the share of fillers that came back right."""
-    return {size: [(bundled, unbinding_accuracy(bundled, size)) for bundled in BUNDLED] for size in DIMENSIONS}
+    return {size: [(bundled, unbinding_accuracy(bundled, size)) for bundled in BUNDLED] for size in DIMENSIONS_TRIED}
 
 
-def as_json(found: dict[str, dict[str, float | None]], name: str, jobs: int) -> dict[str, Any]:
+def evaluation_json(found: dict[str, dict[str, float | None]], name: str, jobs: int) -> dict[str, Any]:
     """The evaluation in the form that --json promises."""
     return {"trace": name, "jobs": jobs, "methods": found}

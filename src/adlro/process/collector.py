@@ -1,4 +1,4 @@
-"""Python's garbage collector, kept from looking through all objects in the middle of a turn or of an answer."""
+"""Keep Python's garbage collector from scanning all objects in the middle of a turn or an answer."""
 
 import gc
 import threading

@@ -1,4 +1,4 @@
-"""Logs as JSON, one object in each line, and without a secret in any of them."""
+"""Logs as JSON, one object per line, without secrets."""
 
 import json
 import logging
@@ -34,13 +34,13 @@ _SECRETS: Final = (
 _SECRET_NAME: Final = re.compile(_NAMES, re.IGNORECASE)
 
 _USUAL: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
-"""What every log record has; all else was given with `extra`."""
+"""Attributes of every log record; all others were given with `extra`."""
 
 _BREAKS: Final = re.compile("[\x7f-\x9f\u2028\u2029]")
-"""What JSON may hold as it is, and some readers take for the end of a line."""
+"""Characters that JSON allows unescaped and that some readers take for the end of a line."""
 
-LONGEST: Final = 20_000
-"""Signs of one value; a job's name is data, and may be long."""
+_LONGEST: Final = 20_000
+"""Maximum characters of one value: a job's name is data, and may be long."""
 
 
 def without_secrets(text: str) -> str:
@@ -82,10 +82,10 @@ class JsonLines(logging.Formatter):
         for word in self._words:
             text = text.replace(word, HIDDEN)
         text = without_secrets(text)
-        return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+        return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
     def _clean(self, name: str, value: Any) -> Any:
-        """A value as JSON can say it, without what must not be said."""
+        """A value in JSON's types, without secrets."""
         if _SECRET_NAME.fullmatch(name) and value is not None:
             return HIDDEN
         if isinstance(value, bool | int | float) or value is None:

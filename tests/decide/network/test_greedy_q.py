@@ -5,8 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
 from safetensors import safe_open
+from tests.both import run_compiled
 from tests.decide.conftest import Case, Fate, mixed_case, run
+from tests.strategies import Scenario, scenarios, wide_scenarios
 
 from adlro.core.errors import CheckpointError
 from adlro.core.rules import fits
@@ -15,6 +18,7 @@ from adlro.decide.catalogue import find_policy
 from adlro.decide.network import greedy_q
 from adlro.decide.network.greedy_q import ROWS, TRIED, best_by_q, new_mind, q_lookahead, q_policy, rank_by_q, shipped
 from adlro.decide.network.inference import Weights
+from adlro.decide.wrappers import wrapped
 from adlro.experiment.instance import draw
 from adlro.experiment.scenario import load_scenario
 
@@ -78,6 +82,25 @@ def test_a_job_without_gpus_goes_where_the_fewest_gpus_are_then_where_the_fewest
 def test_the_same_run_comes_out_the_same(name: str) -> None:
     case = mixed_case(3)
     assert run(case, name) == run(case, name)
+
+
+@settings(max_examples=30)
+@given(scenario=scenarios() | wide_scenarios())
+def test_what_is_foreseen_may_be_kept_between_decisions(scenario: Scenario) -> None:
+    expected = run_compiled(scenario, find_policy("adlro")).events
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(greedy_q, "KEPT_FROM", 0)
+        assert run_compiled(scenario, find_policy("adlro")).events == expected
+
+
+@settings(max_examples=10)
+@given(scenario=scenarios())
+def test_what_is_kept_is_forgotten_when_a_copy_is_shown(scenario: Scenario) -> None:
+    bounded = wrapped(find_policy("adlro"), "starvation", 4.0)
+    expected = run_compiled(scenario, bounded).events
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(greedy_q, "KEPT_FROM", 0)
+        assert run_compiled(scenario, bounded).events == expected
 
 
 def test_the_ranking_has_legal_pairs_only_and_the_best_first() -> None:

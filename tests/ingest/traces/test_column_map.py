@@ -12,7 +12,7 @@ from adlro.core.errors import AdlroError, TraceError
 from adlro.core.tables import Jobs
 from adlro.experiment.traces import read_trace
 from adlro.ingest.traces.propose import as_toml, propose, split_unit
-from adlro.ingest.traces.source import open_source
+from adlro.ingest.traces.source import open_trace
 from adlro.ingest.traces.tabulate import TraceOptions, TraceReport
 
 MAP = """\
@@ -236,7 +236,7 @@ def test_columns_are_known_by_their_names_and_cells(
     header: str, row: str, found: dict[str, Any], tmp_path: Path
 ) -> None:
     (tmp_path / "jobs.csv").write_text(f"{header}\n{row}\n{row}\n")
-    proposal = propose(open_source(str(tmp_path / "jobs.csv")))
+    proposal = propose(open_trace(str(tmp_path / "jobs.csv")))
     assert proposal.missing == ()
     assert {key: proposal.as_dict()[key] for key in ("columns", "units")} == found
 
@@ -259,6 +259,6 @@ def test_units_are_split_from_names() -> None:
 
 def test_a_proposal_is_toml_whatever_the_names_are(tmp_path: Path) -> None:
     (tmp_path / "jobs.csv").write_text('submit,"a ""b""\x7f",duration,gpus\n1,2,3,4\n')
-    text = as_toml(propose(open_source(str(tmp_path / "jobs.csv"))), 'x"y\n.csv')
+    text = as_toml(propose(open_trace(str(tmp_path / "jobs.csv"))), 'x"y\n.csv')
     jobs, _report = read(tmp_path, (tmp_path / "jobs.csv").read_text(), text)
     assert jobs.work.tolist() == [12]

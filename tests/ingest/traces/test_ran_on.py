@@ -10,8 +10,8 @@ from adlro.cli.app import run
 from adlro.core.errors import AdlroError
 from adlro.core.tables import Jobs
 from adlro.experiment.traces import read_history, read_trace
-from adlro.ingest.traces.describe import describe
-from adlro.ingest.traces.slurm import gpu_count, type_in
+from adlro.ingest.traces.describe import describe_trace
+from adlro.ingest.traces.slurm import gpus_in_tres, type_in
 from adlro.ingest.traces.tabulate import TraceOptions, TraceReport
 
 HEADER = "JobID|User|JobName|State|Submit|Start|End|ElapsedRaw|TimelimitRaw|"
@@ -104,8 +104,8 @@ def test_limits_stay_and_estimates_follow_the_work(tmp_path: Path) -> None:
 def test_describe_shows_times_as_they_were_recorded(tmp_path: Path) -> None:
     (tmp_path / "jobs.txt").write_text(sacct("gres/gpu:t4=2|t0|1"))
     recorded, jobs, report = read_history(str(tmp_path / "jobs.txt"), TraceOptions(families="learning"))
-    assert describe(recorded, report)["duration_s"]["p50"] == 3600
-    assert describe(recorded, report)["gpu_hours"] == 2
+    assert describe_trace(recorded, report)["duration_s"]["p50"] == 3600
+    assert describe_trace(recorded, report)["gpu_hours"] == 2
     assert jobs.work[0] < recorded.work[0]
 
 
@@ -137,11 +137,11 @@ def test_jobs_without_gpus_and_families_alike_everywhere_keep_their_times(tmp_pa
 
 
 def test_gpus_in_the_words_of_old_and_new_versions_are_counted() -> None:
-    assert gpu_count("billing=8,cpu=8,gres/gpu=4,gres/gpu:a100=4") == 4
-    assert gpu_count("gres/gpu:a100=2,gres/gpu:t4=1") == 3
-    assert gpu_count("gpu:2") == 2
-    assert gpu_count("gpu:v100:2,mic:1") == 2
-    assert gpu_count("cpu=4") == 0
+    assert gpus_in_tres("billing=8,cpu=8,gres/gpu=4,gres/gpu:a100=4") == 4
+    assert gpus_in_tres("gres/gpu:a100=2,gres/gpu:t4=1") == 3
+    assert gpus_in_tres("gpu:2") == 2
+    assert gpus_in_tres("gpu:v100:2,mic:1") == 2
+    assert gpus_in_tres("cpu=4") == 0
     assert type_in("gres/gpu=2,gres/gpu:a100=2") == "a100"
 
 

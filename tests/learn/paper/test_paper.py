@@ -32,11 +32,11 @@ from adlro.decide.network.paper_q import (
     target,
 )
 from adlro.learn.paper.envs import PaperBatch, choose_paper_by_chance, make_paper_batch, step_paper
-from adlro.learn.paper.network import NEVER, PaperNetwork, paper_network_of, paper_weights_of
-from adlro.learn.worlds.draw import World, make_world, stack
+from adlro.learn.paper.network import PAPER_MASKED_Q, PaperNetwork, paper_network_of, paper_weights_of
+from adlro.learn.worlds.draw import DrawnWorld, make_world, stack
 from adlro.learn.worlds.envs import Draw
 from adlro.normalise.pack import pack, pack_jobs
-from adlro.simulation.simulator import Settings, simulate
+from adlro.simulation.simulator import SimulationSettings, simulate
 
 FAMILIES = ("same", "ada", "bell")
 CALM = Draw(0.6, 1.2, 10, 0.3, 0.0, 0.2, 0.0, False)
@@ -68,7 +68,7 @@ def menu(count: int = 64) -> list[Job]:
     return found
 
 
-def world(cluster: Cluster = SMALL) -> World:
+def world(cluster: Cluster = SMALL) -> DrawnWorld:
     """The small cluster with the menu."""
     return make_world(plan_cluster(cluster), pack_jobs(menu()), speed)
 
@@ -250,7 +250,7 @@ def test_the_rewards_of_an_episode_add_up_to_completion_times_and_idle_time_of_t
             if time < FOREVER
         ]
         outcome = simulate(
-            pack(plan, mine, speed), mine.work, replaying(told[b]), Settings(restart_s=30.0), disturbances
+            pack(plan, mine, speed), mine.work, replaying(told[b]), SimulationSettings(restart_s=30.0), disturbances
         )
         assert outcome.unfinished == outcome.illegal == 0
         first, last = told[b][0][0], max(event.time for event in outcome.events if event.what == DONE)
@@ -344,8 +344,8 @@ def test_the_network_has_one_output_for_each_assignment_and_never_chooses_an_ill
     q = q_of(a_network(), batch)
     assert q.shape == batch.seen.legal.shape == (50, WINDOW * 7)
     assert batch.actions == WINDOW * 7
-    assert (q[batch.seen.legal == 0] == NEVER).all()
-    assert (q[batch.seen.legal != 0] > NEVER / 2).all()
+    assert (q[batch.seen.legal == 0] == PAPER_MASKED_Q).all()
+    assert (q[batch.seen.legal != 0] > PAPER_MASKED_Q / 2).all()
     assert batch.seen.legal[np.arange(50), q.argmax(axis=1)].all()
 
 
@@ -357,6 +357,7 @@ def test_the_policy_computes_the_same_q_as_pytorch() -> None:
         expected = q_of(network, batch)
         for b in range(batch.count):
             mind.use[:], mind.queue[:], mind.jobs[:] = batch.seen.use[b], batch.seen.queue[b], batch.seen.jobs[b]
+            mind.rows[:] = batch.rows[b]
             forward(mind)
             legal = batch.seen.legal[b] != 0
             assert mind.q[legal] == pytest.approx(expected[b, legal], abs=1e-5)
@@ -370,10 +371,13 @@ def test_a_network_goes_into_weights_and_comes_back_unchanged() -> None:
 
 
 def test_the_policy_takes_the_assignment_with_the_largest_q() -> None:
-    # The action's bias alone decides: the last GPU for the last job of the window, if it is legal.
+    # The bias of the GPU and the priority of the job decide: the last GPU, for the job with the highest priority.
     weights = PaperWeights(*(np.zeros_like(each) for each in paper_weights_of(a_network())))
-    weights.action_bias[:] = np.arange(WINDOW * 7)
-    plan, jobs = plan_cluster(SMALL), pack_jobs([Job("same", 10.0, 0.0), Job("same", 20.0, 0.0, gpus=2)])
+    weights.action_bias[:] = np.arange(7)
+    weights.full[-1 - TYPES, 0] = 1.0
+    weights.action[0] = 100.0
+    first, second = Job("same", 10.0, 0.0, priority=0.1), Job("same", 20.0, 0.0, gpus=2, priority=0.9)
+    plan, jobs = plan_cluster(SMALL), pack_jobs([first, second])
     outcome = simulate(pack(plan, jobs, speed), jobs.work, paper_policy(weights, "paper"))
     starts = [(int(event.job), int(event.site)) for event in outcome.events if event.what == STARTED]
     assert starts == [(1, 2), (0, 2)]

@@ -25,17 +25,17 @@ from typing import Any, Final
 
 from adlro.backends.local.spool import (
     MARK,
-    as_json,
     end_of_file,
     ending_in_words,
     enter_folder,
     from_json,
-    is_held,
+    is_locked,
     is_taken,
     leftovers,
     numbers_by_vendor,
     passed_on,
-    read_record,
+    read_spool_file,
+    submission_json,
     write_record,
     wrong_with_command,
 )
@@ -59,15 +59,15 @@ from adlro.core.records import WHOLE_GPU, Cluster, Job
 
 RUNNER: Final = Path(__file__).with_name("runner.py")
 LOCK_FD: Final = 3
-"""Where the runner finds its lock."""
+"""The file descriptor of the runner's lock."""
 
 GIB: Final = 1 << 30
 MOST_LOST: Final = 3
-"""A job whose runner was lost so often is not started again."""
+"""A job whose runner was lost this many times is not started again."""
 
-READS_OF_AN_END: Final = 2
+_READS_OF_AN_END: Final = 2
 DYING_S: Final = 0.5
-"""A daemon that was killed may hold its locks for a moment, in a process that is just becoming a runner."""
+"""A killed daemon may hold its locks for a moment, in a process that is just becoming a runner."""
 
 OWN_FOLDER: Final = 0o700
 OPEN_FOLDER: Final = 0o711
@@ -85,9 +85,9 @@ class _Entry:
     def __init__(self, id: str, job: Job, submission: Submission) -> None:
         self.id, self.job, self.submission = id, job, submission
         self.state = JobState.WAITING
-        self.run = self.begun = self.lost = 0  # starts that were ordered, began, and were lost
+        self.run = self.begun = self.lost = 0  # numbers of starts that were ordered, began, and were lost
         self.counted = 0  # the latest of those that began
-        self.is_open = self.holds = False  # whether the end of the latest start is still to be read; and it has room
+        self.is_open = self.holds = False  # whether the end of the latest start is not read yet, and it holds its GPUs
         self.parts: tuple[Part, ...] = ()
         self.started: float | None = None
         self.ended: float | None = None
@@ -160,12 +160,12 @@ class Local:
 
     @property
     def name(self) -> str:
-        """What it is, in a word."""
+        """The name of the back end."""
         return "local"
 
     @property
     def can_annotate(self) -> bool:
-        """Nobody looks elsewhere than at our own pages."""
+        """False: users see their jobs only on our own pages."""
         return False
 
     @property
@@ -192,19 +192,19 @@ class Local:
             return any(self._has_news(entry) for entry in self._entries.values() if entry.is_open)
 
     def act(self, orders: Sequence[Order]) -> list[Answer]:
-        """Carry out orders; an answer for each. A job that is told to stop runs until it has ended."""
+        """Carry out orders; returns an answer for each. A job that is told to stop runs until it has ended."""
         with self._lock, self._told("written"):
             return [self._start(order) if order.is_start else self._stop(order) for order in orders]
 
     def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:
-        """There is no other scheduler."""
+        """Nothing to do: there is no other scheduler."""
         return nobody_to_give_to(reasons)
 
     def annotate(self, lines: Mapping[str, str]) -> None:
-        """Nobody looks elsewhere than at ADLRO's own pages."""
+        """Nothing to do: users see their jobs only on our own pages."""
 
     def submit(self, submission: Submission) -> str:
-        """Write a job into the spool, where it waits; its id."""
+        """Write a job into the spool, where it waits; returns its id."""
         with self._lock, self._told("written"):
             job = replace(submission.job, submit_s=self._now())
             if wrong := wrong_with(job):
@@ -213,13 +213,13 @@ class Local:
                 raise BackendError(f"job {job.name!r} of user {job.user!r}: {wrong}.")
             self._account_of(job.user)
             id = self._new_folder()
-            record = as_json(submission) | self._stamp()
+            record = submission_json(submission) | self._stamp()
             write_record(self._jobs / id / "job.json", record)
             self._entries[id] = _Entry(id, job, submission)
             return id
 
     def cancel(self, job: str) -> None:
-        """End a job for good, whether it waits or runs. One that ended stays as it ended."""
+        """End a job for good, whether it waits or runs. A job that has ended stays as it is."""
         with self._lock, self._told("written"):
             entry = self._entries.get(job)
             if entry is None:
@@ -232,7 +232,7 @@ class Local:
             self._look(entry)
 
     def close(self) -> None:
-        """Let go of the spool. Jobs that run go on."""
+        """Close the spool. Running jobs continue."""
         with self._lock:
             self._reap()
             if self._spool_lock >= 0:
@@ -241,7 +241,7 @@ class Local:
 
     @property
     def now_s(self) -> float:
-        """The time of its snapshots now: for whoever asks how old one is, whatever became of the clock since."""
+        """The time now, by the clock of the snapshots, to tell how old a snapshot is."""
         return self._now()
 
     def output(self, job: str) -> Output | None:
@@ -253,7 +253,7 @@ class Local:
         if not (job.isascii() and job.isdigit()):
             return None
         try:
-            record = read_record(self._jobs / job / "job.json")
+            record = read_spool_file(self._jobs / job / "job.json")
             with contextlib.ExitStack() as stack:
                 folder = enter_folder(stack, self._jobs / job)
                 runs = [int(name[4:]) for name in os.listdir(folder) if name[:4] == "run-" and name[4:].isdigit()]
@@ -300,9 +300,9 @@ class Local:
     def _load(self) -> None:
         """Find the jobs again, and what became of them."""
         for id in sorted((each.name for each in self._jobs.iterdir() if each.name.isdigit()), key=int):
-            record = read_record(self._jobs / id / "job.json")
+            record = read_spool_file(self._jobs / id / "job.json")
             if record is None:
-                continue  # the daemon died before it was written: nobody was told of it
+                continue  # the daemon died before it was written: nobody knows this job
             try:
                 submission = from_json(record)
             except (KeyError, TypeError, ValueError) as error:
@@ -318,21 +318,21 @@ class Local:
                 if (self._folder(entry) / "child.json").exists():
                     entry.begun, entry.counted = entry.begun + 1, entry.run
                 if entry.run < runs[-1]:
-                    entry.lost += (read_record(self._folder(entry) / "end.json") or {}).get("why") == "lost"
+                    entry.lost += (read_spool_file(self._folder(entry) / "end.json") or {}).get("why") == "lost"
             self._entries[id] = entry
             if runs:
                 self._recall(entry)
             self._look(entry)
 
     def _recall(self, entry: _Entry) -> None:
-        """Where the latest start was ordered to; it has that room if it may still run."""
+        """The place of the latest start; it holds that place if it may still run."""
         folder = self._folder(entry)
-        order = read_record(folder / "order.json")
+        order = read_spool_file(folder / "order.json")
         if order is None:
-            return  # the daemon died before it was written: that start never was
+            return  # the daemon died before it was written: that start never happened
         entry.parts = tuple(Part(p["node"], p["model"], p["count"], tuple(p["indices"])) for p in order["parts"])
         entry.decision, entry.is_open, entry.state = order["decision"], True, JobState.PLACED
-        if read_record(folder / "end.json") is None:
+        if read_spool_file(folder / "end.json") is None:
             try:
                 self._occupancy.take(entry.id, entry.job, entry.parts)
             except KeyError:
@@ -343,10 +343,10 @@ class Local:
             entry.holds = True
 
     def _new_folder(self) -> str:
-        """A folder with a number that no job ever had."""
+        """A folder with a number that no job has had."""
         file = self.spool / "next.json"
         known = [int(each.name) for each in self._jobs.iterdir() if each.name.isdigit()]
-        number = max([(read_record(file) or {}).get("number", 1), *(each + 1 for each in known)])
+        number = max([(read_spool_file(file) or {}).get("number", 1), *(each + 1 for each in known)])
         write_record(file, {"number": number + 1})
         self._make_folder(self._jobs / str(number))
         return str(number)
@@ -367,22 +367,22 @@ class Local:
                 ) from None
 
     def _make_folder(self, path: Path) -> None:
-        """A folder of ours; the umask does not count."""
+        """Make a folder of ours, whatever the umask is."""
         path.mkdir(mode=OWN_FOLDER)
         if self._mode != OWN_FOLDER:
             path.chmod(self._mode)
 
     def _account_of(self, user: str) -> Account | None:
-        """The account that a job of this user runs as; None: that of this process. Raises AccountError."""
+        """The account that a job of this user runs as; None means that of this process. Raises AccountError."""
         return self._owners.account(user) if self._owners else None
 
     def _forget(self) -> None:
-        """Show no more what ended long ago and was shown, and after days throw its files away."""
+        """Stop showing jobs that ended long ago and were shown; delete their files after days."""
         now = self._now()
         for entry in list(self._entries.values()):
             if entry.ended is not None and now - entry.ended > self._keep_ended_s:
                 entry.end_reads += 1
-                if entry.end_reads >= READS_OF_AN_END:
+                if entry.end_reads >= _READS_OF_AN_END:
                     del self._entries[entry.id]
         if self._monotonic() - self._swept < min(3600.0, self._keep_files_s):
             return
@@ -400,7 +400,7 @@ class Local:
         return {"wall": self._now(), "mono": self._monotonic(), "boot": self._boot}
 
     def _time_of(self, stamp: Mapping[str, Any]) -> float:
-        """The moment of a stamp: by the monotonic clock, if the machine was not started anew since."""
+        """The time of a stamp: by the monotonic clock, unless the machine was restarted since."""
         return stamp["mono"] + self._offset if stamp["boot"] == self._boot else stamp["wall"]
 
     # ---- what became of a job ----------------------------------------------------------------------------------
@@ -411,21 +411,21 @@ class Local:
             return
         if entry.is_open:
             folder = self._folder(entry)
-            found = read_record(folder / "end.json")
-            if found is None and not is_held(folder / "lock"):
-                found = read_record(folder / "end.json") or self._lost(entry, folder)
+            found = read_spool_file(folder / "end.json")
+            if found is None and not is_locked(folder / "lock"):
+                found = read_spool_file(folder / "end.json") or self._lost(entry, folder)
             if found is not None:
                 self._settle(entry, found)
             else:
                 self._look_at_run(entry, folder)
         if entry.cancelled and entry.state is JobState.WAITING:
-            self._end(entry, JobState.CANCELLED, "cancelled", read_record(self._jobs / entry.id / "cancel.json"))
+            self._end(entry, JobState.CANCELLED, "cancelled", read_spool_file(self._jobs / entry.id / "cancel.json"))
 
     def _has_news(self, entry: _Entry) -> bool:
-        """Whether the spool says more of a start than was read of it."""
+        """Whether the spool has news about a start."""
         folder = self._folder(entry)
         has_begun = entry.started is None and (folder / "child.json").exists()
-        return has_begun or (folder / "end.json").exists() or not is_held(folder / "lock")
+        return has_begun or (folder / "end.json").exists() or not is_locked(folder / "lock")
 
     def _look_at_run(self, entry: _Entry, folder: Path) -> None:
         """A start that has not ended: it may not have begun yet, and it may be about to end."""
@@ -438,13 +438,13 @@ class Local:
 
     def _look_at_child(self, entry: _Entry, folder: Path) -> None:
         """Whether and when the latest start began."""
-        if entry.started is None and (child := read_record(folder / "child.json")) is not None:
+        if entry.started is None and (child := read_spool_file(folder / "child.json")) is not None:
             entry.started = self._time_of(child)
             if entry.counted < entry.run:
                 entry.begun, entry.counted = entry.begun + 1, entry.run
 
     def _settle(self, entry: _Entry, end: Mapping[str, Any]) -> None:
-        """A start has ended: so has the job, or it waits again."""
+        """Handle the end of a start: the job ends, or waits again."""
         self._look_at_child(entry, self._folder(entry))
         if entry.holds:
             self._occupancy.release(entry.id)
@@ -471,9 +471,9 @@ class Local:
         entry.ended = self._time_of(stamp) if stamp is not None and "mono" in stamp else self._now()
 
     def _lost(self, entry: _Entry, folder: Path) -> dict[str, Any] | None:
-        """Nobody watches over a start that has not ended: end what is left of it, and write that down."""
-        child = read_record(folder / "child.json")
-        order = read_record(folder / "order.json")
+        """Handle a start without a runner that has not ended: end its processes, and record that."""
+        child = read_spool_file(folder / "child.json")
+        order = read_spool_file(folder / "order.json")
         if child is None or order is None:
             end: dict[str, Any] = {"why": "not begun", "said": "its start did not begin"}
         else:
@@ -482,7 +482,7 @@ class Local:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
             if left:
-                return None  # until all of it is gone, it runs
+                return None  # it counts as running until all of it is gone
             end = {"why": "lost", "said": "its runner was killed, or the machine went down"}
         end |= self._stamp()
         write_record(folder / "end.json", end)
@@ -542,7 +542,7 @@ class Local:
         return Answer(order.job, True)
 
     def _launch(self, entry: _Entry, decision: str, parts: tuple[Part, ...], account: Account | None) -> None:
-        """Write the order down, take the lock of the run, and hand both to a runner."""
+        """Write the order, take the lock of the run, and give both to a runner."""
         folder = self._folder(entry)
         self._make_folder(folder)
         write_record(folder / "order.json", self._order(entry, folder, decision, parts, account))
@@ -567,7 +567,7 @@ class Local:
     def _order(
         self, entry: _Entry, folder: Path, decision: str, parts: tuple[Part, ...], account: Account | None
     ) -> dict[str, Any]:
-        """All that the runner must know."""
+        """All that the runner needs to know."""
         job, submission, mark = entry.job, entry.submission, secrets.token_hex(16)
         memory = round(job.memory_gb * GIB) if job.memory_gb else None
         environment = passed_on(account) | dict(submission.environment) | self._sight(job, parts)
@@ -589,7 +589,7 @@ class Local:
         }
 
     def _sight(self, job: Job, parts: tuple[Part, ...]) -> dict[str, str]:
-        """The variables that show a job its GPUs and hide the others."""
+        """The environment variables that show a job its GPUs and hide the others."""
         indices = [index for part in parts for index in part.indices]
         if not indices:
             return {"CUDA_VISIBLE_DEVICES": "", "ADLRO_GPUS": "", "ADLRO_GPU_MODEL": ""}
@@ -609,7 +609,7 @@ class Local:
         return sight
 
     def _stop(self, order: Order) -> Answer:
-        """Tell a job to end, so that it waits again once it has."""
+        """Tell a job to end; it waits again once it has ended."""
         entry = self._entries.get(order.job)
         if entry is None:
             return Answer(order.job, False, "there is no such job")
@@ -627,7 +627,7 @@ class Local:
         entry.stopping, entry.reason = True, "it is being ended"
 
     def _reap(self) -> None:
-        """Let the system forget runners that have ended."""
+        """Collect runners that have ended."""
         for pid in list(self._runners):
             try:
                 over = os.waitpid(pid, os.WNOHANG)[0] == pid

@@ -3,41 +3,36 @@
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from adlro.core.errors import ConfigError, TelemetryError
 from adlro.core.records import Cluster, GpuModel, Gpus, Link, Node
-from adlro.core.telemetry import GpuSeen, Readings
+from adlro.core.telemetry import GpuSeen, ModelOf, TelemetryReader
 from adlro.ingest.telemetry.amd import scrape_amdsmi
 from adlro.ingest.telemetry.names import explain_unknown
 from adlro.ingest.telemetry.nvml import scrape_nvml
 
-ModelOf = Callable[[str], GpuModel | None]
-"""The catalogue's model for what a driver, or a person, calls a GPU; who composes the stages passes it in."""
-
-Look = Callable[[], Readings]
-
-DRIVERS: Final[tuple[Look, ...]] = (scrape_nvml, scrape_amdsmi)
-"""Whom to ask for GPUs."""
+DRIVERS: Final[tuple[TelemetryReader, ...]] = (scrape_nvml, scrape_amdsmi)
+"""The drivers that are asked for GPUs."""
 
 ROOT: Final = Path("/")
 KIB_PER_GB: Final = 1 << 20
 NO_NETWORK: Final = Link("none", 1.0)
 DECLARED: Final = re.compile(r"(?P<model>[^:]+)(?::(?P<count>[0-9]+))?")
-MOST_GPUS: Final = 62
+_MOST_GPUS: Final = 62
 """GPUs of one model on a node, as many as the rules can number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """This machine: a cluster of one node, and by which number its driver knows each GPU of that node."""
+    """This machine: a cluster of one node, and the driver's number of each GPU of that node."""
 
     cluster: Cluster
     driver_numbers: tuple[int, ...]
-    has_gpus: bool  # else they are stand-ins: declared, and not there
+    has_gpus: bool  # False: they are stand-ins, declared but not there
     notes: tuple[str, ...] = ()
 
 
@@ -45,7 +40,7 @@ def this_machine(
     model_of: ModelOf,
     declared: str = "",
     known: Iterable[str] = (),
-    drivers: Sequence[Look] = DRIVERS,
+    drivers: Sequence[TelemetryReader] = DRIVERS,
     root: Path = ROOT,
 ) -> Machine:
     """This machine with the GPUs that its drivers tell of, or with stand-ins declared as in "v100:4,t4:2".
@@ -66,7 +61,7 @@ def this_machine(
     return Machine(Cluster(name, "this machine", (node,), NO_NETWORK, models), numbers, bool(numbers), notes)
 
 
-def machine_of(cluster: Cluster, drivers: Sequence[Look] = DRIVERS) -> Machine:
+def machine_of(cluster: Cluster, drivers: Sequence[TelemetryReader] = DRIVERS) -> Machine:
     """This machine as a cluster file describes it; its GPUs are there if the drivers tell of as many."""
     if len(cluster.nodes) != 1:
         raise ConfigError(
@@ -79,7 +74,7 @@ def machine_of(cluster: Cluster, drivers: Sequence[Look] = DRIVERS) -> Machine:
 
 
 def found_gpus(
-    model_of: ModelOf, known: Iterable[str], drivers: Sequence[Look]
+    model_of: ModelOf, known: Iterable[str], drivers: Sequence[TelemetryReader]
 ) -> tuple[list[tuple[GpuModel, int]], tuple[int, ...], tuple[str, ...]]:
     """The models with their counts, the driver's number of each GPU in that order, and what the drivers said."""
     by_model: dict[str, list[int]] = {}
@@ -97,8 +92,8 @@ def found_gpus(
     return groups, tuple(number for numbers in by_model.values() for number in numbers), tuple(notes)
 
 
-def asked(drivers: Sequence[Look]) -> list[tuple[tuple[GpuSeen, ...], str]]:
-    """What each driver tells: its GPUs by number, or why it tells nothing."""
+def asked(drivers: Sequence[TelemetryReader]) -> list[tuple[tuple[GpuSeen, ...], str]]:
+    """The answer of each driver: its GPUs by number, or why it has none."""
     found: list[tuple[tuple[GpuSeen, ...], str]] = []
     for look in drivers:
         try:
@@ -115,9 +110,9 @@ def declared_gpus(text: str, model_of: ModelOf) -> list[tuple[GpuModel, int]]:
     for item in text.split(","):
         match = DECLARED.fullmatch(item.strip())
         count = int(match["count"] or 1) if match else 0
-        if match is None or not 1 <= count <= MOST_GPUS:
+        if match is None or not 1 <= count <= _MOST_GPUS:
             raise ConfigError(
-                f"--gpus is {text!r}: {item.strip()!r} is not a GPU model and a number from 1 to {MOST_GPUS}; "
+                f"--gpus is {text!r}: {item.strip()!r} is not a GPU model and a number from 1 to {_MOST_GPUS}; "
                 "expected, for example, v100:4,t4:2."
             )
         model = model_of(match["model"].strip())
@@ -131,7 +126,7 @@ def declared_gpus(text: str, model_of: ModelOf) -> list[tuple[GpuModel, int]]:
 
 
 def cores(root: Path = ROOT) -> float:
-    """The cores that this process may use: those it is let on, or fewer if its control group gets less time."""
+    """How many cores this process may use: by its affinity, or fewer by the limit of its control group."""
     allowed = float(len(os.sched_getaffinity(0)))
     words = _text(root / "sys/fs/cgroup/cpu.max").split()
     if len(words) == 2 and words[0].isdigit() and int(words[1]) > 0:
@@ -146,7 +141,7 @@ def cores(root: Path = ROOT) -> float:
 
 
 def memory_gb(root: Path = ROOT) -> float:
-    """The memory of this machine, or less if the control group of this process may hold less."""
+    """The memory of this machine, or less by the limit of this process's control group."""
     match = re.search(r"^MemTotal:\s+([0-9]+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
     if match is None:
         raise ConfigError(f"{root / 'proc/meminfo'} has no MemTotal; describe this machine in a cluster file.")
@@ -159,7 +154,7 @@ def memory_gb(root: Path = ROOT) -> float:
 
 
 def _text(path: Path) -> str:
-    """The text of a small file of the kernel; nothing if there is none."""
+    """The text of a small file of the kernel; "" if there is none."""
     try:
         return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:

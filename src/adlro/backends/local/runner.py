@@ -22,17 +22,17 @@ LOOK_EVERY_S: Final = 0.1
 WEIGH_EVERY_S: Final = 0.5
 LEFTOVERS_S: Final = 1.0
 RETRY_S: Final = 1.0
-CHUNK: Final = 65536
-RESERVED: Final = 4096  # bytes kept for the end, so that a full disk cannot lose it
+_CHUNK: Final = 65536
+_RESERVED: Final = 4096  # bytes kept for the end, so that a full disk cannot lose it
 
-PR_SET_PDEATHSIG: Final = 1
+_PR_SET_PDEATHSIG: Final = 1
 PR_SET_CHILD_SUBREAPER: Final = 36
 CANNOT_RUN: Final = 126
 NOT_FOUND: Final = 127
 
 
-class Output:
-    """One stream of the job on its way to a file: so many bytes of it, and never an error to the job."""
+class OutputStream:
+    """One output stream of the job, copied to a file up to a limit; errors never reach the job."""
 
     def __init__(self, name: str, pipe: int, most: int, account: Any = None) -> None:
         self.name, self.pipe, self.most = name, pipe, most
@@ -50,9 +50,9 @@ class Output:
             self.why = error.strerror or "error"
 
     def copy(self) -> bool:
-        """Take what is there; False when the job has closed its end."""
+        """Copy what is available; False when the job has closed its end."""
         try:
-            data = os.read(self.pipe, CHUNK)
+            data = os.read(self.pipe, _CHUNK)
         except BlockingIOError:
             return True
         except OSError:
@@ -63,7 +63,7 @@ class Output:
         return True
 
     def keep(self, data: bytes) -> None:
-        """Write what still may be written."""
+        """Write what the limit still allows."""
         fits = data[: max(0, self.most - self.written)] if not self.why else b""
         try:
             while fits:
@@ -75,7 +75,7 @@ class Output:
         self.lost += len(data)
 
     def said(self) -> str:
-        """What is missing of it, in words."""
+        """What is missing from the file, in words."""
         if not self.lost and not self.why:
             return ""
         return f"{self.name}: {self.lost} bytes not kept" + (f" ({self.why})" if self.why else "")
@@ -101,15 +101,15 @@ def main() -> None:
     with open("order.json", encoding="utf-8") as file:
         order = json.load(file)
     write("runner.json", {"pid": os.getpid(), "ticks": ticks_of(os.getpid()), "boot": boot()})
-    reserve()
+    _reserve()
     if os.path.exists("stop"):
         end({"why": "not begun", "said": "stopped before it began"})
         return
-    run(order, told, wake)
+    _run(order, told, wake)
 
 
-def run(order: dict[str, Any], told: dict[str, bool], wake: int) -> None:
-    """Begin the job, watch it, and write down how it ended."""
+def _run(order: dict[str, Any], told: dict[str, bool], wake: int) -> None:
+    """Start the job, watch it, and record how it ended."""
     go, begin = os.pipe()
     said, say = os.pipe()
     out, to_out = os.pipe()
@@ -123,19 +123,19 @@ def run(order: dict[str, Any], told: dict[str, bool], wake: int) -> None:
     try:
         write("child.json", {"pid": pid, "ticks": ticks_of(pid), "wall": time.time(), "mono": started, "boot": boot()})
     except OSError as error:
-        os.close(begin)  # without a word to go, the child ends before it becomes the job
+        os.close(begin)  # without this, the child ends before it becomes the job
         os.waitpid(pid, 0)
         end({"why": "not begun", "said": f"its start could not be written down: {error.strerror}"})
         return
     with contextlib.suppress(BrokenPipeError):  # somebody may have killed it already
         os.write(begin, b"!")
     os.close(begin)
-    failed = os.read(said, CHUNK).decode(errors="replace")  # ends at once when the command is there
+    failed = os.read(said, _CHUNK).decode(errors="replace")  # ends at once when the command is there
     most, account = order["most_output"], order.get("account")
-    outputs = [Output("out", out, most, account), Output("err", err, most, account)]
+    outputs = [OutputStream("out", out, most, account), OutputStream("err", err, most, account)]
     for pipe in (out, err):
         os.set_blocking(pipe, False)
-    status, why, text = watch(pid, order, told, wake, outputs)
+    status, why, text = _watch(pid, order, told, wake, outputs)
     clear_away()
     drain(outputs)
     for output in outputs:
@@ -157,7 +157,7 @@ def run(order: dict[str, Any], told: dict[str, bool], wake: int) -> None:
 
 
 def become(order: dict[str, Any], go: int, begin: int, say: int, out: int, err: int) -> None:
-    """In the child: become the job, once the word to go has come. Never returns."""
+    """In the child: become the job, once the parent says so. Never returns."""
     code, what = CANNOT_RUN, "its process"
     try:
         os.close(begin)
@@ -173,14 +173,14 @@ def become(order: dict[str, Any], go: int, begin: int, say: int, out: int, err: 
             resource.setrlimit(resource.RLIMIT_AS, (order["most_memory"], order["most_memory"]))
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-            file.write("500")  # if memory runs out, the job goes before the daemon
+            file.write("500")  # if memory runs out, the job is killed before the daemon
         os.umask(0o022)
         if order.get("account") is not None:
             what = "its account"
             take_account((out, err), *order["account"])
             what = "its process"
         # After the change of account, which takes this away; before the word to go, which never comes from the dead.
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.read(go, 1) != b"!":
             os._exit(CANNOT_RUN)
         what = order["directory"]
@@ -196,7 +196,7 @@ def become(order: dict[str, Any], go: int, begin: int, say: int, out: int, err: 
 
 
 def take_account(streams: tuple[int, ...], uid: int, gid: int, groups: list[int]) -> None:
-    """Become this user for good, with these groups only. Raises OSError unless all of it came about."""
+    """Become this user for good, with these groups only. Raises OSError if any part of it fails."""
     for stream in streams:
         os.fchown(stream, uid, gid)  # so that the job may open /dev/stdout
     os.setgroups(groups)
@@ -212,10 +212,13 @@ def take_account(streams: tuple[int, ...], uid: int, gid: int, groups: list[int]
     raise PermissionError(errno.EPERM, "it could become root again")
 
 
-def watch(
-    pid: int, order: dict[str, Any], told: dict[str, bool], wake: int, outputs: list[Output]
+def _watch(
+    pid: int, order: dict[str, Any], told: dict[str, bool], wake: int, outputs: list[OutputStream]
 ) -> tuple[int, str, str]:
-    """Wait for the end of the job, or bring it about; its status, and if we ended it, why: one word, and a sentence."""
+    """Wait for the end of the job, or cause it; returns its status and, if we ended it, why:
+
+    one word and a sentence.
+    """
     began = time.monotonic()
     weighed, ending, killed = began, 0.0, False
     why = text = ""
@@ -225,7 +228,7 @@ def watch(
         for pipe in ready:
             if pipe == wake:
                 with contextlib.suppress(BlockingIOError):
-                    os.read(wake, CHUNK)
+                    os.read(wake, _CHUNK)
             elif not open_pipes[pipe].copy():
                 del open_pipes[pipe]
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
@@ -248,7 +251,7 @@ def watch(
 
 
 def wants_end(order: dict[str, Any], told: dict[str, bool], seconds: float) -> tuple[str, str]:
-    """Why the job must end now, in a word and a sentence; nothing if it may go on."""
+    """Why the job must end now, in a word and a sentence; empty if it may continue."""
     if os.path.exists("stop"):
         return "stopped", "stopped"
     if told["stop"]:
@@ -259,13 +262,13 @@ def wants_end(order: dict[str, Any], told: dict[str, bool], seconds: float) -> t
 
 
 def send(group: int, number: int) -> None:
-    """A signal to the whole process group of the job."""
+    """Send a signal to the whole process group of the job."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 
 
 def weight() -> int:
-    """Bytes of memory that the processes of the job hold: all that descend from us, whatever group they are in."""
+    """Bytes of memory of the job's processes: all our descendants, whatever their process group."""
     children: dict[int, list[int]] = {}
     pages: dict[int, int] = {}
     for name in os.listdir("/proc"):
@@ -283,7 +286,7 @@ def weight() -> int:
 
 
 def clear_away() -> None:
-    """End what the job has left behind: whoever loses its parent comes to us, so that nobody is missed."""
+    """End what the job has left behind: orphans become our children, so none is missed."""
     asked: set[int] = set()
     until = time.monotonic() + LEFTOVERS_S
     while left := reaped_children():
@@ -297,7 +300,7 @@ def clear_away() -> None:
 
 
 def reaped_children() -> list[int]:
-    """The processes that are ours to wait for and still run."""
+    """Our children that still run."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -306,29 +309,29 @@ def reaped_children() -> list[int]:
     return []
 
 
-def drain(outputs: list[Output]) -> None:
-    """Take what is still in the pipes; nobody is left to write into them."""
+def drain(outputs: list[OutputStream]) -> None:
+    """Read what is still in the pipes; nobody writes into them any more."""
     for output in outputs:
         while select.select([output.pipe], [], [], 0)[0] and output.copy():
             pass
 
 
-def reserve() -> None:
-    """Room on the disk for the end."""
+def _reserve() -> None:
+    """Reserve disk space for the record of the end."""
     with contextlib.suppress(OSError), open("end.tmp", "wb") as file:
-        file.write(b" " * RESERVED)
+        file.write(b" " * _RESERVED)
         file.flush()
         os.fsync(file.fileno())
 
 
 def end(record: dict[str, Any]) -> None:
-    """Write how it ended; if that cannot be written, try until it can. Until then the job counts as running."""
+    """Record how the job ended; retry until that works. Until then the job counts as running."""
     text = json.dumps(record).encode()
     while True:
         try:
             file = os.open("end.tmp", os.O_WRONLY | os.O_CREAT, 0o600)
             try:
-                os.pwrite(file, text.ljust(RESERVED), 0)
+                os.pwrite(file, text.ljust(_RESERVED), 0)
                 os.fsync(file)
             finally:
                 os.close(file)
@@ -337,14 +340,14 @@ def end(record: dict[str, Any]) -> None:
             return
         except FileNotFoundError:
             if not os.path.exists("order.json"):
-                return  # the folder was taken away: nobody wants to know
+                return  # the folder is gone: nobody needs the record
         except OSError:
             pass
         time.sleep(RETRY_S)
 
 
 def write(name: str, record: dict[str, Any]) -> None:
-    """Write a file whole or not at all."""
+    """Write a file completely or not at all."""
     with open(f"{name}.tmp", "w", encoding="utf-8") as file:
         json.dump(record, file)
         file.flush()
@@ -354,7 +357,7 @@ def write(name: str, record: dict[str, Any]) -> None:
 
 
 def sync_folder() -> None:
-    """Make renames last."""
+    """Make renames durable."""
     folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)
@@ -369,12 +372,12 @@ def stat_of(pid: int) -> list[str]:
 
 
 def ticks_of(pid: int) -> int:
-    """When a process began, in ticks since the machine did: tells it from a later one with its number."""
+    """When a process began, in ticks since boot: tells it from a later one with the same number."""
     return int(stat_of(pid)[19])
 
 
 def boot() -> str:
-    """Which run of the machine this is."""
+    """The id of this boot of the machine."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
 

@@ -19,16 +19,16 @@ from adlro.core.ports import (
 from adlro.core.records import Cluster, Job
 
 PASSED_ON: Final = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER")
-"""All that a job gets of the daemon's environment: there may be secrets in the rest."""
+"""The variables that a job gets from the daemon's environment: the rest may contain secrets."""
 
 NOT_FOR_OTHERS: Final = ("HOME", "LOGNAME", "SHELL", "TMPDIR", "USER")
-"""What of that describes the daemon's own account: jobs of other accounts get their own."""
+"""Those of them that describe the daemon's own account: jobs of other accounts get their own."""
 
 SHOWN_BYTES: Final = 64 * 1024
 """How much of the end of each output is shown."""
 
 MARK: Final = "ADLRO_RUN"
-"""The variable by which processes of a run are known again."""
+"""The environment variable that marks the processes of a run."""
 
 
 def leftovers(child: Mapping[str, Any], mark: str) -> list[int]:
@@ -57,7 +57,7 @@ def leftovers(child: Mapping[str, Any], mark: str) -> list[int]:
 
 
 def _bears(pid: int, mark: str) -> bool:
-    """Whether a process was made with this mark in its environment."""
+    """Whether a process has this mark in its environment."""
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
@@ -66,7 +66,7 @@ def _bears(pid: int, mark: str) -> bool:
 
 
 def ending_in_words(end: Mapping[str, Any]) -> str:
-    """How a run ended, in words, if nothing else was said of it."""
+    """How a run ended, in words, if nothing else is known."""
     if end["why"]:
         return ""
     if end["signal"] is None:
@@ -78,7 +78,7 @@ def ending_in_words(end: Mapping[str, Any]) -> str:
 
 
 def enter_folder(stack: contextlib.ExitStack, path: Path | str, inside: int | None = None) -> int:
-    """Open a folder that is no link; it is closed with the stack."""
+    """Open a folder that is not a link; the stack closes it."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=inside)
     stack.callback(os.close, folder)
     return folder
@@ -100,8 +100,8 @@ def end_of_file(name: str, folder: int) -> tuple[str, int]:
         os.close(file)
 
 
-def is_held(lock: Path) -> bool:
-    """Whether somebody holds the lock of a run, so that its runner is alive."""
+def is_locked(lock: Path) -> bool:
+    """Whether the lock of a run is held, so that its runner is alive."""
     try:
         file = os.open(lock, os.O_RDWR)
     except FileNotFoundError:
@@ -113,7 +113,7 @@ def is_held(lock: Path) -> bool:
 
 
 def is_taken(file: int) -> bool:
-    """Take the lock of an open file; true if somebody else has it."""
+    """Take the lock of an open file; True if somebody else has it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -122,7 +122,7 @@ def is_taken(file: int) -> bool:
 
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a file whole or not at all, so that it lasts."""
+    """Write a file completely or not at all, and durably."""
     unfinished = path.with_name(f"{path.name}.tmp")
     unfinished.unlink(missing_ok=True)
     made = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -138,8 +138,8 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
         os.close(folder)
 
 
-def read_record(path: Path) -> dict[str, Any] | None:
-    """What a file of the spool says; None if there is none."""
+def read_spool_file(path: Path) -> dict[str, Any] | None:
+    """The content of a file of the spool; None if there is none."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -153,7 +153,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
     return found
 
 
-def as_json(submission: Submission) -> dict[str, Any]:
+def submission_json(submission: Submission) -> dict[str, Any]:
     """A submission as it is written in the spool."""
     job = asdict(submission.job)
     return {
@@ -171,7 +171,7 @@ def from_json(record: Mapping[str, Any]) -> Submission:
 
 
 def wrong_with_command(submission: Submission) -> str:
-    """What is wrong with what a job shall run; nothing if all is well."""
+    """What is wrong with a job's command; "" if nothing is."""
     command, environment = submission.command, submission.environment
     if not command or not command[0]:
         return "there is no command; expected a program and its arguments"
@@ -198,7 +198,7 @@ def numbers_by_vendor(cluster: Cluster) -> tuple[int, ...]:
 
 
 def passed_on(account: Account | None = None) -> dict[str, str]:
-    """What a job gets of the daemon's environment; the account's own values in place of those of the daemon's."""
+    """The environment of a job: parts of the daemon's, with the values of the job's account."""
     found = {name: value for name in PASSED_ON if (value := os.environ.get(name)) is not None}
     if account is None:
         return found

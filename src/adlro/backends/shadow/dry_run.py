@@ -16,23 +16,23 @@ from adlro.core.ports import ENDED, PLACES, Answer, Backend, JobState, LiveJob, 
 from adlro.core.records import Cluster, SpeedOf
 
 # What a note tells.
-CLUSTER: Final = "cluster"  # the cluster as it is from now on
-LOOKED: Final = "looked"  # it was read; so often that a gap shows that nobody watched
-SEEN: Final = "seen"  # a job was met for the first time
+CLUSTER_LINE: Final = "cluster"  # the cluster as it is from now on
+LOOKED: Final = "looked"  # it was read; a gap shows that nobody watched
+SEEN: Final = "seen"  # a job was seen for the first time
 WISHED: Final = "wished"  # we would have started it
-VOID: Final = "void"  # a wish came to nothing; `why` tells
-STARTED: Final = "started"  # the cluster started it itself
+VOID: Final = "void"  # a planned start became void; `why` says why
+STARTED_LINE: Final = "started"  # the cluster started it itself
 ENDED_NOTE: Final = "ended"
-GONE: Final = "gone"  # it is no longer listed, and its end was not seen
+GONE_LINE: Final = "gone"  # it is no longer listed, and its end was not seen
 
 # Why a wish came to nothing.
-TAKEN: Final = "taken"  # another job has the place
-DOWN: Final = "down"  # the node takes no jobs any more
-LEFT: Final = "left"  # the job was cancelled, or is no longer listed
-OVER: Final = "over"  # the run that we had in mind would have ended
+PLACE_TAKEN: Final = "taken"  # another job has the place
+NODE_DOWN: Final = "down"  # the node takes no jobs any more
+JOB_LEFT: Final = "left"  # the job was cancelled, or is no longer listed
+RUN_OVER: Final = "over"  # the run that we planned would have ended
 
 FOR_ROOM: Final = frozenset(["", "none", "resources", "priority", "nodedown", "cleaning"])
-"""Reasons of a job that waits for room or for its turn. With any other, nobody could start it now."""
+"""Reasons of a job that waits for room or for its turn. With any other reason, nobody could start it now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +51,15 @@ class Note:
 
 
 Write = Callable[[Sequence[Note]], str]
-"""Keeps notes; says in words what went wrong, or nothing."""
+"""Records notes; returns what went wrong in words, or ""."""
 
 RunsFor = Callable[[LiveJob, tuple[Part, ...]], float | None]
-"""How many seconds a job is expected to run at a place; None: nobody knows."""
+"""How many seconds a job is expected to run at a place; None if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """A start that was written down and not carried out."""
+class PlannedStart:
+    """A start that was recorded and not carried out."""
 
     decision: str
     parts: tuple[Part, ...]
@@ -73,13 +73,13 @@ def could_start(job: LiveJob) -> bool:
 
 
 def for_its_limit(job: LiveJob, parts: tuple[Part, ...]) -> float | None:
-    """Its walltime limit."""
+    """The job's time limit, in seconds."""
     return job.job.limit_s
 
 
 @final
 class Shadow:
-    """A back end beside a cluster that schedules itself: reads pass through, orders are only written down."""
+    """A back end beside a cluster that schedules itself: reads pass through, orders are only recorded."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Shadow:
         beat_s: float = 60.0,
         speed: SpeedOf = alike,
     ) -> None:
-        """`past` are the notes of earlier, so that a daemon that was restarted wishes nothing twice."""
+        """`past` are the notes from before a restart, so that nothing is planned twice."""
         self._real = real
         self._write = write
         self._runs_for = runs_for
@@ -101,9 +101,9 @@ class Shadow:
         self._occupancy: Occupancy | None = None
         self._cluster: Cluster | None = None
         self._looked_s = float("-inf")
-        self._stage: dict[str, str] = {}  # by job: the latest of SEEN, STARTED, ENDED_NOTE
-        self._wishes: dict[str, Wish] = {}  # by job, the oldest first
-        self._fresh: dict[str, Wish] = {}  # of the latest orders, until they were read back once
+        self._stage: dict[str, str] = {}  # by job: the latest of SEEN, STARTED_LINE, ENDED_NOTE
+        self._wishes: dict[str, PlannedStart] = {}  # by job, the oldest first
+        self._fresh: dict[str, PlannedStart] = {}  # of the latest orders, until they were read back once
         self._over: set[str] = set()  # jobs whose imagined run is over, and that wait still
         self._latest: Snapshot | None = None
         self._trouble = ""
@@ -112,21 +112,21 @@ class Shadow:
 
     @property
     def name(self) -> str:
-        """What it is, in a word."""
+        """The name of the back end."""
         return "shadow"
 
     @property
     def can_annotate(self) -> bool:
-        """Shadow mode changes nothing on the cluster."""
+        """False: shadow mode changes nothing on the cluster."""
         return False
 
     @property
     def can_stop(self) -> bool:
-        """Never: what a stop would lead to cannot be seen from the real cluster."""
+        """False: the effect of a stop cannot be seen on the real cluster."""
         return False
 
     @property
-    def wishes(self) -> Mapping[str, Wish]:
+    def wishes(self) -> Mapping[str, PlannedStart]:
         """What we would have started and the cluster has not, by job."""
         return dict(self._wishes)
 
@@ -149,7 +149,7 @@ class Shadow:
         return bool(probe()) if probe is not None else False
 
     def act(self, orders: Sequence[Order]) -> list[Answer]:
-        """Write the orders down. Nothing is carried out."""
+        """Record the orders. Nothing is carried out."""
         if self._latest is None:
             raise BackendError("shadow: orders came before the cluster was read; read it first.")
         seen = self._latest
@@ -172,11 +172,11 @@ class Shadow:
         return answers
 
     def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:
-        """Nothing was ever taken from it."""
+        """Nothing to do: no job was taken."""
         return [Answer(job, False, "shadow mode changes nothing", is_final=True) for job in reasons]
 
     def annotate(self, lines: Mapping[str, str]) -> None:
-        """Shadow mode changes nothing on the cluster."""
+        """Nothing to do: shadow mode changes nothing on the cluster."""
 
     def submit(self, submission: Submission) -> str:
         """Refused: a shadow changes nothing."""
@@ -187,13 +187,13 @@ class Shadow:
         raise BackendError(f"shadow mode changes nothing. Cancel job {job} on the cluster itself (scancel).")
 
     def close(self) -> None:
-        """Let go of the connection; the cluster goes on as it is."""
+        """Close the connection; the cluster continues."""
         self._real.close()
 
     # ---- what is seen ---------------------------------------------------------------------------------------------
 
     def _shown(self, job: LiveJob) -> LiveJob:
-        """A job as the daemon shall see it: ours while it waits, the cluster's own once that has started it."""
+        """A job as the daemon sees it: ours while it waits, the cluster's once the cluster has started it."""
         wish = self._fresh.get(job.id) if job.state not in ENDED else None
         if job.state is not JobState.WAITING and wish is None:
             return replace(job, managed=False) if job.managed else job
@@ -207,7 +207,7 @@ class Shadow:
         return replace(job, managed=self._is_ours(job))
 
     def _refusal(self, order: Order, job: LiveJob | None, occupancy: Occupancy) -> str:
-        """Why an order could not have been carried out; nothing if it could."""
+        """Why an order could not have been carried out; "" if it could."""
         if not order.is_start:
             return "shadow: no job is stopped"
         if job is None or job.state is not JobState.WAITING:
@@ -219,7 +219,7 @@ class Shadow:
     # ---- what is written down -------------------------------------------------------------------------------------
 
     def _news(self, seen: Snapshot) -> list[Note]:
-        """All that is new in a snapshot, and learnt from it."""
+        """All that is new in a snapshot; it is learnt at the same time."""
         found: list[Note] = []
 
         def tell(note: Note) -> None:
@@ -228,7 +228,7 @@ class Shadow:
 
         now = seen.time_s
         if seen.cluster != self._cluster:
-            tell(Note(CLUSTER, now, cluster=seen.cluster))
+            tell(Note(CLUSTER_LINE, now, cluster=seen.cluster))
         if now - self._looked_s >= self._beat_s:
             tell(Note(LOOKED, now, down=tuple(sorted(seen.down))))
         jobs = {job.id: job for job in seen.jobs}
@@ -237,7 +237,7 @@ class Shadow:
                 tell(note)
         for id in [id for id in self._stage if id not in jobs]:
             if self._stage[id] != ENDED_NOTE:
-                tell(Note(GONE, now, id))
+                tell(Note(GONE_LINE, now, id))
             del self._stage[id]
         occupancy = self._occupied(seen)
         for id, wish in list(self._wishes.items()):
@@ -248,7 +248,7 @@ class Shadow:
         return found
 
     def _occupied(self, seen: Snapshot) -> Occupancy:
-        """What the cluster's own jobs hold, and nobody else."""
+        """What the cluster's own jobs hold."""
         if self._occupancy is None or self._occupancy.cluster != seen.cluster:
             self._occupancy = Occupancy(seen.cluster, self._speed)
         occupancy = self._occupancy
@@ -261,22 +261,22 @@ class Shadow:
         return occupancy
 
     def _news_of(self, job: LiveJob, now: float) -> Iterable[Note]:
-        """What is new of one job."""
+        """What is new about one job."""
         stage = self._stage.get(job.id)
         if stage is None:
             yield Note(SEEN, now, job.id, job)
         let_go = job.state in (JobState.RUNNING, JobState.PLACED)
         ran = let_go or (job.state in ENDED and job.started_s is not None)
-        if ran and stage not in (STARTED, ENDED_NOTE):
+        if ran and stage not in (STARTED_LINE, ENDED_NOTE):
             wish = self._wishes.get(job.id)
-            yield Note(STARTED, now, job.id, job, wish.decision if wish else "", wish.parts if wish else ())
-        if job.state is JobState.WAITING and stage in (STARTED, ENDED_NOTE):
+            yield Note(STARTED_LINE, now, job.id, job, wish.decision if wish else "", wish.parts if wish else ())
+        if job.state is JobState.WAITING and stage in (STARTED_LINE, ENDED_NOTE):
             yield Note(SEEN, now, job.id, job, why="it waits again")
         if job.state in ENDED and stage != ENDED_NOTE:
             yield Note(ENDED_NOTE, now, job.id, job)
 
     def _learn(self, note: Note) -> None:
-        """Take a note into account, whether it is new or was read back."""
+        """Apply a note, whether it is new or was read from the record."""
         match note.what:
             case "cluster":
                 self._cluster = note.cluster
@@ -285,16 +285,16 @@ class Shadow:
             case "wished":
                 length = self._runs_for(note.job, note.parts) if note.job is not None else None
                 until = None if length is None else note.time_s + length
-                self._wishes[note.id] = Wish(note.decision, note.parts, note.time_s, until)
+                self._wishes[note.id] = PlannedStart(note.decision, note.parts, note.time_s, until)
             case "void":
                 self._wishes.pop(note.id, None)
-                if note.why == OVER:
+                if note.why == RUN_OVER:
                     self._over.add(note.id)
             case "seen" | "started" | "ended" | "gone":
                 self._stage[note.id] = note.what
                 if note.what != SEEN:
                     self._over.discard(note.id)
-                if note.what == STARTED:
+                if note.what == STARTED_LINE:
                     self._wishes.pop(note.id, None)
 
     def _keep(self, notes: Sequence[Note]) -> None:
@@ -302,15 +302,15 @@ class Shadow:
             self._trouble = self._write(notes)
 
 
-def void_because(job: LiveJob | None, wish: Wish, seen: Snapshot, occupancy: Occupancy) -> str:
-    """Why a wish is void; nothing while it stands."""
+def void_because(job: LiveJob | None, wish: PlannedStart, seen: Snapshot, occupancy: Occupancy) -> str:
+    """Why a planned start is void; "" while it stands."""
     if job is None or job.state is not JobState.WAITING:
-        return LEFT
+        return JOB_LEFT
     if any(part.node in seen.down for part in wish.parts):
-        return DOWN
+        return NODE_DOWN
     if wish.until_s is not None and seen.time_s >= wish.until_s:
-        return OVER
-    return "" if is_open(occupancy, job, wish.parts) else TAKEN
+        return RUN_OVER
+    return "" if is_open(occupancy, job, wish.parts) else PLACE_TAKEN
 
 
 def wished(occupancy: Occupancy, job: LiveJob, parts: tuple[Part, ...]) -> None:

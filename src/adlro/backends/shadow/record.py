@@ -17,7 +17,7 @@ from typing import Any, Final, final
 
 from pydantic import TypeAdapter, ValidationError
 
-from adlro.backends.shadow.dry_run import CLUSTER, LOOKED, VOID, WISHED, Note, RunsFor, Shadow, for_its_limit
+from adlro.backends.shadow.dry_run import CLUSTER_LINE, LOOKED, VOID, WISHED, Note, RunsFor, Shadow, for_its_limit
 from adlro.catalogue.gpus import find_gpu
 from adlro.catalogue.speeds import for_every_family, speed_of
 from adlro.core.errors import CatalogueError, StoreError, TraceError
@@ -26,35 +26,35 @@ from adlro.core.records import CPU_ONLY, Cluster, Job
 from adlro.experiment.traces import family_rule
 from adlro.ingest.host_lists import hosts_in
 from adlro.ingest.traces.cells import Cells, Layout, clock_time, header_of, read_cells
-from adlro.ingest.traces.slurm import gpu_count, memory_gb, type_in, types_in
-from adlro.ingest.traces.source import open_source
+from adlro.ingest.traces.slurm import gpus_in_tres, memory_gb_in_tres, type_in, types_in
+from adlro.ingest.traces.source import open_trace
 from adlro.ingest.traces.tabulate import FamilyRule
-from adlro.live.service import Memory
+from adlro.live.service import DaemonMemory
 
 FILE: Final = "shadow.jsonl"
-"""How the record is called, beside the daemon's database."""
+"""The name of the record's file, beside the daemon's database."""
 
 GAP_S: Final = 300.0
-"""When nobody looked for longer than this, nobody watched."""
+"""A longer time without a reading means that nobody watched."""
 
 RECALLED: Final = 32_000_000
-"""Bytes of the record from which a shadow that starts again learns what it knew. What is told twice does no harm."""
+"""How many bytes of the record a restarted shadow reads to learn what it knew. Reading a note twice does no harm."""
 
-MOST_HISTORY: Final = 1_000_000
+_MOST_HISTORY: Final = 1_000_000
 
 
 # ---- writing -----------------------------------------------------------------------------------------------------
 
 
 def shadowed(real: Backend, path: Path, runs_for: RunsFor = for_its_limit) -> Shadow:
-    """A shadow of this back end that keeps its record in this file, and goes on where an earlier one stopped."""
+    """A shadow of this back end that records into this file, and continues an earlier record."""
     past, _broken = read_notes(path, RECALLED) if path.exists() else ([], 0)
     return Shadow(real, Journal(path).write, past, runs_for, speed=for_every_family(speed_of))
 
 
 @final
 class Journal:
-    """A file of notes, one JSON object a line, that is only ever appended to. It may be moved away at any time."""
+    """A file of notes, one JSON object per line, append-only. It may be moved away at any time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -66,7 +66,7 @@ class Journal:
             raise StoreError(f"cannot write the shadow record '{path}': {error.strerror}.") from None
 
     def write(self, notes: Sequence[Note]) -> str:
-        """Append notes and see that they are on the disk; what went wrong in words, or nothing."""
+        """Append notes and flush them to disk; returns what went wrong in words, or ""."""
         try:
             self._append(b"".join(_notes().dump_json(tidy(note), exclude_defaults=True) + b"\n" for note in notes))
         except OSError as error:
@@ -93,14 +93,14 @@ def _notes() -> TypeAdapter[Note]:
 
 
 def tidy(note: Note) -> Note:
-    """The note without numbers that JSON cannot say: work that nobody knows is 0, as everywhere in a live job."""
+    """The note without NaN and infinite numbers: unknown work is 0, as in every live job."""
     if note.job is None or math.isfinite(note.job.job.work):
         return note
     return replace(note, job=replace(note.job, job=replace(note.job.job, work=0.0)))
 
 
 def read_notes(path: Path, last: int | None = None) -> tuple[list[Note], int]:
-    """The notes in a file (or in its last bytes), and how many lines are none: cut off by a crash, or damaged."""
+    """The notes in a file (or in its last bytes), and how many lines are unreadable: cut off by a crash, or damaged."""
     notes, broken = [], 0
     try:
         with path.open("rb") as file:
@@ -123,7 +123,7 @@ def read_notes(path: Path, last: int | None = None) -> tuple[list[Note], int]:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of a start that we wished for."""
+    """What became of a start that we planned."""
 
     job: str
     outcome: str  # started, taken, down, left, over; or standing: nothing yet
@@ -144,7 +144,7 @@ class Record:
     fates: tuple[Fate, ...] = ()
     unwatched_s: float = 0.0
     down_gpu_s: float = 0.0
-    notes: tuple[str, ...] = ()  # what is not as it should be, in words
+    notes: tuple[str, ...] = ()  # problems of the record, in words
     set_aside: Mapping[str, int] | None = None
 
 
@@ -165,7 +165,7 @@ def read_record(path: Path) -> Record:
 
 def record_of(notes: Sequence[Note], source: str) -> Record:
     """The record that notes make up."""
-    clusters = [note.cluster for note in notes if note.what == CLUSTER and note.cluster is not None]
+    clusters = [note.cluster for note in notes if note.what == CLUSTER_LINE and note.cluster is not None]
     looks = [note for note in notes if note.what == LOOKED]
     begin_s, end_s = notes[0].time_s, max(note.time_s for note in notes)
     gaps = [later.time_s - look.time_s for look, later in pairwise(looks)]
@@ -193,7 +193,7 @@ def _nodes_of(cluster: Cluster) -> tuple[tuple[str, Any], ...]:
 
 
 def _courses(notes: Sequence[Note]) -> tuple[tuple[LiveJob, ...], int]:
-    """How each job went, in the order in which they were met; and how many ends were not seen."""
+    """The course of each job, in the order of first sight; and how many ends were not seen."""
     found: dict[str, LiveJob] = {}
     before: list[LiveJob] = []  # jobs whose number another one got later
     unseen = 0
@@ -212,13 +212,13 @@ def _courses(notes: Sequence[Note]) -> tuple[tuple[LiveJob, ...], int]:
 
 
 def _is_another(known: LiveJob, now: LiveJob) -> bool:
-    """Whether a job only has the number of one that had ended: clusters begin again at 1 some day."""
+    """Whether this is another job with the number of one that had ended: clusters reuse numbers."""
     ended_s = known.ended_s if known.state in ENDED and known.ended_s is not None else math.inf
     return now.job.submit_s > ended_s and now.starts <= 1
 
 
 def _joined(known: LiveJob | None, now: LiveJob) -> LiveJob:
-    """A job as it is now, with what was known before and is no longer told: its place, and its first submission."""
+    """A job as it is now, with what was known before and is no longer reported: its place and first submission."""
     if known is None:
         return now
     submit_s = min(known.job.submit_s, now.job.submit_s)
@@ -237,7 +237,7 @@ def _joined(known: LiveJob | None, now: LiveJob) -> LiveJob:
 
 
 def _fates(notes: Sequence[Note]) -> Iterator[Fate]:
-    """What became of each wish."""
+    """What became of each planned start."""
     standing: dict[str, Note] = {}
     for note in notes:
         wish = standing.get(note.id)
@@ -261,7 +261,7 @@ def _fates(notes: Sequence[Note]) -> Iterator[Fate]:
 
 
 def _down_gpu_s(looks: Sequence[Note], end_s: float, cluster: Cluster) -> float:
-    """GPU-seconds on nodes that took no jobs."""
+    """GPU-seconds on nodes that were down."""
     gpus = {node.name: sum(group.count for group in node.gpus) for node in cluster.nodes}
     until = [look.time_s for look in looks[1:]] + [end_s]
     return sum(
@@ -273,9 +273,9 @@ def _down_gpu_s(looks: Sequence[Note], end_s: float, cluster: Cluster) -> float:
 # ---- from elsewhere ----------------------------------------------------------------------------------------------
 
 
-def record_of_memory(memory: Memory, cluster: Cluster, source: str) -> Record:
-    """What the daemon remembers of jobs that ended, without a shadow's own record."""
-    jobs = tuple(job for job in memory.history(MOST_HISTORY) if job.ended_s is not None)
+def record_of_memory(memory: DaemonMemory, cluster: Cluster, source: str) -> Record:
+    """What the daemon remembers about ended jobs, without a shadow's own record."""
+    jobs = tuple(job for job in memory.history(_MOST_HISTORY) if job.ended_s is not None)
     if not jobs:
         raise StoreError(f"'{source}' has no job that ended. Let the daemon run for a while.")
     return Record(
@@ -291,7 +291,7 @@ def record_of_memory(memory: Memory, cluster: Cluster, source: str) -> Record:
 
 
 def first_end(jobs: Iterable[LiveJob]) -> float:
-    """The first end of a job that ran: earlier ends are in no such list, so the cluster is known from here on."""
+    """The first end of a job that ran. Earlier ends are not in the list, so the cluster is known from here on."""
     return min(job.ended_s for job in jobs if job.ended_s is not None and job.started_s is not None)
 
 
@@ -299,11 +299,11 @@ SACCT: Final = (
     "sacct --allusers --duplicates --parsable2 --starttime=now-14days --format="
     "JobID,User,JobName,Partition,State,Submit,Start,End,Timelimit,AllocCPUS,ReqTRES,AllocTRES,NodeList"
 )
-"""What a site types to give us its history."""
+"""The command with which a site exports its history."""
 
-NEEDED: Final = ("JobID", "State", "Submit", "Start", "End", "AllocTRES", "NodeList")
+_NEEDED: Final = ("JobID", "State", "Submit", "Start", "End", "AllocTRES", "NodeList")
 
-STATES: Final = {
+_STATES: Final = {
     "COMPLETED": JobState.FINISHED,
     "RUNNING": JobState.RUNNING,
     "COMPLETING": JobState.RUNNING,
@@ -312,7 +312,7 @@ STATES: Final = {
     "REQUEUED": JobState.CANCELLED,
     "CANCELLED": JobState.CANCELLED,
 }
-"""Slurm's words that are not a failure of one kind or another."""
+"""Slurm's states that are not failures."""
 
 NO_NODES: Final = frozenset(["", "none assigned", "(null)", "none", "unknown"])
 """What sacct says of a job that has no nodes."""
@@ -322,9 +322,9 @@ _INDEX: Final = re.compile(r"_\d+$")
 
 def read_sacct_record(path: str, cluster: Cluster, families: str = "uniform") -> Record:
     """The history of a site, as `sacct --parsable2` prints it, on a cluster whose nodes have the same names."""
-    source = open_source(path)
+    source = open_trace(path)
     names = header_of(source.head, "|")
-    if missing := [name for name in NEEDED if name not in names]:
+    if missing := [name for name in _NEEDED if name not in names]:
         raise TraceError(f"'{path}': its first line has no column {missing[0]!r}; expected the output of: {SACCT}")
     rule = family_rule(families)
     if rule.column is not None and rule.column not in (*names, "user", "name"):
@@ -370,7 +370,7 @@ def _jobs_of(cells: Cells, cluster: Cluster, rule: FamilyRule, aside: Counter[st
         if "." in id:
             continue  # a step
         word = cell["State"].split(" ")[0].rstrip("+")
-        state = STATES.get(word, JobState.FAILED)
+        state = _STATES.get(word, JobState.FAILED)
         if not math.isfinite(submit[row]):
             aside["submit time missing"] += 1
             continue
@@ -379,7 +379,7 @@ def _jobs_of(cells: Cells, cluster: Cluster, rule: FamilyRule, aside: Counter[st
         nodes = () if listed.lower() in NO_NODES else hosts_in(listed)
         started = float(start[row]) if nodes and math.isfinite(start[row]) and state is not JobState.WAITING else None
         ended = float(end[row]) if math.isfinite(end[row]) and state in ENDED else None
-        gpus = int(gpu_count(cell["AllocTRES"] or cell.get("ReqTRES", "")))
+        gpus = int(gpus_in_tres(cell["AllocTRES"] or cell.get("ReqTRES", "")))
         wanted = _model_of(type_in(cell.get("ReqTRES", "")), cluster)
         user, name = cell.get("User", ""), cell.get("JobName", "")
         job = Job(
@@ -388,7 +388,7 @@ def _jobs_of(cells: Cells, cluster: Cluster, rule: FamilyRule, aside: Counter[st
             submit_s=float(submit[row]),
             gpus=gpus,
             cpus=float(cpus[row]) if math.isfinite(cpus[row]) else 0.0,
-            memory_gb=memory_gb(cell["AllocTRES"]),
+            memory_gb=memory_gb_in_tres(cell["AllocTRES"]),
             models=frozenset([wanted]) if wanted else frozenset(),
             user=user,
             name=name,
@@ -416,7 +416,7 @@ def _models_by_node(cluster: Cluster) -> dict[str, tuple[str, ...]]:
 
 
 def _model_of(word: str, cluster: Cluster) -> str:
-    """The cluster's name of a GPU type; nothing if it has none."""
+    """The cluster's name for a GPU type; "" if it has none."""
     for candidate in (word, _INDEX.sub("", word)):
         try:
             return find_gpu(candidate, cluster.models).name if candidate else ""

@@ -1,6 +1,8 @@
-"""A record played again: as it happened, to see whether the simulator may be believed, and under other policies.
+"""Play a record again:
 
-docs/shadow.md says what each number means, and what none of them can tell.
+as it happened, to check whether the simulator can be trusted, and under other policies.
+
+docs/shadow.md says what each number means, and what none of them can show.
 """
 
 import math
@@ -18,18 +20,18 @@ from adlro.core.engine import Truth
 from adlro.core.policy import Policy, starting, waiting
 from adlro.core.rules import fits
 from adlro.core.tables import DONE, QUEUED, START, STARTED, Choice, Floats, View
-from adlro.simulation.simulator import Settings, prepare
+from adlro.simulation.simulator import SimulationSettings, prepare
 
 HAPPENED: Final = "as it happened"
 
 MOST_ERROR: Final = 0.05
-"""Relative error of the mean JCT, replayed as it happened, up to which the comparison may be believed."""
+"""The comparison is trusted up to this relative error of the mean JCT in the replay of what happened."""
 
 MOST_OFF: Final = 0.10
 """Share of jobs that may be off in that replay: by more than this share of their JCT, and a minute."""
 
 MOST_UNFINISHED: Final = 0.25
-"""Share of the jobs that may not have ended."""
+"""The comparison is trusted up to this share of jobs that have not ended."""
 
 MOST_UNWATCHED: Final = 0.10
 MOST_SET_ASIDE: Final = 0.10
@@ -39,8 +41,8 @@ SHORT_S: Final = 60.0
 """Schedulers look at the queue every few seconds to half a minute; the simulator starts a job at once."""
 
 JOBS_IN_BLOCK: Final = 10
-MOST_BLOCKS: Final = 30
-"""Jobs of one queue are not independent: intervals come from blocks of consecutive jobs, so many at most."""
+MOST_REPLAY_BLOCKS: Final = 30
+"""Jobs of one queue are not independent: intervals come from at most this many blocks of consecutive jobs."""
 
 SHOWN: Final = 10
 FEWEST_RUNS: Final = 3
@@ -50,7 +52,7 @@ FEWEST_PAIRS: Final = 3
 MOST_SPEED_ERROR: Final = 0.5
 """How far the speed table may be off, in the median of at least so many cases."""
 
-ALIKE: Final = (
+UNIFORM_REMARK: Final = (
     "every job is of the family 'uniform', which runs alike on all GPU models: where a job is better placed cannot be "
     "told. Give families with a map (docs/traces.md)"
 )
@@ -71,7 +73,7 @@ OnStep = Callable[[str, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class ReplayTimes:
     """When each job started and finished in a replay; inf: never. [J]"""
 
     start: Floats
@@ -95,10 +97,10 @@ class Agreement:
     choice_same_job: int
 
 
-def happened(made: Prepared, asked: Policy) -> tuple[Times, Agreement]:
+def happened(made: Prepared, asked: Policy) -> tuple[ReplayTimes, Agreement]:
     """The record as it happened; a policy is asked beside it what it would do next, each time that something starts."""
     view = copied(made.view)
-    driver = Driver(view, prepare(view, made.jobs.work, asked, Settings(), (), 0), asked)
+    driver = Driver(view, prepare(view, made.jobs.work, asked, SimulationSettings(), (), 0), asked)
     due = [int(j) for j in np.argsort(made.start, kind="stable") if math.isfinite(made.start[j])]
     first, late = 0, list[int]()
     counts: Counter[str] = Counter()
@@ -112,7 +114,7 @@ def happened(made: Prepared, asked: Policy) -> tuple[Times, Agreement]:
             counts.update(compared_choice(made, view, driver.ask(), group))
         late += group
         while driver.is_asked:
-            startable = next(((j, s) for j in late for s in places(made, view, j)), None)
+            startable = next(((j, s) for j in late for s in _places(made, view, j)), None)
             if startable is None:
                 until = made.start[due[first]] if first < len(due) else math.inf
                 driver.apply(waiting(float(until)))
@@ -132,7 +134,7 @@ def happened(made: Prepared, asked: Policy) -> tuple[Times, Agreement]:
     return times_of(made, driver.truth), agreement
 
 
-def places(made: Prepared, view: View, j: int) -> list[int]:
+def _places(made: Prepared, view: View, j: int) -> list[int]:
     """Where a job may start now: where it ran, or, if it ran on more nodes than it takes here, on others like it."""
     home = int(made.site[j])
     if view.runs[j].state != QUEUED:
@@ -147,7 +149,7 @@ def places(made: Prepared, view: View, j: int) -> list[int]:
 
 
 def compared_choice(made: Prepared, view: View, choice: Choice, group: Sequence[int]) -> list[str]:
-    """What the policy would start next, against what the cluster started: words to count."""
+    """Compare what the policy would start next with what the cluster started: words to count."""
     is_choice = ["choice moments"] if view.clock[0].queued > 1 else []
     found = ["moments", *is_choice]
     if choice.verb != START:
@@ -161,10 +163,10 @@ def compared_choice(made: Prepared, view: View, choice: Choice, group: Sequence[
     return [*found, "same model", *(["same node"] if ours.node == theirs.node else [])]
 
 
-def under(made: Prepared, policy: Policy) -> Times:
+def under(made: Prepared, policy: Policy) -> ReplayTimes:
     """The same jobs under a policy, from the cluster as it stood when the record begins."""
     view = copied(made.view)
-    driver = Driver(view, prepare(view, made.jobs.work, policy, Settings(), (), 0), policy)
+    driver = Driver(view, prepare(view, made.jobs.work, policy, SimulationSettings(), (), 0), policy)
     if made.carried.any():
         driver.advance()
         for j in sorted(np.flatnonzero(made.carried), key=lambda j: made.live[j].started_s or 0.0):
@@ -174,11 +176,11 @@ def under(made: Prepared, policy: Policy) -> Times:
     return times_of(made, driver.truth)
 
 
-def times_of(made: Prepared, truth: Truth) -> Times:
+def times_of(made: Prepared, truth: Truth) -> ReplayTimes:
     """First starts and finishes in the log."""
     events = truth.events[: truth.progress[0].events]
     start, finish = np.full(len(made.jobs), math.inf), np.full(len(made.jobs), math.inf)
     for times, what in ((start, STARTED), (finish, DONE)):
         rows = events[events["what"] == what]
         np.minimum.at(times, rows["job"], rows["time"])
-    return Times(start, finish)
+    return ReplayTimes(start, finish)

@@ -29,8 +29,8 @@ from adlro.core.ports import (
 )
 from adlro.core.records import Cluster, Disturbance, Placing, SpeedOf
 
-READS_OF_AN_END: Final = 2
-"""A job that ended is shown at least so often, however fast the clock runs: nobody shall miss it."""
+_READS_OF_AN_END: Final = 2
+"""An ended job is shown in at least this many snapshots, however fast the clock runs."""
 
 # What happens at one moment, in this order.
 _END, _DISTURBANCE, _ARRIVAL, _BEGIN, _OLD = range(5)
@@ -95,12 +95,12 @@ class Simulated:
 
     @property
     def name(self) -> str:
-        """What it is, in a word."""
+        """The name of the back end."""
         return "simulated"
 
     @property
     def can_annotate(self) -> bool:
-        """Nobody looks elsewhere than at our own pages."""
+        """False: users see their jobs only on our own pages."""
         return False
 
     @property
@@ -119,32 +119,32 @@ class Simulated:
             snapshot = Snapshot(
                 self._start_s + self._now, self.cluster, tuple(self._live.values()), self._occupancy.down, self._notes()
             )
-            while self._old and self._reads - self._entries[self._old[0]].end_reads >= READS_OF_AN_END:
+            while self._old and self._reads - self._entries[self._old[0]].end_reads >= _READS_OF_AN_END:
                 job = self._old.popleft()
                 del self._entries[job], self._live[job]
             return snapshot
 
     def act(self, orders: Sequence[Order]) -> list[Answer]:
-        """Carry out orders; an answer for each."""
+        """Carry out orders; returns an answer for each."""
         with self._lock:
             self._advance()
             return [self._start(order) if order.is_start else self._stop(order) for order in orders]
 
     def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:
-        """There is no other scheduler."""
+        """Nothing to do: there is no other scheduler."""
         return nobody_to_give_to(reasons)
 
     def annotate(self, lines: Mapping[str, str]) -> None:
-        """Nobody looks elsewhere than at ADLRO's own pages."""
+        """Nothing to do: users see their jobs only on our own pages."""
 
     def submit(self, submission: Submission) -> str:
-        """Hand a job in, at this moment; its id."""
+        """Submit a job now; returns its id."""
         with self._lock:
             self._advance()
             return self._enter(submission, self._now)
 
     def cancel(self, job: str) -> None:
-        """End a job for good, whether it waits or runs. One that ended stays as it ended."""
+        """End a job for good, whether it waits or runs. A job that has ended stays as it is."""
         with self._lock:
             self._advance()
             entry = self._find(job)
@@ -152,7 +152,7 @@ class Simulated:
                 self._end(entry, JobState.CANCELLED, "cancelled")
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Nothing to close."""
 
     # ---- what befalls it ---------------------------------------------------------------------------------------
 
@@ -165,7 +165,7 @@ class Simulated:
 
     @property
     def next_event_s(self) -> float | None:
-        """When something happens next if nobody gives an order, seconds since 1970; None: nothing ever will."""
+        """The time of the next event without new orders, seconds since 1970; None if there is none."""
         with self._lock:
             self._advance()
             self._drop_void()
@@ -177,38 +177,38 @@ class Simulated:
             return None if found == math.inf else self._start_s + found
 
     def fail_node(self, node: str, reason: str = "it does not answer") -> None:
-        """A node goes down, and the jobs on it wait again."""
+        """Take a node down; the jobs on it wait again."""
         with self._lock:
             self._advance()
             self._set_down(self._known(node), reason)
 
     def drain(self, node: str, reason: str = "drained") -> None:
-        """A node takes no more jobs; those on it run on."""
+        """Drain a node: it takes no more jobs, and those on it continue."""
         with self._lock:
             self._advance()
             if self._known(node) not in self._occupancy.down:
                 self._occupancy.close(node, reason)
 
     def return_node(self, node: str) -> None:
-        """A node that was down or drained takes jobs again."""
+        """Let a node that was down or drained take jobs again."""
         with self._lock:
             self._advance()
             self._occupancy.open(self._known(node))
 
     def wear(self, node: str, gpu: int, factor: float) -> None:
-        """A GPU runs at this factor of its speed from now on."""
+        """Let a GPU run at this factor of its speed from now on."""
         with self._lock:
             self._advance()
             self._set_factor(self._known(node), gpu, factor)
 
     def factor(self, node: str, gpu: int) -> float:
-        """How worn a GPU is: 1 is as new."""
+        """The speed factor of a GPU; 1 is as new."""
         with self._lock:
             self._advance()
             return self._factors[self._known(node)][self._known_gpu(node, gpu)]
 
     def fail_job(self, job: str, exit_code: int = 1, signal: int | None = None) -> None:
-        """A running job ends with an error."""
+        """End a running job with an error."""
         with self._lock:
             self._advance()
             entry = self._find(job)
@@ -221,7 +221,7 @@ class Simulated:
     # ---- time --------------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Let happen what is due, in order."""
+        """Process all due events, in order."""
         now = max(self._now, self._clock() - self._zero)
         while True:
             self._drop_void()
@@ -239,7 +239,7 @@ class Simulated:
         self._now = now
 
     def _drop_void(self) -> None:
-        """Take away events at the top that no longer hold."""
+        """Remove void events from the top."""
         while self._events and self._is_void(*self._events[0][2:]):
             heapq.heappop(self._events)
 
@@ -248,7 +248,7 @@ class Simulated:
         return entry is None or entry.version != version
 
     def _first_due(self) -> tuple[float, int]:
-        """When something happens next, and what."""
+        """The time and kind of the next event."""
         found = (self._events[0][0], self._events[0][1]) if self._events else (math.inf, _OLD)
         if self._next_disturbance is not None:
             found = min(found, (self._next_disturbance.time_s, _DISTURBANCE))
@@ -257,14 +257,14 @@ class Simulated:
         return found
 
     def _expect(self, due: float, what: int, entry: Entry) -> None:
-        """Note what will happen to a job. Void events are swept out before they outnumber the others."""
+        """Schedule an event of a job. Void events are removed before they outnumber the others."""
         heapq.heappush(self._events, (due, what, entry.number, entry.version))
         if len(self._events) > 2 * len(self._entries) + 64:
             self._events = [event for event in self._events if not self._is_void(*event[2:])]
             heapq.heapify(self._events)
 
     def _happen(self, entry: Entry, what: int) -> None:
-        """A job begins, ends, or has been over for long."""
+        """Process an event: a job begins, ends, or has ended long ago."""
         if what == _BEGIN:
             self._begin(entry)
         elif what == _OLD:
@@ -277,7 +277,7 @@ class Simulated:
             self._end(entry, JobState.FINISHED, "")
 
     def _befall(self) -> None:
-        """The next disturbance happens."""
+        """Apply the next disturbance."""
         item = self._next_disturbance
         assert item is not None
         self._next_disturbance = self._draw_disturbance()
@@ -290,7 +290,7 @@ class Simulated:
             self._set_factor(node, item.gpu, item.factor)
 
     def _arrive(self) -> None:
-        """The next job of the stream is submitted, or holds back until fewer wait."""
+        """Submit the next job of the stream, or hold it back until fewer jobs wait."""
         if self._most_waiting is not None and self._waiting >= self._most_waiting:
             self._held_back = True
             return
@@ -352,7 +352,7 @@ class Simulated:
         return Answer(order.job, True)
 
     def _begin(self, entry: Entry) -> None:
-        """A placed job begins to run, and pays for having run before."""
+        """Let a placed job begin to run; a job that ran before pays for the restart."""
         entry.state = JobState.RUNNING
         entry.began = self._now
         entry.started = self._start_s + self._now
@@ -363,7 +363,7 @@ class Simulated:
         self._pace(entry)
 
     def _pace(self, entry: Entry) -> None:
-        """How fast a running job is from now on, and when it ends by that."""
+        """Set the speed of a running job, and the time of its end."""
         entry.rate = self._occupancy.rate(entry.job, entry.parts) * self._worn(entry.parts)
         entry.version += 1
         self._expect(min(self._finish(entry), self._limit(entry)), _END, entry)
@@ -380,7 +380,7 @@ class Simulated:
         return self._limit(entry) < self._finish(entry)
 
     def _settle(self, entry: Entry) -> None:
-        """Count the work of a running job up to now; a restart still being paid is paid out first."""
+        """Add the work of a running job up to now; the cost of a restart is paid first."""
         if entry.state is JobState.RUNNING and self._now > entry.since:
             entry.done = min(entry.work, entry.done + (self._now - entry.since) * entry.rate)
             entry.since = self._now
@@ -400,7 +400,7 @@ class Simulated:
         return Answer(order.job, True)
 
     def _fail(self, entry: Entry, reason: str) -> None:
-        """A job loses its node: back to its last checkpoint, and to the queue."""
+        """A job loses its node: it returns to its last checkpoint and to the queue."""
         self._settle(entry)
         entry.done = entry.saved = max(checkpointed(entry.done, entry.job.checkpoint), entry.saved)
         self._requeue(entry, reason)
@@ -416,7 +416,7 @@ class Simulated:
         self._changed.add(entry.id)
 
     def _end(self, entry: Entry, state: JobState, reason: str) -> None:
-        """A job is over; where it ran stays in its record."""
+        """End a job; its record keeps where it ran."""
         if entry.state is JobState.WAITING:
             self._leave_queue()
         else:
@@ -430,7 +430,7 @@ class Simulated:
         self._expect(self._now + self._keep_ended_s, _OLD, entry)
 
     def _leave_queue(self) -> None:
-        """One job less waits; if arrivals held back for it, the next comes now and the others after it."""
+        """Remove a job from the queue; if arrivals were held back, the next one comes now."""
         self._waiting -= 1
         if self._held_back and self._next_arrival is not None:
             self._held_back = False
@@ -453,7 +453,7 @@ class Simulated:
         )
 
     def _notes(self) -> tuple[str, ...]:
-        """What could not be taken in."""
+        """What could not be accepted."""
         return (f"{self._not_taken} arriving jobs could not be taken",) if self._not_taken else ()
 
     def _find(self, job: str) -> Entry:
@@ -492,5 +492,5 @@ class Simulated:
                 self._pace(entry)
 
     def _on(self, node: str) -> list[Entry]:
-        """The jobs that hold some of a node, in order of submission."""
+        """The jobs that hold part of a node, in order of submission."""
         return sorted((self._entries[job] for job in self._occupancy.on(node)), key=lambda entry: entry.number)

@@ -2,15 +2,15 @@
 
 
 class ByHand:
-    """A clock that stands still until it is moved: for tests, and for whoever plays faster than any `speed`."""
+    """A clock that stands still until it is moved: for tests, and for playing faster than any `speed`."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds = seconds
 
     def __call__(self) -> float:
-        """What it shows."""
+        """The time, in seconds."""
         return self.seconds
 
     def move(self, seconds: float) -> None:
-        """Let time pass; a negative number is a clock that was set back."""
+        """Move the clock; a negative number sets it back."""
         self.seconds += seconds

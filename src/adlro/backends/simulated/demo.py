@@ -1,4 +1,4 @@
-"""A busy cluster to look at, and simulated clusters in general: which nodes, which jobs, and what befalls them."""
+"""The demo cluster, and simulated clusters in general: their nodes, jobs and disturbances."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -15,12 +15,13 @@ from adlro.catalogue.speeds import speed_of
 from adlro.core.ports import JobState, LiveJob, Snapshot, Submission
 from adlro.core.records import WHOLE_GPU, Cluster, Disturbance, Job
 from adlro.core.tables import Jobs
+from adlro.core.units import DAY_S, HOUR_S
 from adlro.experiment.instance import jobs_of
 from adlro.experiment.scenario import Recorded, find_workload, load_scenario, named_as_in
 from adlro.ingest.synthetic import generate
 from adlro.normalise.pack import unpack_job
 
-CLUSTER: Final = """
+_CLUSTER: Final = """
 name = "demo32"
 summary = "The paper's cluster twice: 16 Volta (V100), 8 Turing (T4), 8 AMD Radeon (Instinct MI50), 4 per node"
 
@@ -58,13 +59,11 @@ link = "xgmi"
 
 WORKLOAD: Final = "paper"
 MEAN_INTERARRIVAL_S: Final = 130.0
-"""So that most GPUs are busy and some jobs wait, whoever decides well."""
+"""With this, most GPUs are busy and some jobs wait under a good policy."""
 
 WAITING_AT_FIRST: Final = 40
 MOST_WAITING: Final = 120
 BLOCK: Final = 500
-HOUR_S: Final = 3600.0
-DAY_S: Final = 24 * HOUR_S
 QUARTER_S: Final = 900.0
 LIMIT_FACTOR: Final = 8.0
 """How much more time the demo's users ask for than they need, on the reference model."""
@@ -72,13 +71,13 @@ LIMIT_FACTOR: Final = 8.0
 WORN: Final = 0.65
 
 ERROR: Final = 0.15
-"""Spread of the logarithm of what they say about their work."""
+"""Spread of the logarithm of the users' estimates."""
 
-GROUPS: Final = (
+_GROUPS: Final = (
     "astro", "climate", "fluids", "genome", "geo", "imaging", "language", "materials", "neuro", "optics",
     "physics", "plasma", "proteins", "robotics", "speech", "storms", "surveys", "traffic", "vision", "waves",
 )  # fmt: skip
-"""Whose jobs they are: accounts of groups."""
+"""The owners of the jobs: accounts of groups."""
 
 TITLES: Final[Mapping[str, tuple[str, ...]]] = {
     "simulation": ("turbulence", "relaxation", "lattice", "transport", "n-body", "ocean", "mesh"),
@@ -88,17 +87,17 @@ TITLES: Final[Mapping[str, tuple[str, ...]]] = {
 
 IDLE_HEAT: Final = 0.34
 WARM_UP_S: Final = 240.0
-BUSY: Final[Mapping[str, float]] = {"simulation": 0.93, "learning": 0.86, "data": 0.64}
+_BUSY: Final[Mapping[str, float]] = {"simulation": 0.93, "learning": 0.86, "data": 0.64}
 """How much of the time a GPU is busy under a family; made up, as all figures of the demo."""
 
 
 def demo_cluster() -> Cluster:
     """The cluster of the demo."""
-    return parse_cluster(CLUSTER, "the demo's cluster")
+    return parse_cluster(_CLUSTER, "the demo's cluster")
 
 
 def demo_backend(speed: float = 60.0, seed: int = 0, clock: Callable[[], float] | None = None) -> Simulated:
-    """A cluster with a queue from the first moment on, jobs without end, a node that fails and one that wears."""
+    """A cluster with a queue from the start, endless jobs, a node that fails and one that wears."""
     cluster = demo_cluster()
     return Simulated(
         cluster,
@@ -121,7 +120,7 @@ def simulated_backend(
     load: float | None = None,
     clock: Callable[[], float] | None = None,
 ) -> Simulated:
-    """A simulated cluster by name or file, with the jobs of a workload or trace, or none but those handed in."""
+    """A simulated cluster by name or file, with the jobs of a workload or trace, or only submitted ones."""
     if workload is None:
         return Simulated(load_cluster(cluster), speed_of, speed=speed, clock=clock, restart_s=30.0)
     scenario = load_scenario(cluster, workload, load=load)
@@ -143,7 +142,7 @@ def rows(jobs: Jobs) -> Iterator[Job]:
 
 
 def demo_arrivals(cluster: Cluster, seed: int) -> Iterator[Submission]:
-    """Jobs of the paper's families without end; the first ones wait at the door."""
+    """Endless jobs of the paper's families; the first ones arrive at the start."""
     drawn = drawn_jobs(cluster, seed)
     early = list(islice(drawn, WAITING_AT_FIRST))
     opening_s = early[-1].submit_s
@@ -152,7 +151,7 @@ def demo_arrivals(cluster: Cluster, seed: int) -> Iterator[Submission]:
 
 
 def drawn_jobs(cluster: Cluster, seed: int) -> Iterator[Job]:
-    """Jobs drawn block by block: within a block names recur, and what recurs is alike."""
+    """Jobs drawn in blocks: within a block names recur, and jobs of one name are alike."""
     workload = find_workload(WORKLOAD)
     arrivals = workload.arrivals.model_copy(update={"mean_interarrival_s": MEAN_INTERARRIVAL_S})
     workload = workload.model_copy(update={"arrivals": arrivals})
@@ -171,13 +170,13 @@ def dressed(job: Job, block: int, error: float) -> Job:
     One group in three says nothing of its work; the others err, and some of them always say too much.
     """
     number = int(job.name.removeprefix("name"))
-    user = int(job.user.removeprefix("user")) % len(GROUPS)
+    user = int(job.user.removeprefix("user")) % len(_GROUPS)
     titles = TITLES[job.family]
     name = f"{titles[(number + user) % len(titles)]}-{block * BLOCK + number + 1}"
     seconds = job.work / max(1.0, job.gpus * job.share / WHOLE_GPU)
     limit_s = math.ceil(LIMIT_FACTOR * seconds / QUARTER_S) * QUARTER_S
     estimate = None if user % 3 == 2 else round(job.work * error * (1.0 + user % 4 / 4))
-    return replace(job, user=GROUPS[user], name=name, limit_s=limit_s, estimate=estimate)
+    return replace(job, user=_GROUPS[user], name=name, limit_s=limit_s, estimate=estimate)
 
 
 def demo_disturbances(cluster: Cluster, seed: int) -> Iterator[Disturbance]:
@@ -217,7 +216,7 @@ def telemetry(snapshot: Snapshot) -> dict[str, dict[str, float | None]]:
                 if node.name in snapshot.down and not holders.get(key):
                     found[key] = dict.fromkeys(("utilisation", "temperature", "memory", "power"))
                 else:
-                    found[key] = figures(key, holders.get(key, []), snapshot.time_s, memory_gb)
+                    found[key] = _figures(key, holders.get(key, []), snapshot.time_s, memory_gb)
                 index += 1
     return found
 
@@ -233,13 +232,13 @@ def jobs_by_gpu(snapshot: Snapshot) -> dict[str, list[LiveJob]]:
     return found
 
 
-def figures(key: str, jobs: list[LiveJob], now_s: float, memory_gb: float) -> dict[str, float | None]:
-    """What one GPU says: busy as its jobs are, warmer the longer they run, never quite still."""
+def _figures(key: str, jobs: list[LiveJob], now_s: float, memory_gb: float) -> dict[str, float | None]:
+    """The telemetry of one GPU: busy as its jobs are, warmer the longer they run, never quite constant."""
     ripple = math.sin(now_s / 37.0 + sum(map(ord, key)))
     busy = memory = warm = 0.0
     for live in jobs:
         share = live.job.share / WHOLE_GPU
-        busy += share * BUSY.get(live.job.family, 0.8)
+        busy += share * _BUSY.get(live.job.family, 0.8)
         memory += max(live.job.gpu_memory_gb, 0.3 * share * memory_gb) / memory_gb
         warm = max(warm, 1.0 - math.exp(-(now_s - (live.started_s or now_s)) / WARM_UP_S))
     busy = min(1.0, max(0.0, busy * (1.0 + 0.05 * ripple)))

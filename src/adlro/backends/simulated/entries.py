@@ -12,11 +12,11 @@ from adlro.core.ports import (
 from adlro.core.records import WHOLE_GPU, Job
 
 SECONDS_IF_UNSAID: Final = 600.0
-"""How long a job runs on the reference model if its submitter says nothing at all about it."""
+"""How long a job runs on the reference model if its user says nothing about its work."""
 
 
 class Entry:
-    """One job with what only the cluster knows of it: the work it really is, and how much of that is done."""
+    """One job with what only the cluster knows: its true work, and how much of it is done."""
 
     __slots__ = (
         "began", "decision", "done", "end_reads", "ended", "exit_code", "held", "id", "job", "number", "parts",
@@ -42,7 +42,7 @@ class Entry:
 
 
 def spoken_work(job: Job) -> float:
-    """The work of a job whose submitter does not say it: its estimate, else some minutes on each GPU."""
+    """The work of a job whose user does not give it: its estimate, else some minutes on each GPU."""
     return job.estimate or SECONDS_IF_UNSAID * max(1.0, job.gpus * job.share / WHOLE_GPU)
 
 
@@ -52,7 +52,7 @@ def arriving(jobs: Iterable[Job]) -> Iterator[Submission]:
 
 
 def checkpointed(done: float, each: float | None) -> float:
-    """The work that a failure leaves: that of the last checkpoint."""
+    """The work that remains after a failure: that of the last checkpoint."""
     if each is None:
         return 0.0
     return math.floor(done / each) * each if each > 0.0 else done

@@ -22,7 +22,7 @@ class SimulatedTable(Schema):
 
 
 def open_simulated(table: SimulatedTable, site: Site) -> Opened:
-    """The cluster that the table names, else that of the demo."""
+    """The cluster that the table names, else the demo cluster."""
     from adlro.backends.simulated.demo import demo_backend, simulated_backend, telemetry
 
     if table.cluster:

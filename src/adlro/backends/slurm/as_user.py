@@ -1,4 +1,4 @@
-"""Run a command as another user and trust nothing of it: that user can stop the process, or write through it."""
+"""Run a command as another user without trusting it: that user can stop the process, or write through it."""
 
 import os
 import selectors
@@ -12,7 +12,7 @@ from adlro.core.accounts import Account
 from adlro.core.errors import BackendError
 
 MOST_OUTPUT: Final = 65_536
-"""Bytes that a command may print before it is ended."""
+"""A command that prints more bytes than this is ended."""
 
 
 def run_as(

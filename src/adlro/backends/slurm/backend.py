@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from adlro.backends.slurm.commands import Commands, Patience
-from adlro.backends.slurm.giving_back import GivenBack, release_all
+from adlro.backends.slurm.giving_back import GivenBack, give_back_all
 from adlro.backends.slurm.kept import plan_from
-from adlro.backends.slurm.nodes import DEFAULT_NETWORK, FamilyRule, Naming
-from adlro.backends.slurm.options import FamilyTable, SlurmOptions
+from adlro.backends.slurm.nodes import DEFAULT_NETWORK, FamilyPattern, Naming
+from adlro.backends.slurm.options import FamilyPatternTable, SlurmOptions
 from adlro.backends.slurm.orders import Handing, Slurm
 from adlro.backends.slurm.reader import Reader
 from adlro.backends.slurm.rest import Rest, connection_to
-from adlro.backends.slurm.sources import CommandSource, RestSource, Source
+from adlro.backends.slurm.sources import CommandSource, RestSource, SlurmSource
 from adlro.backends.slurm.ways import CommandWay, RestWay, Way
 from adlro.catalogue.clusters import load_cluster
 from adlro.catalogue.families import find_family
@@ -30,22 +30,22 @@ from adlro.core.records import GpuModel
 from adlro.ingest.telemetry.names import model_of, near_models
 
 TOKEN_S: Final = 3600
-STARTING_S: Final = 1800.0
-"""A unit may take so long to start: after an upgrade `adlro warm` compiles first."""
+_STARTING_S: Final = 1800.0
+"""A unit may take this long to start: after an upgrade `adlro warm` compiles first."""
 
-NOBODY: Final = frozenset[str]()
+_NO_JOBS: Final = frozenset[str]()
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """What a back end is made of."""
+class SlurmParts:
+    """The parts of a Slurm back end."""
 
     reader: Reader
     rest: Rest | None
     commands: Commands | None
 
     def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         if self.rest is not None:
             self.rest.close()
 
@@ -63,7 +63,7 @@ def slurm_backend(options: SlurmOptions, min_uid: int = 0) -> Backend:
 
 
 def check_submitting(submit_as: str, has_commands: bool) -> None:
-    """Raise ConfigError unless jobs can be handed in as this account."""
+    """Raise ConfigError unless jobs can be submitted as this account."""
     if submit_as not in ("nobody", "self", "user"):
         raise ConfigError(f"submit_as is '{submit_as}'; expected nobody, self or user.")
     if submit_as == "user" and not (has_commands and os.geteuid() == 0):
@@ -73,8 +73,8 @@ def check_submitting(submit_as: str, has_commands: bool) -> None:
         )
 
 
-def slurm_parts(options: SlurmOptions) -> Parts:
-    """The reader and the ways to Slurm of these options."""
+def slurm_parts(options: SlurmOptions) -> SlurmParts:
+    """The reader and the ways to reach Slurm for these options."""
     if options.conf and not Path(options.conf).is_file():  # Slurm's commands would look for a server for minutes
         raise ConfigError(f"[slurm] conf: '{options.conf}' does not exist; expected the path of slurm.conf.")
     commands = Commands(options.conf, options.timeout_s) if options.command_line else None
@@ -83,7 +83,7 @@ def slurm_parts(options: SlurmOptions) -> Parts:
         connection_to(options.rest, options.timeout_s)  # a bad address is told now
         token = None if options.rest.startswith(("unix:", "/")) else token_of(options, commands)
         rest = Rest(options.rest, options.user, token, options.timeout_s)
-    sources: list[Source] = [RestSource(rest)] if rest else []
+    sources: list[SlurmSource] = [RestSource(rest)] if rest else []
     sources += [CommandSource(commands)] if commands else []
     if not sources:
         raise ConfigError(
@@ -91,12 +91,14 @@ def slurm_parts(options: SlurmOptions) -> Parts:
         )
     naming = naming_of(options)
     if commands is None:
-        return Parts(Reader(sources, naming), rest, commands)
-    return Parts(Reader(sources, naming, patience=Patience(commands), ask_plan=plan_from(commands)), rest, commands)
+        return SlurmParts(Reader(sources, naming), rest, commands)
+    return SlurmParts(
+        Reader(sources, naming, patience=Patience(commands), ask_plan=plan_from(commands)), rest, commands
+    )
 
 
 def naming_of(options: SlurmOptions) -> Naming:
-    """How this site's words become ours."""
+    """How this site's names map to ours."""
     cluster = load_cluster(options.cluster) if options.cluster else None
     own = cluster.models if cluster else {}
     types = _types(options.types, own)
@@ -113,12 +115,12 @@ def naming_of(options: SlurmOptions) -> Naming:
         name=cluster.name if cluster else "slurm",
         submitters=frozenset(filter(None, [own_account_name(), options.user]))
         if options.submit_as == "self"
-        else NOBODY,
+        else _NO_JOBS,
     )
 
 
 def _types(named: Mapping[str, str], own: Mapping[str, GpuModel]) -> dict[str, GpuModel]:
-    """The models that a site's config gives to its GRES types."""
+    """The GPU models that the site's config gives to its GRES types."""
     try:
         return {kind.lower(): find_gpu(model, own) for kind, model in named.items()}
     except CatalogueError as error:
@@ -133,7 +135,7 @@ def _nearest_models(kind: str) -> list[str]:
 
 
 def _remembered(find: Callable[[str], GpuModel | None]) -> Callable[[str], GpuModel | None]:
-    """The same function, asked once for each word."""
+    """The same function with a cache."""
     known: dict[str, GpuModel | None] = {}
 
     def ask(word: str) -> GpuModel | None:
@@ -144,9 +146,9 @@ def _remembered(find: Callable[[str], GpuModel | None]) -> Callable[[str], GpuMo
     return ask
 
 
-def _rule(table: FamilyTable) -> FamilyRule:
+def _rule(table: FamilyPatternTable) -> FamilyPattern:
     try:
-        return FamilyRule(re.compile(table.pattern), find_family(table.family).name, table.field)
+        return FamilyPattern(re.compile(table.pattern), find_family(table.family).name, table.field)
     except re.error as error:
         raise ConfigError(f"[[slurm.families]]: '{table.pattern}' is not a regular expression: {error}.") from None
     except CatalogueError as error:
@@ -192,16 +194,16 @@ def give_back(options: SlurmOptions, now_s: float) -> list[GivenBack]:
     ways: list[Way] = [CommandWay(parts.commands)] if parts.commands else []
     ways += [RestWay(parts.rest)] if parts.rest else []
     with closing(parts):
-        return release_all(parts.reader, ways, now_s)
+        return give_back_all(parts.reader, ways, now_s)
 
 
 def is_answered(url: str, timeout_s: float = 5.0) -> bool:
-    """Whether the daemon at this address says that it is ready."""
+    """Whether the daemon at this address reports ready."""
     return status_of(url, timeout_s) in range(200, 300)
 
 
 def status_of(url: str, timeout_s: float = 5.0) -> int | None:
-    """The HTTP status at this address; None if nobody answers."""
+    """The HTTP status at this address; None if there is no answer."""
     import http.client
     from urllib.parse import urlsplit
 
@@ -250,11 +252,11 @@ def is_alive(unit: str, within_s: float) -> bool:
     told = dict(line.partition("=")[::2] for line in ran.stdout.splitlines())
     if told.get("ActiveState") == "activating":
         is_first = told.get("SubState") in ("start-pre", "start") and told.get("NRestarts", "0") == "0"
-        return is_first and _is_within(STARTING_S, told.get("InactiveExitTimestampMonotonic", ""))
+        return is_first and _is_within(_STARTING_S, told.get("InactiveExitTimestampMonotonic", ""))
     is_active = told.get("ActiveState") == "active"
     return is_active and _is_within(max(within_s, 60.0), told.get("WatchdogTimestampMonotonic", ""))
 
 
 def _is_within(seconds: float, moment: str) -> bool:
-    """Whether a moment that systemd tells (in microseconds; 0: never) is at most so long ago."""
+    """Whether a time from systemd (in microseconds; 0: never) is at most this long ago."""
     return moment.isdigit() and moment != "0" and time.monotonic() - int(moment) / 1e6 <= seconds

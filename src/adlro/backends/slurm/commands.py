@@ -1,4 +1,4 @@
-"""Slurm's commands: run, limited in time, as ourselves or as a user."""
+"""Run Slurm's commands with a time limit, as ourselves or as a user."""
 
 import math
 import os
@@ -18,12 +18,12 @@ from adlro.core.accounts import Account
 from adlro.core.errors import BackendError
 
 CONFIG_S: Final = 600.0
-"""Slurm's config is read again after so long."""
+"""Slurm's config is read again after this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a command came to."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -31,13 +31,13 @@ class Ran:
 
     @property
     def said(self) -> str:
-        """The first line of what it said of its failure."""
+        """The first line of its error message."""
         return next((line.strip() for line in (self.err or self.out).splitlines() if line.strip()), f"exit {self.code}")
 
 
 @final
 class Commands:
-    """Slurm's own commands. Every word is an argument of its own: nothing goes through a shell."""
+    """Slurm's own commands. Every word is a separate argument: nothing goes through a shell."""
 
     def __init__(self, conf: str = "", timeout_s: float = TIMEOUT_S) -> None:
         """`conf` is the path of slurm.conf, if it is not where Slurm looks for it."""
@@ -88,15 +88,15 @@ class Commands:
 
 @final
 class Patience:
-    """How long a Slurm takes to look for backfill: bf_interval of its SchedulerParameters, asked for now and then."""
+    """How long a Slurm takes to look for backfill: bf_interval of its SchedulerParameters, read now and then."""
 
     def __init__(self, commands: Commands, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """Nothing is asked yet."""
+        """Nothing is read yet."""
         self._commands, self._monotonic = commands, monotonic
         self._seconds, self._until = PATIENCE_S, -math.inf
 
     def __call__(self) -> float:
-        """The seconds; if Slurm does not say, its default."""
+        """The seconds; Slurm's default if it does not say."""
         if self._monotonic() >= self._until:
             self._until = self._monotonic() + CONFIG_S
             with suppress(BackendError):
@@ -105,7 +105,7 @@ class Patience:
 
 
 def patience_in(config: str) -> float:
-    """The same from what `scontrol show config` prints."""
+    """The seconds in the output of `scontrol show config`."""
     parameters = re.search(r"^SchedulerParameters\s*=\s*(\S*)", config, re.M)
     found = re.search(r"(?:^|,)bf_interval=(\d+)(?:,|$)", parameters[1]) if parameters else None
     return float(found[1]) + STARTING_S if found else PATIENCE_S

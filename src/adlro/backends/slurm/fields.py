@@ -7,7 +7,7 @@ from typing import Any, Final
 from adlro.core.errors import TelemetryError
 from adlro.ingest.host_lists import whole_numbers
 
-MIB_PER: Final = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "": 1.0}
+_MIB_PER: Final = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "": 1.0}
 
 _KEY: Final = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z_]*)=")
 _DEVICES: Final = re.compile(r"gpu(?::([^:,()=/]+))?:\d+\(IDX:([\d,-]*)\)")
@@ -41,7 +41,7 @@ def devices_in(detail: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 
 def pairs_in(block: str) -> dict[str, str]:
-    """Key=value of a block of scontrol; a value ends where the next key begins, so it may have spaces in it."""
+    """The key=value pairs of a block of scontrol; a value ends where the next key begins, so it may contain spaces."""
     found = list(_KEY.finditer(block))
     ends = [match.start() for match in found[1:]] + [len(block)]
     values: dict[str, str] = {}
@@ -51,7 +51,7 @@ def pairs_in(block: str) -> dict[str, str]:
 
 
 def told_in(text: str) -> str:
-    """A value, or nothing where Slurm says that there is none."""
+    """A value, or "" where Slurm says that there is none."""
     return "" if text.strip() in ("(null)", "N/A", "n/a") else text
 
 
@@ -63,7 +63,7 @@ def words_of(value: Any) -> list[str]:
 
 
 def number_in(value: Any) -> float | None:
-    """A number as 22.05 and 24.11 write it; None where it is not set or has no end."""
+    """A number as 22.05 and 24.11 write it; None where it is unset or infinite."""
     if isinstance(value, dict):
         return number_in(value.get("number")) if value.get("set") and not value.get("infinite") else None
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -72,15 +72,15 @@ def number_in(value: Any) -> float | None:
 
 
 def mib_in(text: str) -> float:
-    """MiB of an amount of memory, as in 4G or 2000Mc."""
+    """MiB of an amount of memory such as 4G or 2000Mc."""
     found = re.fullmatch(r"([\d.]+)([KMGT]?)[nc]?", text.strip())
     if not found:
         raise ValueError(text)
-    return float(found[1]) * MIB_PER[found[2]]
+    return float(found[1]) * _MIB_PER[found[2]]
 
 
 def seconds_in(text: str) -> float | None:
-    """[days-]hours:minutes:seconds, or none."""
+    """Seconds of [days-]hours:minutes:seconds; None if there is none."""
     if text.strip() in ("UNLIMITED", "NOT_SET", "INVALID", "N/A", ""):
         return None
     days, _, clock = text.strip().rpartition("-")

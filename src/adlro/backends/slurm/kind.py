@@ -10,20 +10,20 @@ from adlro.core.errors import AccountError, ConfigError
 
 
 def open_slurm(options: SlurmOptions, site: Site) -> Opened:
-    """The Slurm that the options name. Nothing is asked of it yet."""
+    """The Slurm that the options name. It is not contacted yet."""
     from adlro.backends.slurm.backend import slurm_backend
 
     conf = options.conf or os.environ.get("SLURM_CONF", "")
     return Opened(slurm_backend(options.model_copy(update={"conf": conf}), site.min_uid))
 
 
-def owners_of(options: SlurmOptions, site: Site) -> Owners:
+def _owners_of(options: SlurmOptions, site: Site) -> Owners:
     """Jobs run as their users where `sbatch` does."""
     return Owners(options.submit_as == "user", site.min_uid)
 
 
 def check_slurm(options: SlurmOptions, site: Site) -> None:
-    """Refuse accounts that nobody has a right to, and those that jobs cannot be submitted as."""
+    """Refuse accounts that nobody may use, and accounts that jobs cannot be submitted as."""
     from adlro.backends.slurm.backend import check_submitting
 
     is_self = site.has_api and options.submit_as == "self"
@@ -41,8 +41,8 @@ def check_slurm(options: SlurmOptions, site: Site) -> None:
 
 
 def without_submitting(options: SlurmOptions) -> SlurmOptions:
-    """The same for a shadow, which submits nothing."""
+    """The options for a shadow, which submits nothing."""
     return options.model_copy(update={"submit_as": "nobody"})
 
 
-SLURM: Final = Kind("slurm", "a Slurm cluster", SlurmOptions, open_slurm, owners_of, check_slurm, without_submitting)
+SLURM: Final = Kind("slurm", "a Slurm cluster", SlurmOptions, open_slurm, _owners_of, check_slurm, without_submitting)

@@ -18,15 +18,15 @@ from adlro.backends.slurm.comments import DEFAULT_PRIORITY, IN_COMMENT
 from adlro.backends.slurm.giving_back import GivenBack, hand_back, place_of_freed
 from adlro.backends.slurm.ways import (
     PATH,
-    Commands,
+    ClusterReader,
+    CommandRunner,
     CommandWay,
+    KnownJob,
     NotNowError,
-    Place,
-    Reader,
     RefusedError,
-    Rest,
+    RestClient,
     RestWay,
-    Told,
+    SlurmOrder,
     Way,
 )
 from adlro.core.accounts import Account, account_of, checked_name
@@ -39,9 +39,9 @@ REQUEUED_S: Final = 3.0
 of the new start ("Job credential revoked"), and Slurm ends the job as FAILED.
 """
 
-LONGEST_NAME: Final = 200
+_LONGEST_NAME: Final = 200
 SAYS_NOTHING: Final = "Unexpected message received"
-"""What Slurm says of an update when the controller is gone, and of some that it refuses."""
+"""Slurm's answer to an update when the controller is gone, and to some updates that it refuses."""
 
 HUNG_S: Final = 5.0
 BARRED_S: Final = 600.0
@@ -60,7 +60,7 @@ LONGEST_NO_UPDATE_S: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Handing:
-    """How jobs of the API are handed in."""
+    """How jobs of the API are submitted."""
 
     as_whom: str = "nobody"
     """nobody: they are not, users call sbatch; self: as the daemon's account; user: as their user (needs root)."""
@@ -86,15 +86,15 @@ class Stuck:
 
 @final
 class Slurm:
-    """A Slurm cluster as a back end: the reader reads, the first way that answers carries out."""
+    """A Slurm cluster as a back end: the reader reads, and the first way that works carries out orders."""
 
     name: Final = "slurm"
 
     def __init__(
         self,
-        reader: Reader,
-        rest: Rest | None = None,
-        commands: Commands | None = None,
+        reader: ClusterReader,
+        rest: RestClient | None = None,
+        commands: CommandRunner | None = None,
         handing: Handing = Handing(),  # noqa: B008  (frozen)
         largest_node: Callable[[Snapshot], int] | None = None,
     ) -> None:
@@ -110,12 +110,12 @@ class Slurm:
 
     @property
     def can_annotate(self) -> bool:
-        """The line stands in the comment, which squeue shows."""
+        """True: the line is in the comment, which squeue shows."""
         return True
 
     @property
     def can_stop(self) -> bool:
-        """Putting a job back needs the command line: slurmrestd has no word for it."""
+        """Whether the command line is available: slurmrestd cannot requeue a job."""
         return self._commands is not None
 
     def read(self) -> Snapshot:
@@ -132,11 +132,11 @@ class Slurm:
         return self._reader.has_changed()
 
     def act(self, orders: Sequence[Order]) -> list[Answer]:
-        """Carry out orders, each as far as Slurm lets us."""
+        """Carry out orders, as far as Slurm allows."""
         return [self._carry_out(order) for order in orders]
 
     def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:
-        """Hand jobs to Slurm for good: unpinned, not held, with the reason in their comment."""
+        """Give jobs back to Slurm for good: unpinned, not held, with the reason in their comment."""
         now_s = self._snapshot.time_s if self._snapshot else 0.0
         ways = self._ways()
         answers, given = [], dict[str, GivenBack]()
@@ -166,11 +166,11 @@ class Slurm:
             with suppress(RefusedError), self._updating(told):
                 self._note(told, told.comment(line))
 
-    def _note(self, told: Told, comment: str) -> None:
+    def _note(self, told: KnownJob, comment: str) -> None:
         """Write the comment of a job."""
         self._tell(lambda way: way.note(told.live.id, comment), told.is_task)
 
-    def _given_back(self, told: Told, place: Place, ways: Sequence[Way]) -> GivenBack:
+    def _given_back(self, told: KnownJob, place: SlurmOrder, ways: Sequence[Way]) -> GivenBack:
         """Give a job back to Slurm."""
         try:
             with self._updating(told):
@@ -183,7 +183,7 @@ class Slurm:
             return GivenBack(place.job, False, str(no))
 
     @contextmanager
-    def _updating(self, told: Told) -> Iterator[None]:
+    def _updating(self, told: KnownJob) -> Iterator[None]:
         """Around every update of a job. A job that Slurm lets nobody update is left alone for a while."""
         name, now = told.together, time.monotonic()
         stuck = self._stuck.get(name)
@@ -200,7 +200,7 @@ class Slurm:
         self._stuck.pop(name, None)
 
     def submit(self, submission: Submission) -> str:
-        """Hand a job in, held for us; its id."""
+        """Submit a job, held for us; returns its id."""
         return self.submit_aside(submission, nullcontext())
 
     def submit_aside(self, submission: Submission, alone: AbstractContextManager[object]) -> str:
@@ -218,7 +218,7 @@ class Slurm:
         return id
 
     def _wish(self, submission: Submission) -> tuple[str, Mapping[str, Any], str, str]:
-        """The script of a job, what it asks for, its name, and the token by which it is found again."""
+        """The script of a job, its request, its name, and the token by which it is found again."""
         job = submission.job
         if self._handing.as_whom == "nobody":
             raise BackendError(
@@ -242,13 +242,13 @@ class Slurm:
             "minutes": -int(-(job.limit_s or 0.0) // 60),
             "account": account,
         }
-        name = "".join(sign for sign in job.name if sign.isprintable())[:LONGEST_NAME] or "adlro"
+        name = "".join(sign for sign in job.name if sign.isprintable())[:_LONGEST_NAME] or "adlro"
         # sbatch runs with a umask that keeps the output file private; files that the job makes are as usual.
         script = script_of(submission, ("umask 022",) if account else ())
         return script, wish, name, token
 
     def _account_of(self, user: str) -> Account | None:
-        """The account that a job of this user runs as; None: the daemon's own. Raises AccountError."""
+        """The account that a job of this user runs as; None means the daemon's own. Raises AccountError."""
         if self._handing.as_whom != "user":
             checked_name(user or "adlro")
             return None
@@ -282,7 +282,7 @@ class Slurm:
                 raise BackendError(f"Slurm does not end job {job}: {said}.") from None
 
     def close(self) -> None:
-        """Let the connection go; jobs go on."""
+        """Close the connection; jobs continue."""
         if self._rest is not None:
             self._rest.close()
 
@@ -302,8 +302,8 @@ class Slurm:
         self._done[order.job] = order.decision
         return Answer(order.job, True, said)
 
-    def _start(self, told: Told, order: Order) -> str:
-        """Place a job and let it go; one that was let go already is left alone."""
+    def _start(self, told: KnownJob, order: Order) -> str:
+        """Place and release a job; one that is released already is left alone."""
         live = told.live
         earlier = self._done.get(order.job)
         if earlier == order.decision or (live.decision == order.decision and live.state is not JobState.WAITING):
@@ -322,11 +322,11 @@ class Slurm:
         words |= {"placed": f"{now_s:.0f}"}
         delay_s = max(0, math.ceil(told.requeued_s + REQUEUED_S - now_s))
         begin_s = now_s + delay_s if told.restarts else None
-        place = Place(live.id, nodes, told.comment(**words), gres, begin_s, delay_s)
+        place = SlurmOrder(live.id, nodes, told.comment(**words), gres, begin_s, delay_s)
         self._tell(lambda way: way.place(place), told.is_task)
         return said
 
-    def _request(self, told: Told, parts: Sequence[Part]) -> tuple[str | None, dict[str, str], str]:
+    def _request(self, told: KnownJob, parts: Sequence[Part]) -> tuple[str | None, dict[str, str], str]:
         """The GPUs to ask for at this place (None: as it asks already), words for its comment, and a remark."""
         first = parts[0]
         if first.model == CPU_ONLY or not first.count:
@@ -343,8 +343,8 @@ class Slurm:
             self._say(lambda _: commands.clear_gpus(told.live.id, told.comment(gpus=words["gpus"]), proof), commands)
         return wanted, words, ""
 
-    def _wanted(self, told: Told, parts: Sequence[Part]) -> str | None:
-        """What to ask for on each node, in Slurm's words; None: what it asks for fits."""
+    def _wanted(self, told: KnownJob, parts: Sequence[Part]) -> str | None:
+        """The request for each node in Slurm's words; None if the present request fits."""
         first, counts = parts[0], {part.count for part in parts}
         if told.is_per_job:
             return None
@@ -360,8 +360,8 @@ class Slurm:
         asked_each = f"gpu:{first.count}"
         return None if told.asked.rpartition(":")[2] == str(first.count) else asked_each
 
-    def _stop(self, told: Told, order: Order) -> str:
-        """Put a job back so that it waits again."""
+    def _stop(self, told: KnownJob, order: Order) -> str:
+        """Requeue a job, so that it waits again."""
         commands = self._commands
         if commands is None:
             raise NotNowError("stopping a job needs Slurm's commands, which are switched off (command_line)")
@@ -405,7 +405,7 @@ class Slurm:
         return rest + ([] if self._commands is None else [self._commands])
 
     def _hand_in(self, script: str, wish: Mapping[str, Any], name: str, token: str) -> str:
-        """Hand in once. If the answer got lost, look whether the job is there before anybody tries again."""
+        """Submit once. If the answer is lost, look for the job before anybody tries again."""
         ways = self._ways()
         for way in ways:
             try:
@@ -456,7 +456,7 @@ def most_on_a_node(snapshot: Snapshot) -> int:
 
 
 def script_of(submission: Submission, first: Sequence[str] = ()) -> str:
-    """The script of a job: its words are quoted, so that each is what it was. `first` are lines before its own."""
+    """The script of a job, with its words quoted. `first` are lines before its own."""
     names = [name for name in submission.environment if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)]
     if odd := set(submission.environment) - set(names):
         raise BackendError(f"'{sorted(odd)[0]}' is not a name of an environment variable.")
@@ -468,7 +468,7 @@ def script_of(submission: Submission, first: Sequence[str] = ()) -> str:
 
 
 def _words_of(job: Job, token: str, as_whom: str) -> Iterator[str]:
-    """What Slurm has no field for, as words of its comment."""
+    """Requests for which Slurm has no field, as words of the comment."""
     yield "adlro:held"
     yield f"adlro:token={token}"
     if job.family:

@@ -16,10 +16,10 @@ from adlro.backends.slurm.fields import (
     without_errors,
     words_of,
 )
-from adlro.backends.slurm.parse import INDEX_TYPE, MOST_PRIORITY
+from adlro.backends.slurm.parse import MOST_PRIORITY
 from adlro.core.errors import TelemetryError
 from adlro.core.records import GpuModel, Job
-from adlro.ingest.host_lists import gpus_in
+from adlro.ingest.host_lists import INDEX_TYPE, gpus_in
 
 SQUEUE_FORMAT: Final = "%i|%u|%j|%T|%P|%D|%C|%m|%b|%l|%V|%S|%N|%Q"
 """`squeue --noheader --format=…`: what `read_jobs` reads as text."""
@@ -157,7 +157,7 @@ CORE_SPEC_UNSET: Final = 32_766
 
 
 def _special(job: Mapping[str, Any], nodes: int) -> Iterator[str]:
-    """What a job asks for that our rules have no word for: it is Slurm's to place."""
+    """The requests of a job that our rules do not cover: such a job is Slurm's to place."""
     for key, option in (("tres_per_task", "--gpus-per-task"), ("tres_per_socket", "--gpus-per-socket")):
         if job.get(key):
             yield f"it asks for {option}"
@@ -236,7 +236,7 @@ def _job_of_line(line: str, where: str, number: int) -> SlurmJob:
 
 
 def job_of(job: SlurmJob, model_of: Callable[[str], GpuModel | None], family: str = "") -> Job:
-    """Our record of a submission. Its work is not a number: of a live job nobody knows it."""
+    """Our record of a submission. Its work is NaN: nobody knows the work of a live job."""
     models = {model.name for word, _ in job.gres if word and (model := model_of(INDEX_TYPE.sub("", word))) is not None}
     return Job(
         family=family,

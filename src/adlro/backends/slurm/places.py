@@ -1,17 +1,19 @@
-"""Where a job of Slurm runs, or was let go to: its parts."""
+"""Where a Slurm job runs, or was released to: its parts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from adlro.backends.slurm.fields import devices_in
-from adlro.backends.slurm.nodes import Site
+from adlro.backends.slurm.nodes import NamedNode
 from adlro.backends.slurm.parse_jobs import SlurmJob
 from adlro.core.ports import JobState, Part
 from adlro.core.records import CPU_ONLY
 from adlro.ingest.host_lists import gpus_in, hosts_in
 
 
-def parts_of(job: SlurmJob, state: JobState, words: Mapping[str, str], sites: Mapping[str, Site]) -> tuple[Part, ...]:
-    """Where a job runs or ran, or was let go to."""
+def parts_of(
+    job: SlurmJob, state: JobState, words: Mapping[str, str], sites: Mapping[str, NamedNode]
+) -> tuple[Part, ...]:
+    """Where a job runs or ran, or was released to."""
     if state is JobState.WAITING:
         return ()
     nodes = hosts_in(job.node_list or (job.required_nodes if state is JobState.PLACED else ""))
@@ -23,7 +25,7 @@ def parts_of(job: SlurmJob, state: JobState, words: Mapping[str, str], sites: Ma
     return tuple(_asked_parts(job, words, nodes, sites))
 
 
-def _held_parts(node: str, line: str, site: Site | None) -> Iterator[Part]:
+def _held_parts(node: str, line: str, site: NamedNode | None) -> Iterator[Part]:
     """The devices that Slurm tells, by our models and our index among those of a model on the node."""
     numbers = [number for _, found in devices_in(line) for number in found]
     for model, devices in site.devices.items() if site else ():
@@ -33,9 +35,9 @@ def _held_parts(node: str, line: str, site: Site | None) -> Iterator[Part]:
 
 
 def _asked_parts(
-    job: SlurmJob, words: Mapping[str, str], nodes: Sequence[str], sites: Mapping[str, Site]
+    job: SlurmJob, words: Mapping[str, str], nodes: Sequence[str], sites: Mapping[str, NamedNode]
 ) -> Iterator[Part]:
-    """What it asked for, spread over its nodes: of a job that has not begun, or has ended, Slurm tells no devices."""
+    """The request, spread over the nodes: Slurm reports no devices before a job begins and after it ends."""
     left = sum(count for _, count in job.gres) or whole_in(words.get("gpus", "0"))
     if not left:
         yield from (Part(node, CPU_ONLY, 0) for node in nodes)
@@ -56,5 +58,5 @@ def _asked_parts(
 
 
 def whole_in(text: str) -> int:
-    """A whole number, or 0 for what is none."""
+    """A whole number; 0 if the text is none."""
     return int(text) if text.isdigit() else 0

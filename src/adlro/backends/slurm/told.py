@@ -14,7 +14,7 @@ LAUNCH_FAILED: Final = "launch failed"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReportedJob:
     """A job as it was last told: what must be known to give orders about it."""
 
     live: LiveJob

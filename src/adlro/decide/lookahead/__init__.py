@@ -131,6 +131,8 @@ def lookahead(
             half = most_tries(view, most_jobs) // 2
             advice = advise(view, min(candidates, half))
             first = advice.first
+            if first.verb == WAIT and not len(by_runtime(view, 1)[0]):
+                return first  # nothing can start: every plan begins with waiting too
             choices = choices_for(view, first, advice.jobs, advice.sites)
             planned = plans_for(view, min(plans, half))
             tried = len(choices) + len(planned)

@@ -13,16 +13,20 @@ from adlro.core.engine import (
     OVER,
     TRUTH_TYPE,
     Truth,
-    advance,
+    advance_with,
     apply,
     clear_progress,
     is_asked,
     resume,
     set_asked,
+    undisturbed,
 )
+from adlro.core.plan import no_demands
 from adlro.core.policy import CHOOSE_TYPE, FLOATS, INTS, VIEW_TYPE, Choose
 from adlro.core.rules import (
     best_runtime,
+    clear_demand,
+    enqueue,
     fits,
     note_release,
     refresh,
@@ -79,12 +83,12 @@ def blank_world(view: View, rows: int, preemptive: bool) -> World:
         runs=records(RUN, rows),
         queue=np.zeros(2 * rows + 2, np.int32),
         running=np.zeros(rows + 1, np.int32),
-        tried=np.zeros(rows, np.int32),
+        demands=no_demands(rows),
         spread=np.zeros(rows, np.int32),
         fastest=np.zeros(rows),
     )
     truth = new_truth(world, np.zeros(rows), 2 * rows + 4 * len(view.sites) + 64, preemptive)
-    return World(world, truth, np.zeros(rows, np.int32), np.full(len(view.tried), NOBODY, np.int32))
+    return World(world, truth, np.zeros(rows, np.int32), np.full(len(view.demands), NOBODY, np.int32))
 
 
 WORLD_TYPE = types.NamedTuple([VIEW_TYPE, TRUTH_TYPE, INTS, INTS], World)
@@ -104,6 +108,7 @@ def fill(view: View, imagined: World, known: int, coming: int, arrivals: Floats)
     clock.arrived = known
     clock.head = 0
     clock.queued = 0
+    clock.demand = NOBODY
     clock.running = 0
     clock.clear = 0
     clock.clear_version = clock.version
@@ -120,13 +125,14 @@ def fill(view: View, imagined: World, known: int, coming: int, arrivals: Floats)
             number = demands
             demands += 1
             imagined.numbers[job.demand] = number
-            world.tried[number] = view.tried[job.demand]
+            clear_demand(world, number)
+            world.demands[number].tried = view.demands[job.demand].tried
             world.spread[number] = view.spread[job.demand]
             world.fastest[number] = view.fastest[job.demand]
         world.jobs[i].demand = number
         if i < known:
             truth.work[i] = work_done(view, j) + work_left(view, j)
-            stand(view, world, truth, i, j)
+            _stand(view, world, truth, i, j)
         else:
             truth.work[i] = job.estimate
             world.jobs[i].submit = arrivals[i - known]
@@ -139,14 +145,13 @@ def fill(view: View, imagined: World, known: int, coming: int, arrivals: Floats)
 
 
 @compiled
-def stand(view: View, world: View, truth: Truth, i: int, j: int) -> None:
+def _stand(view: View, world: View, truth: Truth, i: int, j: int) -> None:
     """Let the job of the world wait or run as it does in the view."""
     clock = world.clock[0]
     world.runs[i] = view.runs[j]
     run = world.runs[i]
     if run.state != RUNNING:
-        world.queue[clock.queued] = i
-        clock.queued += 1
+        enqueue(world, i)
         return
     # Work counts from the beginning of this stretch, by its rate: wear on the way cannot be seen.
     run.done = run.saved
@@ -206,7 +211,7 @@ def outstanding(world: View, truth: Truth, jobs: int, began: float, guess: bool)
 
 
 @compiled
-def settled(world: View, truth: Truth) -> bool:
+def _settled(world: View, truth: Truth) -> bool:
     """Whether all jobs of the world have come and begun, so that nobody will be asked again."""
     clock = world.clock[0]
     if clock.queued > 0 or truth.progress[0].asked_when_none_waits != 0:
@@ -241,7 +246,7 @@ def keep_node(view: View, world: View, n: int, for_all: bool) -> None:
 
 
 @compiled
-def remember(trial: Trial, c: int, choice: Choice) -> None:
+def _remember(trial: Trial, c: int, choice: Choice) -> None:
     """Write down what a plan begins with."""
     if trial.verb[c] == NOBODY:
         trial.verb[c] = choice.verb
@@ -273,7 +278,7 @@ def rolled_out(
             keep(view, world, target, s, True)
             if fits(world, target, s):
                 choice = Choice(START, widened(target), widened(s), FOREVER)
-                remember(trial, c, choice)
+                _remember(trial, c, choice)
                 apply(world, truth, choice)
                 target = NOBODY
             else:
@@ -281,12 +286,12 @@ def rolled_out(
         while is_asked(truth):
             progress.events = 0
             choice = choose(world)
-            remember(trial, c, choice)
+            _remember(trial, c, choice)
             apply(world, truth, choice)
         progress.events = 0  # nobody reads this log but `counted`
-        if guess and settled(world, truth):
+        if guess and _settled(world, truth):
             break  # nothing is left to decide, so what is guessed of those that run is the truth of this world
-        status = advance(world, truth)
+        status = advance_with(world, truth, undisturbed)
         seconds += counted(world, truth, began)
         if status == OVER or clock.now >= began + horizon:
             break

@@ -39,22 +39,26 @@ TRIED: Final = 512
 """GPUs of the largest clusters that the network was held against rules on. Beyond, the rule's part in Q grows."""
 
 
-def new_mind(view: View, weights: Weights, rows: int) -> Mind:
-    """Room for the decisions of one run.
+KEPT_FROM: Final = 1024
+"""GPUs of clusters on which what is foreseen is kept between decisions, and brought up to date where it has changed."""
+
+
+def new_mind(view: View, weights: Weights, rows: int, is_kept: bool = False) -> Mind:
+    """Room for the decisions of one run; those of one view alone if it `is_kept` (`outlook.new_outlook`).
 
     On thousands of GPUs what one choice changes is less than the network can tell, and by its word alone it was behind
     plain rules. So the rule counts the more, the farther beyond TRIED the cluster is.
     """
     more = np.float32(max(1.0, len(view.gpus) / TRIED))
-    return room_for(view, weights._replace(trust=weights.trust * more), rows)
+    return room_for(view, weights._replace(trust=weights.trust * more), rows, is_kept and len(view.gpus) >= KEPT_FROM)
 
 
 @compiled_allocating
-def room_for(view: View, weights: Weights, rows: int) -> Mind:
+def room_for(view: View, weights: Weights, rows: int, is_kept: bool) -> Mind:
     """The arrays of a mind."""
     pools = len(view.pools)
     return Mind(
-        new_outlook(view, rows),
+        new_outlook(view, rows, is_kept),
         new_planes(rows, pools),
         weights,
         new_scratch(rows, pools, len(weights.first)),
@@ -149,8 +153,18 @@ def q_policy(weights: Callable[[], Weights], name: str, summary: str) -> Policy:
     """A policy that does what the network thinks best. The weights are asked for when a run begins."""
 
     def make(view: View, seed: int) -> Choose:
-        mind = new_mind(view, weights(), ROWS)
-        return lambda view: best_by_q(view, mind)
+        mind = new_mind(view, weights(), ROWS, is_kept=True)
+
+        def choose(shown: View) -> Choice:
+            if shown is view:
+                return best_by_q(shown, mind)
+            # A copy, in which other things have happened: what was foreseen is worth nothing, there and here.
+            mind.outlook.known.fill(NOBODY)
+            choice = best_by_q(shown, mind)
+            mind.outlook.known.fill(NOBODY)
+            return choice
+
+        return choose
 
     return Policy(name, summary, make=make, needs=("estimate",))
 

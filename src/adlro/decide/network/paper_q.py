@@ -1,8 +1,9 @@
 """The paper's agent (its section 4): what it sees, which assignments are legal, and its network without PyTorch.
 
-State: how much of each GPU is in use, how long the queue is, and for each of the first jobs of the queue its priority
-and its type. Action: one of those jobs to one of the n GPUs. The head of the network has one output for each, so it
-fits clusters with exactly as many GPUs as the one that it was trained for.
+State: how much of each GPU is in use, how long the queue is, and the priority and the type of a job. Action: this job
+to one of the n GPUs. The network judges every waiting job in the same way, one after the other, and the best pair of a
+job and a GPU starts. It has one output for each GPU, so it fits clusters with exactly as many GPUs as the one that it
+was trained for.
 
 An action names a GPU; the rules start jobs at sites (the GPUs of one model on one node) and take their lowest free
 GPUs. So the action means the site of its GPU, and for a gang over several nodes the anchor of its pool. It is legal if
@@ -24,11 +25,19 @@ from adlro.core.rules import fits, in_queue, seen
 from adlro.core.tables import FOREVER, NOBODY, START, WAIT, Choice, Ints, View
 from adlro.decide.outlook import start_without_gpu
 
-Singles = npt.NDArray[np.float32]
-Bytes = npt.NDArray[np.uint8]
+_Singles = npt.NDArray[np.float32]
+_Bytes = npt.NDArray[np.uint8]
 
-WINDOW: Final = 8
-"""Jobs that the agent sees, in submit order. Those that need no GPU are not its business."""
+WINDOW: Final = 64
+"""Waiting jobs that the agent judges in training, in submit order; those behind them count in the queue length only.
+Jobs that need no GPU are not its business."""
+
+MOST_JUDGED: Final = 1024
+"""The same for decisions. Under load, gangs that do not fit gather at the head of the queue: they must not fill the
+window."""
+
+CROWD: Final = 8
+"""The queue length at which its input is one half."""
 
 TYPES: Final = 8
 """Columns of the job type: the families in the order of the workload; the last one is for all that have no column."""
@@ -38,25 +47,25 @@ REACH: Final = 3
 
 
 class PaperSeen(NamedTuple):
-    """Observations. B environments, n GPUs, W = WINDOW jobs."""
+    """Observations. B environments, n GPUs, the first W waiting jobs."""
 
-    use: Singles  # [B, n] share of each GPU in use; 1 while its node is down
-    queue: Singles  # [B, 1] waiting jobs, q / (q + W)
-    jobs: Singles  # [B, W, 1 + TYPES] priority and type, 0 where there is no job
-    legal: Bytes  # [B, W * n] which assignments may be: job by job, GPU by GPU
+    use: _Singles  # [B, n] share of each GPU in use; 1 while its node is down
+    queue: _Singles  # [B, 1] waiting jobs, q / (q + CROWD)
+    jobs: _Singles  # [B, W, 1 + TYPES] priority and type, 0 where there is no job
+    legal: _Bytes  # [B, W * n] which assignments may be: job by job, GPU by GPU
 
 
 class PaperWeights(NamedTuple):
     """The weights of a network for n GPUs, with C channels and H units between the two full layers."""
 
-    near: Singles  # [REACH, C] first convolution, from the share in use
-    near_bias: Singles  # [C]
-    far: Singles  # [REACH, C, C] second convolution: from, to
-    far_bias: Singles  # [C]
-    full: Singles  # [C * n + 1 + W * (1 + TYPES), H]
-    full_bias: Singles  # [H]
-    action: Singles  # [H, W * n]
-    action_bias: Singles  # [W * n]
+    near: _Singles  # [REACH, C] first convolution, from the share in use
+    near_bias: _Singles  # [C]
+    far: _Singles  # [REACH, C, C] second convolution: from, to
+    far_bias: _Singles  # [C]
+    full: _Singles  # [C * n + 1 + 1 + TYPES, H]
+    full_bias: _Singles  # [H]
+    action: _Singles  # [H, n]
+    action_bias: _Singles  # [n]
 
 
 class PaperMind(NamedTuple):
@@ -64,14 +73,15 @@ class PaperMind(NamedTuple):
 
     weights: PaperWeights
     rows: Ints  # [W]
-    use: Singles  # [n]
-    queue: Singles  # [1]
-    jobs: Singles  # [W, 1 + TYPES]
-    legal: Bytes  # [W * n]
-    first: Singles  # [n, C]
-    second: Singles  # [n, C]
-    hidden: Singles  # [H]
-    q: Singles  # [W * n]
+    use: _Singles  # [n]
+    queue: _Singles  # [1]
+    jobs: _Singles  # [W, 1 + TYPES]
+    legal: _Bytes  # [W * n]
+    first: _Singles  # [n, C]
+    second: _Singles  # [n, C]
+    shared: _Singles  # [H] the part of the hidden layer that all jobs share
+    hidden: _Singles  # [H]
+    q: _Singles  # [W * n]
 
 
 # ---- what is seen ------------------------------------------------------------------------------------------------
@@ -112,7 +122,7 @@ def site_of(view: View, g: int) -> int:
 
 
 @compiled
-def mark(view: View, rows: Ints, legal: Bytes) -> int:
+def mark(view: View, rows: Ints, legal: _Bytes) -> int:
     """Mark the legal assignments of the jobs in the window; how many there are. `fits` is asked once for each site."""
     gpus = len(view.gpus)
     for a in range(len(legal)):
@@ -130,14 +140,14 @@ def mark(view: View, rows: Ints, legal: Bytes) -> int:
                 continue
             first = w * gpus + site.first_gpu
             for g in range(site.gpus):
-                if site.free_mask >> g & 1 or (not whole and has_room(view, j, site.first_gpu + g)):
+                if site.free_mask >> g & 1 or (not whole and _has_room(view, j, site.first_gpu + g)):
                     legal[first + g] = 1
                     count += 1
     return count
 
 
 @compiled
-def has_room(view: View, j: int, g: int) -> bool:
+def _has_room(view: View, j: int, g: int) -> bool:
     """Whether a GPU has a share left that is enough for the job."""
     job = view.jobs[j]
     gpu = view.gpus[g]
@@ -145,7 +155,7 @@ def has_room(view: View, j: int, g: int) -> bool:
 
 
 @compiled
-def observe(view: View, rows: Ints, use: Singles, queue: Singles, jobs: Singles) -> None:
+def observe(view: View, rows: Ints, use: _Singles, queue: _Singles, jobs: _Singles) -> None:
     """Write down the state. The window has been found."""
     for s in range(len(view.sites)):
         site = view.sites[s]
@@ -153,7 +163,7 @@ def observe(view: View, rows: Ints, use: Singles, queue: Singles, jobs: Singles)
         for g in range(site.first_gpu, site.first_gpu + site.gpus):
             use[g] = 1.0 - view.gpus[g].free_share / WHOLE_GPU if up else 1.0
     queued = view.clock[0].queued
-    queue[0] = queued / (queued + len(rows))
+    queue[0] = queued / (queued + CROWD)
     for w in range(len(rows)):
         row = jobs[w]
         for i in range(len(row)):
@@ -176,7 +186,7 @@ def assignment(view: View, rows: Ints, action: int) -> Choice:
 
 @compiled
 def forward(mind: PaperMind) -> None:
-    """Q of every assignment, legal or not: two convolutions along the GPUs, then two full layers."""
+    """Q of every waiting job on every GPU, legal or not: two convolutions along the GPUs, then two full layers."""
     weights = mind.weights
     gpus, channels = mind.first.shape
     for g in range(gpus):
@@ -199,26 +209,30 @@ def forward(mind: PaperMind) -> None:
             if 0 <= at < gpus:
                 for i in range(channels):
                     add_scaled(mind.first[at, i], weights.far[k, i], here)
-    hidden = mind.hidden
-    for o in range(len(hidden)):
-        hidden[o] = weights.full_bias[o]
+    shared, hidden = mind.shared, mind.hidden
+    for o in range(len(shared)):
+        shared[o] = weights.full_bias[o]
     for c in range(channels):
         for g in range(gpus):
-            add_scaled(max(mind.second[g, c], np.float32(0.0)), weights.full[c * gpus + g], hidden)
+            add_scaled(max(mind.second[g, c], np.float32(0.0)), weights.full[c * gpus + g], shared)
     at = channels * gpus
-    add_scaled(mind.queue[0], weights.full[at], hidden)
-    columns = mind.jobs.shape[1]
-    for w in range(mind.jobs.shape[0]):
-        for i in range(columns):
-            add_scaled(mind.jobs[w, i], weights.full[at + 1 + w * columns + i], hidden)
-    for a in range(len(mind.q)):
-        mind.q[a] = weights.action_bias[a]
-    for o in range(len(hidden)):
-        add_scaled(max(hidden[o], np.float32(0.0)), weights.action[o], mind.q)
+    add_scaled(mind.queue[0], weights.full[at], shared)
+    for w in range(len(mind.rows)):
+        if mind.rows[w] == NOBODY:
+            break
+        for o in range(len(hidden)):
+            hidden[o] = shared[o]
+        for i in range(mind.jobs.shape[1]):
+            add_scaled(mind.jobs[w, i], weights.full[at + 1 + i], hidden)
+        q = mind.q[w * gpus : (w + 1) * gpus]
+        for g in range(gpus):
+            q[g] = weights.action_bias[g]
+        for o in range(len(hidden)):
+            add_scaled(max(hidden[o], np.float32(0.0)), weights.action[o], q)
 
 
 @compiled
-def add_scaled(x: float, row: Singles, result: Singles) -> None:
+def add_scaled(x: float, row: _Singles, result: _Singles) -> None:
     """Add x times the row to the result."""
     if x != 0.0:
         for o in range(len(result)):
@@ -247,27 +261,28 @@ def best_assignment(view: View, mind: PaperMind) -> Choice:
     return assignment(view, mind.rows, chosen)
 
 
-def make_mind(weights: PaperWeights) -> PaperMind:
+def make_mind(weights: PaperWeights, window: int = WINDOW) -> PaperMind:
     """Room for decisions with these weights."""
     channels, gpus = len(weights.near_bias), gpus_of(weights)
     single = np.float32
     return PaperMind(
         PaperWeights(*(np.ascontiguousarray(each, single) for each in weights)),
-        np.full(WINDOW, NOBODY, np.int32),
+        np.full(window, NOBODY, np.int32),
         np.zeros(gpus, single),
         np.zeros(1, single),
-        np.zeros((WINDOW, 1 + TYPES), single),
-        np.zeros(WINDOW * gpus, np.uint8),
+        np.zeros((window, 1 + TYPES), single),
+        np.zeros(window * gpus, np.uint8),
         np.zeros((gpus, channels), single),
         np.zeros((gpus, channels), single),
         np.zeros(len(weights.full_bias), single),
-        np.zeros(WINDOW * gpus, single),
+        np.zeros(len(weights.full_bias), single),
+        np.zeros(window * gpus, single),
     )
 
 
 def gpus_of(weights: PaperWeights) -> int:
     """For how many GPUs the network was made."""
-    return len(weights.action_bias) // WINDOW
+    return len(weights.action_bias)
 
 
 def paper_weights(arrays: Mapping[str, npt.NDArray[Any]], where: str) -> PaperWeights:
@@ -286,10 +301,10 @@ def check_weights(weights: PaperWeights, name: str) -> None:
         (channels,),
         (REACH, channels, channels),
         (channels,),
-        (channels * gpus + 1 + WINDOW * (1 + TYPES), hidden),
+        (channels * gpus + 1 + 1 + TYPES, hidden),
         (hidden,),
-        (hidden, WINDOW * gpus),
-        (WINDOW * gpus,),
+        (hidden, gpus),
+        (gpus,),
     )
     for part, array, shape in zip(PaperWeights._fields, weights, expected, strict=True):
         if array.shape != shape:
@@ -313,7 +328,7 @@ def paper_policy(weights: PaperWeights, name: str) -> Policy:
                 f"policy {name!r} was trained for a cluster of {expected} GPUs and this one has {gpus}; expected as "
                 f"many. Train it for this cluster, or take preset adlro, which works on any."
             )
-        mind = make_mind(weights)
+        mind = make_mind(weights, MOST_JUDGED)
         return lambda view: best_assignment(view, mind)
 
     return Policy(name, f"the paper's DQN, trained for {expected} GPUs", make=make)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from adlro.core.compiled import compiled, compiled_allocating
 from adlro.core.records import WHOLE_GPU
-from adlro.core.rules import gpu_share
+from adlro.core.rules import gpu_share, most_free_on
 from adlro.core.tables import FOREVER, NOBODY, View
 from adlro.decide.outlook import HEAD, IDLE, Outlook, quick_log
 
@@ -201,17 +201,19 @@ def observe_pools(view: View, outlook: Outlook, planes: Planes, pools: int, unit
                 plane[i] = 0.0
             continue
         pool = view.pools[p]
-        largest = 0
+        largest = most_free_on(view, p, 1)
         down = 0
         soonest = outlook.ready[p, 0]
         halfway = 0.0
         for i in range(pool.first_site, pool.first_site + pool.sites):
-            site = view.sites[view.pool_sites[i]]
-            largest = max(largest, site.free_gpus)
-            down += view.nodes[site.node].up == 0
-            first = site.first_gpu
-            if site.gpus > 0:
-                halfway += min(outlook.gpu_free[first + (site.gpus - 1) // 2] - now, 1e9)
+            if len(outlook.middle) > 0:
+                middle = outlook.middle[i]
+                down += middle == FOREVER
+            else:
+                site = view.sites[view.pool_sites[i]]
+                down += view.nodes[site.node].up == 0
+                middle = outlook.gpu_free[site.first_gpu + (site.gpus - 1) // 2] if site.gpus > 0 else now
+            halfway += min(max(middle - now, 0.0), 1e9)
         goals = 0
         speed = 0.0
         able = 0

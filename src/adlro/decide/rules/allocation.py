@@ -7,6 +7,7 @@ model gives more than it has. The programs are those of Gavel (Narayanan et al.,
 matching is that of AlloX (Le et al., EuroSys 2020).
 """
 
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +26,9 @@ NEWCOMER: Final = 1e9
 SLACK: Final = 1e-9
 """Next to nothing: what the second program may give up of the least share, so that rounding does not make it
 infeasible; and by how much a job counts as longer than the one before it."""
+
+PROGRAMS_KEPT: Final = 4096
+"""Answers of the solver that are kept: on a trace the same groups of jobs come together again and again."""
 
 SPREAD_STEPS: Final = 20
 """How often `spread` scales; without jobs bound to a model one step is exact."""
@@ -116,12 +120,16 @@ def pick_round(priority: Floats, gpus: Floats, free: Floats, throughput: Floats,
     With `fill`, GPUs that nobody with a share wants go to jobs that can run there without one, so that none stays idle
     beside a queue.
     """
-    jobs, models = by_priority(priority, throughput, fill=fill)
+    return pick_in_order(by_priority(priority, throughput, fill=fill), gpus, free)
+
+
+def pick_in_order(pairs: tuple[Ints, Ints], gpus: Floats, free: Floats) -> Ints:
+    """The model of the first of each job's pairs that still has GPUs for it, or NOBODY. [J]"""
     choice = np.full(len(gpus), NOBODY, dtype=np.int32)
     left = free.tolist()
     needs = gpus.tolist()
     placed = [False] * len(needs)
-    for job, model in zip(jobs.tolist(), models.tolist(), strict=True):
+    for job, model in zip(pairs[0].tolist(), pairs[1].tolist(), strict=True):
         if not placed[job] and needs[job] <= left[model] + SLACK:
             placed[job] = True
             left[model] -= needs[job]
@@ -208,12 +216,26 @@ def _raise_the_least(gain: Floats, speed: Floats, gpus: Floats, capacity: Floats
         return shares
     heads = np.array([jobs[0] for jobs in alike])
     size = np.array([len(jobs) for jobs in alike], dtype=np.float64)
+    share = _fullest(gain[heads].tobytes(), size.tobytes(), gpus[heads].tobytes(), capacity.tobytes())
+    for jobs, row in zip(alike, share, strict=True):
+        shares[jobs] = row
+    return _feasible(shares, gpus, capacity)
+
+
+@lru_cache(maxsize=PROGRAMS_KEPT)
+def _fullest(gains: bytes, sizes: bytes, gpus_each: bytes, capacities: bytes) -> Floats:
+    """What one job of each group gets by both programs. [groups, K]
+
+    The arguments are arrays as bytes: a program that was solved before is not solved again.
+    """
+    size, gpus, capacity = (np.frombuffer(column) for column in (sizes, gpus_each, capacities))
+    gain = np.frombuffer(gains).reshape(len(size), len(capacity))
     # Shares do not depend on the unit of gain; the solver's tolerances do.
-    gain = gain[heads] / gain[heads].max(axis=1).min()
+    gain = gain / gain.max(axis=1).min()
     rows, models = np.nonzero(gain)
     groups, kinds = gain.shape
     limits = np.concatenate((np.ones(groups), capacity))
-    matrix = _columns(gain, rows, models, size * gpus[heads])
+    matrix = _columns(gain, rows, models, size * gpus)
     scaled = _append(matrix, -limits)
     cost = np.zeros(len(rows) + 1)
     cost[-1] = 1.0
@@ -225,9 +247,8 @@ def _raise_the_least(gain: Floats, speed: Floats, gpus: Floats, capacity: Floats
     fuller = _solve(-gain[rows, models] * size[rows], matrix, np.concatenate((limits, np.full(groups, -least))))
     share = np.zeros_like(gain)
     share[rows, models] = variables if fuller is None else fuller
-    for jobs, row in zip(alike, share, strict=True):
-        shares[jobs] = row
-    return _feasible(shares, gpus, capacity)
+    share.flags.writeable = False
+    return share
 
 
 def _solve_sum(gain: Floats, gpus: Floats, capacity: Floats) -> list[tuple[Any, Floats, Any]]:

@@ -9,19 +9,19 @@ import numpy.typing as npt
 from adlro.core.compiled import compiled
 from adlro.core.policy import NEVER, Policy
 from adlro.core.records import WHOLE_GPU
-from adlro.core.rules import best_runtime, fits, gpu_share, in_queue, portion, seen
+from adlro.core.rules import best_runtime, fits, gpu_share, in_queue, lowest_number, portion, seen
 from adlro.core.tables import MIX_ROWS, NOBODY, Choice, Floats, Ints, View
 from adlro.decide.choosing import (
     Pair,
     anywhere,
-    best_pair,
-    best_spot,
     first_hopeful,
+    first_spot,
     first_that_fits,
     head_or_nobody,
     hopeless,
     largest_key_first,
     shortest,
+    shortest_pair,
     start_or_wait,
 )
 
@@ -123,7 +123,7 @@ def random(view: View) -> Choice:
                     chosen = j
                     site = s
         if count == before:
-            view.tried[view.jobs[j].demand] = clock.version
+            view.demands[view.jobs[j].demand].tried = clock.version
     return start_or_wait(chosen, site)
 
 
@@ -171,7 +171,7 @@ def static_affinity(view: View) -> Choice:
             continue
         site = NOBODY
         if not hopeless(view, j):
-            site = best_spot(view, j, at_home).site if has_home(view, j) else best_spot(view, j, anywhere).site
+            site = first_spot(view, j, at_home).site if has_home(view, j) else first_spot(view, j, anywhere).site
         if site != NOBODY:
             return start_or_wait(j, site)
         waiting |= bit
@@ -181,13 +181,13 @@ def static_affinity(view: View) -> Choice:
 @compiled
 def sjf(view: View) -> Choice:
     """The pair with the least estimated runtime."""
-    return best_pair(view, shortest)
+    return shortest_pair(view, shortest)
 
 
 @compiled
 def sjf_picky(view: View) -> Choice:
     """The pair with the least estimated runtime among sites with at least half of the job's best speed."""
-    return best_pair(view, shortest_if_fast)
+    return shortest_pair(view, shortest_if_fast)
 
 
 @compiled
@@ -224,45 +224,85 @@ def best_fit(view: View) -> Choice:
 
 
 @compiled
-def unusable(view: View, s: int, extra_gpus: int, extra_share: int, from_gpu: int, extra_cpus: int) -> float:
-    """Free GPU share at the site that the usual mix could not use, if a job took this much more there."""
+def less_unusable(
+    view: View, s: int, extra_gpus: int, extra_share: int, from_gpu: int, extra_cpus: int, partly_used: int
+) -> float:
+    """How much less free GPU share at the site the usual mix could not use, if a job took this much more there.
+
+    `partly_used` has a bit for each GPU of which some is free, but not all. Before and after are summed side by side:
+    one sum has to wait for itself at each step.
+    """
     site = view.sites[s]
-    cpus = view.nodes[site.node].free_cpus - extra_cpus
-    whole = site.free_gpus - extra_gpus
-    free = site.free_share - extra_gpus * WHOLE_GPU - extra_share
-    if from_gpu != NOBODY and view.gpus[site.first_gpu + from_gpu].free_share == WHOLE_GPU:
-        whole -= 1
-    lost = 0.0
+    cpus = view.nodes[site.node].free_cpus
+    whole = site.free_gpus
+    free = site.free_share
+    whole_after = whole - extra_gpus
+    if from_gpu != NOBODY:
+        partly_used |= 1 << from_gpu
+        if view.gpus[site.first_gpu + from_gpu].free_share == WHOLE_GPU:
+            whole_after -= 1
+    # As floats from here on: to convert them in each step would take longer than the rest of it.
+    room, room_after = float(whole * WHOLE_GPU), float(whole_after * WHOLE_GPU)
+    some, some_after = float(free), float(free - extra_gpus * WHOLE_GPU - extra_share)
+    rest, rest_after = some - room, some_after - room_after
+    enough, enough_after = float(cpus), float(cpus - extra_cpus)
+    before = 0.0
+    after = 0.0
     for m in range(MIX_ROWS):
         need = view.mix[m, 0]
+        cores = view.mix[m, 1]
         often = view.mix[m, 2]
         if often == 0.0:
             break
-        if view.mix[m, 1] > cpus:
-            lost += often * free
-        elif need >= WHOLE_GPU:
-            lost += often * (free if whole * WHOLE_GPU < need else free - whole * WHOLE_GPU)
-        else:
-            for g in range(site.gpus):
-                left = view.gpus[site.first_gpu + g].free_share - (extra_share if g == from_gpu else 0)
-                if 0 < left < need:
-                    lost += often * left
-    return lost
+        # Choices between two numbers, without branches: which way they go is as good as chance.
+        is_share = need < WHOLE_GPU
+        lost = 0.0 if is_share else (some if room < need else rest)
+        lost_after = 0.0 if is_share else (some_after if room_after < need else rest_after)
+        before += often * (some if cores > enough else lost)
+        after += often * (some_after if cores > enough_after else lost_after)
+        if is_share and partly_used != 0:
+            left_over = partly_used
+            while left_over != 0:
+                g = lowest_number(left_over)
+                left_over &= left_over - 1
+                left = float(view.gpus[site.first_gpu + g].free_share)
+                left_after = left - (extra_share if g == from_gpu else 0)
+                before += often * (left if cores <= enough and 0.0 < left < need else 0.0)
+                after += often * (left_after if cores <= enough_after and 0.0 < left_after < need else 0.0)
+    return before - after
+
+
+@compiled
+def partly_used_gpus(view: View, s: int) -> int:
+    """A bit for each GPU of the site of which some is free, but not all."""
+    site = view.sites[s]
+    found = 0
+    if site.open_share > 0:
+        for g in range(site.gpus):
+            if 0 < view.gpus[site.first_gpu + g].free_share < WHOLE_GPU:
+                found |= 1 << g
+    return found
 
 
 @compiled
 def least_fragmenting(view: View, j: int, s: int, pair: Pair) -> float:
     """Where the share that the usual mix cannot use grows least."""
     job = view.jobs[j]
-    before = unusable(view, s, 0, 0, NOBODY, 0)
+    partly_used = partly_used_gpus(view, s)
     if job.share == WHOLE_GPU:
-        return before - unusable(view, s, job.gpus, 0, NOBODY, job.cpus)
+        return less_unusable(view, s, job.gpus, 0, NOBODY, job.cpus, partly_used)
     site = view.sites[s]
     best = NEVER
+    was_free = False
     for g in range(site.gpus):
         gpu = view.gpus[site.first_gpu + g]
+        is_free = gpu.free_share == WHOLE_GPU
+        if is_free and was_free:
+            continue  # with no partly used GPU between them, two that are free come to the same
         if gpu.free_share >= job.share and gpu.free_memory >= job.gpu_memory:
-            best = max(best, before - unusable(view, s, 0, job.share, g, job.cpus))
+            best = max(best, less_unusable(view, s, 0, job.share, g, job.cpus, partly_used))
+        if is_free or gpu.free_share > 0:
+            was_free = is_free
     return best
 
 

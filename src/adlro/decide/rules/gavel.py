@@ -4,6 +4,12 @@ each GPU model, and rounds of six minutes realise it. docs/gavel.md says where o
 A round begins when the last one is over, or with the first job after an idle time. Only then are jobs stopped, moved
 and started: who arrives in a round waits for its end, and GPUs that fall free in it stay free. Jobs without GPUs start
 at once and are never stopped.
+
+A round is computed only if it can differ from the last one. When no job waits, every job has all of its time on one
+model or none at all, and the last round changed nothing, then no round changes anything until a job comes or goes or a
+node changes. The policy sleeps until then, and afterwards counts the rounds that it slept through (`slept_until`). The
+results are the same as with every round computed. While a job waits, every round is computed: a wrapper around the
+policy may be counting its wait.
 """
 
 import math
@@ -33,6 +39,10 @@ whenever a job has come or gone; forgetting everything then could starve whoever
 """
 
 
+NEARLY: Final = 1e-10
+"""Shares within this of 0 or 1 are that: so small a share has a priority below that of any whole one (`NEWCOMER`)."""
+
+
 class Round(NamedTuple):
     """One round, as far as the next one needs to know it."""
 
@@ -42,6 +52,15 @@ class Round(NamedTuple):
     shares: Floats  # [J, P] of the time
     received: Floats  # [J, P] seconds, up to the beginning of the round
     pool: Ints  # [J] where each runs in this round, or NOBODY
+    demand: Demand | None = None  # what the program was made of; None if that is not known
+    up: Ints | None = None  # [N] which nodes were up then
+
+
+class Sleep(NamedTuple):
+    """Who runs while the policy sleeps, to know afterwards when the last of them ended."""
+
+    jobs: Ints
+    held: Floats  # seconds that each had held GPUs before its present stretch
 
 
 class Seating(NamedTuple):
@@ -65,12 +84,13 @@ class Rounds:
     def __init__(self, objective: Objective, aware: bool) -> None:
         self._objective, self._aware = objective, aware
         self._last: Round | None = None
+        self._sleep: Sleep | None = None  # while it sleeps
         self._ahead: list[Choice] = []  # what is still to be done at this moment, the next last
         self._moment = -math.inf
 
     def __call__(self, view: View) -> Choice:
-        """The next start or stop of this round; after them, wait until it is over."""
-        now = float(view.clock[0].now)
+        """The next start or stop of this round; after them, wait until it is over, or until something changes."""
+        now = float(view.clock.now[0])
         if now > self._moment:
             self._moment, self._ahead = now, []  # what was cut off at an earlier moment has no meaning now
         if self._ahead:
@@ -78,8 +98,14 @@ class Rounds:
         job, site = first_without_gpus(view)
         if job != NOBODY:
             return starting(job, site)
+        if self._last is not None and self._sleep is not None:
+            self._last, self._sleep = slept_until(view, self._last, self._sleep), None
         if self._last is None or now >= self._last.began + ROUND_S:
             self._last, choices = solve_round(view, self._objective, self._aware, self._last)
+            if not choices and self._objective != "makespan" and not view.clock.queued[0] and is_settled(self._last):
+                running = view.running[: int(view.clock.running[0])].copy()
+                self._sleep = Sleep(running, view.runs.held[running])
+                return waiting()
             self._ahead = choices[::-1]
         return self._ahead.pop() if self._ahead else waiting(self._last.began + ROUND_S)
 
@@ -120,10 +146,10 @@ def solve_round(
     """
     from adlro.decide.rules import allocation  # here, because SciPy is slow to import and most commands do not need it
 
-    demand, current = _jobs_with_gpus(view)
-    now = float(view.clock[0].now)
-    if not aware:
-        demand = demand._replace(throughput=allocation.agnostic(demand.throughput) * demand.gpus[:, None])
+    now = float(view.clock.now[0])
+    jobs, current = _jobs_with_gpus(view)
+    up = view.nodes.up.copy()
+    demand = _demand_now(view, jobs, up, objective, aware, last)
     if last is not None and _shares_hold(last, demand, objective):
         shares = last.shares
     else:
@@ -132,14 +158,53 @@ def solve_round(
             shares = allocation.spread(shares, demand.throughput, demand.gpus, demand.capacity)
     received = _received(last, demand, now)
     priority = allocation.round_priorities(shares, received)
-    pick = allocation.pick_round(priority, demand.gpus, demand.capacity, demand.throughput)
     pairs = allocation.by_priority(priority, demand.throughput)
+    pick = allocation.pick_in_order(pairs, demand.gpus, demand.capacity)
+    if np.array_equal(pick, current) and NOBODY not in current:
+        return Round(now, jobs, demand.capacity, shares, received, current, demand, up), []
     stays, seats, order = _seat(view, demand, pick, current, pairs)
-    stopped = demand.jobs[(current != NOBODY) & (stays == 0)]
+    stopped = jobs[(current != NOBODY) & (stays == 0)]
     choices = [stopping(j) for j in stopped.tolist()]
-    choices += [starting(j, s) for j, s in zip(demand.jobs[order].tolist(), seats[order].tolist(), strict=True)]
+    choices += [starting(j, s) for j, s in zip(jobs[order].tolist(), seats[order].tolist(), strict=True)]
     pool = np.where(stays != 0, current, np.where(seats != NOBODY, view.sites.pool[seats], NOBODY))
-    return Round(now, demand.jobs, demand.capacity, shares, received, pool), choices
+    return Round(now, jobs, demand.capacity, shares, received, pool, demand, up), choices
+
+
+def is_settled(done: Round) -> bool:
+    """Whether the next round has the same answer as this one, which changed nothing, as long as nothing happens.
+
+    It has if each share is all of a job's time or none, and those with all of it fit together: then they are picked
+    first, whatever the time received, and the others fill up in an order that time received does not change.
+    """
+    assert done.demand is not None
+    whole = done.shares > 1.0 - NEARLY
+    served = whole.any(axis=1)
+    if (done.shares[~served] > 0.0).any() or not (whole | (done.shares < NEARLY)).all():
+        return False
+    return bool((done.demand.gpus @ whole <= done.capacity).all())
+
+
+def slept_until(view: View, last: Round, sleep: Sleep) -> Round:
+    """The last round before now, or before all jobs were gone, as if each since `last` had been computed."""
+    now = float(view.clock.now[0])
+    until = min(now, _nobody_left(view, sleep)) if _all_are_new(view, now) else now
+    began, received = last.began, last.received
+    while began + ROUND_S < until:
+        received = _one_more_round(last, received, began + ROUND_S - began)
+        began += ROUND_S
+    return last._replace(began=began, received=received)
+
+
+def _all_are_new(view: View, now: float) -> bool:
+    """Whether every job that runs or waits has come just now. Then the cluster was empty, and no round began."""
+    present = np.concatenate((waiting_jobs(view), view.running[: int(view.clock.running[0])]))
+    return bool((view.jobs.submit[present] >= now).all())
+
+
+def _nobody_left(view: View, sleep: Sleep) -> float:
+    """When the last of the jobs that ran ended."""
+    held = view.runs.held[sleep.jobs] - sleep.held
+    return float((view.runs.started[sleep.jobs] + held).max(initial=-math.inf))
 
 
 def allocate(objective: Objective, demand: Demand) -> Floats:
@@ -155,13 +220,26 @@ def allocate(objective: Objective, demand: Demand) -> Floats:
     return allocation.min_makespan(throughput, gpus, capacity, left)
 
 
-def _jobs_with_gpus(view: View) -> tuple[Demand, Ints]:
+def _jobs_with_gpus(view: View) -> tuple[Indices, Ints]:
     """Waiting jobs in the window and running ones, those without GPUs left out; and the pool on which each runs now."""
-    running = view.running[: view.clock[0].running]
+    running = view.running[: int(view.clock.running[0])]
     jobs = np.sort(np.concatenate((waiting_jobs(view), running)))
     jobs = jobs[view.jobs.gpus[jobs] > 0]
     site = view.runs.site[jobs]
-    return demand_of(view, jobs), np.where(site != NOBODY, view.sites.pool[site], np.int32(NOBODY))
+    return jobs, np.where(site != NOBODY, view.sites.pool[site], np.int32(NOBODY))
+
+
+def _demand_now(view: View, jobs: Indices, up: Ints, objective: Objective, aware: bool, last: Round | None) -> Demand:
+    """What these jobs want: as in the last round, if neither they nor the nodes have changed. Work left does change."""
+    from adlro.decide.rules import allocation
+
+    if last is not None and last.demand is not None and last.up is not None and objective != "makespan":  # noqa: SIM102
+        if np.array_equal(last.jobs, jobs) and np.array_equal(last.up, up):
+            return last.demand
+    demand = demand_of(view, jobs)
+    if aware:
+        return demand
+    return demand._replace(throughput=allocation.agnostic(demand.throughput) * demand.gpus[:, None])
 
 
 def _shares_hold(last: Round, demand: Demand, objective: Objective) -> bool:
@@ -172,17 +250,23 @@ def _shares_hold(last: Round, demand: Demand, objective: Objective) -> bool:
 
 def _received(last: Round | None, demand: Demand, now: float) -> Floats:
     """Seconds that each job has had of each pool, old ones counting less. [J, P]"""
-    received = np.full(demand.throughput.shape, HEAD_START_S)
     if last is None:
-        return received
+        return np.full(demand.throughput.shape, HEAD_START_S)
+    kept = _one_more_round(last, last.received, now - last.began)
+    if demand is last.demand:
+        return kept
+    received = np.full(demand.throughput.shape, HEAD_START_S)
     _, before, here = np.intersect1d(last.jobs, demand.jobs, assume_unique=True, return_indices=True)
-    elapsed = now - last.began
-    kept = last.received[before]
-    ran = last.pool[before]
-    served = np.flatnonzero(ran != NOBODY)
-    kept[served, ran[served]] += elapsed
-    received[here] = kept * math.exp(-elapsed / MEMORY_S)
+    received[here] = kept[before]
     return received
+
+
+def _one_more_round(last: Round, received: Floats, elapsed: float) -> Floats:
+    """The time received after so many more seconds in which each job ran where it did in this round. [J, P]"""
+    kept = received.copy()
+    served = np.flatnonzero(last.pool != NOBODY)
+    kept[served, last.pool[served]] += elapsed
+    return kept * math.exp(-elapsed / MEMORY_S)
 
 
 def _seat(view: View, demand: Demand, pick: Ints, current: Ints, pairs: tuple[Ints, Ints]) -> Seating:

@@ -7,9 +7,20 @@ import numpy as np
 from adlro.core.compiled import compiled, compiled_allocating, widened
 from adlro.core.policy import Policy
 from adlro.core.records import WHOLE_GPU
-from adlro.core.rules import attained, count_bits, gpu_share, in_queue, portion, runtime, seen, shared_gpu, work_left
-from adlro.core.tables import FOREVER, NOBODY, STOP, WAIT, Choice, Ints, View
-from adlro.decide.choosing import Key, best_spot, hopeless, shortest, start_or_wait
+from adlro.core.rules import (
+    attained,
+    count_bits,
+    gpu_share,
+    in_queue,
+    most_in,
+    portion,
+    runtime,
+    seen,
+    shared_gpu,
+    work_left,
+)
+from adlro.core.tables import FOREVER, NOBODY, STOP, WAIT, Choice, Floats, Ints, View
+from adlro.decide.choosing import Key, first_spot, hopeless, shortest, start_or_wait
 
 QUANTUM_S: Final = 360.0
 """How often las looks again, beside arrivals and ends."""
@@ -50,17 +61,16 @@ def tiresias_key(view: View, j: int) -> float:
 
 
 @compiled
-def count_room(view: View, j: int, key: Key, limit: float, room: Ints) -> int:
-    """Add what a running job holds to the room at each site, if its key is worse than the limit; 1 if it counted.
+def add_room(view: View, j: int, sign: int, room: Ints, levels: Ints) -> None:
+    """Count what a running job holds as room at each of its sites (sign 1), or no longer (-1).
 
-    `room` has for each site GPUs, and for each node cores and memory after them. Jobs on a share of a GPU are not
-    stopped: the rest of that GPU may be held by somebody else.
+    `room` has for each site GPUs, and for each node cores and memory after them. `levels` has, as View.spare, how many
+    sites of each pool have so many GPUs, free ones and room together.
     """
     job = view.jobs[j]
-    if job.share < WHOLE_GPU or not key(view, j) > limit:
-        return 0
     run = view.runs[j]
     sites = len(view.sites)
+    whole = max(job.gpus, 1)
     s = run.site
     mask = run.mask
     p = run.parts
@@ -68,55 +78,82 @@ def count_room(view: View, j: int, key: Key, limit: float, room: Ints) -> int:
         count = count_bits(mask)
         # A job without GPUs holds all its cores and memory at its one site.
         part = count if job.gpus > 0 else 1
-        whole = max(job.gpus, 1)
-        node = view.sites[s].node
-        room[s] += count
-        room[sites + 2 * node] += portion(job.cpus, part, whole)
-        room[sites + 2 * node + 1] += portion(job.memory, part, whole)
+        site = view.sites[s]
+        levels[site.pool, site.free_gpus + room[s]] -= 1
+        room[s] += sign * count
+        levels[site.pool, site.free_gpus + room[s]] += 1
+        room[sites + 2 * site.node] += sign * portion(job.cpus, part, whole)
+        room[sites + 2 * site.node + 1] += sign * portion(job.memory, part, whole)
         if p == NOBODY:
-            return 1
+            return
         s = view.parts[p].site
         mask = view.parts[p].mask
         p = view.parts[p].next
-    return 1
+
+
+@compiled
+def cleared_site(view: View, j: int, room: Ints, levels: Ints) -> int:
+    """Where the job would fit with the least runtime if all that counts as room were free, or NOBODY."""
+    job = view.jobs[j]
+    chosen = NOBODY
+    soonest = FOREVER
+    for p in range(len(view.pools)):
+        pool = view.pools[p]
+        width = max(1, view.width[job.kind, view.sites[pool.anchor].form])
+        if job.share == WHOLE_GPU and most_in(levels, p, pool.largest, width) < job.gpus:
+            continue
+        if width > 1:
+            seconds = runtime(view, j, pool.anchor)
+            sooner = seconds < soonest or (seconds == soonest and pool.anchor < chosen)
+            if sooner and would_fit_across(view, j, p, width, room):
+                chosen = pool.anchor
+                soonest = seconds
+            continue
+        for i in range(pool.first_site, pool.first_site + pool.sites):
+            s = view.pool_sites[i]
+            if view.width[job.kind, view.sites[s].form] != 1:
+                continue
+            seconds = runtime(view, j, s)
+            sooner = seconds < soonest or (seconds == soonest and s < chosen)
+            if sooner and would_fit(view, j, s, room):
+                chosen = s
+                soonest = seconds
+    return chosen
 
 
 @compiled
 def would_fit(view: View, j: int, s: int, room: Ints) -> bool:
-    """Whether the job would fit at the site if all that counts as room were free."""
+    """Whether the job, which takes one node there, would fit at the site if all that counts as room were free."""
     job = view.jobs[j]
-    site = view.sites[s]
-    width = view.width[job.kind, site.form]
-    if width == 1:
-        # A share may go to a GPU that is shared already, once there are cores and memory for it.
-        gpus = 0 if job.share < WHOLE_GPU and shared_gpu(view, j, s) != NOBODY else job.gpus
-        return enough_at(view, s, room, gpus, job.cpus, job.memory)
-    if width == 0 or s != view.pools[site.pool].anchor:
-        return False
-    # The most GPUs that `width` sites could give, each with its part of cores and memory.
-    pool = view.pools[site.pool]
+    # A share may go to a GPU that is shared already, once there are cores and memory for it.
+    gpus = 0 if job.share < WHOLE_GPU and shared_gpu(view, j, s) != NOBODY else job.gpus
+    return enough_at(view, s, room, gpus, job.cpus, job.memory)
+
+
+@compiled
+def would_fit_across(view: View, j: int, p: int, width: int, room: Ints) -> bool:
+    """Whether a gang would fit on so many nodes of the pool if all that counts as room were free.
+
+    As `fits_across`: the sites with the most GPUs first, each with its part of cores and memory.
+    """
+    job = view.jobs[j]
+    pool = view.pools[p]
     needed = job.gpus
-    least = 1 << 30
-    after = NOBODY
-    for _ in range(width):
-        best = NOBODY
-        most = 0
+    nodes = width
+    for free in range(pool.largest, 0, -1):
+        count = min(free, needed)
         for i in range(pool.first_site, pool.first_site + pool.sites):
-            t = view.pool_sites[i]
-            free = view.sites[t].free_gpus + room[t]
-            if free <= most or free > least or (free == least and t <= after):
+            s = view.pool_sites[i]
+            if view.sites[s].free_gpus + room[s] != free:
                 continue
-            count = min(free, needed)
             cpus = portion(job.cpus, count, job.gpus)
-            if enough_at(view, t, room, count, cpus, portion(job.memory, count, job.gpus)):
-                best = t
-                most = free
-        if best == NOBODY:
-            return False
-        needed -= min(needed, most)
-        least = most
-        after = best
-    return needed == 0
+            if enough_at(view, s, room, count, cpus, portion(job.memory, count, job.gpus)):
+                needed -= count
+                nodes -= 1
+                if nodes == 0:
+                    return needed == 0
+                count = min(free, needed)
+    return False
 
 
 @compiled
@@ -179,48 +216,86 @@ def node_has(view: View, n: int, pool: int) -> bool:
 
 @compiled_allocating
 def preempting(view: View, key: Key, until: float) -> Choice:
-    """The waiting job with the smallest key that fits, or for which jobs of larger keys can be stopped."""
+    """The waiting job with the smallest key that fits, or for which jobs of larger keys can be stopped.
+
+    Jobs are tried in the order of their keys. What counts as room for a job then counts for every one before it, so
+    that running jobs are counted once and taken out again one by one. Jobs on a share of a GPU are not stopped: the
+    rest of that GPU may be held by somebody else.
+    """
     clock = view.clock[0]
-    room = np.zeros(len(view.sites) + 2 * len(view.nodes), np.int32)
-    best = FOREVER
-    choice = Choice(WAIT, NOBODY, NOBODY, until)
-    worst_running = -FOREVER
+    worst = -FOREVER
     for i in range(clock.running):
-        worst_running = max(worst_running, key(view, view.running[i]))
-    for q in range(seen(view)):
+        worst = max(worst, key(view, view.running[i]))
+    positions = np.empty(seen(view), np.int32)
+    values = np.empty(len(positions), np.float64)
+    count = 0
+    for q in range(len(positions)):
         j = in_queue(view, q)
         value = key(view, j)
-        if not value < best:
-            continue
+        if value < FOREVER and (value < worst or not hopeless(view, j)):
+            positions[count] = q
+            values[count] = value
+            count += 1
+    order = np.argsort(values[:count], kind="mergesort")
+    rivals = np.empty(0, np.int32)
+    keys = np.empty(0, np.float64)
+    room = np.empty(0, np.int32)
+    levels = np.empty((0, 0), np.int32)
+    gone = NOBODY  # so many rivals are no longer room; NOBODY: none has been counted yet
+    for i in range(count):
+        q = positions[order[i]]
+        value = values[order[i]]
+        j = in_queue(view, q)
         if not hopeless(view, j):
-            site = best_spot(view, j, shortest).site
+            site = first_spot(view, j, shortest).site
             if site != NOBODY:
-                best = value
-                choice = start_or_wait(j, site)
-                continue
-        if not value < worst_running:
+                return start_or_wait(j, site)
+        if not value < worst:
             continue
-        victims = 0
-        room[:] = 0
-        for i in range(clock.running):
-            counted = count_room(view, view.running[i], key, value, room)
-            if view.running[i] < j:
-                victims += counted
-        if clock.window > 0 and q + victims >= clock.window:
+        if gone == NOBODY:
+            rivals, keys = rivals_by_key(view, key)
+            room = np.zeros(len(view.sites) + 2 * len(view.nodes), np.int32)
+            levels = view.spare.copy()
+            for r in range(len(rivals)):
+                add_room(view, rivals[r], 1, room, levels)
+            gone = 0
+        while gone < len(rivals) and not keys[gone] > value:
+            add_room(view, rivals[gone], -1, room, levels)
+            gone += 1
+        if clock.window > 0 and q + earlier(rivals[gone:], j) >= clock.window:
             continue  # stopped jobs that were submitted earlier could push this one out of sight
-        site = NOBODY
-        soonest = FOREVER
-        for s in range(len(view.sites)):
-            seconds = runtime(view, j, s)
-            if seconds < soonest and would_fit(view, j, s, room):
-                site = s
-                soonest = seconds
+        site = cleared_site(view, j, room, levels)
         if site != NOBODY:
             victim = victim_for(view, j, site, key, value)
             if victim != NOBODY:
-                best = value
-                choice = Choice(STOP, widened(victim), NOBODY, FOREVER)
-    return choice
+                return Choice(STOP, widened(victim), NOBODY, FOREVER)
+    return Choice(WAIT, NOBODY, NOBODY, until)
+
+
+@compiled_allocating
+def rivals_by_key(view: View, key: Key) -> tuple[Ints, Floats]:
+    """The running jobs that may be stopped, the smallest key first, and their keys."""
+    running = view.clock[0].running
+    jobs = np.empty(running, np.int32)
+    keys = np.empty(running, np.float64)
+    count = 0
+    for i in range(running):
+        j = view.running[i]
+        if view.jobs[j].share == WHOLE_GPU:
+            jobs[count] = j
+            keys[count] = key(view, j)
+            count += 1
+    order = np.argsort(keys[:count], kind="mergesort")
+    return jobs[order], keys[order]
+
+
+@compiled
+def earlier(jobs: Ints, j: int) -> int:
+    """How many of the jobs were submitted before this one."""
+    count = 0
+    for other in jobs:
+        count += other < j
+    return count
 
 
 # ---- the policies ------------------------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from adlro.core.rules import (
     fits,
     gpu_share,
     in_queue,
+    last_seen,
+    most_free_on,
     next_part,
     portion,
     release_part,
@@ -24,7 +26,7 @@ from adlro.core.rules import (
     usage_now,
 )
 from adlro.core.tables import FOREVER, NOBODY, Choice, Floats, Ints, View
-from adlro.decide.choosing import Key, Score, anywhere, best_spot, hopeless, shortest, start_or_wait
+from adlro.decide.choosing import Key, Score, anywhere, first_spot, hopeless, shortest, start_or_wait
 
 AGE_WEIGHT: Final = 1000.0
 SIZE_WEIGHT: Final = 1000.0
@@ -68,12 +70,36 @@ def free_portion(world: View, j: int, s: int, mask: int) -> None:
 
 
 @compiled
+def no_room_in(view: View, j: int, p: int) -> bool:
+    """Whether the job fits nowhere in the pool, as far as the numbers of free GPUs tell."""
+    job = view.jobs[j]
+    width = max(1, view.width[job.kind, view.sites[view.pools[p].anchor].form])
+    return job.share == WHOLE_GPU and most_free_on(view, p, width) < job.gpus
+
+
+@compiled
+def last_place_worth_a_look(view: View, j: int, p: int) -> int:
+    """After which place of the pool's list no site can take the job: a gang over several nodes has only the first."""
+    pool = view.pools[p]
+    wide = view.width[view.jobs[j].kind, view.sites[pool.anchor].form] > 1
+    return pool.first_site + 1 if wide else pool.first_site + pool.sites
+
+
+@compiled
 def first_site_that_fits(view: View, j: int) -> int:
     """The lowest site at which the job fits, or NOBODY."""
-    for s in range(len(view.sites)):
-        if fits(view, j, s):
-            return s
-    return NOBODY
+    chosen = NOBODY
+    for p in range(len(view.pools)):
+        if no_room_in(view, j, p):
+            continue
+        for i in range(view.pools[p].first_site, last_place_worth_a_look(view, j, p)):
+            s = view.pool_sites[i]
+            if chosen != NOBODY and s > chosen:
+                break
+            if fits(view, j, s):
+                chosen = s
+                break
+    return chosen
 
 
 @compiled_allocating
@@ -144,18 +170,29 @@ def take_counts_at(world: View, s: int, gpus: int, cpus: int, memory: int) -> No
 @compiled
 def harmless_site(view: View, world: View, j: int, head: int, reservation: Reservation) -> int:
     """The lowest site where the job fits now and does not delay the head, or NOBODY."""
-    now = view.clock[0].now
-    for s in range(len(view.sites)):
-        if not fits(view, j, s):
+    chosen = NOBODY
+    for p in range(len(view.pools)):
+        if no_room_in(view, j, p):
             continue
-        if reservation.site == NOBODY or now + runtime(view, j, s) <= reservation.time:
-            return s
-        take_counts(view, world, j, s, 1)
-        still = fits(world, head, reservation.site)
-        take_counts(view, world, j, s, -1)
-        if still:
-            return s
-    return NOBODY
+        for i in range(view.pools[p].first_site, last_place_worth_a_look(view, j, p)):
+            s = view.pool_sites[i]
+            if chosen != NOBODY and s > chosen:
+                break
+            if fits(view, j, s) and is_harmless(view, world, j, s, head, reservation):
+                chosen = s
+                break
+    return chosen
+
+
+@compiled
+def is_harmless(view: View, world: View, j: int, s: int, head: int, reservation: Reservation) -> bool:
+    """Whether the job, which fits at the site now, would not delay the head there."""
+    if reservation.site == NOBODY or view.clock[0].now + runtime(view, j, s) <= reservation.time:
+        return True
+    take_counts(view, world, j, s, 1)
+    still = fits(world, head, reservation.site)
+    take_counts(view, world, j, s, -1)
+    return still
 
 
 @compiled
@@ -175,19 +212,27 @@ def top_job(view: View, key: Key) -> int:
 @compiled
 def somebody_else_fits(view: View, head: int) -> bool:
     """Whether any job but the head could start now; only then is a reservation worth computing."""
-    for q in range(seen(view)):
-        j = in_queue(view, q)
-        if j != head and not hopeless(view, j) and best_spot(view, j, anywhere).site != NOBODY:
+    last = last_seen(view)
+    d = view.clock[0].demand
+    while d != NOBODY:
+        j = view.demands[d].first
+        if j == head:
+            j = view.runs[j].next
+        if j != NOBODY and j <= last and not hopeless(view, j) and first_spot(view, j, anywhere).site != NOBODY:
             return True
+        d = view.demands[d].next
     return False
 
 
 @compiled_allocating
 def easy(view: View, key: Key, score: Score) -> Choice:
-    """Start the job with the largest key; while it waits, the next ones that fit and do not delay it."""
+    """Start the job with the largest key; while it waits, the next ones that fit and do not delay it.
+
+    The score is the same at all sites of a form.
+    """
     head = top_job(view, key)
     if not hopeless(view, head):
-        site = best_spot(view, head, score).site
+        site = first_spot(view, head, score).site
         if site != NOBODY:
             return start_or_wait(head, site)
     if not somebody_else_fits(view, head):

@@ -13,9 +13,9 @@ from adlro.ingest.telemetry.series import Collector
 
 
 def load_amdsmi() -> Any:
-    """AMD's Python module, with the library started; one clear line where either is missing."""
+    """AMD's Python module, initialised; one clear error line where the module or the library is missing."""
     try:
-        with redirect_stdout(StringIO()):  # it prints about a missing library, then raises whatever comes next
+        with redirect_stdout(StringIO()):  # it prints a line about a missing library, then raises some other error
             import amdsmi
     except ImportError:
         raise TelemetryError(
@@ -39,7 +39,7 @@ def _no_driver(error: Exception) -> str:
 
 
 def scrape_amdsmi(amdsmi: Any = None) -> Readings:
-    """What the GPUs of this machine say just now; a figure that one of them does not have is counted."""
+    """The current figures of this machine's GPUs; figures that a GPU does not have are counted."""
     library = load_amdsmi() if amdsmi is None else amdsmi
     try:
         return _scrape(library)

@@ -11,15 +11,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from adlro.core.errors import TelemetryError
 from adlro.core.telemetry import Readings
-from adlro.ingest.telemetry.fetch import USUAL, Limits, check_url, get, shown
+from adlro.ingest.telemetry.fetch import USUAL_LIMITS, FetchLimits, check_url, get, shown
 from adlro.ingest.telemetry.series import Collector, series_of
 
 ACCEPT: Final = "text/plain; version=0.0.4, text/plain; q=0.5"
 BAD_LINE: Final = "a line that is not in the text format"
 
 
-def scrape_exporter(url: str, limits: Limits = USUAL) -> Readings:
-    """What an exporter says just now."""
+def scrape_exporter(url: str, limits: FetchLimits = USUAL_LIMITS) -> Readings:
+    """The current figures of an exporter."""
     address = check_url(url)
     body = get(address, ACCEPT, limits)
     now_s = time.time()
@@ -50,7 +50,7 @@ def read_exposition(text: str, source: str, now_s: float, default_node: str = ""
 
 
 def _one_by_one(line: str, collector: Collector) -> list[Metric]:
-    """The sample of one line, or a bad line more."""
+    """The sample of one line; a bad line is counted."""
     try:
         return list(text_string_to_metric_families(line + "\n"))
     except Exception:
@@ -66,7 +66,7 @@ def _take(families: Iterable[Metric], collector: Collector, now_s: float) -> Non
 
 
 def as_float(number: SupportsFloat) -> float:
-    """A number as a float; a whole number that is too large for one is infinite."""
+    """The number as a float; a whole number that is too large becomes infinite."""
     try:
         return float(number)
     except OverflowError:

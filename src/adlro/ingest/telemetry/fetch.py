@@ -1,4 +1,4 @@
-"""One GET, with limits: a time-out, a largest body, no redirects, and no secrets in what it says."""
+"""One GET with limits: a timeout, a maximum body, no redirects, and no secrets in its messages."""
 
 import http.client
 import time
@@ -11,33 +11,33 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from adlro.core.errors import TelemetryError, UsageError
 
-PIECE: Final = 1 << 16
+_PIECE: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class FetchLimits:
     """How long one request may take in all, and how large its answer may be."""
 
     seconds: float = 10.0
     bytes: int = 64 << 20
 
 
-USUAL: Final = Limits()
+USUAL_LIMITS: Final = FetchLimits()
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """An answer that sends us elsewhere is an answer, not an order: the address of a source is the user's to say."""
+    """Do not follow redirects: only the user may name the address of a source."""
 
     def redirect_request(self, *_: object) -> None:
         return None
 
 
 _OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
-"""Without proxies: sources stand inside the cluster, and a proxy from the environment would see their secrets."""
+"""Without proxies: sources are inside the cluster, and a proxy from the environment would see their secrets."""
 
 
 def check_url(url: str) -> str:
-    """The address as it will be used, if it is one of http or https with a host."""
+    """The address in the form in which it is used; refused unless it is http or https with a host."""
     try:
         parts = urlsplit(url.strip())
         _ = parts.port  # it is checked when it is asked for
@@ -58,8 +58,8 @@ def shown(url: str) -> str:
     return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}"
 
 
-def get(url: str, accept: str, limits: Limits, data: bytes | None = None) -> bytes:
-    """The body of the answer to one request (a POST with `data`); whatever goes wrong is one clear line."""
+def get(url: str, accept: str, limits: FetchLimits, data: bytes | None = None) -> bytes:
+    """The body of the answer to one request (a POST with `data`); every failure becomes one clear line."""
     url = check_url(url)
     where, parts = shown(url), urlsplit(url)
     headers = {"Accept": accept, "User-Agent": "adlro", "Accept-Encoding": "identity"}
@@ -89,13 +89,13 @@ def get(url: str, accept: str, limits: Limits, data: bytes | None = None) -> byt
         raise TelemetryError(f"{where}: the answer is incomplete or not HTTP ({kind}: {_one_line(error)}).") from None
 
 
-def _read(answer: http.client.HTTPResponse, where: str, limits: Limits, deadline: float) -> bytes:
-    """The body, piece by piece, so that neither a long nor a slow one is taken to its end."""
+def _read(answer: http.client.HTTPResponse, where: str, limits: FetchLimits, deadline: float) -> bytes:
+    """The body, piece by piece, so that a long or slow one is cut off."""
     told = answer.headers.get("Content-Length", "")
     if told.isdecimal() and int(told) > limits.bytes:
         raise TelemetryError(_too_large(where, limits))
     pieces, size = [], 0
-    while piece := answer.read1(PIECE):
+    while piece := answer.read1(_PIECE):
         size += len(piece)
         if size > limits.bytes:
             raise TelemetryError(_too_large(where, limits))
@@ -123,16 +123,16 @@ def _said(code: int, where: str, text: str) -> str:
     return f"{where}: it answers with an error, HTTP {code}{': ' + text if text else ''}."
 
 
-def _too_slow(where: str, limits: Limits) -> str:
+def _too_slow(where: str, limits: FetchLimits) -> str:
     return f"{where}: no whole answer within {limits.seconds:g} s. Is it overloaded? --timeout gives it longer."
 
 
-def _too_large(where: str, limits: Limits) -> str:
+def _too_large(where: str, limits: FetchLimits) -> str:
     size = f"{limits.bytes / (1 << 20):g} MiB"
     return f"{where}: the answer is larger than {size}, and was refused. Is this the right address?"
 
 
 def _one_line(text: object) -> str:
-    """A foreign text that is safe to print: one line, not long, without control characters."""
+    """Foreign text made safe to print: one short line without control characters."""
     line = " ".join("".join(sign if sign.isprintable() else " " for sign in str(text)).split())
     return line if len(line) <= 200 else f"{line[:199]}…"

@@ -1,4 +1,4 @@
-"""What drivers call a GPU → the model in the catalogue."""
+"""GPU names of drivers → models of the catalogue."""
 
 import difflib
 import re
@@ -16,7 +16,7 @@ _MAKERS: Final = re.compile(
 )
 _NOISE: Final = re.compile(r"\b(?:oam|hbm\d?e?|graphics|accelerator|gpu|ib)\b|[()\[\]/]", re.I)
 _SPELLINGS: Final = (("sxm5", "sxm"), ("sxm", "sxm5"), ("sxm3", "sxm2"))
-"""Other words for a form factor: drivers leave the number out, or say it where the catalogue does not."""
+"""Other spellings of form factors: drivers leave the number out, or add one that the catalogue does not have."""
 
 _WITH_FORM: Final = {
     "a100 80gb pcie": "a100-pcie-80gb",
@@ -35,7 +35,7 @@ _WITH_FORM: Final = {
 
 
 def spellings(name: str) -> Iterator[str]:
-    """The words under which the catalogue may know what a driver calls `name`, the likeliest first."""
+    """The names under which the catalogue may have a driver's GPU `name`, the likeliest first."""
     yield name
     bare = " ".join(name.split())
     while (shorter := _MAKERS.sub("", bare)) != bare:
@@ -54,7 +54,7 @@ def spellings(name: str) -> Iterator[str]:
 
 
 def model_of(name: str, find: Find) -> GpuModel | None:
-    """The model that a driver calls `name`; None if the catalogue has none."""
+    """The model for a driver's GPU name; None if the catalogue has none."""
     for word in dict.fromkeys(spellings(name)):
         if word.strip():
             try:
@@ -65,7 +65,7 @@ def model_of(name: str, find: Find) -> GpuModel | None:
 
 
 def near_models(name: str, known: Iterable[str]) -> list[str]:
-    """Up to three of the known models whose names are most like this one."""
+    """Up to three known models with the most similar names."""
     bare = list(spellings(name))[1].lower()
     ranked = sorted((-_likeness(bare, model), model) for model in known)
     return [model for score, model in ranked if score < -0.5][:3]
@@ -82,7 +82,7 @@ def explain_unknown(name: str, known: Iterable[str]) -> str:
 
 
 def _likeness(bare: str, model: str) -> float:
-    """How alike two names are: the first words that are most alike decide, then the whole."""
+    """How similar two names are: their first words decide, then the whole."""
     first = max(_ratio(word, part) for word in bare.split()[:2] or [""] for part in model.split("-")[:2])
     return first + 0.1 * _ratio(bare, model)
 

@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 
 def load_nvml() -> Any:
-    """NVIDIA's Python module, with the library started; one clear line where either is missing."""
+    """NVIDIA's Python module, initialised; one clear error line where the module or the library is missing."""
     try:
         import pynvml
     except ImportError:
@@ -29,7 +29,7 @@ def load_nvml() -> Any:
 
 
 def scrape_nvml(nvml: Any = None) -> Readings:
-    """What the GPUs of this machine say just now; a figure that one of them does not have is counted."""
+    """The current figures of this machine's GPUs; figures that a GPU does not have are counted."""
     library = load_nvml() if nvml is None else nvml
     try:
         return _scrape(library)
@@ -85,5 +85,5 @@ def _read(nvml: Any, device: Any, gpu: GpuSeen, collector: Collector) -> None:
 
 
 def _text(name: str | bytes) -> str:
-    """Older versions of the module give bytes."""
+    """The text; older versions of the module return bytes."""
     return name.decode(errors="replace") if isinstance(name, bytes) else name

@@ -1,4 +1,4 @@
-"""What exporters call things → what we call them: series to metrics, labels to nodes and GPUs."""
+"""Exporters' names → ours: series to metrics, labels to nodes and GPUs."""
 
 import re
 from collections import Counter
@@ -8,16 +8,15 @@ from typing import Final
 
 import numpy as np
 
-from adlro.core.telemetry import METRIC, METRICS, GpuSeen, Readings
+from adlro.core.telemetry import EARLIER, METRIC, METRICS, GpuSeen, Readings
 
 PERCENT: Final = 0.01
 AMD: Final = "(?:amd_)?"
-"""AMD's exporter can be told to begin its names with this."""
+"""An optional prefix of the names of AMD's exporter."""
 
-MOST_GPUS: Final = 1024
-"""GPUs of one node; a larger number in a label is no index."""
+_MOST_GPUS: Final = 1024
+"""The most GPUs of one node; a larger number in a label is not an index."""
 
-EARLIER: Final = "an earlier value of a series"
 
 CLOCKS: Final = {"system": "sm_clock", "memory": "memory_clock"}
 
@@ -94,7 +93,7 @@ NODE_LABELS: Final = ("Hostname", "hostname", "kubernetes_node", "node", "export
 INDEX_LABELS: Final = ("gpu", "gpu_id", "gpu_index", "device")
 UUID_LABELS: Final = ("UUID", "gpu_uuid", "uuid", "serial_number")
 NAME_LABELS: Final = ("modelName", "card_series", "model", "card_model")
-"""Where exporters put them, the best first."""
+"""Labels in which exporters put the GPU name, the best first."""
 
 _PORT: Final = re.compile(r"^(.*?):\d+$")
 _DIGITS: Final = re.compile(r"^(?:nvidia|amdgpu|card|GPU)?(\d{1,4})$")
@@ -106,12 +105,12 @@ def wanted_names() -> str:
 
 
 def series_of(name: str) -> Series | None:
-    """What a series is, if it is one of ours."""
+    """The declaration of a series; None if we do not use it."""
     return NVIDIA_SERIES.get(name) or AMD_SERIES.get(name.removeprefix("amd_"))
 
 
 def first_label(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
-    """The first of these labels that says something."""
+    """The first of these labels that is not empty."""
     for name in names:
         if value := labels.get(name):
             return value
@@ -129,14 +128,14 @@ def index_of(labels: Mapping[str, str]) -> int | None:
     """The index of the GPU on its node."""
     for name in INDEX_LABELS:
         found = _DIGITS.match(labels.get(name, ""))
-        if found and int(found[1]) < MOST_GPUS:
+        if found and int(found[1]) < _MOST_GPUS:
             return int(found[1])
     return None
 
 
 @dataclass(slots=True)
 class Collector:
-    """Gathers samples into Readings: every sample becomes a row, or is counted as lost with its reason."""
+    """Collects samples into Readings: every sample becomes a row, or is counted as lost with its reason."""
 
     source: str
     default_node: str = ""
@@ -147,7 +146,7 @@ class Collector:
     notes: list[str] = field(default_factory=list)
 
     def add(self, name: str, labels: Mapping[str, str], samples: list[tuple[float, float]]) -> None:
-        """Take the samples (time, value) of one series, the oldest first; of a gauge only the last one is news."""
+        """Add the samples (time, value) of one series, oldest first; of a gauge only the last one counts."""
         series = series_of(name)
         if series is None:
             self.lost["not a series of ours"] += len(samples)
@@ -175,13 +174,13 @@ class Collector:
             self.rows.append((place, column, value * scale, time_s, rank))
 
     def put(self, gpu: GpuSeen, metric: str, value: float, time_s: float) -> None:
-        """Take one figure that is in our unit already."""
+        """Add one figure that is already in our unit."""
         place = self.places.setdefault((gpu.node, gpu.index), len(self.places))
         self.gpus.setdefault((gpu.node, gpu.index), gpu)
         self.rows.append((place, METRIC[metric], value, time_s, 0))
 
     def place(self, labels: Mapping[str, str]) -> int | None:
-        """The row of the GPU that the labels speak of."""
+        """The row of the GPU that the labels identify."""
         node, index = node_of(labels) or self.default_node, index_of(labels)
         if not node or index is None:
             return None
@@ -195,7 +194,7 @@ class Collector:
         return self.places.setdefault(key, len(self.places))
 
     def readings(self, now_s: float) -> Readings:
-        """The table of what was taken."""
+        """The table of all samples that were added."""
         columns = list(zip(*self.rows, strict=True)) if self.rows else [(), (), (), (), ()]
         return Readings(
             source=self.source,

@@ -1,4 +1,4 @@
-"""The formats of traces, how they are told apart, and the one way in: `read_trace`."""
+"""The trace formats, how they are recognised, and the one function that reads them all: `read_any_trace`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from adlro.ingest.traces.cells import Cells, Writing, guessed_layout, layout_of,
 from adlro.ingest.traces.clouds import read_dlrm, read_helios, read_openb, read_philly, read_philly_sizes
 from adlro.ingest.traces.column_map import OWN, ColumnMap, read_mapped
 from adlro.ingest.traces.frame import FRAME, read_frame
-from adlro.ingest.traces.job_lists import Measured, is_gavel, read_gavel, read_sia
+from adlro.ingest.traces.job_lists import MeasuredFamilies, is_gavel, read_gavel, read_sia
 from adlro.ingest.traces.own import NEEDED, read_own, read_own_parquet
 from adlro.ingest.traces.rows import Rows
 from adlro.ingest.traces.slurm import check_sacct, is_sacct_json, read_mit, read_nrel, read_sacct, read_sacct_json
-from adlro.ingest.traces.source import PARQUET, Source, open_source
+from adlro.ingest.traces.source import PARQUET, TraceFile, open_trace
 from adlro.ingest.traces.swf import is_swf, read_swf
 from adlro.ingest.traces.table import read_table
 from adlro.ingest.traces.tabulate import FamilyRule, Tabulated, Trace, TraceOptions, check_options, tabulate
@@ -29,7 +29,9 @@ class Format:
     name: str
     summary: str
     recognise: Callable[[bytes], bool]
-    read: Callable[[Source, Measured, str | None], Trace]  # with the column that is asked for by name, if one is
+    read: Callable[
+        [TraceFile, MeasuredFamilies, str | None], Trace
+    ]  # with the column that is asked for by name, if one is
     needs: tuple[str, ...] = ()  # columns without which it is not this format, if its first line names columns
     separator: str = ","
 
@@ -37,11 +39,11 @@ class Format:
 def _table(
     name: str,
     summary: str,
-    read: Callable[[Cells, Measured], Rows],
+    read: Callable[[Cells, MeasuredFamilies], Rows],
     needs: tuple[str, ...],
     separator: str = ",",
     clock: float | None = None,
-    check: Callable[[Source, Sequence[str]], None] = lambda _source, _names: None,
+    check: Callable[[TraceFile, Sequence[str]], None] = lambda _source, _names: None,
 ) -> Format:
     """A format whose first line names its columns; `clock` is the Unix time of its 0.
 
@@ -51,7 +53,7 @@ def _table(
     def recognise(head: bytes) -> bool:
         return set(needs) <= set(layout_of(head, needs, separator).names)
 
-    def read_all(source: Source, measured: Measured, column: str | None) -> Trace:
+    def read_all(source: TraceFile, measured: MeasuredFamilies, column: str | None) -> Trace:
         layout = layout_of(source.head, needs, separator)
         if missing := [column for column in needs if column not in layout.names]:
             raise TraceError(
@@ -64,8 +66,8 @@ def _table(
     return Format(name, summary, recognise, read_all, needs, separator)
 
 
-def _alone(read: Callable[[Cells], Rows]) -> Callable[[Cells, Measured], Rows]:
-    """A reader that needs to know nothing of measured families."""
+def _alone(read: Callable[[Cells], Rows]) -> Callable[[Cells, MeasuredFamilies], Rows]:
+    """A reader that does not need the measured families."""
     return lambda cells, _measured: read(cells)
 
 
@@ -105,8 +107,12 @@ FORMATS: Final = (
 )  # fmt: skip
 
 
-def read_trace(
-    trace: str | Any, options: TraceOptions, rule: FamilyRule, measured: Measured, columns: ColumnMap | None = None
+def read_any_trace(
+    trace: str | Any,
+    options: TraceOptions,
+    rule: FamilyRule,
+    measured: MeasuredFamilies,
+    columns: ColumnMap | None = None,
 ) -> Tabulated:
     """The jobs of a trace in submit order, what was read, left out and assumed, and where they ran.
 
@@ -122,7 +128,7 @@ def read_trace(
         source, found = read_frame(trace, rule.column)
         with np.errstate(all="ignore"):
             return tabulate(source, FRAME, found, options, rule)
-    source = open_source(trace)
+    source = open_trace(trace)
     if columns is not None:
         if options.format is not None:
             raise UsageError("--format and --columns exclude each other: a map describes a table of no known format.")
@@ -142,15 +148,15 @@ def find_format(name: str) -> Format:
     raise UsageError(f"there is no format '{name}'.{nearest(name, names)} Formats are {', '.join(names)}.")
 
 
-def recognised(source: Source) -> Format:
-    """The format that a file is in, by how it begins."""
+def recognised(source: TraceFile) -> Format:
+    """The format of a file, recognised by its beginning."""
     for format_ in FORMATS:
         if format_.recognise(source.head):
             return format_
     raise TraceError(f"'{source.path}' has an unknown format; {why_unknown(source)}")
 
 
-def why_unknown(source: Source) -> str:
+def why_unknown(source: TraceFile) -> str:
     """What a file of no known format looks like, and what to do."""
     lines = lines_of(source.head)
     near, lacks = nearest_format(source)
@@ -169,7 +175,7 @@ def why_unknown(source: Source) -> str:
     return f"it begins with {shown!r}. `adlro trace formats` lists the formats; choose one with --format."
 
 
-def nearest_format(source: Source) -> tuple[Format | None, list[str]]:
+def nearest_format(source: TraceFile) -> tuple[Format | None, list[str]]:
     """The format of which this table has most columns, if it has most of them, and the columns that it lacks."""
     best: tuple[Format | None, list[str]] = (None, [])
     most = 0.5

@@ -7,12 +7,12 @@ from typing import Any, Final, final
 import numpy as np
 
 from adlro.core.tables import Floats
-from adlro.ingest.traces.rows import Codes, Labels, Mask, nothing
-from adlro.ingest.traces.source import Source, pieces
+from adlro.core.units import DAY_S
+from adlro.ingest.traces.rows import CodeColumn, Labels, Mask, nothing
+from adlro.ingest.traces.source import TraceFile, pieces
 
 NOT_KNOWN: Final = ["", "NA", "N/A", "NULL", "null", "None", "nan", "NaN", "Unknown", "None assigned"]
 NUMBER: Final = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?$"
-DAY_S: Final = 86_400.0
 SEPARATORS: Final = (",", ";", "\t", "|")
 COMMENT: Final = "#"
 FALLBACK: Final = "latin-1"
@@ -89,7 +89,7 @@ class Cells:
     """The cells of one piece: columns of text by name. Rows with too many or too few cells are not in it."""
 
     columns: dict[str, Any]  # pyarrow string arrays [R]
-    line: Codes  # [R]
+    line: CodeColumn  # [R]
     broken: list[int] = field(default_factory=list)  # lines with another number of cells
 
     def __len__(self) -> int:
@@ -100,11 +100,11 @@ class Cells:
         return name in self.columns
 
     def first_of(self, *names: str) -> str | None:
-        """The first of these columns that is there."""
+        """The first of these columns that exists."""
         return next((name for name in names if name in self.columns), None)
 
     def number(self, name: str | None) -> Floats:
-        """A column of numbers; nan for what is empty or no number, and for a column that is not there."""
+        """A column of numbers; NaN for empty cells, for text that is not a number, and for a missing column."""
         if name is None or name not in self.columns:
             return nothing(len(self))
         import pyarrow
@@ -143,19 +143,19 @@ class Cells:
         return Labels(codes, tuple(encoded.dictionary.to_pylist()))
 
     def parsed(self, name: str | None, parse: Callable[[str], float]) -> Floats:
-        """A column of texts, each distinct one turned into a number by `parse`."""
+        """A column of texts; `parse` turns each distinct text into a number."""
         labels = self.labels(name)
         if labels is None:
             return nothing(len(self))
         return np.array([parse(text) for text in labels.texts], np.float64)[labels.codes]
 
     def reworded(self, name: str | None, word: Callable[[str], str]) -> Labels | None:
-        """A column of labels, each distinct one put in other words."""
+        """A column of labels with each distinct text replaced."""
         labels = self.labels(name)
         return None if labels is None else Labels(labels.codes, tuple(word(text) for text in labels.texts))
 
     def is_in(self, name: str, words: Sequence[str]) -> Mask:
-        """Which rows have one of these words there."""
+        """Which rows have one of these words in the column."""
         labels = self.labels(name)
         if labels is None:
             return np.zeros(len(self), bool)
@@ -163,7 +163,7 @@ class Cells:
 
 
 def as_floats(column: Any) -> Floats:
-    """A pyarrow column of numbers; nan for null."""
+    """A pyarrow column of numbers; NaN for null."""
     import pyarrow
     import pyarrow.compute as pc
 
@@ -224,7 +224,7 @@ def names_in(line: str, separator: str) -> list[str]:
 
 
 def read_cells(
-    source: Source, layout: Layout, writing: Writing | None = None, read: set[str] | None = None
+    source: TraceFile, layout: Layout, writing: Writing | None = None, read: set[str] | None = None
 ) -> Iterator[Cells]:
     """The cells of a file, piece by piece; `read` gets the names of the columns that are read."""
     writing, read = writing or Writing(), set[str]() if read is None else read
@@ -278,7 +278,7 @@ def _one(column: Any) -> Any:
 
 
 def clock_time(text: str) -> float:
-    """Seconds of a length of time as Slurm writes it: minutes, minutes:seconds, hours:…, days-hours…; nan if none."""
+    """Seconds of a duration as Slurm writes it: minutes, minutes:seconds, hours:…, days-hours…; NaN if invalid."""
     days, dash, rest = text.partition("-") if "-" in text else ("0", "", text)
     parts = rest.split(":")
     try:

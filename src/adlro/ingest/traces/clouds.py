@@ -11,7 +11,7 @@ QOS_PRIORITY: Final = {"LS": 0.9, "Guaranteed": 0.75, "Burstable": 0.5, "BE": 0.
 """Latency-sensitive before guaranteed before burstable before best effort."""
 
 DLRM_END_S: Final = 31 * 86_400.0
-"""The trace ends on day 31; what has no deletion lived until then."""
+"""The trace ends on day 31; an instance without a deletion time lived until then."""
 
 
 def read_philly(cells: Cells) -> Rows:
@@ -26,7 +26,7 @@ def read_philly(cells: Cells) -> Rows:
 
 
 def read_philly_sizes(cells: Cells) -> Rows:
-    """Philly with all job sizes; topology and shape are no part of the trace and are not read."""
+    """Philly with all job sizes; topology and shape are not part of the trace and are not read."""
     return Rows(
         line=cells.line,
         submit=cells.number("arrival time (sec)"),
@@ -92,5 +92,5 @@ def read_helios(cells: Cells) -> Rows:
 
 
 def _at_least_1(gpus: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    """The numbers, with an impossible one in place of 0: these lists hold GPU jobs only."""
+    """The numbers, with an invalid one in place of 0: these lists contain GPU jobs only."""
     return np.where(gpus == 0, -1.0, gpus)

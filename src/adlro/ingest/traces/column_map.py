@@ -14,7 +14,7 @@ from adlro.core.toml import Schema, nearest, parse_toml
 from adlro.ingest.host_lists import hosts_in
 from adlro.ingest.traces.cells import Cells, Layout, Writing, as_floats, clock_time, names_in
 from adlro.ingest.traces.rows import Rows
-from adlro.ingest.traces.source import Source, pieces
+from adlro.ingest.traces.source import TraceFile, pieces
 from adlro.ingest.traces.table import read_table
 from adlro.ingest.traces.tabulate import Trace
 
@@ -128,7 +128,7 @@ def read_column_map(text: str, where: str) -> ColumnMap:
     return parse_toml(text, where, ColumnMap)
 
 
-def read_mapped(source: Source, found: ColumnMap, column: str | None) -> Trace:
+def read_mapped(source: TraceFile, found: ColumnMap, column: str | None) -> Trace:
     """The rows of a table that a map describes; `column` is one that is asked for by name."""
     layout = layout_in(source, found)
     clock: list[float] = []
@@ -145,7 +145,7 @@ def read_mapped(source: Source, found: ColumnMap, column: str | None) -> Trace:
     return read_table(source, layout, found.writing, rows, column, start)
 
 
-def layout_in(source: Source, found: ColumnMap) -> Layout:
+def layout_in(source: TraceFile, found: ColumnMap) -> Layout:
     """Where the cells of the table are; every column that the map names must be there."""
     first = b""
     for piece in pieces(source):  # comments may be longer than the head of the file

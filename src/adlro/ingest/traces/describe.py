@@ -1,4 +1,4 @@
-"""What an operator wants to see of a trace first, as plain numbers."""
+"""A summary of a trace for operators, as plain numbers."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -8,20 +8,19 @@ import numpy as np
 
 from adlro.core.records import WHOLE_GPU
 from adlro.core.tables import FOREVER, Floats, Jobs
+from adlro.core.units import DAY_S, HOUR_S
 from adlro.ingest.traces.tabulate import TraceReport
 
-HOUR_S: Final = 3600.0
-DAY_S: Final = 86_400.0
-WEEKDAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_WEEKDAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 EPOCH_WEEKDAY: Final = 3  # 1970-01-01 was a Thursday
 MOST_SIZES: Final = 12
-SHORTEST_S: Final = 1e-3  # nobody means to ask for less
-MOST_USERS: Final = 5
-QUANTILES: Final = (50, 90, 99)
+_SHORTEST_S: Final = 1e-3  # nobody means to ask for less
+_MOST_USERS: Final = 5
+_QUANTILES: Final = (50, 90, 99)
 
 
-def describe(jobs: Jobs, report: TraceReport, gpus: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """A trace in numbers; `gpus` is how many of each model a cluster has, to hold the load against."""
+def describe_trace(jobs: Jobs, report: TraceReport, gpus: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """A trace in numbers; `gpus` is the number of each model in a cluster, to compute the load."""
     table = jobs.table
     duration = durations_s(jobs)
     on_gpus = table["gpus"] > 0
@@ -53,14 +52,14 @@ def durations_s(jobs: Jobs) -> Floats:
 
 
 def used_of_requested(jobs: Jobs) -> Floats:
-    """The share of its requested time that each job used, of those that requested any."""
+    """The share of its requested time that each job used, for jobs that requested a time."""
     limit = jobs.table["limit"]
-    asked = (limit >= SHORTEST_S) & (limit < FOREVER)
+    asked = (limit >= _SHORTEST_S) & (limit < FOREVER)
     return durations_s(jobs)[asked] / limit[asked]
 
 
 def _arrivals(submit: Floats, report: TraceReport) -> dict[str, Any]:
-    """Jobs an hour by hour of the day and by weekday; from the first job where the trace has no clock."""
+    """Jobs per hour by hour of the day and by weekday; counted from the first job if the trace has no clock."""
     clock = report.start_unix is not None
     # A scaled trace keeps its hours: the times are stretched back before they are read from the clock.
     when = np.asarray(submit) * report.scale_load + (report.start_unix or 0.0)
@@ -75,7 +74,7 @@ def _arrivals(submit: Floats, report: TraceReport) -> dict[str, Any]:
 
 
 def _sizes(table: Any) -> list[dict[str, Any]]:
-    """How many jobs have so many GPUs; shares of one are put together, rare sizes too."""
+    """The number of jobs by number of GPUs; shares of one GPU and rare sizes are grouped."""
     share = (table["gpus"] == 1) & (table["share"] < WHOLE_GPU)
     found, counts = np.unique(table["gpus"][~share], return_counts=True)
     rows: list[dict[str, Any]] = [
@@ -93,16 +92,18 @@ def _sizes(table: Any) -> list[dict[str, Any]]:
 
 def _quantiles(values: Floats) -> dict[str, float]:
     """Some quantiles and the mean."""
-    found = np.percentile(values, QUANTILES)
-    return {f"p{q}": float(value) for q, value in zip(QUANTILES, found, strict=True)} | {"mean": float(np.mean(values))}
+    found = np.percentile(values, _QUANTILES)
+    return {f"p{q}": float(value) for q, value in zip(_QUANTILES, found, strict=True)} | {
+        "mean": float(np.mean(values))
+    }
 
 
 def _users(jobs: Jobs, gpu_hours: Floats) -> dict[str, Any]:
-    """How many users there are, and who uses most."""
+    """The number of users, and the users with the most usage."""
     used = np.bincount(jobs.table["user"], gpu_hours, minlength=len(jobs.users))
     counts = np.bincount(jobs.table["user"], minlength=len(jobs.users))
     known = [place for place, name in enumerate(jobs.users) if name and counts[place]]
-    most = sorted(known, key=lambda place: (-used[place], -counts[place]))[:MOST_USERS]
+    most = sorted(known, key=lambda place: (-used[place], -counts[place]))[:_MOST_USERS]
     return {
         "count": len(known),
         "most": [
@@ -112,7 +113,7 @@ def _users(jobs: Jobs, gpu_hours: Floats) -> dict[str, Any]:
 
 
 def _by_models(jobs: Jobs, gpu_hours: Floats, span_s: float, gpus: Mapping[str, int] | None) -> list[dict[str, Any]]:
-    """What is asked of which GPU models, and the load on them if nothing else ran there."""
+    """The requests for each set of GPU models, and their load if nothing else ran there."""
     hours = np.bincount(jobs.table["allowed"], gpu_hours, minlength=len(jobs.allowed))
     counts = np.bincount(jobs.table["allowed"], minlength=len(jobs.allowed))
     rows: list[dict[str, Any]] = []
@@ -132,7 +133,7 @@ def _families(jobs: Jobs) -> dict[str, int]:
 
 
 def _estimates(used: Floats) -> dict[str, Any] | None:
-    """How the time that was used compares with the time that was asked for; None if nobody asked for a time."""
+    """The used time compared with the requested time; None if no job requested a time."""
     if not len(used):
         return None
     p10, p50, p90 = np.percentile(used, (10, 50, 90))

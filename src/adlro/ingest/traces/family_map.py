@@ -1,4 +1,4 @@
-"""The file behind `--families FILE.toml`: which family a job has by what stands in a column of its trace."""
+"""The file behind `--families FILE.toml`: the family of a job by the value in a column of its trace."""
 
 from collections.abc import Callable
 from fnmatch import fnmatchcase
@@ -16,7 +16,7 @@ class FamilyMap(Schema):
     default: str | None = None
 
     def told(self) -> str:
-        """The whole map in one line, for the record."""
+        """The whole map in one line, for the report."""
         pairs = ", ".join(f"{value} = {family}" for value, family in self.map.items())
         return f"column '{self.column}': {pairs}" + (f"; else {self.default}" if self.default else "")
 

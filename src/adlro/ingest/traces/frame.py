@@ -15,7 +15,7 @@ from adlro.core.records import WHOLE_GPU
 from adlro.core.toml import nearest
 from adlro.ingest.traces.own import COLUMNS, NEEDED, NUMBERS, TEXTS, batch_rows, labels_of
 from adlro.ingest.traces.rows import Rows
-from adlro.ingest.traces.source import Source
+from adlro.ingest.traces.source import TraceFile
 from adlro.ingest.traces.tabulate import Trace
 
 FRAME: Final = "dataframe"
@@ -25,8 +25,8 @@ DURATION: Final = "duration_s"
 EXPECTED: Final = "submit_s, gpus, and work (GPU-seconds) or duration_s (seconds)"
 
 
-def read_frame(frame: Any, column: str | None = None) -> tuple[Source, Trace]:
-    """The rows of a table in memory; `column` is one that is asked for by name, and may be any."""
+def read_frame(frame: Any, column: str | None = None) -> tuple[TraceFile, Trace]:
+    """The rows of a table in memory; `column` is one more column that the caller asks for."""
     table = as_table(frame)
     known = table.column_names
     for name in NEEDED:
@@ -45,8 +45,8 @@ def read_frame(frame: Any, column: str | None = None) -> tuple[Source, Trace]:
     table = in_our_units(table.select(wanted))
     unused = [name for name in known if name not in wanted]
     notes = (f"columns that were not read: {', '.join(unused)}",) if unused else ()
-    source = Source(WHERE, "", table.nbytes, sha256_of(table), b"")
-    quote = lambda rows: quoted(table, rows)  # noqa: E731
+    source = TraceFile(WHERE, "", table.nbytes, sha256_of(table), b"")
+    quote = lambda rows: _quoted(table, rows)  # noqa: E731
     return source, Trace(parts(table, column), [], clock=lambda: clock, notes=notes, columns=(), quote=quote)
 
 
@@ -98,7 +98,7 @@ def in_our_units(table: Any) -> Any:
 
 
 def as_numbers(name: str, column: Any) -> Any:
-    """A column as numbers; nan for what is missing. Anything else is refused."""
+    """A column as numbers; NaN for missing values. Anything else is refused."""
     import pyarrow
     import pyarrow.compute as pc
 
@@ -113,7 +113,7 @@ def as_numbers(name: str, column: Any) -> Any:
 
 
 def sha256_of(table: Any) -> str:
-    """A fingerprint of the values that are read."""
+    """A hash of the values that are read."""
     import pyarrow
 
     sink = pyarrow.BufferOutputStream()
@@ -132,7 +132,7 @@ def parts(table: Any, column: str | None) -> Iterator[Rows]:
         before += len(batch)
 
 
-def quoted(table: Any, numbers: Iterable[int]) -> dict[int, str]:
+def _quoted(table: Any, numbers: Iterable[int]) -> dict[int, str]:
     """Rows by their number from 1, as text."""
     names = [name for name in table.column_names if name in (*NEEDED, *TEXTS)]
     return {

@@ -14,7 +14,7 @@ from adlro.core.tables import FOREVER, Floats, Jobs
 from adlro.core.toml import nearest
 from adlro.ingest.traces.cells import Cells, as_floats
 from adlro.ingest.traces.rows import Labels, Rows, nothing
-from adlro.ingest.traces.source import Source, available_memory, check_memory
+from adlro.ingest.traces.source import TraceFile, available_memory, check_memory
 from adlro.ingest.traces.tabulate import Trace
 
 NEEDED: Final = ("submit_s", "work", "gpus")
@@ -30,14 +30,14 @@ PARQUET_BATCH: Final = 1 << 18
 
 
 def read_own(cells: Cells) -> Rows:
-    """A table of jobs: `submit_s`, `work` and `gpus` must be there, the rest may be."""
+    """A table of jobs: `submit_s`, `work` and `gpus` are required, the rest is optional."""
     numbers = {name: cells.number(name) for name in NUMBERS if cells.has(name)}
     texts = {name: cells.labels(name) for name in TEXTS}
     return _rows(cells.line, numbers, texts, cells.columns.get("id"))
 
 
-def read_own_parquet(source: Source, column: str | None = None) -> Trace:
-    """The same table as Parquet; `column` is one that is asked for by name, and may be any."""
+def read_own_parquet(source: TraceFile, column: str | None = None) -> Trace:
+    """The same table as Parquet; `column` is one more column that the caller asks for."""
     if source.packing:
         raise TraceError(
             f"'{source.path}' is compressed Parquet (.{source.packing}); expected plain Parquet. Decompress it."
@@ -45,7 +45,7 @@ def read_own_parquet(source: Source, column: str | None = None) -> Trace:
     return Trace(_parquet_parts(source, column), [], clock=lambda: None)
 
 
-def _parquet_parts(source: Source, column: str | None) -> Iterator[Rows]:
+def _parquet_parts(source: TraceFile, column: str | None) -> Iterator[Rows]:
     import pyarrow
     from pyarrow import parquet
 
@@ -95,7 +95,7 @@ def labels_of(column: Any) -> Labels:
 
 
 def _rows(line: Any, numbers: dict[str, Floats], texts: dict[str, Labels | None], ids: Any) -> Rows:
-    """Columns as rows; work becomes a duration, which is what every reader gives."""
+    """Columns as rows; work becomes a duration, as in every reader."""
     count = len(line)
     gpus, share = numbers.get("gpus", nothing(count)), numbers.get("share")
     part = np.ones(count) if share is None else np.where(np.isnan(share), 1.0, share / WHOLE_GPU)
@@ -112,7 +112,7 @@ def _rows(line: Any, numbers: dict[str, Floats], texts: dict[str, Labels | None]
 
 
 def write_own(jobs: Jobs, path: str) -> None:
-    """Write jobs as our own table; the end of the name says which: .csv or .parquet."""
+    """Write jobs as our own table; the file's suffix selects .csv or .parquet."""
     import pyarrow
     from pyarrow import csv, parquet
 
@@ -128,7 +128,7 @@ def write_own(jobs: Jobs, path: str) -> None:
 
 
 def _columns(jobs: Jobs) -> dict[str, Any]:
-    """The columns of our own table as pyarrow arrays; empty for what a job does not have."""
+    """The columns of our own table as pyarrow arrays; empty where a job has no value."""
     import pyarrow
 
     table = jobs.table

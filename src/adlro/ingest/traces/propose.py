@@ -13,7 +13,7 @@ from adlro.ingest.traces.cells import FALLBACK, Cells, Layout, guessed_layout, i
 from adlro.ingest.traces.cells import read_cells as cells_in
 from adlro.ingest.traces.column_map import UNIX_TIMES_BEGIN, ColumnMap, layout_in, rows_of
 from adlro.ingest.traces.rows import Labels
-from adlro.ingest.traces.source import Source
+from adlro.ingest.traces.source import TraceFile
 
 SHOWN: Final = 5
 LOOKED_AT: Final = 200
@@ -94,7 +94,7 @@ class Proposal:
         return found | {"columns": dict(self.columns)} | ({"units": dict(self.units)} if self.units else {})
 
 
-def propose(source: Source) -> Proposal:
+def propose(source: TraceFile) -> Proposal:
     """A map for a table, by the words in its header and the cells of its first rows."""
     layout = guessed_layout(source.head, COMMENTS)
     lines = lines_of(source.head)
@@ -211,7 +211,7 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def first_rows(source: Source, found: ColumnMap) -> Iterator[dict[str, Any]]:
+def first_rows(source: TraceFile, found: ColumnMap) -> Iterator[dict[str, Any]]:
     """The first rows of a table as a map makes us understand them; None for what is missing."""
     layout = layout_in(source, found)
     pieces = cells_in(source, layout, found.writing)

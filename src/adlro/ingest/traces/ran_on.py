@@ -17,11 +17,11 @@ from adlro.core.records import GpuModel, Link, Placing, SpeedOf
 from adlro.core.tables import Floats, Jobs
 from adlro.core.toml import Schema
 from adlro.ingest.host_lists import hosts_in
-from adlro.ingest.traces.rows import Codes
-from adlro.ingest.traces.tabulate import Ran, TraceReport
+from adlro.ingest.traces.rows import CodeColumn
+from adlro.ingest.traces.tabulate import RanOn, TraceReport
 
 AS_IN_THE_TRACE: Final = "as in the trace"
-MOST_NAMED: Final = 3
+_MOST_NAMED: Final = 3
 
 
 class RanOnMap(Schema):
@@ -33,7 +33,7 @@ class RanOnMap(Schema):
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class RanOnGpus:
     """The GPUs that a job ran on: their model, and what joined them."""
 
     model: GpuModel
@@ -41,11 +41,11 @@ class Where:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class KnownPlaces:
     """What is known about where jobs ran. Who composes the stages fills it."""
 
     type_of: Callable[[str], GpuModel | None]  # by the trace's word for a GPU
-    node_of: Callable[[str], Where | None]  # by the name of a node
+    node_of: Callable[[str], RanOnGpus | None]  # by the name of a node
     link_of: Callable[[GpuModel], Link]  # where nothing but the model is known
     network: Link
     is_same_everywhere: Callable[[str], bool]  # whether a family has the same speed on every GPU
@@ -56,24 +56,24 @@ class Places:
 class Placed:
     """For each job the number of what it ran on; 0: not known. A gang may have run on several."""
 
-    codes: Codes  # [J]
-    wheres: tuple[tuple[Where, ...], ...]
+    codes: CodeColumn  # [J]
+    wheres: tuple[tuple[RanOnGpus, ...], ...]
     unknown: Mapping[str, int] = field(default_factory=dict)  # words for GPUs that are no model, with their jobs
     unnamed: int = 0  # GPU jobs with nodes of which nobody says what GPUs they have
 
 
 def on_the_reference(
-    jobs: Jobs, report: TraceReport, ran: Ran, places: Places, speed: SpeedOf
+    jobs: Jobs, report: TraceReport, ran: RanOn, places: KnownPlaces, speed: SpeedOf
 ) -> tuple[Jobs, TraceReport]:
     """The jobs with their work in GPU-seconds of the reference model, and a report that says where they ran."""
-    placed = place(jobs, ran, places)
+    placed = place_jobs(jobs, ran, places)
     if not placed.codes.any():
-        return jobs, replace(report, warnings=(*report.warnings, *warnings(jobs, placed, places)))
-    factor = speeds(jobs, ran, placed, places, speed)
+        return jobs, replace(report, warnings=(*report.warnings, *place_warnings(jobs, placed, places)))
+    factor = recorded_speeds(jobs, ran, placed, places, speed)
     none = int(np.count_nonzero(factor == 0))
     factor = np.where(factor > 0, factor, 1.0)
     told = f"{in_words(jobs, placed)}; a job's work is its time × the speed of its family there"
-    said = [*report.warnings, *warnings(jobs, placed, places)]
+    said = [*report.warnings, *place_warnings(jobs, placed, places)]
     if none:
         said.append(f"{none:,} jobs ran on GPUs on which their family has no speed: their times are left as they are")
     report = replace(report, ran_on=told, warnings=tuple(said))
@@ -85,13 +85,13 @@ def on_the_reference(
     return replace(jobs, table=table, work=jobs.work * factor), report
 
 
-def place(jobs: Jobs, ran: Ran, places: Places) -> Placed:
+def place_jobs(jobs: Jobs, ran: RanOn, places: KnownPlaces) -> Placed:
     """Where each GPU job ran: its GPUs' type decides, then its nodes, then what the user says of all jobs."""
-    wheres: dict[tuple[Where, ...], int] = {(): 0}
+    wheres: dict[tuple[RanOnGpus, ...], int] = {(): 0}
     on_gpus = np.asarray(jobs.table["gpus"] > 0)
     codes = np.zeros(len(jobs), np.int64)
     unknown: dict[str, int] = {}
-    default = () if places.default is None else (Where(places.default, places.link_of(places.default)),)
+    default = () if places.default is None else (RanOnGpus(places.default, places.link_of(places.default)),)
     type_codes = np.zeros(len(jobs), np.int64) if ran.types is None else ran.types.codes
     node_codes = np.zeros(len(jobs), np.int64) if ran.places is None else ran.places.codes
     types: Sequence[str] = ("",) if ran.types is None else ran.types.texts
@@ -111,7 +111,9 @@ def place(jobs: Jobs, ran: Ran, places: Places) -> Placed:
         if models and None not in models:
             links = {where.model.name: where.link for where in known}
             each = (model for model in models if model is not None)
-            found = tuple(dict.fromkeys(Where(model, links.get(model.name) or places.link_of(model)) for model in each))
+            found = tuple(
+                dict.fromkeys(RanOnGpus(model, links.get(model.name) or places.link_of(model)) for model in each)
+            )
         else:
             found = whole or default
             for word, model in zip(words, models, strict=True):
@@ -123,7 +125,7 @@ def place(jobs: Jobs, ran: Ran, places: Places) -> Placed:
     return Placed(codes, tuple(wheres), {word: jobs for word, jobs in unknown.items() if jobs}, unnamed)
 
 
-def speeds(jobs: Jobs, ran: Ran, placed: Placed, places: Places, speed: SpeedOf) -> Floats:
+def recorded_speeds(jobs: Jobs, ran: RanOn, placed: Placed, places: KnownPlaces, speed: SpeedOf) -> Floats:
     """How fast each job ran where it ran, for each of its GPUs; 1 where that is not known, 0 if it cannot run there.
 
     The slowest of its GPUs counts.
@@ -158,13 +160,13 @@ def in_words(jobs: Jobs, placed: Placed) -> str:
     return f"{int(counts[1:].sum()):,} of {total:,} GPU jobs on {', '.join(f'{m} ({n:,})' for m, n in ranked)}"
 
 
-def warnings(jobs: Jobs, placed: Placed, places: Places) -> list[str]:
+def place_warnings(jobs: Jobs, placed: Placed, places: KnownPlaces) -> list[str]:
     """What could be known about where jobs ran and is not, if it would matter."""
     if all(map(places.is_same_everywhere, jobs.families)):
         return []
     ranked = sorted(placed.unknown.items(), key=lambda pair: -pair[1])
-    shown = ", ".join(f"'{word}' ({count:,} jobs)" for word, count in ranked[:MOST_NAMED])
-    more = f" and {len(ranked) - MOST_NAMED} others" if len(ranked) > MOST_NAMED else ""
+    shown = ", ".join(f"'{word}' ({count:,} jobs)" for word, count in ranked[:_MOST_NAMED])
+    more = f" and {len(ranked) - _MOST_NAMED} others" if len(ranked) > _MOST_NAMED else ""
     lines = []
     if ranked:
         lines.append(
@@ -179,13 +181,13 @@ def warnings(jobs: Jobs, placed: Placed, places: Places) -> list[str]:
     return lines
 
 
-def node_rule(nodes: Mapping[str, GpuModel], link_of: Callable[[GpuModel], Link]) -> Callable[[str], Where | None]:
+def node_rule(nodes: Mapping[str, GpuModel], link_of: Callable[[GpuModel], Link]) -> Callable[[str], RanOnGpus | None]:
     """The GPUs of a node by a map: its own name, a list as in gpu[01-08], or a pattern with *."""
     exact = {name: model for text, model in nodes.items() if "*" not in text for name in hosts_in(text)}
     patterns = [(text, model) for text, model in nodes.items() if "*" in text]
 
-    def where(name: str) -> Where | None:
+    def where(name: str) -> RanOnGpus | None:
         model = exact.get(name) or next((model for text, model in patterns if fnmatchcase(name, text)), None)
-        return None if model is None else Where(model, link_of(model))
+        return None if model is None else RanOnGpus(model, link_of(model))
 
     return where

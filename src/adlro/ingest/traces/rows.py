@@ -1,4 +1,4 @@
-"""What every reader gives: the rows of a piece of a trace, in our units, with those that cannot be jobs told apart."""
+"""What every reader returns: the rows of a piece of a trace, in our units, with invalid rows marked."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,14 +11,14 @@ from adlro.core.records import WHOLE_GPU
 from adlro.core.tables import Floats
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
-Codes: TypeAlias = npt.NDArray[np.int64]
+CodeColumn: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """A column of texts: the texts, and which of them each row has."""
+    """A column of texts: the distinct texts, and the number of the text of each row."""
 
-    codes: Codes  # [R]
+    codes: CodeColumn  # [R]
     texts: Any  # a sequence of str, or a pyarrow array of them where there may be as many as rows
 
 
@@ -29,7 +29,7 @@ class Rows:
     `bad` rows are wrong; rows set `aside` are right but no jobs of their own (a step, a job that never ran).
     """
 
-    line: Codes  # [R] number among the lines that are not blank, from 1
+    line: CodeColumn  # [R] number among the lines that are not blank, from 1
     submit: Floats  # [R] s, on the trace's own clock
     duration: Floats  # [R] s for the whole gang on the reference model
     gpus: Floats  # [R]
@@ -54,7 +54,7 @@ class Rows:
 
 
 def first_told(first: Labels, other: Labels) -> Labels:
-    """Two columns of labels as one: what the first says, or where it says nothing, the other."""
+    """Two columns of labels as one: the first where it has a text, else the second."""
     texts = (*first.texts, *other.texts)
     is_told = np.array([bool(text) for text in first.texts], bool)[first.codes]
     return Labels(np.where(is_told, first.codes, len(first.texts) + other.codes), texts)
@@ -66,5 +66,5 @@ def whole_or_share(gpus: Floats, milli: Floats) -> Floats:
 
 
 def nothing(count: int) -> Floats:
-    """A column of which nothing is known."""
+    """A column of unknown values (NaN)."""
     return np.full(count, np.nan)

@@ -12,12 +12,12 @@ from adlro.core.tables import Floats
 from adlro.ingest.host_lists import gpus_in, hosts_in
 from adlro.ingest.traces.cells import Cells, clock_time
 from adlro.ingest.traces.rows import Labels, Rows, first_told
-from adlro.ingest.traces.source import Source, whole
+from adlro.ingest.traces.source import TraceFile, read_whole
 from adlro.ingest.traces.tabulate import Trace
 
-NEVER: Final = float("nan")
+_NEVER: Final = float("nan")
 NO_LIMIT_MIN: Final = 4_294_967_295 - 1  # Slurm's NO_VAL and INFINITE in 32 bits
-MIB_PER: Final = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "": 1.0}
+_MIB_PER: Final = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "": 1.0}
 UNFINISHED: Final = ("PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING", "CONFIGURING", "COMPLETING")
 
 MEMORY: Final = re.compile(r"(?:^|,)mem=([\d.]+)([KMGT]?)")
@@ -28,9 +28,9 @@ MIT_GPUS: Final = re.compile(r"(?:^|,)100[12]=(\d+)")
 
 
 def read_sacct(cells: Cells) -> Rows:
-    """`sacct --parsable2`: JobID and Submit, and what else was asked for with --format."""
+    """`sacct --parsable2`: JobID and Submit, and the other columns of --format."""
     tres = cells.first_of("AllocTRES", "ReqTRES", "AllocGRES", "ReqGRES")
-    places, nodes = cells.labels("NodeList"), nodes_of(cells)
+    places, nodes = cells.labels("NodeList"), _nodes_of_each(cells)
     start, end = cells.time("Start"), cells.time("End")
     elapsed = cells.number("ElapsedRaw") if cells.has("ElapsedRaw") else cells.parsed("Elapsed", clock_time)
     limit = cells.number("TimelimitRaw") * 60
@@ -39,7 +39,7 @@ def read_sacct(cells: Cells) -> Rows:
     state = cells.reworded("State", lambda text: text.split(" ")[0].rstrip("+"))
     cpus = cells.number(cells.first_of("AllocCPUS", "NCPUS", "ReqCPUS"))
     in_tres = cells.parsed(tres, lambda text: _one(CPUS, text))
-    gpus = gpus_of(cells, tres, nodes)
+    gpus = _gpus_of_each(cells, tres, nodes)
     unfinished = _states(state, len(cells), UNFINISHED)
     elapsed = np.where(np.isnan(elapsed), end - start, elapsed)
     return Rows(
@@ -47,8 +47,8 @@ def read_sacct(cells: Cells) -> Rows:
         submit=cells.time("Submit"),
         duration=elapsed,
         gpus=gpus,
-        given={"cpus": np.where(np.isnan(cpus), in_tres, cpus), "memory_gb": cells.parsed(tres, memory_gb)},
-        limit=np.where(limit > 0, limit, NEVER),
+        given={"cpus": np.where(np.isnan(cpus), in_tres, cpus), "memory_gb": cells.parsed(tres, memory_gb_in_tres)},
+        limit=np.where(limit > 0, limit, _NEVER),
         user=cells.labels(cells.first_of("User", "UID")),
         name=cells.labels(cells.first_of("JobName", "Partition")),
         models=cells.reworded(cells.first_of("ReqTRES"), type_in),
@@ -67,7 +67,7 @@ def read_sacct(cells: Cells) -> Rows:
 TELL_GPUS: Final = ("AllocTRES", "ReqTRES", "AllocGRES", "ReqGRES")
 
 
-def check_sacct(source: Source, names: Sequence[str]) -> None:
+def check_sacct(source: TraceFile, names: Sequence[str]) -> None:
     """Refuse a table that only looks like one of sacct: its GPUs are in columns that sacct does not have."""
     other = [name for name in names if "gpu" in name.lower()]
     if other and not set(TELL_GPUS) & set(names):
@@ -79,7 +79,7 @@ def check_sacct(source: Source, names: Sequence[str]) -> None:
 
 
 def _never_started(cells: Cells, elapsed: Any, state: Labels | None) -> Any:
-    """Cancelled or failed while it waited: there is no start, or no time was used."""
+    """Jobs that were cancelled or failed while they waited: no start, or no time used."""
     no_start = np.isnan(cells.time("Start")) if cells.has("Start") else np.zeros(len(cells), bool)
     gone = _states(state, len(cells), ("CANCELLED", "PENDING", "DEADLINE", "BOOT_FAIL"))
     return gone & (no_start | (elapsed == 0))
@@ -92,7 +92,7 @@ def _states(state: Labels | None, count: int, words: tuple[str, ...]) -> Any:
 
 
 def read_mit(cells: Cells) -> Rows:
-    """MIT SuperCloud: its ids were rounded and may collide, so none is taken for a repeated row."""
+    """MIT SuperCloud. Its ids were rounded and may collide, so equal ids are not repeated rows."""
     limit = cells.number("timelimit")
     tres = cells.first_of("tres_alloc", "tres_req")
     return Rows(
@@ -104,7 +104,7 @@ def read_mit(cells: Cells) -> Rows:
             "cpus": cells.number("cpus_req"),
             "memory_gb": cells.parsed(tres, lambda text: _one(MIT_MEMORY, text, 0.0) / 1024),
         },
-        limit=np.where((limit > 0) & (limit < NO_LIMIT_MIN), limit * 60, NEVER),
+        limit=np.where((limit > 0) & (limit < NO_LIMIT_MIN), limit * 60, _NEVER),
         user=cells.labels("id_user"),
         name=cells.labels(cells.first_of("job_type", "partition")),
         aside={"never started": cells.number("time_start") == 0},
@@ -112,7 +112,7 @@ def read_mit(cells: Cells) -> Rows:
 
 
 def read_nrel(cells: Cells) -> Rows:
-    """NREL Eagle; the tasks of an array share their id, so none is taken for a repeated row."""
+    """NREL Eagle. The tasks of an array share their id, so equal ids are not repeated rows."""
     run, limit = cells.number("run_time"), cells.number("wallclock_req")
     start = cells.time("start_time")
     return Rows(
@@ -121,14 +121,14 @@ def read_nrel(cells: Cells) -> Rows:
         duration=np.where(np.isnan(run), cells.time("end_time") - start, run),
         gpus=np.nan_to_num(cells.number("gpus_req")),
         given={"cpus": cells.number("processors_req")},  # mem_req is not used: its unit is not documented
-        limit=np.where(limit > 0, limit, NEVER),
+        limit=np.where(limit > 0, limit, _NEVER),
         user=cells.labels("user"),
         name=cells.labels("name"),
         aside={"never started": np.isnan(start) & cells.is_in("state", ("CANCELLED", "PENDING"))},
     )
 
 
-def gpu_count(tres: str) -> float:
+def gpus_in_tres(tres: str) -> float:
     """GPUs in a list of resources; 0 if it names none. Slurm lists them once in all, and once by type."""
     found = gpus_in(tres)
     in_all = [count for word, count in found if not word]
@@ -146,20 +146,20 @@ def type_in(tres: str) -> str:
     return types[0] if len(types) == 1 else ""
 
 
-def gpus_of(cells: Cells, tres: str | None, nodes: Floats) -> Floats:
+def _gpus_of_each(cells: Cells, tres: str | None, nodes: Floats) -> Floats:
     """GPUs of each job: as its resources say, or where they name none, as the columns of older versions say."""
-    gpus = cells.parsed(tres, gpu_count) if tres and tres != "ReqGRES" else np.zeros(len(cells))
+    gpus = cells.parsed(tres, gpus_in_tres) if tres and tres != "ReqGRES" else np.zeros(len(cells))
     if cells.has("AllocGRES"):
-        return np.where(gpus == 0, cells.parsed("AllocGRES", gpu_count), gpus)
+        return np.where(gpus == 0, cells.parsed("AllocGRES", gpus_in_tres), gpus)
     if cells.has("ReqGRES") and tres != "AllocTRES":  # what is asked of each node
-        return np.where(gpus == 0, cells.parsed("ReqGRES", gpu_count) * np.fmax(nodes, 1.0), gpus)
+        return np.where(gpus == 0, cells.parsed("ReqGRES", gpus_in_tres) * np.fmax(nodes, 1.0), gpus)
     return gpus
 
 
-def nodes_of(cells: Cells) -> Floats:
+def _nodes_of_each(cells: Cells) -> Floats:
     """How many nodes each job had; nan where the trace does not tell."""
     counted = cells.number(cells.first_of("NNodes", "AllocNodes"))
-    listed = cells.parsed("NodeList", lambda text: float(len(hosts_in(text))) or NEVER)
+    listed = cells.parsed("NodeList", lambda text: float(len(hosts_in(text))) or _NEVER)
     return np.where(np.isnan(counted), listed, counted)
 
 
@@ -173,16 +173,16 @@ def gpu_types(cells: Cells) -> Labels | None:
     return found
 
 
-def memory_gb(tres: str) -> float:
+def memory_gb_in_tres(tres: str) -> float:
     """Main memory in a list of resources."""
     found = MEMORY.search(tres)
     try:
-        return float(found[1]) * MIB_PER[found[2]] / 1024 if found else 0.0
+        return float(found[1]) * _MIB_PER[found[2]] / 1024 if found else 0.0
     except ValueError:
         return 0.0
 
 
-def _one(pattern: re.Pattern[str], text: str, otherwise: float = NEVER) -> float:
+def _one(pattern: re.Pattern[str], text: str, otherwise: float = _NEVER) -> float:
     found = pattern.search(text)
     return float(found[1]) if found else otherwise
 
@@ -191,15 +191,15 @@ def _one(pattern: re.Pattern[str], text: str, otherwise: float = NEVER) -> float
 
 
 def is_sacct_json(head: bytes) -> bool:
-    """Whether it is one JSON object with a list of jobs."""
+    """Whether the text is one JSON object with a list of jobs."""
     start = head.lstrip()
     return start.startswith(b"{") and (b'"jobs"' in start or b'"meta"' in start)
 
 
-def read_sacct_json(source: Source) -> Trace:
+def read_sacct_json(source: TraceFile) -> Trace:
     """`sacct --json`, which is one document and must fit in memory."""
     try:
-        found = json.loads(whole(source))
+        found = json.loads(read_whole(source))
     except (ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0] if isinstance(error, ValueError) else "nested too deeply"
         raise TraceError(f"'{source.path}' is not the JSON of `sacct --json`: {reason}.") from None
@@ -235,7 +235,7 @@ JSON_COLUMNS: Final = (
 
 
 def _json_cells(job: dict[str, Any]) -> dict[str, str | None]:
-    """One job as cells; a start of 0 is none."""
+    """One job as cells; a start of 0 means that it did not start."""
     time, tres, state = (part if isinstance(part := job.get(key), dict) else {} for key in ("time", "tres", "state"))
     current = state.get("current") if state else job.get("state")
     if isinstance(current, list):

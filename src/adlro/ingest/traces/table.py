@@ -7,14 +7,14 @@ from typing import Final
 from adlro.core.errors import TraceError
 from adlro.ingest.traces.cells import FALLBACK, Cells, Layout, Writing, read_cells
 from adlro.ingest.traces.rows import Rows
-from adlro.ingest.traces.source import Source, quoted
+from adlro.ingest.traces.source import TraceFile, quoted
 from adlro.ingest.traces.tabulate import Trace
 
 MOST_NAMED: Final = 20
 
 
 def read_table(
-    source: Source,
+    source: TraceFile,
     layout: Layout,
     writing: Writing,
     read: Callable[[Cells], Rows],

@@ -1,4 +1,4 @@
-"""A trace cut into windows, played at another pace, or told with errors: what stands in for seeds and other worlds."""
+"""A trace cut into windows, played at another pace, or with errors in its estimates: these take the place of seeds."""
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -9,13 +9,13 @@ import numpy as np
 from adlro.core.errors import UsageError
 from adlro.core.tables import Jobs
 
-FEWEST_JOBS: Final = 2
-"""A window of fewer jobs has no span, and so no load."""
+_FEWEST_JOBS: Final = 2
+"""A window of fewer jobs has no time span, and so no load."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Consecutive jobs of a trace that stand in for a seed."""
+    """Consecutive jobs of a trace that take the place of a seed."""
 
     index: int
     first_job: int  # its place among the jobs of the trace, from 0
@@ -31,13 +31,13 @@ def windows_of(jobs: Jobs, count: int, most: int | None = None) -> tuple[Window,
     them for alike. docs/statistics.md says more.
     """
     total = len(jobs)
-    if count < 1 or total // count < FEWEST_JOBS:
+    if count < 1 or total // count < _FEWEST_JOBS:
         raise UsageError(
-            f"{count:,} windows of {total:,} jobs: expected at least {FEWEST_JOBS} jobs in a window, "
-            f"so from 1 to {max(1, total // FEWEST_JOBS):,} windows."
+            f"{count:,} windows of {total:,} jobs: expected at least {_FEWEST_JOBS} jobs in a window, "
+            f"so from 1 to {max(1, total // _FEWEST_JOBS):,} windows."
         )
-    if most is not None and most < FEWEST_JOBS:
-        raise UsageError(f"windows of {most} job; expected at least {FEWEST_JOBS} jobs in a window.")
+    if most is not None and most < _FEWEST_JOBS:
+        raise UsageError(f"windows of {most} job; expected at least {_FEWEST_JOBS} jobs in a window.")
     submit = jobs.table["submit"]
     edges = [place * total // count for place in range(count + 1)]
     found = []
@@ -57,14 +57,14 @@ def cut(jobs: Jobs, first: int, count: int) -> Jobs:
 
 
 def slowed(jobs: Jobs, factor: float) -> Jobs:
-    """The same jobs with all times between submissions so many times as long."""
+    """The same jobs with all times between submissions multiplied by a factor."""
     table = jobs.table.copy().view(np.recarray)
     table["submit"] *= factor
     return replace(jobs, table=table)
 
 
 def misjudged(jobs: Jobs, sigma: float, seed: int) -> Jobs:
-    """The same jobs with estimates that miss the true work by a log-normal error, drawn with the seed."""
+    """The same jobs with estimates that differ from the true work by a log-normal error, drawn with the seed."""
     table = jobs.table.copy().view(np.recarray)
     rng = np.random.Generator(np.random.PCG64(seed))
     table["estimate"] = jobs.work * np.exp(sigma * rng.standard_normal(len(jobs)))

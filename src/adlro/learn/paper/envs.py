@@ -111,7 +111,7 @@ def to_next_choice(view: View, truth: Truth, rows: Ints, legal: Any) -> Passed:
 
 
 @compiled
-def start_over(worlds: Worlds, envs: Envs, rows: Ints, legal: Any, b: int, draw: Draw) -> None:
+def _start_over(worlds: Worlds, envs: Envs, rows: Ints, legal: Any, b: int, draw: Draw) -> None:
     """Begin an episode that has a decision, and go to it."""
     while True:
         begin_episode(worlds, envs, b, draw)
@@ -122,7 +122,7 @@ def start_over(worlds: Worlds, envs: Envs, rows: Ints, legal: Any, b: int, draw:
 
 
 @compiled
-def step_one(
+def _step_one(
     worlds: Worlds, envs: Envs, rows: Ints, seen: PaperSeen, came: Came, action: int, lam: float, draw: Draw, b: int
 ) -> None:
     """Take one action in one environment, and go on to its next decision. What is illegal counts as a wait."""
@@ -146,13 +146,13 @@ def step_one(
     if passed.over:
         came.score[b] = state.episode_cost / state.jobs / info.unit
         state.finished += 1
-        start_over(worlds, envs, rows, legal, b, draw)
+        _start_over(worlds, envs, rows, legal, b, draw)
         view = view_of(worlds, envs, b, b)
     observe(view, rows, seen.use[b], seen.queue[b], seen.jobs[b])
 
 
 @compiled_alone
-def step_some(
+def _step_some(
     worlds: Worlds,
     envs: Envs,
     rows: Ints,
@@ -166,19 +166,19 @@ def step_some(
 ) -> None:
     """Step the environments from `first` to before `last`."""
     for b in range(first, last):
-        step_one(worlds, envs, rows[b], seen, came, actions[b], lam, draw, b)
+        _step_one(worlds, envs, rows[b], seen, came, actions[b], lam, draw, b)
 
 
 @compiled_alone
-def start_some(worlds: Worlds, envs: Envs, rows: Ints, seen: PaperSeen, draw: Draw, first: int, last: int) -> None:
+def _start_some(worlds: Worlds, envs: Envs, rows: Ints, seen: PaperSeen, draw: Draw, first: int, last: int) -> None:
     """Begin episodes in the environments from `first` to before `last`."""
     for b in range(first, last):
-        start_over(worlds, envs, rows[b], seen.legal[b], b, draw)
+        _start_over(worlds, envs, rows[b], seen.legal[b], b, draw)
         observe(view_of(worlds, envs, b, b), rows[b], seen.use[b], seen.queue[b], seen.jobs[b])
 
 
 @compiled_alone
-def choose_some(legal: Any, envs: Envs, actions: Ints, first: int, last: int) -> None:
+def _choose_some(legal: Any, envs: Envs, actions: Ints, first: int, last: int) -> None:
     """A legal action by chance for each environment."""
     for b in range(first, last):
         count = 0
@@ -239,21 +239,31 @@ def check_worlds(worlds: Worlds) -> int:
 
 
 def make_paper_batch(
-    worlds: Worlds, count: int, jobs: int, draw: Draw, lam: float, seed: int, workers: int | None = None
+    worlds: Worlds,
+    count: int,
+    jobs: int,
+    draw: Draw,
+    lam: float,
+    seed: int,
+    workers: int | None = None,
+    window: int = WINDOW,
 ) -> PaperBatch:
-    """So many environments of so many jobs each, at their first decision. `draw.shaped` means nothing here."""
+    """Make `count` environments of `jobs` jobs each, at their first decision. `draw.shaped` has no effect here.
+
+    `window` is the number of waiting jobs that the agent judges.
+    """
     check_lambda(lam)
     gpus = check_worlds(worlds)
     workers = workers or os.cpu_count() or 1
     batch = PaperBatch(
         worlds,
         envs_for(worlds, count, count, jobs, seed),
-        np.full((count, WINDOW), NOBODY, np.int32),
+        np.full((count, window), NOBODY, np.int32),
         PaperSeen(
             np.zeros((count, gpus), np.float32),
             np.zeros((count, 1), np.float32),
-            np.zeros((count, WINDOW, 1 + TYPES), np.float32),
-            np.zeros((count, WINDOW * gpus), np.uint8),
+            np.zeros((count, window, 1 + TYPES), np.float32),
+            np.zeros((count, window * gpus), np.uint8),
         ),
         Came(
             np.zeros(count, np.float32),
@@ -267,7 +277,7 @@ def make_paper_batch(
         ThreadPoolExecutor(workers),
         workers,
     )
-    start_some(worlds, batch.envs, batch.rows, batch.seen, draw, 0, count)
+    _start_some(worlds, batch.envs, batch.rows, batch.seen, draw, 0, count)
     return batch
 
 
@@ -276,11 +286,11 @@ def step_paper(batch: PaperBatch, actions: Ints) -> None:
 
     def some(first: int, last: int, _worker: int) -> None:
         ours = batch.worlds, batch.envs, batch.rows, batch.seen, batch.came
-        step_some(*ours, actions, batch.lam, batch.draw, first, last)
+        _step_some(*ours, actions, batch.lam, batch.draw, first, last)
 
     in_parts(cast(Any, batch), some)
 
 
 def choose_paper_by_chance(batch: PaperBatch, actions: Ints) -> None:
     """A legal action by chance for every environment."""
-    in_parts(cast(Any, batch), lambda first, last, _: choose_some(batch.seen.legal, batch.envs, actions, first, last))
+    in_parts(cast(Any, batch), lambda first, last, _: _choose_some(batch.seen.legal, batch.envs, actions, first, last))

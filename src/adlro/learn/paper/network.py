@@ -4,16 +4,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from adlro.decide.network.paper_q import REACH, TYPES, WINDOW, PaperWeights, gpus_of
+from adlro.decide.network.paper_q import REACH, TYPES, PaperWeights, gpus_of
 
-NEVER = -1e9
+PAPER_MASKED_Q = -1e9
 
 
 class PaperNetwork(nn.Module):
-    """Q of assigning each job of the window to each of the n GPUs.
+    """Q of assigning each waiting job to each of the n GPUs.
 
     The convolutions run along the n × 1 matrix of utilisation, in which the GPUs of a node stand side by side. What
-    they find, the queue length, and priority and type of the jobs go through two fully connected layers.
+    they find, the queue length, and priority and type of a job go through two fully connected layers. All jobs go
+    through the same layers.
     """
 
     def __init__(self, gpus: int, channels: int = 16, hidden: int = 256) -> None:
@@ -21,16 +22,19 @@ class PaperNetwork(nn.Module):
         self.gpus = gpus
         self.near = nn.Conv1d(1, channels, REACH, padding=REACH // 2)
         self.far = nn.Conv1d(channels, channels, REACH, padding=REACH // 2)
-        self.full = nn.Linear(channels * gpus + 1 + WINDOW * (1 + TYPES), hidden)
-        self.action = nn.Linear(hidden, WINDOW * gpus)
+        self.full = nn.Linear(channels * gpus + 1 + 1 + TYPES, hidden)
+        self.action = nn.Linear(hidden, gpus)
 
     def forward(self, sight: tuple[Tensor, ...]) -> Tensor:
-        """Q of every action from what is seen (in the order of PaperSeen); NEVER where it may not be."""
+        """Q of every action from what is seen (in the order of PaperSeen); PAPER_MASKED_Q for illegal actions."""
         use, queue, jobs, legal = sight
         x = torch.relu(self.far(torch.relu(self.near(use.to(self.near.weight.dtype).unsqueeze(1)))))
-        x = torch.cat([x.flatten(1), queue.to(x.dtype), jobs.flatten(1).to(x.dtype)], 1)
-        q = self.action(torch.relu(self.full(x))).float()
-        return q.masked_fill(legal == 0, NEVER)
+        x = torch.cat([x.flatten(1), queue.to(x.dtype)], 1)
+        of_cluster, of_job = self.full.weight[:, : x.shape[1]], self.full.weight[:, x.shape[1] :]
+        shared = nn.functional.linear(x, of_cluster, self.full.bias)
+        hidden = torch.relu(shared.unsqueeze(1) + nn.functional.linear(jobs.to(x.dtype), of_job))
+        q = self.action(hidden).float().flatten(1)
+        return q.masked_fill(legal == 0, PAPER_MASKED_Q)
 
 
 def paper_weights_of(network: PaperNetwork) -> PaperWeights:

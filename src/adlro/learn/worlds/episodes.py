@@ -7,6 +7,7 @@ import numpy as np
 
 from adlro.core.compiled import compiled
 from adlro.core.engine import clear_progress
+from adlro.core.rules import clear_demand
 from adlro.core.tables import DOWN, FOREVER, FUTURE, NOBODY, RECENT, UP
 from adlro.learn.worlds.envs import Draw, Envs, Worlds, copy_world, truth_of, view_of
 
@@ -44,7 +45,7 @@ def bell(state: Any) -> float:
 
 
 @compiled
-def spread(sigma: float, state: Any) -> float:
+def _spread(sigma: float, state: Any) -> float:
     """A factor with a normal logarithm of this spread around 0; without any, chance goes on all the same."""
     if sigma == 0.0:
         chance(state)
@@ -86,8 +87,9 @@ def begin_episode(worlds: Worlds, envs: Envs, b: int, draw: Draw) -> None:
     copy_world(worlds, envs, b)
     for i in range(RECENT):
         envs.released[b, i] = 0
-    for i in range(envs.tried.shape[1]):
-        envs.tried[b, i] = NOBODY
+    view = view_of(worlds, envs, b, b)
+    for d in range(len(view.demands)):
+        clear_demand(view, d)
     for i in range(info.gpus):
         envs.factor[b, i] = 1.0
     clock = envs.clock[b, 0]
@@ -99,6 +101,7 @@ def begin_episode(worlds: Worlds, envs: Envs, b: int, draw: Draw) -> None:
     clock.arrived = 0
     clock.head = 0
     clock.queued = 0
+    clock.demand = NOBODY
     clock.running = 0
     clock.open = 0
     clock.version = 0
@@ -139,7 +142,7 @@ def draw_jobs(worlds: Worlds, envs: Envs, b: int, draw: Draw) -> None:
         pick = pick % info.menu
         envs.jobs[b, j] = worlds.jobs[n, pick]
         job = envs.jobs[b, j]
-        work = worlds.work[n, pick] * spread(draw.jitter, state)
+        work = worlds.work[n, pick] * _spread(draw.jitter, state)
         if j >= waiting:
             pause = gap(state)
             if info.in_order != 0 and pick > 0:

@@ -1,0 +1,69 @@
+"""Volumes of pods: a volume that is bound to some nodes binds its pod to them."""
+
+from dataclasses import replace
+from typing import Final, final
+
+from adlro.backends.kubernetes.client import Raw
+from adlro.backends.kubernetes.pods import Pod
+from adlro.backends.kubernetes.wants import Requirement, Terms, Wants, terms_of
+
+ZONES: Final = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
+
+
+@final
+class Volumes:
+    """The claims and volumes of the cluster."""
+
+    def __init__(self) -> None:
+        self._volume_of: dict[tuple[str, str], str] = {}  # by namespace and claim; "": it is not bound
+        self._terms: dict[str, tuple[Terms, ...]] = {}  # by volume: where it can be used
+        self.version = 0
+
+    def put_claim(self, raw: Raw) -> None:
+        """Take in a claim."""
+        self._volume_of[raw["metadata"]["namespace"], raw["metadata"]["name"]] = (raw.get("spec") or {}).get(
+            "volumeName", ""
+        )
+        self.version += 1
+
+    def drop_claim(self, raw: Raw) -> None:
+        """A claim is gone."""
+        self._volume_of.pop((raw["metadata"]["namespace"], raw["metadata"]["name"]), None)
+        self.version += 1
+
+    def put_volume(self, raw: Raw) -> None:
+        """Take in a volume: its node affinity, and the zone labels of older ones."""
+        required = ((raw.get("spec") or {}).get("nodeAffinity") or {}).get("required")
+        found = [terms_of(required.get("nodeSelectorTerms") or ())] if required is not None else []
+        labels = raw["metadata"].get("labels") or {}
+        for zone in ZONES:
+            if zone in labels:
+                found.append(((Requirement(zone, "In", tuple(labels[zone].split("__"))),),))
+        self._terms[raw["metadata"]["name"]] = tuple(found)
+        self.version += 1
+
+    def drop_volume(self, raw: Raw) -> None:
+        """A volume is gone."""
+        self._terms.pop(raw["metadata"]["name"], None)
+        self.version += 1
+
+    def problem(self, pod: Pod) -> str:
+        """Why the volumes of a pod keep it from being placed; "" if they do not."""
+        for claim in pod.claims:
+            volume = self._volume_of.get((pod.namespace, claim))
+            if volume is None:
+                return f"its claim '{claim}' does not exist, or ADLRO may not list persistentvolumeclaims"
+            if not volume:
+                return f"its claim '{claim}' is not bound to a volume yet; ADLRO does not bind volumes"
+            if volume not in self._terms:
+                return f"the volume '{volume}' of its claim does not exist, or ADLRO may not list persistentvolumes"
+        return ""
+
+    def added(self, pod: Pod) -> Wants:
+        """What a pod and its volumes demand of a node."""
+        more = tuple(
+            terms
+            for claim in pod.claims
+            for terms in self._terms.get(self._volume_of.get((pod.namespace, claim), ""), ())
+        )
+        return replace(pod.wants, affinity=pod.wants.affinity + more) if more else pod.wants

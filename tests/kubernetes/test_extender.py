@@ -1,0 +1,137 @@
+"""The extender answers kube-scheduler in its own words, ranks nodes by speed, and says why a node is left out."""
+
+import http.client
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.kubernetes.world import A100, T4, World
+
+from adlro.backends.kubernetes.backend import Kubernetes, products_of
+from adlro.backends.kubernetes.binding import Binder
+from adlro.backends.kubernetes.extender import Extender, ExtenderServer
+from adlro.backends.kubernetes.extending import extending
+from adlro.backends.kubernetes.options import KubernetesOptions
+from adlro.catalogue.speeds import speed_of
+
+Raw = dict[str, Any]
+
+
+def extender_of(backend: Kubernetes) -> Extender:
+    return Extender(backend._reader, products_of(KubernetesOptions()), speed_of, Binder(backend._api, 1))
+
+
+@pytest.fixture
+def backend(world: World) -> Kubernetes:
+    """A copy of a cluster with two models and a node without GPUs."""
+    world.node("fast", product=A100)
+    world.node("slow", product=T4)
+    world.node("cpu", gpus=0, product="")
+    return world.backend()
+
+
+@pytest.fixture
+def ask(backend: Kubernetes) -> Iterator[Any]:
+    """Sends requests as kube-scheduler does."""
+    extender = extender_of(backend)
+    server = ExtenderServer(extender.answer, "127.0.0.1", 0)
+    server.start()
+    connection = http.client.HTTPConnection(f"{server.address[0]}:{server.address[1]}", timeout=30)
+
+    def send(verb: str, body: object) -> tuple[int, Any]:
+        connection.request("POST", f"/extender/v1/{verb}", json.dumps(body))
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+
+    yield send
+    connection.close()
+    server.close()
+    assert extender._binder is not None
+    extender._binder.close()
+
+
+def pod(gpus: int = 1, **spec: Any) -> Raw:
+    """A pod as kube-scheduler sends it."""
+    asks = {"nvidia.com/gpu": str(gpus)} if gpus else {}
+    container = {"name": "c", "image": "x", "resources": {"limits": asks, "requests": asks}}
+    meta = {"name": "p", "namespace": "default", "uid": "1", "labels": {"adlro.io/family": "learning"}}
+    return {"metadata": meta, "spec": {"containers": [container], **spec}, "status": {"phase": "Pending"}}
+
+
+NAMES = ["fast", "slow", "cpu"]
+
+
+def test_nodes_without_the_gpus_are_left_out_with_the_reason(ask: Any) -> None:
+    status, found = ask("filter", {"Pod": pod(), "Nodes": None, "NodeNames": NAMES})
+    assert status == 200
+    assert (found["NodeNames"], found["Nodes"], found["Error"]) == (["fast", "slow"], None, "")
+    assert found["FailedAndUnresolvableNodes"] == {"cpu": "Insufficient nvidia.com/gpu"}
+
+
+def test_the_fastest_model_has_the_best_score(ask: Any) -> None:
+    _, found = ask("prioritize", {"Pod": pod(), "Nodes": None, "NodeNames": NAMES})
+    scores = {each["Host"]: each["Score"] for each in found}
+    assert scores["fast"] == 10 > scores["slow"] > scores["cpu"] == 0
+
+
+def test_whole_nodes_of_the_request_are_answered_as_whole_nodes(world: World, ask: Any) -> None:
+    items = [dict(world.api.get(f"/api/v1/nodes/{name}")) for name in NAMES]
+    _, found = ask("filter", {"Pod": pod(), "Nodes": {"metadata": {}, "items": items}, "NodeNames": None})
+    assert found["NodeNames"] is None
+    assert [each["metadata"]["name"] for each in found["Nodes"]["items"]] == ["fast", "slow"]
+
+
+def test_only_offered_nodes_are_in_an_answer_and_unknown_ones_are_left_to_kube_scheduler(ask: Any) -> None:
+    _, found = ask("filter", {"Pod": pod(), "Nodes": None, "NodeNames": ["slow", "new"]})
+    assert found["NodeNames"] == ["slow", "new"]
+    assert not found["FailedAndUnresolvableNodes"]
+
+
+def test_a_selector_that_a_node_does_not_meet_is_final(ask: Any) -> None:
+    _, found = ask("filter", {"Pod": pod(nodeSelector={"a": "b"}), "Nodes": None, "NodeNames": NAMES})
+    assert found["NodeNames"] == []
+    assert "affinity/selector" in found["FailedAndUnresolvableNodes"]["fast"]
+
+
+def test_a_pod_is_bound_where_kube_scheduler_says_and_a_second_time_is_an_error(world: World, ask: Any) -> None:
+    uid = world.pod("p", scheduler="adlro-extended")["metadata"]["uid"]
+    asked = {"PodName": "p", "PodNamespace": world.namespace, "PodUID": uid, "Node": "slow"}
+    assert ask("bind", asked) == (200, {"Error": ""})
+    assert world.node_of("p") == "slow"
+    _, found = ask("bind", {**asked, "Node": "fast"})
+    assert "another scheduler bound it to slow first" in found["Error"]
+
+
+def test_preemption_keeps_the_victims_of_nodes_where_the_pod_can_run(ask: Any) -> None:
+    victims = {"Pods": [{"UID": "7"}], "NumPDBViolations": 0}
+    _, found = ask("preempt", {"Pod": pod(), "NodeNameToMetaVictims": {"fast": victims, "cpu": victims}})
+    assert found == {"NodeNameToMetaVictims": {"fast": victims}}
+    whole = {"fast": {"Pods": [{"metadata": {"uid": "7"}}], "NumPDBViolations": 0}}
+    _, found = ask("preempt", {"Pod": pod(), "NodeNameToVictims": whole})
+    assert found == {"NodeNameToMetaVictims": {"fast": victims}}
+
+
+@pytest.mark.parametrize("body", [{}, {"Pod": {}}, [1], {"Pod": {"metadata": {}}, "NodeNames": ["fast"]}])
+def test_a_request_that_makes_no_sense_is_a_500_and_the_server_goes_on(ask: Any, body: object) -> None:
+    status, found = ask("filter", body)
+    assert status == 500
+    assert found["Error"]
+    assert ask("prioritize", {"Pod": pod(), "Nodes": None, "NodeNames": NAMES})[0] == 200
+
+
+@pytest.mark.fake_only
+def test_the_command_answers_from_a_copy_of_its_own(world: World) -> None:
+    world.node("fast", product=A100)
+    options = KubernetesOptions(server=world.faults.url)
+    with extending(options, "127.0.0.1", 0) as address:
+        connection = http.client.HTTPConnection(address, timeout=30)
+        connection.request(
+            "POST", "/extender/v1/prioritize", json.dumps({"Pod": pod(), "Nodes": None, "NodeNames": ["fast"]})
+        )
+        assert json.loads(connection.getresponse().read()) == [{"Host": "fast", "Score": 10}]
+        connection.close()
+
+
+def test_an_unknown_verb_is_not_found(ask: Any) -> None:
+    assert ask("guess", {"Pod": pod()})[0] == 404
