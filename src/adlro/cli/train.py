@@ -168,7 +168,7 @@ def one_training(planned: "Planned", tensorboard: bool) -> "Training":
     curves = Curves(folder) if tensorboard else nullcontext()
     with progress(f"Training {setup.preset}, seed {setup.seed}, on {planned.device}", 1000) as tell, curves as draw:
         training = run_training(planned, listener_of(tell, draw))
-    say(f"The best network is {training.best}.")
+    say(f"The best network is {training.best}. {training.gained()}")
     return training
 
 

@@ -24,6 +24,9 @@ EXAM_SEEDS: Final = 5_000
 
 _FOLDER: Final = "training"
 
+MEASURABLE: Final = 0.5
+"""Percent of the mean completion time that an evaluation set can tell apart."""
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Training:
@@ -58,6 +61,29 @@ class Training:
         from adlro.experiment.frames import need
 
         return need("pandas", "to_pandas()").json_normalize(self.log())
+
+    def gained(self) -> str:
+        """What the training has gained, in words: against the rule that a new network of the preset adlro follows."""
+        found = self.best_jct_against_rule
+        if found is None:
+            return "Nobody knows what was gained: the training ended before its first evaluation."
+        change = 100 * (found - 1)
+        start = ", which a network follows before it has learnt anything" if self.preset == "adlro" else ""
+        rule = f"the rule eft-reserving{start}"
+        if change < -MEASURABLE:
+            return (
+                f"What was gained: mean completion times are {-change:.1f} % shorter than with {rule}. The best "
+                "network was chosen on the same evaluation set, so expect a little less on other jobs."
+            )
+        if change <= MEASURABLE:
+            return (
+                f"Nothing was gained that can be measured: mean completion times differ by less than {MEASURABLE:g} % "
+                f"from {rule}. Train longer (--steps, --minutes), or use the policy adlro, which has been trained."
+            )
+        return (
+            f"Nothing was gained: mean completion times are {change:.1f} % longer than with {rule}. Train longer "
+            "(--steps, --minutes), or use the policy adlro, which has been trained."
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain values: an entry of what `adlro train --json` prints."""

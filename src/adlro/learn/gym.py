@@ -2,7 +2,8 @@
 
 `import adlro` registers both as "adlro/Cluster-v0" wherever Gymnasium is installed. The observation is one flat vector
 of what the network sees (`decide/network/planes.py`), so that any library that knows Gymnasium can learn on it.
-Legal actions are in `info["action_mask"]`; an action that may not be counts as waiting.
+Legal actions are in `info["action_mask"]` and in `action_masks()`; an action that may not be counts as waiting.
+`learn/sb3.py` has the same environments for Stable-Baselines3.
 """
 
 import math
@@ -39,8 +40,19 @@ RANDOM: Final = "random"
 
 REWARDS: Final = ("time", "shaped")
 
+CELL: Final = 12
+"""Pixels of one pair of job and pool in a picture."""
+
+BAR: Final = 48
+"""Pixels of the bar of a pool that is wholly free."""
+
+PAPER, LINE, LEGAL, PRESENT, FREE = (255, 255, 255), (225, 225, 225), (46, 139, 87), (233, 180, 76), (70, 110, 180)
+
 Load = float | Sequence[float]
 ActionMask = npt.NDArray[np.int8]
+Picture = npt.NDArray[np.uint8]
+
+RENDER_MODES: Final = ("rgb_array",)
 
 
 def cluster_batch(
@@ -233,6 +245,33 @@ def masks_of(batch: Batch) -> ActionMask:
     return batch.seen.legal.astype(np.int8)
 
 
+def picture_of(seen: Seen, which: int, is_over: bool) -> Picture:
+    """What one environment shows: a cell for each row and pool, and below each pool how much of it is free.
+
+    Green: the job may start there now. Yellow: it could run there, but not now. White: there is no such job or pool.
+    """
+    rows, pools = seen.present.shape[1:]
+    image = np.full((rows * CELL + BAR + 1, pools * CELL + 1, 3), PAPER, np.uint8)
+    legal = seen.legal[which, :-1].reshape(rows, pools)
+    for p in range(pools if not is_over else 0):
+        for w in range(rows):
+            if seen.present[which, w, p]:
+                place = image[w * CELL + 1 : (w + 1) * CELL, p * CELL + 1 : (p + 1) * CELL]
+                place[:] = LEGAL if legal[w, p] else PRESENT
+        height = round(float(np.clip(seen.pools[which, p, 0], 0.0, 1.0)) * BAR)
+        image[image.shape[0] - height :, p * CELL + 1 : (p + 1) * CELL] = FREE
+    image[: rows * CELL + 1 : CELL] = LINE
+    image[:, ::CELL] = LINE
+    return image
+
+
+def mode_of(render_mode: Any) -> str | None:
+    """The way of drawing that is asked for."""
+    if render_mode not in (None, *RENDER_MODES):
+        raise UsageError(f"render_mode is {render_mode!r}; expected {' or '.join(map(repr, RENDER_MODES))}, or None.")
+    return None if render_mode is None else str(render_mode)
+
+
 def state_from(random: np.random.Generator) -> int:
     """A state for the generator of an environment."""
     return int(random.integers(1, 2**63))
@@ -247,10 +286,10 @@ class ClusterEnv(gymnasium.Env[Any, np.int64]):
     Action w · pools + p starts the job of row w in pool p; the last action waits. An episode ends with its last job.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (as Gymnasium declares it)
+    metadata: dict[str, Any] = {"render_modes": [*RENDER_MODES], "render_fps": 4}  # noqa: RUF012  (Gymnasium's way)
 
-    def __init__(self, render_mode: None = None, **options: Any) -> None:
-        self.render_mode = render_mode
+    def __init__(self, render_mode: str | None = None, **options: Any) -> None:
+        self.render_mode = mode_of(render_mode)
         self.batch = cluster_batch(1, 1, **options)
         self.observation_space = space_of(self.batch)
         self.action_space = Discrete(self.batch.actions)
@@ -286,6 +325,16 @@ class ClusterEnv(gymnasium.Env[Any, np.int64]):
             info["mean_jct"] = float(came.score[0])
         return seen, float(came.reward[0]), over, False, info
 
+    def action_masks(self) -> npt.NDArray[np.bool_]:
+        """Which actions are legal now, as SB3-contrib's MaskablePPO asks for it."""
+        if self.fresh:  # the episode is over
+            return np.arange(self.batch.actions) == self.batch.actions - 1
+        return masks_of(self.batch)[0].astype(np.bool_)
+
+    def render(self) -> Picture | None:  # type: ignore[override]
+        """A picture of rows and pools, if one was asked for."""
+        return None if self.render_mode is None else picture_of(self.batch.seen, 0, self.fresh)
+
     def close(self) -> None:
         """Stop the threads."""
         self.batch.threads.shutdown()
@@ -300,11 +349,17 @@ class ClusterVectorEnv(VectorEnv[Singles, Ints, Any]):
     Environment i with seed s goes through the same episodes as `ClusterEnv` with seed s + i.
     """
 
-    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+    metadata: dict[str, Any] = {  # noqa: RUF012
+        "render_modes": [*RENDER_MODES],
+        "render_fps": 4,
+        "autoreset_mode": AutoresetMode.SAME_STEP,
+    }
 
-    def __init__(self, num_envs: int = 1, threads: int | None = None, render_mode: None = None, **options: Any) -> None:
+    def __init__(
+        self, num_envs: int = 1, threads: int | None = None, render_mode: str | None = None, **options: Any
+    ) -> None:
         self.num_envs = _whole("num_envs", num_envs, 1)
-        self.render_mode = render_mode
+        self.render_mode = mode_of(render_mode)
         self.batch = cluster_batch(self.num_envs, 0 if threads is None else _whole("threads", threads), **options)
         self.single_observation_space = space_of(self.batch)
         self.single_action_space = Discrete(self.batch.actions)
@@ -339,6 +394,16 @@ class ClusterVectorEnv(VectorEnv[Singles, Ints, Any]):
             info["final_info"] = {"mean_jct": came.score.astype(np.float64), "_mean_jct": over.copy()}
             info["_final_info"] = over.copy()
         return flat(self.batch.seen), came.reward.astype(np.float64), over, np.zeros(self.num_envs, np.bool_), info
+
+    def action_masks(self) -> npt.NDArray[np.bool_]:
+        """Which actions are legal now in each environment [B, A]."""
+        return masks_of(self.batch).astype(np.bool_)
+
+    def render(self) -> tuple[Picture, ...] | None:  # type: ignore[override]
+        """A picture of each environment, if they were asked for."""
+        if self.render_mode is None:
+            return None
+        return tuple(picture_of(self.batch.seen, i, is_over=False) for i in range(self.num_envs))
 
     def close_extras(self, **kwargs: Any) -> None:
         """Stop the threads."""
