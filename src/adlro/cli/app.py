@@ -55,6 +55,7 @@ app = typer.Typer(
 )
 app.command()(runs.compare)
 app.command()(runs.simulate)
+app.command()(runs.sweep)
 app.command()(report.report)
 app.command()(lists.policies)
 app.command()(lists.clusters)

@@ -36,6 +36,8 @@ class Group:
     work: Work
     key: int
     items: tuple[int, ...]
+    cores: int = 1  # that each run uses
+    one_at_a_time: bool = False  # in one process: a training uses all of its cores and PyTorch's own state
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +68,15 @@ class Threads:
         """Do all runs, and give their results in the order of the groups."""
         pool = ThreadPoolExecutor(self.count)
         under_way: deque[list[tuple[Group, int, Future[Any]]]] = deque()
-        warm: list[Work] = []
+        warm: set[int] = set()  # works, by their identity
         try:
             for group in groups:
-                if not any(each is group.work for each in warm):
+                if id(group.work) not in warm:
                     group.work.warm_up(tell)
-                    warm.append(group.work)
+                    warm.add(id(group.work))
+                if group.one_at_a_time:
+                    while under_way:
+                        yield from ended(under_way.popleft())
                 prepared = group.work.prepare(group.key)
                 under_way.append([(group, item, pool.submit(group.work.run, prepared, item)) for item in group.items])
                 if len(under_way) > self.count:  # so that many seeds of many jobs need not lie in memory at once
