@@ -91,15 +91,10 @@ class Member:
 
 @final
 class Crew(AbstractContextManager["Crew"]):
-    """The environments of a training on the nodes of a Ray cluster. The training's own batches show what is seen there.
+    """The environments of a training on the nodes of a cluster. The training's own batches show what is seen there."""
 
-    `threads` is how many cores of each node are used at most.
-    """
-
-    def __init__(self, training: Training, where: str, threads: int | None = None) -> None:
-        self.training = training
-        self.place = RayCluster(where)
-        self.threads = threads
+    def __init__(self, training: Training, place: RayCluster) -> None:
+        self.training, self.place = training, place
         self.here = training.preset.step
         self.members: list[Member] = []
         self.since: list[list[Any]] = [[] for _ in training.batches]  # by group: actions since the state was fetched
@@ -141,7 +136,7 @@ class Crew(AbstractContextManager["Crew"]):
         found = {
             node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in self._ray.nodes() if node["Alive"]
         }  # fmt: skip
-        used = {node: min(count, self.threads or count) for node, count in found.items() if count}
+        used = {node: count for node, count in found.items() if count}
         if not used:
             raise BackendError("--ray: no node of the Ray cluster has a core for environments.")
         return used
@@ -154,15 +149,16 @@ class Crew(AbstractContextManager["Crew"]):
             options = {"num_cpus": member.threads, "scheduling_strategy": strategy}
         counts = [last - first for first, last in member.bounds]
         training = self.training
-        member.actor = (
+        actor = (
             self._ray.remote(Slice)
             .options(max_restarts=0, **options)
             .remote(training.preset.name, training.config, self.worlds, counts, member.threads)
         )
         for group, (first, last) in enumerate(member.bounds):
-            member.actor.begin.remote(group, member.saved[group], self.fetched[group])
+            actor.begin.remote(group, member.saved[group], self.fetched[group])
             if self.since[group]:
-                member.actor.repeat.remote(group, [actions[first:last] for actions in self.since[group]])
+                actor.repeat.remote(group, [actions[first:last] for actions in self.since[group]])
+        member.actor = actor  # at last: what another group asks of it comes after the above
 
     def step(self, batch: Any, actions: Any) -> None:
         """Step a group on the nodes, and show here what came of it; any other batch is stepped here."""

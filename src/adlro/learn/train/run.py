@@ -146,9 +146,10 @@ def crew_of(training: Training, ray: str | None) -> "AbstractContextManager[Crew
     """Who steps the environments: the nodes of a Ray cluster, or nobody but this process."""
     if ray is None:
         return nullcontext()
+    from adlro.experiment.on_ray import RayCluster
     from adlro.learn.train.on_ray import Crew
 
-    return Crew(training, ray)
+    return Crew(training, RayCluster(ray))
 
 
 def told(training: Training, progress: Progress, folder: Path | None, listener: Listener) -> None:
