@@ -95,7 +95,10 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Any]:
     """What is learnt on one machine."""
-    return trained(small_training(steps=120, threads=1))
+    training = small_training(steps=120, threads=1)
+    found = trained(training)
+    assert training.learner.updates > 10
+    return found
 
 
 @pytest.mark.parametrize("cores", [[1], [1, 2], [3, 0, 2, 1]])
@@ -147,4 +150,4 @@ def test_a_slice_that_is_lost_again_and_again_ends_the_training() -> None:
 
 def test_a_cluster_without_cores_is_refused() -> None:
     with pytest.raises(BackendError, match="no node of the Ray cluster has a core"):
-        crew(small_training(threads=1), Place([0])).__enter__()
+        crew(small_training(steps=120, threads=1), Place([0])).__enter__()
