@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 
 import adlro
 from adlro.core.errors import UsageError
-from adlro.learn.gym import BAR, CELL, FREE, LEGAL, ClusterEnv, ClusterVectorEnv
+from adlro.learn.gym import BAR, CELL, FREE_CELL, LEGAL, ClusterEnv, ClusterVectorEnv
 
 NAME = "adlro/Cluster-v0"
 
@@ -323,7 +323,7 @@ def test_a_picture_shows_legal_pairs_in_green_and_free_gpus_as_bars() -> None:
     np.testing.assert_array_equal((middles == LEGAL).all(axis=2), legal)
     assert legal.any()
     assert not legal.all()
-    assert (image[-2, CELL // 2 :: CELL] == FREE).all()  # nothing runs yet
+    assert (image[-2, CELL // 2 :: CELL] == FREE_CELL).all()  # nothing runs yet
     assert ClusterEnv(jobs=4).render() is None
     with pytest.raises(UsageError, match="render_mode is 'human'; expected 'rgb_array'"):
         ClusterEnv(jobs=4, render_mode="human")

@@ -116,6 +116,7 @@ def train(
     jobs: Any = None,
     device: str = "auto",
     threads: int | None = None,
+    ray: str | None = None,
     progress: "Listener | None" = None,
 ) -> Training:
     """Train a network, and write its checkpoints, state and log into the folder `out` (docs/training.md).
@@ -125,11 +126,12 @@ def train(
     {"worlds": 4}. `resume` goes on with the training of a folder. `start` is a checkpoint to begin with, or "adlro".
 
     Without `worlds` (an .npz file) and `cluster` it learns on clusters drawn at random. `cluster` and `jobs` are what
-    `adlro.compare` takes. `device` is cpu, cuda or auto. `progress(record, files)` is told each record of the log, and
-    which files were written.
+    `adlro.compare` takes. `device` is cpu, cuda or auto. With `ray` (an address, "auto" or "local") the environments
+    run on the nodes of a Ray cluster, and the network learns here (docs/ray.md). `progress(record, files)` is told
+    each record of the log, and which files were written.
     """
-    options = {key: value for key, value in locals().items() if key != "progress"}
-    return run_training(plan_training(**options), progress or (lambda _record, _files: None))
+    options = {key: value for key, value in locals().items() if key not in ("progress", "ray")}
+    return run_training(plan_training(**options), progress or (lambda _record, _files: None), ray)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,13 +301,13 @@ def setup_in(
     return TrainSetup(preset, config, seed, learnt, fixed, drawn)
 
 
-def run_training(planned: Planned, listener: "Listener") -> Training:
-    """Train to the end; the listener is told each record."""
+def run_training(planned: Planned, listener: "Listener", ray: str | None = None) -> Training:
+    """Train to the end, with environments here or on a Ray cluster; the listener is told each record."""
     from adlro.learn.train.checkpoint import BEST, LAST
     from adlro.learn.train.run import train_network
 
     setup, folder = planned.setup, planned.folder
-    found = train_network(setup, folder, planned.device, planned.threads, listener, planned.resume)
+    found = train_network(setup, folder, planned.device, planned.threads, listener, planned.resume, ray)
     return Training(
         preset=setup.preset,
         seed=setup.seed,

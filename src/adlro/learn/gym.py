@@ -46,11 +46,17 @@ CELL: Final = 12
 BAR: Final = 48
 """Pixels of the bar of a pool that is wholly free."""
 
-PAPER, LINE, LEGAL, PRESENT, FREE = (255, 255, 255), (225, 225, 225), (46, 139, 87), (233, 180, 76), (70, 110, 180)
+PAPER, _LINE, LEGAL, PRESENT, FREE_CELL = (
+    (255, 255, 255),
+    (225, 225, 225),
+    (46, 139, 87),
+    (233, 180, 76),
+    (70, 110, 180),
+)
 
 Load = float | Sequence[float]
 ActionMask = npt.NDArray[np.int8]
-Picture = npt.NDArray[np.uint8]
+_Picture = npt.NDArray[np.uint8]
 
 RENDER_MODES: Final = ("rgb_array",)
 
@@ -81,7 +87,7 @@ def cluster_batch(
     jobs, rows, worlds = _whole("jobs", jobs, 1), _whole("rows", rows, 1), _whole("worlds", worlds, 1)
     backlog, worlds_seed = _whole("backlog", backlog), _whole("worlds_seed", worlds_seed)
     bursts, failures = share("bursts", bursts), share("failures", failures)
-    if not (is_number(sigma) and 0.0 <= sigma <= 5.0):
+    if not (_is_number(sigma) and 0.0 <= sigma <= 5.0):
         raise UsageError(f"sigma is {sigma!r}; expected a number from 0 to 5.")
     place = None if window is None else _place_of(window)
     if cluster == RANDOM:
@@ -149,14 +155,14 @@ def _whole(name: str, value: Any, least: int = 0) -> int:
     return number
 
 
-def is_number(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
     """Whether the value is one finite number, of any numeric type."""
     return isinstance(value, Real) and math.isfinite(value)
 
 
 def share(name: str, value: Any) -> float:
     """A share of the episodes."""
-    if not (is_number(value) and 0.0 <= value <= 1.0):
+    if not (_is_number(value) and 0.0 <= value <= 1.0):
         raise UsageError(f"{name} is {value!r}; expected the share of episodes that have them, from 0 to 1.")
     return float(value)
 
@@ -164,7 +170,7 @@ def share(name: str, value: Any) -> float:
 def loads_of(load: Any) -> tuple[float, float]:
     """The smallest and the largest load."""
     both = tuple(load) if isinstance(load, (tuple, list)) else (load, load)
-    if len(both) != 2 or not all(map(is_number, both)) or not 0.0 < both[0] <= both[1]:
+    if len(both) != 2 or not all(map(_is_number, both)) or not 0.0 < both[0] <= both[1]:
         raise UsageError(f"load is {load!r}; expected a number above 0, or two of them, the smaller first.")
     return float(both[0]), float(both[1])
 
@@ -245,7 +251,7 @@ def masks_of(batch: Batch) -> ActionMask:
     return batch.seen.legal.astype(np.int8)
 
 
-def picture_of(seen: Seen, which: int, is_over: bool) -> Picture:
+def _picture_of(seen: Seen, which: int, is_over: bool) -> _Picture:
     """What one environment shows: a cell for each row and pool, and below each pool how much of it is free.
 
     Green: the job may start there now. Yellow: it could run there, but not now. White: there is no such job or pool.
@@ -259,9 +265,9 @@ def picture_of(seen: Seen, which: int, is_over: bool) -> Picture:
                 place = image[w * CELL + 1 : (w + 1) * CELL, p * CELL + 1 : (p + 1) * CELL]
                 place[:] = LEGAL if legal[w, p] else PRESENT
         height = round(float(np.clip(seen.pools[which, p, 0], 0.0, 1.0)) * BAR)
-        image[image.shape[0] - height :, p * CELL + 1 : (p + 1) * CELL] = FREE
-    image[: rows * CELL + 1 : CELL] = LINE
-    image[:, ::CELL] = LINE
+        image[image.shape[0] - height :, p * CELL + 1 : (p + 1) * CELL] = FREE_CELL
+    image[: rows * CELL + 1 : CELL] = _LINE
+    image[:, ::CELL] = _LINE
     return image
 
 
@@ -331,9 +337,9 @@ class ClusterEnv(gymnasium.Env[Any, np.int64]):
             return np.arange(self.batch.actions) == self.batch.actions - 1
         return masks_of(self.batch)[0].astype(np.bool_)
 
-    def render(self) -> Picture | None:  # type: ignore[override]
+    def render(self) -> _Picture | None:
         """A picture of rows and pools, if one was asked for."""
-        return None if self.render_mode is None else picture_of(self.batch.seen, 0, self.fresh)
+        return None if self.render_mode is None else _picture_of(self.batch.seen, 0, self.fresh)
 
     def close(self) -> None:
         """Stop the threads."""
@@ -399,11 +405,11 @@ class ClusterVectorEnv(VectorEnv[Singles, Ints, Any]):
         """Which actions are legal now in each environment [B, A]."""
         return masks_of(self.batch).astype(np.bool_)
 
-    def render(self) -> tuple[Picture, ...] | None:  # type: ignore[override]
+    def render(self) -> tuple[_Picture, ...] | None:
         """A picture of each environment, if they were asked for."""
         if self.render_mode is None:
             return None
-        return tuple(picture_of(self.batch.seen, i, is_over=False) for i in range(self.num_envs))
+        return tuple(_picture_of(self.batch.seen, i, is_over=False) for i in range(self.num_envs))
 
     def close_extras(self, **kwargs: Any) -> None:
         """Stop the threads."""

@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from adlro.core.errors import UsageError
 from adlro.learn.gym import ClusterVectorEnv
 
-Indices = int | Iterable[int] | None
+_Indices = int | Iterable[int] | None
 
 
 class ClusterSb3Env(VecEnv):
@@ -58,18 +58,18 @@ class ClusterSb3Env(VecEnv):
         """Pictures of all environments."""
         return self.envs.render() or ()
 
-    def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
+    def get_attr(self, attr_name: str, indices: _Indices = None) -> list[Any]:
         """An attribute, once for each environment; `action_masks` is a function for each of them."""
         if attr_name == "action_masks":
             return [lambda i=i: self.envs.action_masks()[i] for i in self._places(indices)]
         return [getattr(self.envs, attr_name) for _ in self._places(indices)]
 
-    def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
+    def set_attr(self, attr_name: str, value: Any, indices: _Indices = None) -> None:
         """Refused: the environments share their state."""
         raise UsageError(f"{attr_name} cannot be set on some of many environments; pass it when you make them.")
 
     def env_method(
-        self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
+        self, method_name: str, *method_args: Any, indices: _Indices = None, **method_kwargs: Any
     ) -> list[Any]:
         """What a method answers for each environment; `action_masks` is the one that agents call."""
         if method_name != "action_masks":
@@ -77,9 +77,9 @@ class ClusterSb3Env(VecEnv):
         masks = self.envs.action_masks()
         return [masks[i] for i in self._places(indices)]
 
-    def env_is_wrapped(self, wrapper_class: Any, indices: Indices = None) -> list[bool]:
+    def env_is_wrapped(self, wrapper_class: Any, indices: _Indices = None) -> list[bool]:
         """Nothing is wrapped around single environments."""
         return [False for _ in self._places(indices)]
 
-    def _places(self, indices: Indices) -> list[int]:
+    def _places(self, indices: _Indices) -> list[int]:
         return list(self._get_indices(indices))

@@ -8,7 +8,7 @@ import numpy as np
 
 from adlro.core.errors import TraceError, UsageError
 from adlro.core.toml import nearest
-from adlro.ingest.traces.cells import Cells, Writing, guessed_layout, layout_of, lines_of
+from adlro.ingest.traces.cells import Cells, Writing, guessed_layout, layout_of, text_lines
 from adlro.ingest.traces.clouds import read_dlrm, read_helios, read_openb, read_philly, read_philly_sizes
 from adlro.ingest.traces.column_map import OWN, ColumnMap, read_mapped
 from adlro.ingest.traces.frame import FRAME, read_frame
@@ -158,7 +158,7 @@ def recognised(source: TraceFile) -> Format:
 
 def why_unknown(source: TraceFile) -> str:
     """What a file of no known format looks like, and what to do."""
-    lines = lines_of(source.head)
+    lines = text_lines(source.head)
     near, lacks = nearest_format(source)
     if near is not None:
         return (

@@ -175,7 +175,7 @@ def as_floats(column: Any) -> Floats:
 
 def header_of(head: bytes, separator: str) -> list[str]:
     """The names in the first line that is not blank."""
-    return names_in(next(iter(lines_of(head)), ""), separator)
+    return column_names_in(next(iter(text_lines(head)), ""), separator)
 
 
 def layout_of(head: bytes, needs: Sequence[str], separator: str) -> Layout:
@@ -183,12 +183,12 @@ def layout_of(head: bytes, needs: Sequence[str], separator: str) -> Layout:
 
     The header may follow lines that begin with #. If no line has all the names, it is the one that has most of them.
     """
-    lines = lines_of(head)
+    lines = text_lines(head)
     after = next((place for place, line in enumerate(lines) if not line.startswith(COMMENT)), 0)
     best, most = Layout(separator, ()), -1
     for place in dict.fromkeys((0, after)):
         for each in dict.fromkeys((separator, *SEPARATORS)):
-            names = names_in(lines[place] if lines else "", each)
+            names = column_names_in(lines[place] if lines else "", each)
             if (found := len(set(needs) & set(names))) > most:
                 best, most = Layout(each, tuple(names), place + 1), found
     return best
@@ -196,24 +196,24 @@ def layout_of(head: bytes, needs: Sequence[str], separator: str) -> Layout:
 
 def guessed_layout(head: bytes, comments: Sequence[str] = (COMMENT, "%", "//")) -> Layout:
     """How a table of no known format seems to be laid out: the separator that cuts its first lines most evenly."""
-    lines = lines_of(head)
+    lines = text_lines(head)
     before = next((place for place, line in enumerate(lines) if not line.startswith(tuple(comments))), 0)
-    best, most = Layout(",", tuple(names_in(lines[before] if lines else "", ",")), before + 1), 1
+    best, most = Layout(",", tuple(column_names_in(lines[before] if lines else "", ",")), before + 1), 1
     for each in SEPARATORS:
-        names = names_in(lines[before] if lines else "", each)
+        names = column_names_in(lines[before] if lines else "", each)
         data = [line for line in lines[before + 1 :] if not line.startswith(tuple(comments))][:20]
-        rows = [len(names_in(line, each)) for line in data]
+        rows = [len(column_names_in(line, each)) for line in data]
         if len(names) > most and all(count == len(names) for count in rows[:-1]):
             best, most = Layout(each, tuple(names), before + 1), len(names)
     return best
 
 
-def lines_of(head: bytes) -> list[str]:
+def text_lines(head: bytes) -> list[str]:
     """The lines at the beginning of a file that are not blank; the last one may be cut."""
     return Writing().clean(head[: head.rfind(b"\n") + 1] or head).decode("utf-8", "replace").splitlines()
 
 
-def names_in(line: str, separator: str) -> list[str]:
+def column_names_in(line: str, separator: str) -> list[str]:
     """The cells of a header."""
     import csv
 

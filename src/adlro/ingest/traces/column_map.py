@@ -12,21 +12,21 @@ from adlro.core.records import WHOLE_GPU
 from adlro.core.tables import Floats
 from adlro.core.toml import Schema, nearest, parse_toml
 from adlro.ingest.host_lists import hosts_in
-from adlro.ingest.traces.cells import Cells, Layout, Writing, as_floats, clock_time, names_in
+from adlro.ingest.traces.cells import Cells, Layout, Writing, as_floats, clock_time, column_names_in
 from adlro.ingest.traces.rows import Rows
 from adlro.ingest.traces.source import TraceFile, pieces
+from adlro.ingest.traces.swf import UNIX_TIMES_BEGIN
 from adlro.ingest.traces.table import read_table
 from adlro.ingest.traces.tabulate import Trace
 
 OWN: Final = "columns"
 """What reports call the format of a table that a map describes."""
 
-SECONDS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_SECONDS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 GIGABYTES: Final = {"B": 1 / 1024**3, "KB": 1 / 1024**2, "MB": 1 / 1024, "GB": 1.0, "TB": 1024.0}
 THOUSANDTHS: Final = {"thousandths": 1.0, "percent": 10.0, "fraction": 1000.0}
 ISO: Final = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M")
 OFFSET: Final = r"(Z|[+-]\d\d:?\d\d)$"
-UNIX_TIMES_BEGIN: Final = 1e8  # 1973; smaller numbers count from some day that nobody names
 
 Length = Literal["us", "ms", "s", "min", "h", "d", "clock"]
 Amount = Literal["B", "KB", "MB", "GB", "TB"]
@@ -134,7 +134,7 @@ def read_mapped(source: TraceFile, found: ColumnMap, column: str | None) -> Trac
     clock: list[float] = []
 
     def rows(cells: Cells) -> Rows:
-        some = rows_of(cells, found)
+        some = mapped_rows(cells, found)
         if not clock and len(some):
             clock.append(float(np.nan_to_num(np.nanmax(some.submit, initial=0.0))))
         return some
@@ -151,7 +151,7 @@ def layout_in(source: TraceFile, found: ColumnMap) -> Layout:
     for piece in pieces(source):  # comments may be longer than the head of the file
         if first := found.writing.clean(piece).partition(b"\n")[0]:
             break
-    names = names_in(first.decode("utf-8", "replace"), found.separator)
+    names = column_names_in(first.decode("utf-8", "replace"), found.separator)
     wanted = {key: name for key, name in found.columns.model_dump().items() if isinstance(name, str)}
     wanted |= {f"set_aside.{name}": name for name in found.set_aside}
     for key, name in wanted.items():
@@ -164,7 +164,7 @@ def layout_in(source: TraceFile, found: ColumnMap) -> Layout:
     return Layout(found.separator, tuple(names))
 
 
-def rows_of(cells: Cells, found: ColumnMap) -> Rows:
+def mapped_rows(cells: Cells, found: ColumnMap) -> Rows:
     """The cells of a piece as rows."""
     columns, units = found.columns, found.units
     start, end = times(cells, columns.start, found), times(cells, columns.end, found)
@@ -217,14 +217,14 @@ def lengths(cells: Cells, name: str | None, unit: Length, found: ColumnMap) -> F
     """A column of lengths of time, in seconds."""
     if unit == "clock":
         return cells.parsed(name, clock_time)
-    return numbers(cells, name, found) * SECONDS[unit]
+    return numbers(cells, name, found) * _SECONDS[unit]
 
 
 def times(cells: Cells, name: str | None, found: ColumnMap) -> Floats:
     """A column of times as Unix seconds: numbers, or dates in the map's format and time zone."""
     if name is None:
         return cells.number(None)
-    as_numbers = numbers(cells, name, found) * SECONDS[found.units.time]
+    as_numbers = numbers(cells, name, found) * _SECONDS[found.units.time]
     if found.time_format is None and not np.isnan(as_numbers).any():
         return as_numbers
     if found.time_format is not None and "%z" in found.time_format:

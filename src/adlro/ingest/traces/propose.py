@@ -9,17 +9,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from adlro.ingest.traces.cells import FALLBACK, Cells, Layout, guessed_layout, is_utf8, lines_of, names_in
+from adlro.ingest.traces.cells import FALLBACK, Cells, Layout, column_names_in, guessed_layout, is_utf8, text_lines
 from adlro.ingest.traces.cells import read_cells as cells_in
-from adlro.ingest.traces.column_map import UNIX_TIMES_BEGIN, ColumnMap, layout_in, rows_of
+from adlro.ingest.traces.column_map import ColumnMap, layout_in, mapped_rows
 from adlro.ingest.traces.rows import Labels
 from adlro.ingest.traces.source import TraceFile
+from adlro.ingest.traces.swf import UNIX_TIMES_BEGIN
 
-SHOWN: Final = 5
-LOOKED_AT: Final = 200
+_SHOWN: Final = 5
+_LOOKED_AT: Final = 200
 COMMENTS: Final = ("#", "%", "//")
 
-WORDS: Final[Mapping[str, tuple[str, ...]]] = {
+_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "submit": ("submit", "submittime", "submitted", "submittedat", "submission", "submissiontime", "timesubmit",
                "arrival", "arrivaltime", "creationtime", "created", "createdat", "queuedat", "qtime", "eingereicht"),
     "start": ("start", "starttime", "started", "startedat", "timestart", "begin", "begintime", "scheduledtime",
@@ -59,7 +60,7 @@ DATES: Final = (
     "%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M", "%Y/%m/%d %H:%M:%S", "%Y/%m/%d %H:%M", "%d/%m/%Y %H:%M:%S",
     "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M:%S", "%m/%d/%Y %H:%M", "%Y%m%d%H%M%S", "%a %b %d %H:%M:%S %Y", "%Y-%m-%d",
 )  # fmt: skip
-NEEDED: Final = ("submit", "gpus", "duration")
+_NEEDED: Final = ("submit", "gpus", "duration")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class Proposal:
     def missing(self) -> tuple[str, ...]:
         """What a map must name and this one does not."""
         has_length = "duration" in self.columns or {"start", "end"} <= set(self.columns)
-        return tuple(key for key in NEEDED if key not in self.columns and not (key == "duration" and has_length))
+        return tuple(key for key in _NEEDED if key not in self.columns and not (key == "duration" and has_length))
 
     def as_dict(self) -> dict[str, Any]:
         """The map as tables of TOML, without what has its default."""
@@ -97,17 +98,17 @@ class Proposal:
 def propose(source: TraceFile) -> Proposal:
     """A map for a table, by the words in its header and the cells of its first rows."""
     layout = guessed_layout(source.head, COMMENTS)
-    lines = lines_of(source.head)
-    rows = [names_in(line, layout.separator) for line in lines[layout.rows_from : layout.rows_from + LOOKED_AT]]
+    lines = text_lines(source.head)
+    rows = [column_names_in(line, layout.separator) for line in lines[layout.rows_from : layout.rows_from + _LOOKED_AT]]
     cells = {
         name: [row[place] for row in rows if len(row) == len(layout.names) and row[place]]
         for place, name in enumerate(layout.names)
     }
     columns, units = dict[str, str](), dict[str, str]()
-    for key, words in WORDS.items():
+    for key, words in _WORDS.items():
         for name in layout.names:
             bare, unit = split_unit(name)
-            if name not in columns.values() and (bare in words or plain(name) in words) and fits(key, cells[name]):
+            if name not in columns.values() and (bare in words or _plain(name) in words) and _fits(key, cells[name]):
                 columns[key] = name
                 if unit and key in ("duration", "limit", "memory", "gpu_memory", "share"):
                     units[key] = unit
@@ -116,7 +117,7 @@ def propose(source: TraceFile) -> Proposal:
         if key in columns and any(":" in text for text in cells[columns[key]]):
             units[key] = "clock"
     time_format = date_format(cells.get(columns.get("submit", ""), []))
-    if unit := time_unit(cells.get(columns.get("submit", ""), [])):
+    if unit := _time_unit(cells.get(columns.get("submit", ""), [])):
         units["time"] = unit
     first = lines[0] if lines else ""
     comment = next((sign for sign in COMMENTS if first.startswith(sign)), "") if layout.rows_from > 1 else ""
@@ -132,7 +133,7 @@ def propose(source: TraceFile) -> Proposal:
     )
 
 
-def plain(name: str) -> str:
+def _plain(name: str) -> str:
     """A name in lower case, without signs."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
@@ -141,19 +142,19 @@ def split_unit(name: str) -> tuple[str, str]:
     """The bare word of a column and the unit at its end: ("duration", "min") for duration_min or Duration (min)."""
     found = re.fullmatch(r"(.*?)[\s_.(\[/-]+([A-Za-z]+)[\s)\]]*", name.strip())
     unit = UNITS.get(found[2].lower(), "") if found else ""
-    return (plain(found[1]), unit) if found and unit else (plain(name), "")
+    return (_plain(found[1]), unit) if found and unit else (_plain(name), "")
 
 
-def fits(key: str, texts: Sequence[str]) -> bool:
+def _fits(key: str, texts: Sequence[str]) -> bool:
     """Whether cells can be what a column of that name is taken for."""
     if key in ("gpus", "node_count", "cpus", "share"):
-        return all(is_number(text) for text in texts[:SHOWN])
+        return all(_is_number(text) for text in texts[:_SHOWN])
     if key in ("nodes", "ran_on"):
-        return not texts or not all(is_number(text) for text in texts)
+        return not texts or not all(_is_number(text) for text in texts)
     return True
 
 
-def is_number(text: str) -> bool:
+def _is_number(text: str) -> bool:
     """Whether a cell is a number, with a point or a comma."""
     return re.fullmatch(r"\s*[+-]?\d+([.,]\d+)?([eE][+-]?\d+)?\s*", text) is not None
 
@@ -167,13 +168,13 @@ def decimal_sign(layout: Layout, cells: Mapping[str, Sequence[str]], columns: Ma
 
 def date_format(texts: Sequence[str]) -> str | None:
     """The form of dates that are neither numbers nor ISO dates; None if the default reads them."""
-    dates = [text.strip() for text in texts if not is_number(text)]
+    dates = [text.strip() for text in texts if not _is_number(text)]
     if not dates or all(re.match(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d", text) for text in dates):
         return None
-    return next((form for form in DATES if all(is_date(text, form) for text in dates)), None)
+    return next((form for form in DATES if all(_is_date(text, form) for text in dates)), None)
 
 
-def is_date(text: str, form: str) -> bool:
+def _is_date(text: str, form: str) -> bool:
     """Whether a text is a date of this form."""
     try:
         datetime.strptime(text, form)
@@ -182,9 +183,9 @@ def is_date(text: str, form: str) -> bool:
     return True
 
 
-def time_unit(texts: Sequence[str]) -> str:
+def _time_unit(texts: Sequence[str]) -> str:
     """The unit of times whose numbers are too large for seconds of this century; "" if they are not."""
-    numbers = [float(text.replace(",", ".")) for text in texts if is_number(text)]
+    numbers = [float(text.replace(",", ".")) for text in texts if _is_number(text)]
     most = max(numbers, default=0.0)
     return "us" if most > 1e14 else "ms" if most > 1e11 else ""
 
@@ -193,20 +194,20 @@ def as_toml(found: Proposal, file: str) -> str:
     """The proposal as the text of a map, with a word on what is missing or was not used."""
     lines = [f"# How to read {json.dumps(file)}: check it, then pass it as --columns. docs/traces.md lists all keys."]
     values = found.as_dict()
-    lines += [f"{key} = {quoted(value)}" for key, value in values.items() if isinstance(value, str)]
+    lines += [f"{key} = {_quoted(value)}" for key, value in values.items() if isinstance(value, str)]
     if found.time_format is not None or "time" not in found.units:
         lines.append('# time_zone = "UTC"    # of dates that do not name their own')
     for table in ("columns", "units"):
         if table in values:
-            lines += ["", f"[{table}]", *(f"{key} = {quoted(name)}" for key, name in values[table].items())]
+            lines += ["", f"[{table}]", *(f"{key} = {_quoted(name)}" for key, name in values[table].items())]
         if table == "columns":
             lines += [f'# {key} = ""    # missing: no column looks like it' for key in found.missing]
             if found.other:
-                lines.append(f"# not used: {', '.join(map(quoted, found.other))}")
+                lines.append(f"# not used: {', '.join(map(_quoted, found.other))}")
     return "\n".join(lines) + "\n"
 
 
-def quoted(text: str) -> str:
+def _quoted(text: str) -> str:
     """A text in quotes, as TOML and JSON both write it."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
@@ -218,9 +219,9 @@ def first_rows(source: TraceFile, found: ColumnMap) -> Iterator[dict[str, Any]]:
     cells = next((one for one in pieces if len(one)), None)
     if cells is None:
         return
-    few = Cells({name: column[:SHOWN] for name, column in cells.columns.items()}, cells.line[:SHOWN])
+    few = Cells({name: column[:_SHOWN] for name, column in cells.columns.items()}, cells.line[:_SHOWN])
     with np.errstate(all="ignore"):
-        rows = rows_of(few, found)
+        rows = mapped_rows(few, found)
     for place in range(len(few)):
         submit = number_at(rows.submit, place)
         is_date = submit is not None and submit > UNIX_TIMES_BEGIN

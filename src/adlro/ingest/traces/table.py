@@ -10,7 +10,7 @@ from adlro.ingest.traces.rows import Rows
 from adlro.ingest.traces.source import TraceFile, quoted
 from adlro.ingest.traces.tabulate import Trace
 
-MOST_NAMED: Final = 20
+_MOST_NAMED: Final = 20
 
 
 def read_table(
@@ -46,8 +46,8 @@ def read_table(
 
 def not_read(names: list[str]) -> tuple[str, ...]:
     """A note on columns that were not read."""
-    shown = ", ".join(name or "(no name)" for name in names[:MOST_NAMED])
-    more = f" and {len(names) - MOST_NAMED} others" if len(names) > MOST_NAMED else ""
+    shown = ", ".join(name or "(no name)" for name in names[:_MOST_NAMED])
+    more = f" and {len(names) - _MOST_NAMED} others" if len(names) > _MOST_NAMED else ""
     return (f"columns that were not read: {shown}{more}",) if names else ()
 
 
