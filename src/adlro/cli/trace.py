@@ -179,7 +179,7 @@ def show_rows(rows: Sequence[dict[str, Any]]) -> None:
 
 def cell_text(value: float | str | None) -> str:
     """A cell for people."""
-    from adlro.cli.ingest import printable
+    from adlro.cli.asking import printable
 
     return "missing" if value is None else f"{value:g}" if isinstance(value, float) else printable(value)
 
