@@ -5,7 +5,8 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11; do $$p -c '$(SUITS)' 2
 SUITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install -q -c constraints.txt
-WORKERS ?= 2
+# Three on two cores: the tests with Slurm mostly wait.
+WORKERS ?= 3
 TESTS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -22,7 +23,7 @@ TOOL_docs := mkdocs
 TOOL_compile := adlro
 TOOL_pytest := pytest
 
-.PHONY: help demo test $(STAGES) docs wheel format bench clean
+.PHONY: help demo test $(STAGES) docs machine-code wheel format bench clean
 .DELETE_ON_ERROR:
 
 help:
@@ -39,11 +40,19 @@ help:
 demo: .venv/.demo
 	$(BIN)/adlro compare --cluster paper16 --workload paper --seeds 10
 
+# Compiling begins with the first check and goes on beside the others. Its own turn only waits for it.
 test:
-	@for stage in $(foreach stage,$(STAGES),$(stage):$(TOOL_$(stage))); do \
+	@log=$$(mktemp); compiling=; trap '[ -z "$$compiling" ] || kill $$compiling 2>/dev/null; rm -f "$$log"' EXIT; \
+	for stage in $(foreach stage,$(STAGES),$(stage):$(TOOL_$(stage))); do \
 	    name=$${stage%%:*} begin=$$(date +%s); \
 	    echo "make test: stage '$$name' ($${stage#*:})"; \
-	    $(MAKE) --no-print-directory GOAL=test $$name || { \
+	    case $$name in \
+	        style) $(MAKE) --no-print-directory GOAL=test compile >"$$log" 2>&1 & compiling=$$!;; \
+	    esac; \
+	    case $$name in \
+	        compile) wait $$compiling; failed=$$?; compiling=; cat "$$log"; [ $$failed = 0 ];; \
+	        *) $(MAKE) --no-print-directory GOAL=test $$name;; \
+	    esac || { \
 	        echo "make test: stage '$$name' failed ($${stage#*:}), see above. Rerun it alone with: make $$name" >&2; exit 1; }; \
 	    echo "make test: stage '$$name' passed in $$(($$(date +%s) - begin)) s"; \
 	done
@@ -71,17 +80,26 @@ docs: .venv/.dev
 
 # Compile what takes longest, on two cores, into the cache that the parallel tests then share.
 compile: .venv/.dev
-	@echo "Compiling (some minutes the first time) …"
-	@folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
+	@echo "Compiling (about a minute the first time) …"
+	@folder=$$(mktemp -d); trap 'kill $$compare $$train 2>/dev/null; rm -rf "$$folder"' EXIT; trap 'exit 1' INT TERM; \
 	$(BIN)/adlro compare --policies sjf,multifactor,adlro,adlro-lookahead --jobs 20 --seeds 1 --json \
 	    >/dev/null 2>"$$folder/compare" & compare=$$!; \
 	$(BIN)/adlro train --quick --steps 256 --set environments=32 --set worlds=4 --set exam_environments=2 \
-	    --set exam_jobs=16 --out "$$folder/out" --json >/dev/null 2>"$$folder/train"; trained=$$?; \
+	    --set exam_jobs=16 --out "$$folder/out" --json >/dev/null 2>"$$folder/train" & train=$$!; \
 	wait $$compare || { cat "$$folder/compare" >&2; exit 1; }; \
-	[ $$trained = 0 ] || { cat "$$folder/train" >&2; exit 1; }
+	wait $$train || { cat "$$folder/train" >&2; exit 1; }
 
 pytest: .venv/.dev
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(TESTS)
+
+# What a fresh cache would hold, for the wheel to bring along: where Python, Numba and the kind of processor are the
+# same as here, nothing has to be compiled. For releases (.github/workflows/wheel.yml).
+machine-code: .venv/.demo
+	rm -rf build/cache src/adlro/machine_code
+	mkdir -p src/adlro/machine_code
+	XDG_CACHE_HOME="$(CURDIR)/build/cache" $(BIN)/adlro warm --all
+	cp -r build/cache/adlro/compiled/* src/adlro/machine_code/
+	rm -rf src/adlro/machine_code/*/locks
 
 wheel: | .venv/bin/pip
 	$(BIN)/python -m pip wheel -q --no-deps -w dist .
@@ -94,7 +112,7 @@ bench: .venv/.demo
 	$(BIN)/adlro bench
 
 clean:
-	rm -rf .venv .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist site src/*.egg-info
+	rm -rf .venv .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist site src/*.egg-info src/adlro/machine_code
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps say which extras are in, and that they are newer than what was asked for.

@@ -24,7 +24,7 @@ from adlro.decide.rules import allox, baselines, gavel
 from adlro.ingest.synthetic import generate
 from adlro.ingest.workload_file import load_workload
 from adlro.normalise.pack import pack, pack_jobs
-from adlro.simulation.simulator import Settings, simulate
+from adlro.simulation.simulator import SimulationSettings, simulate
 
 MEASURED = 500
 MEAN_GAP_S = 600.0
@@ -82,7 +82,7 @@ def until_measured(policy: Policy) -> Policy:
 def mean_jct(policy: Policy, jobs: Jobs, restart_s: float) -> float:
     """Mean of finish − submit over the measured jobs, in seconds."""
     view = pack(plan_cluster(load_cluster("gavel108")), jobs, speed_of)
-    events = simulate(view, jobs.work, until_measured(policy), Settings(restart_s=restart_s)).events
+    events = simulate(view, jobs.work, until_measured(policy), SimulationSettings(restart_s=restart_s)).events
     ends = events[(events.what == DONE) & (events.job < MEASURED)]
     assert len(ends) == MEASURED
     assert ends.time.max() < jobs.table.submit[-1], "arrivals ended before the measured jobs: draw more jobs"

@@ -16,7 +16,7 @@ import numpy as np
 
 from adlro.core.run import Run
 from adlro.decide.catalogue import find_policy
-from adlro.experiment.compare import compare, over_seeds
+from adlro.experiment.compare import over_seeds, run_comparison
 from adlro.experiment.instance import run_one
 from adlro.experiment.scenario import Scenario, load_scenario
 from adlro.measure.events import stretches
@@ -220,7 +220,7 @@ def main() -> None:
     runs = [run_one(scenario, find_policy(name), SEED) for name in POLICIES]
     for file, colours in (("picture.svg", LIGHT), ("picture-dark.svg", DARK)):
         (DOCS / file).write_text(picture(runs, colours), encoding="utf-8")
-    found = compare(scenario, [find_policy(name) for name in POLICIES], SEEDS).metrics
+    found = run_comparison(scenario, [find_policy(name) for name in POLICIES], SEEDS).metrics
     for run in runs:
         mean = over_seeds([metrics.jct_mean_s for metrics in found[run.policy]])
         values = [value / 60 for value in (mean.value, mean.low, mean.high) if value is not None]

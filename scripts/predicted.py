@@ -30,7 +30,7 @@ import numpy as np
 
 from adlro.core.tables import Floats
 from adlro.decide.catalogue import find_policy
-from adlro.experiment.compare import judge
+from adlro.experiment.compare import judge_run
 from adlro.experiment.instance import Instance, draw
 from adlro.experiment.scenario import load_scenario
 from adlro.ingest.traces.tabulate import TraceOptions
@@ -112,7 +112,7 @@ def mean_jct(place: Place, policy: str, load: float, window: str | None = None) 
         for number in range(place.windows):
             instance = draw(scenario, number)
             told = as_users_say(instance) if source == "user" else instance
-            judged = judge(told, find_policy(policy))
+            judged = judge_run(told, find_policy(policy))
             if judged.unfinished:
                 raise SystemExit(f"{place.title}, window {number}, {policy}: {judged.unfinished} jobs were left undone")
             jct.append(judged.jct_mean_s or np.nan)
@@ -183,10 +183,10 @@ def order_rows(place: Place) -> Iterator[str]:
         scenario = load_scenario(cluster, trace, estimates="oracle", trace=options, windows=windows, load=load)
         drawn = [draw(scenario, number) for number in range(windows)]
         users = [as_users_say(instance) for instance in drawn]
-        by_limit = np.array([judge(instance, policy).jct_mean_s for instance in users])
+        by_limit = np.array([judge_run(instance, policy).jct_mean_s for instance in users])
         for name, order in ORDERS.items():
             told = [told_as(mine, order, number) for number, mine in enumerate(users)]
-            jct = np.array([judge(instance, policy).jct_mean_s for instance in told])
+            jct = np.array([judge_run(instance, policy).jct_mean_s for instance in told])
             changes[name] += jct.mean() / by_limit.mean() - 1
             better[name] += int(np.count_nonzero(jct < by_limit))
             worse[name] += int(np.count_nonzero(jct > by_limit))

@@ -31,7 +31,7 @@ from typing import Any, Final
 
 from adlro.decide.catalogue import policies
 from adlro.experiment.compare import over_seeds
-from adlro.measure.numbers import MISSING, change, counted, number, percent, unit_for
+from adlro.measure.numbers import MISSING, change, mean_count, number, percent, unit_for
 from adlro.measure.statistics import Against, against, mean_intervals
 
 ROOT: Final = Path(__file__).parent.parent
@@ -287,7 +287,7 @@ def rows_by_seed(experiment: Experiment, found: Outcome) -> Iterator[str]:
             number(of["wait_mean_s"].value, unit),
             percent(of["utilisation"].value),
             percent(of["effective_utilisation"].value),
-            *([counted(of["refused"].value)] if refused else []),
+            *([mean_count(of["refused"].value)] if refused else []),
         ]
         rows.setdefault(tuple(cells), []).append(f"`{policy}`")
     for cells_of, names in rows.items():  # where nobody waits, all come to the same

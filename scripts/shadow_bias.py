@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.backends.shadow.shadow_site import watched  # noqa: E402
 
-from adlro.backends.shadow.replay import Times, happened, under  # noqa: E402
+from adlro.backends.shadow.replay import ReplayTimes, happened, under  # noqa: E402
 from adlro.backends.shadow.report import in_system  # noqa: E402
 from adlro.backends.shadow.tables import Prepared, prepared  # noqa: E402
 from adlro.core.tables import Floats  # noqa: E402
@@ -31,7 +31,7 @@ CUTS = (0.2, 0.4, 0.6, 0.8)
 JOBS = 600
 
 
-def replays(site: str, load: float, seed: int, until: float) -> tuple[Prepared, Times, Times]:
+def replays(site: str, load: float, seed: int, until: float) -> tuple[Prepared, ReplayTimes, ReplayTimes]:
     """A record of so much of the time, as it happened and under adlro."""
     made = prepared(watched(site, JOBS, until, load=load, seed=seed))
     return made, happened(made, find_policy("adlro"))[0], under(made, find_policy("adlro"))

@@ -26,7 +26,7 @@ from adlro.backends.simulated.demo import demo_backend, telemetry
 from adlro.daemon.config import Config, load_config
 from adlro.daemon.daemon import Daemon
 from adlro.daemon.opening import open_memory, open_orchestrator
-from adlro.daemon.running import Parts
+from adlro.daemon.running import DaemonParts
 
 HOUR_S = 3600.0
 
@@ -56,10 +56,10 @@ def day(folder: Path, hours: float, step_s: float, policy: str) -> Iterator[Hour
     store = folder / "adlro.db"
     config = load_config(None, {"policy.name": policy, "store.url": f"sqlite:{store}"})
 
-    def build(config: Config) -> Parts:
+    def build(config: Config) -> DaemonParts:
         memory, notes = open_memory(config)
         opened = Opened(cluster, lambda: cluster.now_s, telemetry)
-        return Parts(cluster, memory, partial(open_orchestrator, opened=opened), opened.clock, notes)
+        return DaemonParts(cluster, memory, partial(open_orchestrator, opened=opened), opened.clock, notes)
 
     daemon = Daemon(config, build)
     turns = ended = heard = 0

@@ -40,7 +40,7 @@ from adlro.core.tables import (
     records,
 )
 from adlro.normalise.pack import pack, pack_disturbances, pack_jobs
-from adlro.simulation.simulator import Outcome, Settings, prepare
+from adlro.simulation.simulator import Outcome, SimulationSettings, prepare
 from adlro.simulation.simulator import simulate as simulate_compiled
 
 # ---- running ------------------------------------------------------------------------------------------------------
@@ -61,10 +61,10 @@ class Ran:
         return [tell(event) for event in self.outcome.events]
 
 
-def settings_of(scenario: Scenario) -> Settings:
+def settings_of(scenario: Scenario) -> SimulationSettings:
     """The scenario's options as the compiled simulator takes them."""
     options = scenario.options
-    return Settings(restart_s=options.restart_s, kill_at_limit=options.kill_at_limit, window=options.window)
+    return SimulationSettings(restart_s=options.restart_s, kill_at_limit=options.kill_at_limit, window=options.window)
 
 
 def run_compiled(scenario: Scenario, policy: Policy, seed: int = 0) -> Ran:

@@ -120,6 +120,62 @@ def test_the_tested_pythons_are_the_ones_that_the_package_promises() -> None:
         assert workflow["jobs"][name]["strategy"]["matrix"]["python"] == promised
 
 
+NAMES_OF_ONE_CONTRACT = {
+    "POLICIES": "a module of policies lists them",
+    "app": "a group of commands is a Typer application",
+    "log": "a module writes to the logger of its package",
+    "main": "a program begins here",
+    "compare": "`adlro compare` calls adlro.compare",
+    "policies": "`adlro policies` prints what the catalogue of policies has",
+    "report": "`adlro report` and `adlro shadow report` are named as the user types them",
+    "simulate": "`adlro simulate` calls adlro.simulate, which calls the simulator",
+    "train": "`adlro train` calls adlro.train",
+    "forward": "a Q-network computes its values",
+    "observe": "a Q-network writes its observation",
+    "empty": "a predictor begins with a state that has learnt nothing",
+    "follow": "a predictor goes through a history of jobs",
+    "guess": "a predictor predicts one job",
+    "learn_runtime": "a predictor learns from one job that has ended",
+}
+"""Public names that several modules may define, because each is one implementation of the same contract."""
+
+
+def public_names(body: list[ast.stmt]) -> dict[str, ast.stmt]:
+    """The public classes, functions, constants and type aliases that a module defines at its top level."""
+    found: dict[str, ast.stmt] = {}
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found[node.name] = node
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [each for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+            found |= {name.id: node for name in names if isinstance(name.ctx, ast.Store)}
+        elif isinstance(node, ast.If | ast.Try):
+            found |= public_names(node.body) | public_names(node.orelse)
+    return {name: node for name, node in found.items() if not name.startswith("_")}
+
+
+def test_a_public_name_has_one_meaning() -> None:
+    modules = sorted((ROOT / "src").rglob("*.py"))
+    defined = {str(path.relative_to(ROOT)): public_names(ast.parse(path.read_text()).body) for path in modules}
+    users = {name: [path for path in defined if name in defined[path]] for names in defined.values() for name in names}
+    shared = {name: paths for name, paths in users.items() if len(paths) > 1}
+    assert {name: paths for name, paths in shared.items() if name not in NAMES_OF_ONE_CONTRACT} == {}
+    assert set(NAMES_OF_ONE_CONTRACT) <= set(shared), "a name in the table is no longer shared: remove it"
+    classes = [
+        name for name, paths in shared.items() for path in paths if isinstance(defined[path][name], ast.ClassDef)
+    ]
+    assert classes == [], "a class never shares its name"
+
+
+def test_public_names_are_found_in_every_kind_of_definition() -> None:
+    text = (
+        "A = 1\nB: int = 2\nc, d = 1, 2\n_e = 3\nif A:\n    def f(): pass\nelse:\n    G = 1\n"
+        "class H:\n    i = 1\nasync def j(): k = 1\n"
+    )
+    assert set(public_names(ast.parse(text).body)) == {"A", "B", "c", "d", "f", "G", "H", "j"}
+
+
 def commands_in(node: object) -> list[str]:
     """The lines of every `run` of a workflow, or `entry` of a hook."""
     if isinstance(node, list):

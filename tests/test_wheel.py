@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
+MACHINE_CODE = "machine_code/0123/core.engine-4567/engine.play-1.py311.1.nbc"
 SOURCES = ("LICENSE", "NOTICE", "README.md", "pyproject.toml")
 
 # A program for the new environment: import every module, and print what each of the others misses.
@@ -39,8 +40,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     for name in SOURCES:
         shutil.copy(ROOT / name, folder)
-    ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    ignore = shutil.ignore_patterns("__pycache__", "*.egg-info", "machine_code")
     shutil.copytree(ROOT / "src", folder / "src", ignore=ignore)
+    code = folder / "src" / "adlro" / MACHINE_CODE
+    code.parent.mkdir(parents=True)
+    code.write_bytes(b"code")
     pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-index", "--no-build-isolation"]
     subprocess.run([*pip, "-w", "dist", "."], cwd=folder, check=True)
     (built,) = (folder / "dist").iterdir()
@@ -99,8 +103,9 @@ def run(python: Path, folder: Path, *arguments: str) -> str:
 
 
 def test_the_wheel_has_every_file_of_the_package(wheel: Path) -> None:
-    files = [path for path in (ROOT / "src/adlro").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-    expected = {path.relative_to(ROOT / "src").as_posix() for path in files}
+    made = {"__pycache__", "machine_code"}
+    files = [path for path in (ROOT / "src/adlro").rglob("*") if path.is_file() and not made & set(path.parts)]
+    expected = {path.relative_to(ROOT / "src").as_posix() for path in files} | {f"adlro/{MACHINE_CODE}"}
     kinds = {Path(name).suffix for name in expected}
     assert {".toml", ".csv", ".lua", ".sql", ".js", ".html", ".json", ".yml", ".safetensors", ".service"} <= kinds
     with zipfile.ZipFile(wheel) as archive:

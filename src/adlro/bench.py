@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -33,24 +33,25 @@ from adlro.core.toml import nearest
 from adlro.decide.catalogue import find_policy
 from adlro.experiment.instance import load_jobs
 from adlro.experiment.scenario import load_scenario, named_as_in
+from adlro.experiment.side_by_side import usable_cores
 from adlro.normalise.pack import pack
-from adlro.simulation.simulator import Settings, simulate
+from adlro.simulation.simulator import SimulationSettings, simulate
 
 GAVEL_JOBS_PER_CPU_S: Final = 43.0
 """What Gavel's own simulator did on two shared cores, FIFO on 108 GPUs at one job in 600 s."""
 
 CLUSTERS_SIDE_BY_SIDE: Final = 256
 
-QUEUE: Final = 40
-LONG_QUEUE: Final = 1000
+_QUEUE: Final = 40
+_LONG_QUEUE: Final = 1000
 
 LCG: Final = Path(__file__).resolve().parents[3] / "shared" / "traces" / "lcg_2005" / "LCG.swf.xz"
 
-Progress = Callable[[str], None]
+TellStep = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class BenchResult:
     """One figure. `floor` is the least (or, when `less_is_better`, the most) that is good enough."""
 
     name: str
@@ -75,10 +76,10 @@ def check_names(only: tuple[str, ...]) -> None:
             )
 
 
-def run_bench(progress: Progress, only: tuple[str, ...] = ()) -> dict[str, Any]:
+def run_bench(progress: TellStep, only: tuple[str, ...] = ()) -> dict[str, Any]:
     """Measure everything, or only what is named."""
     check_names(only)
-    results: list[Result] = []
+    results: list[BenchResult] = []
     skipped: list[dict[str, str]] = []
     for name in [name for name in BENCHES if not only or name in only]:
         progress(name)
@@ -86,7 +87,7 @@ def run_bench(progress: Progress, only: tuple[str, ...] = ()) -> dict[str, Any]:
         if isinstance(found, str):
             skipped.append({"name": name, "why": found})
         else:
-            results.append(Result(name, *found))
+            results.append(BenchResult(name, *found))
     rows = [{**asdict(result), "met": result.met} for result in results]
     return {"machine": machine(), "results": rows, "skipped": skipped}
 
@@ -95,7 +96,7 @@ def machine() -> dict[str, Any]:
     """What the figures were measured on."""
     return {
         "processor": processor(),
-        "cores": cores(),
+        "cores": usable_cores(),
         "load_average": os.getloadavg()[0],
         "loop_ns": 1e9 * timed_loop(),
         "python": platform.python_version(),
@@ -113,11 +114,6 @@ def processor() -> str:
     except OSError:
         names = []
     return names[0] if names else platform.processor() or platform.machine()
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @compiled
@@ -166,18 +162,18 @@ def jobs_first(jobs: Jobs, count: int) -> Jobs:
     return Jobs(table, jobs.work[:count], jobs.families, jobs.users, jobs.names, jobs.allowed)
 
 
-Measured = tuple[float, str, float, bool, str]
+Measurement = tuple[float, str, float, bool, str]
 """Value, unit, floor, whether less is better, and what it is; a text in its place says why it was not measured."""
 
 
-def bench_paper16() -> Measured:
+def bench_paper16() -> Measurement:
     """One core, one cluster, a million jobs."""
     plan, jobs = drawn("paper16", "paper", 1_000_000)
     rate = len(jobs) / cpu_seconds(plan, jobs, "sjf")
     return rate, "jobs/s", 1.0e6, False, "sjf, paper16, 1 M jobs, one core (CPU time)"
 
 
-def bench_all_cores() -> Measured:
+def bench_all_cores() -> Measurement:
     """Many clusters side by side: the share of one core's speed that each core keeps."""
     plan, jobs = drawn("paper16", "paper", 20_000)
     policy = find_policy("sjf")
@@ -193,27 +189,27 @@ def bench_all_cores() -> Measured:
         run(view)
     alone = (time.perf_counter() - begin) / len(few)
     begin = time.perf_counter()
-    with ThreadPoolExecutor(cores()) as pool:
+    with ThreadPoolExecutor(usable_cores()) as pool:
         list(pool.map(run, views))
     together = (time.perf_counter() - begin) / len(views)
     return (
-        alone / together / cores(),
+        alone / together / usable_cores(),
         "of one core's speed, per core",
         0.8,
         False,
-        f"sjf, {CLUSTERS_SIDE_BY_SIDE} clusters of 20,000 jobs side by side on {cores()} cores: "
+        f"sjf, {CLUSTERS_SIDE_BY_SIDE} clusters of 20,000 jobs side by side on {usable_cores()} cores: "
         f"{len(jobs) / together:,.0f} jobs/s together",
     )
 
 
-def bench_openb() -> Measured:
+def bench_openb() -> Measurement:
     """A cluster of thousands of GPUs."""
     plan, jobs = drawn("openb", "openb-like", 100_000)
     rate = len(jobs) / cpu_seconds(plan, jobs, "best-fit")
     return rate, "jobs/s", 50_000.0, False, "best-fit, openb (6,212 GPUs), 100,000 tasks, one core (CPU time)"
 
 
-def bench_growth() -> Measured:
+def bench_growth() -> Measurement:
     """How the cost of a job grows from 16 to 6,212 GPUs, as a share of the growth in sites."""
     small_plan, small = drawn("paper16", "paper", 100_000)
     large_plan, large = drawn("openb", "openb-like", 100_000)
@@ -225,7 +221,7 @@ def bench_growth() -> Measured:
     return growth / sites, "of the growth in sites", 1.0, True, what
 
 
-def bench_gavel108() -> Measured:
+def bench_gavel108() -> Measurement:
     """Against Gavel's own simulator."""
     plan, jobs = drawn("gavel108", "gavel", 100_000)
     rate = len(jobs) / cpu_seconds(plan, jobs, "fcfs")
@@ -236,7 +232,7 @@ def bench_gavel108() -> Measured:
 # ---- the rest -------------------------------------------------------------------------------------------------------
 
 
-def bench_lp_round() -> Measured:
+def bench_lp_round() -> Measurement:
     """One round of an LP policy on a full cluster with a queue."""
     from adlro.decide.rules.gavel import solve_round  # SciPy's solver takes a while to import
 
@@ -260,53 +256,66 @@ def busy_view(cluster: str, workload: str, waiting: int) -> View:
     view = pack(plan, jobs, speed_of)
     policy = find_policy("fcfs-first-fit")
     assert policy.choose is not None
-    truth = prepare(view, jobs.work, policy, Settings(), (), 0)
+    truth = prepare(view, jobs.work, policy, SimulationSettings(), (), 0)
     assert advance(view, truth) == DECIDE
     while apply(view, truth, policy.choose(view)):
         pass
     return view
 
 
-def bench_second_start() -> Measured:
+def answered_s(arguments: Sequence[str], cache: Path | None = None) -> float:
+    """Seconds from a command to its result; with a folder for compiled code other than the user's, if one is given."""
+    environment = dict(os.environ) if cache is None else {**os.environ, "XDG_CACHE_HOME": str(cache)}
+    begin = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "adlro", *arguments], check=True, capture_output=True, env=environment)
+    return time.perf_counter() - begin
+
+
+def bench_first_answer() -> Measurement:
+    """From the command to its first result, when nothing is compiled yet."""
+    with TemporaryDirectory() as folder:
+        value = answered_s(["compare", "-p", "sjf", "--seeds", "1", "--json"], Path(folder))
+    return value, "s", 25.0, True, "adlro compare -p sjf --seeds 1, the first start: nothing is compiled"
+
+
+def bench_second_answer() -> Measurement:
     """From the command to its first result, when compiled code is in the cache."""
-    command = [sys.executable, "-m", "adlro", "compare", "--seeds", "1", "--json"]
-    subprocess.run(command, check=True, capture_output=True)
-    times = []
-    for _ in range(3):
-        begin = time.perf_counter()
-        subprocess.run(command, check=True, capture_output=True)
-        times.append(time.perf_counter() - begin)
-    return min(times), "s", 3.0, True, "adlro compare --seeds 1 (eight policies), a second start"
+    command = ["compare", "--seeds", "1", "--json"]
+    answered_s(command)
+    value = min(answered_s(command) for _ in range(5))
+    return value, "s", 1.0, True, "adlro compare --seeds 1 (eight policies), a second start"
 
 
-def bench_ray_speedup() -> Measured | str:
+def bench_ray_speedup() -> Measurement | str:
     """The same runs on Ray's processes and on the threads of this process, with as many cores."""
     from adlro.experiment.compare import Runs
-    from adlro.experiment.on_ray import LOCAL, RayCluster
-    from adlro.experiment.places import Group, Place, Threads
+    from adlro.experiment.on_ray import RayCluster
+    from adlro.experiment.places import Group, RunPlace, Threads
 
     if find_spec("ray") is None:
         return "Ray is not installed: pip install 'adlro[ray]'"
     policies = tuple(find_policy(name) for name in ("fcfs", "sjf", "eft", "srtf"))
     runs = Runs(load_scenario("paper16", "paper"), policies, 0, False)
 
-    def seconds(place: Place, seeds: int) -> float:
+    def seconds(place: RunPlace, seeds: int) -> float:
         groups = [Group(runs, seed, tuple(range(len(policies)))) for seed in range(seeds)]
         begin = time.perf_counter()
         done = sum(1 for _ in place.spread(groups, lambda _what: None))
         assert done == seeds * len(policies)
         return time.perf_counter() - begin
 
-    with RayCluster(LOCAL, cores()) as cluster:
-        for place in (Threads(cores()), cluster):  # compiled code is loaded, and Ray's processes start
-            seconds(place, 10 * cores())
-        seeds = max(20, int(20 * 20.0 / seconds(Threads(cores()), 20)))  # some 20 s of work
-        ratios = [seconds(Threads(cores()), seeds) / seconds(cluster, seeds) for _ in range(3)]
-    what = f"runs a second on Ray over those on threads, {cores()} cores, 4 policies x {seeds:,} seeds on paper16"
+    with RayCluster("local", usable_cores()) as cluster:
+        for place in (Threads(usable_cores()), cluster):  # compiled code is loaded, and Ray's processes start
+            seconds(place, 10 * usable_cores())
+        seeds = max(20, int(20 * 20.0 / seconds(Threads(usable_cores()), 20)))  # some 20 s of work
+        ratios = [seconds(Threads(usable_cores()), seeds) / seconds(cluster, seeds) for _ in range(3)]
+    what = (
+        f"runs a second on Ray over those on threads, {usable_cores()} cores, 4 policies x {seeds:,} seeds on paper16"
+    )
     return max(ratios), "x", 0.8, False, what
 
 
-def bench_memory() -> Measured:
+def bench_memory() -> Measurement:
     """What a million jobs add to the memory of a process that has run a few."""
     script = (
         "from adlro.bench import drawn, find_policy, pack, simulate, speed_of, peak_mb\n"
@@ -321,14 +330,14 @@ def bench_memory() -> Measured:
     return many - few, "MB", 400.0, True, what
 
 
-def bench_read_lcg() -> Measured | str:
+def bench_read_lcg() -> Measurement | str:
     """A large log of the Parallel Workloads Archive, where it lies beside the repository."""
     if not LCG.is_file():
         return f"{LCG.name} is not in {'/'.join(LCG.parts[-4:-1])} beside the repository"
     return read_and_packed_s(LCG, 188_041), "s", 1.0, True, "188,041 rows of LCG (SWF, .xz) read and packed"
 
 
-def bench_read_parquet() -> Measured:
+def bench_read_parquet() -> Measurement:
     """A million jobs as our own Parquet."""
     from adlro.ingest.traces.own import write_own
 
@@ -338,22 +347,22 @@ def bench_read_parquet() -> Measured:
         return read_and_packed_s(path, 1_000_000), "s", 1.0, True, "1 M rows of our own Parquet read and packed"
 
 
-def bench_predict_1() -> Measured:
+def bench_predict_1() -> Measurement:
     """One job's runtime."""
     return 1e3 * predicted_s(1), "ms", 1.0, True, "runtime of one job, 100,000 jobs learnt, one core (CPU time)"
 
 
-def bench_predict_1000() -> Measured:
+def bench_predict_1000() -> Measurement:
     """The runtimes of many jobs at once."""
     return 1e3 * predicted_s(1000), "ms", 50.0, True, "runtimes of 1,000 jobs, 100,000 jobs learnt, one core (CPU time)"
 
 
-def bench_recall_1() -> Measured:
+def bench_recall_1() -> Measurement:
     """One job's runtime, from the hypervector memory."""
     return 1e3 * predicted_s(1, "memory"), "ms", 1.0, True, "the same by the memory of hypervectors, all 100,000 in it"
 
 
-def bench_recall_1000() -> Measured:
+def bench_recall_1000() -> Measurement:
     """The runtimes of many jobs at once, from the hypervector memory."""
     return 1e3 * predicted_s(1000, "memory"), "ms", 50.0, True, "1,000 jobs by the memory, all 100,000 in it"
 
@@ -398,7 +407,7 @@ def read_and_packed_s(path: Path, rows: int) -> float:
     return min(times)
 
 
-def bench_env_steps() -> Measured:
+def bench_env_steps() -> Measurement:
     """The batched environment with actions by chance, what is seen included: a group of environments on each core.
 
     A training has groups too, of which one steps while the next is acted on.
@@ -410,7 +419,7 @@ def bench_env_steps() -> Measured:
     worlds = stack([make_world(*drawn("paper16", "paper", 2000))])
     how = Draw(0.9, 0.9, backlog=0, burst=0.0, sigma=0.0, jitter=0.0, failures=0.0, shaped=False)
     count, calls = 256, 128  # few enough that their state stays in the caches; calls for more than an episode
-    groups = [make_batch(worlds, count, 64, 16, worlds.pools.shape[1], how, seed, 1) for seed in range(cores())]
+    groups = [make_batch(worlds, count, 64, 16, worlds.pools.shape[1], how, seed, 1) for seed in range(usable_cores())]
 
     def some(group: Batch) -> None:
         actions = np.empty(count, np.int32)
@@ -419,7 +428,7 @@ def bench_env_steps() -> Measured:
             step(group, actions)
 
     times = []
-    with ThreadPoolExecutor(cores()) as pool:
+    with ThreadPoolExecutor(usable_cores()) as pool:
         for block in range(24):
             begin = time.perf_counter()
             list(pool.map(some, groups))
@@ -433,7 +442,7 @@ def bench_env_steps() -> Measured:
     return rate, "steps/s", 1.0e6, False, what
 
 
-def bench_normalise() -> Measured:
+def bench_normalise() -> Measurement:
     """One look at a large cluster as numbers from 0 to 1, the one before it known."""
     from adlro.catalogue.gpus import find_gpu
     from adlro.core.telemetry import METRIC, GpuSeen, Readings
@@ -465,9 +474,9 @@ def bench_normalise() -> Measured:
     return 1000 * statistics.median(times[2:]), "ms", 50.0, True, what
 
 
-def bench_scrape() -> Measured:
+def bench_scrape() -> Measurement:
     """The answers of a Prometheus server for a large cluster: read and mapped to nodes and GPUs."""
-    from adlro.ingest.telemetry.prometheus import parse_answer, take
+    from adlro.ingest.telemetry.prometheus import parse_answer, take_samples
     from adlro.ingest.telemetry.series import NVIDIA_SERIES, Collector
 
     count, names = 2_000, list(NVIDIA_SERIES)[:14]
@@ -490,7 +499,7 @@ def bench_scrape() -> Measured:
         begin = time.perf_counter()
         collector = Collector("bench")
         for answer in answers:
-            take(parse_answer(answer, "bench"), collector)
+            take_samples(parse_answer(answer, "bench"), collector)
         readings = collector.readings(1.8e9)
         times.append(time.perf_counter() - begin)
         assert (len(readings.gpus), len(readings)) == (count, count * len(names))
@@ -499,24 +508,24 @@ def bench_scrape() -> Measured:
     return statistics.median(times), "s", 1.0, True, what
 
 
-def bench_decide_16() -> Measured:
+def bench_decide_16() -> Measurement:
     """One answer of the network on the paper's cluster."""
-    value = decision_ms("adlro", busy_view("paper16", "paper", waiting=QUEUE), QUEUE)
-    return value, "ms", 1.0, True, f"adlro, one decision on paper16 with {QUEUE} jobs waiting, one core"
+    value = decision_ms("adlro", busy_view("paper16", "paper", waiting=_QUEUE), _QUEUE)
+    return value, "ms", 1.0, True, f"adlro, one decision on paper16 with {_QUEUE} jobs waiting, one core"
 
 
-def bench_decide_6212() -> Measured:
+def bench_decide_6212() -> Measurement:
     """One answer of the network on a large cluster with a long queue."""
     view = busy_view("openb", "openb-like", waiting=20_000)
-    value = decision_ms("adlro", view, LONG_QUEUE)
+    value = decision_ms("adlro", view, _LONG_QUEUE)
     what = f"adlro, one decision on openb (6,212 GPUs) with {int(view.clock[0].queued):,} jobs waiting, one core"
     return value, "ms", 10.0, True, what
 
 
-def bench_lookahead_16() -> Measured:
+def bench_lookahead_16() -> Measurement:
     """One answer of look-ahead on the paper's cluster."""
-    value = decision_ms("adlro-lookahead", busy_view("paper16", "paper", waiting=QUEUE), QUEUE)
-    return value, "ms", 5.0, True, f"adlro-lookahead, one decision on paper16 with {QUEUE} jobs waiting, one core"
+    value = decision_ms("adlro-lookahead", busy_view("paper16", "paper", waiting=_QUEUE), _QUEUE)
+    return value, "ms", 5.0, True, f"adlro-lookahead, one decision on paper16 with {_QUEUE} jobs waiting, one core"
 
 
 def decision_ms(policy_name: str, view: View, waiting: int) -> float:
@@ -543,7 +552,7 @@ def decision_ms(policy_name: str, view: View, waiting: int) -> float:
     return 1000 * statistics.median(times[10:])
 
 
-def bench_train_paper() -> Measured | str:
+def bench_train_paper() -> Measurement | str:
     """The paper's protocol on a GPU."""
     found = trained_on_gpu("paper", episodes=200_000)
     if isinstance(found, str):
@@ -552,7 +561,7 @@ def bench_train_paper() -> Measured | str:
     return 1e6 / episodes_per_s / 60, "min", 10.0, True, "1,000,000 episodes of the preset paper, from 200,000 of them"
 
 
-def bench_train_adlro() -> Measured | str:
+def bench_train_adlro() -> Measurement | str:
     """Steps of the default preset on a GPU, with one sample learnt for each."""
     found = trained_on_gpu("adlro", steps=20_000_000)
     if isinstance(found, str):
@@ -578,16 +587,16 @@ def trained_on_gpu(preset: str, **limit: int) -> tuple[float, float] | str:
     return training["episodes"] / training["seconds"], training["steps"] / training["seconds"]
 
 
-TURNS: Final = 40
+_TURNS: Final = 40
 NODES: Final = 1000
 JOBS_WAITING: Final = 10_000
 
 
-def bench_serve_tick() -> Measured:
+def bench_serve_tick() -> Measurement:
     """Turns of the live orchestrator on a large simulated cluster."""
     seconds = sorted(turns_of("adlro"))
     slow = seconds[int(0.99 * (len(seconds) - 1) + 0.5)]
-    return slow, "s", 1.0, True, f"p99 of {TURNS} turns, adlro, 10,000 jobs waiting on 1,000 nodes, store in a file"
+    return slow, "s", 1.0, True, f"p99 of {_TURNS} turns, adlro, 10,000 jobs waiting on 1,000 nodes, store in a file"
 
 
 def turns_of(policy: str) -> list[float]:
@@ -620,7 +629,7 @@ def turns_of(policy: str) -> list[float]:
         memory = open_store(f"sqlite:{folder}/adlro.db")
         orchestrator = Orchestrator(backend, memory, policy)
         submit(JOBS_WAITING)
-        for _ in range(TURNS + 3):
+        for _ in range(_TURNS + 3):
             tick = orchestrator.tick()
             found.append(tick.seconds)
             clock.move(60.0)
@@ -642,14 +651,15 @@ def peak_mb() -> float:
         return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
 
 
-BENCHES: Final[dict[str, Callable[[], Measured | str]]] = {
+BENCHES: Final[dict[str, Callable[[], Measurement | str]]] = {
     "simulate-paper16": bench_paper16,
     "simulate-paper16-all-cores": bench_all_cores,
     "simulate-openb": bench_openb,
     "growth-16-to-6212": bench_growth,
     "simulate-gavel108": bench_gavel108,
     "lp-round-64": bench_lp_round,
-    "compare-second-start": bench_second_start,
+    "first-answer": bench_first_answer,
+    "second-answer": bench_second_answer,
     "ray-speedup": bench_ray_speedup,
     "memory-1m-jobs": bench_memory,
     "read-lcg": bench_read_lcg,

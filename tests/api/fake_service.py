@@ -22,14 +22,14 @@ from adlro.live.service import (
     Decision,
     Drift,
     Event,
-    Foreseen,
+    HistoryQuery,
     Like,
-    Past,
     Start,
     State,
     Tick,
     Usage,
     WhatIf,
+    WhatIfAnswer,
     Why,
 )
 
@@ -141,7 +141,7 @@ class FakeService:
             ),
         )
 
-    def what_if(self, question: WhatIf) -> Foreseen:
+    def what_if(self, question: WhatIf) -> WhatIfAnswer:
         """A made-up answer: more nodes are better."""
         self.fail_if_broken()
         more = sum(gpus * count for _, gpus, count in question.add_nodes)
@@ -151,7 +151,7 @@ class FakeService:
             for index in range(1, len(question.jobs) + 1)
         )
         text = f"With {more} more GPUs the jobs that wait would be done {1 - factor:.0%} sooner."
-        return Foreseen(7200.0, 7200 * factor, 30_000.0, 30_000 * factor, starts, 12 if more else 0, 0.04, text)
+        return WhatIfAnswer(7200.0, 7200 * factor, 30_000.0, 30_000 * factor, starts, 12 if more else 0, 0.04, text)
 
     def decisions(self, job: str = "", before: str = "", limit: int = 100) -> Sequence[Decision]:
         """Decisions, the latest first."""
@@ -165,7 +165,7 @@ class FakeService:
         """The measured history between two moments."""
         return [point for point in self.compared if since_s <= point.time_s <= until_s]
 
-    def past(self, asked: Past, before_s: float | None, limit: int) -> Sequence[LiveJob]:
+    def past(self, asked: HistoryQuery, before_s: float | None, limit: int) -> Sequence[LiveJob]:
         """Jobs that ended, the latest first."""
         found = [
             live
@@ -179,7 +179,7 @@ class FakeService:
         ]
         return sorted(found, key=lambda live: -(live.ended_s or 0.0))[:limit]
 
-    def usage(self, asked: Past, since_s: float, until_s: float, step_s: float) -> Usage:
+    def usage(self, asked: HistoryQuery, since_s: float, until_s: float, step_s: float) -> Usage:
         """What jobs that ended used."""
         rows = []
         for live in self.past(asked, None, 10_000):

@@ -17,7 +17,7 @@ from tests.daemon.daemons import until
 from tests.daemon.processes import served
 from tests.parts import program
 
-from adlro.api.door import RESERVED, SPARE_FILES, Guest, Guests, is_loopback, most_connections
+from adlro.api.door import RESERVED_CONNECTIONS, SPARE_FILES, Guest, Guests, is_loopback, most_connections
 from adlro.api.settings import ApiSettings
 
 TOKENED = ApiSettings(port=0, rate_per_s=10_000, burst=10_000)
@@ -204,12 +204,12 @@ def test_when_all_are_busy_only_this_machine_is_let_in() -> None:
         assert guests.admit(one)
         guests.note(one, is_idle=False)
     assert not guests.admit(guest("10.0.0.9"))
-    for _ in range(RESERVED):
+    for _ in range(RESERVED_CONNECTIONS):
         one = guest("127.0.0.1")
         assert guests.admit(one)
         guests.note(one, is_idle=False)
     assert not guests.admit(guest("127.0.0.1"))
-    assert guests.count == 3 + RESERVED
+    assert guests.count == 3 + RESERVED_CONNECTIONS
 
 
 def test_a_connection_that_was_answered_lately_is_closed_after_those_that_wait_longer() -> None:
@@ -240,7 +240,7 @@ def test_there_are_never_more_connections_than_open_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
     try:
-        assert most_connections(1000) == 400 - SPARE_FILES - RESERVED
+        assert most_connections(1000) == 400 - SPARE_FILES - RESERVED_CONNECTIONS
         assert most_connections(100) == 100
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

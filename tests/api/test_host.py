@@ -24,22 +24,22 @@ from tests.daemon.daemons import made_daemon, until
 from tests.daemon.processes import served
 
 from adlro.api.door import listening
-from adlro.api.host import MOST_LATE, ApiHost, Session
+from adlro.api.host import MOST_LATE, ApiHost, ApiSession
 from adlro.api.link import (
-    CALLS,
+    SERVICE_CALLS,
     Answered,
     Call,
     DaemonFaultError,
     Failed,
-    Link,
-    Told,
+    ProcessLink,
+    StateUpdate,
     job_changes,
     packed,
     snapshot_with,
     state_changes,
     state_with,
 )
-from adlro.api.process import SILENT_S, Copy, kept_for
+from adlro.api.process import DAEMON_SILENT_S, Copy, kept_for
 from adlro.api.settings import ApiSettings
 from adlro.core.errors import BackendError, CatalogueError, ConfigError
 from adlro.core.ports import JobState, LiveJob, Snapshot, Submission
@@ -152,11 +152,11 @@ def test_a_process_that_hangs_is_ended_and_started_again(monkeypatch: pytest.Mon
         assert ask(f"{address}/healthz")[0] == 200
         first = host.pid
         assert first is not None
-        monkeypatch.setattr("adlro.api.host.SILENT_S", 3.0)
+        monkeypatch.setattr("adlro.api.host.API_SILENT_S", 3.0)
         os.kill(first, signal.SIGSTOP)
         until(lambda: alarms)
         assert "did not answer" in alarms[0]
-        monkeypatch.setattr("adlro.api.host.SILENT_S", 30.0)
+        monkeypatch.setattr("adlro.api.host.API_SILENT_S", 30.0)
         assert ask(f"{address}/healthz")[0] == 200
 
 
@@ -174,12 +174,12 @@ def test_a_process_that_hangs_before_it_has_read_a_large_message_is_ended(monkey
         until(lambda: ask(f"{address}/readyz")[0] == 200)
         first = host.pid
         assert first is not None
-        monkeypatch.setattr("adlro.api.host.SILENT_S", 3.0)
+        monkeypatch.setattr("adlro.api.host.API_SILENT_S", 3.0)
         os.kill(first, signal.SIGSTOP)
         with_all_jobs_changed(service)
         until(lambda: alarms)
         assert "did not answer" in alarms[0]
-        monkeypatch.setattr("adlro.api.host.SILENT_S", 30.0)
+        monkeypatch.setattr("adlro.api.host.API_SILENT_S", 30.0)
         assert ask(f"{address}/healthz")[0] == 200
 
 
@@ -422,9 +422,9 @@ def test_a_job_that_is_read_anew_and_is_the_same_is_not_told() -> None:
     assert ([job.id for job in changes.changed], changes.gone, changes.order) == (["b"], (), None)
 
 
-def pair() -> tuple[Link, Link]:
+def pair() -> tuple[ProcessLink, ProcessLink]:
     one, other = socket.socketpair()
-    return Link(one), Link(other)
+    return ProcessLink(one), ProcessLink(other)
 
 
 @contextmanager
@@ -432,7 +432,7 @@ def linked(service: Service, hears: bool = True) -> Iterator[Copy]:
     """A copy and the session that tells it and answers it; one that does not hear its news reads answers only."""
     (ours, theirs), (news, heard) = pair(), pair()
     copy = Copy(theirs)
-    session = Session(service, {}, ours, news, cast(Any, Ended()))
+    session = ApiSession(service, {}, ours, news, cast(Any, Ended()))
     threads = [
         threading.Thread(target=target, args=given, daemon=True)
         for target, given in ((session.serve, ()), (hear_all, (theirs, copy)), (hear_all, (heard, copy)))
@@ -454,10 +454,13 @@ def test_a_daemon_that_is_silent_is_not_ready() -> None:
     link, other = pair()
     copy = Copy(link, lambda: now[0])
     assert copy.is_ready() == (False, "the daemon is starting.")
-    copy.hear(Told((True, "ready"), 30))
+    copy.hear(StateUpdate((True, "ready"), 30))
     assert copy.is_ready() == (True, "ready")
-    now[0] = SILENT_S + 1
-    assert copy.is_ready() == (False, f"the daemon does not answer: nothing was heard of it for {SILENT_S + 1:.0f} s.")
+    now[0] = DAEMON_SILENT_S + 1
+    assert copy.is_ready() == (
+        False,
+        f"the daemon does not answer: nothing was heard of it for {DAEMON_SILENT_S + 1:.0f} s.",
+    )
     link.close()
     other.close()
 
@@ -467,10 +470,10 @@ def test_while_the_daemon_has_no_state_it_is_told_why() -> None:
     copy = Copy(link)
     with pytest.raises(BackendError, match="the daemon is starting"):
         copy.state()
-    copy.hear(Told((False, "a standby: x leads."), 30, no_state=BackendError("not ready: a standby: x leads.")))
+    copy.hear(StateUpdate((False, "a standby: x leads."), 30, no_state=BackendError("not ready: a standby: x leads.")))
     with pytest.raises(BackendError, match="x leads"):
         copy.state()
-    copy.hear(Told((True, ""), 30, *state_changes(None, FakeService().state())))
+    copy.hear(StateUpdate((True, ""), 30, *state_changes(None, FakeService().state())))
     assert copy.state().backend
     link.close()
     other.close()
@@ -493,7 +496,7 @@ def test_events_are_numbered_as_in_the_daemon() -> None:
     link, other = pair()
     copy = Copy(link)
     events = tuple(Event(number, 0.0, "tick", {}) for number in (7, 8, 9))
-    copy.hear(Told((True, ""), 30, events=events))
+    copy.hear(StateUpdate((True, ""), 30, events=events))
     assert [event.number for event in copy.events(7, 0.0)] == [8, 9]
     link.close()
     other.close()
@@ -503,7 +506,7 @@ def test_events_are_numbered_as_in_the_daemon() -> None:
 
 
 def test_every_method_of_the_protocol_can_be_asked_for_and_nothing_else() -> None:
-    assert {"why", "submit", "cancel", "what_if", "decisions", "use_policy", "job"} <= CALLS
+    assert {"why", "submit", "cancel", "what_if", "decisions", "use_policy", "job"} <= SERVICE_CALLS
     link, other = pair()
     copy = Copy(link)
     assert callable(copy.why)
@@ -606,7 +609,7 @@ def test_questions_of_the_store_are_answered_one_at_a_time_and_too_many_are_refu
         assert service.most == 1
 
 
-def hear_all(link: Link, copy: Copy) -> None:
+def hear_all(link: ProcessLink, copy: Copy) -> None:
     try:
         while True:
             copy.hear(link.receive())
@@ -627,7 +630,7 @@ def test_an_answer_that_does_not_come_is_an_error(monkeypatch: pytest.MonkeyPatc
 
 def test_a_question_that_does_not_exist_is_no_danger() -> None:
     (ours, theirs), (news, heard) = pair(), pair()
-    session = Session(FakeService(), {}, ours, news, cast(Any, Ended()))
+    session = ApiSession(FakeService(), {}, ours, news, cast(Any, Ended()))
     for name in ("close", "__class__", "fail_if_broken"):
         session._answer(Call(1, name))
         answer = theirs.receive()

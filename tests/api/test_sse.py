@@ -92,7 +92,7 @@ def test_many_listeners_all_hear_everything_once_and_in_order(service: FakeServi
 
 
 def test_who_is_far_behind_gets_the_rest_from_the_daemon(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adlro.api.events.MOST_KEPT", 5)
+    monkeypatch.setattr("adlro.api.events.MOST_EVENTS_KEPT", 5)
     with serving(service, SETTINGS) as place, listening(place) as stream:
         first = len(service.events_seen) + 1
         with service.lock:

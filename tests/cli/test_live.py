@@ -24,7 +24,7 @@ from tests.api.fake_service import FakeService, large_cluster
 
 from adlro.api.settings import ApiSettings
 from adlro.cli.app import run
-from adlro.cli.asking import Daemon, Where
+from adlro.cli.asking import DaemonClient, Where
 from adlro.cli.live import predicted, seconds, short, start_in_words
 from adlro.cli.output import fitted
 from adlro.core.errors import BackendError, UsageError
@@ -324,7 +324,7 @@ def test_something_else_on_the_port_is_told(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_connection_that_the_daemon_closed_is_opened_again(place: Place) -> None:
-    daemon = Daemon(Where(place.url))
+    daemon = DaemonClient(Where(place.url))
     daemon.get("/me")
     assert daemon._connection is not None
     assert daemon._connection.sock is not None

@@ -15,7 +15,7 @@ from tests.reports import COMPARE, contents, make_hostile, make_report
 
 from adlro.cli.app import run
 from adlro.measure.numbers import unit_for
-from adlro.measure.report_table import COLUMNS, displayed, value_of
+from adlro.measure.report_table import REPORT_COLUMNS, displayed, value_of
 
 VIEWS = [(width, scheme) for width in (1280, 400) for scheme in ("light", "dark")]
 
@@ -222,7 +222,7 @@ def test_the_numbers_in_the_table_are_those_of_the_json(browser: Browser, folder
     )
     assert [name for name, _ in rows] == sorted(policies, key=lambda name: policies[name]["jct_mean_s"])
     for name, cells in rows:
-        assert {key for key, _, _ in cells} == {key for key, _, _ in COLUMNS} - {"unfinished", "refused"}
+        assert {key for key, _, _ in cells} == {key for key, _, _ in REPORT_COLUMNS} - {"unfinished", "refused"}
         for key, exact, text in cells:
             value = value_of(policies[name], key)
             assert (float(exact) if exact else None) == value

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from adlro.cli.app import run
-from adlro.core import compiled
+from adlro.core import code_cache
 
 FAST = ["--policy", "fcfs", "--fallback", "fcfs"]
 
@@ -18,7 +18,7 @@ def test_it_compiles_what_a_daemon_needs_and_the_second_time_says_that_nothing_w
     first = json.loads(capsys.readouterr().out)
     assert first["failed"] == []
     assert "decisions of fcfs" in first["steps"]
-    assert Path(first["cache"]) == compiled.folder_in_use()
+    assert Path(first["cache"]) == code_cache.folder_in_use()
     assert run(["warm", *FAST]) == 0
     said = capsys.readouterr()
     assert said.out.startswith("Everything was compiled already")
@@ -35,7 +35,7 @@ def test_a_policy_of_ones_own_that_fails_is_no_success(tmp_path: Path, capsys: p
 def test_a_cache_that_cannot_be_kept_is_an_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(compiled, "outlasts_this_process", lambda: False)
+    monkeypatch.setattr(code_cache, "outlasts_this_process", lambda: False)
     assert run(["warm", *FAST]) == 1
     assert "XDG_CACHE_HOME" in capsys.readouterr().err
 

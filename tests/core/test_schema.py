@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from adlro.core.records import Job, Node
-from adlro.core.schema import KEY, about, columns_for, problem_in, properties_of, property_of, stored_in
+from adlro.core.schema import PROPERTY_KEY, about, columns_for, problem_in, properties_of, property_of, stored_in
 from adlro.core.tables import JOB, NODE
 
 
@@ -20,7 +20,7 @@ class Thing:
 
 @pytest.mark.parametrize("record", [Job, Node])
 def test_every_field_of_a_record_is_declared_as_a_property(record: type) -> None:
-    assert all(KEY in each.metadata and each.metadata[KEY].words for each in fields(record))
+    assert all(PROPERTY_KEY in each.metadata and each.metadata[PROPERTY_KEY].words for each in fields(record))
 
 
 @pytest.mark.parametrize(("record", "table"), [(Job, JOB), (Node, NODE)])

@@ -14,9 +14,9 @@ from adlro.daemon.config import Config, load_config
 from adlro.daemon.daemon import Daemon
 from adlro.daemon.fence import Fenced
 from adlro.daemon.leader import Leadership
-from adlro.daemon.running import Decider, Parts
+from adlro.daemon.running import DaemonParts, Decider
 from adlro.daemon.store import Store, open_store
-from adlro.live.service import Alarm, Decision, Foreseen, Memory, State, Tick, WhatIf, Why
+from adlro.live.service import Alarm, DaemonMemory, Decision, State, Tick, WhatIf, WhatIfAnswer, Why
 
 HERE = Part("volta0", "v100-sxm2-16gb", 1)
 
@@ -26,7 +26,7 @@ class Eager:
     """An orchestrator (daemon.Decider) that starts every job that waits. `bug` is raised in place of a turn."""
 
     backend: Backend
-    memory: Memory
+    memory: DaemonMemory
     policy: str = "fcfs"
     bug: Exception | None = None
     number: int = 0
@@ -83,8 +83,8 @@ class Eager:
     def why(self, job: str) -> Why | None:
         return Why(job, "waiting", "policy", "it waits", "4.2") if self.latest else None
 
-    def what_if(self, question: WhatIf) -> Foreseen:
-        return Foreseen(1.0, 2.0, 3.0, 4.0, (), 0, 0.001, "it would be worse")
+    def what_if(self, question: WhatIf) -> WhatIfAnswer:
+        return WhatIfAnswer(1.0, 2.0, 3.0, 4.0, (), 0, 0.001, "it would be worse")
 
     def use_policy(self, name: str) -> None:
         if name not in ("fcfs", "sjf"):
@@ -102,14 +102,14 @@ class Made:
     closed: list[str] = field(default_factory=list)
     wrong: Exception | None = None
 
-    def build(self, config: Config) -> Parts:
+    def build(self, config: Config) -> DaemonParts:
         """The parts of a daemon."""
         if self.wrong is not None:
             raise self.wrong
         self.stores.append(open_store(config.store_url()))
-        return Parts(self.backend, self.stores[-1], self.decide, clock=lambda: self.backend.now_s)
+        return DaemonParts(self.backend, self.stores[-1], self.decide, clock=lambda: self.backend.now_s)
 
-    def decide(self, config: Config, backend: Fenced, memory: Memory) -> tuple[Decider, Sequence["Made"]]:
+    def decide(self, config: Config, backend: Fenced, memory: DaemonMemory) -> tuple[Decider, Sequence["Made"]]:
         """An orchestrator."""
         self.deciders.append(Eager(backend, memory))
         self.deciders[-1].use_policy(config.policy.name)

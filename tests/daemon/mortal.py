@@ -15,13 +15,13 @@ from adlro.core.records import Job
 from adlro.daemon.config import Config, load_config
 from adlro.daemon.daemon import Daemon
 from adlro.daemon.fence import Fenced
-from adlro.daemon.running import Closing, Decider, Parts
+from adlro.daemon.running import Closing, DaemonParts, Decider
 from adlro.daemon.store import Store, open_store
-from adlro.live.service import Memory
-from adlro.live.turn import Orchestrator, Settings
+from adlro.live.service import DaemonMemory
+from adlro.live.turn import Orchestrator, TurnSettings
 
 FLAGS = {"policy.name": "sjf", "policy.fallback": "fcfs-first-fit"}
-QUICK = Settings(starts_s=0.01, compare_s=1e9, explained=0, alike=0, decide_s=5.0, decision_s=5.0)
+QUICK = TurnSettings(starts_s=0.01, compare_s=1e9, explained=0, alike=0, decide_s=5.0, decision_s=5.0)
 """Without the questions that are not asked here."""
 
 
@@ -141,13 +141,13 @@ class World:
         """A new process."""
         return Daemon(load_config(None, self.flags | {"store.url": f"sqlite:{self.folder}/adlro.db"}), self.build)
 
-    def build(self, config: Config) -> Parts:
+    def build(self, config: Config) -> DaemonParts:
         self.store = open_store(config.store_url())
         memory: Any = MortalMemory(self.store, self.fuse)
         backend: Backend = self
-        return Parts(backend, memory, self.decide, clock=lambda: self.cluster.now_s)
+        return DaemonParts(backend, memory, self.decide, clock=lambda: self.cluster.now_s)
 
-    def decide(self, config: Config, backend: Fenced, memory: Memory) -> tuple[Decider, Sequence[Closing]]:
+    def decide(self, config: Config, backend: Fenced, memory: DaemonMemory) -> tuple[Decider, Sequence[Closing]]:
         return Orchestrator(backend, memory, config.policy.name, config.policy.fallback, QUICK), ()
 
     def turn(self) -> bool:

@@ -13,10 +13,10 @@ from adlro.daemon.config import load_config
 from adlro.daemon.daemon import Daemon
 from adlro.daemon.keep import Keep
 from adlro.daemon.opening import IN_MEMORY_ROWS, open_memory
-from adlro.daemon.running import Parts
+from adlro.daemon.running import DaemonParts
 from adlro.daemon.store import open_store
 from adlro.live.news import KEPT_EVENTS
-from adlro.live.turn import Orchestrator, Settings
+from adlro.live.turn import Orchestrator, TurnSettings
 
 TURN_S = 3600.0
 EACH_TURN = 60
@@ -44,13 +44,13 @@ def test_no_container_of_the_daemon_grows_with_the_jobs_that_were() -> None:
     clock = ByHand()
     backend = Simulated(large_cluster(32), speed_of, clock=clock, arrivals=arrivals(), keep_ended_s=2 * TURN_S)
     memory = open_store("sqlite::memory:", Keep(decisions=300, jobs=300, ticks=50))
-    settings = Settings(history=300, kept_history=20, compare_s=1e9, starts_s=0.01)
+    settings = TurnSettings(history=300, kept_history=20, compare_s=1e9, starts_s=0.01)
 
     def decide(config: object, fenced: Simulated, store: object) -> tuple[Orchestrator, tuple[()]]:
         return Orchestrator(fenced, memory, "fcfs", "fcfs", settings), ()
 
     flags = {"policy.name": "fcfs", "policy.fallback": "fcfs"}
-    parts = Parts(backend, memory, decide, lambda: backend.now_s)  # type: ignore[arg-type]
+    parts = DaemonParts(backend, memory, decide, lambda: backend.now_s)  # type: ignore[arg-type]
     daemon = Daemon(load_config(None, flags), lambda config: parts)
     try:
         for _ in range(70):

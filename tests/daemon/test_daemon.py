@@ -17,7 +17,7 @@ from tests.daemon.daemons import FLAGS, Made, a_job, made_daemon, new_parts, unt
 from tests.daemon.postgres import cut_all, new_database, postgres_server
 
 from adlro.backends.slurm.orders import Handing, Slurm
-from adlro.backends.slurm.ways import Reader, Told
+from adlro.backends.slurm.ways import ClusterReader, KnownJob
 from adlro.catalogue.clusters import load_cluster
 from adlro.core.accounts import Account
 from adlro.core.errors import AccountError, BackendError, CatalogueError, StoreError
@@ -491,7 +491,7 @@ class Empty:
     def read(self) -> Snapshot:
         return self.snapshot
 
-    def all_told(self) -> Sequence[Told]:
+    def all_told(self) -> Sequence[KnownJob]:
         return ()
 
 
@@ -501,7 +501,7 @@ def submitted_as_user(commands: Stopped, monkeypatch: pytest.MonkeyPatch) -> Ite
     ann = Account("ann", 1000, 1000, (1000,), "/tmp/ann", "/bin/sh")
     monkeypatch.setattr("adlro.backends.slurm.orders.account_of", lambda user, least: ann)
     monkeypatch.setattr("adlro.backends.slurm.orders.HUNG_S", 0.0)
-    fenced = Fenced(Slurm(cast(Reader, Empty()), None, commands, Handing("user")), Alone())
+    fenced = Fenced(Slurm(cast(ClusterReader, Empty()), None, commands, Handing("user")), Alone())
     came: list[object] = []
 
     def submit() -> None:

@@ -13,7 +13,7 @@ from tests.live.stand_in import EPOCH_S, running, snapshot, waiting
 from adlro.api.metrics import Requests
 from adlro.core.ports import Answer, JobState, LiveJob, Part
 from adlro.core.records import Job
-from adlro.daemon.metrics import Metrics, file_bytes, gpu_states, held_by_node, held_gpus, largest_free
+from adlro.daemon.metrics import DaemonMetrics, file_bytes, gpu_states, held_by_node, held_gpus, largest_free
 from adlro.live.service import Alarm, Compared, Drift, State
 
 V100 = "v100-sxm2-16gb"
@@ -21,7 +21,7 @@ HERE = Part("volta0", V100, 1)
 DOC = Path(__file__).parents[2] / "docs" / "monitoring.md"
 
 
-def read(metrics: Metrics) -> dict[tuple[str, ...], float]:
+def read(metrics: DaemonMetrics) -> dict[tuple[str, ...], float]:
     """The page as Prometheus reads it: name and values of labels, in the order of their names, to the number."""
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
@@ -36,7 +36,7 @@ def state(*jobs: LiveJob, **more: object) -> State:
 
 
 def test_turns_decisions_answers_and_alarms_are_counted() -> None:
-    metrics = Metrics("1.2.3")
+    metrics = DaemonMetrics("1.2.3")
     metrics.ticked(replace(tick(1), answers=(Answer("1", True), Answer("2", False))))
     metrics.ticked(tick(2))
     metrics.alarmed(Alarm(1.0, "stale", "old"))
@@ -51,7 +51,7 @@ def test_turns_decisions_answers_and_alarms_are_counted() -> None:
 
 
 def test_the_cluster_is_shown_by_model_and_a_node_that_is_down_is_not_up() -> None:
-    metrics = Metrics()
+    metrics = DaemonMetrics()
     metrics.show(state(running("1", (Part("volta0", V100, 2),)), waiting("2"), waiting("3")))
     page = read(metrics)
     assert page["adlro_jobs", "waiting"] == 2
@@ -69,7 +69,7 @@ def test_a_share_of_a_gpu_counts_as_its_share() -> None:
 
 
 def test_drift_and_completion_times_are_shown_while_they_hold() -> None:
-    metrics = Metrics()
+    metrics = DaemonMetrics()
     metrics.show(state(drifts=(Drift(V100, 0.7, 20, 0.0, gpu=1),), history=(Compared(1.0, 0.5, 100.0, 120.0),)))
     page = read(metrics)
     assert page["adlro_drift_factor", "", "1", V100, ""] == 0.7
@@ -79,20 +79,20 @@ def test_drift_and_completion_times_are_shown_while_they_hold() -> None:
 
 
 def test_gpus_that_say_nothing_are_counted() -> None:
-    metrics = Metrics()
+    metrics = DaemonMetrics()
     metrics.show(state(telemetry={"volta0/0": {"power": None}, "volta0/1": {"power": 0.4, "memory": None}}))
     assert read(metrics)[("adlro_telemetry_gaps",)] == 1
 
 
 def test_it_says_whether_it_leads() -> None:
-    metrics = Metrics()
+    metrics = DaemonMetrics()
     assert read(metrics)[("adlro_leader",)] == 0
     metrics.led(True)
     assert read(metrics)[("adlro_leader",)] == 1
 
 
 def test_a_standby_shows_no_cluster() -> None:
-    metrics = Metrics()
+    metrics = DaemonMetrics()
     empty = set(read(metrics))
     metrics.led(True)
     metrics.show(state(waiting("1"), running("2", (HERE,)), drifts=(Drift(V100, 0.7, 20, 0.0),)))
@@ -103,13 +103,13 @@ def test_a_standby_shows_no_cluster() -> None:
 
 
 def test_two_daemons_in_one_process_count_apart() -> None:
-    one, two = Metrics(), Metrics()
+    one, two = DaemonMetrics(), DaemonMetrics()
     one.ticked(tick(1))
     assert ("adlro_ticks_total", "sjf") not in read(two)
 
 
 def test_a_label_that_somebody_else_wrote_cannot_break_the_page() -> None:
-    metrics = Metrics()
+    metrics = DaemonMetrics()
     metrics.alarmed(Alarm(1.0, 'x"}\nadlro_leader 5', "text"))
     assert read(metrics)[("adlro_leader",)] == 0
 
@@ -127,7 +127,7 @@ def test_gpus_are_free_held_down_or_reserved_and_together_all_of_them() -> None:
 
 
 def test_jobs_are_counted_by_the_model_they_hold_or_need() -> None:
-    metrics = Metrics()
+    metrics = DaemonMetrics()
     jobs = (
         running("1", (Part("volta0", V100, 2),)), waiting("2"), waiting("3", models=frozenset(["t4"]), gpus=3),
         waiting("4", models=frozenset(["t4", V100]), gpus=2),
@@ -143,7 +143,7 @@ def test_jobs_are_counted_by_the_model_they_hold_or_need() -> None:
 
 
 def test_waits_and_ends_are_counted_once_and_what_was_there_before_is_not() -> None:
-    metrics = Metrics()
+    metrics = DaemonMetrics()
     late = replace(running("1", (HERE,)), started_s=EPOCH_S + 50.0)
     metrics.show(state(running("0", (HERE,)), waiting("1"), waiting("2")))
     for _ in range(2):
@@ -158,7 +158,7 @@ def test_waits_and_ends_are_counted_once_and_what_was_there_before_is_not() -> N
 
 
 def test_the_oldest_wait_is_of_a_job_that_is_ours() -> None:
-    metrics = Metrics()
+    metrics = DaemonMetrics()
     old = replace(waiting("1"), managed=False)
     metrics.show(State(snapshot(old, waiting("2", at_s=60.0), at_s=100.0), None, "x", "sjf", "fcfs", False, True))
     assert read(metrics)[("adlro_oldest_wait_seconds",)] == 40.0
@@ -180,7 +180,7 @@ def test_the_oldest_wait_is_of_a_job_that_is_ours() -> None:
     ],
 )
 def test_refusals_are_counted_by_class_and_never_by_the_words(said: str, reason: str) -> None:
-    metrics = Metrics()
+    metrics = DaemonMetrics()
     metrics.ticked(replace(tick(1), answers=(Answer("1", False, said),), is_cut=True))
     page = read(metrics)
     counts = {key[1]: value for key, value in page.items() if key[0] == "adlro_refusals_total"}
@@ -189,7 +189,7 @@ def test_refusals_are_counted_by_class_and_never_by_the_words(said: str, reason:
 
 
 def test_jobs_that_are_given_back_are_counted() -> None:
-    metrics = Metrics()
+    metrics = DaemonMetrics()
     assert read(metrics)["adlro_alarms_total", "given-back"] == 0
     metrics.alarmed(Alarm(1.0, "given-back", "job 1 is back", "1"))
     metrics.alarmed(Alarm(1.0, "given-back", "job 2 could not be given back"))
@@ -201,7 +201,7 @@ def test_readiness_the_store_and_the_latest_reading_are_shown(tmp_path: Path) ->
     store.write_bytes(b"x" * 100)
     (tmp_path / "adlro.db-wal").write_bytes(b"x" * 11)
     is_ready = [False]
-    metrics = Metrics("1", lambda: is_ready[0], lambda: file_bytes(store))
+    metrics = DaemonMetrics("1", lambda: is_ready[0], lambda: file_bytes(store))
     assert read(metrics)[("adlro_ready",)] == 0
     is_ready[0] = True
     metrics.read()
@@ -209,11 +209,11 @@ def test_readiness_the_store_and_the_latest_reading_are_shown(tmp_path: Path) ->
     assert page[("adlro_ready",)] == 1
     assert page["adlro_store_bytes", "sqlite"] == 111
     assert time.time() - page[("adlro_last_read_timestamp_seconds",)] < 60
-    assert ("adlro_store_bytes", "sqlite") not in read(Metrics("1", None, lambda: file_bytes(None)))
+    assert ("adlro_store_bytes", "sqlite") not in read(DaemonMetrics("1", None, lambda: file_bytes(None)))
 
 
 def test_no_label_is_a_user_a_job_or_a_name() -> None:
-    metrics = Metrics()
+    metrics = DaemonMetrics()
     jobs = [
         *(waiting(f"id-{n}", user=f"user-{n}", name=f"name-{n}") for n in range(50)),
         *(running(f"r-{n}", (HERE,), user=f"user-{n}", name=f"name-{n}") for n in range(50)),
@@ -226,7 +226,7 @@ def test_no_label_is_a_user_a_job_or_a_name() -> None:
 
 
 def test_the_document_lists_every_metric_and_no_other() -> None:
-    metrics = Metrics()
+    metrics = DaemonMetrics()
     metrics.ticked(tick(1))
     metrics.show(state(drifts=(Drift(V100, 0.7, 20, 0.0),), history=(Compared(1.0, 0.5, 1.0, 1.0),)))
     assert "adlro_failed_ticks_total" in metrics.page()

@@ -20,7 +20,7 @@ from tests.ports import free_ports
 
 from adlro.api.tokens import TokenFile
 from adlro.cli.app import run
-from adlro.cli.monitoring import GRAFANA, RULES, shipped
+from adlro.cli.monitoring import GRAFANA, RULES_FILE, shipped_file
 
 DOC = Path(__file__).parents[2] / "docs" / "monitoring.md"
 PATIENCE_S = 90.0
@@ -36,7 +36,7 @@ VARIABLES = {"$__rate_interval": "30s", "$instance": ".*", "$job": "adlro"}
 
 
 def panels() -> list[dict[str, Any]]:
-    return [panel for panel in json.loads(shipped(GRAFANA))["panels"] if panel["type"] != "row"]
+    return [panel for panel in json.loads(shipped_file(GRAFANA))["panels"] if panel["type"] != "row"]
 
 
 def expressions() -> list[tuple[str, str]]:
@@ -76,7 +76,7 @@ def scraping(folder: Path, target: str, token: str) -> Iterator[str]:
     """The address of a Prometheus that scrapes a daemon as docs/monitoring.md says, with our rules."""
     binary, port = program("prometheus"), free_ports(1)[0]
     (folder / "token").write_text(token)
-    (folder / RULES).write_text(shipped(RULES))
+    (folder / RULES_FILE).write_text(shipped_file(RULES_FILE))
     example = re.search(r"```yaml\n(scrape_configs:.*?)```", DOC.read_text(), re.DOTALL)
     assert example is not None
     scrape = example[1].replace("/etc/prometheus/adlro.token", str(folder / "token"))
@@ -84,7 +84,7 @@ def scraping(folder: Path, target: str, token: str) -> Iterator[str]:
     assert target in scrape
     assert str(folder / "token") in scrape
     text = "global: {scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}\n"
-    (folder / "prometheus.yml").write_text(f"{text}rule_files: [{folder / RULES}]\n{scrape}")
+    (folder / "prometheus.yml").write_text(f"{text}rule_files: [{folder / RULES_FILE}]\n{scrape}")
     command = [binary, f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
     with (folder / "prometheus.log").open("wb") as log:
         process = subprocess.Popen(
@@ -126,8 +126,8 @@ def test_a_real_prometheus_answers_every_expression_of_the_dashboard_and_every_r
 
 def test_the_rules_are_right_and_fire_when_they_should(tmp_path: Path) -> None:
     promtool = program("promtool")
-    rules = tmp_path / RULES
-    rules.write_text(shipped(RULES))
+    rules = tmp_path / RULES_FILE
+    rules.write_text(shipped_file(RULES_FILE))
     checked = subprocess.run([promtool, "check", "rules", str(rules)], capture_output=True, text=True, timeout=60)
     assert checked.returncode == 0, checked.stderr
     cases = tmp_path / "cases.yml"
@@ -139,7 +139,7 @@ def test_the_rules_are_right_and_fire_when_they_should(tmp_path: Path) -> None:
 def test_dashboard_and_rules_use_only_metrics_that_there_are() -> None:
     listed = set(re.findall(r"^\| `(adlro_\w+)", DOC.read_text(), re.MULTILINE))
     text = " ".join(one for _, one in expressions()) + "".join(
-        re.findall(r"expr:.*?\n +(?:for|labels)", shipped(RULES), re.S)
+        re.findall(r"expr:.*?\n +(?:for|labels)", shipped_file(RULES_FILE), re.S)
     )
     used = {re.sub(r"_(bucket|count|sum)$", "", name) for name in re.findall(r"\badlro_\w+", text)}
     assert used
@@ -147,7 +147,7 @@ def test_dashboard_and_rules_use_only_metrics_that_there_are() -> None:
 
 
 def test_the_dashboard_can_be_imported_anywhere() -> None:
-    dashboard = json.loads(shipped(GRAFANA))
+    dashboard = json.loads(shipped_file(GRAFANA))
     assert "id" not in dashboard
     assert [each["name"] for each in dashboard["templating"]["list"]] == ["datasource", "job", "instance"]
     ids = [panel["id"] for panel in dashboard["panels"]]
@@ -166,7 +166,7 @@ def test_the_dashboard_can_be_imported_anywhere() -> None:
     assert len(set(spots)) == len(spots), "two panels overlap"
 
 
-@pytest.mark.parametrize(("words", "name"), [("grafana", GRAFANA), ("rules", RULES)])
+@pytest.mark.parametrize(("words", "name"), [("grafana", GRAFANA), ("rules", RULES_FILE)])
 def test_the_files_are_printed_as_they_are(words: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["monitoring", words]) == 0
-    assert capsys.readouterr().out == shipped(name)
+    assert capsys.readouterr().out == shipped_file(name)

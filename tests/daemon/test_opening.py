@@ -20,7 +20,7 @@ from adlro.core.errors import BackendError, CatalogueError, ConfigError, StoreEr
 from adlro.daemon.config import Config, load_config
 from adlro.daemon.daemon import Daemon
 from adlro.daemon.leader import Alone, FileLock, PostgresLock
-from adlro.daemon.opening import _bound, answering, check, is_led, leadership_for, open_memory, open_parts
+from adlro.daemon.opening import _bound, answering, check_config, is_led, leadership_for, open_memory, open_parts
 from adlro.daemon.store_sqlite import FullError
 
 QUICK = {"policy.name": "fcfs", "policy.fallback": "fcfs"}
@@ -109,11 +109,11 @@ def test_the_leaders_lock_is_that_of_the_store(tmp_path: Path) -> None:
 
 
 def test_a_mistake_that_would_show_at_a_take_over_is_found_at_the_start() -> None:
-    check(load_config(None))
+    check_config(load_config(None))
     with pytest.raises(CatalogueError, match="fcsf"):
-        check(load_config(None, {"policy.fallback": "fcsf"}))
+        check_config(load_config(None, {"policy.fallback": "fcsf"}))
     with pytest.raises(UsageError, match="expected http"):
-        check(load_config(None, {"telemetry.prometheus": "host:9090"}))
+        check_config(load_config(None, {"telemetry.prometheus": "host:9090"}))
 
 
 def test_a_config_under_which_jobs_could_not_run_as_their_users_is_refused_before_anything_is_opened(
@@ -122,14 +122,14 @@ def test_a_config_under_which_jobs_could_not_run_as_their_users_is_refused_befor
     flags = {"store.url": f"sqlite:{tmp_path}/a.db", "slurm.submit_as": "user", "slurm.rest": f"unix:{tmp_path}/nobody"}
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     slurm = load_config(None, flags | {"backend.kind": "slurm"})
-    for refuse in (check, Config.open_backend):
+    for refuse in (check_config, Config.open_backend):
         with pytest.raises(ConfigError, match="the daemon must be root"):
             refuse(slurm)
     shadow = load_config(None, flags | {"backend.kind": "shadow"}).open_backend()  # it submits nothing
     shadow.backend.close()
     monkeypatch.setattr("os.geteuid", lambda: 0)
     local = load_config(None, {"backend.kind": "local", "local.gpus": "v100:1", "api.auth": "off"})
-    for refuse in (check, Config.open_backend):
+    for refuse in (check_config, Config.open_backend):
         with pytest.raises(ConfigError, match="everybody on this machine"):
             refuse(local)
 

@@ -21,7 +21,7 @@ from adlro.daemon.keep import Keep
 from adlro.daemon.store import Store, open_store, sqlite_path
 from adlro.daemon.store_rows import Connection, json_of, migrate, migrations, statements
 from adlro.daemon.store_sqlite import SqliteConnection
-from adlro.live.service import Alarm, Compared, Past
+from adlro.live.service import Alarm, Compared, HistoryQuery
 
 
 @pytest.fixture(scope="module")
@@ -352,11 +352,17 @@ def test_the_past_is_found_by_user_partition_and_node_the_latest_first(store: St
     ])  # fmt: skip
     found = {
         asked: [job.id for job in store.past(asked)]
-        for asked in (Past(), Past(user="ada"), Past(partition="debug"), Past(node="n0"), Past(user="ada", node="n0"))
+        for asked in (
+            HistoryQuery(),
+            HistoryQuery(user="ada"),
+            HistoryQuery(partition="debug"),
+            HistoryQuery(node="n0"),
+            HistoryQuery(user="ada", node="n0"),
+        )
     }
     assert list(found.values()) == [["3", "2", "1"], ["3", "1"], ["2"], ["2", "1"], ["1"]]
-    assert [job.id for job in store.past(Past(), before_s=400.0, limit=1)] == ["2"]
-    assert store.past(Past(user="'; DROP TABLE ended; --")) == []
+    assert [job.id for job in store.past(HistoryQuery(), before_s=400.0, limit=1)] == ["2"]
+    assert store.past(HistoryQuery(user="'; DROP TABLE ended; --")) == []
 
 
 def test_a_job_that_ran_again_elsewhere_is_found_there_and_no_more_where_it_was(
@@ -366,8 +372,8 @@ def test_a_job_that_ran_again_elsewhere_is_found_there_and_no_more_where_it_was(
     store = open_store(url)
     store.ended([ran("1", "ada", 200.0, ("n0",))])
     store.ended([ran("1", "ada", 300.0, ("n1",))])
-    assert store.past(Past(node="n0")) == []
-    assert [job.ended_s for job in store.past(Past(node="n1"))] == [300.0]
+    assert store.past(HistoryQuery(node="n0")) == []
+    assert [job.ended_s for job in store.past(HistoryQuery(node="n1"))] == [300.0]
     store.ticked(tick(1))
     assert store._reader.rows("SELECT node FROM ran_on") == [("n1",)]
     store.close()
@@ -377,15 +383,15 @@ def test_usage_counts_gpu_time_and_waiting(store: Store) -> None:
     store.ended(
         [ran("1", "ada", 200.0, ("n0",)), ran("2", "ada", 300.0, ("n0", "n1")), ran("3", "bob", 310.0, ("n1",))]
     )
-    ada = store.usage(Past(user="ada"), 100.0, 400.0, 100.0)
+    ada = store.usage(HistoryQuery(user="ada"), 100.0, 400.0, 100.0)
     assert (ada.jobs, ada.gpu_s, ada.failed) == (2, 10 * 2 + 10 * 4, 0)
     assert ada.waited_s == pytest.approx((90 + 190) / 2)
     assert ada.ran_s == 10.0
     assert [(each.time_s, each.jobs, each.gpu_s) for each in ada.spent] == [
         (100.0, 0, 0.0), (200.0, 1, 20.0), (300.0, 1, 40.0)
     ]  # fmt: skip
-    assert store.usage(Past(node="n1"), 100.0, 400.0, 300.0).gpu_s == 10 * 2 + 10 * 2
-    nobody = store.usage(Past(user="carl"), 100.0, 400.0, 100.0)
+    assert store.usage(HistoryQuery(node="n1"), 100.0, 400.0, 300.0).gpu_s == 10 * 2 + 10 * 2
+    nobody = store.usage(HistoryQuery(user="carl"), 100.0, 400.0, 100.0)
     assert (nobody.jobs, nobody.waited_s, nobody.waited_p90_s) == (0, None, None)
 
 
@@ -398,8 +404,8 @@ def test_jobs_that_an_older_version_wrote_are_found_by_user_and_node_too(lasting
     old.rows("INSERT INTO ended (number, id, ended_s, noted_s, body) VALUES (2, 'x', 1, 1, 'no job')")
     old.close()
     store = open_store(lasting, clock=lambda: 300.0)
-    assert [each.id for each in store.past(Past(user="ada", node="n0"))] == ["1"]
-    assert store.usage(Past(user="ada"), 0.0, 300.0, 300.0).gpu_s == 20.0
+    assert [each.id for each in store.past(HistoryQuery(user="ada", node="n0"))] == ["1"]
+    assert store.usage(HistoryQuery(user="ada"), 0.0, 300.0, 300.0).gpu_s == 20.0
     store.close()
 
 

@@ -15,7 +15,7 @@ from adlro.core.compiled import compiled_here
 from adlro.core.errors import CatalogueError
 from adlro.daemon.config import load_config
 from adlro.daemon.daemon import Daemon
-from adlro.daemon.warming import Progress, Step, StoppedError, Tell, Warmed, listening, warm
+from adlro.daemon.warming import Step, StoppedError, TellProgress, Warmed, WarmProgress, hearing_compilations, warm_all
 from adlro.live.service import reason_for_all
 
 REAL_LIFE = """
@@ -27,7 +27,7 @@ REAL_LIFE = """
     from adlro.core.records import Job
     from adlro.backends.simulated.demo import demo_backend
     from adlro.live.limits import GuardTable
-    from adlro.live.turn import Orchestrator, Settings
+    from adlro.live.turn import Orchestrator, TurnSettings
     from adlro.live.service import WhatIf
     from adlro.daemon.store import open_store
     from adlro.daemon.warming import warm_daemon
@@ -47,7 +47,7 @@ REAL_LIFE = """
     job = Job("learning", 900.0, user="ada", name="train")
     wide = replace(job, gpus=12, models=frozenset(["v100-sxm2-16gb"]))
     kinds = (job, wide, replace(job, gpus=0, cpus=2.0), replace(job, share=500), replace(job, limit_s=60.0))
-    settings = Settings(compare_s=0.0, guard=GuardTable(max_wait_s=1500.0), least_run_s=0.0)
+    settings = TurnSettings(compare_s=0.0, guard=GuardTable(max_wait_s=1500.0), least_run_s=0.0)
     memory, alarms = open_store("sqlite::memory:"), set()
     ours = Orchestrator(backend, memory, policy, fallback, settings)
     for turn in range(16):
@@ -78,12 +78,12 @@ def test_after_it_no_turn_and_no_question_compiles_or_loads_anything(policies: t
 
 
 def test_it_tells_every_step_and_goes_on_after_one_that_breaks_off() -> None:
-    told: list[Progress] = []
+    told: list[WarmProgress] = []
 
     def fail() -> None:
         raise ValueError("no")
 
-    done = warm([Step("one", lambda: None), Step("two", fail), Step("three", lambda: None)], told.append)
+    done = warm_all([Step("one", lambda: None), Step("two", fail), Step("three", lambda: None)], told.append)
     assert [each.words for each in told] == [
         "compiling: 0 of 3 (one)",
         "compiling: 1 of 3 (two)",
@@ -104,7 +104,7 @@ def test_the_name_of_each_function_that_is_compiled_is_told() -> None:
         return inner(x) + 1
 
     heard: list[str] = []
-    with listening(heard.append):
+    with hearing_compilations(heard.append):
         assert outer(1) == 3
     assert heard == ["outer", ""]
 
@@ -113,7 +113,7 @@ def test_who_is_told_to_stop_does_no_further_step() -> None:
     did: list[str] = []
     steps = [Step("one", lambda: did.append("one")), Step("two", lambda: did.append("two"))]
     with pytest.raises(StoppedError):
-        warm(steps, is_stopping=lambda: bool(did))
+        warm_all(steps, is_stopping=lambda: bool(did))
     assert did == ["one"]
 
 
@@ -124,9 +124,9 @@ class Slow:
         self.begun, self.go_on = threading.Event(), threading.Event()
         self.asked: list[Sequence[str]] = []
 
-    def __call__(self, policies: Sequence[str], tell: Tell, is_stopping: Callable[[], bool]) -> Warmed:
+    def __call__(self, policies: Sequence[str], tell: TellProgress, is_stopping: Callable[[], bool]) -> Warmed:
         self.asked.append(policies)
-        tell(Progress(4, 12, "decisions of adlro", "best_by_q", 3, 20.0))
+        tell(WarmProgress(4, 12, "decisions of adlro", "best_by_q", 3, 20.0))
         self.begun.set()
         while not self.go_on.wait(0.01):
             if is_stopping():

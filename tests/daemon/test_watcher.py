@@ -11,8 +11,9 @@ from adlro.catalogue.clusters import load_cluster
 from adlro.core.errors import TelemetryError, UsageError
 from adlro.core.telemetry import GpuSeen, Readings
 from adlro.daemon.config import load_config
-from adlro.daemon.telemetry import Watcher, expected_gpus
+from adlro.daemon.telemetry import Watcher
 from adlro.ingest.telemetry.series import Collector
+from adlro.normalise.telemetry import expected_gpus
 
 CLUSTER = load_cluster("paper16")
 

@@ -17,7 +17,7 @@ from adlro.core.tables import FOREVER, NOBODY, START, WAIT, Choice, View
 from adlro.decide.catalogue import find_policy
 from adlro.decide.outlook import HEAD, IDLE, UNWISE, Outlook, is_worth_a_look, look, make_outlook, wisest
 from adlro.normalise.pack import pack, pack_disturbances, pack_jobs
-from adlro.simulation.simulator import Settings, prepare
+from adlro.simulation.simulator import SimulationSettings, prepare
 
 V100, T4 = "v100", "t4"
 HALF_T4 = {"any": {V100: 1.0, T4: 0.5}}
@@ -29,7 +29,9 @@ def looked(case: Case, starts: Sequence[tuple[int, int]] = (), rows: int = 16) -
     scenario = scenario_of(case)
     plan, jobs = plan_cluster(scenario.cluster), pack_jobs(scenario.jobs)
     view = pack(plan, jobs, scenario.speed)
-    truth = prepare(view, jobs.work, find_policy(RULE), Settings(), pack_disturbances(plan, scenario.disturbances), 0)
+    truth = prepare(
+        view, jobs.work, find_policy(RULE), SimulationSettings(), pack_disturbances(plan, scenario.disturbances), 0
+    )
     assert advance(view, truth) == DECIDE
     for j, s in starts:
         assert apply(view, truth, Choice(START, j, s, FOREVER))
@@ -163,7 +165,7 @@ def test_every_spot_is_legal_and_the_tightest_and_the_rule_chooses_one(scenario:
     plan, jobs = plan_cluster(scenario.cluster), pack_jobs(scenario.jobs)
     view = pack(plan, jobs, scenario.speed)
     happening = pack_disturbances(plan, scenario.disturbances)
-    truth = prepare(view, jobs.work, find_policy(RULE), Settings(), happening, 0)
+    truth = prepare(view, jobs.work, find_policy(RULE), SimulationSettings(), happening, 0)
     outlook, part = make_outlook(view), make_outlook(view)
     while advance(view, truth) == DECIDE:
         legal = look(view, outlook)

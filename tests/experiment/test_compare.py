@@ -12,12 +12,12 @@ from adlro.core.policy import Choose, Policy
 from adlro.core.records import Disturbance, Job
 from adlro.core.tables import DOWN, SPEED, View
 from adlro.decide.catalogue import find_policy
-from adlro.experiment.compare import compare, metric_names, over_seeds
+from adlro.experiment.compare import metric_names, over_seeds, run_comparison
 from adlro.experiment.instance import load_jobs, run_one
 from adlro.experiment.scenario import Hazards, Scenario, find_workload, load_scenario, named_as_in
 from adlro.measure.metrics import measure
 from adlro.normalise.pack import pack_jobs
-from adlro.simulation.simulator import Settings
+from adlro.simulation.simulator import SimulationSettings
 
 JOBS = 60
 
@@ -35,7 +35,7 @@ def test_the_same_seed_gives_the_same_events_and_another_seed_others(scenario: S
 
 def test_a_comparison_gives_each_policy_what_it_gets_alone(scenario: Scenario) -> None:
     policies = [find_policy("fcfs"), find_policy("sjf")]
-    together = compare(scenario, policies, (5, 6))
+    together = run_comparison(scenario, policies, (5, 6))
     for policy in policies:
         alone = tuple(measure(run_one(scenario, policy, seed)) for seed in (5, 6))
         assert together.metrics[policy.name] == alone
@@ -43,15 +43,17 @@ def test_a_comparison_gives_each_policy_what_it_gets_alone(scenario: Scenario) -
 
 def test_a_comparison_does_not_depend_on_the_number_of_threads_or_the_order(scenario: Scenario) -> None:
     policies = [find_policy("random"), find_policy("fcfs"), find_policy("sjf")]
-    one = compare(scenario, policies, range(4), threads=1)
-    many = compare(scenario, policies[::-1], range(4), threads=4)
+    one = run_comparison(scenario, policies, range(4), threads=1)
+    many = run_comparison(scenario, policies[::-1], range(4), threads=4)
     assert one.metrics == many.metrics
     assert list(one.metrics) == ["random", "fcfs", "sjf"]
 
 
 def test_progress_counts_every_run(scenario: Scenario) -> None:
     told: list[tuple[str, int, int]] = []
-    compare(scenario, [find_policy("fcfs"), find_policy("sjf")], (0, 1), on_progress=lambda *what: told.append(what))
+    run_comparison(
+        scenario, [find_policy("fcfs"), find_policy("sjf")], (0, 1), on_progress=lambda *what: told.append(what)
+    )
     assert [(done, total) for _, done, total in told if done] == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
@@ -111,7 +113,7 @@ def test_an_unknown_workload_is_answered_with_the_nearest_and_a_missing_file_wit
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1.0])
 def test_a_setting_that_is_no_sensible_number_is_refused(wrong: float) -> None:
     with pytest.raises(UsageError, match="restart_s is"):
-        load_scenario("paper16", "paper", settings=Settings(restart_s=wrong))
+        load_scenario("paper16", "paper", settings=SimulationSettings(restart_s=wrong))
     with pytest.raises(UsageError, match="mtbf_h is"):
         load_scenario("paper16", "paper", hazards=Hazards(mtbf_h=wrong))
 
@@ -121,7 +123,7 @@ def test_a_policy_that_breaks_is_named(scenario: Scenario) -> None:
         raise RuntimeError("out of ideas\nand more")
 
     with pytest.raises(PolicyError, match=r"^the policy 'mine' failed: RuntimeError: out of ideas$"):
-        compare(scenario, [Policy("mine", "breaks", make=make)], (0,))
+        run_comparison(scenario, [Policy("mine", "breaks", make=make)], (0,))
 
 
 def test_the_interval_is_students() -> None:
@@ -152,8 +154,8 @@ def test_with_predictions_each_policy_gets_alone_what_it_gets_beside_others_on_a
     predicted: Scenario,
 ) -> None:
     policies = [find_policy(name) for name in ("sjf", "srtf", "gavel-maxsum", "eft-reserving")]
-    together = compare(predicted, policies, (5, 6), threads=4)
-    assert together.metrics == compare(predicted, policies[::-1], (5, 6), threads=1).metrics
+    together = run_comparison(predicted, policies, (5, 6), threads=4)
+    assert together.metrics == run_comparison(predicted, policies[::-1], (5, 6), threads=1).metrics
     for policy in policies:
         assert together.metrics[policy.name] == tuple(measure(run_one(predicted, policy, seed)) for seed in (5, 6))
 
@@ -170,7 +172,7 @@ def test_predictions_go_with_failures_wear_and_kills(predicted: Scenario) -> Non
     harsh = replace(
         predicted,
         hazards=Hazards(mtbf_h=20.0, repair_h=1.0, wear_per_day=0.05),
-        settings=Settings(kill_at_limit=True),
+        settings=SimulationSettings(kill_at_limit=True),
     )
     for name in ("sjf", "srtf", "fcfs-easy"):
         first, again = (run_one(harsh, find_policy(name), 2) for _ in range(2))

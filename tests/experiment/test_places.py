@@ -12,12 +12,12 @@ import pytest
 
 from adlro.core.errors import UsageError
 from adlro.decide.catalogue import find_policy
-from adlro.experiment.compare import Runs, compare, judge
+from adlro.experiment.compare import Runs, judge_run, run_comparison
 from adlro.experiment.instance import draw
-from adlro.experiment.on_ray import PARTS, Queue, Returned, connect, kept
+from adlro.experiment.on_ray import PARTS, Queue, Returned, connect_to_ray, kept_by_ray
 from adlro.experiment.places import Group, Threads
 from adlro.experiment.scenario import load_scenario
-from adlro.experiment.sending import as_bytes, difference, versions
+from adlro.experiment.sending import difference, packed_for_sending, versions
 
 
 class Adding:
@@ -83,13 +83,13 @@ def test_a_process_keeps_the_latest_few() -> None:
         return key
 
     for key in (1, 2, 1, 3, 1, 2):
-        assert kept(store, key, 2, lambda key=key: make(key)) == key
+        assert kept_by_ray(store, key, 2, lambda key=key: make(key)) == key
     assert made == [1, 2, 3, 2]
 
 
 def test_a_policy_that_ships_travels_by_name() -> None:
-    assert pickle.loads(as_bytes(find_policy("sjf"))) is find_policy("sjf")
-    assert len(as_bytes(find_policy("adlro"))) < 200
+    assert pickle.loads(packed_for_sending(find_policy("sjf"))) is find_policy("sjf")
+    assert len(packed_for_sending(find_policy("adlro"))) < 200
 
 
 OWN = '''
@@ -113,7 +113,7 @@ def test_a_compiled_policy_of_a_user_travels_without_its_file(tmp_path: Path) ->
     file.write_text(OWN)
     scenario = load_scenario("paper16", "paper", 30)
     own = find_policy(f"{file}:ratio")
-    (tmp_path / "work").write_bytes(as_bytes(Runs(scenario, (own,), 0, False)))
+    (tmp_path / "work").write_bytes(packed_for_sending(Runs(scenario, (own,), 0, False)))
     file.unlink()
     script = (
         "import pickle, sys; runs = pickle.load(open(sys.argv[1], 'rb')); "
@@ -121,7 +121,7 @@ def test_a_compiled_policy_of_a_user_travels_without_its_file(tmp_path: Path) ->
     )
     words = [sys.executable, "-c", script, str(tmp_path / "work")]
     there = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
-    assert there == f"{judge(draw(scenario, 3), own).jct_mean_s}\n"
+    assert there == f"{judge_run(draw(scenario, 3), own).jct_mean_s}\n"
 
 
 def test_versions_that_differ_are_named() -> None:
@@ -134,7 +134,7 @@ def test_versions_that_differ_are_named() -> None:
 def test_without_ray_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"--ray needs Ray, which is not installed. Run: pip install 'adlro\[ray\]'"):
-        compare(load_scenario("paper16", "paper", 5), [find_policy("sjf")], [0], ray="auto")
+        run_comparison(load_scenario("paper16", "paper", 5), [find_policy("sjf")], [0], ray="auto")
 
 
 @pytest.mark.parametrize(("address", "reason"), [("127.0.0.1:1", "Connection refused"), ("head", "not an address")])
@@ -142,4 +142,4 @@ def test_an_address_without_a_cluster_is_refused_at_once(address: str, reason: s
     with pytest.raises(
         UsageError, match=f"--ray {address}: no connection to a Ray cluster: .*{reason}.* Expected HOST"
     ):
-        connect(None, address, None)
+        connect_to_ray(None, address, None)

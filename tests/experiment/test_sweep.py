@@ -9,7 +9,8 @@ from tests.learn.small import SMALL
 
 import adlro
 from adlro.core.errors import CatalogueError, ConfigError
-from adlro.experiment.sweep import JOURNAL, points, read_sweep
+from adlro.experiment.sweep import points, read_sweep
+from adlro.experiment.sweep_table import JOURNAL
 
 GRID: dict[str, Any] = {
     "seeds": 2,

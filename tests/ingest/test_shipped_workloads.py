@@ -10,7 +10,7 @@ import pytest
 
 from adlro.catalogue.workloads import workload_names, workload_text
 from adlro.core.errors import CatalogueError
-from adlro.ingest.synthetic import generate, mean_duration, offered_load
+from adlro.ingest.synthetic import generate, long_run_load, mean_duration
 from adlro.ingest.workload_file import Workload, load_workload
 
 SHARED = Path(__file__).parents[3] / "shared" / "traces"
@@ -71,7 +71,7 @@ def test_gavel_draws_26_families_on_one_gpu_and_durations_of_its_generator() -> 
 
 
 def test_openb_like_loads_the_cluster_to_four_fifths() -> None:
-    assert offered_load(shipped("openb-like"), 6212) == pytest.approx(0.8, abs=0.005)
+    assert long_run_load(shipped("openb-like"), 6212) == pytest.approx(0.8, abs=0.005)
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs the openb task list")

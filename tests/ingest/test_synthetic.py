@@ -7,7 +7,7 @@ import pytest
 
 from adlro.core.errors import UsageError
 from adlro.core.tables import Jobs
-from adlro.ingest.synthetic import generate, mean_duration, offered_load
+from adlro.ingest.synthetic import generate, long_run_load, mean_duration
 from adlro.ingest.workload_file import Duration, Workload, load_workload
 
 N = 40_000
@@ -262,8 +262,8 @@ def test_the_offered_load_is_that_of_the_drawn_jobs() -> None:
     read = workload(UNIQUE)
     jobs = generate(read, 0, 4 * N)
     drawn = jobs.work.sum() / jobs.table["submit"][-1] / 16
-    assert offered_load(read, 16) == pytest.approx(drawn, rel=0.02)
-    assert offered_load(workload(arrivals="[arrivals]\nprocess = 'all-at-once'"), 16) == np.inf
+    assert long_run_load(read, 16) == pytest.approx(drawn, rel=0.02)
+    assert long_run_load(workload(arrivals="[arrivals]\nprocess = 'all-at-once'"), 16) == np.inf
 
 
 def test_asking_for_no_jobs_or_a_negative_seed_is_refused() -> None:

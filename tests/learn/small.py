@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from adlro.learn.train.config import Config, altered
+from adlro.learn.train.config import TrainConfig, altered
 from adlro.learn.train.evaluate import make_exam
-from adlro.learn.train.loop import Training, begin, rounds
+from adlro.learn.train.loop import TrainingState, begin_training, rounds
 from adlro.learn.train.presets import Preset, find_preset
 from adlro.learn.worlds.draw import stack, worlds_of
 from adlro.learn.worlds.envs import Worlds
@@ -34,20 +34,20 @@ def world_file(folder: Path) -> Path:
     return path
 
 
-def small_config(preset: Preset, **values: Any) -> Config:
+def small_config(preset: Preset, **values: Any) -> TrainConfig:
     """A preset made small."""
     return altered(preset.config, SMALL | values, "the test")
 
 
-def small_training(name: str = "adlro", threads: int = 2, seed: int = 0, **values: Any) -> Training:
+def small_training(name: str = "adlro", threads: int = 2, seed: int = 0, **values: Any) -> TrainingState:
     """A small training before its first round."""
     preset = find_preset(name)
     config = small_config(preset, **values)
     exam = make_exam(preset, config, small_worlds(), None, 1)
-    return begin(preset, config, small_worlds(), exam, seed, torch.device("cpu"), threads)
+    return begin_training(preset, config, small_worlds(), exam, seed, torch.device("cpu"), threads)
 
 
-def trained(training: Training) -> dict[str, Any]:
+def trained(training: TrainingState) -> dict[str, Any]:
     """The arrays of the network after all rounds."""
     for _ in rounds(training):
         pass

@@ -9,8 +9,8 @@ from adlro.catalogue.clusters import load_cluster
 from adlro.core.ports import JobState, LiveJob, Part, Snapshot
 from adlro.core.records import Job
 from adlro.decide.catalogue import find_policy
-from adlro.live.compared import LEAST_ENDED, Window, mean_within
-from adlro.live.predicting import Measured
+from adlro.live.compared import LEAST_ENDED, ComparisonWindow, mean_within
+from adlro.live.predicting import MeasuredJob
 from adlro.live.said import as_said
 from adlro.live.scene import Corrections, Scenes
 
@@ -23,7 +23,7 @@ def job(number: int, seconds: float) -> LiveJob:
     return LiveJob(f"{number}", Job("uniform", 0.0, BEGIN_S, gpus=1, estimate=seconds), JobState.WAITING)
 
 
-def after(window: Window, jobs: list[LiveJob], seconds: float, ended_s: dict[str, float]) -> None:
+def after(window: ComparisonWindow, jobs: list[LiveJob], seconds: float, ended_s: dict[str, float]) -> None:
     """Let a window pass in which these jobs ended."""
     window.note(Snapshot(BEGIN_S, CLUSTER, tuple(jobs)), {}, [])
     part = (Part(NODE.name, NODE.gpus[0].model, 1),)
@@ -33,14 +33,14 @@ def after(window: Window, jobs: list[LiveJob], seconds: float, ended_s: dict[str
             ended = replace(
                 each, state=JobState.FINISHED, parts=part, started_s=BEGIN_S, ended_s=BEGIN_S + ended_s[each.id]
             )
-            done.append(Measured(ended, ended_s[each.id], ended_s[each.id], part, None))
+            done.append(MeasuredJob(ended, ended_s[each.id], ended_s[each.id], part, None))
             now.append(ended)
         else:
             now.append(each)
     window.note(Snapshot(BEGIN_S + seconds, CLUSTER, tuple(now)), {}, done)
 
 
-def compare(window: Window):  # type: ignore[no-untyped-def]
+def compare(window: ComparisonWindow):  # type: ignore[no-untyped-def]
     fcfs = find_policy("fcfs-first-fit")
     return window.compare(Scenes(), as_said, find_policy("sjf"), fcfs, Corrections(), 20.0)
 
@@ -52,7 +52,7 @@ def test_time_within_the_window_counts_what_has_ended_and_what_has_not() -> None
 
 def test_a_policy_that_lets_jobs_wait_is_not_praised_for_the_few_it_let_go() -> None:
     jobs = [job(number, 10.0) for number in range(2 * LEAST_ENDED)]
-    window = Window(1e6)
+    window = ComparisonWindow(1e6)
     after(window, jobs, 1000.0, {each.id: 10.0 for each in jobs[:LEAST_ENDED]})  # the others were left to wait
     found = compare(window)
     assert found is not None
@@ -64,7 +64,7 @@ def test_a_policy_that_lets_jobs_wait_is_not_praised_for_the_few_it_let_go() -> 
 
 def test_jobs_that_their_users_took_back_count_for_nobody() -> None:
     jobs = [job(number, 10.0) for number in range(LEAST_ENDED + 1)]
-    window = Window(1e6)
+    window = ComparisonWindow(1e6)
     after(window, jobs, 100.0, {each.id: 10.0 for each in jobs[:LEAST_ENDED]})
     back = replace(jobs[-1], state=JobState.CANCELLED)
     window.note(Snapshot(BEGIN_S + 200.0, CLUSTER, (back,)), {}, [])
@@ -76,6 +76,6 @@ def test_jobs_that_their_users_took_back_count_for_nobody() -> None:
 
 def test_nothing_is_said_of_few_jobs() -> None:
     jobs = [job(number, 10.0) for number in range(LEAST_ENDED)]
-    window = Window(1e6)
+    window = ComparisonWindow(1e6)
     after(window, jobs, 100.0, {each.id: 10.0 for each in jobs[:-1]})
     assert compare(window) is None

@@ -10,11 +10,11 @@ from tests.live.stand_in import EPOCH_S, Notebook, Obedient, waiting
 from adlro.catalogue.clusters import load_cluster
 from adlro.core.ports import JobState, LiveJob, Part
 from adlro.core.records import Job
-from adlro.live.drift import Watch, in_words
-from adlro.live.predicting import Measured, pace
+from adlro.live.drift import Watch, drift_in_words
+from adlro.live.predicting import MeasuredJob, pace
 from adlro.live.scene import Corrections
 from adlro.live.service import Drift
-from adlro.live.turn import Orchestrator, Settings
+from adlro.live.turn import Orchestrator, TurnSettings
 
 V100, T4 = "v100-sxm2-16gb", "t4"
 CLUSTER = load_cluster("paper16")
@@ -51,7 +51,7 @@ class Site:
         live = LiveJob("j", job, JobState.FINISHED, parts, started_s=self.time_s - seconds, ended_s=self.time_s)
         believed = pace(job, parts, CLUSTER, self.watch.corrections)
         expected = None if self.recurs else usual
-        found = self.watch.observe(Measured(live, seconds, seconds * believed, parts, expected))
+        found = self.watch.observe(MeasuredJob(live, seconds, seconds * believed, parts, expected))
         if found is not None:
             self.found.append(found)
 
@@ -201,17 +201,19 @@ def test_a_site_whose_gpus_are_not_known_is_corrected_as_a_whole() -> None:
         believed = watch.corrections.sites.get((node, NODES[node]), 1.0) * watch.corrections.of(
             "simulation", NODES[node]
         )
-        watch.observe(Measured(live, ran, ran * believed, parts))
+        watch.observe(MeasuredJob(live, ran, ran * believed, parts))
     found = watch.corrections
     assert found.of("simulation", T4) * found.sites.get(("turing", T4), 1.0) == pytest.approx(1 / 1.4, rel=0.1)
     assert ("radeon", "mi50") not in found.sites
 
 
 def test_a_change_is_told_in_words() -> None:
-    assert in_words(Drift(V100, 0.7, 12, 0.0, node="volta1", gpu=2)) == (
+    assert drift_in_words(Drift(V100, 0.7, 12, 0.0, node="volta1", gpu=2)) == (
         "GPU 2 of volta1 (v100-sxm2-16gb) runs at 70% of the expected speed, seen on 12 jobs."
     )
-    assert in_words(Drift(T4, 1.0, 12, 0.0, family="data")) == "family data on t4 runs at the expected speed again."
+    assert (
+        drift_in_words(Drift(T4, 1.0, 12, 0.0, family="data")) == "family data on t4 runs at the expected speed again."
+    )
 
 
 def test_a_worn_gpu_is_found_by_the_daemon_and_avoided_by_its_policy() -> None:
@@ -223,7 +225,7 @@ def test_a_worn_gpu_is_found_by_the_daemon_and_avoided_by_its_policy() -> None:
         return 1000.0 / worn * math.exp(random.gauss(0.0, 0.05))
 
     backend.seconds = seconds
-    ours = Orchestrator(backend, memory, "sjf", "fcfs", Settings(starts_s=0.001, compare_s=1e9))
+    ours = Orchestrator(backend, memory, "sjf", "fcfs", TurnSettings(starts_s=0.001, compare_s=1e9))
     number, on_worn, found_after = 0, 0, None
     for turn in range(200):
         idle = 8 - sum(job.state is JobState.RUNNING for job in backend.jobs.values())
@@ -265,7 +267,7 @@ def test_the_simulators_wear_shows_within_twenty_jobs() -> None:
     wear = Disturbance(60_000.0, "speed", "turing", 3, 0.6)
     backend = Simulated(CLUSTER, speed_of, disturbances=[wear], clock=hand)
     memory, random = Notebook(), Random(4)
-    ours = Orchestrator(backend, memory, "sjf", "fcfs", Settings(starts_s=0.001, compare_s=1e9))
+    ours = Orchestrator(backend, memory, "sjf", "fcfs", TurnSettings(starts_s=0.001, compare_s=1e9))
     began, only = backend.read().time_s, frozenset([T4])
     drifts: tuple[Drift, ...] = ()
     for _ in range(400):

@@ -15,7 +15,7 @@ from adlro.api.pictures import picture_of
 from adlro.catalogue.clusters import load_cluster
 from adlro.core.ports import JobState, LiveJob, Part
 from adlro.decide.catalogue import find_policy
-from adlro.live.explain import Standing, why
+from adlro.live.explain import Standing, explain_job
 from adlro.live.explain_places import parts_at
 from adlro.live.explain_short import short_reason
 from adlro.live.explain_start import Judge
@@ -24,7 +24,7 @@ from adlro.live.limits import GuardTable, Limits
 from adlro.live.said import as_said
 from adlro.live.scene import Scenes
 from adlro.live.service import Decision, Mention, Start, Why, with_names
-from adlro.live.turn import Orchestrator, Settings
+from adlro.live.turn import Orchestrator, TurnSettings
 from adlro.live.words import moment, short_names, spell
 
 V100, T4, MI50 = "v100-sxm2-16gb", "t4", "mi50"
@@ -44,7 +44,7 @@ def asked(job: LiveJob, *others: LiveJob, policy: str = "fcfs-first-fit", at_s: 
     limits = Limits(guard=GuardTable(max_wait_s=max_wait_s), decide_s=30.0, decision_s=30.0)
     decided = Guarded(find_policy(policy), find_policy("fcfs"), limits).decide(scene)
     standing = Standing(scene, decided.view, policy, decided.by, kept=decided.kept.nodes)
-    return why(standing, job, None)
+    return explain_job(standing, job, None)
 
 
 def answers(found: Why) -> dict[str, str]:
@@ -82,8 +82,8 @@ def test_who_waits_for_cores_is_told_so() -> None:
 def test_the_line_for_squeue_needs_no_look_at_what_comes_free() -> None:
     job = waiting("a", at_s=50.0)
     scene = Scenes().scene(snapshot(job, *(held(node) for node in ALL), at_s=100.0), as_said)
-    brief = why(Standing(scene, scene.view, "fcfs", "fcfs"), job, None, in_full=False)
-    full = why(Standing(scene, scene.view, "fcfs", "fcfs"), job, None)
+    brief = explain_job(Standing(scene, scene.view, "fcfs", "fcfs"), job, None, in_full=False)
+    full = explain_job(Standing(scene, scene.view, "fcfs", "fcfs"), job, None)
     assert (brief.dominant, brief.short) == (full.dominant, full.short)
     assert brief.places == ()
 
@@ -153,7 +153,7 @@ def test_the_next_of_those_who_go_first_is_named_where_that_is_foreseen() -> Non
         "wide": Start("wide", None, EPOCH_S + 7300.0, None),
         "small": Start("small", None, EPOCH_S + 8000.0, None),
     }
-    found = why(Standing(scene, scene.view, "fcfs", "fcfs", starts), small, None)
+    found = explain_job(Standing(scene, scene.view, "fcfs", "fcfs", starts), small, None)
     assert found.text.endswith("but fcfs lets job wide go first, which starts about Nov 15 01:15 CET.")
     assert found.mentions == (Mention("wide", "lattice-3", "bob"),)
 
@@ -164,7 +164,7 @@ def test_the_next_of_those_who_go_first_is_named_where_that_is_foreseen() -> Non
 def started(*jobs: LiveJob, policy: str = "sjf", max_wait_s: float = 0.0, at_s: float = 100.0) -> dict[str, Decision]:
     """The decisions of one turn, by job."""
     backend = Obedient(load_cluster("paper16"), {job.id: job for job in jobs}, EPOCH_S + at_s)
-    settings = Settings(compare_s=1e9, decide_s=30.0, decision_s=30.0, guard=GuardTable(max_wait_s=max_wait_s))
+    settings = TurnSettings(compare_s=1e9, decide_s=30.0, decision_s=30.0, guard=GuardTable(max_wait_s=max_wait_s))
     tick = Orchestrator(backend, Notebook(), policy, settings=settings, monotonic=Watch()).tick()
     return {decision.job: decision for decision in tick.decisions}
 
@@ -236,24 +236,27 @@ def test_a_job_that_is_not_ours() -> None:
 
 def test_a_job_that_came_after_the_turn() -> None:
     scene = Scenes().scene(snapshot(), as_said)
-    assert why(Standing(scene, scene.view, "fcfs", "fcfs"), waiting("new"), None).dominant == "new"
+    assert explain_job(Standing(scene, scene.view, "fcfs", "fcfs"), waiting("new"), None).dominant == "new"
 
 
 def test_a_job_that_runs_has_the_decision_that_put_it_there() -> None:
     job = held("volta0")
     made = Decision("1", EPOCH_S, 1, job.id, "start", job.parts, "sjf", "sjf: it was the only place open.")
     scene = Scenes().scene(snapshot(job), as_said)
-    found = why(Standing(scene, scene.view, "sjf", "sjf"), job, made)
+    found = explain_job(Standing(scene, scene.view, "sjf", "sjf"), job, made)
     assert found.dominant == "running"
     assert found.decision is made
     assert found.text == "It runs on 4 × v100-sxm2-16gb on volta0. sjf: it was the only place open."
-    assert "No decision of ours" in why(Standing(scene, scene.view, "sjf", "sjf"), job, None).text
+    assert "No decision of ours" in explain_job(Standing(scene, scene.view, "sjf", "sjf"), job, None).text
 
 
 @pytest.mark.parametrize("state", [JobState.FINISHED, JobState.FAILED, JobState.CANCELLED])
 def test_a_job_that_ended(state: JobState) -> None:
     scene = Scenes().scene(snapshot(), as_said)
-    assert why(Standing(scene, scene.view, "sjf", "sjf"), replace(waiting("a"), state=state), None).dominant == "ended"
+    assert (
+        explain_job(Standing(scene, scene.view, "sjf", "sjf"), replace(waiting("a"), state=state), None).dominant
+        == "ended"
+    )
 
 
 def test_jobs_ahead_are_those_predicted_to_start_before() -> None:
@@ -261,7 +264,7 @@ def test_jobs_ahead_are_those_predicted_to_start_before() -> None:
     scene = Scenes().scene(snapshot(*jobs, *(held(node) for node in ALL), at_s=100.0), as_said)
     starts = {name: Start(name, 1.0, time, 9.0) for name, time in (("a", 30.0), ("b", 10.0), ("c", 20.0))}
     standing = Standing(scene, scene.view, "sjf", "sjf", starts)
-    assert [why(standing, job, None).ahead for job in jobs] == [2, 0, 1]
+    assert [explain_job(standing, job, None).ahead for job in jobs] == [2, 0, 1]
 
 
 def test_the_network_says_what_it_thinks_of_every_place() -> None:
@@ -348,7 +351,7 @@ def test_a_job_that_is_passed_over_says_what_the_cluster_said_and_when_it_is_tri
         (text, "passed over: QOSMaxGRESPerUser; tried again when a job of ann ends"),
         ("It is refused.", "passed over: It is refused"),
     ):
-        found = why(Standing(scene, scene.view, "fcfs", "fcfs", held={"a": held}), job, None)
+        found = explain_job(Standing(scene, scene.view, "fcfs", "fcfs", held={"a": held}), job, None)
         assert (found.dominant, found.text) == ("refused", held)
         assert short_reason(found) == line
 
@@ -357,8 +360,8 @@ def test_a_note_about_another_job_is_not_told_of_one_whose_id_is_part_of_it() ->
     scene = Scenes().scene(snapshot(), as_said)
     scene = replace(scene, notes=("job 812 is on a node that the cluster does not have",))
     standing = Standing(scene, scene.view, "fcfs", "fcfs")
-    assert why(standing, waiting("81"), None).text == "It came after the latest turn."
-    assert why(standing, waiting("812"), None).text.startswith("job 812 is on")
+    assert explain_job(standing, waiting("81"), None).text == "It came after the latest turn."
+    assert explain_job(standing, waiting("812"), None).text.startswith("job 812 is on")
 
 
 def test_models_are_named_as_short_as_they_can_be_told_apart() -> None:
@@ -392,7 +395,7 @@ def test_the_daemon_answers_for_jobs_that_wait_run_and_ended() -> None:
     backend.seconds = lambda job, parts: 500.0
     for number in range(6):
         backend.jobs[f"j{number}"] = waiting(f"j{number}", gpus=4, at_s=float(number))
-    ours = Orchestrator(backend, Notebook(), "sjf", settings=Settings(compare_s=1e9), monotonic=Watch())
+    ours = Orchestrator(backend, Notebook(), "sjf", settings=TurnSettings(compare_s=1e9), monotonic=Watch())
     assert ours.why("j0") is None
     ours.tick()
     by_state = {
@@ -421,7 +424,7 @@ def test_the_state_alone_says_of_placed_and_ended_jobs_what_the_daemon_says() ->
     backend.seconds = lambda job, parts: 500.0 if job.id < "j3" else 5000.0
     for number in range(6):
         backend.jobs[f"j{number}"] = waiting(f"j{number}", gpus=4, at_s=float(number))
-    ours = Orchestrator(backend, Notebook(), "sjf", settings=Settings(compare_s=1e9), monotonic=Watch())
+    ours = Orchestrator(backend, Notebook(), "sjf", settings=TurnSettings(compare_s=1e9), monotonic=Watch())
     seen = set()
     for _ in range(3):
         ours.tick()

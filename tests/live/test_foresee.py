@@ -19,7 +19,7 @@ from adlro.live.forward import drawn_work, play_forward, usual_work
 from adlro.live.said import as_said
 from adlro.live.scene import Scene, Scenes
 from adlro.live.service import WhatIf
-from adlro.live.turn import Orchestrator, Settings
+from adlro.live.turn import Orchestrator, TurnSettings
 
 V100 = "v100-sxm2-16gb"
 ONLY = frozenset([V100])
@@ -80,7 +80,7 @@ def test_where_estimates_are_right_things_come_as_foreseen() -> None:
             str(number), family="uniform", gpus=gpus, estimate=60.0 * gpus * random.randint(1, 30), limit_s=None
         )
     backend.seconds = lambda job, parts: (job.job.estimate or 0.0) / job.job.gpus
-    ours = Orchestrator(backend, Notebook(), "fcfs-first-fit", "fcfs", Settings(starts_s=1.0, compare_s=1e9))
+    ours = Orchestrator(backend, Notebook(), "fcfs-first-fit", "fcfs", TurnSettings(starts_s=1.0, compare_s=1e9))
     ours.tick()
     scene = Scenes().scene(backend.read(), as_said)
     played = play_forward(scene.view, usual_work(scene.view)[0], find_policy("fcfs-first-fit"), 5.0)
@@ -135,7 +135,7 @@ def daemon(nodes: int, jobs: int, policy: str = "sjf") -> Orchestrator:
         backend.jobs[str(number)] = waiting(
             str(number), gpus=random.choice([1, 2, 4]), estimate=random.uniform(300.0, 9000.0), user=f"u{number % 5}"
         )
-    ours = Orchestrator(backend, Notebook(), policy, settings=Settings(compare_s=1e9, decide_s=5.0, decision_s=5.0))
+    ours = Orchestrator(backend, Notebook(), policy, settings=TurnSettings(compare_s=1e9, decide_s=5.0, decision_s=5.0))
     ours.tick()
     return ours
 

@@ -16,12 +16,12 @@ from adlro.core.policy import waiting as wait_until
 from adlro.core.ports import LiveJob, Part
 from adlro.core.tables import START, Choice, View
 from adlro.decide.catalogue import find_policy
-from adlro.live.guard import STARVATION, Decided, Guarded
+from adlro.live.guard import STARVATION_GUARD, Decided, Guarded
 from adlro.live.limits import GuardTable, Limits
 from adlro.live.said import as_said
 from adlro.live.scene import Scene, Scenes
 from adlro.live.service import Alarm
-from adlro.live.turn import Orchestrator, Settings
+from adlro.live.turn import Orchestrator, TurnSettings
 
 V100, T4, MI50 = "v100-sxm2-16gb", "t4", "mi50"
 
@@ -210,7 +210,7 @@ def test_a_network_whose_judgement_is_no_number_does_not_decide() -> None:
 
 def ours(backend: Obedient, policy: str = "sjf", **given: object) -> tuple[Orchestrator, Watch]:
     time_ = Watch()
-    settings = Settings(starts_s=0.01, **given)  # type: ignore[arg-type]
+    settings = TurnSettings(starts_s=0.01, **given)  # type: ignore[arg-type]
     return Orchestrator(backend, Notebook(), policy, "fcfs", settings, monotonic=time_), time_
 
 
@@ -361,7 +361,7 @@ def test_a_job_that_has_waited_too_long_and_fits_starts_first() -> None:
     limits = Limits(guard=GuardTable(max_wait_s=100.0))
     never = Guarded(plain("never", lambda view: wait_until()), find_policy("fcfs"), limits)
     assert overdue(never, waiting("a"), at_s=99.0).chosen == ()
-    assert [each.by for each in overdue(never, waiting("a"), at_s=101.0).chosen] == [STARVATION]
+    assert [each.by for each in overdue(never, waiting("a"), at_s=101.0).chosen] == [STARVATION_GUARD]
 
 
 def test_what_is_kept_for_a_job_stays_kept_until_it_starts() -> None:
@@ -381,7 +381,7 @@ def test_what_is_kept_for_a_job_stays_kept_until_it_starts() -> None:
     held[0] = replace(held[0], job=replace(held[0].job, estimate=90_000.0))
     assert overdue(guarded, wide, *held, at_s=700.0).kept.nodes == {"wide": ("volta0",)}
     decided = overdue(guarded, wide, held[1], at_s=800.0)
-    assert [(each.by, each.parts[0].node) for each in decided.chosen] == [(STARVATION, "volta0")]
+    assert [(each.by, each.parts[0].node) for each in decided.chosen] == [(STARVATION_GUARD, "volta0")]
     assert decided.kept.nodes == {}
 
 

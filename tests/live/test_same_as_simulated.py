@@ -18,9 +18,9 @@ from adlro.core.records import CPU_ONLY, Job
 from adlro.core.tables import SPREAD, STARTED
 from adlro.decide.catalogue import find_policy, policies
 from adlro.live.limits import GuardTable
-from adlro.live.turn import Orchestrator, Settings
+from adlro.live.turn import Orchestrator, TurnSettings
 from adlro.normalise.pack import pack, pack_jobs
-from adlro.simulation.simulator import Settings as World
+from adlro.simulation.simulator import SimulationSettings as World
 from adlro.simulation.simulator import simulate
 
 V100 = "v100-sxm2-16gb"
@@ -31,7 +31,7 @@ CLUSTER = replace(
 """With a map of its own: a daemon does not know the families of jobs that are still to come."""
 
 RESTART_S = 32.0
-ALONE = Settings(
+ALONE = TurnSettings(
     decide_s=600.0, decision_s=600.0, guard=GuardTable(stale_s=1e9, max_wait_s=0.0), least_run_s=0.0,
     compare_s=math.inf, restart_s=RESTART_S, starts_s=0.0, explained=0, alike=0,
 )  # fmt: skip

@@ -8,7 +8,7 @@ from adlro.catalogue.clusters import load_cluster
 from adlro.core.ports import Answer, JobState, LiveJob, Order, Part, Setback
 from adlro.live.service import Alarm
 from adlro.live.setbacks import LIMIT_S, SOONEST_S, SOONEST_SHARED_S, Setbacks
-from adlro.live.turn import Orchestrator, Settings
+from adlro.live.turn import Orchestrator, TurnSettings
 
 VOLTA = Part("volta0", "v100-sxm2-16gb", 1)
 
@@ -260,6 +260,6 @@ def test_only_a_few_lines_are_written_in_a_turn() -> None:
         backend.jobs[f"j{n}"] = waiting(f"j{n}", gpus=8, at_s=float(n))
     orchestrator = living(backend)
     orchestrator.tick()
-    assert len(backend.lines) == Settings().annotated
+    assert len(backend.lines) == TurnSettings().annotated
     orchestrator.tick()
-    assert len(backend.lines) == 2 * Settings().annotated
+    assert len(backend.lines) == 2 * TurnSettings().annotated

@@ -16,7 +16,7 @@ from adlro.core.ports import ENDED, JobState, LiveJob, Order, Part, Submission
 from adlro.core.records import Job
 from adlro.live.orders import stands_as
 from adlro.live.service import Decision, Tick, WhatIf
-from adlro.live.turn import Orchestrator, Settings
+from adlro.live.turn import Orchestrator, TurnSettings
 
 V100 = "v100-sxm2-16gb"
 
@@ -36,7 +36,7 @@ def busy(count: int, seed: int = 0) -> Obedient:
 
 
 def orchestrator(backend: Obedient, memory: Notebook | None = None, policy: str = "sjf", **given: Any) -> Orchestrator:
-    settings = given.pop("settings", Settings(starts_s=0.01, compare_s=1e9))
+    settings = given.pop("settings", TurnSettings(starts_s=0.01, compare_s=1e9))
     return Orchestrator(backend, memory or Notebook(), policy, settings=settings, **given)
 
 
@@ -69,7 +69,7 @@ def test_every_job_runs_once_and_where_it_was_decided(policy: str) -> None:
 
 def test_a_turn_whose_time_was_over_says_so() -> None:
     backend = busy(40)
-    assert orchestrator(backend, settings=Settings(decide_s=0.0, compare_s=1e9)).tick().is_cut
+    assert orchestrator(backend, settings=TurnSettings(decide_s=0.0, compare_s=1e9)).tick().is_cut
     assert not orchestrator(busy(4)).tick().is_cut
 
 
@@ -178,7 +178,7 @@ def test_a_hundred_deaths_lose_nothing_and_run_nothing_twice() -> None:
                     Deadly(backend, left),
                     Deadly(memory, left),
                     "sjf",
-                    settings=Settings(starts_s=0.001, compare_s=1e9),
+                    settings=TurnSettings(starts_s=0.001, compare_s=1e9),
                 )
                 for _ in range(5):
                     ours.tick()
@@ -296,7 +296,7 @@ def test_another_policy_decides_from_the_next_turn_on() -> None:
 def test_a_cluster_that_cannot_stop_jobs_is_never_told_to() -> None:
     backend = busy(40)
     backend.can_stop = False
-    ours = orchestrator(backend, policy="srtf", settings=Settings(starts_s=0.01, compare_s=1e9, least_run_s=0.0))
+    ours = orchestrator(backend, policy="srtf", settings=TurnSettings(starts_s=0.01, compare_s=1e9, least_run_s=0.0))
     until_done(backend, ours.tick)
     assert all(order.is_start for order in backend.orders)
 
@@ -304,7 +304,7 @@ def test_a_cluster_that_cannot_stop_jobs_is_never_told_to() -> None:
 def test_a_job_that_is_stopped_keeps_its_work_and_its_place_in_the_queue() -> None:
     backend = Obedient(load_cluster("paper16"), can_stop=True)
     backend.jobs["long"] = waiting("long", family="uniform", gpus=8, estimate=80_000.0)
-    ours = orchestrator(backend, policy="srtf", settings=Settings(starts_s=0.01, compare_s=1e9, least_run_s=100.0))
+    ours = orchestrator(backend, policy="srtf", settings=TurnSettings(starts_s=0.01, compare_s=1e9, least_run_s=100.0))
     backend.seconds = lambda job, parts: 1e6
     ours.tick()
     backend.wait(50.0)
@@ -431,7 +431,7 @@ def test_a_policy_of_a_users_own_file_decides(tmp_path: Path) -> None:
 
 def test_utilisation_and_times_in_the_system_are_kept() -> None:
     backend, time = busy(20), Watch()
-    ours = orchestrator(backend, monotonic=time, settings=Settings(starts_s=0.01, compare_s=100.0))
+    ours = orchestrator(backend, monotonic=time, settings=TurnSettings(starts_s=0.01, compare_s=100.0))
     for _ in range(20):
         ours.tick()
         backend.wait(120.0)
@@ -484,7 +484,7 @@ def test_others_may_ask_while_a_turn_goes_on() -> None:
 
 def test_the_measured_history_goes_on_after_a_restart_where_it_ended() -> None:
     backend, memory = busy(8), Notebook()
-    settings = Settings(starts_s=0.01, compare_s=1e9, kept_history=3)
+    settings = TurnSettings(starts_s=0.01, compare_s=1e9, kept_history=3)
     ours = orchestrator(backend, memory, settings=settings)
     for _ in range(5):
         ours.tick()

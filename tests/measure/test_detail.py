@@ -137,7 +137,7 @@ def test_quantiles_of_several_runs_are_those_of_all_their_jobs(build: Build) -> 
 def test_reasons_beyond_the_most_frequent_are_one_row(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detail, "MOST_REASONS", 1)
     run = build(JOBS, EVENTS, refusals={0: "too wide", 1: "too wide", 2: "too long", 3: "too dear"})
-    assert detail.refusals(run) == [{"reason": "too wide", "jobs": 2}, {"reason": "2 other reasons", "jobs": 2}]
+    assert detail.refusal_reasons(run) == [{"reason": "too wide", "jobs": 2}, {"reason": "2 other reasons", "jobs": 2}]
 
 
 def test_nothing_happened_is_shown_as_nothing(build: Build) -> None:
@@ -148,7 +148,7 @@ def test_nothing_happened_is_shown_as_nothing(build: Build) -> None:
 
 def test_detail_is_read_as_it_was_written_and_damage_is_told(tmp_path: Path, build: Build) -> None:
     file = tmp_path / "detail.json.gz"
-    found = {"format": detail.FORMAT, **look_closely([build(JOBS, EVENTS)])}
+    found = {"format": detail.DETAIL_FORMAT, **look_closely([build(JOBS, EVENTS)])}
     write_detail(found, file)
     first = file.read_bytes()
     assert read_detail(file) == found

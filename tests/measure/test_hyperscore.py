@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from adlro.core.errors import ConfigError, UsageError
-from adlro.measure.hyperscore import EQUAL, MEASURED_BY, Weights, hyperscore, read_weights, scores
+from adlro.measure.hyperscore import EQUAL, MEASURED_BY, ScoreWeights, hyperscore, read_score_weights, scores
 from adlro.measure.metrics import Metrics
 
 METRICS = Metrics(
@@ -20,7 +20,7 @@ METRICS = Metrics(
 )  # fmt: skip
 
 
-def score_of(weights: Weights, **policies: list[Metrics]) -> dict[str, float | None]:
+def score_of(weights: ScoreWeights, **policies: list[Metrics]) -> dict[str, float | None]:
     return {name: score.value if score else None for name, score in scores(policies, weights).items()}
 
 
@@ -60,7 +60,7 @@ def test_a_value_outside_its_range_is_refused(value: float) -> None:
 
 def test_the_value_is_the_weighted_geometric_mean_of_shares_of_the_best() -> None:
     slow = replace(METRICS, jct_mean_s=200.0, energy_kwh=16.0)
-    weights = Weights(completion_time=3.0, energy=1.0)
+    weights = ScoreWeights(completion_time=3.0, energy=1.0)
     assert score_of(weights, best=[METRICS], slow=[slow]) == pytest.approx(
         {"best": (16 / 20) ** 0.25, "slow": (100 / 200) ** 0.75}
     )
@@ -69,7 +69,7 @@ def test_the_value_is_the_weighted_geometric_mean_of_shares_of_the_best() -> Non
 def test_the_worked_example_of_the_documentation_is_right() -> None:
     text = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text()
     b = replace(METRICS, jct_mean_s=200.0, energy_kwh=16.0)
-    found = scores({"A": [METRICS], "B": [b]}, read_weights("completion_time = 3\nenergy = 1", ""))
+    found = scores({"A": [METRICS], "B": [b]}, read_score_weights("completion_time = 3\nenergy = 1", ""))
     for name, score in found.items():
         assert score is not None
         row = next(line for line in text.splitlines() if line.startswith(f"| {name} |"))
@@ -79,7 +79,7 @@ def test_the_worked_example_of_the_documentation_is_right() -> None:
 
 def test_the_best_is_taken_seed_by_seed() -> None:
     long = replace(METRICS, jct_mean_s=400.0)
-    found = score_of(Weights(completion_time=1.0), one=[METRICS, long], two=[long, METRICS])
+    found = score_of(ScoreWeights(completion_time=1.0), one=[METRICS, long], two=[long, METRICS])
     assert found == pytest.approx({"one": 0.5, "two": 0.5})  # best once, and four times the best once
 
 
@@ -94,12 +94,12 @@ def test_who_leaves_jobs_over_or_lacks_a_measure_has_no_score_and_is_nobodys_bes
     lazy = replace(METRICS, jct_mean_s=1.0, unfinished=3)
     none = replace(METRICS, jct_mean_s=None)
     assert score_of(EQUAL, good=[METRICS], lazy=[lazy], none=[none]) == {"good": 1.0, "lazy": None, "none": None}
-    assert score_of(Weights(energy=1.0), none=[none]) == {"none": 1.0}
+    assert score_of(ScoreWeights(energy=1.0), none=[none]) == {"none": 1.0}
     assert score_of(EQUAL, lazy=[lazy]) == {"lazy": None}
 
 
 def test_weights_are_read_from_toml_and_only_their_proportions_matter() -> None:
-    weights = read_weights("completion_time = 3\nenergy = 1", "w.toml")
+    weights = read_score_weights("completion_time = 3\nenergy = 1", "w.toml")
     assert weights.shares() == {
         "completion_time": 0.75, "throughput": 0.0, "utilisation": 0.0, "fairness": 0.0, "energy": 0.25,
     }  # fmt: skip
@@ -119,5 +119,5 @@ def test_weights_are_read_from_toml_and_only_their_proportions_matter() -> None:
 )
 def test_weights_that_mean_nothing_are_refused_in_one_line(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as refused:
-        read_weights(text, "w.toml")
+        read_score_weights(text, "w.toml")
     assert "\n" not in str(refused.value)

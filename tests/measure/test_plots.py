@@ -8,7 +8,7 @@ import pytest
 from tests.reports import contents, make_report
 
 from adlro.measure.drawing import FAMILIES, NARROW, VARIABLES, WIDE, apart, clean, inline, key_lines, png, svg
-from adlro.measure.plots import NAMES, figures
+from adlro.measure.plots import FIGURE_NAMES, figures
 from adlro.measure.plots_cluster import MANY_SHAPES, without_prefix
 from adlro.measure.plots_policies import ranked
 
@@ -32,11 +32,11 @@ def names(report: Report) -> list[str]:
 
 
 def test_every_figure_is_there(report: Report) -> None:
-    assert names(report) == list(NAMES)
+    assert names(report) == list(FIGURE_NAMES)
     assert all(figure.title and figure.caption and figure.alt for figure in figures(*report))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", FIGURE_NAMES)
 def test_a_figure_is_the_same_each_time_and_tells_no_date(report: Report, name: str) -> None:
     figure = next(figure for figure in figures(*report) if figure.name == name)
     for width in (WIDE, NARROW):
@@ -48,7 +48,7 @@ def test_a_figure_is_the_same_each_time_and_tells_no_date(report: Report, name: 
     assert png(figure, WIDE) == png(figure, WIDE)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", FIGURE_NAMES)
 def test_an_inline_figure_takes_its_colours_from_the_page(report: Report, name: str) -> None:
     figure = next(figure for figure in figures(*report) if figure.name == name)
     wide, narrow = inline(figure, WIDE), inline(figure, NARROW)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from adlro.catalogue.gpus import find_gpu
 from adlro.core.records import GpuModel
 from adlro.core.telemetry import METRIC, METRICS, GpuSeen, Readings
-from adlro.normalise.telemetry import FEATURE, FEATURES, REASONS, Telemetry, normalise
+from adlro.normalise.telemetry import FEATURE, GPU_FEATURES, REASONS, Telemetry, normalise
 
 NOW = 1_800_000_000.0
 A100 = "a100-sxm4-80gb"
@@ -131,7 +131,7 @@ def test_a_gpu_that_was_there_before_and_says_nothing_is_silent() -> None:
     rows = {(gpu.node, gpu.index): row for row, gpu in enumerate(later.gpus)}
     assert why(later, "utilisation", rows["a", 0]) == "the expected GPU is silent"
     assert level(later, "utilisation", rows["a", 1]) == 0.8
-    assert later.gaps()["the expected GPU is silent"] == len(FEATURES)
+    assert later.gaps()["the expected GPU is silent"] == len(GPU_FEATURES)
 
 
 def test_a_gpu_that_is_expected_is_silent_and_one_that_is_not_is_counted() -> None:
@@ -145,7 +145,7 @@ def test_a_gpu_that_is_expected_is_silent_and_one_that_is_not_is_counted() -> No
 
 def test_gpus_that_are_expected_are_silent_even_if_nobody_speaks() -> None:
     picture = normalise(readings(), known, [GpuSeen("a", 0, name=A100)])
-    assert picture.gaps() == {"the expected GPU is silent": len(FEATURES)}
+    assert picture.gaps() == {"the expected GPU is silent": len(GPU_FEATURES)}
 
 
 def test_the_past_of_a_figure_is_not_told_as_too_old() -> None:

@@ -16,7 +16,7 @@ from adlro.predict.encoder import (
     levels,
     similarity,
 )
-from adlro.predict.following import tokens_of, traits_of
+from adlro.predict.following import tokens_in_name, traits_of
 
 FIRST_OF_ANN = [1, 1, -1, -1, -1, 1, 1, 1, 1, 1, 1, 1]
 MODELS = ("v100-sxm2-16gb", "a100-sxm4-80gb", "mi250x", "t4", "l40s")
@@ -86,15 +86,15 @@ def test_jobs_whose_names_share_words_are_more_alike_than_jobs_whose_names_share
     traits[:] = traits[0]
     traits["name"] = (1, 2, 3)
     for row, name in enumerate(("train-bert-1", "train_bert_2", "render")):
-        traits["tokens"][row] = tokens_of(name)
+        traits["tokens"][row] = tokens_in_name(name)
     bits = [np.unpackbits(row.view(np.uint8)) for row in encode_jobs(traits)]
     assert np.count_nonzero(bits[0] != bits[1]) < np.count_nonzero(bits[0] != bits[2])
 
 
 def test_the_words_of_a_name_are_found_whatever_stands_between_them() -> None:
-    assert tokens_of("Train-bert_2") == tokens_of("train bert 2")
-    assert len(set(tokens_of("train-bert-2")) - {0}) == 3
-    assert tokens_of("") == [0] * 4
+    assert tokens_in_name("Train-bert_2") == tokens_in_name("train bert 2")
+    assert len(set(tokens_in_name("train-bert-2")) - {0}) == 3
+    assert tokens_in_name("") == [0] * 4
 
 
 def test_the_vector_of_a_text_is_the_same_on_every_machine() -> None:
@@ -116,7 +116,7 @@ def test_a_job_is_the_bundle_that_torch_hd_makes_of_its_bound_pairs() -> None:
     torchhd = pytest.importorskip("torchhd")
     torch = pytest.importorskip("torch")
     traits = traits_of(jobs_of(5))
-    traits["tokens"][1] = tokens_of("train")
+    traits["tokens"][1] = tokens_in_name("train")
     book = encoder.codebook()
     for row, words in zip(traits, encode_jobs(traits), strict=True):
         pairs = []
@@ -144,4 +144,4 @@ def test_items_of_near_numbers_have_nothing_in_common() -> None:
 
 def test_packed_vectors_come_back() -> None:
     vectors = np.array([item("a"), item("b")])
-    assert (encoder.unpacked(encoder.packed(vectors)) == vectors).all()
+    assert (encoder.unpacked(encoder.packed_bits(vectors)) == vectors).all()

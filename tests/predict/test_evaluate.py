@@ -15,14 +15,14 @@ from adlro.predict.following import seconds_of, traits_of
 
 def test_the_errors_are_those_of_a_sum_by_hand() -> None:
     predicted = np.array([[5.0, 10.0, 20.0], [50.0, 100.0, 110.0], [1.0, 2.0, 3.0]])
-    found = prediction.errors(predicted, np.array([20.0, 200.0, 0.0]))
+    found = prediction.prediction_errors(predicted, np.array([20.0, 200.0, 0.0]))
     assert found["median_relative_error"] == pytest.approx(0.5)
     assert found["mean_log_error"] == pytest.approx(np.log(2.0))
     assert found["interval_coverage"] == pytest.approx(2 / 3)
 
 
 def test_a_method_without_an_interval_has_no_coverage() -> None:
-    found = prediction.errors(np.array([[np.nan, 10.0, np.nan]]), np.array([10.0]))
+    found = prediction.prediction_errors(np.array([[np.nan, 10.0, np.nan]]), np.array([10.0]))
     assert found["interval_coverage"] is None
 
 
@@ -83,5 +83,5 @@ def test_a_misspelt_key_of_a_job_is_named() -> None:
 
 
 def test_the_figure_of_unbinding_is_drawn() -> None:
-    table = {size: [(1, 1.0), (8, 0.9), (64, 0.2)] for size in prediction.DIMENSIONS}
+    table = {size: [(1, 1.0), (8, 0.9), (64, 0.2)] for size in prediction.DIMENSIONS_TRIED}
     assert "pairs of role and filler" in svg(unbinding_figure(table), 720)

@@ -17,10 +17,10 @@ from adlro.normalise.pack import pack
 from adlro.predict.expected import NO_LIMIT_S
 from adlro.predict.following import UNKNOWN_S, seconds_of, traits_of, untold
 from adlro.predict.online import LIMIT, Predicting
-from adlro.simulation.simulator import Outcome, Settings, simulate
+from adlro.simulation.simulator import Outcome, SimulationSettings, simulate
 
 PLAN = plan_cluster(load_cluster("paper16"))
-NOTHING = Settings()
+NOTHING = SimulationSettings()
 LATER_S = 1e7
 
 Told = list[tuple[float, int, float]]
@@ -36,7 +36,7 @@ def busy(count: int, seed: int = 0) -> Jobs:
 
 
 def played(
-    jobs: Jobs, policy: str | Policy, settings: Settings = NOTHING, happening: Happening = ()
+    jobs: Jobs, policy: str | Policy, settings: SimulationSettings = NOTHING, happening: Happening = ()
 ) -> tuple[Outcome, Predicting]:
     """What came of a run with predictions, and who predicted."""
     view = pack(PLAN, jobs, speed_of)
@@ -144,7 +144,7 @@ def test_a_job_that_lost_work_with_its_node_is_learnt_without_what_it_lost() -> 
 def test_a_job_killed_at_its_limit_is_learnt_as_that_long() -> None:
     jobs = busy(40)
     jobs.table["limit"] = 600.0
-    outcome, player = played(jobs, "fcfs-first-fit", Settings(kill_at_limit=True))
+    outcome, player = played(jobs, "fcfs-first-fit", SimulationSettings(kill_at_limit=True))
     killed, began = times(outcome, OVERRAN), times(outcome, STARTED)
     assert len(killed) > 5
     for j, end in killed.items():

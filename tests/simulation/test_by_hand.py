@@ -15,7 +15,7 @@ from adlro.core.policy import Policy, starting, stopping, waiting
 from adlro.core.records import MEASURED, Cluster, Disturbance, Gpus, Job, Link, Node, Placing, Speed
 from adlro.core.tables import NOBODY, Choice, View
 from adlro.normalise.pack import pack, pack_jobs
-from adlro.simulation.simulator import Settings, simulate
+from adlro.simulation.simulator import SimulationSettings, simulate
 
 FAST, SLOW = "fast", "slow"
 FCFS, FIRST_FIT = policy_of(fcfs), policy_of(first_fit)
@@ -227,7 +227,7 @@ def test_illegal_choices_are_logged_counted_and_wait() -> None:
     plan, table = plan_cluster(cluster), pack_jobs(jobs)
     view = pack(plan, table, speed)
     policy = scripted(starting(1, 0), starting(0, 0), starting(1, 0), starting(1, 0))
-    outcome = simulate(view, table.work, policy, Settings())
+    outcome = simulate(view, table.work, policy, SimulationSettings())
     assert outcome.events.time[outcome.events.what == 8].tolist() == [0.0, 2.0]
     assert (outcome.illegal, outcome.unfinished) == (2, 0)
 

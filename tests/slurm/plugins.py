@@ -10,7 +10,7 @@ from typing import Final
 from tests.slurm.lab import Lab, running
 
 from adlro.backends.slurm.options import SlurmOptions
-from adlro.backends.slurm.setup import Setup, setup
+from adlro.backends.slurm.setup import SetupFile, setup
 from adlro.backends.slurm.site import site_now
 
 NO_RULES: Final = """
@@ -28,7 +28,7 @@ def put(lab: Lab, name: str, text: str) -> None:
     os.utime(path, (newer, newer))
 
 
-def files_for(lab: Lab, *partitions: str, uid: int | None = None) -> list[Setup]:
+def files_for(lab: Lab, *partitions: str, uid: int | None = None) -> list[SetupFile]:
     """The files of `adlro slurm install` for a lab that runs."""
     options = SlurmOptions(conf=lab.environment["SLURM_CONF"], partitions=list(partitions))
     now = site_now(options)

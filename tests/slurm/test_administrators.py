@@ -13,7 +13,7 @@ from tests.slurm.plugins import NO_RULES, put, with_plugin
 from typer.testing import CliRunner
 
 from adlro.backends.slurm.backend import slurm_backend, slurm_parts
-from adlro.backends.slurm.check import check
+from adlro.backends.slurm.check import check_site
 from adlro.backends.slurm.shapes import features_of
 from adlro.cli.slurm import app
 from adlro.core.errors import UsageError
@@ -128,7 +128,7 @@ def verdicts(lab: Lab, way: str) -> dict[str, str]:
     """The worst verdict for each thing that was looked at."""
     order: Sequence[str] = ("good", "odd", "missing")
     found: dict[str, str] = {}
-    for finding in check(options_of(lab, way)):
+    for finding in check_site(options_of(lab, way)):
         found[finding.what] = max(found.get(finding.what, "good"), finding.verdict, key=order.index)
     return found
 
@@ -160,10 +160,10 @@ def test_check_tells_a_plugin_that_is_absent_old_or_for_other_partitions(set_up:
 
 
 def test_check_says_in_words_what_is_missing(lab: Lab) -> None:
-    findings = {finding.what: finding for finding in check(options_of(lab, "socket"), lambda name: None)}
+    findings = {finding.what: finding for finding in check_site(options_of(lab, "socket"), lambda name: None)}
     assert findings["commands"].verdict == "odd"
     assert "--comment=adlro:held" in findings["JobSubmitPlugins"].text
-    silent = check(options_of(lab, "socket-only").model_copy(update={"rest": "unix:/nowhere/rest.sock"}))
+    silent = check_site(options_of(lab, "socket-only").model_copy(update={"rest": "unix:/nowhere/rest.sock"}))
     assert {finding.what for finding in silent if finding.verdict == "missing"} == {"slurmrestd", "slurmctld"}
     code, out = command(lab, "check")
     assert code == 0, out

@@ -6,9 +6,9 @@ from pathlib import Path
 from tests.slurm.lab import Lab
 
 from adlro.backends.shadow.record import read_record, shadowed
-from adlro.backends.shadow.report import report
+from adlro.backends.shadow.report import replay_report
 from adlro.backends.slurm.backend import slurm_backend
-from adlro.backends.slurm.options import FamilyTable, SlurmOptions
+from adlro.backends.slurm.options import FamilyPatternTable, SlurmOptions
 from adlro.core.ports import JobState
 from adlro.daemon.store import open_store
 from adlro.live.turn import Orchestrator
@@ -21,7 +21,7 @@ def test_beside_a_real_slurm_every_job_is_recorded_replayed_and_left_alone(lab: 
     options = SlurmOptions(
         rest=f"unix:{lab.socket}",
         conf=lab.environment["SLURM_CONF"],
-        families=[FamilyTable(pattern="^train", family="learning")],
+        families=[FamilyPatternTable(pattern="^train", family="learning")],
     )
     path = tmp_path / "shadow.jsonl"
     shadow = shadowed(slurm_backend(options), path)
@@ -55,7 +55,7 @@ def test_beside_a_real_slurm_every_job_is_recorded_replayed_and_left_alone(lab: 
     assert {job.state for job in ours} == {JobState.FINISHED}
     assert all(sum(part.count for part in job.parts) == job.job.gpus for job in ours)
     assert len(record.fates) == wishes
-    found = report(record, others=["fcfs"])
+    found = replay_report(record, others=["fcfs"])
     assert found.jobs.compared >= JOBS
     assert abs(found.calibration.error) < 0.05
     assert found.agreement.moments > 0

@@ -17,7 +17,16 @@ from starlette.responses import Response, StreamingResponse
 
 from adlro import __version__
 from adlro.api.answers import JSON, V1, Kit, Shortcut, catalogue, in_json, kit_eyes, picture, sent
-from adlro.api.document import EVENT, Documented, document_of, errors, on_adlro_error, on_bad_input, on_http, on_refused
+from adlro.api.document import (
+    EVENT_SCHEMA,
+    Documented,
+    document_of,
+    errors,
+    on_adlro_error,
+    on_bad_input,
+    on_http,
+    on_refused,
+)
 from adlro.api.doing import MOST_QUESTIONS, add_doing
 from adlro.api.errors import Refused, refused
 from adlro.api.events import Listeners
@@ -34,7 +43,7 @@ from adlro.api.views import Views
 from adlro.core.errors import AdlroError
 from adlro.live.service import Event, Service, reason_for_all
 
-KINDS: Final = {
+_KINDS: Final = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -113,7 +122,9 @@ def tokens_of(settings: ApiSettings) -> Tokens:
 
 def add_events(app: FastAPI, kit: Kit) -> None:
     """What happens, as it happens."""
-    streamed: Documented = {200: {"description": "Events as they happen.", "content": {"text/event-stream": EVENT}}}
+    streamed: Documented = {
+        200: {"description": "Events as they happen.", "content": {"text/event-stream": EVENT_SCHEMA}}
+    }
 
     @app.get(f"{V1}/events", response_class=StreamingResponse, responses=errors(422, 503) | streamed, tags=["events"])
     async def listen(
@@ -179,7 +190,7 @@ def pages_in(folder: FilePath | None) -> dict[str, tuple[bytes, str]]:
         return {}
     pages = {}
     for file in sorted(folder.rglob("*")):
-        if file.is_file() and (kind := KINDS.get(file.suffix)):
+        if file.is_file() and (kind := _KINDS.get(file.suffix)):
             path = f"/{file.relative_to(folder).as_posix()}"
             pages["/" if path == "/index.html" else path] = (file.read_bytes(), kind)
     return pages

@@ -51,7 +51,7 @@ async def on_http(request: Request, error: HTTPException) -> Response:
     return await on_refused(request, refused(error.status_code, what, request.url.path, expected, headers=headers))
 
 
-REASONS: Final = {
+_REASONS: Final = {
     400: "The request cannot be read.",
     401: "A token is needed, or this one does not count.",
     403: "The role does not allow it, or the job is another's.",
@@ -68,7 +68,7 @@ REASONS: Final = {
     500: "A mistake of the daemon; its log has more under the number that is told.",
     503: "The cluster or the daemon's store does not answer now.",
 }
-EXAMPLES: Final = {
+_EXAMPLES: Final = {
     401: ("a token is needed", "header Authorization", "Bearer adlro_…", "Send your token; an operator makes one."),
     403: ("your role is viewer", "/api/v1/jobs", "the role user", "Ask an operator."),
     404: ("there is no job 17", "job 17", "", "GET /api/v1/jobs lists them."),
@@ -80,7 +80,7 @@ EXAMPLES: Final = {
 ALWAYS: Final = (400, 408, 413, 421, 429, 431, 500)
 """What may be said to any request."""
 
-EVENT: Final = {
+EVENT_SCHEMA: Final = {
     "schema": {
         "type": "object",
         "description": "The fields of one event of the stream; `data` is the record, as JSON.",
@@ -94,16 +94,16 @@ EVENT: Final = {
     "example": 'id: 27\nevent: tick\ndata: {"number":27,"time_s":1800000240.0,"kind":"tick","data":{"tick":4}}\n\n',
 }
 
-UNCHANGED: Final[Documented] = {304: {"description": "It is as the answer with the tag of `If-None-Match` was."}}
+NOT_MODIFIED: Final[Documented] = {304: {"description": "It is as the answer with the tag of `If-None-Match` was."}}
 
 
 def errors(*codes: int) -> Documented:
     """The errors of an address, for the document."""
     described: Documented = {}
     for code in sorted({*ALWAYS, *codes}):
-        described[code] = {"model": ErrorOut, "description": REASONS[code]}
-        if code in EXAMPLES:
-            example = dict(zip(("what", "where", "expected", "do"), EXAMPLES[code], strict=True))
+        described[code] = {"model": ErrorOut, "description": _REASONS[code]}
+        if code in _EXAMPLES:
+            example = dict(zip(("what", "where", "expected", "do"), _EXAMPLES[code], strict=True))
             described[code]["content"] = {JSON: {"example": {"error": example}}}
     return described
 
@@ -114,13 +114,13 @@ def document_of(app: FastAPI) -> Callable[[Request], Awaitable[Response]]:
 
     async def answer(request: Request) -> Response:
         if not written:
-            written.append(Body(json_bytes(await to_thread.run_sync(describe, app))))
+            written.append(Body(json_bytes(await to_thread.run_sync(_describe, app))))
         return sent(request, written[0], JSON)
 
     return answer
 
 
-def describe(app: FastAPI) -> dict[str, Any]:
+def _describe(app: FastAPI) -> dict[str, Any]:
     """The OpenAPI document, with who may ask."""
     document = get_openapi(
         title=app.title,
@@ -137,12 +137,12 @@ def describe(app: FastAPI) -> dict[str, Any]:
         }
     }
     unauthorised = {
-        "description": REASONS[401],
+        "description": _REASONS[401],
         "headers": {"WWW-Authenticate": {"schema": {"type": "string"}}},
         "content": {
             JSON: {
                 "schema": {"$ref": "#/components/schemas/ErrorOut"},
-                "example": {"error": dict(zip(("what", "where", "expected", "do"), EXAMPLES[401], strict=True))},
+                "example": {"error": dict(zip(("what", "where", "expected", "do"), _EXAMPLES[401], strict=True))},
             }
         },
     }

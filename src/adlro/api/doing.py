@@ -35,7 +35,7 @@ from adlro.api.models_out import IdOut, PoliciesOut
 from adlro.api.settings import ApiSettings
 from adlro.core.errors import AccountError
 from adlro.core.ports import ENDED
-from adlro.live.service import Foreseen, Who
+from adlro.live.service import WhatIfAnswer, Who
 
 MOST_QUESTIONS: Final = 2
 """Questions that are played forward at a time."""
@@ -62,7 +62,7 @@ def add_doing(app: FastAPI, kit: Kit) -> None:
         user = owner(given, who)
         check_priority(given, who)
         await to_thread.run_sync(check_user, kit.settings, user)
-        submission = submission_of(fitting(given), user, now.state.snapshot.time_s)
+        submission = submission_of(_fitting(given), user, now.state.snapshot.time_s)
         id = await to_thread.run_sync(kit.service.submit, submission)
         now.touch(id)
         log.info("job submitted", extra={"by": who.name, "user": user, "job": id})
@@ -94,7 +94,7 @@ def add_doing(app: FastAPI, kit: Kit) -> None:
 
     @app.post(
         f"{V1}/what-if",
-        response_model=Foreseen,
+        response_model=WhatIfAnswer,
         responses=errors(400, 403, 409, 413, 415, 422, 503),
         dependencies=[Depends(role("user"))],
         tags=["what if"],
@@ -105,12 +105,12 @@ def add_doing(app: FastAPI, kit: Kit) -> None:
         """Simulate from now on what more jobs, other nodes or another policy would change."""
         who = who_of(request)
         now = (await picture(kit)).state.snapshot.time_s
-        jobs = tuple(submission_of(fitting(one), owner(one, who), now) for one in given.jobs)
+        jobs = tuple(submission_of(_fitting(one), owner(one, who), now) for one in given.jobs)
         if given.policy:
             await to_thread.run_sync(check_policy, given.policy, kit.policies)
         question = question_of(given, jobs)
 
-        def answer() -> Foreseen:
+        def answer() -> WhatIfAnswer:
             if not kit.questions.acquire(timeout=QUESTION_WAIT_S):
                 raise refused(
                     503,
@@ -170,7 +170,7 @@ def check_user(settings: ApiSettings, user: str) -> None:
         raise refused_for(error, "body.job.user") from None
 
 
-def fitting(given: SubmissionIn) -> SubmissionIn:
+def _fitting(given: SubmissionIn) -> SubmissionIn:
     """The same, if what it says fits together."""
     if given.job.share < 1000 and given.job.gpus != 1:
         raise refused(409, f"a share of a GPU for a job of {given.job.gpus} GPUs", "body.job.share", "1000, or one GPU")

@@ -24,13 +24,13 @@ from uvicorn.server import ServerState
 
 from adlro.api.settings import ApiSettings
 
-RESERVED: Final = 32
+RESERVED_CONNECTIONS: Final = 32
 """Connections from this machine that are accepted beyond the limit: probes of the daemon come from here."""
 
 SPARE_FILES: Final = 128
 """Open files that the process needs besides its connections."""
 
-AT_ONCE: Final = 32
+_AT_ONCE: Final = 32
 """Connections that are accepted before the ones that are there are looked at again."""
 
 PAUSE_S: Final = 0.5
@@ -43,7 +43,7 @@ TELL_EVERY_S: Final = 10.0
 
 NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
-BUSY: Final = (
+_BUSY: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 2\r\nContent-Type: application/json\r\n"
 )
 BUSY_BODY: Final = (
@@ -81,7 +81,7 @@ class Guests:
         same = self._by_address.get(guest.address, {})
         if len(same) >= self._most_each and not self._close(next((one for one, idle in same.items() if idle), None)):
             return False
-        limit = self._most + (RESERVED if guest.is_local else 0)
+        limit = self._most + (RESERVED_CONNECTIONS if guest.is_local else 0)
         if self.count >= limit and not self.close_oldest():
             return False
         self._by_address.setdefault(guest.address, {})[guest] = True
@@ -230,7 +230,7 @@ class Door:
 
     def _accept(self, listener: socket.socket) -> None:
         """Accept those who wait, some at a time."""
-        for number in range(AT_ONCE):
+        for number in range(_AT_ONCE):
             try:
                 connection, name = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -305,7 +305,7 @@ def refuse(connection: socket.socket, is_plain: bool) -> None:
     with connection, suppress(OSError):
         connection.setblocking(False)
         if is_plain:
-            connection.send(BUSY + b"Content-Length: %d\r\n\r\n" % len(BUSY_BODY) + BUSY_BODY)
+            connection.send(_BUSY + b"Content-Length: %d\r\n\r\n" % len(BUSY_BODY) + BUSY_BODY)
             connection.shutdown(socket.SHUT_WR)
 
 
@@ -322,7 +322,7 @@ def most_connections(wanted: int) -> int:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return wanted
-    most = max(1, min(wanted, limit - SPARE_FILES - RESERVED))
+    most = max(1, min(wanted, limit - SPARE_FILES - RESERVED_CONNECTIONS))
     if most < wanted:
         log.warning("fewer connections than configured: too few open files are allowed", extra={"most": most})
     return most

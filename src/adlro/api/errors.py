@@ -13,7 +13,7 @@ from adlro.core.schema import properties_of
 
 LONGEST_SHOWN: Final = 80
 
-AMOUNTS: Final = {each.name: each.expected_of_user for each in properties_of(Job) if each.is_number}
+_AMOUNTS: Final = {each.name: each.expected_of_user for each in properties_of(Job) if each.is_number}
 """What is expected of the amounts of a job."""
 
 
@@ -67,21 +67,21 @@ def refused_for_input(errors: list[Mapping[str, Any]]) -> Refused:
     if first["type"] == "json_invalid":
         return refused(422, "the body is not JSON", "body", "JSON in UTF-8", "Correct it and send it again.")
     expected = str(first["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
-    what = f"{'.'.join(place[1:]) or place[0]!r} is {shown(first.get('input'))}"
+    what = f"{'.'.join(place[1:]) or place[0]!r} is {_shown(first.get('input'))}"
     if first["type"] == "missing":
         what = f"'{place[-1]}' is missing"
-    elif place[-2:-1] == ["job"] and place[-1] in AMOUNTS:
-        expected = AMOUNTS[place[-1]]
+    elif place[-2:-1] == ["job"] and place[-1] in _AMOUNTS:
+        expected = _AMOUNTS[place[-1]]
     elif place[-1] == "user" and first["type"] == "string_pattern_mismatch":
         expected = NAME_RULE
     elif first["type"] == "extra_forbidden":
-        what, expected = f"there is no '{shown(place[-1])[1:-1]}'", "a name that the document lists"
+        what, expected = f"there is no '{_shown(place[-1])[1:-1]}'", "a name that the document lists"
     return refused(
-        422, what, ".".join(shown(part)[1:-1] for part in place), expected, f"Correct it and send it again.{more}"
+        422, what, ".".join(_shown(part)[1:-1] for part in place), expected, f"Correct it and send it again.{more}"
     )
 
 
-def shown(value: object) -> str:
+def _shown(value: object) -> str:
     """A value as it was given, or what sort of thing it is where that would be long."""
     if isinstance(value, dict | list | tuple):
         return "an object" if isinstance(value, dict) else "a list"

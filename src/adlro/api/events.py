@@ -12,19 +12,19 @@ from adlro.api.pictures import json_bytes
 from adlro.core.errors import AdlroError
 from adlro.live.service import Event
 
-MOST_KEPT: Final = 1000
+MOST_EVENTS_KEPT: Final = 1000
 """Events that are kept for those who are behind; who is further behind asks the daemon, or has a gap."""
 
 ASK_S: Final = 1.0
 """How long one question to the daemon waits for an event."""
 
-MOST_QUESTIONS: Final = 16
+_MOST_QUESTIONS: Final = 16
 """Questions to the daemon at a time; the other requests have their own threads."""
 
 STILL_HERE: Final = b": still here\n\n"
 
 
-def as_text(event: Event) -> bytes:
+def _as_text(event: Event) -> bytes:
     """An event as the stream has it."""
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.number, event.kind.encode(), json_bytes(event))
 
@@ -38,9 +38,9 @@ class Listeners:
         self._heartbeat_s = heartbeat_s
         self._stream_s = stream_s
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._kept: deque[Event] = deque(maxlen=MOST_KEPT)
+        self._kept: deque[Event] = deque(maxlen=MOST_EVENTS_KEPT)
         self._news = asyncio.Event()
-        self._limiter = CapacityLimiter(MOST_QUESTIONS)
+        self._limiter = CapacityLimiter(_MOST_QUESTIONS)
         self._asking: asyncio.Task[None] | None = None
         self._is_closed = False
         self.count = 0
@@ -57,7 +57,7 @@ class Listeners:
             while not self._is_closed and time.monotonic() < until:
                 for event in behind:
                     last = event.number
-                    yield as_text(await shown(event))
+                    yield _as_text(await shown(event))
                 news = self._news
                 behind = await self._since(last)
                 if behind:
@@ -121,5 +121,5 @@ class Listeners:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._asking = loop, None
-            self._news, self._limiter = asyncio.Event(), CapacityLimiter(MOST_QUESTIONS)
+            self._news, self._limiter = asyncio.Event(), CapacityLimiter(_MOST_QUESTIONS)
             self._kept.clear()

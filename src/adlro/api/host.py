@@ -16,19 +16,19 @@ from typing import Any, Final, final
 
 from adlro import __version__
 from adlro.api.link import (
-    CALLS,
     OTHER_VERSION,
+    SERVICE_CALLS,
     Answered,
     Call,
     DaemonFaultError,
     Failed,
     Hello,
-    Link,
+    ProcessLink,
+    StateUpdate,
     Stop,
-    Told,
     state_changes,
 )
-from adlro.api.security import place_of
+from adlro.api.security import error_place
 from adlro.api.settings import ApiSettings
 from adlro.core.errors import AdlroError, BackendError
 from adlro.live.service import Service, State
@@ -47,14 +47,14 @@ interpreter to the turn."""
 
 STORE: Final = frozenset(["decisions", "past", "points", "usage"])
 MOST_LATE: Final = 16
-QUEUE: Final = "the store"
+_QUEUE: Final = "the store"
 """Questions that the store answers, possibly from very many rows. They have one thread together, and only so many may
 wait for it."""
 
-SILENT_S: Final = 30.0
+API_SILENT_S: Final = 30.0
 """A process that has said nothing for so long hangs, and is ended."""
 
-STARTING_S: Final = 120.0
+_STARTING_S: Final = 120.0
 """The same for one that starts, maybe on a machine that is very busy."""
 
 CHECK_S: Final = 0.5
@@ -66,7 +66,7 @@ PORT_S: Final = 0.2
 """How often a port that another program has is tried again; after an error the pauses grow."""
 
 FIRST_PAUSE_S: Final = 0.5
-LONGEST_PAUSE_S: Final = 30.0
+_LONGEST_PAUSE_S: Final = 30.0
 LIVED_S: Final = 60.0
 """The pause before it is started again grows, until it has lived so long."""
 
@@ -95,7 +95,7 @@ class ApiHost:
         self._alarm, self._secrets, self._dashboard = alarm, secrets, dashboard
         self._closing = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
-        self._link: Link | None = None
+        self._link: ProcessLink | None = None
         # The kernel ends the process when the thread that made it ends: so this one makes it and stays.
         self._thread = threading.Thread(target=self._keep_running, name="api", daemon=True)
 
@@ -139,7 +139,7 @@ class ApiHost:
                 if self._closing.is_set():
                     return
                 lived_s = time.monotonic() - began
-                pause_s = FIRST_PAUSE_S if lived_s > LIVED_S else min(2 * pause_s, LONGEST_PAUSE_S)
+                pause_s = FIRST_PAUSE_S if lived_s > LIVED_S else min(2 * pause_s, _LONGEST_PAUSE_S)
                 self._tell_trouble(f"the API's process {what}. Turns go on.")
                 self._closing.wait(pause_s)
 
@@ -153,7 +153,7 @@ class ApiHost:
                     return found
                 pause_s = PORT_S
             except Exception as error:  # nobody else would notice that this thread ends
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
                 if str(error) != told:
                     told = str(error)
                     self._tell_trouble(f"the API cannot be started: {told} It is tried again. Turns go on.")
@@ -170,15 +170,15 @@ class ApiHost:
         with ours, telling:
             with theirs, hearing:
                 self._process = process = spawn(theirs, hearing, listener)
-            self._link = link = Link(ours)
-            session = Session(self._service, self._more, link, Link(telling), process)
+            self._link = link = ProcessLink(ours)
+            session = ApiSession(self._service, self._more, link, ProcessLink(telling), process)
             try:
                 link.send(Hello(self._settings, logging.getLogger().level, self._secrets, self._dashboard))
                 if self._closing.is_set():
                     link.send(Stop())
                 return session.serve()
             except OSError:
-                return ended(process)
+                return _ended(process)
             finally:
                 session.close()
                 self._link = None
@@ -186,7 +186,7 @@ class ApiHost:
                 process.wait()
 
 
-def say_stop(link: Link) -> None:
+def say_stop(link: ProcessLink) -> None:
     """Tell the process to end, if it is there."""
     with suppress(OSError):
         link.send(Stop())
@@ -207,7 +207,7 @@ def spawn(*sockets: socket.socket) -> "subprocess.Popen[bytes]":
     )
 
 
-def ended(process: "subprocess.Popen[bytes]") -> str:
+def _ended(process: "subprocess.Popen[bytes]") -> str:
     """How a process ended, in words."""
     try:
         code = process.wait(1.0)
@@ -224,11 +224,11 @@ def ended(process: "subprocess.Popen[bytes]") -> str:
 
 def queue_of(name: str) -> str:
     """The queue in which calls of a method wait: its own, or that of the store."""
-    return QUEUE if name in STORE else name
+    return _QUEUE if name in STORE else name
 
 
 @final
-class Session:
+class ApiSession:
     """One life of the API's process: what it is told, and what it asks.
 
     News have a link of their own: a new state can be megabytes, and an answer on the same link would wait behind it.
@@ -238,8 +238,8 @@ class Session:
         self,
         service: Service,
         more: Mapping[str, Callable[[], Any]],
-        link: Link,
-        news: Link,
+        link: ProcessLink,
+        news: ProcessLink,
         process: "subprocess.Popen[bytes]",
     ) -> None:
         self._service, self._more, self._process = service, more, process
@@ -248,7 +248,7 @@ class Session:
         self._busy: Counter[str] = Counter()  # threads that answer calls of a queue
         self._late: dict[str, deque[Call]] = {}
         self._is_over = threading.Event()
-        self._heard_s = time.monotonic() + STARTING_S - SILENT_S
+        self._heard_s = time.monotonic() + _STARTING_S - API_SILENT_S
         self._telling = threading.Thread(target=self._tell, name="api news", daemon=True)
 
     def serve(self) -> str:
@@ -257,14 +257,14 @@ class Session:
         This thread checks that, because those that send may wait for ever for a process that reads nothing.
         """
         self._telling.start()
-        for _ in range(THREADS * (len(CALLS) + len(self._more)) + 1):
+        for _ in range(THREADS * (len(SERVICE_CALLS) + len(self._more)) + 1):
             threading.Thread(target=self._work, name="api answers", daemon=True).start()
         is_hung = False
         while not self._is_over.wait(CHECK_S):
-            if not is_hung and time.monotonic() - self._heard_s > SILENT_S:
+            if not is_hung and time.monotonic() - self._heard_s > API_SILENT_S:
                 is_hung = True
                 self._process.kill()
-        return "did not answer, and was ended," if is_hung else ended(self._process)
+        return "did not answer, and was ended," if is_hung else _ended(self._process)
 
     def close(self) -> None:
         """Tell and answer nothing more."""
@@ -299,11 +299,11 @@ class Session:
         """Whether a call is to be answered now; else those who answer calls of the same queue do it later."""
         queue = queue_of(call.name)
         with self._counting:
-            if self._busy[queue] < (1 if queue == QUEUE else THREADS):
+            if self._busy[queue] < (1 if queue == _QUEUE else THREADS):
                 self._busy[queue] += 1
                 return True
             late = self._late.setdefault(queue, deque())
-            if queue != QUEUE or len(late) < MOST_LATE:
+            if queue != _QUEUE or len(late) < MOST_LATE:
                 late.append(call)
                 return False
         self._send(call, Failed(call.number, BackendError("too many questions wait for the store. Ask again later.")))
@@ -327,8 +327,8 @@ class Session:
             answer = Failed(call.number, error)
         except Exception as error:
             # The words of an error may hold what a user sent; its kind and place do not.
-            log.error("a question of the API failed", extra={"question": call.name, "where": place_of(error)})
-            answer = Failed(call.number, DaemonFaultError(place_of(error)))
+            log.error("a question of the API failed", extra={"question": call.name, "where": error_place(error)})
+            answer = Failed(call.number, DaemonFaultError(error_place(error)))
         self._send(call, answer)
 
     def _send(self, call: Call, answer: Answered | Failed) -> None:
@@ -339,13 +339,13 @@ class Session:
             except OSError:
                 raise
             except Exception as error:  # it cannot be pickled
-                log.error("an answer cannot be sent", extra={"question": call.name, "where": place_of(error)})
-                self._link.send(Failed(call.number, DaemonFaultError(place_of(error))))
+                log.error("an answer cannot be sent", extra={"question": call.name, "where": error_place(error)})
+                self._link.send(Failed(call.number, DaemonFaultError(error_place(error))))
 
     def _method(self, name: str) -> Callable[..., Any]:
         if name in self._more:
             return self._more[name]
-        if name not in CALLS:
+        if name not in SERVICE_CALLS:
             raise LookupError(name)
         found: Callable[..., Any] = getattr(self._service, name)
         return found
@@ -376,9 +376,9 @@ class Session:
         try:
             state = self._service.state()
         except AdlroError as error:
-            self._news.send(Told(ready, level, no_state=error, events=events))
+            self._news.send(StateUpdate(ready, level, no_state=error, events=events))
             return None
         changed, snapshot = state_changes(known, state)
         told = changed if known is None or changed or snapshot else None
-        self._news.send(Told(ready, level, told, snapshot, events=events, is_whole=known is None))
+        self._news.send(StateUpdate(ready, level, told, snapshot, events=events, is_whole=known is None))
         return state

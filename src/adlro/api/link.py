@@ -22,19 +22,19 @@ from adlro.api.settings import ApiSettings
 from adlro.core.ports import LiveJob, Snapshot
 from adlro.live.service import Event, Service, State
 
-CALLS: Final = frozenset(name for name, value in vars(Service).items() if callable(value) and name[0] != "_")
+SERVICE_CALLS: Final = frozenset(name for name, value in vars(Service).items() if callable(value) and name[0] != "_")
 """What the API may ask: every method of the protocol."""
 
-METRICS: Final = "metrics"
-POLICIES: Final = "policies"
+METRICS_QUESTION: Final = "metrics"
+POLICIES_QUESTION: Final = "policies"
 """And what the daemon gives besides."""
 
 OTHER_VERSION: Final = 3
 """The exit code of an API process whose files are of another version than the daemon that started it."""
 
-HEAD: Final = struct.Struct("!Q")
+_HEAD: Final = struct.Struct("!Q")
 BUFFER: Final = 65_536
-PIECE: Final = 250
+_PIECE: Final = 250
 """Records that are pickled in one go."""
 
 
@@ -88,7 +88,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Jobs:
+class JobChanges:
     """How the jobs of a snapshot differ from those of the one before. `order` is left out where it follows."""
 
     changed: tuple[LiveJob, ...]
@@ -105,7 +105,7 @@ class Entries:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StateUpdate:
     """What the daemon tells by itself; None where nothing has changed. `state` has the fields that did, by name."""
 
     ready: tuple[bool, str]
@@ -155,24 +155,24 @@ def pickled(value: object) -> bytes:
 def packed(message: object) -> bytes:
     """A message as bytes, with its length before it."""
     body = pickled(message)
-    return HEAD.pack(len(body)) + body
+    return _HEAD.pack(len(body)) + body
 
 
 # Long parts are pickled in pieces, so that whoever reads them can breathe in between.
 
 
-def _in_pieces(jobs: Jobs) -> tuple[Callable[..., Jobs], tuple[Any, ...]]:
-    pieces = (jobs.changed[at : at + PIECE] for at in range(0, len(jobs.changed), PIECE))
+def _in_pieces(jobs: JobChanges) -> tuple[Callable[..., JobChanges], tuple[Any, ...]]:
+    pieces = (jobs.changed[at : at + _PIECE] for at in range(0, len(jobs.changed), _PIECE))
     return _jobs_of, (jobs.gone, jobs.order, *map(pickled, pieces))
 
 
-def _jobs_of(gone: tuple[str, ...], order: tuple[str, ...] | None, *pieces: bytes) -> Jobs:
-    return Jobs(tuple(job for piece in pieces for job in _unpickled(piece)), gone, order)
+def _jobs_of(gone: tuple[str, ...], order: tuple[str, ...] | None, *pieces: bytes) -> JobChanges:
+    return JobChanges(tuple(job for piece in pieces for job in _unpickled(piece)), gone, order)
 
 
 def _entries_in_pieces(entries: Entries) -> tuple[Callable[..., Entries], tuple[Any, ...]]:
     all_of_them = list(entries.changed.items())
-    pieces = (all_of_them[at : at + PIECE] for at in range(0, len(all_of_them), PIECE))
+    pieces = (all_of_them[at : at + _PIECE] for at in range(0, len(all_of_them), _PIECE))
     return _entries_of, (entries.gone, *map(pickled, pieces))
 
 
@@ -185,12 +185,12 @@ def _unpickled(piece: bytes) -> Any:
     return pickle.loads(piece)
 
 
-_RECORDS[Jobs] = _in_pieces
+_RECORDS[JobChanges] = _in_pieces
 _RECORDS[Entries] = _entries_in_pieces
 
 
 @final
-class Link:
+class ProcessLink:
     """One end of the pair. Any thread sends, one at a time receives."""
 
     def __init__(self, end: socket.socket) -> None:
@@ -210,7 +210,7 @@ class Link:
 
     def receive_bytes(self) -> bytes:
         """The next message as it was pickled. Raises EOFError when nobody is there any more."""
-        (length,) = HEAD.unpack(self._exactly(HEAD.size))
+        (length,) = _HEAD.unpack(self._exactly(_HEAD.size))
         return self._exactly(length)
 
     def _exactly(self, length: int) -> bytes:
@@ -265,7 +265,7 @@ def snapshot_changes(old: Snapshot | None, new: Snapshot) -> Mapping[str, Any]:
     return found
 
 
-def job_changes(old: Sequence[LiveJob], new: Sequence[LiveJob]) -> Jobs:
+def job_changes(old: Sequence[LiveJob], new: Sequence[LiveJob]) -> JobChanges:
     """The jobs that are not as they were, those that are gone, and the order unless it is the old one and the new."""
     known = {job.id: job for job in old}
     changed = tuple(job for job in new if (was := known.get(job.id)) is not job and was != job)
@@ -273,7 +273,7 @@ def job_changes(old: Sequence[LiveJob], new: Sequence[LiveJob]) -> Jobs:
     there = set(ids)
     gone = tuple(id for id in known if id not in there)
     follows = [id for id in known if id in there] + [job.id for job in changed if job.id not in known]
-    return Jobs(changed, gone, None if follows == ids else tuple(ids))
+    return JobChanges(changed, gone, None if follows == ids else tuple(ids))
 
 
 def entry_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Entries:
@@ -299,7 +299,7 @@ def state_with(old: State | None, changes: Mapping[str, Any], snapshot: Mapping[
 
 def snapshot_with(old: Snapshot | None, changes: Mapping[str, Any]) -> Snapshot:
     """A snapshot with the changes that were told."""
-    jobs: Jobs = changes["jobs"]
+    jobs: JobChanges = changes["jobs"]
     known = {job.id: job for job in old.jobs} if old is not None else {}
     for id in jobs.gone:
         del known[id]

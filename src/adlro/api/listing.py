@@ -67,10 +67,10 @@ def searched(live: LiveJob, eyes: Eyes) -> tuple[str, ...]:
     return (live.id, live.job.family, live.partition, *seen)
 
 
-Key = Callable[[LiveJob, Picture], Any]
-SORT_KEYS: Final[Mapping[str, Key]] = {
-    "id": lambda live, _: counted(live.id),
-    "name": lambda live, _: counted(live.job.name) or None,
+SortKey = Callable[[LiveJob, Picture], Any]
+SORT_KEYS: Final[Mapping[str, SortKey]] = {
+    "id": lambda live, _: _counted(live.id),
+    "name": lambda live, _: _counted(live.job.name) or None,
     "user": lambda live, _: live.job.user.casefold() or None,
     "partition": lambda live, _: live.partition.casefold() or None,
     "state": lambda live, _: list(JobState).index(live.state),
@@ -79,7 +79,7 @@ SORT_KEYS: Final[Mapping[str, Key]] = {
     "waited": lambda live, now: (live.started_s or now.state.snapshot.time_s) - live.job.submit_s,
     "started": lambda live, _: live.started_s,
     "start": lambda live, now: start.middle_s if (start := now.state.starts.get(live.id)) else live.started_s,
-    "place": lambda live, _: counted(live.parts[0].node) if live.parts else None,
+    "place": lambda live, _: _counted(live.parts[0].node) if live.parts else None,
     "ran": lambda live, now: (
         (now.state.snapshot.time_s if live.ended_s is None else live.ended_s) - live.started_s
         if live.started_s is not None
@@ -93,7 +93,7 @@ HIDDEN_KEYS: Final = frozenset({"name", "user"})
 """Sorting by these must not tell what is hidden: such jobs come last, in their usual order."""
 
 
-def counted(text: str) -> list[tuple[int, int | str]]:
+def _counted(text: str) -> list[tuple[int, int | str]]:
     """A key by which node9 comes before node10."""
     parts = re.split(r"([0-9]{1,18})", text.casefold())
     return [(0, int(part)) if number % 2 else (1, part) for number, part in enumerate(parts) if part]

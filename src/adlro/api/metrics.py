@@ -17,18 +17,18 @@ from starlette.routing import BaseRoute, Route
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Bounds of the histogram; 50 ms is the goal for 99 of 100 answers."""
 
-OTHER: Final = "other"
+_OTHER: Final = "other"
 DASHBOARD: Final = "dashboard"
 """Addresses that do not exist are one route, the dashboard's files are another."""
 
 NAMED: Final = ("/api/", "/healthz", "/readyz", "/metrics")
 """Where the routes begin that are shown by their templates."""
 
-METHODS: Final = frozenset(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+_METHODS: Final = frozenset(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
 
 
 @dataclass(slots=True)
-class Times:
+class AnswerTimes:
     """Times of answers: how many in each bucket (the last is beyond all bounds), and their sum."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
@@ -43,7 +43,7 @@ class Requests:
         self._exact: dict[str, str] = {}
         self._patterns: list[tuple[Pattern[str], str]] = []
         self._answers: Counter[tuple[str, str, int]] = Counter()
-        self._times: dict[tuple[str, str], Times] = {}
+        self._times: dict[tuple[str, str], AnswerTimes] = {}
 
     def use_routes(self, routes: Sequence[BaseRoute]) -> None:
         """Tell apart the requests to these routes."""
@@ -59,13 +59,13 @@ class Requests:
     def route_of(self, path: str) -> str:
         """The route of a path."""
         found = self._exact.get(path)
-        return found or next((name for pattern, name in self._patterns if pattern.match(path)), OTHER)
+        return found or next((name for pattern, name in self._patterns if pattern.match(path)), _OTHER)
 
     def note(self, method: str, path: str, status: int, seconds: float) -> None:
         """Count a request that is answered."""
-        route, method = self.route_of(path), method if method in METHODS else OTHER
+        route, method = self.route_of(path), method if method in _METHODS else _OTHER
         self._answers[route, method, status] += 1
-        times = self._times.setdefault((route, method), Times())
+        times = self._times.setdefault((route, method), AnswerTimes())
         times.counts[bisect_left(SECONDS, seconds)] += 1
         times.sum_s += seconds
 

@@ -14,7 +14,7 @@ from adlro.core.schema import Property, properties_of
 from adlro.core.toml import model_field, model_with
 from adlro.live.service import WhatIf
 
-PLAIN: Final = r"^[^\u0000-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]*$"
+_PLAIN: Final = r"^[^\u0000-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]*$"
 """No control characters, and none that turn the direction of a line: a name is shown in tables and on pages."""
 
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._/@+ -]*$"
@@ -24,7 +24,7 @@ DecisionId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:+-]*$", ma
 Name = Annotated[str, StringConstraints(pattern=NAME, max_length=64)]
 NameOrNone = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9._/@+ -]*)?$", max_length=64)]
 UserOrNone = Annotated[str, StringConstraints(pattern=f"^({NAME_PATTERN})?$", max_length=LONGEST_NAME)]
-PlainOrNone = Annotated[str, StringConstraints(pattern=PLAIN, max_length=256)]
+PlainOrNone = Annotated[str, StringConstraints(pattern=_PLAIN, max_length=256)]
 Sort = Literal[
     "", "id", "name", "user", "partition", "state", "gpus", "submitted", "waited", "started", "start", "place", "ran",
     "ended",
@@ -32,12 +32,12 @@ Sort = Literal[
 Argument = Annotated[str, StringConstraints(pattern=r"^[^\u0000]*$", max_length=65_536)]
 
 
-def whole(value: object) -> object:
+def _whole(value: object) -> object:
     """2 for 2.0, which is a whole number in JSON."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Whole = Annotated[int, BeforeValidator(whole)]
+Whole = Annotated[int, BeforeValidator(_whole)]
 EventNumber = Annotated[int, Field(ge=0, le=2**53)]
 
 
@@ -66,7 +66,7 @@ SET_BY_US: Final = frozenset(["submit_s"])
 
 TEXT_KINDS: Final[dict[str, Any]] = {
     "family": Name, "models": list[Name], "user": UserOrNone, "name": Annotated[
-        str, StringConstraints(pattern=PLAIN, max_length=200)
+        str, StringConstraints(pattern=_PLAIN, max_length=200)
     ],
 }  # fmt: skip
 """Which texts are safe to show and to hand on, by property."""
@@ -115,8 +115,8 @@ class SubmissionIn(In):
     ] = Field({}, max_length=512, json_schema_extra={"additionalProperties": False})
 
 
-GpusOfNode = Annotated[int, Field(ge=1, le=64), BeforeValidator(whole)]
-NodeCount = Annotated[int, Field(ge=1, le=1000), BeforeValidator(whole)]
+GpusOfNode = Annotated[int, Field(ge=1, le=64), BeforeValidator(_whole)]
+NodeCount = Annotated[int, Field(ge=1, le=1000), BeforeValidator(_whole)]
 NodesIn = Annotated[
     tuple[Name, GpusOfNode, NodeCount],
     Field(strict=False),  # JSON has lists only
@@ -159,7 +159,7 @@ class JobsAsked(Asked):
     model: NameOrNone = ""
     partition: PlainOrNone = ""
     node: PlainOrNone = Field("", description="Jobs that hold GPUs on this node.")
-    search: Annotated[str, StringConstraints(pattern=PLAIN, max_length=200)] = Field(
+    search: Annotated[str, StringConstraints(pattern=_PLAIN, max_length=200)] = Field(
         "",
         description="A text in the id, family, partition, name or user; hidden names and users are ignored.",
     )

@@ -12,16 +12,16 @@ from starlette.responses import Response
 
 from adlro.api.answers import V1, Kit, find_job, in_json, kept, kit_eyes, not_yours, who_of
 from adlro.api.app import page
-from adlro.api.document import UNCHANGED, errors
+from adlro.api.document import NOT_MODIFIED, errors
 from adlro.api.errors import refused
 from adlro.api.hidden import job_shown
 from adlro.api.models import HistoryAsked, JobId, NothingAsked, PastAsked, UsageAsked
 from adlro.api.models_out import HistoryOut, OutputOut, PastOut, UsageOut
 from adlro.api.pictures import Eyes, Picture
 from adlro.live.history import in_steps, summed
-from adlro.live.service import Compared, Past, Usage
+from adlro.live.service import Compared, HistoryQuery, Usage
 
-KINDS: Final = ("job", "node", "user", "partition")
+_KINDS: Final = ("job", "node", "user", "partition")
 """What has a page of its own."""
 
 STEPS_S: Final = (0.0, 60.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0, 14_400.0, 21_600.0, 43_200.0, 86_400.0)
@@ -31,7 +31,7 @@ STEPS_S: Final = (0.0, 60.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0, 14_400.0, 21_
 def add_past(app: FastAPI, kit: Kit) -> None:
     """The history and the jobs of the past."""
 
-    @app.get(f"{V1}/history", response_model=HistoryOut, responses=errors(422, 503) | UNCHANGED, tags=["cluster"])
+    @app.get(f"{V1}/history", response_model=HistoryOut, responses=errors(422, 503) | NOT_MODIFIED, tags=["cluster"])
     async def list_history(request: Request, asked: Annotated[HistoryAsked, Query()]) -> Response:
         """Utilisation, queue and JCT as measured, beside what the fallback is predicted to have come to; the oldest
         first. With `since` or `until` from the store, which keeps weeks of it.
@@ -47,11 +47,11 @@ def add_past(app: FastAPI, kit: Kit) -> None:
 
         return await kept(kit, request, answer)
 
-    @app.get(f"{V1}/past", response_model=PastOut, responses=errors(422, 503) | UNCHANGED, tags=["jobs"])
+    @app.get(f"{V1}/past", response_model=PastOut, responses=errors(422, 503) | NOT_MODIFIED, tags=["jobs"])
     async def list_past(request: Request, asked: Annotated[PastAsked, Query()]) -> Response:
         """Jobs that ended, from the store: of a user, of a partition, on a node; the latest first."""
         eyes = kit_eyes(kit, request)
-        wanted = Past(asked.user, asked.partition, asked.node)
+        wanted = HistoryQuery(asked.user, asked.partition, asked.node)
 
         def answer(now: Picture) -> dict[str, Any]:
             found = kit.service.past(wanted, asked.before, asked.limit) if may_ask(wanted, eyes) else ()
@@ -60,11 +60,11 @@ def add_past(app: FastAPI, kit: Kit) -> None:
 
         return await kept(kit, request, answer)
 
-    @app.get(f"{V1}/usage", response_model=UsageOut, responses=errors(422, 503) | UNCHANGED, tags=["jobs"])
+    @app.get(f"{V1}/usage", response_model=UsageOut, responses=errors(422, 503) | NOT_MODIFIED, tags=["jobs"])
     async def get_usage(request: Request, asked: Annotated[UsageAsked, Query()]) -> Response:
         """GPU time and waiting times of the jobs that ended in the last days: of a user, of a partition, on a node."""
         eyes = kit_eyes(kit, request)
-        wanted = Past(asked.user, asked.partition, asked.node)
+        wanted = HistoryQuery(asked.user, asked.partition, asked.node)
 
         def answer(now: Picture) -> Usage:
             until_s = now.state.snapshot.time_s
@@ -98,7 +98,7 @@ def add_past(app: FastAPI, kit: Kit) -> None:
         })  # fmt: skip
 
 
-def may_ask(wanted: Past, eyes: Eyes) -> bool:
+def may_ask(wanted: HistoryQuery, eyes: Eyes) -> bool:
     """Whether one may ask about a user; about partitions and nodes everybody may."""
     return not wanted.user or eyes.all or wanted.user == eyes.name
 
@@ -118,7 +118,7 @@ def add_pages(app: FastAPI, files: dict[str, tuple[bytes, str]]) -> None:
     if "/" in files:
         body, kind = files["/"]
         deeper: Callable[..., Any] = page(from_folder(body), kind)
-        for each in KINDS:
+        for each in _KINDS:
             app.add_route(f"/{each}/{{name:path}}", deeper, include_in_schema=False)
 
 

@@ -13,7 +13,7 @@ from adlro.api.pace import breathe
 from adlro.core.ports import ENDED, PLACES, JobState, LiveJob
 from adlro.live.service import State, Who
 
-MOST_KEPT: Final = 4096
+_MOST_KEPT: Final = 4096
 LARGEST_KEPT: Final = 64 * 1024 * 1024
 MOST_LISTS: Final = 64
 MOST_COSTLY: Final = 16
@@ -25,10 +25,10 @@ LARGE: Final = 1000
 """A picture that took longer to make, or that has more jobs and nodes than this, is made aside."""
 
 SELDOM: Final = 10.0
-OLDEST_S: Final = 1.0
+OLDEST_PICTURE_S: Final = 1.0
 """Turns may follow each other closely. A large picture rests for so many times as long as it took, up to a second."""
 
-PIECE: Final = 100
+_PIECE: Final = 100
 """Records that are written as JSON in one go; the interpreter is not free meanwhile."""
 
 WORTH_PACKING: Final = 4096
@@ -45,13 +45,13 @@ def json_in_pieces(value: object) -> bytes:
     breathe()
     if isinstance(value, Mapping):
         entries = list(value.items())
-        if len(entries) > PIECE:
-            pieces = (dict(entries[at : at + PIECE]) for at in range(0, len(entries), PIECE))
+        if len(entries) > _PIECE:
+            pieces = (dict(entries[at : at + _PIECE]) for at in range(0, len(entries), _PIECE))
             return b"{" + b",".join(json_in_a_piece(piece) for piece in pieces) + b"}"
         parts = [json_bytes(str(key)) + b":" + json_in_pieces(each) for key, each in entries]
         return b"{" + b",".join(parts) + b"}"
-    if isinstance(value, list | tuple) and len(value) > PIECE:
-        cut = (value[at : at + PIECE] for at in range(0, len(value), PIECE))
+    if isinstance(value, list | tuple) and len(value) > _PIECE:
+        cut = (value[at : at + _PIECE] for at in range(0, len(value), _PIECE))
         return b"[" + b",".join(json_in_a_piece(piece) for piece in cut) + b"]"
     return json_bytes(value)
 
@@ -143,7 +143,7 @@ class Picture:
 
     def keep(self, address: Address, body: Body) -> None:
         """Keep an answer, if there is room; else forget the others."""
-        if len(self.bodies) >= MOST_KEPT or self.size + len(body.plain) > LARGEST_KEPT:
+        if len(self.bodies) >= _MOST_KEPT or self.size + len(body.plain) > LARGEST_KEPT:
             self.bodies.clear()
             self.size = 0
         self.bodies[address] = body

@@ -25,18 +25,18 @@ from adlro import __version__
 from adlro.api.app import make_app
 from adlro.api.door import raise_open_files
 from adlro.api.link import (
-    CALLS,
-    METRICS,
+    METRICS_QUESTION,
     OTHER_VERSION,
-    POLICIES,
+    POLICIES_QUESTION,
+    SERVICE_CALLS,
     Answered,
     Beat,
     Call,
     Failed,
     Hello,
-    Link,
+    ProcessLink,
+    StateUpdate,
     Stop,
-    Told,
     state_with,
 )
 from adlro.api.pace import paced
@@ -50,7 +50,7 @@ from adlro.process.logs import set_up_logs
 CALL_S: Final = 120.0
 """How long the daemon may take for an answer. A submission to a slow Slurm takes the longest."""
 
-SILENT_S: Final = 15.0
+DAEMON_SILENT_S: Final = 15.0
 """A daemon that has told nothing for so long is not ready."""
 
 BEAT_S: Final = 2.0
@@ -59,10 +59,10 @@ BEAT_S: Final = 2.0
 METRICS_S: Final = 1.0
 """How long the page of metrics is shown before it is asked for again."""
 
-LARGE: Final = 100_000
+_LARGE: Final = 100_000
 """Bytes from which a message is so many objects that Python's collector is paused while they are made."""
 
-PR_SET_PDEATHSIG: Final = 1
+_PR_SET_PDEATHSIG: Final = 1
 
 log = logging.getLogger("adlro.api")
 
@@ -71,7 +71,7 @@ log = logging.getLogger("adlro.api")
 class Copy:
     """The daemon as the API sees it: a Service. Methods that are not here are asked of the daemon by their name."""
 
-    def __init__(self, link: Link, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, link: ProcessLink, clock: Callable[[], float] = time.monotonic) -> None:
         self._link, self._clock = link, clock
         self._news = News()
         self._state: State | None = None
@@ -97,7 +97,7 @@ class Copy:
     def is_ready(self) -> tuple[bool, str]:
         """What the daemon said last, if that was a moment ago."""
         silent_s = self._clock() - self._heard_s
-        if silent_s > SILENT_S:
+        if silent_s > DAEMON_SILENT_S:
             return False, f"the daemon does not answer: nothing was heard of it for {silent_s:.0f} s."
         return self._ready
 
@@ -105,7 +105,7 @@ class Copy:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """A method of the daemon."""
-        if name not in CALLS:
+        if name not in SERVICE_CALLS:
             raise AttributeError(name)
 
         def ask(*args: Any, **named: Any) -> Any:
@@ -134,7 +134,7 @@ class Copy:
     def hear(self, message: object) -> None:
         """Take in a message: news in one thread, answers in another."""
         match message:
-            case Told():
+            case StateUpdate():
                 self._take(message)
             case Answered(number, value):
                 if answer := self._waiting.get(number):
@@ -143,7 +143,7 @@ class Copy:
                 if answer := self._waiting.get(number):
                     answer.set_exception(error)
 
-    def _take(self, told: Told) -> None:
+    def _take(self, told: StateUpdate) -> None:
         self._heard_s, self._ready = self._clock(), told.ready
         if told.log_level != logging.getLogger().level:
             logging.getLogger().setLevel(told.log_level)
@@ -174,7 +174,7 @@ def kept_for(seconds: float, ask: Callable[[], Any], clock: Callable[[], float] 
 class Ears(threading.Thread):
     """Hears the daemon on one link until it says stop, or is gone."""
 
-    def __init__(self, link: Link, copy: Copy, server: ApiServer) -> None:
+    def __init__(self, link: ProcessLink, copy: Copy, server: ApiServer) -> None:
         super().__init__(name="daemon", daemon=True)
         self._link, self._copy, self._server = link, copy, server
 
@@ -183,7 +183,7 @@ class Ears(threading.Thread):
         while True:
             try:
                 body = self._link.receive_bytes()
-                with paced(), paused_collector(are_kept=True) if len(body) > LARGE else nullcontext():
+                with paced(), paused_collector(are_kept=True) if len(body) > _LARGE else nullcontext():
                     message = pickle.loads(body)
                     if isinstance(message, Stop):
                         self._server.should_exit = True
@@ -196,7 +196,7 @@ class Ears(threading.Thread):
                 os._exit(1)
 
 
-async def beat(link: Link) -> None:
+async def beat(link: ProcessLink) -> None:
     """Tell the daemon now and then that the loop which answers requests is alive."""
     loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, "beat")
     while True:
@@ -206,12 +206,12 @@ async def beat(link: Link) -> None:
 
 def die_with(parent: int) -> None:
     """Have the kernel end this process when the daemon's ends."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 
 
-async def answer_all(server: ApiServer, link: Link, listener: socket.socket) -> None:
+async def answer_all(server: ApiServer, link: ProcessLink, listener: socket.socket) -> None:
     """Serve until told to stop."""
     beating = asyncio.create_task(beat(link))
     try:
@@ -235,20 +235,20 @@ def main(words: Sequence[str]) -> None:
         signal.signal(number, signal.SIG_IGN)
     die_with(parent)
     raise_open_files()
-    link = Link(socket.socket(fileno=talking))
+    link = ProcessLink(socket.socket(fileno=talking))
     hello: Hello = link.receive()
     set_up_logs(logging.getLevelName(hello.log_level), hello.secrets)
     copy = Copy(link)
-    policies = kept_for(float("inf"), lambda: copy.ask(POLICIES))
+    policies = kept_for(float("inf"), lambda: copy.ask(POLICIES_QUESTION))
     app = make_app(
         cast(Service, copy),
         hello.settings,
-        metrics=kept_for(METRICS_S, lambda: copy.ask(METRICS)),
+        metrics=kept_for(METRICS_S, lambda: copy.ask(METRICS_QUESTION)),
         dashboard=hello.dashboard,
         policies=cast(Callable[[], Sequence[Mapping[str, Any]]], policies),
     )
     server = make_server(app, hello.settings)
-    for each in (link, Link(socket.socket(fileno=hearing))):
+    for each in (link, ProcessLink(socket.socket(fileno=hearing))):
         Ears(each, copy, server).start()
     asyncio.run(answer_all(server, link, socket.socket(fileno=listening)))
     os._exit(0)  # threads that wait for the daemon need not end

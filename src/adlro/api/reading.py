@@ -21,7 +21,7 @@ from adlro.api.answers import (
     sent,
     who_of,
 )
-from adlro.api.document import UNCHANGED, errors
+from adlro.api.document import NOT_MODIFIED, errors
 from adlro.api.hidden import alarms_shown, decision_shown, job_shown, why_here, why_shown
 from adlro.api.listing import jobs_shown
 from adlro.api.models import DecisionsAsked, JobId, JobsAsked, LatestAsked, NothingAsked, StateAsked
@@ -44,19 +44,19 @@ from adlro.live.service import Why
 def add_reading(app: FastAPI, kit: Kit) -> None:
     """What a viewer may ask."""
 
-    @app.get(f"{V1}/state", response_model=StateOut, responses=errors(422, 503) | UNCHANGED, tags=["cluster"])
+    @app.get(f"{V1}/state", response_model=StateOut, responses=errors(422, 503) | NOT_MODIFIED, tags=["cluster"])
     async def get_state(request: Request, asked: Annotated[StateAsked, Query()]) -> Response:
         """Everything that the dashboard shows, in one answer."""
         eyes = kit_eyes(kit, request)
         return await kept(kit, request, lambda now: state_shown(now, eyes, asked.waiting, asked.ended))
 
-    @app.get(f"{V1}/cluster", response_model=ClusterOut, responses=errors(422, 503) | UNCHANGED, tags=["cluster"])
+    @app.get(f"{V1}/cluster", response_model=ClusterOut, responses=errors(422, 503) | NOT_MODIFIED, tags=["cluster"])
     async def get_cluster(request: Request, asked: Annotated[NothingAsked, Query()]) -> Response:
         """Nodes and GPUs, the jobs on each, and telemetry."""
         eyes = kit_eyes(kit, request)
         return await kept(kit, request, lambda now: cluster_shown(now, eyes))
 
-    @app.get(f"{V1}/jobs", response_model=JobsOut, responses=errors(422, 503) | UNCHANGED, tags=["jobs"])
+    @app.get(f"{V1}/jobs", response_model=JobsOut, responses=errors(422, 503) | NOT_MODIFIED, tags=["jobs"])
     async def list_jobs(request: Request, asked: Annotated[JobsAsked, Query()]) -> Response:
         """Jobs, page by page: those that hold GPUs, those that wait by predicted start, those that ended; or sorted."""
         eyes = kit_eyes(kit, request)
@@ -66,7 +66,7 @@ def add_reading(app: FastAPI, kit: Kit) -> None:
         )  # fmt: skip
         return await kept(kit, request, lambda now: jobs_shown(now, eyes, wanted, asked.offset, asked.limit))
 
-    @app.get(f"{V1}/jobs/{{id}}", response_model=JobOut, responses=errors(404, 422, 503) | UNCHANGED, tags=["jobs"])
+    @app.get(f"{V1}/jobs/{{id}}", response_model=JobOut, responses=errors(404, 422, 503) | NOT_MODIFIED, tags=["jobs"])
     async def get_job(
         request: Request, id: Annotated[JobId, Path()], asked: Annotated[NothingAsked, Query()]
     ) -> Response:
@@ -77,7 +77,7 @@ def add_reading(app: FastAPI, kit: Kit) -> None:
     @app.get(
         f"{V1}/jobs/{{id}}/why",
         response_model=Why,
-        responses=errors(403, 404, 422, 503) | UNCHANGED,
+        responses=errors(403, 404, 422, 503) | NOT_MODIFIED,
         tags=["jobs"],
     )
     async def get_why(
@@ -101,7 +101,9 @@ def add_reading(app: FastAPI, kit: Kit) -> None:
 
         return await kept(kit, request, answer)
 
-    @app.get(f"{V1}/decisions", response_model=DecisionsOut, responses=errors(422, 503) | UNCHANGED, tags=["decisions"])
+    @app.get(
+        f"{V1}/decisions", response_model=DecisionsOut, responses=errors(422, 503) | NOT_MODIFIED, tags=["decisions"]
+    )
     async def list_decisions(request: Request, asked: Annotated[DecisionsAsked, Query()]) -> Response:
         """Decisions with their reasons, alternatives and similar past jobs; the latest first."""
         eyes = kit_eyes(kit, request)
@@ -115,12 +117,12 @@ def add_reading(app: FastAPI, kit: Kit) -> None:
 
         return await kept(kit, request, answer)
 
-    @app.get(f"{V1}/policies", response_model=PoliciesOut, responses=errors(422, 503) | UNCHANGED, tags=["policies"])
+    @app.get(f"{V1}/policies", response_model=PoliciesOut, responses=errors(422, 503) | NOT_MODIFIED, tags=["policies"])
     async def list_policies(request: Request, asked: Annotated[NothingAsked, Query()]) -> Response:
         """The policies by name, the one in use, and the fallback."""
         return await kept(kit, request, lambda now: policies_shown(now, kit.policies()))
 
-    @app.get(f"{V1}/alarms", response_model=AlarmsOut, responses=errors(422, 503) | UNCHANGED, tags=["cluster"])
+    @app.get(f"{V1}/alarms", response_model=AlarmsOut, responses=errors(422, 503) | NOT_MODIFIED, tags=["cluster"])
     async def list_alarms(request: Request, asked: Annotated[LatestAsked, Query()]) -> Response:
         """Alarms, the latest last."""
         eyes = kit_eyes(kit, request)
@@ -130,7 +132,7 @@ def add_reading(app: FastAPI, kit: Kit) -> None:
             lambda now: {"alarms": alarms_shown(now.state.alarms, now.jobs, eyes)[-asked.limit :]},
         )
 
-    @app.get(f"{V1}/drifts", response_model=DriftsOut, responses=errors(422, 503) | UNCHANGED, tags=["cluster"])
+    @app.get(f"{V1}/drifts", response_model=DriftsOut, responses=errors(422, 503) | NOT_MODIFIED, tags=["cluster"])
     async def list_drifts(request: Request, asked: Annotated[NothingAsked, Query()]) -> Response:
         """Speeds that differ from the speed table."""
         return await kept(kit, request, lambda now: {"drifts": now.state.drifts})

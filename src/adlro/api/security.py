@@ -33,7 +33,7 @@ API: Final = "/api/"
 OPEN: Final = frozenset({"/api/v1/openapi.json"})
 """What anyone may read under /api/; beside it the dashboard's files, /healthz and /readyz."""
 GUARDED: Final = frozenset({"/metrics"})
-PROBES: Final = frozenset({"/healthz", "/readyz"})
+_PROBES: Final = frozenset({"/healthz", "/readyz"})
 
 MOST_HEADERS: Final = 100
 LARGEST_HEADERS: Final = 16_384
@@ -47,7 +47,7 @@ COSTS: Final = {
 }
 """Requests that count for several: a question played forward, or answered from the store, costs the daemon much."""
 
-LOCAL: Final = Who("local", "operator")
+_LOCAL: Final = Who("local", "operator")
 
 log = logging.getLogger("adlro.api")
 
@@ -139,7 +139,7 @@ class Guard:
         except Exception as error:
             number = secrets.token_hex(4)
             # The words of an error may hold what a user sent; its kind and place do not.
-            log.error("the API failed", extra={"number": number, "path": scope["path"], "where": place_of(error)})
+            log.error("the API failed", extra={"number": number, "path": scope["path"], "where": error_place(error)})
             if not begun:
                 what = f"the daemon made a mistake; its log has it under {number}"
                 await send_refusal(refused(500, what, scope["path"], do="Please report it."), answer)
@@ -185,7 +185,7 @@ class Guard:
         client = scope.get("client")
         name = f"token {who.name}" if who and self._settings.auth == "tokens" else f"address {client and client[0]}"
         # A probe is cheap, and must be answered however much others on its machine ask: else a watchdog trips.
-        wait_s = 0.0 if path in PROBES else self._buckets.take(name, COSTS.get(path, 1.0))
+        wait_s = 0.0 if path in _PROBES else self._buckets.take(name, COSTS.get(path, 1.0))
         if wait_s:
             seconds = math.ceil(wait_s)
             raise refused(
@@ -212,7 +212,7 @@ class Guard:
     def _who(self, given: str | None) -> Who | None:
         """Whose token stands in the header Authorization."""
         if self._settings.auth == "off":
-            return LOCAL
+            return _LOCAL
         kind, _, token = (given or "").partition(" ")
         return find_who(self._tokens(), token.strip()) if kind.lower() == "bearer" else None
 
@@ -320,7 +320,7 @@ def is_address(host: str) -> bool:
     return True
 
 
-def place_of(error: BaseException) -> str:
+def error_place(error: BaseException) -> str:
     """The kind of an error and the last line of code that it came by."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

@@ -88,7 +88,7 @@ def find_who(tokens: Sequence[Token], token: str) -> Who | None:
     return found
 
 
-def checked_name(name: str, role: str, owners: Owners) -> str:
+def checked_token_name(name: str, role: str, owners: Owners) -> str:
     """The name, if a token of this role may have it. Raises UsageError.
 
     A user's name must be one that jobs may have, and never that of a system account, even where it is only a label: the
@@ -153,7 +153,7 @@ class TokenFile:
 
     def add(self, name: str, role: str) -> str:
         """Make a token for a name; it is shown this once. Raises UsageError if it may not have one, or has one."""
-        checked_name(name, checked_role(role), self._owners)
+        checked_token_name(name, checked_role(role), self._owners)
         with self._alone():
             kept = self.read()
             if any(one.name == name for one in kept):

@@ -16,7 +16,7 @@ from typing import Any, Final, final
 from adlro.api.hidden import alarms_shown, job_shown, starts_of
 from adlro.api.listing import listed
 from adlro.api.pace import breathe, paced
-from adlro.api.pictures import LONG_S, OLDEST_S, SELDOM, Eyes, Picture, is_large, is_same, picture_of
+from adlro.api.pictures import LONG_S, OLDEST_PICTURE_S, SELDOM, Eyes, Picture, is_large, is_same, picture_of
 from adlro.core.ports import JobState, LiveJob, Part
 from adlro.core.records import WHOLE_GPU, Cluster, Node
 from adlro.core.schema import properties_of
@@ -24,7 +24,7 @@ from adlro.live.service import State
 from adlro.process.collector import paused_collector
 
 MOST_ALARMS: Final = 100
-MOST_HISTORY: Final = 500
+_MOST_HISTORY: Final = 500
 
 NODE_NAMES: Final = tuple(each.name for each in properties_of(Node) if each.name != "gpus")
 NODE_VALUES: Final = attrgetter(*NODE_NAMES)
@@ -74,7 +74,7 @@ class Views:
                     was = old.bodies.get(address) if old else None
                     if was is not None and was.uses:
                         new.make(address, how, was.is_packed)
-                rests_s = min(SELDOM * (time.thread_time() - began), OLDEST_S)
+                rests_s = min(SELDOM * (time.thread_time() - began), OLDEST_PICTURE_S)
             with self._lock:
                 self._picture, self._took_s = new, took_s
                 self._rests_until = time.monotonic() + rests_s
@@ -120,7 +120,7 @@ def state_shown(picture: Picture, eyes: Eyes, waiting: int, ended: int) -> dict[
         "backend": state.backend, "policy": state.policy, "fallback": state.fallback, "is_guarded": state.is_guarded,
         "is_leader": state.is_leader, "starts": starts_of(state, queue),
         "alarms": alarms_shown(state.alarms, picture.jobs, eyes)[-MOST_ALARMS:], "drifts": state.drifts,
-        "history": state.history[-MOST_HISTORY:], "telemetry": state.telemetry,
+        "history": state.history[-_MOST_HISTORY:], "telemetry": state.telemetry,
         "counts": {str(kind): counts[kind] for kind in JobState},
         "partitions": sorted({live.partition for live in snapshot.jobs} - {""}),
     }  # fmt: skip

@@ -16,10 +16,10 @@ from adlro.core.records import Cluster, GpuModel, Gpus, Link, Node
 from adlro.core.schema import properties_of
 from adlro.core.toml import Schema, model_field, model_with, nearest, parse_toml
 
-MOST_GPUS: Final = 64
+_MOST_GPUS: Final = 64
 """GPUs of one model on one node; the simulator keeps one bit for each in a 64-bit word."""
 
-MOST_NODES: Final = 100_000
+_MOST_NODES: Final = 100_000
 
 _LINK_TYPES: Final = {"nvlink": "NVLink", "xgmi": "xGMI"}
 """How the datasheets begin the name of a link of that kind."""
@@ -29,20 +29,20 @@ class GpusTable(Schema):
     """GPUs of one model on a node: an entry of `gpus` where a node has several models."""
 
     model: str
-    count: int = Field(ge=1, le=MOST_GPUS)
+    count: int = Field(ge=1, le=_MOST_GPUS)
 
 
-AMOUNTS: Final = tuple(each for each in properties_of(Node) if each.is_number)
+_AMOUNTS: Final = tuple(each for each in properties_of(Node) if each.is_number)
 """Properties of a node that its entry gives as they are."""
 
-PlainNode: Any = model_with("PlainNode", Schema, {each.name: model_field(each) for each in AMOUNTS})
+PlainNode: Any = model_with("PlainNode", Schema, {each.name: model_field(each) for each in _AMOUNTS})
 
 
 class NodesTable(PlainNode):  # type: ignore[misc]  # the amounts come from Node
     """One [[nodes]] entry: `count` machines alike."""
 
     name: str = Field(min_length=1)
-    count: int = Field(1, ge=1, le=MOST_NODES)
+    count: int = Field(1, ge=1, le=_MOST_NODES)
     gpu: str | None = None
     gpus: list[GpusTable] = Field([])
     link: Literal["nvlink", "xgmi", "pcie"] = "pcie"
@@ -57,9 +57,9 @@ class NodesTable(PlainNode):  # type: ignore[misc]  # the amounts come from Node
         gpu = info.data.get("gpu")
         if gpu is None and gpus == 0:
             return []
-        if not 1 <= gpus <= MOST_GPUS:
+        if not 1 <= gpus <= _MOST_GPUS:
             raise ValueError(
-                f"{gpus} GPUs; expected a whole number from 1 to {MOST_GPUS} (a node without GPUs has no such key)"
+                f"{gpus} GPUs; expected a whole number from 1 to {_MOST_GPUS} (a node without GPUs has no such key)"
             )
         if gpu is None:
             raise ValueError(f'{gpus} GPUs without a model; add gpu = "NAME", or write a list of {{model, count}}')
@@ -186,14 +186,14 @@ def _nodes(table: NodesTable, models: Mapping[str, GpuModel], where: str, index:
     counts: Counter[str] = Counter()
     for entry in table.gpus:
         counts[models[entry.model].name] += entry.count
-    if too_many := [model for model, count in counts.items() if count > MOST_GPUS]:
+    if too_many := [model for model, count in counts.items() if count > _MOST_GPUS]:
         raise ConfigError(
             f"{where}: 'nodes[{index}].gpus' has {counts[too_many[0]]} GPUs of the model '{too_many[0]}'; "
-            f"expected at most {MOST_GPUS} on one node."
+            f"expected at most {_MOST_GPUS} on one node."
         )
     gpus = tuple(Gpus(model, count) for model, count in counts.items())
     link = Link(table.link, _link_gb_s(table, models, where, index))
-    amounts = {each.name: getattr(table, each.name) for each in AMOUNTS}
+    amounts = {each.name: getattr(table, each.name) for each in _AMOUNTS}
     for number in range(table.count):
         name = table.name if table.count == 1 else f"{table.name}{number}"
         yield Node(name=name, gpus=gpus, link=link, **amounts)

@@ -17,7 +17,7 @@ from adlro.core.records import MEASURED, MODELLED, GpuModel, Placing, Speed, Spe
 REFERENCE_LINK_GB_S: Final = 300.0
 """NVLink2 of the reference model, both directions summed."""
 
-TABLES: Final = {"gavel": "Gavel, OSDI 2020", "sia": "Sia, SOSP 2023"}
+_TABLES: Final = {"gavel": "Gavel, OSDI 2020", "sia": "Sia, SOSP 2023"}
 """The measured tables, with what the detail of a speed calls them."""
 
 SAME_CHIP: Final = {"v100-sxm2-32gb": "v100-sxm2-16gb"}
@@ -97,7 +97,7 @@ def _from_datasheet(family: Family, placing: Placing, model: GpuModel) -> Speed:
 
 def _from_table(family: Family, placing: Placing, rows: dict[bool, dict[int, float]]) -> Speed:
     """The measured speed of the most GPUs measured up to this number; what was not measured is modelled on top."""
-    table = TABLES[family.name.split("/")[0]]
+    table = _TABLES[family.name.split("/")[0]]
     across = placing.nodes > 1 and min(rows.get(True, {}), default=placing.gpus + 1) <= placing.gpus
     measured = rows[across]
     counts = sorted(measured)
@@ -128,7 +128,7 @@ def _from_table(family: Family, placing: Placing, rows: dict[bool, dict[int, flo
 def _measured() -> dict[tuple[str, str], dict[bool, dict[int, float]]]:
     """Measured speed of one GPU relative to the fewest GPUs of the anchor: by family and model, across nodes, GPUs."""
     rates: dict[tuple[str, str], dict[bool, dict[int, float]]] = {}
-    for table in TABLES:
+    for table in _TABLES:
         file = resources.files("adlro.catalogue").joinpath("throughputs", f"{table}.csv")
         lines = (line for line in file.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
         for row in csv.DictReader(lines):

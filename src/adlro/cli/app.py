@@ -1,6 +1,6 @@
 """The commands as one program: how it starts, what it says when something is wrong, and how it ends.
 
-What a command needs is imported when it runs, so that help and lists answer at once.
+A command is imported when it is called, and what it needs when it runs, so that help and lists answer at once.
 """
 
 import os
@@ -8,17 +8,17 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated, Final
 
 import typer
 
 from adlro import __version__
-from adlro.cli import ingest, lists, live, monitoring, predict, report, runs, serve, shadow, slurm, trace, train, warm
 from adlro.cli.output import say
 from adlro.core.errors import AdlroError, CatalogueError, UsageError
 
-DONE: Final = 0
-FAILED: Final = 1
+_DONE: Final = 0
+_FAILED: Final = 1
 BAD_USAGE: Final = 2
 INTERRUPTED: Final = 130
 
@@ -31,7 +31,7 @@ HELP: Final = (
     "own, give the path of a file instead of a name. For a live cluster: serve, slurm and shadow."
 )
 
-EXAMPLES: Final = (
+_EXAMPLES: Final = (
     "adlro compare",
     "adlro compare -c gavel108 -w gavel -p fcfs,sjf,srtf --json > out.json",
     "adlro compare -c gavel108 -w jobs.swf.gz --windows 10 --families hash:gavel",
@@ -40,45 +40,62 @@ EXAMPLES: Final = (
 
 EPILOG: Final = (
     "[bold]Examples[/bold]\n\n"
-    + "".join(f"\u2002 {example}\n\n" for example in EXAMPLES)  # a space that is not stripped
+    + "".join(f"\u2002 {example}\n\n" for example in _EXAMPLES)  # a space that is not stripped
     + "COMMAND --help explains a command. Commands that print a result print it as JSON with --json. "
     + "Exit codes: 0 done, 1 failed, 2 bad usage."
 )
 
-app = typer.Typer(
-    help=HELP,
-    epilog=EPILOG,
-    add_completion=False,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["--help", "-h"]},
-)
-app.command()(runs.compare)
-app.command()(runs.simulate)
-app.command()(runs.sweep)
-app.command()(report.report)
-app.command()(lists.policies)
-app.command()(lists.clusters)
-app.command()(lists.gpus)
-app.command()(lists.workloads)
-app.command()(lists.speeds)
-app.add_typer(trace.app, name="trace")
-app.command()(ingest.ingest)
-app.command()(predict.predict)
-app.command()(train.train)
-app.command()(train.export)
-app.command()(serve.serve)
-app.command()(warm.warm)
-app.command()(live.queue)
-app.command()(live.submit)
-app.command()(live.why)
-app.command()(live.cancel)
-app.command()(live.top)
-app.add_typer(live.app_of_tokens, name="token")
-app.add_typer(slurm.app, name="slurm")
-app.add_typer(shadow.app, name="shadow")
-app.add_typer(monitoring.app, name="monitoring")
-app.command()(runs.bench)
+_COMMANDS: Final = {
+    "compare": "runs",
+    "simulate": "runs",
+    "sweep": "runs",
+    "report": "report",
+    "policies": "lists",
+    "clusters": "lists",
+    "gpus": "lists",
+    "workloads": "lists",
+    "speeds": "lists",
+    "trace": "trace:app",
+    "ingest": "ingest",
+    "predict": "predict",
+    "train": "train",
+    "export": "train",
+    "serve": "serve",
+    "warm": "warm",
+    "queue": "live",
+    "submit": "live",
+    "why": "live",
+    "cancel": "live",
+    "top": "live",
+    "token": "live:app_of_tokens",
+    "slurm": "slurm:app",
+    "shadow": "shadow:app",
+    "monitoring": "monitoring:app",
+    "bench": "runs",
+}
+"""The commands, in the order of the help: the module of each, and for a group of commands its name there."""
+
+
+def commands(words: Sequence[str]) -> typer.Typer:
+    """The program, with the command that is called; with all of them for help, or if there is no such command."""
+    app = typer.Typer(
+        help=HELP,
+        epilog=EPILOG,
+        add_completion=False,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["--help", "-h"]},
+    )
+    app.callback(invoke_without_command=True)(root)
+    called = next((word for word in words if not word.startswith("-")), "")
+    for name in [called] if called in _COMMANDS else _COMMANDS:
+        module, _, group = _COMMANDS[name].partition(":")
+        found = import_module(f"adlro.cli.{module}")
+        if group:
+            app.add_typer(getattr(found, group), name=name)
+        else:
+            app.command()(getattr(found, name))
+    return app
 
 
 def show_version(asked: bool) -> None:
@@ -88,7 +105,6 @@ def show_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
 def root(
     context: typer.Context,
     version: Annotated[
@@ -124,14 +140,14 @@ def run(arguments: Sequence[str]) -> int:
     words = [word for word in arguments if word != DEBUG]  # it may stand anywhere
     debug = len(words) < len(arguments) or os.environ.get("ADLRO_DEBUG", "0") not in ("", "0")
     try:
-        code = app(words, prog_name="adlro", standalone_mode=False)
+        code = commands(words)(words, prog_name="adlro", standalone_mode=False)
     except Exception as error:
         if debug:
             traceback.print_exc()
         code, line = explain(error)
         say(f"adlro: {line}")
     else:
-        code = code if isinstance(code, int) else DONE
+        code = code if isinstance(code, int) else _DONE
         if code == INTERRUPTED:
             say("adlro: interrupted.")
     return code
@@ -143,20 +159,20 @@ def explain(error: Exception) -> tuple[int, str]:
         case UsageError() | CatalogueError():
             return BAD_USAGE, str(error)
         case AdlroError():
-            return FAILED, str(error)
+            return _FAILED, str(error)
         case OSError():
-            return FAILED, f"{error.filename or 'input or output'}: {error.strerror or error}."
+            return _FAILED, f"{error.filename or 'input or output'}: {error.strerror or error}."
         case MemoryError():
-            return FAILED, "not enough memory. Use fewer --jobs or fewer --threads."
+            return _FAILED, "not enough memory. Use fewer --jobs or fewer --threads."
     # Typer's own errors; their class has other names in other versions, but always this method.
     if callable(say_it := getattr(error, "format_message", None)):
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "adlro"
-        return BAD_USAGE, f"{one_line(say_it())} Try '{path} --help'."
-    return FAILED, f"{type(error).__name__}: {one_line(str(error))} This is a bug: please report it, with {DEBUG}."
+        return BAD_USAGE, f"{_one_line(say_it())} Try '{path} --help'."
+    return _FAILED, f"{type(error).__name__}: {_one_line(str(error))} This is a bug: please report it, with {DEBUG}."
 
 
-def one_line(text: str) -> str:
+def _one_line(text: str) -> str:
     """The text without line breaks, and with an end."""
     line = " ".join(text.split())
     return line if line.endswith((".", "?", "!")) else f"{line}."

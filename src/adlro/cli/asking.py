@@ -20,7 +20,7 @@ DAEMON: Final = "The daemon (docs/api.md)"
 TOKEN: Final = "ADLRO_TOKEN"
 LARGEST_ANSWER: Final = 256 * 1024 * 1024
 LONGEST_SAID: Final = 300
-COMMANDS: Final = {"GET /api/v1/jobs": "`adlro queue`", "GET /api/v1/policies": "`adlro policies`"}
+_COMMANDS: Final = {"GET /api/v1/jobs": "`adlro queue`", "GET /api/v1/policies": "`adlro policies`"}
 """What the daemon calls by address, as a user of the terminal knows it."""
 
 
@@ -57,13 +57,13 @@ class Reply:
 
 
 @final
-class Daemon:
+class DaemonClient:
     """A daemon that is asked again and again over one connection."""
 
     def __init__(self, where: Where) -> None:
         self.url = where.url.rstrip("/")
         self._timeout_s = where.timeout
-        self._place = checked(self.url)
+        self._place = _checked(self.url)
         self._connection: http.client.HTTPConnection | None = None
 
     def ask(
@@ -96,7 +96,7 @@ class Daemon:
         assert reply is not None  # no tag was sent
         return reply
 
-    def __enter__(self) -> "Daemon":
+    def __enter__(self) -> "DaemonClient":
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -168,7 +168,7 @@ class Daemon:
             return BackendError(
                 f"{self.url} answered {status}, but not as an adlro daemon does. Check --url or ADLRO_URL."
             )
-        for address, command in COMMANDS.items():
+        for address, command in _COMMANDS.items():
             line = line.replace(address, command)
         line = printable(line)[:LONGEST_SAID]
         if status == http.HTTPStatus.UNAUTHORIZED:
@@ -178,7 +178,7 @@ class Daemon:
         return BackendError(f"{self.url}: {line}")
 
 
-def checked(url: str) -> SplitResult:
+def _checked(url: str) -> SplitResult:
     """The parts of an address, if it is one."""
     place = urlsplit(url if "://" in url else "")
     try:

@@ -4,8 +4,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -23,17 +22,16 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from adlro.core.records import Cluster, GpuModel
-    from adlro.core.telemetry import GpuSeen, Readings
+    from adlro.core.records import GpuModel
+    from adlro.core.telemetry import Readings, TelemetryReader
     from adlro.normalise.telemetry import Telemetry
 
-Look = Callable[[], "Readings"]
 
 MOST_LINES: Final = 200
 """Lines of a table; beyond that there is --json."""
 
-MISSING: Final = "–"
-HOT: Final = 0.9
+_MISSING: Final = "–"
+_HOT: Final = 0.9
 """A level from which a temperature is worth a colour."""
 
 
@@ -91,9 +89,9 @@ def ingest(
     if slurm is not None:
         show_slurm(slurm, as_json, types)
         return
-    from adlro.ingest.telemetry.catalogue import open_source
+    from adlro.ingest.telemetry.catalogue import open_telemetry
 
-    look = open_source(given[0], prometheus or metrics or "", timeout, oldest)
+    look = open_telemetry(given[0], prometheus or metrics or "", timeout, oldest)
     pictures = watched(look, cluster, oldest, every, looks if watch else 1)
     if as_json:
         for number, (picture, readings) in enumerate(pictures):
@@ -101,26 +99,26 @@ def ingest(
             if watch:  # one line for each look, for programs that read line by line
                 print(json.dumps(without_nan(found), ensure_ascii=False, allow_nan=False), flush=True)
             elif number == 0:
-                print_json(found | {"version": __version__, "command": command()})
+                print_json(found | {"version": __version__, "command": _command()})
     elif watch and sys.stdout.isatty():
         from rich.live import Live
 
         with Live(console=stdout(), screen=True, auto_refresh=False) as live:
             for picture, readings in pictures:
-                live.update(shown(picture, readings, each), refresh=True)
+                live.update(_shown(picture, readings, each), refresh=True)
     else:
         for picture, readings in pictures:
-            stdout().print(shown(picture, readings, each))
+            stdout().print(_shown(picture, readings, each))
 
 
 def watched(
-    look: Look, cluster_name: str | None, oldest: float, every: float, looks: int
+    look: "TelemetryReader", cluster_name: str | None, oldest: float, every: float, looks: int
 ) -> Iterator[tuple["Telemetry", "Readings"]]:
     """One picture for each look. A source that fails later than at the first look leaves gaps, and is asked again."""
     from adlro.catalogue.clusters import load_cluster
     from adlro.catalogue.gpus import find_gpu
     from adlro.ingest.telemetry.names import model_of
-    from adlro.normalise.telemetry import Freshness, normalise
+    from adlro.normalise.telemetry import Freshness, expected_gpus, normalise, with_our_names
 
     cluster = load_cluster(cluster_name) if cluster_name else None
     expected = expected_gpus(cluster)
@@ -134,11 +132,11 @@ def watched(
     done = 0
     while True:
         try:
-            readings = renamed(look(), expected)
+            readings = with_our_names(look(), expected)
         except TelemetryError as error:
             if previous is None:
                 raise
-            readings = nothing(str(error))
+            readings = _nothing(str(error))
         previous = normalise(readings, model, expected, previous, Freshness(oldest))
         report_unknown(previous, own, reported)
         yield previous, readings
@@ -148,30 +146,7 @@ def watched(
         time.sleep(every)
 
 
-def expected_gpus(cluster: "Cluster | None") -> tuple["GpuSeen", ...]:
-    """The GPUs of a cluster file, numbered on each node in the order of the file."""
-    from adlro.core.telemetry import GpuSeen
-
-    found: list[GpuSeen] = []
-    for node in cluster.nodes if cluster else ():
-        models = [gpus.model for gpus in node.gpus for _ in range(gpus.count)]
-        found += [GpuSeen(node.name, index, name=model) for index, model in enumerate(models)]
-    return tuple(found)
-
-
-def renamed(readings: "Readings", expected: Sequence["GpuSeen"]) -> "Readings":
-    """The readings with the cluster's names for its nodes, where a source adds the domain to them."""
-    known = {gpu.node for gpu in expected}
-    if not known or all(gpu.node in known for gpu in readings.gpus):
-        return readings
-    gpus = tuple(
-        replace(gpu, node=short) if gpu.node not in known and (short := gpu.node.partition(".")[0]) in known else gpu
-        for gpu in readings.gpus
-    )
-    return replace(readings, gpus=gpus)
-
-
-def nothing(error: str) -> "Readings":
+def _nothing(error: str) -> "Readings":
     """What a source says that does not answer: nothing, now."""
     from adlro.ingest.telemetry.series import Collector
 
@@ -188,10 +163,10 @@ def report_unknown(picture: "Telemetry", own: dict[str, "GpuModel"], reported: s
     for name in picture.unknown:
         if name not in reported:
             reported.add(name)
-            say(f"adlro: {printable(explain_unknown(name, [*own, *gpu_models()]))}")
+            say(f"adlro: {_printable(explain_unknown(name, [*own, *gpu_models()]))}")
 
 
-def command() -> str:
+def _command() -> str:
     """The command line as typed, but without the credentials in its addresses."""
     import shlex
 
@@ -206,7 +181,7 @@ def command() -> str:
 def as_dict(picture: "Telemetry", readings: "Readings") -> dict[str, Any]:
     """The picture as JSON; a gap is null in `levels` and has its reason in `gaps`."""
     from adlro.core.telemetry import METRICS
-    from adlro.normalise.telemetry import FEATURES, REASONS
+    from adlro.normalise.telemetry import GPU_FEATURES, REASONS
 
     gpus = []
     for row, gpu in enumerate(picture.gpus):
@@ -221,8 +196,8 @@ def as_dict(picture: "Telemetry", readings: "Readings") -> dict[str, Any]:
                 "model": model.name if model else None,
                 "age_s": float(picture.age_s[row]),
                 "values": {metric.name: value for metric, value in zip(METRICS, raw, strict=True) if value == value},
-                "levels": dict(zip(FEATURES, level, strict=True)),
-                "gaps": {name: REASONS[code] for name, code in zip(FEATURES, gap, strict=True) if code},
+                "levels": dict(zip(GPU_FEATURES, level, strict=True)),
+                "gaps": {name: REASONS[code] for name, code in zip(GPU_FEATURES, gap, strict=True) if code},
             }
         )
     return {
@@ -245,14 +220,14 @@ def as_dict(picture: "Telemetry", readings: "Readings") -> dict[str, Any]:
 # ---- for people --------------------------------------------------------------------------------------------------
 
 
-def shown(picture: "Telemetry", readings: "Readings", each: bool) -> "RenderableType":
+def _shown(picture: "Telemetry", readings: "Readings", each: bool) -> "RenderableType":
     """The table, and below it what is missing."""
     from rich.console import Group
     from rich.text import Text
 
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(readings.now_s))
     title = Text(f"{len(picture.gpus):,} GPUs, {readings.source or 'no answer'}, {when}", "bold")
-    return Group(title, table(picture, each), *map(dim, remarks(picture, readings)))
+    return Group(title, _table(picture, each), *map(dim, _remarks(picture, readings)))
 
 
 def dim(line: str) -> "Text":
@@ -262,14 +237,14 @@ def dim(line: str) -> "Text":
     return Text(line, "dim")
 
 
-def table(picture: "Telemetry", each: bool) -> "RenderableType":
+def _table(picture: "Telemetry", each: bool) -> "RenderableType":
     """A line for each node (means, the hottest temperature, sums of watts), or for each GPU."""
     from rich.text import Text
 
     groups: dict[tuple[str, str], list[int]] = {}
     for row, gpu in enumerate(picture.gpus):
         model = picture.models[row]
-        name = model.name if model else gpu.name or MISSING
+        name = model.name if model else gpu.name or _MISSING
         groups.setdefault((f"{gpu.node}:{gpu.index}" if each else gpu.node, name), []).append(row)
     lines = plain_table()
     lines.add_column("node", no_wrap=True, style="cyan")
@@ -277,13 +252,13 @@ def table(picture: "Telemetry", each: bool) -> "RenderableType":
     for heading in ("GPUs", "busy", "temp", "mem", "bw", "power", "SM/mem MHz", "slow", "errors"):
         lines.add_column(heading, justify="right", no_wrap=True)
     for (node, model_name), rows in list(groups.items())[:MOST_LINES]:
-        lines.add_row(Text(printable(node)), Text(printable(model_name)), *cells(picture, rows))
+        lines.add_row(Text(_printable(node)), Text(_printable(model_name)), *_cells(picture, rows))
     if len(groups) > MOST_LINES:
         lines.add_row(Text(f"… and {len(groups) - MOST_LINES:,} more lines: --json has them all"))
     return lines
 
 
-def cells(picture: "Telemetry", rows: list[int]) -> list["RenderableType"]:
+def _cells(picture: "Telemetry", rows: list[int]) -> list["RenderableType"]:
     """The figures of some GPUs in one line."""
     from rich.text import Text
 
@@ -297,10 +272,10 @@ def cells(picture: "Telemetry", rows: list[int]) -> list["RenderableType"]:
         return there(picture.raw[rows, METRIC[metric]])
 
     def percent(values: "np.ndarray[Any, Any]") -> str:
-        return f"{100 * values.mean():.0f} %" if len(values) else MISSING
+        return f"{100 * values.mean():.0f} %" if len(values) else _MISSING
 
     def mean(values: "np.ndarray[Any, Any]") -> str:
-        return f"{values.mean():.0f}" if len(values) else MISSING
+        return f"{values.mean():.0f}" if len(values) else _MISSING
 
     silent = sum(bool((picture.gap[row] == SILENT).all()) for row in rows)
     hottest, hot = raw("temperature"), level("temperature")
@@ -308,17 +283,17 @@ def cells(picture: "Telemetry", rows: list[int]) -> list["RenderableType"]:
     return [
         f"{len(rows) - silent}/{len(rows)}" if silent else str(len(rows)),
         percent(level("utilisation")),
-        Text(f"{hottest.max():.0f} C" if len(hottest) else MISSING, "red" if len(hot) and hot.max() >= HOT else ""),
+        Text(f"{hottest.max():.0f} C" if len(hottest) else _MISSING, "red" if len(hot) and hot.max() >= _HOT else ""),
         percent(level("memory")),
         percent(level("bandwidth")),
-        f"{power.sum():,.0f} W" if len(power) else MISSING,
+        f"{power.sum():,.0f} W" if len(power) else _MISSING,
         f"{mean(raw('sm_clock'))}/{mean(raw('memory_clock'))}",
-        f"{int((slowed > 0).sum())}" if len(slowed) else MISSING,
-        errors(picture, rows),
+        f"{int((slowed > 0).sum())}" if len(slowed) else _MISSING,
+        _errors(picture, rows),
     ]
 
 
-def errors(picture: "Telemetry", rows: list[int]) -> "Text":
+def _errors(picture: "Telemetry", rows: list[int]) -> "Text":
     """XID codes and memory errors that were not corrected; 0 if there are none, a dash if nobody tells."""
     from rich.text import Text
 
@@ -330,7 +305,7 @@ def errors(picture: "Telemetry", rows: list[int]) -> "Text":
     if len(ecc) and ecc.sum() > 0:
         words.append(f"{int(ecc.sum())} ECC")
     if not words:
-        return Text("0" if len(xids) or len(ecc) else MISSING)
+        return Text("0" if len(xids) or len(ecc) else _MISSING)
     return Text(", ".join(words), "red")
 
 
@@ -339,7 +314,7 @@ def there(values: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
     return values[values == values]
 
 
-def remarks(picture: "Telemetry", readings: "Readings") -> Iterator[str]:
+def _remarks(picture: "Telemetry", readings: "Readings") -> Iterator[str]:
     """What is missing, what was lost, and what is odd."""
     cells_of_all = picture.level.size
     gaps = picture.gaps()
@@ -365,7 +340,7 @@ def remarks(picture: "Telemetry", readings: "Readings") -> Iterator[str]:
     yield from readings.notes
 
 
-def printable(text: str) -> str:
+def _printable(text: str) -> str:
     """A foreign name without signs that would move the cursor."""
     return "".join(sign if sign.isprintable() else "�" for sign in text)
 
@@ -379,12 +354,12 @@ def show_slurm(path: Path, as_json: bool, types: list[str] | None = None) -> Non
 
     from adlro.backends.slurm.backend import naming_of
     from adlro.backends.slurm.options import SlurmOptions
-    from adlro.backends.slurm.parse import cluster_toml, nodes_of, read_nodes
+    from adlro.backends.slurm.parse import cluster_toml, node_records, read_nodes
     from adlro.cli.slurm import types_of
 
     text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8", errors="replace")
     found = read_nodes(text, str(path))
-    nodes, problems = nodes_of(found, naming_of(SlurmOptions(types=types_of(types))).model_of)
+    nodes, problems = node_records(found, naming_of(SlurmOptions(types=types_of(types))).model_of)
     for problem in problems:
         say(f"adlro: {problem}")
     if as_json:
@@ -394,7 +369,7 @@ def show_slurm(path: Path, as_json: bool, types: list[str] | None = None) -> Non
                 "nodes": [asdict(node) for node in nodes],
                 "problems": problems,
                 "version": __version__,
-                "command": command(),
+                "command": _command(),
             }
         )
     else:

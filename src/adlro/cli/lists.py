@@ -26,11 +26,11 @@ def policies(as_json: Json = False) -> None:
         return
     show_list(
         (("policy", "name"), ("what it does", "text")),
-        [(policy.name, "; ".join([policy.summary, *remarks(policy)])) for policy in catalogue()],
+        [(policy.name, "; ".join([policy.summary, *_remarks(policy)])) for policy in catalogue()],
     )
 
 
-def remarks(policy: "Policy") -> Iterator[str]:
+def _remarks(policy: "Policy") -> Iterator[str]:
     """What an operator must know before using it."""
     if policy.preemptive:
         yield "stops jobs"
@@ -79,12 +79,12 @@ def gpus(as_json: Json = False) -> None:
     figures = ("year", "GB", "GB/s", "FP64", "FP32", "FP16", "W")
     show_list(
         (("GPU", "name"), *((heading, "right") for heading in figures), ("title", "text")),
-        [(model.name, *figures_of(model), f"{model.vendor} {model.title}") for model in models],
+        [(model.name, *_figures_of(model), f"{model.vendor} {model.title}") for model in models],
     )
     stdout().print("[dim]FP64, FP32 and FP16 (tensor units where there are any, dense) in TFLOP/s; –: not known.[/dim]")
 
 
-def figures_of(model: GpuModel) -> Iterator[str]:
+def _figures_of(model: GpuModel) -> Iterator[str]:
     """The figures of a datasheet as texts; a dash for what is not known."""
     yield str(model.launch_year or "–")
     fp16 = model.fp16_tensor_tflops or model.fp16_vector_tflops

@@ -12,9 +12,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from adlro.cli.asking import Daemon, Where, in_path, printable
+from adlro.cli.asking import DaemonClient, Where, in_path, printable
 from adlro.cli.lists import Json
-from adlro.cli.options import spread
+from adlro.cli.options import spread_into_flags
 from adlro.cli.output import fitted, print_json, show_list, stdout
 from adlro.cli.trace import length
 from adlro.core.errors import UsageError
@@ -26,16 +26,16 @@ from adlro.measure.text import plain_table
 if TYPE_CHECKING:
     from adlro.api.tokens import TokenFile
 
-STATES: Final = ("waiting", "placed", "running", "finished", "failed", "cancelled")
-LIVE: Final = ("running", "placed", "waiting")
-UNITS: Final = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_STATES: Final = ("waiting", "placed", "running", "finished", "failed", "cancelled")
+_LIVE: Final = ("running", "placed", "waiting")
+_UNITS: Final = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 PARTS_OF_TIME: Final = re.compile(r"(\d+(?:\.\d+)?)(min|s|m|h|d)")
-CLOCK: Final = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?")
-SHADOW: Final = "shadow"
+_CLOCK: Final = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?")
+SHADOW_MODE: Final = "shadow"
 """The back end that starts nothing."""
-HEADINGS: Final = ("job", "user", "name", "GPUs", "state", "for", "where, or predicted start")
+_HEADINGS: Final = ("job", "user", "name", "GPUs", "state", "for", "where, or predicted start")
 GIVING: Final = {0: (8, 24), 1: (6, 16), 2: (8, 40), 6: (30, 80)}
-"""Columns of HEADINGS that give way on a narrow screen: the least and the most that each has."""
+"""Columns of _HEADINGS that give way on a narrow screen: the least and the most that each has."""
 KEPT_WIDTH: Final = 80
 KEPT_HEIGHT: Final = 50
 """A screen has so many columns and lines where there is no terminal."""
@@ -51,13 +51,13 @@ JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, a
 # ---- queue -----------------------------------------------------------------------------------------------------------
 
 
-@spread
+@spread_into_flags
 def queue(
     state: Annotated[
         list[str] | None,
         typer.Option(
             metavar="STATE",
-            help=f"Only jobs in this state: {', '.join(STATES)}, or all. Default: jobs that have not ended.",
+            help=f"Only jobs in this state: {', '.join(_STATES)}, or all. Default: jobs that have not ended.",
         ),
     ] = None,
     user: Annotated[str, typer.Option(metavar="NAME", help="Only jobs of this user.")] = "",
@@ -69,12 +69,12 @@ def queue(
     where: Where,
 ) -> None:
     """List the jobs of the cluster; waiting jobs have a predicted start."""
-    states = list(LIVE) if not state else [] if "all" in state else state
+    states = list(_LIVE) if not state else [] if "all" in state else state
     for one in states:
-        if one not in STATES:
-            raise UsageError(f"--state is {one!r}; expected {', '.join(STATES)}, or all.")
+        if one not in _STATES:
+            raise UsageError(f"--state is {one!r}; expected {', '.join(_STATES)}, or all.")
     asked = {"state": states, "user": user, "model": model, "limit": limit, "offset": offset}
-    with Daemon(where) as daemon:
+    with DaemonClient(where) as daemon:
         reply = daemon.get("/jobs", asked)
     if as_json:
         print(reply.text)
@@ -88,7 +88,7 @@ def show_jobs(page: dict[str, Any]) -> None:
     if not page["jobs"]:
         out.print("No jobs." if not page["total"] else f"There are only {page['total']:,} jobs.", markup=False)
         return
-    is_shadow = page.get("backend") == SHADOW
+    is_shadow = page.get("backend") == SHADOW_MODE
     rows = [job_cells(live, page["starts"].get(live["id"]), page["time_s"], is_shadow) for live in page["jobs"]]
     out.print(jobs_table(rows, out.width))
     first, shown = page["offset"] + 1, len(page["jobs"])
@@ -100,11 +100,11 @@ def show_jobs(page: dict[str, Any]) -> None:
 def jobs_table(rows: Sequence[Sequence[str]], width: int) -> Table:
     """The lines of jobs (job_cells) as a table of at most this width."""
     table = plain_table()
-    for heading in HEADINGS:
+    for heading in _HEADINGS:
         is_number = heading in ("GPUs", "for")
         style = "cyan" if heading == "job" else None
         table.add_column(heading, justify="right" if is_number else "left", no_wrap=True, style=style)
-    for row in fitted(HEADINGS, rows, width, GIVING):
+    for row in fitted(_HEADINGS, rows, width, GIVING):
         table.add_row(*(Text(cell, overflow="ellipsis") for cell in row))
     return table
 
@@ -119,7 +119,7 @@ def job_cells(
     since = job["submit_s"] if live["state"] == "waiting" else live["started_s"]
     until = live["ended_s"] if live["ended_s"] is not None else now
     lasted = "–" if since is None else short(until - since)
-    last = predicted(start, now, is_shadow) if live["state"] == "waiting" else place(live["parts"])
+    last = predicted(start, now, is_shadow) if live["state"] == "waiting" else _place(live["parts"])
     cells = (live["id"], user, name, gpus, live["state"], lasted, last)
     return tuple(printable(cell) for cell in cells)
 
@@ -137,7 +137,7 @@ def predicted(start: dict[str, Any] | None, now: float, is_shadow: bool = False)
     return f"{text} ({low}–{short(start['high_s'] - now)})"
 
 
-def place(parts: list[dict[str, Any]]) -> str:
+def _place(parts: list[dict[str, Any]]) -> str:
     """Where a job is."""
     return ", ".join(
         part["node"] + (f"[{','.join(map(str, part['indices']))}]" if part["indices"] else "") for part in parts
@@ -157,7 +157,7 @@ def short(seconds: float) -> str:
 # ---- why -------------------------------------------------------------------------------------------------------------
 
 
-@spread
+@spread_into_flags
 def why(
     job: JobArgument,
     scores: Annotated[bool, typer.Option("--scores", help="Also show the policy's score of each place.")] = False,
@@ -166,7 +166,7 @@ def why(
     where: Where,
 ) -> None:
     """Explain why a job waits and when it is predicted to start, or why it runs where it does."""
-    with Daemon(where) as daemon:
+    with DaemonClient(where) as daemon:
         reply = daemon.get(f"/jobs/{in_path(job)}/why")
         if as_json:
             print(reply.text)
@@ -174,7 +174,7 @@ def why(
         found = reply.value
         page = daemon.get("/jobs", {"limit": 1}).value if found["start"] else {"time_s": 0.0}
     out = stdout()
-    for line in in_words(found, page["time_s"], page.get("backend") == SHADOW):
+    for line in _in_words(found, page["time_s"], page.get("backend") == SHADOW_MODE):
         out.print(Text(printable(line)))
     if found["places"]:
         show_list(
@@ -185,7 +185,7 @@ def why(
         show_decision(found["decision"], found["text"], scores)
 
 
-def in_words(found: dict[str, Any], now: float, is_shadow: bool = False) -> list[str]:
+def _in_words(found: dict[str, Any], now: float, is_shadow: bool = False) -> list[str]:
     """The answer, as sentences."""
     dominant = f" ({found['dominant']})" if found["dominant"] not in ("", found["state"]) else ""
     lines = [f"Job {found['job']}, {found['state']}{dominant}: {found['text']}"]
@@ -231,7 +231,7 @@ def show_decision(decision: dict[str, Any], said: str, scores: bool = False) -> 
         columns = [("  place", "name"), ("GPU", "left"), ("would run", "right"), ("", "left")]
         rows = [
             [
-                f"  {printable(place(one['parts']))}",
+                f"  {printable(_place(one['parts']))}",
                 printable(one["parts"][0]["model"]) if one["parts"] else "–",
                 length(one["runtime_s"]),
                 "chosen" if one["chosen"] else "",
@@ -266,7 +266,7 @@ class Amounts(PlainAmounts):  # type: ignore[misc]  # its fields come from Job
     """What a job asks for besides GPUs."""
 
 
-@spread
+@spread_into_flags
 def submit(
     command: Annotated[
         list[str] | None,
@@ -307,7 +307,7 @@ def submit(
         "directory": os.getcwd() if directory is None else str(Path(directory).absolute()),
         "environment": dict(pair(one) for one in env or ()),
     }
-    with Daemon(where) as daemon:
+    with DaemonClient(where) as daemon:
         reply = daemon.ask("/jobs", method="POST", body=sent)
     assert reply is not None
     if as_json:
@@ -317,10 +317,10 @@ def submit(
         print(f"Job {id} is in the queue. `adlro why {id}` says when it will start.")
 
 
-@spread
+@spread_into_flags
 def cancel(job: JobArgument, as_json: Json = False, *, where: Where) -> None:
     """Cancel a job, waiting or running: one of yours, or any as an operator."""
-    with Daemon(where) as daemon:
+    with DaemonClient(where) as daemon:
         reply = daemon.ask(f"/jobs/{in_path(job)}", method="DELETE")
     assert reply is not None
     print(reply.text if as_json else f"Job {printable(job)} is cancelled.")
@@ -328,13 +328,13 @@ def cancel(job: JobArgument, as_json: Json = False, *, where: Where) -> None:
 
 def seconds(text: str) -> float:
     """A time limit in seconds: 2h, 90m, 1d12h, 1:30:00, 2-00:00:00, or a number of seconds."""
-    if clock := CLOCK.fullmatch(text.strip()):
+    if clock := _CLOCK.fullmatch(text.strip()):
         days, hours, minutes, rest = (int(part or 0) for part in clock.groups())
         found = 86_400.0 * days + 3600.0 * hours + 60.0 * minutes + rest
     else:
         parts = PARTS_OF_TIME.findall(text)
         if "".join(number + unit for number, unit in parts) == text.strip() != "":
-            found = sum(float(number) * UNITS[unit] for number, unit in parts)
+            found = sum(float(number) * _UNITS[unit] for number, unit in parts)
         else:
             try:
                 found = float(text)
@@ -356,7 +356,7 @@ def pair(text: str) -> tuple[str, str]:
 # ---- top -------------------------------------------------------------------------------------------------------------
 
 
-@spread
+@spread_into_flags
 def top(
     once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
     every: Annotated[float, typer.Option(metavar="S", min=0.2, max=3600, help="Seconds between two updates.")] = 1.0,
@@ -368,7 +368,7 @@ def top(
     from adlro.cli.top import frame, watch
 
     out = stdout()
-    with Daemon(where) as daemon:
+    with DaemonClient(where) as daemon:
         reply = daemon.get("/state", {"waiting": 200})
         if as_json:
             print(reply.text)
@@ -381,7 +381,7 @@ def top(
 
 # ---- tokens ----------------------------------------------------------------------------------------------------------
 
-Config = Annotated[
+ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="The daemon's config file, if there is one.")
 ]
 TokensFile = Annotated[
@@ -395,7 +395,7 @@ def add_token(
         str, typer.Argument(metavar="NAME", help="The owner. For the role user: a login name, not a number.")
     ],
     role: Annotated[str, typer.Option(metavar="ROLE", help="viewer, user or operator.")] = "user",
-    config: Config = None,
+    config: ConfigFile = None,
     file: TokensFile = None,
     as_json: Json = False,
 ) -> None:
@@ -408,7 +408,7 @@ def add_token(
 
 
 @app_of_tokens.command("list")
-def list_tokens(config: Config = None, file: TokensFile = None, as_json: Json = False) -> None:
+def list_tokens(config: ConfigFile = None, file: TokensFile = None, as_json: Json = False) -> None:
     """List the tokens: name, role and when each was made."""
     kept = open_tokens(config, file).read()
     if as_json:
@@ -425,7 +425,7 @@ def list_tokens(config: Config = None, file: TokensFile = None, as_json: Json = 
 @app_of_tokens.command("remove")
 def remove_token(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the token.")],
-    config: Config = None,
+    config: ConfigFile = None,
     file: TokensFile = None,
 ) -> None:
     """Revoke a token; this takes effect within a second."""

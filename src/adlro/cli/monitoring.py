@@ -5,9 +5,9 @@ from typing import Final
 
 import typer
 
-FOLDER: Final = "monitoring"
+_FOLDER: Final = "monitoring"
 GRAFANA: Final = "grafana.json"
-RULES: Final = "adlro.rules.yml"
+RULES_FILE: Final = "adlro.rules.yml"
 
 app = typer.Typer(help="Print files for Prometheus and Grafana (docs/monitoring.md).", no_args_is_help=True)
 
@@ -15,15 +15,15 @@ app = typer.Typer(help="Print files for Prometheus and Grafana (docs/monitoring.
 @app.command()
 def grafana() -> None:
     """Print the Grafana dashboard, to be imported: adlro monitoring grafana > adlro.json."""
-    print(shipped(GRAFANA), end="")
+    print(shipped_file(GRAFANA), end="")
 
 
 @app.command()
 def rules() -> None:
     """Print the recording and alerting rules of Prometheus: adlro monitoring rules > adlro.rules.yml."""
-    print(shipped(RULES), end="")
+    print(shipped_file(RULES_FILE), end="")
 
 
-def shipped(name: str) -> str:
+def shipped_file(name: str) -> str:
     """A file that ships with the package."""
-    return files("adlro.daemon").joinpath(FOLDER, name).read_text("utf-8")
+    return files("adlro.daemon").joinpath(_FOLDER, name).read_text("utf-8")

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from adlro.experiment.public import TraceJobs
     from adlro.ingest.traces.tabulate import TraceOptions
 
-WORLD: Final = "Conditions"
+_WORLD: Final = "Conditions"
 TRACE: Final = "Traces (docs/traces.md)"
 
 
-def spread(command: Callable[..., None]) -> Callable[..., None]:
+def spread_into_flags(command: Callable[..., None]) -> Callable[..., None]:
     """The command with each parameter that is such a record spread into one flag for each of its fields."""
     hints = get_type_hints(command, include_extras=True)
     shown: list[inspect.Parameter] = []
@@ -55,11 +55,11 @@ def flag(each: "Field[Any]", kind: Any) -> Any:
     if "help" not in each.metadata:
         return kind
     names = [f"--{each.name.replace('_', '-')}"] if kind is bool else []
-    return Annotated[kind, typer.Option(*names, rich_help_panel=WORLD, **each.metadata)]
+    return Annotated[kind, typer.Option(*names, rich_help_panel=_WORLD, **each.metadata)]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadingOptions:
     """How a trace is read, except for its estimates."""
 
     format_name: Annotated[
@@ -114,6 +114,17 @@ class Reading:
         ),
     ] = 1.0
 
+    ran_on: Annotated[
+        str | None,
+        typer.Option(
+            "--ran-on",
+            metavar="WHERE",
+            help="On which GPUs the jobs ran: a GPU model, a cluster (its nodes are known by their names), or a TOML "
+            "file with a map of GPU types and nodes. Default: as the trace says, else on the reference model.",
+            rich_help_panel=TRACE,
+        ),
+    ] = None
+
     def options(self, estimates: str | None = None) -> "TraceOptions":
         """The same as the readers' record."""
         from adlro.ingest.traces.tabulate import TraceOptions
@@ -121,7 +132,7 @@ class Reading:
         return TraceOptions(
             format=self.format_name, families=self.families, estimates=estimates,
             gpus_per_unit=gpus_per_unit(self.unit), skip_bad_rows=self.skip_bad_rows, scale_load=self.scale_load,
-            window=self.window, sample=self.sample,
+            window=self.window, sample=self.sample, ran_on=self.ran_on,
         )  # fmt: skip
 
     def jobs(self, workload: str) -> "TraceJobs":

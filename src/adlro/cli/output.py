@@ -131,9 +131,10 @@ def in_lines(total: int | None) -> Callable[[str, int], None]:
 
 def say_if_it_compiles() -> None:
     """Tell the user why the first start takes a while."""
-    from adlro.core.compiled import is_warm
+    from adlro.core.code_cache import is_warm
 
     if not is_warm():
         say(
-            "First start: compiling the simulator and the policies, which takes a minute or two. Later starts are fast."
+            "First start: compiling the simulator and the policies. It takes ten seconds or so, with many policies a "
+            "minute. Later starts are fast."
         )

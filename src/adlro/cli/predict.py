@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from adlro.cli.lists import Json
-from adlro.cli.options import Reading, spread
+from adlro.cli.options import ReadingOptions, spread_into_flags
 from adlro.cli.output import print_json, progress, say, show_list, stdout
 from adlro.cli.trace import check_picture, length
 from adlro.core.errors import UsageError
@@ -15,10 +15,10 @@ from adlro.core.errors import UsageError
 if TYPE_CHECKING:
     from adlro.predict.evaluate import Prediction
 
-WIDTH = 720
+_WIDTH = 720
 
 
-@spread
+@spread_into_flags
 def predict(
     evaluate: Annotated[
         str | None,
@@ -51,7 +51,7 @@ def predict(
     ] = None,
     as_json: Json = False,
     *,
-    reading: Reading,
+    reading: ReadingOptions,
 ) -> None:
     """Predict how long a job will run, with an interval and similar past jobs; or evaluate predictions on a trace."""
     if plot is not None:
@@ -65,12 +65,12 @@ def predict(
     if evaluate is not None:
         evaluated(evaluate, method, as_json, reading)
     elif history is not None and job is not None:
-        predicted(history, job, method, as_json, reading)
+        _predicted(history, job, method, as_json, reading)
     if plot is not None:
-        drawn(plot)
+        _drawn(plot)
 
 
-def evaluated(path: str, method: str | None, as_json: bool, reading: Reading) -> None:
+def evaluated(path: str, method: str | None, as_json: bool, reading: ReadingOptions) -> None:
     """Print how well the methods predict the jobs of a trace."""
     from adlro.experiment.traces import read_trace
     from adlro.predict import evaluate as prediction
@@ -86,7 +86,7 @@ def evaluated(path: str, method: str | None, as_json: bool, reading: Reading) ->
     with progress(f"Predicting {len(jobs):,} jobs", len(methods)) as tell:
         found = prediction.evaluate(jobs, methods, tell)
     if as_json:
-        print_json(prediction.as_json(found, report.file, len(jobs)))
+        print_json(prediction.evaluation_json(found, report.file, len(jobs)))
         return
     stdout().print(f"{report.file}: {len(jobs):,} jobs, each predicted from those that had ended by then", markup=False)
     show_list(
@@ -113,7 +113,7 @@ def row(name: str, values: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def predicted(history: str, job: str, method: str | None, as_json: bool, reading: Reading) -> None:
+def _predicted(history: str, job: str, method: str | None, as_json: bool, reading: ReadingOptions) -> None:
     """Print the prediction of one job."""
     from adlro.experiment.traces import read_text, read_trace
     from adlro.predict import evaluate as prediction
@@ -162,12 +162,12 @@ def show_prediction(found: "Prediction") -> None:
     )
 
 
-def drawn(path: Path) -> None:
+def _drawn(path: Path) -> None:
     """Draw the accuracy of unbinding to a file."""
     from adlro.measure.drawing import png, svg
     from adlro.measure.plots_unbinding import unbinding_figure
     from adlro.predict.evaluate import unbinding_table
 
     figure = unbinding_figure(unbinding_table())
-    path.write_bytes(png(figure, WIDTH) if path.suffix == ".png" else svg(figure, WIDTH).encode())
+    path.write_bytes(png(figure, _WIDTH) if path.suffix == ".png" else svg(figure, _WIDTH).encode())
     say(f"{figure.caption} Wrote {path}.")

@@ -58,7 +58,7 @@ def report(
     say(f"Wrote {rebuild_report(result, out)}.")
 
 
-def write_report(reporting: Reporting, comparison: "Comparison", result: Mapping[str, Any]) -> None:
+def write_report_and_tell(reporting: Reporting, comparison: "Comparison", result: Mapping[str, Any]) -> None:
     """Write the report of a comparison, and tell how it goes."""
     from adlro.experiment import report
 

@@ -3,15 +3,15 @@
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from adlro import __version__
 from adlro.cli.lists import Json
-from adlro.cli.options import RAY, Ray, Reading, Windows, spread
+from adlro.cli.options import RAY, Ray, ReadingOptions, Windows, spread_into_flags
 from adlro.cli.output import print_json, progress, progress_of_runs, say, say_if_it_compiles
-from adlro.cli.report import Reporting, write_report
+from adlro.cli.report import Reporting, write_report_and_tell
 from adlro.core.errors import UsageError
 from adlro.experiment.conditions import (
     DEFAULT_CLUSTER,
@@ -20,6 +20,9 @@ from adlro.experiment.conditions import (
     DEFAULT_POLICY,
     Conditions,
 )
+
+if TYPE_CHECKING:
+    from adlro.experiment.scenario import Scenario
 
 ClusterName = Annotated[
     str, typer.Option("--cluster", "-c", help="A cluster that ships (adlro clusters), or a TOML file.", metavar="NAME")
@@ -50,7 +53,7 @@ Threads = Annotated[
 ]
 
 
-@spread
+@spread_into_flags
 def compare(
     cluster: ClusterName = DEFAULT_CLUSTER,
     workload: WorkloadName = DEFAULT_JOBS,
@@ -95,7 +98,7 @@ def compare(
     windows: Windows = None,
     *,
     reporting: Reporting,
-    reading: Reading,
+    reading: ReadingOptions,
     conditions: Conditions,
 ) -> None:  # fmt: skip
     """Compare policies on the same jobs, over several seeds.
@@ -117,11 +120,12 @@ def compare(
             job_count=jobs, baseline=baseline, hyperscore=hyperscore, regression=regression, threads=threads, ray=ray,
             keep_times=reporting.report is not None, progress=tell, **asdict(conditions),
         )  # fmt: skip
-    comparison = replace(found, command=command())
+    comparison = replace(found, command=_command())
+    say_warnings(found.scenario)
     if as_json or reporting.report:
         result = comparison.as_dict()
         if reporting.report:
-            write_report(reporting, comparison, result)
+            write_report_and_tell(reporting, comparison, result)
         if as_json:
             print_json(result)
             return
@@ -132,7 +136,7 @@ def compare(
         show_regressions(regressions(comparison.metrics, comparison.load))
 
 
-@spread
+@spread_into_flags
 def simulate(
     cluster: ClusterName = DEFAULT_CLUSTER,
     workload: WorkloadName = DEFAULT_JOBS,
@@ -156,7 +160,7 @@ def simulate(
     as_json: Json = False,
     windows: Windows = None,
     *,
-    reading: Reading,
+    reading: ReadingOptions,
     conditions: Conditions,
 ) -> None:
     """Run one policy on one seed, and print every measure and why jobs were refused; --events writes the event log."""
@@ -170,7 +174,8 @@ def simulate(
             cluster, reading.jobs(workload), policy, seed=seed, windows=windows, job_count=jobs, progress=tell,
             **asdict(conditions),
         )  # fmt: skip
-        simulation = replace(found, command=command())
+        simulation = replace(found, command=_command())
+        say_warnings(found.scenario)
         if events is not None:
             tell(f"Writing {events}", 0, 1)
             simulation.write_events(events)
@@ -201,7 +206,7 @@ def sweep(
     with progress_of_runs() as tell:
         found = do_all(file, out, threads=threads, ray=ray, progress=tell)
     if as_json:
-        print_json(found.as_dict() | {"command": command()})
+        print_json(found.as_dict() | {"command": _command()})
     else:
         print(f"{found}.")
 
@@ -222,12 +227,21 @@ def bench(
     with progress("Measuring; this takes some minutes") as tell:
         found = run_bench(lambda text: tell(text, 0), chosen)
     if as_json:
-        print_json(found | {"version": __version__, "command": command()})
+        print_json(found | {"version": __version__, "command": _command()})
     else:
         show_bench(found)
 
 
-def command() -> str:
+def say_warnings(scenario: "Scenario") -> None:
+    """Say what a trace did not tell, and what was assumed in its place."""
+    from adlro.experiment.scenario import Recorded
+
+    if isinstance(scenario.workload, Recorded):
+        for warning in scenario.workload.report.warnings:
+            say(f"adlro: {scenario.workload.name}: {warning}")
+
+
+def _command() -> str:
     """The command line of this process, as it was typed; without --ray, on which no result depends."""
     import shlex
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from adlro.daemon.config import Config
-    from adlro.daemon.warming import Progress, Tell, Warmed
+    from adlro.daemon.warming import TellProgress, Warmed, WarmProgress
     from adlro.live.service import State, Tick
 
 DEMO: Final = {
@@ -84,13 +84,13 @@ def serve(
 
     Ends cleanly on SIGTERM, reads its config again on SIGHUP. Logs are JSON on stderr.
     """
-    from adlro.daemon.config import NAMES, example, load_config
+    from adlro.daemon.config import BACKEND_NAMES, example, load_config
 
     if print_config:
         print(example(), end="")
         return
-    if backend is not None and backend not in NAMES:
-        raise UsageError(f"--backend is {backend!r}; expected one of {', '.join(NAMES)}.")
+    if backend is not None and backend not in BACKEND_NAMES:
+        raise UsageError(f"--backend is {backend!r}; expected one of {', '.join(BACKEND_NAMES)}.")
     flags: dict[str, Any] = dict(DEMO) if demo else {}
     given = {
         "backend.kind": backend, "policy.name": policy, "policy.fallback": fallback, "simulated.cluster": cluster,
@@ -102,20 +102,20 @@ def serve(
     if once:
         turn_once(loaded, as_json)
     else:
-        run(loaded, config, flags, demo)
+        _run(loaded, config, flags, demo)
 
 
 def turn_once(config: "Config", as_json: bool) -> None:
     """One turn as the leader, printed."""
     from adlro.core.errors import StoreError
     from adlro.daemon.daemon import Daemon
-    from adlro.daemon.opening import check, leadership_for, open_parts
-    from adlro.daemon.warming import daemon_steps, warm
+    from adlro.daemon.opening import check_config, leadership_for, open_parts
+    from adlro.daemon.warming import daemon_steps, warm_all
 
-    check(config)
+    check_config(config)
     steps = [*daemon_steps([config.policy.name, config.policy.fallback])]
     with telling(len(steps)) as tell:
-        warm(steps, tell)
+        warm_all(steps, tell)
     daemon = Daemon(config, open_parts, leadership_for(config))
     try:
         tick = daemon.tick()
@@ -127,10 +127,10 @@ def turn_once(config: "Config", as_json: bool) -> None:
     if as_json:
         print_json({"tick": asdict(tick), "backend": state.backend, "down": dict(state.snapshot.down)})
     else:
-        show(tick, state)
+        _show(tick, state)
 
 
-def show(tick: "Tick", state: "State") -> None:
+def _show(tick: "Tick", state: "State") -> None:
     """A turn in words."""
     from adlro.live.service import with_names
 
@@ -156,22 +156,22 @@ def show(tick: "Tick", state: "State") -> None:
         out.print(f"alarm ({alarm.kind}): {alarm.text}", markup=False)
 
 
-def run(config: "Config", path: Path | None, flags: dict[str, Any], is_demo: bool) -> None:
+def _run(config: "Config", path: Path | None, flags: dict[str, Any], is_demo: bool) -> None:
     """The daemon with its API, until it is told to end."""
     from adlro.daemon.daemon import Daemon, obeying_signals
-    from adlro.daemon.opening import answering, check, leadership_for, open_parts
+    from adlro.daemon.opening import answering, check_config, leadership_for, open_parts
     from adlro.process.logs import LOGGER, set_up_logs
 
-    check(config)
+    check_config(config)
     set_up_logs(config.log.level, config.secrets())
     if path is not None and config.secrets() and path.stat().st_mode & 0o077:
         logging.getLogger(LOGGER).warning("others can read the config, which has a password", extra={"file": str(path)})
 
-    def warm(policies: "Sequence[str]", tell: "Tell", is_stopping: "Callable[[], bool]") -> "Warmed":
+    def warm(policies: "Sequence[str]", tell: "TellProgress", is_stopping: "Callable[[], bool]") -> "Warmed":
         """Compile what a daemon needs; where the log does not tell how far that is, stderr does."""
         from adlro.daemon.warming import warm_daemon
 
-        def tell_both(now: "Progress") -> None:
+        def tell_both(now: "WarmProgress") -> None:
             tell(now)
             if not logging.getLogger(LOGGER).isEnabledFor(logging.INFO):
                 say_progress(now)

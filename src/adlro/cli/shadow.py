@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from adlro.backends.shadow.report import Affected, Changed, Line, Report
 
 OTHERS: Final = "fcfs-first-fit,fcfs,fcfs-easy"
-MOST_USERS: Final = 5
+_MOST_USERS: Final = 5
 
 app = typer.Typer(
     help="Show what ADLRO would have done on a cluster that another scheduler runs (docs/shadow.md).",
@@ -88,7 +88,7 @@ def report(
         )
     found = found_record(config, db, record, sacct, cluster, families)
     say_if_it_compiles()
-    from adlro.backends.shadow.report import report as summed_up
+    from adlro.backends.shadow.report import replay_report as summed_up
 
     names = [name.strip() for name in others.split(",") if name.strip()]
     with progress("Replaying", len(names) + 3) as tell:
@@ -96,7 +96,7 @@ def report(
     if as_json:
         print_json(result.as_json())
     else:
-        show(result)
+        _show(result)
 
 
 def found_record(
@@ -139,7 +139,7 @@ def found_record(
 # ---- for people --------------------------------------------------------------------------------------------------
 
 
-def show(found: "Report") -> None:
+def _show(found: "Report") -> None:
     """Print a report in words."""
     for line in summary(found):
         stdout().print(line, markup=False)
@@ -156,20 +156,20 @@ def show(found: "Report") -> None:
                 ("wait", "right"),
                 ("late", "right"),
             ),
-            [cells(line) for line in found.lines],
+            [_cells(line) for line in found.lines],
         )
-        for text in legend(found):
+        for text in _legend(found):
             stdout().print(text, markup=False)
     for title, jobs in (("Jobs that would gain most", found.gain), ("Jobs that would lose most", found.lose)):
         if jobs:
             stdout().print(f"\n{title} under {found.policy}", style="bold")
-            show_list(JOB_COLUMNS, [job_cells(job) for job in jobs])
+            show_list(JOB_COLUMNS, [_job_cells(job) for job in jobs])
     show_users(found)
     stdout().print("\nNot modelled", style="bold")
     for text in found.not_modelled:
         stdout().print(f"  · {text}", markup=False)
     stdout().print()
-    stdout().print(verdict(found), markup=False, style="bold")
+    stdout().print(_verdict(found), markup=False, style="bold")
 
 
 def summary(found: "Report") -> list[str]:
@@ -199,7 +199,7 @@ def summary(found: "Report") -> list[str]:
     if jobs.compared:
         lines.append(
             f"Replayed as it happened, the mean JCT is {length(calibration.replayed_s)} against "
-            f"{length(calibration.happened_s)} ({percent(calibration.error)}); {calibration.off:,} jobs are off by "
+            f"{length(calibration.happened_s)} ({_percent(calibration.error)}); {calibration.off:,} jobs are off by "
             "more than 10 % and a minute"
         )
     if found.speeds.pairs:
@@ -239,18 +239,18 @@ def wish_lines(found: "Report") -> list[str]:
     ]
 
 
-def cells(line: "Line") -> tuple[str, ...]:
+def _cells(line: "Line") -> tuple[str, ...]:
     """One policy."""
     sign = {"different": " *", "no difference shown": " ·"}.get(line.verdict, "")
-    against = "" if line.relative is None else f"{percent(line.relative)}{sign}"
-    interval = "" if line.low_s is None or line.high_s is None else f"{signed(line.low_s)} … {signed(line.high_s)}"
+    against = "" if line.relative is None else f"{_percent(line.relative)}{sign}"
+    interval = "" if line.low_s is None or line.high_s is None else f"{_signed(line.low_s)} … {_signed(line.high_s)}"
     return (
         line.policy, length(line.in_system_s), against, interval, length(line.jct_s), length(line.p95_s),
         length(line.wait_s), f"{line.late:,}",
     )  # fmt: skip
 
 
-def legend(found: "Report") -> list[str]:
+def _legend(found: "Report") -> list[str]:
     """What the columns mean."""
     lines = [
         "time in the system: mean time that a job waited or ran up to the end of the record, ended or not.",
@@ -276,12 +276,12 @@ JOB_COLUMNS: Final = (
 )
 
 
-def job_cells(job: "Changed") -> tuple[str, ...]:
+def _job_cells(job: "Changed") -> tuple[str, ...]:
     """One job."""
     more = " or more" if job.is_late else ""
     return (
         job.id, job.user, job.name, str(job.gpus), length(job.happened_s), f"{length(job.would_s)}{more}",
-        signed(job.difference_s),
+        _signed(job.difference_s),
     )  # fmt: skip
 
 
@@ -290,7 +290,7 @@ def show_users(found: "Report") -> None:
     gain = [user for user in found.users if user.difference_s < 0]
     lose = [user for user in found.users if user.difference_s > 0]
     stdout().print(f"\nUsers: {len(gain):,} of {len(found.users):,} would gain, {len(lose):,} would lose", style="bold")
-    rows: list[Affected] = [*gain[:MOST_USERS], *lose[-MOST_USERS:]]
+    rows: list[Affected] = [*gain[:_MOST_USERS], *lose[-_MOST_USERS:]]
     if rows:
         show_list(
             (
@@ -301,13 +301,13 @@ def show_users(found: "Report") -> None:
                 ("change", "right"),
             ),
             [
-                (one.user, f"{one.jobs:,}", length(one.happened_s), length(one.would_s), signed(one.difference_s))
+                (one.user, f"{one.jobs:,}", length(one.happened_s), length(one.would_s), _signed(one.difference_s))
                 for one in rows
             ],
         )
 
 
-def verdict(found: "Report") -> str:
+def _verdict(found: "Report") -> str:
     """Whether the comparison can be trusted, in one line."""
     if found.is_trusted:
         return "The replay reproduces what happened. Apart from what is not modelled, you can trust this comparison."
@@ -319,11 +319,11 @@ def when(time_s: float) -> str:
     return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def percent(share: float) -> str:
+def _percent(share: float) -> str:
     """A change in per cent."""
     return f"{'−' if share < 0 else '+'}{abs(share):.1%}".replace("%", " %")
 
 
-def signed(seconds: float) -> str:
+def _signed(seconds: float) -> str:
     """A change of a length of time."""
     return f"{'−' if seconds < 0 else '+'}{length(abs(seconds))}"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from adlro.backends.slurm.options import SlurmOptions
 
 READY: Final = "http://127.0.0.1:8321/readyz"
-MARKS: Final = {"good": ("ok", "green"), "odd": ("note", "yellow"), "missing": ("missing", "red")}
+_MARKS: Final = {"good": ("ok", "green"), "odd": ("note", "yellow"), "missing": ("missing", "red")}
 
 app = typer.Typer(
     help="Check and set up a Slurm cluster for ADLRO, or give its jobs back (docs/slurm.md).",
@@ -48,7 +48,7 @@ def check(
 
     from rich.text import Text
 
-    from adlro.backends.slurm.check import check as findings_of
+    from adlro.backends.slurm.check import check_site as findings_of
     from adlro.measure.text import plain_table
 
     findings = findings_of(options_of(rest, user, jwt_file, conf, partition, types))
@@ -58,7 +58,7 @@ def check(
     else:
         table = plain_table(header=False)
         for finding in findings:
-            word, colour = MARKS[finding.verdict]
+            word, colour = _MARKS[finding.verdict]
             table.add_row(Text(word, colour), Text(finding.what, "bold"), Text(finding.text))
         stdout().print(table)
         if missing:
@@ -124,7 +124,7 @@ def install(
 
 
 @app.command("release-all")
-def release(
+def release_jobs(
     unless_ready: Annotated[
         str, typer.Option("--unless-ready", metavar="URL", help="Do nothing if the daemon says here that it is ready.")
     ] = "",

@@ -8,7 +8,7 @@ from adlro.cli.output import stdout
 from adlro.experiment.compare import Comparison
 from adlro.experiment.simulation import Simulation
 from adlro.experiment.tables import comparison_lines, paper_lines, run_lines
-from adlro.measure.hyperscore import Score, Weights
+from adlro.measure.hyperscore import PolicyScore, ScoreWeights
 from adlro.measure.numbers import MISSING, number
 from adlro.measure.statistics import Regression
 from adlro.measure.text import plain_table
@@ -22,12 +22,12 @@ def show_comparison(comparison: Comparison) -> None:
         stdout().print(line)
 
 
-def show_scores(scores: dict[str, Score | None], weights: Weights) -> None:
+def show_scores(scores: dict[str, PolicyScore | None], weights: ScoreWeights) -> None:
     """Print the HyperScore of each policy, best first, and what it is made of."""
     shares = {part: share for part, share in weights.shares().items() if share > 0}
     table = plain_table()
     table.add_column("policy\n", style="cyan", overflow="fold")
-    for heading in ("Hyper-\nScore", "V\n", *(f"{HEADINGS[part]}\n× {share:.2f}" for part, share in shares.items())):
+    for heading in ("Hyper-\nScore", "V\n", *(f"{_HEADINGS[part]}\n× {share:.2f}" for part, share in shares.items())):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, score in sorted(scores.items(), key=lambda item: -item[1].score if item[1] else 0.0):
         if score is None:
@@ -45,7 +45,7 @@ def show_scores(scores: dict[str, Score | None], weights: Weights) -> None:
     console.print(Text(text, "dim"))
 
 
-HEADINGS: Final = {
+_HEADINGS: Final = {
     "completion_time": "JCT", "throughput": "jobs/h", "utilisation": "eff.", "fairness": "fair", "energy": "energy",
 }  # fmt: skip
 """The parts of the HyperScore, in a few letters."""

@@ -13,31 +13,31 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from adlro.cli.asking import Daemon, Reply, printable
-from adlro.cli.live import SHADOW, job_cells, jobs_table, short
+from adlro.cli.asking import DaemonClient, Reply, printable
+from adlro.cli.live import SHADOW_MODE, job_cells, jobs_table, short
 from adlro.core.errors import AdlroError
 from adlro.measure.text import shortened
 
-LEVELS: Final = "▁▂▃▄▅▆▇█"
-FREE, DOWN, UNKNOWN = "·", "×", "?"
-MOST_NODES: Final = 12
+_LEVELS: Final = "▁▂▃▄▅▆▇█"
+FREE, _DOWN, UNKNOWN = "·", "×", "?"
+_MOST_NODES: Final = 12
 """Clusters with more nodes are shown by GPU model."""
-HOT: Final = 0.9
+_HOT: Final = 0.9
 WIDEST_NAME: Final = 20
 """Columns of a node's or a model's name; longer ones are cut in the middle."""
-LEAST_JOBS: Final = 4
+_LEAST_JOBS: Final = 4
 
 
 def frame(state: dict[str, Any], width: int, height: int, note: str = "") -> Group:
     """One picture of the state that fits into so many columns and lines."""
-    head = [heading(state, width), *([Text(note, "bold red")] if note else []), Text("")]
-    middle = gpus(state, width)
-    tail = [*warnings(state, width)]
+    head = [_heading(state, width), *([Text(note, "bold red")] if note else []), Text("")]
+    middle = _gpus(state, width)
+    tail = [*_warnings(state, width)]
     left = height - len(head) - len(middle) - len(tail) - 2
-    return Group(*head, *middle, Text(""), jobs(state, max(left - 2, LEAST_JOBS), width), *tail)
+    return Group(*head, *middle, Text(""), jobs(state, max(left - 2, _LEAST_JOBS), width), *tail)
 
 
-def heading(state: dict[str, Any], width: int) -> Text:
+def _heading(state: dict[str, Any], width: int) -> Text:
     """The cluster, who decides, and how many run and wait."""
     tick, counts = state["tick"], state["counts"]
     text = Text(overflow="ellipsis", no_wrap=True)
@@ -60,7 +60,7 @@ def heading(state: dict[str, Any], width: int) -> Text:
     return text
 
 
-def gpus(state: dict[str, Any], width: int) -> list[Text]:
+def _gpus(state: dict[str, Any], width: int) -> list[Text]:
     """A line for each node with a sign for each GPU; for each model, where there are many nodes."""
     nodes = state["snapshot"]["cluster"]["nodes"]
     down, telemetry = state["snapshot"]["down"], state["telemetry"]
@@ -75,12 +75,12 @@ def gpus(state: dict[str, Any], width: int) -> list[Text]:
             for _ in range(group["count"]):
                 is_taken = (node["name"], index) in taken
                 busy += is_taken
-                cells.append(cell(telemetry.get(f"{node['name']}/{index}"), is_taken, node["name"] in down))
+                cells.append(_cell(telemetry.get(f"{node['name']}/{index}"), is_taken, node["name"] in down))
                 index += 1
             lines.append((node["name"], group["model"], cells, busy, group["count"]))
             had = by_model.get(group["model"], (0, 0))
             by_model[group["model"]] = (had[0] + busy, had[1] + group["count"])
-    if len(nodes) > MOST_NODES:
+    if len(nodes) > _MOST_NODES:
         texts = shortened(by_model, WIDEST_NAME)
         return [bar(texts[model], busy, count, width) for model, (busy, count) in by_model.items()]
     texts = shortened((printable(name) for name, *_ in lines), WIDEST_NAME)
@@ -119,18 +119,18 @@ def taken_gpus(state: dict[str, Any]) -> set[tuple[str, int]]:
     return taken
 
 
-def cell(figures: dict[str, float | None] | None, is_taken: bool, is_down: bool) -> tuple[str, str]:
+def _cell(figures: dict[str, float | None] | None, is_taken: bool, is_down: bool) -> tuple[str, str]:
     """A GPU as a sign (how busy) and a colour (how warm)."""
     if is_down:
-        return DOWN, "red"
+        return _DOWN, "red"
     busy = (figures or {}).get("utilisation")
     heat = (figures or {}).get("temperature")
     if busy is None:
         return (UNKNOWN, "green") if is_taken else (FREE, "dim")
-    style = "red" if heat is not None and heat >= HOT else "green" if is_taken else "dim"
+    style = "red" if heat is not None and heat >= _HOT else "green" if is_taken else "dim"
     if not is_taken and busy < 0.01:
         return FREE, "dim"
-    return LEVELS[min(int(busy * len(LEVELS)), len(LEVELS) - 1)], style
+    return _LEVELS[min(int(busy * len(_LEVELS)), len(_LEVELS) - 1)], style
 
 
 def bar(model: str, busy: int, count: int, width: int) -> Text:
@@ -148,7 +148,7 @@ def bar(model: str, busy: int, count: int, width: int) -> Text:
 
 def jobs(state: dict[str, Any], most: int, width: int) -> RenderableType:
     """The jobs that run and those that wait, as many as fit: half of the lines for each, if both have so many."""
-    now, is_shadow = state["snapshot"]["time_s"], state["backend"] == SHADOW
+    now, is_shadow = state["snapshot"]["time_s"], state["backend"] == SHADOW_MODE
     listed = state["snapshot"]["jobs"]
     running = [live for live in listed if live["state"] in ("running", "placed")]
     waiting = [live for live in listed if live["state"] == "waiting"]
@@ -159,7 +159,7 @@ def jobs(state: dict[str, Any], most: int, width: int) -> RenderableType:
     return jobs_table([job_cells(live, state["starts"].get(live["id"]), now, is_shadow) for live in shown], width)
 
 
-def warnings(state: dict[str, Any], width: int) -> Iterator[Text]:
+def _warnings(state: dict[str, Any], width: int) -> Iterator[Text]:
     """The latest alarms, and speeds that are not what they were thought to be."""
     now = state["snapshot"]["time_s"]
     lines = [
@@ -180,7 +180,7 @@ def warnings(state: dict[str, Any], width: int) -> Iterator[Text]:
 # ---- live ------------------------------------------------------------------------------------------------------------
 
 
-def watch(daemon: Daemon, reply: Reply, every_s: float, out: Console) -> None:
+def watch(daemon: DaemonClient, reply: Reply, every_s: float, out: Console) -> None:
     """Show the state as it changes until q is pressed. A daemon that is gone is waited for."""
     state, tag, note = reply.value, reply.tag, ""
     with keys() as pressed, Live(console=out, screen=True, auto_refresh=False) as live:

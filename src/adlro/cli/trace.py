@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from adlro.cli.lists import Json
-from adlro.cli.options import Reading, spread
+from adlro.cli.options import ReadingOptions, spread_into_flags
 from adlro.cli.output import print_json, say, show_list, stdout
 from adlro.core.errors import UsageError
+from adlro.core.units import DAY_S, HOUR_S
 from adlro.measure.text import plain_table
 
 if TYPE_CHECKING:
     from adlro.core.tables import Jobs
     from adlro.ingest.traces.tabulate import TraceReport
 
-BAR: Final = 40
-HOUR_S: Final = 3600.0
-DAY_S: Final = 86_400.0
-MOST_MODELS: Final = 8
+_BAR: Final = 40
+_MOST_MODELS: Final = 8
 SUFFIXES: Final = (".csv", ".parquet")
 PICTURES: Final = (".svg", ".png")
 
@@ -53,7 +52,7 @@ def formats(as_json: Json = False) -> None:
 
 
 @app.command()
-@spread
+@spread_into_flags
 def describe(
     file: File,
     cluster: Annotated[
@@ -65,19 +64,19 @@ def describe(
     ] = None,
     as_json: Json = False,
     *,
-    reading: Reading,
+    reading: ReadingOptions,
 ) -> None:
     """Show what is in a trace: jobs, arrivals, sizes, durations, users, load, estimates, and what was left out."""
     from adlro.catalogue.clusters import load_cluster
     from adlro.experiment.scenario import named_as_in
-    from adlro.experiment.traces import read_trace
-    from adlro.ingest.traces.describe import describe as in_numbers
+    from adlro.experiment.traces import read_history
+    from adlro.ingest.traces.describe import describe_trace as in_numbers
 
     options = reading.options(source_of(estimates))
     if plot is not None:
         check_picture(plot)
     where = load_cluster(cluster) if cluster else None
-    jobs, report = read_trace(file, options)
+    jobs, _on_the_reference, report = read_history(file, options)
     gpus: Counter[str] = Counter()
     if where is not None:
         jobs = named_as_in(where, jobs)
@@ -95,14 +94,14 @@ def describe(
 
 
 @app.command()
-@spread
+@spread_into_flags
 def convert(
     file: File,
     out: Annotated[str, typer.Argument(metavar="OUT", help="The file to write, .csv or .parquet.")],
     estimates: EstimatesRule = None,
     as_json: Json = False,
     *,
-    reading: Reading,
+    reading: ReadingOptions,
 ) -> None:
     """Write a trace as a table in ADLRO's own format, which is faster to read and contains families and estimates."""
     from adlro.experiment.traces import read_trace
@@ -165,7 +164,8 @@ def account(report: "TraceReport") -> list[str]:
         lines.append(f"  {report.out_of_order:>9,}  out of order: sorted, and kept")
     unit = "" if report.unit == "GPU" else f"; one {report.unit}"
     lines.append(f"  families: {report.families}; estimates: {report.estimates}{unit}")
-    lines += [f"  {note}" for note in report.notes]
+    lines += [f"  ran on: {report.ran_on}"] if report.ran_on else []
+    lines += [f"  {note}" for note in (*report.notes, *report.warnings)]
     return lines
 
 
@@ -182,18 +182,18 @@ def show_trace(found: dict[str, Any], report: "TraceReport") -> None:
     console.print(table)
     arrivals = found["arrivals"]
     console.print(f"\nJobs an hour by hour of the day ({arrivals['clock']})", style="bold")
-    bars([f"{hour:02d}" for hour in range(24)], arrivals["by_hour"])
+    _bars([f"{hour:02d}" for hour in range(24)], arrivals["by_hour"])
     days = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
     if arrivals["clock"] != "UTC":
         days = tuple(f"day {number}" for number in range(1, 8))  # type: ignore[assignment]
     console.print("\nJobs an hour by weekday", style="bold")
-    bars(days, arrivals["by_weekday"])
+    _bars(days, arrivals["by_weekday"])
     console.print("\nJobs by number of GPUs", style="bold")
-    bars([row["gpus"] for row in found["sizes"]], [row["jobs"] for row in found["sizes"]])
+    _bars([row["gpus"] for row in found["sizes"]], [row["jobs"] for row in found["sizes"]])
     by_models = found["demand_by_models"]
     if len(by_models) > 1 or by_models[0]["models"] != "any":
         console.print("\nDemand by allowed GPU models", style="bold")
-        for row in by_models[:MOST_MODELS]:
+        for row in by_models[:_MOST_MODELS]:
             load = "" if row["load_per_gpu"] is None else f"   load {row['load_per_gpu']:.2f}"
             console.print(
                 f"  {row['jobs']:>8,} jobs {row['gpu_hours']:>12,.0f} GPU-h{load}   {row['models']}", markup=False
@@ -228,13 +228,13 @@ def facts(found: dict[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def bars(labels: Sequence[str], values: Sequence[float]) -> None:
+def _bars(labels: Sequence[str], values: Sequence[float]) -> None:
     """Print a bar for each value."""
     most = max(values, default=0.0) or 1.0
     width = max(len(label) for label in labels)
     for label, value in zip(labels, values, strict=True):
         number = f"{value:,d}" if isinstance(value, int) else f"{value:,.1f}"
-        stdout().print(f"  {label:>{width}}  {'█' * round(BAR * value / most):<{BAR}} {number}", markup=False)
+        stdout().print(f"  {label:>{width}}  {'█' * round(_BAR * value / most):<{_BAR}} {number}", markup=False)
 
 
 def length(seconds: float) -> str:

@@ -14,10 +14,10 @@ from adlro.core.errors import UsageError
 
 if TYPE_CHECKING:  # these import PyTorch
     from adlro.experiment.training import Planned, Training
-    from adlro.learn.train.loop import Progress
+    from adlro.learn.train.loop import TrainProgress
     from adlro.learn.train.run import Listener
 
-LIMITS = "How long"
+_LIMITS = "How long"
 MACHINE = "The machine"
 
 
@@ -27,16 +27,16 @@ def train(
     ] = "adlro",
     steps: Annotated[
         int | None,
-        typer.Option("--steps", metavar="N", min=1, help="Total environment steps.", rich_help_panel=LIMITS),
+        typer.Option("--steps", metavar="N", min=1, help="Total environment steps.", rich_help_panel=_LIMITS),
     ] = None,
     episodes: Annotated[
-        int | None, typer.Option("--episodes", metavar="N", min=1, help="Total episodes.", rich_help_panel=LIMITS)
+        int | None, typer.Option("--episodes", metavar="N", min=1, help="Total episodes.", rich_help_panel=_LIMITS)
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option("--minutes", metavar="M", help="Minutes of training.", rich_help_panel=LIMITS)
+        float | None, typer.Option("--minutes", metavar="M", help="Minutes of training.", rich_help_panel=_LIMITS)
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A small network in a few minutes, on a CPU.", rich_help_panel=LIMITS)
+        bool, typer.Option("--quick", help="A small network in a few minutes, on a CPU.", rich_help_panel=_LIMITS)
     ] = False,
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Folder for checkpoints, state and log.")
@@ -182,12 +182,12 @@ def one_training(planned: "Planned", tensorboard: bool, ray: str | None) -> "Tra
 
 def listener_of(tell: Any, draw: Any) -> "Listener":
     """Who watches: a line for each evaluation, the bar on a terminal, TensorBoard."""
-    from adlro.learn.train.run import in_words
+    from adlro.learn.train.run import progress_line
 
     on_terminal = stderr().is_terminal
 
-    def listen(record: "Progress", written: Sequence[str]) -> None:
-        line = in_words(record)
+    def listen(record: "TrainProgress", written: Sequence[str]) -> None:
+        line = progress_line(record)
         if on_terminal:
             tell(line, int(1000 * record.done))
         if record.marks is not None or not on_terminal:
@@ -208,7 +208,7 @@ class Curves(AbstractContextManager["Curves"]):
             raise UsageError("--tensorboard needs TensorBoard: pip install 'adlro[learn]'.") from None
         self.writer = SummaryWriter(str(folder / "tensorboard"))
 
-    def __call__(self, record: "Progress") -> None:
+    def __call__(self, record: "TrainProgress") -> None:
         """Add a record."""
         values = asdict(record)
         marks = values.pop("marks")

@@ -13,7 +13,7 @@ from adlro.cli.output import print_json, progress, say, stderr
 from adlro.core.errors import ConfigError, PolicyError
 
 if TYPE_CHECKING:
-    from adlro.daemon.warming import Progress
+    from adlro.daemon.warming import WarmProgress
 
 
 def warm(
@@ -39,10 +39,10 @@ def warm(
     The first time takes minutes; after that it takes seconds, and says that everything was compiled already. The result
     is kept in ~/.cache/adlro (or $XDG_CACHE_HOME/adlro): run it as the user that the daemon runs as.
     """
-    from adlro.core.compiled import folder_in_use, outlasts_this_process
+    from adlro.core.code_cache import folder_in_use, outlasts_this_process
     from adlro.daemon.config import load_config
     from adlro.daemon.warming import comparison_steps, daemon_steps
-    from adlro.daemon.warming import warm as do_all
+    from adlro.daemon.warming import warm_all as do_all
     from adlro.experiment.conditions import DEFAULT_POLICIES
 
     given = {"policy.name": policy, "policy.fallback": fallback}
@@ -66,21 +66,21 @@ def warm(
 
 
 @contextmanager
-def telling(total: int) -> Iterator[Callable[["Progress"], None]]:
+def telling(total: int) -> Iterator[Callable[["WarmProgress"], None]]:
     """Show how far compiling is: a bar on a terminal, else a line for each function that must be compiled."""
     if stderr().is_terminal:
         with progress("Compiling", total) as draw:
-            yield lambda now: draw(in_words(now), now.done)
+            yield lambda now: draw(_in_words(now), now.done)
     else:
         yield say_progress
 
 
-def say_progress(now: "Progress") -> None:
+def say_progress(now: "WarmProgress") -> None:
     """A line for each function that must be compiled; nothing for those that are."""
     if now.function:
         say(f"… {now.words}: {now.function}, after {now.seconds:.0f} s")
 
 
-def in_words(now: "Progress") -> str:
+def _in_words(now: "WarmProgress") -> str:
     """The step, and the function that is being compiled for it."""
     return f"{now.step}: compiling {now.function}" if now.function else now.step or "done"

@@ -63,7 +63,7 @@ class Driver:
 
     def ask(self) -> Choice:
         """What the policy chooses now; nothing is done."""
-        return checked(self.make()(self.view), self.policy.name)
+        return _checked(self.make()(self.view), self.policy.name)
 
     def apply(self, choice: Choice) -> bool:
         """Do it; whether it was a start or a stop, and carried out."""
@@ -99,7 +99,7 @@ def made(policy: Policy, view: View, seed: int) -> Choose:
     return policy.make(view, seed)
 
 
-def checked(answer: Choice, name: str) -> Choice:
+def _checked(answer: Choice, name: str) -> Choice:
     """The answer of a policy in plain Python, with exactly the types that the compiled code was compiled for."""
     try:
         verb, job, site, until = answer

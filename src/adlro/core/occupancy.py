@@ -206,7 +206,7 @@ class Held(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class JobKind:
     """How jobs of a kind run: work a second and number of nodes, by form."""
 
     rate: Any
@@ -235,7 +235,7 @@ class Occupancy:
         self._down: dict[str, str] = {}
         self._held: dict[str, Held] = {}
         self._on: dict[str, set[str]] = {node.name: set() for node in cluster.nodes}
-        self._kinds: dict[Any, Kind] = {}
+        self._kinds: dict[Any, JobKind] = {}
         forms = len(self._plan.forms)
         self._view = empty_view(
             self._plan,
@@ -425,14 +425,14 @@ class Occupancy:
         """Whether a job allows a model, by any of the model's names."""
         return model in job.models or any(word.strip().lower() in self._models[model] for word in job.models)
 
-    def _kind(self, job: Job) -> Kind:
+    def _kind(self, job: Job) -> JobKind:
         """How a job runs here."""
         key = (job.family, job.gpus, job.share, job.gpu_memory_gb, job.models)
         if key not in self._kinds:
             if len(self._kinds) == MOST_KINDS:
                 self._kinds.clear()
             forms = len(self._plan.forms)
-            kind = Kind(np.zeros(forms), np.zeros(forms, np.int32))
+            kind = JobKind(np.zeros(forms), np.zeros(forms, np.int32))
             allowed = [name for name in self.cluster.models if self._allows(job, name)] if job.models else []
             if allowed or not job.models or not job.gpus:
                 row = records(JOB, 1)

@@ -39,8 +39,8 @@ from adlro.core.tables import (
     View,
     records,
 )
+from adlro.core.units import MIB_PER_GB
 
-MIB_PER_GB: Final = 1024
 MORE_OF_NODES: Final = tuple(each.column for each in stored_in(Node) if each.column not in ("cpus", "memory"))
 MOST_GPUS_ON_A_SITE: Final = 62  # a mask of GPUs is one 64-bit number
 

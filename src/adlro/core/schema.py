@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-KEY: Final = "property"
+PROPERTY_KEY: Final = "property"
 """Under which a field's metadata keeps its declaration."""
 
-FARTHEST: Final = sys.float_info.max
+_FARTHEST: Final = sys.float_info.max
 NO_BOUND: Final = 1e9
 """A bound from here on only guards against nonsense. Messages leave it out."""
 
 UNIT_SUFFIXES: Final = ("_s", "_gb")
 
-NEEDED: Final = object()
+_NEEDED: Final = object()
 """The default of a property that has none."""
 
 
@@ -43,8 +43,8 @@ class Property:
 
     words: str  # one sentence for users: API, command line and documents show it
     unit: str = ""
-    least: float = -FARTHEST
-    most: float = FARTHEST
+    least: float = -_FARTHEST
+    most: float = _FARTHEST
     dtype: str = ""  # of its column in the table; "": the table does not have it, or has a number for it
     scale: int = 1  # the table has so many of its own units for one of ours: 1000 thousandths of a core
     empty: str = ""  # in words, what None or an empty cell means
@@ -54,13 +54,13 @@ class Property:
     in_comment: bool = False  # Slurm has no field for it: it travels as a word in the job's comment
     name: str = ""
     kind: type = str
-    default: Any = NEEDED
+    default: Any = _NEEDED
     is_optional: bool = False
 
     @property
     def is_needed(self) -> bool:
         """Whether there is no default."""
-        return self.default is NEEDED
+        return self.default is _NEEDED
 
     @property
     def is_number(self) -> bool:
@@ -150,7 +150,7 @@ class Property:
 
 def about(words: str, **more: Any) -> dict[str, Property]:
     """The metadata of a field: its declaration as a property."""
-    return {KEY: Property(words, **more)}
+    return {PROPERTY_KEY: Property(words, **more)}
 
 
 @cache
@@ -165,10 +165,10 @@ def properties_of(record: type) -> tuple[Property, ...]:
             hint = next(kind for kind in get_args(hint) if kind is not type(None))
         found.append(
             replace(
-                each.metadata[KEY],
+                each.metadata[PROPERTY_KEY],
                 name=each.name,
                 kind=get_origin(hint) or hint,
-                default=NEEDED if each.default is MISSING else each.default,
+                default=_NEEDED if each.default is MISSING else each.default,
                 is_optional=is_optional,
             )
         )

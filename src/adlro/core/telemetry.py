@@ -1,11 +1,13 @@
 """What is read off live GPUs: the metrics with their units, one reading, and the table of many."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from adlro.core.records import GpuModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +100,13 @@ class Readings:
         ):
             gpu, metric = self.gpus[g], METRICS[m]
             yield Reading(gpu.node, gpu.index, metric.name, value, metric.unit, time_s, self.source, gpu.uuid, gpu.name)
+
+
+TelemetryReader = Callable[[], Readings]
+"""A function that reads a telemetry source once."""
+
+ModelOf = Callable[[str], GpuModel | None]
+"""A function that finds the catalogue's model for a GPU name of a driver or a person; None if there is none."""
+
+EARLIER: Final = "an earlier value of a series"
+"""Why a reading is dropped: the same series has a later one."""

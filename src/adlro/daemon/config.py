@@ -14,22 +14,21 @@ from adlro.backends.catalogue import BACKENDS
 from adlro.backends.kind import Kind, Opened, Site
 from adlro.core.accounts import Owners
 from adlro.core.errors import ConfigError
+from adlro.core.telemetry import TelemetryReader
 from adlro.core.toml import Schema, parse_toml
 from adlro.daemon.keep import Keep
-from adlro.ingest.telemetry.catalogue import SOURCES, Look, open_source
+from adlro.ingest.telemetry.catalogue import SOURCES, open_telemetry
 from adlro.live.limits import GuardTable, Limits
 
-HIDDEN: Final = "***"
-
-
-NAMES: Final = tuple(BACKENDS)
+BACKEND_NAMES: Final = tuple(BACKENDS)
 
 
 class BackendTable(Schema):
     """[backend]: which cluster; a table of the same name has its options."""
 
-    kind: Literal[NAMES] = Field(  # type: ignore[valid-type]
-        default="simulated", description=f"The back end: {', '.join(NAMES[:-1])} or {NAMES[-1]} (docs/backends.md)."
+    kind: Literal[BACKEND_NAMES] = Field(  # type: ignore[valid-type]
+        default="simulated",
+        description=f"The back end: {', '.join(BACKEND_NAMES[:-1])} or {BACKEND_NAMES[-1]} (docs/backends.md).",
     )
 
 
@@ -112,11 +111,11 @@ class TelemetryTable(Sources):  # type: ignore[misc]
         """The addresses in it, which may hold passwords."""
         return tuple(getattr(self, name) for name, source in SOURCES.items() if source.needs_address)
 
-    def open(self) -> Look:
+    def open(self) -> TelemetryReader:
         """What to call for one look at its source."""
         (name,) = self._sources
         address = getattr(self, name) if SOURCES[name].needs_address else ""
-        return open_source(name, address, self.timeout_s, self.max_age_s)
+        return open_telemetry(name, address, self.timeout_s, self.max_age_s)
 
 
 class Turns(Schema):
@@ -131,8 +130,8 @@ class Turns(Schema):
     backend: BackendTable = BackendTable()
 
 
-TABLES: Final[dict[str, Any]] = {kind.name: (kind.options, kind.options()) for kind in BACKENDS.values()}
-Clusters: Any = create_model("Clusters", __base__=Turns, **TABLES)
+_TABLES: Final[dict[str, Any]] = {kind.name: (kind.options, kind.options()) for kind in BACKENDS.values()}
+Clusters: Any = create_model("Clusters", __base__=Turns, **_TABLES)
 """The same, and a table for each back end of the catalogue."""
 
 
@@ -181,7 +180,7 @@ class Config(Clusters):  # type: ignore[misc]
         self.kind.check(getattr(self, self.kind.name), self._site())
 
     def _site(self) -> Site:
-        api, others = self.api, tuple(name for name in NAMES if name != self.kind.name)
+        api, others = self.api, tuple(name for name in BACKEND_NAMES if name != self.kind.name)
         return Site(api.is_on, api.auth != "off", api.min_uid, self.beside_store, others, self._watched)
 
     def _watched(self, name: str) -> Opened:

@@ -28,7 +28,7 @@ from adlro.core.ports import (
 )
 from adlro.daemon.config import Config, changes, load_config
 from adlro.daemon.leader import Alone, Leadership
-from adlro.daemon.metrics import Metrics, file_bytes
+from adlro.daemon.metrics import DaemonMetrics, file_bytes
 from adlro.daemon.store_sqlite import AwayError
 from adlro.daemon.systemd import Systemd
 from adlro.live.news import News
@@ -37,27 +37,27 @@ from adlro.live.service import (
     Compared,
     Decision,
     Event,
-    Foreseen,
-    Past,
+    HistoryQuery,
     State,
     Tick,
     Usage,
     WhatIf,
+    WhatIfAnswer,
     Why,
 )
 from adlro.process.collector import unhurried_collector
 
 if TYPE_CHECKING:  # it imports the compiler, which tests of the daemon do without
-    from adlro.daemon.warming import Progress, Tell, Warmed
+    from adlro.daemon.warming import TellProgress, Warmed, WarmProgress
 from adlro.daemon.fence import Fenced, log
-from adlro.daemon.running import Parts, Running
+from adlro.daemon.running import DaemonParts, Running
 
 KEPT_ALARMS: Final = 200
 
 STANDBY_S: Final = 0.1
 """How often a standby tries to lead."""
 
-PAUSE_S: Final = 0.25
+_PAUSE_S: Final = 0.25
 """The least time between two turns, however many jobs are handed in."""
 
 PROBE_S: Final = 1.0
@@ -67,26 +67,26 @@ PROBE_SHARE: Final = 0.04
 """… as long as that takes at most this share of the time."""
 
 TURN_SHARE: Final = 0.25
-LONGEST_PAUSE_S: Final = 3.0
+_LONGEST_PAUSE_S: Final = 3.0
 """Turns that come early because something has changed take this share of the time, or come so far apart."""
 
-LATE: Final = 3.0
+_LATE: Final = 3.0
 """The daemon is ready while its latest reading is not older than so many turns …"""
 
 LATE_S: Final = 30.0
 """… or than this."""
 
-AT_ONCE: Final = frozenset(["tick_s", "policy", "guard", "log", "telemetry"])
+_AT_ONCE: Final = frozenset(["tick_s", "policy", "guard", "log", "telemetry"])
 """Tables that count as soon as the config is read again; the others wait for a restart."""
 
 POLICY_KEY: Final = "policy"
 """Under this name the memory keeps the policy that an operator switched to."""
 
 
-Build = Callable[[Config], Parts]
+Build = Callable[[Config], DaemonParts]
 """Opens the back end and the store; called when we lead, so that a standby touches neither."""
 
-Warm = Callable[[Sequence[str], "Tell", Callable[[], bool]], "Warmed"]
+Warm = Callable[[Sequence[str], "TellProgress", Callable[[], bool]], "Warmed"]
 """Compiles what turns with these policies need, the fallback last (warming.warm_daemon)."""
 
 
@@ -117,7 +117,7 @@ class Daemon:
         self._build, self._path, self._flags = build, path, dict(flags or {})
         self._leadership = leadership or Alone()
         self._systemd = Systemd()
-        self.metrics_page = Metrics(__version__, lambda: self.is_ready()[0], self._store_bytes)
+        self.metrics_page = DaemonMetrics(__version__, lambda: self.is_ready()[0], self._store_bytes)
         self._running: Running | None = None
         self._is_stopping = self._wants_reload = False
         self._why_not, self._again_s = "the daemon is starting.", STANDBY_S
@@ -220,7 +220,7 @@ class Daemon:
             log.warning("not all could be compiled", extra={"why": text})
         log.info("compiled", extra={"functions": len(done.compiled), "seconds": round(done.seconds, 1)})
 
-    def _note_progress(self, progress: "Progress") -> None:
+    def _note_progress(self, progress: "WarmProgress") -> None:
         """Say how far compiling is: to who asks whether we are ready, to systemd, and in the log."""
         if progress.compiled and (progress.function or progress.words != self._compiling):
             self._systemd.tell(f"STATUS={progress.words}")
@@ -320,7 +320,7 @@ class Daemon:
         old, self.config = self.config, new
         if old.log != new.log:
             logging.getLogger().setLevel(new.log.level.upper())
-        if waits := sorted(changed - AT_ONCE):
+        if waits := sorted(changed - _AT_ONCE):
             self.alarm("config", f"changes in {', '.join(f'[{name}]' for name in waits)} take effect after a restart.")
         log.info("the config was read again", extra={"changed": sorted(changed)})
         if old.policy.name != new.policy.name:
@@ -367,7 +367,7 @@ class Daemon:
         """Why it waits, or runs where it does; None: there is no such job."""
         return self._leading().decider.why(job)
 
-    def what_if(self, question: WhatIf) -> Foreseen:
+    def what_if(self, question: WhatIf) -> WhatIfAnswer:
         """What would come of it, played forward from the latest snapshot."""
         return self._leading().decider.what_if(question)
 
@@ -379,11 +379,11 @@ class Daemon:
         """The measured history between two moments, the oldest first; the older the coarser."""
         return self._leading().memory.points(since_s, until_s)
 
-    def past(self, asked: Past, before_s: float | None, limit: int) -> Sequence[LiveJob]:
+    def past(self, asked: HistoryQuery, before_s: float | None, limit: int) -> Sequence[LiveJob]:
         """Jobs that ended before a moment (None: now), the latest first."""
         return self._leading().memory.past(asked, before_s, limit)
 
-    def usage(self, asked: Past, since_s: float, until_s: float, step_s: float) -> Usage:
+    def usage(self, asked: HistoryQuery, since_s: float, until_s: float, step_s: float) -> Usage:
         """What jobs that ended between two moments used, in total and in stretches of `step_s`."""
         return self._leading().memory.usage(asked, since_s, until_s, step_s)
 
@@ -421,7 +421,7 @@ class Daemon:
         if not running.has_looked:
             return False, "the first turn is still running."
         age_s = time.monotonic() - running.backend.read_s
-        if age_s > max(LATE_S, LATE * self.config.tick_s):
+        if age_s > max(LATE_S, _LATE * self.config.tick_s):
             return False, f"the latest reading of the cluster is too old: {age_s:.0f} s old."
         return True, "ready"
 
@@ -513,7 +513,7 @@ class Daemon:
         wake_s = self._running.decider.wake_s if self._running is not None else math.inf
         if tick is None or wake_s == math.inf:
             return self.config.tick_s
-        return min(self.config.tick_s, max(PAUSE_S, wake_s - tick.time_s))
+        return min(self.config.tick_s, max(_PAUSE_S, wake_s - tick.time_s))
 
     def _wait(self, began: float, seconds: float, goes_on: bool = False) -> None:
         """Wait until so long after the beginning of a turn, until somebody wakes us, or until the cluster has changed.
@@ -523,13 +523,13 @@ class Daemon:
         """
         now = time.monotonic()
         took = now - began
-        pause = now + min(seconds, max(PAUSE_S, took))
-        until = max(began + seconds, now + min(PAUSE_S, took))
-        changed = max(pause, now + min(took / TURN_SHARE, LONGEST_PAUSE_S))  # not before then because of a change
+        pause = now + min(seconds, max(_PAUSE_S, took))
+        until = max(began + seconds, now + min(_PAUSE_S, took))
+        changed = max(pause, now + min(took / TURN_SHARE, _LONGEST_PAUSE_S))  # not before then because of a change
         probe = now + PROBE_S
         running = self._running
         if goes_on:
-            until = now + min(seconds, PAUSE_S)
+            until = now + min(seconds, _PAUSE_S)
         while not self._is_stopping and (left := until - time.monotonic()) > 0:
             wait = min(left, self._systemd.alive_every_s or left)
             if running is not None:

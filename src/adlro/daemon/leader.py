@@ -131,11 +131,11 @@ class PostgresLock:
 
     def take(self) -> bool:
         """Lead if nobody else does."""
-        from adlro.daemon.store_postgres import connect
+        from adlro.daemon.store_postgres import connect_to_postgres
 
         with self._lock:
             if self._connection is None or self._connection.closed:
-                self._leads, self._connection = False, connect(self._url)
+                self._leads, self._connection = False, connect_to_postgres(self._url)
             if not self._leads:
                 self._leads = bool(self._ask("SELECT pg_try_advisory_lock(%s)", LEADING))
             return self._leads

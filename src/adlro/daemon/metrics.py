@@ -20,7 +20,7 @@ from adlro.core.ports import ENDED, PLACES, RESERVED, JobState, LiveJob, Snapsho
 from adlro.core.records import WHOLE_GPU
 from adlro.live.service import Alarm, State, Tick
 
-SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Bounds of the histogram of a turn's time; 1 s is what we promise for 10,000 jobs."""
 
 WAITS_S: Final = (
@@ -28,7 +28,7 @@ WAITS_S: Final = (
 )  # fmt: skip
 """Bounds of the histogram of the time that jobs waited."""
 
-LIVE: Final = (JobState.WAITING, JobState.PLACED, JobState.RUNNING)
+_LIVE: Final = (JobState.WAITING, JobState.PLACED, JobState.RUNNING)
 WAITED: Final = (JobState.WAITING, JobState.PLACED)
 BEGAN: Final = (JobState.RUNNING, JobState.FINISHED, JobState.FAILED)
 
@@ -60,7 +60,7 @@ REFUSALS: Final = (
 
 
 @final
-class Metrics:
+class DaemonMetrics:
     """Counts turns and shows the latest state. It has a registry of its own: two daemons in one process are two.
 
     `is_ready` and `store_bytes` are asked when the page is read.
@@ -77,7 +77,7 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self._ticks = Counter("adlro_ticks", "Turns, by who decided.", ["decided_by"], registry=registry)
-        self._seconds = Histogram("adlro_tick_seconds", "Time of a turn.", buckets=SECONDS, registry=registry)
+        self._seconds = Histogram("adlro_tick_seconds", "Time of a turn.", buckets=_SECONDS, registry=registry)
         self._decisions = Counter(
             "adlro_decisions", "Decisions, by verb and policy.", ["verb", "policy"], registry=registry
         )
@@ -286,8 +286,8 @@ class Metrics:
         by_model: Tally[tuple[str, str]] = Tally()
         by_partition: Tally[tuple[str, str]] = Tally()
         for job in snapshot.jobs:
-            if job.state in LIVE:
-                by_model[job.state.value, model_of(job)] += 1
+            if job.state in _LIVE:
+                by_model[job.state.value, _model_of(job)] += 1
                 if partition := job.partition:
                     by_partition[job.state.value, partition] += 1
         for gauge, counts in ((self._by_model, by_model), (self._by_partition, by_partition)):
@@ -371,7 +371,7 @@ def largest_free(snapshot: Snapshot, held: HeldByNode) -> dict[str, int]:
     return found
 
 
-def model_of(job: LiveJob) -> str:
+def _model_of(job: LiveJob) -> str:
     """The model that a job holds; of one that waits the model that it needs, "several", or "any"."""
     if job.parts:
         return job.parts[0].model

@@ -20,13 +20,13 @@ from adlro.daemon.daemon import Daemon
 from adlro.daemon.fence import Fenced
 from adlro.daemon.keep import Keep
 from adlro.daemon.leader import Leadership, leadership_of
-from adlro.daemon.running import Closing, Decider, Parts
+from adlro.daemon.running import Closing, DaemonParts, Decider
 from adlro.daemon.store import Store, open_store
 from adlro.daemon.store_sqlite import FullError
 from adlro.daemon.telemetry import Watcher
-from adlro.live.service import Memory
+from adlro.live.service import DaemonMemory
 
-IN_MEMORY: Final = "sqlite::memory:"
+_IN_MEMORY: Final = "sqlite::memory:"
 
 TURN_SWITCH_S: Final = 0.0002
 """How long a turn may keep the interpreter while a question of the API waits for it; Python grants 5 ms."""
@@ -36,11 +36,11 @@ IN_MEMORY_ROWS: Final = 10_000
 """What a store without a file keeps at most: nothing of it outlasts the process, and all of it takes its memory."""
 
 SELDOM_S: Final = 60.0
-SOON_S: Final = 10.0
+_SOON_S: Final = 10.0
 """How often policies are held against each other, and where a minute of ours is an hour of the cluster's."""
 
 
-def open_parts(config: Config) -> Parts:
+def open_parts(config: Config) -> DaemonParts:
     """Open the store, then the back end: who finds one of them closed leaves the other alone."""
     memory, notes = open_memory(config)
     try:
@@ -48,10 +48,10 @@ def open_parts(config: Config) -> Parts:
     except BaseException:
         memory.close()
         raise
-    return Parts(opened.backend, memory, partial(open_orchestrator, opened=opened), opened.clock, notes)
+    return DaemonParts(opened.backend, memory, partial(open_orchestrator, opened=opened), opened.clock, notes)
 
 
-def check(config: Config) -> None:
+def check_config(config: Config) -> None:
     """Find mistakes that would else show when a standby takes over."""
     from adlro.decide.catalogue import find_policy
 
@@ -66,7 +66,7 @@ def leadership_for(config: Config) -> Leadership:
     """The lock that keeps others off the same cluster; a simulated one is in this process only."""
     url = config.store_url()
     if config.kind.ends_with_daemon and not config.store.url:
-        return leadership_of(IN_MEMORY, None)
+        return leadership_of(_IN_MEMORY, None)
     return leadership_of(url, config.beside_store("adlro.lock", config.store.lock))
 
 
@@ -80,21 +80,21 @@ def open_memory(config: Config) -> tuple[Store, tuple[str, ...]]:
     )
     try:
         url = config.store_url()
-        return open_store(url, less if url == IN_MEMORY else keep), ()
+        return open_store(url, less if url == _IN_MEMORY else keep), ()
     except FullError as error:
-        return open_store(IN_MEMORY, less), (f"{error} Until then nothing outlasts this process.",)
+        return open_store(_IN_MEMORY, less), (f"{error} Until then nothing outlasts this process.",)
 
 
 def open_orchestrator(
-    config: Config, backend: Fenced, memory: Memory, opened: Opened
+    config: Config, backend: Fenced, memory: DaemonMemory, opened: Opened
 ) -> tuple[Decider, Sequence[Closing]]:
     """An orchestrator by a config, and the telemetry that it looks at."""
-    from adlro.live.turn import Orchestrator, Settings
+    from adlro.live.turn import Orchestrator, TurnSettings
 
-    settings = Settings(
+    settings = TurnSettings(
         decision_s=config.policy.budget_ms / 1000,
         guard=config.guard,
-        compare_s=SOON_S if config.kind.ends_with_daemon else SELDOM_S,
+        compare_s=_SOON_S if config.kind.ends_with_daemon else SELDOM_S,
     )
     levels, watcher = _telemetry(config, backend, opened)
     orchestrator = Orchestrator(
@@ -138,7 +138,7 @@ def answering(daemon: Daemon, config: Config) -> Iterator[str]:
     from adlro.api.answers import catalogue
     from adlro.api.app import tokens_of
     from adlro.api.host import ApiHost
-    from adlro.api.link import METRICS, POLICIES
+    from adlro.api.link import METRICS_QUESTION, POLICIES_QUESTION
 
     settings = config.api_settings()
     settings.check(settings.auth == "off" or bool(tokens_of(settings)()))
@@ -153,7 +153,7 @@ def answering(daemon: Daemon, config: Config) -> Iterator[str]:
         daemon,
         settings,
         lambda: listener or _bound(settings.host, settings.port),
-        {METRICS: daemon.metrics, POLICIES: catalogue},
+        {METRICS_QUESTION: daemon.metrics, POLICIES_QUESTION: catalogue},
         lambda text: daemon.alarm_soon("api", text),
         config.secrets(),
         Path(str(files("adlro.api") / "dashboard")),

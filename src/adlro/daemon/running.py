@@ -17,11 +17,11 @@ from adlro.core.ports import (
 from adlro.daemon.config import Config
 from adlro.daemon.store import Store
 from adlro.live.service import (
-    Foreseen,
-    Memory,
+    DaemonMemory,
     State,
     Tick,
     WhatIf,
+    WhatIfAnswer,
     Why,
 )
 
@@ -44,7 +44,7 @@ class Decider(Protocol):
     def why(self, job: str) -> Why | None:
         """Why a job waits, or runs where it does."""
 
-    def what_if(self, question: WhatIf) -> Foreseen:
+    def what_if(self, question: WhatIf) -> WhatIfAnswer:
         """What would come of it."""
 
     def use_policy(self, name: str) -> None:
@@ -63,12 +63,12 @@ class Closing(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class DaemonParts:
     """What a daemon that leads is made of. `decide` makes an orchestrator, again when the config changes."""
 
     backend: Backend
     memory: Store
-    decide: Callable[[Config, Fenced, Memory], tuple[Decider, Sequence[Closing]]]
+    decide: Callable[[Config, Fenced, DaemonMemory], tuple[Decider, Sequence[Closing]]]
     clock: Callable[[], float] = time.time
     notes: tuple[str, ...] = ()
 
@@ -77,7 +77,7 @@ class Parts:
 class Running:
     """What a leader holds: all of it is let go together."""
 
-    def __init__(self, parts: Parts, backend: Fenced, config: Config) -> None:
+    def __init__(self, parts: DaemonParts, backend: Fenced, config: Config) -> None:
         self.backend, self.memory, self.clock = backend, parts.memory, parts.clock
         self._parts = parts
         self._closing: Sequence[Closing] = ()

@@ -15,9 +15,9 @@ from typing import Any, Final, final
 
 from adlro.core.errors import StoreError
 from adlro.core.ports import Answer, LiveJob
+from adlro.core.units import DAY_S
 from adlro.daemon.keep import Keep
 from adlro.daemon.store_history import (
-    DAY_S,
     FILL_IN,
     INSERT_POINTS,
     INSERT_RAN_ON,
@@ -25,14 +25,25 @@ from adlro.daemon.store_history import (
     THIN,
     THINNING,
     TO_THIN,
-    nodes_of,
+    nodes_of_job,
     thinned,
     where,
 )
-from adlro.daemon.store_rows import Connection, R, chunks, ended_at, json_of, marks, migrate, plain, readable, records
+from adlro.daemon.store_rows import (
+    Connection,
+    RecordT,
+    chunks,
+    ended_at,
+    json_of,
+    marks,
+    migrate,
+    readable,
+    records_of_rows,
+    storable,
+)
 from adlro.daemon.store_sqlite import IN_MEMORY, AwayError, BrokenError, SqliteConnection, prepare_file, set_aside
 from adlro.live.history import FIGURES, figures_of, finite, summed
-from adlro.live.service import Alarm, Compared, Decision, Past, Tick, Usage
+from adlro.live.service import Alarm, Compared, Decision, HistoryQuery, Tick, Usage
 
 PRUNE_EVERY: Final = 500
 """Turns between two looks for what is old."""
@@ -214,7 +225,7 @@ class Store:
             f"ON CONFLICT (id) DO UPDATE SET {', '.join(f'{each} = excluded.{each}' for each in columns)} "
             "WHERE excluded.ended_s > ended.ended_s",
             [
-                (job.id, number, ended_at(job, now), now, json_of(job), *map(plain, figures_of(job)))
+                (job.id, number, ended_at(job, now), now, json_of(job), *map(storable, figures_of(job)))
                 for number, job in numbered
             ],
         )
@@ -224,7 +235,7 @@ class Store:
             [
                 (number, readable(node), ended_at(job, now), gpu_s)
                 for number, job in numbered
-                for node, gpu_s in nodes_of(job)
+                for node, gpu_s in nodes_of_job(job)
             ],
         )
         if len(self._ended) > 2 * len(jobs) + 10_000:
@@ -234,14 +245,14 @@ class Store:
     def history(self, limit: int) -> Sequence[LiveJob]:
         """The latest jobs that ended, the oldest first."""
         rows = self._read("SELECT body FROM ended ORDER BY ended_s DESC, number DESC LIMIT ?", [limit])
-        return records(LiveJob, reversed(rows))
+        return records_of_rows(LiveJob, reversed(rows))
 
     def job(self, id: str) -> LiveJob | None:
         """A job that ended, if it is remembered."""
-        found = records(LiveJob, self._read("SELECT body FROM ended WHERE id = ?", [readable(id)]))
+        found = records_of_rows(LiveJob, self._read("SELECT body FROM ended WHERE id = ?", [readable(id)]))
         return found[0] if found else None
 
-    def past(self, asked: Past, before_s: float | None = None, limit: int = 100) -> Sequence[LiveJob]:
+    def past(self, asked: HistoryQuery, before_s: float | None = None, limit: int = 100) -> Sequence[LiveJob]:
         """Jobs that ended before a moment (None: now), the latest first."""
         tables, conditions, values = where(asked)
         if before_s is not None:
@@ -249,15 +260,15 @@ class Store:
             values.append(before_s)
         sql = f"SELECT e.body FROM {tables} WHERE {' AND '.join(conditions) or '1 = 1'} "
         sql += "ORDER BY e.ended_s DESC, e.number DESC LIMIT ?"
-        return records(LiveJob, self._read(sql, [*map(plain, values), max(limit, 0)]))
+        return records_of_rows(LiveJob, self._read(sql, [*map(storable, values), max(limit, 0)]))
 
-    def usage(self, asked: Past, since_s: float, until_s: float, step_s: float) -> Usage:
+    def usage(self, asked: HistoryQuery, since_s: float, until_s: float, step_s: float) -> Usage:
         """What jobs that ended between two moments used, in total and in stretches of `step_s`."""
         tables, conditions, values = where(asked)
         conditions += ["e.ended_s >= ?", "e.ended_s <= ?", "e.owner IS NOT NULL"]
         gpu_s = "r.gpu_s" if asked.node else "e.gpu_s"
         sql = f"SELECT e.ended_s, {gpu_s}, e.waited_s, e.ran_s, e.state FROM {tables} WHERE {' AND '.join(conditions)}"
-        rows = self._read(sql, [*map(plain, values), since_s, until_s])
+        rows = self._read(sql, [*map(storable, values), since_s, until_s])
         return summed(rows, since_s, until_s, step_s)
 
     def _fill_in(self) -> None:
@@ -266,12 +277,16 @@ class Store:
         last = -1
         while rows := self._writer.rows(sql, [last, PRUNED_AT_ONCE]):
             last = rows[-1][0]
-            known = [(row, job) for row in rows for job in records(LiveJob, [(row[2],)])]
+            known = [(row, job) for row in rows for job in records_of_rows(LiveJob, [(row[2],)])]
             with self._writing() as writer:
-                writer.many(FILL_IN, [(*map(plain, figures_of(job)), row[0]) for row, job in known])
+                writer.many(FILL_IN, [(*map(storable, figures_of(job)), row[0]) for row, job in known])
                 writer.many(
                     INSERT_RAN_ON,
-                    [(row[0], readable(node), row[1], gpu_s) for row, job in known for node, gpu_s in nodes_of(job)],
+                    [
+                        (row[0], readable(node), row[1], gpu_s)
+                        for row, job in known
+                        for node, gpu_s in nodes_of_job(job)
+                    ],
                 )
 
     # ---- the measured history ----------------------------------------------------------------------------------------
@@ -323,7 +338,7 @@ class Store:
 
     def unanswered(self) -> Sequence[Decision]:
         """Decisions that were intended and have no answer, the oldest first."""
-        return records(Decision, self._read("SELECT body FROM decisions WHERE done IS NULL ORDER BY number"))
+        return records_of_rows(Decision, self._read("SELECT body FROM decisions WHERE done IS NULL ORDER BY number"))
 
     def decisions(self, job: str = "", before: str = "", limit: int = 100) -> Sequence[Decision]:
         """Decisions, the latest first; `before` is the id of a decision. None, if there is no such decision."""
@@ -335,7 +350,7 @@ class Store:
             conditions.append("number < (SELECT number FROM decisions WHERE id = ?)")
             values.append(readable(before))
         sql = f"SELECT body FROM decisions WHERE {' AND '.join(conditions)} ORDER BY number DESC LIMIT ?"
-        return records(Decision, self._read(sql, [*values, max(limit, 0)]))
+        return records_of_rows(Decision, self._read(sql, [*values, max(limit, 0)]))
 
     def answer_to(self, decision: str) -> Answer | None:
         """What was said to a decision; None: nothing, or there is no such decision."""
@@ -367,11 +382,15 @@ class Store:
 
     def ticks(self, limit: int) -> Sequence[Tick]:
         """The latest turns, the latest last, without their decisions and alarms."""
-        return records(Tick, reversed(self._read("SELECT body FROM ticks ORDER BY number DESC LIMIT ?", [limit])))
+        return records_of_rows(
+            Tick, reversed(self._read("SELECT body FROM ticks ORDER BY number DESC LIMIT ?", [limit]))
+        )
 
     def alarms(self, limit: int) -> Sequence[Alarm]:
         """The latest alarms, the latest last."""
-        return records(Alarm, reversed(self._read("SELECT body FROM alarms ORDER BY number DESC LIMIT ?", [limit])))
+        return records_of_rows(
+            Alarm, reversed(self._read("SELECT body FROM alarms ORDER BY number DESC LIMIT ?", [limit]))
+        )
 
     # ---- small things ------------------------------------------------------------------------------------------------
 
@@ -390,7 +409,7 @@ class Store:
 
     # ---- within ------------------------------------------------------------------------------------------------------
 
-    def _numbered(self, table: str, new: Sequence[R]) -> Iterator[tuple[int, R]]:
+    def _numbered(self, table: str, new: Sequence[RecordT]) -> Iterator[tuple[int, RecordT]]:
         """New records with the numbers that follow in their table."""
         first = self._numbers[table] + 1
         self._numbers[table] += len(new)

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from adlro.core.ports import LiveJob
 from adlro.core.records import WHOLE_GPU
+from adlro.core.units import DAY_S
 from adlro.live.history import FIGURES, mean_of
-from adlro.live.service import Past
+from adlro.live.service import HistoryQuery
 
-DAY_S: Final = 86_400.0
 THINNING: Final = ((DAY_S, 600.0), (14 * DAY_S, 3600.0))
 """From which age on, in seconds, points are averaged over how many seconds."""
 
@@ -65,7 +65,7 @@ def thinned(rows: Sequence[tuple[Any, ...]], span_s: float) -> tuple[list[tuple[
 # ---- jobs of the past --------------------------------------------------------------------------------------------
 
 
-def nodes_of(job: LiveJob) -> Iterator[tuple[str, float]]:
+def nodes_of_job(job: LiveJob) -> Iterator[tuple[str, float]]:
     """The nodes that a job ran on, with its GPU-seconds on each."""
     ran_s = max(0.0, (job.ended_s or 0.0) - job.started_s) if job.started_s is not None else 0.0
     for node in dict.fromkeys(part.node for part in job.parts):
@@ -73,7 +73,7 @@ def nodes_of(job: LiveJob) -> Iterator[tuple[str, float]]:
         yield node, ran_s * held * job.job.share / WHOLE_GPU
 
 
-def where(asked: Past) -> tuple[str, list[str], list[Any]]:
+def where(asked: HistoryQuery) -> tuple[str, list[str], list[Any]]:
     """The tables, conditions and values of a question about the past."""
     tables, conditions, values = "ended e", [], []
     if asked.node:

@@ -20,7 +20,7 @@ MIGRATING: Final = 0x61646C_01
 """Number of the advisory lock while tables are made."""
 
 
-def connect(url: str) -> "psycopg.Connection[tuple[Any, ...]]":
+def connect_to_postgres(url: str) -> "psycopg.Connection[tuple[Any, ...]]":
     """A connection that commits each statement unless told otherwise."""
     try:
         import psycopg
@@ -60,7 +60,7 @@ class PostgresConnection:
         self.path, self._is_writer = without_secrets(url), is_writer
         self._url = url
         self._lock = threading.RLock()
-        self._connection = connect(url)
+        self._connection = connect_to_postgres(url)
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one statement; what it answers."""
@@ -99,7 +99,7 @@ class PostgresConnection:
     def _live(self) -> "psycopg.Connection[tuple[Any, ...]]":
         """The connection, made anew if it was lost."""
         if self._connection.closed:
-            self._connection = connect(self._url)
+            self._connection = connect_to_postgres(self._url)
         return self._connection
 
     @contextmanager

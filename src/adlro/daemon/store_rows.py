@@ -13,9 +13,9 @@ from pydantic_core import PydanticSerializationError, to_json
 from adlro.core.errors import StoreError
 from adlro.core.ports import LiveJob
 
-R = TypeVar("R")
+RecordT = TypeVar("RecordT")
 
-CHUNK: Final = 500
+_CHUNK: Final = 500
 """Ids in one question; SQLite allows some thousand values in a statement."""
 
 
@@ -104,10 +104,10 @@ def json_of(record: Any) -> str:
         return readable(json.dumps(asdict(record), ensure_ascii=False, default=list))
 
 
-def records(kind: type[R], rows: Iterable[tuple[Any, ...]]) -> list[R]:
+def records_of_rows(kind: type[RecordT], rows: Iterable[tuple[Any, ...]]) -> list[RecordT]:
     """The records of rows of JSON. One that cannot be read any more is left out: the memory may have gaps."""
     found = []
-    adapter: TypeAdapter[R] = _adapter(cast(Any, kind))
+    adapter: TypeAdapter[RecordT] = _adapter(cast(Any, kind))
     for (body,) in rows:
         try:
             found.append(adapter.validate_json(body))
@@ -126,7 +126,7 @@ def readable(text: str) -> str:
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
-def plain(value: Any) -> Any:
+def storable(value: Any) -> Any:
     """A value that every database can keep."""
     return readable(value) if isinstance(value, str) else value
 
@@ -138,7 +138,7 @@ def ended_at(job: LiveJob, now_s: float) -> float:
 
 def chunks(items: Sequence[str]) -> Iterable[Sequence[str]]:
     """The items, some at a time."""
-    return (items[at : at + CHUNK] for at in range(0, len(items), CHUNK))
+    return (items[at : at + _CHUNK] for at in range(0, len(items), _CHUNK))
 
 
 def marks(items: Sequence[str]) -> str:

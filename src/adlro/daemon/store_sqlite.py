@@ -22,7 +22,7 @@ LONGEST_WAL: Final = 64 * 1024 * 1024
 _BROKEN: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _AWAY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 
-OURS: Final = ("", "-wal", "-shm")
+_OURS: Final = ("", "-wal", "-shm")
 """The files of a database, as they are named behind its path."""
 
 
@@ -146,7 +146,7 @@ def set_aside(path: Path, stamp: str) -> Path:
         number += 1
         aside = path.with_name(f"{path.name}.corrupt-{stamp}-{number}")
     try:
-        for end in OURS:
+        for end in _OURS:
             part = path.with_name(path.name + end)
             if part.exists():
                 part.rename(aside.with_name(aside.name + end))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, final
 
-PATIENCE_S: Final = 120.0
+_PATIENCE_S: Final = 120.0
 """How much longer systemd shall wait, counted from each time it is told."""
 
 
@@ -42,11 +42,11 @@ class Systemd:
             yield
             return
         over = threading.Event()
-        every_s = min(self.alive_every_s or PATIENCE_S / 4, PATIENCE_S / 4)
+        every_s = min(self.alive_every_s or _PATIENCE_S / 4, _PATIENCE_S / 4)
 
         def keep_telling() -> None:
             while True:
-                self.tell(f"EXTEND_TIMEOUT_USEC={PATIENCE_S * 1e6:.0f}")
+                self.tell(f"EXTEND_TIMEOUT_USEC={_PATIENCE_S * 1e6:.0f}")
                 self.alive()
                 if over.wait(every_s):
                     return

@@ -4,18 +4,16 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import final
 
 from adlro.backends.kind import Levels
 from adlro.catalogue.gpus import find_gpu
 from adlro.core.errors import TelemetryError
 from adlro.core.records import Cluster, GpuModel
-from adlro.core.telemetry import GpuSeen, Readings
-from adlro.ingest.telemetry.catalogue import Look
+from adlro.core.telemetry import TelemetryReader
 from adlro.ingest.telemetry.names import model_of
 from adlro.ingest.telemetry.series import Collector
-from adlro.normalise.telemetry import FEATURES, Freshness, Telemetry, normalise
+from adlro.normalise.telemetry import GPU_FEATURES, Freshness, Telemetry, expected_gpus, normalise, with_our_names
 
 
 @final
@@ -24,7 +22,7 @@ class Watcher:
 
     def __init__(
         self,
-        look: Look,
+        look: TelemetryReader,
         cluster: Callable[[], Cluster | None],
         every_s: float = 15.0,
         max_age_s: float = 60.0,
@@ -80,30 +78,11 @@ class Watcher:
             self._over.wait(self._every_s)
 
 
-def expected_gpus(cluster: Cluster | None) -> tuple[GpuSeen, ...]:
-    """The GPUs of a cluster, numbered through each node: whoever is silent is a gap."""
-    found: list[GpuSeen] = []
-    for node in cluster.nodes if cluster else ():
-        models = [group.model for group in node.gpus for _ in range(group.count)]
-        found += [GpuSeen(node.name, index, name=model) for index, model in enumerate(models)]
-    return tuple(found)
-
-
-def with_our_names(readings: Readings, expected: tuple[GpuSeen, ...]) -> Readings:
-    """The readings with the cluster's names for its nodes, where a source adds the domain to them."""
-    known = {gpu.node for gpu in expected}
-    gpus = tuple(
-        replace(gpu, node=short) if gpu.node not in known and (short := gpu.node.partition(".")[0]) in known else gpu
-        for gpu in readings.gpus
-    )
-    return replace(readings, gpus=gpus)
-
-
 def levels_of(picture: Telemetry) -> Levels:
     """The picture as names and numbers."""
     return {
         f"{gpu.node}/{gpu.index}": {
-            feature: None if math.isnan(level) else level for feature, level in zip(FEATURES, levels, strict=True)
+            feature: None if math.isnan(level) else level for feature, level in zip(GPU_FEATURES, levels, strict=True)
         }
         for gpu, levels in zip(picture.gpus, picture.level.tolist(), strict=True)
     }

@@ -27,15 +27,15 @@ from adlro.live.limits import GuardTable
 from adlro.live.said import as_said
 from adlro.live.scene import Scenes
 from adlro.live.service import WhatIf
-from adlro.live.turn import Orchestrator, Settings
+from adlro.live.turn import Orchestrator, TurnSettings
 
-LONG_S: Final = 3600.0
+_LONG_S: Final = 3600.0
 """Time for one decision of the rehearsal: it may have to be compiled first."""
 
-PATIENT: Final = Settings(
-    decide_s=LONG_S, decision_s=LONG_S, compare_s=0.0, starts_s=0.01, what_if_s=0.05, least_run_s=0.0
+PATIENT: Final = TurnSettings(
+    decide_s=_LONG_S, decision_s=_LONG_S, compare_s=0.0, starts_s=0.01, what_if_s=0.05, least_run_s=0.0
 )
-TURNS: Final = 5
+_TURNS: Final = 5
 TURN_S: Final = 400.0
 """Turns of the rehearsal, and seconds of the simulated cluster between two of them: most of its jobs end within."""
 
@@ -48,7 +48,7 @@ class StoppedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class WarmProgress:
     """How far it is: the step that goes on is number `done` + 1 of `total`."""
 
     done: int
@@ -82,14 +82,16 @@ class Step:
     do: Callable[[], object]
 
 
-Tell = Callable[[Progress], None]
+TellProgress = Callable[[WarmProgress], None]
 
 
-def no_word(progress: Progress) -> None:
+def no_word(progress: WarmProgress) -> None:
     """Tell nobody."""
 
 
-def warm(steps: Iterable[Step], tell: Tell = no_word, is_stopping: Callable[[], bool] = lambda: False) -> Warmed:
+def warm_all(
+    steps: Iterable[Step], tell: TellProgress = no_word, is_stopping: Callable[[], bool] = lambda: False
+) -> Warmed:
     """Do all steps; `tell` hears of every step and of every function that is compiled. Raises StoppedError.
 
     A step that breaks off, because a user's policy does, does not keep the others from being done.
@@ -103,9 +105,9 @@ def warm(steps: Iterable[Step], tell: Tell = no_word, is_stopping: Callable[[], 
             if is_stopping():
                 raise StoppedError
             compiled.append(function)
-        tell(Progress(done, len(todo), todo[done].name, function, len(compiled), time.monotonic() - began))
+        tell(WarmProgress(done, len(todo), todo[done].name, function, len(compiled), time.monotonic() - began))
 
-    with listening(hear):
+    with hearing_compilations(hear):
         for done, step in enumerate(todo):  # noqa: B007  (hear tells it)
             if is_stopping():
                 raise StoppedError
@@ -119,12 +121,12 @@ def warm(steps: Iterable[Step], tell: Tell = no_word, is_stopping: Callable[[], 
                     raise StoppedError from error
                 failed.append(f"{step.name}: {error if isinstance(error, AdlroError) else repr(error)}")
     seconds = time.monotonic() - began
-    tell(Progress(len(todo), len(todo), "", "", len(compiled), seconds))
+    tell(WarmProgress(len(todo), len(todo), "", "", len(compiled), seconds))
     return Warmed(tuple(step.name for step in todo), tuple(compiled), seconds, tuple(failed))
 
 
 @contextmanager
-def listening(hear: Callable[[str], None]) -> Iterator[None]:
+def hearing_compilations(hear: Callable[[str], None]) -> Iterator[None]:
     """Call `hear` with the name of each function that Python calls and that must be compiled, and with "" after it."""
 
     class Listener(numba.core.event.Listener):  # type: ignore[misc]
@@ -152,10 +154,10 @@ def listening(hear: Callable[[str], None]) -> Iterator[None]:
 
 
 def warm_daemon(
-    policies: Sequence[str], tell: Tell = no_word, is_stopping: Callable[[], bool] = lambda: False
+    policies: Sequence[str], tell: TellProgress = no_word, is_stopping: Callable[[], bool] = lambda: False
 ) -> Warmed:
     """Compile everything that a daemon needs with these policies, the fallback the last of them."""
-    return warm(daemon_steps(policies), tell, is_stopping)
+    return warm_all(daemon_steps(policies), tell, is_stopping)
 
 
 def daemon_steps(policies: Sequence[str]) -> Iterator[Step]:
@@ -168,13 +170,13 @@ def daemon_steps(policies: Sequence[str]) -> Iterator[Step]:
 
 def comparison_steps(policies: Sequence[str]) -> Iterator[Step]:
     """Everything that `adlro compare` needs with these policies."""
-    from adlro.experiment.compare import warm_up
+    from adlro.experiment.compare import judge_few
     from adlro.experiment.scenario import load_scenario
 
     scenario = load_scenario("paper16", "paper")
     for name in policies:
         found = find_policy(name)
-        yield Step(f"simulating {name}", lambda found=found: warm_up(scenario, [found], 0, lambda name: None))  # type: ignore[misc]
+        yield Step(f"simulating {name}", lambda found=found: judge_few(scenario, found, 0))  # type: ignore[misc]
 
 
 @final
@@ -222,7 +224,7 @@ class Rehearsal:
 
     def play(self, name: str) -> None:
         """Play the first picture forward."""
-        play_forward(self.scene.view, usual_work(self.scene.view)[0], find_policy(name), LONG_S)
+        play_forward(self.scene.view, usual_work(self.scene.view)[0], find_policy(name), _LONG_S)
 
     def live(self, name: str) -> None:
         """Turns in which jobs wait, start, end and are put back, a node goes and comes, and all is asked why."""
@@ -232,7 +234,7 @@ class Rehearsal:
         )
         node, model = self.backend.cluster.nodes[0].name, self.backend.cluster.nodes[0].gpus[0].model
         long = Job("simulation", 10 * TURN_S, models=frozenset([model]), user="warm", estimate=10 * TURN_S)
-        for turn in range(TURNS):
+        for turn in range(_TURNS):
             self.hand_in()
             if turn == 0:
                 self.backend.submit(Submission(long))

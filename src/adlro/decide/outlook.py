@@ -28,7 +28,7 @@ from adlro.core.rules import (
 )
 from adlro.core.tables import FOREVER, NOBODY, START, WAIT, Choice, Floats, Ints, View
 
-ROWS: Final = 16
+_ROWS: Final = 16
 """How many queued jobs are looked at. Of jobs that need exactly the same only the shortest counts as one."""
 
 PATIENCE: Final = 1.0
@@ -81,7 +81,7 @@ WISEST: Final = 3
 """Where Outlook.counts names the row that the rule would start, NOBODY if none; its pool comes next."""
 
 
-def make_outlook(view: View, rows: int = ROWS) -> Outlook:
+def make_outlook(view: View, rows: int = _ROWS) -> Outlook:
     """Arrays of the right size for a view."""
     return new_outlook(view, rows)
 
@@ -595,7 +595,7 @@ def eft_reserving(view: View) -> Choice:
     choice = start_without_gpu(view)
     if choice.verb == START:
         return choice
-    outlook = new_outlook(view, ROWS)
+    outlook = new_outlook(view, _ROWS)
     if look(view, outlook, False) == 0:
         return choice
     return wisest(view, outlook)

@@ -9,8 +9,7 @@ from statistics import fmean, stdev
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from scipy.special import stdtrit
-
+from adlro.core.code_cache import is_ready, set_ready
 from adlro.core.copying import copied
 from adlro.core.errors import UsageError
 from adlro.core.policy import Policy
@@ -18,25 +17,26 @@ from adlro.core.run import Run
 from adlro.core.tables import Floats
 from adlro.core.toml import nearest
 from adlro.experiment.instance import Instance, draw, offered_load, play_out
-from adlro.experiment.places import Group, Tell, place_of
+from adlro.experiment.places import Group, Tell, run_place
 from adlro.experiment.scenario import Scenario
+from adlro.experiment.side_by_side import compiled_side_by_side
 from adlro.measure.detail import completion_times
-from adlro.measure.hyperscore import EQUAL, Weights
+from adlro.measure.hyperscore import EQUAL, ScoreWeights
 from adlro.measure.metrics import Metrics, measure
+from adlro.measure.statistics import CONFIDENCE
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
     from adlro.measure.drawing import Figure
 
-CONFIDENCE: Final = 0.95
 
-WARM_UP_JOBS: Final = 16
+_WARM_UP_JOBS: Final = 16
 
 OnProgress = Callable[[str, int, int], None]
 """Told what is being done, how many runs are done, and of how many."""
 
-Times = dict[tuple[str, int], tuple[int, Floats]]
+CompletionTimes = dict[tuple[str, int], tuple[int, Floats]]
 """By policy and seed: how many jobs finished, and quantiles of their completion times."""
 
 
@@ -50,8 +50,8 @@ class Comparison:
     baseline: str  # the policy that the others are compared with
     load: tuple[float, ...]  # offered on each seed: work at its fastest over what the GPUs could do meanwhile
     policies: tuple[Policy, ...] = ()
-    times: Times = field(default_factory=dict)  # for a report; empty if they were not kept
-    weights: Weights = EQUAL  # of the HyperScore
+    times: CompletionTimes = field(default_factory=dict)  # for a report; empty if they were not kept
+    weights: ScoreWeights = EQUAL  # of the HyperScore
     with_regression: bool = False  # whether results include the regression of completion times
     is_the_papers: bool = False  # whether it is the experiment of the paper's Table 1
     command: str = ""  # what made it
@@ -136,7 +136,7 @@ class Runs:
 
     def warm_up(self, tell: Tell) -> None:
         """Compile every policy."""
-        warm_up(self.scenario, self.policies, self.first_seed, lambda name: tell(f"getting {name} ready"))
+        warm_up_policies(self.scenario, self.policies, self.first_seed, lambda name: tell(f"getting {name} ready"))
 
     def prepare(self, seed: int) -> tuple[Instance, float]:
         """The jobs of a seed and the load that they offer."""
@@ -150,7 +150,7 @@ class Runs:
         return Judged(measure(run), load, completion_times(run) if self.keep_times else None)
 
 
-def compare(
+def run_comparison(
     scenario: Scenario,
     policies: Sequence[Policy],
     seeds: Sequence[int],
@@ -181,9 +181,10 @@ def compare(
     if len(seeds) > 1:  # loading it takes as long as the runs, which leave Python alone
         Thread(target=import_module, args=["scipy.stats"]).start()
     runs = Runs(scenario, tuple(policies), seeds[0], keep_times)
-    every = tuple(range(len(policies)))
+    # Those in plain Python first: they take longest.
+    every = tuple(sorted(range(len(policies)), key=lambda item: policies[item].choose is not None))
     found: dict[tuple[int, int], Judged] = {}
-    with place_of(ray, threads) as place:
+    with run_place(ray, threads) as place:
         groups = [Group(runs, seed, every) for seed in seeds]
         for done in place.spread(groups, lambda what: on_progress(what, 0, total)):
             found[done.item, done.key] = done.result
@@ -206,19 +207,31 @@ def played(instance: Instance, policy: Policy) -> Run:
     return play_out(instance, copied(instance.view), policy)
 
 
-def judge(instance: Instance, policy: Policy) -> Metrics:
+def judge_run(instance: Instance, policy: Policy) -> Metrics:
     """The measures of one run."""
     return measure(played(instance, policy))
 
 
-def warm_up(scenario: Scenario, policies: Sequence[Policy], seed: int, on_policy: Callable[[str], None]) -> None:
-    """Run each policy on a few jobs, so that what must be compiled is compiled once and not by every thread."""
-    few = replace(scenario, jobs=min(WARM_UP_JOBS, scenario.jobs or scenario.workload.jobs))
-    instance = None
-    for policy in policies:
-        on_policy(policy.name)
-        instance = instance or draw(few, seed)
-        judge(instance, policy)
+def warm_up_policies(
+    scenario: Scenario, policies: Sequence[Policy], seed: int, on_policy: Callable[[str], None]
+) -> None:
+    """Run each policy on a few jobs, so that what must be compiled is compiled once and not by every thread.
+
+    Policies that have run before need not: loading what they need takes no time.
+    """
+    if all(is_ready(policy.name) for policy in policies):
+        return
+    with compiled_side_by_side(policies):
+        for policy in policies:
+            on_policy(policy.name)
+            judge_few(scenario, policy, seed)
+
+
+def judge_few(scenario: Scenario, policy: Policy, seed: int) -> None:
+    """Run a policy on a few jobs, so that all that it needs is compiled."""
+    few = replace(scenario, jobs=min(_WARM_UP_JOBS, scenario.jobs or scenario.workload.jobs))
+    judge_run(draw(few, seed), policy)
+    set_ready(policy.name)
 
 
 def metric_names() -> tuple[str, ...]:
@@ -234,5 +247,7 @@ def over_seeds(values: Sequence[float | None]) -> Mean:
     mean = fmean(known)
     if len(known) == 1:
         return Mean(mean, None, None)
+    from scipy.special import stdtrit  # a third of a second, and one seed does without it
+
     reach = float(stdtrit(len(known) - 1, (1 + CONFIDENCE) / 2)) * stdev(known) / math.sqrt(len(known))
     return Mean(mean, mean - reach, mean + reach)

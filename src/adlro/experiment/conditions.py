@@ -16,7 +16,7 @@ DEFAULT_SEEDS: Final = 10
 EVERY_POLICY: Final = "all"
 
 
-def option(default: Any, help: str, metavar: str | None = None, low: int | None = None) -> Any:
+def _option(default: Any, help: str, metavar: str | None = None, low: int | None = None) -> Any:
     """A condition with its sentence, the word for its value and its least value."""
     return field(default=default, metadata={"help": help, "metavar": metavar, "min": low})
 
@@ -28,25 +28,25 @@ class Conditions:
     Each field is a flag of the commands and a keyword of `adlro.compare` and `adlro.simulate`.
     """
 
-    load: float | None = option(
+    load: float | None = _option(
         None, "Offered load; 1.0 saturates the cluster. Default: as the workload says.", metavar="X"
     )
-    estimates: str | None = option(
+    estimates: str | None = _option(
         None,
         "What policies know about runtimes: oracle (the truth), user (the requested time limit), noisy:SIGMA "
         "(the truth with a log-normal error), or predicted (from the jobs that have ended so far in the run). "
         "Default: as the workload says.",
         metavar="SOURCE",
     )
-    restart_s: float = option(30.0, "Restart cost: seconds that a job loses each time it starts again.", metavar="S")
-    kill_at_limit: bool = option(False, "End jobs at their walltime limit.")
-    queue_window: int = option(0, "Policies see only the first N jobs of the queue; 0: all.", metavar="N", low=0)
-    mtbf_h: float | None = option(
+    restart_s: float = _option(30.0, "Restart cost: seconds that a job loses each time it starts again.", metavar="S")
+    kill_at_limit: bool = _option(False, "End jobs at their walltime limit.")
+    queue_window: int = _option(0, "Policies see only the first N jobs of the queue; 0: all.", metavar="N", low=0)
+    mtbf_h: float | None = _option(
         None, "Mean hours between two failures of a node. Default: nodes never fail.", metavar="H"
     )
-    repair_h: float = option(4.0, "Mean hours until a failed node is back.", metavar="H")
-    wear_per_day: float = option(0.0, "Fraction of its speed that a GPU loses per day, on average.", metavar="X")
-    disturbances: str | None = option(
+    repair_h: float = _option(4.0, "Mean hours until a failed node is back.", metavar="H")
+    wear_per_day: float = _option(0.0, "Fraction of its speed that a GPU loses per day, on average.", metavar="X")
+    disturbances: str | None = _option(
         None, "A list of node failures and speed changes: docs/workloads.md.", metavar="FILE"
     )
 

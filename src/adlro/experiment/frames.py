@@ -10,7 +10,7 @@ from adlro.core.errors import UsageError
 from adlro.core.run import Run
 from adlro.core.tables import DONE, OVERRAN, STARTED, TURNED_AWAY
 from adlro.experiment.compare import Comparison, metric_names, over_seeds
-from adlro.measure.events import log
+from adlro.measure.events import log_lines
 from adlro.measure.statistics import against
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def of_policies(comparison: Comparison) -> "DataFrame":
 def of_events(run: Run) -> "DataFrame":
     """A row for each event of a run, in time order; columns that an event does not have are missing."""
     pandas = need("pandas", "to_pandas()")
-    lines = log(run)
+    lines = log_lines(run)
     next(lines)  # what run it is
     return pandas.DataFrame(list(lines))
 
@@ -70,10 +70,10 @@ def of_events(run: Run) -> "DataFrame":
 def of_jobs(run: Run) -> "DataFrame":
     """A row for each job: what was asked for, when and where it first started, and how it ended."""
     pandas = need("pandas", "to_pandas()")
-    return pandas.DataFrame(list(job_rows(run)))
+    return pandas.DataFrame(list(_job_rows(run)))
 
 
-def job_rows(run: Run) -> Iterator[dict[str, Any]]:
+def _job_rows(run: Run) -> Iterator[dict[str, Any]]:
     """Each job of a run with its times in seconds; nan for what never happened."""
     jobs, events = run.jobs, run.events
     count = len(jobs)

@@ -12,16 +12,15 @@ from adlro.core.policy import Policy
 from adlro.core.records import Disturbance
 from adlro.core.run import Run
 from adlro.core.tables import Ints, Jobs, Table, View
+from adlro.core.units import DAY_S, HOUR_S
 from adlro.experiment.scenario import Recorded, Scenario, find_workload, gpu_seconds, named_as_in
-from adlro.ingest.disturbances import DAY_S, failures, wear
+from adlro.ingest.disturbances import failures, wear
 from adlro.ingest.synthetic import generate
 from adlro.ingest.traces.windows import cut, misjudged
 from adlro.normalise.pack import pack, pack_disturbances, refusals
 from adlro.predict.following import traits_of, untold
 from adlro.predict.online import Predicting
 from adlro.simulation.simulator import simulate
-
-HOUR_S: Final = 3600.0
 
 WEAR_SPREAD: Final = 0.5
 """Sigma of the logarithm of a GPU's own drift: some wear at half the average rate, some at twice."""
@@ -129,10 +128,10 @@ def play_out(instance: Instance, view: View, policy: Policy) -> Run:
         jobs=instance.jobs,
         events=outcome.events,
         rate=view.rate,
-        site_form=column(plan.sites["form"]),
+        site_form=_column(plan.sites["form"]),
         site_model=tuple(plan.models[model] for model in plan.sites["model"]),
-        site_gpus=column(plan.sites["gpus"]),
-        site_node=column(plan.sites["node"]),
+        site_gpus=_column(plan.sites["gpus"]),
+        site_node=_column(plan.sites["node"]),
         policy=policy.name,
         seed=instance.seed,
         unfinished=outcome.unfinished,
@@ -141,6 +140,6 @@ def play_out(instance: Instance, view: View, policy: Policy) -> Run:
     )
 
 
-def column(values: Ints) -> Ints:
+def _column(values: Ints) -> Ints:
     """A field of a table as an array of its own."""
     return np.ascontiguousarray(values, np.int32)

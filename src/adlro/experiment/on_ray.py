@@ -3,7 +3,7 @@
 The work goes into Ray's object store once, and each process that takes part reads it once. Runs are sent in parcels:
 one run at first, then as many as take about a second. Ray repeats a parcel whose process or node is lost; a result
 arrives once, with the parcel that it belongs to. Compiled code is cached by node: of the processes of a node one
-compiles while the others wait (`core/compiled.py`).
+compiles while the others wait (`core/code_cache.py`).
 """
 
 import logging
@@ -22,9 +22,9 @@ import numpy as np
 
 from adlro.core.errors import AdlroError, BackendError, UsageError
 from adlro.experiment.places import Done, Group, Tell, Work
-from adlro.experiment.sending import Versions, as_bytes, difference, versions
+from adlro.experiment.sending import Versions, difference, packed_for_sending, versions
 
-LOCAL: Final = "local"
+_LOCAL: Final = "local"
 AUTO: Final = "auto"
 
 PARCEL_S: Final = 1.0
@@ -49,7 +49,7 @@ WORKS_KEPT: Final = 4
 PREPARED_KEPT: Final = 4
 """What a process keeps for the next parcel."""
 
-SETTINGS: Final = {
+RAY_SETTINGS: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anybody
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # runs that ask for no GPU see what there is: no warning
     "RAY_BACKEND_LOG_LEVEL": "error",
@@ -59,7 +59,7 @@ SETTINGS: Final = {
 
 def need_ray() -> Any:
     """Ray, or an error that says how to get it."""
-    for name, value in SETTINGS.items():
+    for name, value in RAY_SETTINGS.items():
         os.environ.setdefault(name, value)
     try:
         import ray
@@ -69,7 +69,7 @@ def need_ray() -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GroupPart:
     """Some runs of one group; `work` is the place of its work among those of the parcel."""
 
     work: int
@@ -102,7 +102,7 @@ class RayCluster(AbstractContextManager["RayCluster"]):
             # Ray tells on stdout of processes that were lost; there the result will be.
             self._open.enter_context(redirect_stdout(sys.stderr))
             self._open.callback(self.ray.shutdown)
-            connect(self.ray, self.address, self.most)
+            connect_to_ray(self.ray, self.address, self.most)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -135,9 +135,9 @@ class RayCluster(AbstractContextManager["RayCluster"]):
                     works = list({id(group.work): group.work for group in parcel}.values())
                     for work in works:
                         if id(work) not in sent:
-                            sent[id(work)] = ray.put(np.frombuffer(as_bytes(work), np.uint8))
+                            sent[id(work)] = ray.put(np.frombuffer(packed_for_sending(work), np.uint8))
                     order = {id(work): number for number, work in enumerate(works)}
-                    parts = [Part(order[id(group.work)], group.key, group.items) for group in parcel]
+                    parts = [GroupPart(order[id(group.work)], group.key, group.items) for group in parcel]
                     cores = max(group.cores for group in parcel)
                     arguments = [sent[id(work)] for work in works], parts, versions()
                     under_way[task.options(num_cpus=cores).remote(*arguments)] = parcel
@@ -154,15 +154,15 @@ class RayCluster(AbstractContextManager["RayCluster"]):
                 ray.cancel(reference, force=False)
 
 
-def connect(ray: Any, address: str, cores: int | None) -> None:
+def connect_to_ray(ray: Any, address: str, cores: int | None) -> None:
     """Connect this process to a cluster, or start one on this machine."""
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address == LOCAL:
+    if address == _LOCAL:
         options |= {"num_cpus": cores or os.cpu_count() or 1, "include_dashboard": False}
     else:
         options |= {"address": address}
     try:
-        if address not in (LOCAL, AUTO):
+        if address not in (_LOCAL, AUTO):
             knock(address)
         ray.init(**options)
     except (OSError, ValueError, RuntimeError) as error:
@@ -255,7 +255,7 @@ _works: "OrderedDict[str, Work]" = OrderedDict()
 _prepared: "OrderedDict[tuple[str, int], Any]" = OrderedDict()
 
 
-def do_parcel(works: list[Any], parts: list[Part], wanted: Versions) -> Returned:
+def do_parcel(works: list[Any], parts: list[GroupPart], wanted: Versions) -> Returned:
     """Do the runs of a parcel, in a process of a node. It does one parcel at a time."""
     began = time.monotonic()
     if (differs := difference(wanted, versions())) is not None:
@@ -265,8 +265,8 @@ def do_parcel(works: list[Any], parts: list[Part], wanted: Versions) -> Returned
     try:
         for part in parts:
             name = works[part.work].hex()
-            work = kept(_works, name, WORKS_KEPT, lambda at=works[part.work]: read_work(at))
-            prepared = kept(_prepared, (name, part.key), PREPARED_KEPT, lambda: work.prepare(part.key))  # noqa: B023
+            work = kept_by_ray(_works, name, WORKS_KEPT, lambda at=works[part.work]: read_work(at))
+            prepared = kept_by_ray(_prepared, (name, part.key), PREPARED_KEPT, lambda: work.prepare(part.key))  # noqa: B023
             results += [work.run(prepared, item) for item in part.items]
     except AdlroError as error:
         return Returned([], 0.0, error)
@@ -281,7 +281,7 @@ def read_work(reference: Any) -> Work:
     return work
 
 
-def kept(store: "OrderedDict[Any, Any]", key: Any, most: int, make: Any) -> Any:
+def kept_by_ray(store: "OrderedDict[Any, Any]", key: Any, most: int, make: Any) -> Any:
     """What was made for this key; of the rest the latest few are kept."""
     if key in store:
         store.move_to_end(key)

@@ -50,7 +50,7 @@ class Done:
     result: Any
 
 
-class Place(Protocol):
+class RunPlace(Protocol):
     """Where runs are executed."""
 
     def spread(self, groups: Iterable[Group], tell: Tell) -> Iterator[Done]:
@@ -76,24 +76,24 @@ class Threads:
                     warm.add(id(group.work))
                 if group.one_at_a_time:
                     while under_way:
-                        yield from ended(under_way.popleft())
+                        yield from results_of_runs(under_way.popleft())
                 prepared = group.work.prepare(group.key)
                 under_way.append([(group, item, pool.submit(group.work.run, prepared, item)) for item in group.items])
                 if len(under_way) > self.count:  # so that many seeds of many jobs need not lie in memory at once
-                    yield from ended(under_way.popleft())
+                    yield from results_of_runs(under_way.popleft())
             while under_way:
-                yield from ended(under_way.popleft())
+                yield from results_of_runs(under_way.popleft())
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def ended(runs: Iterable[tuple[Group, int, Future[Any]]]) -> Iterator[Done]:
+def results_of_runs(runs: Iterable[tuple[Group, int, Future[Any]]]) -> Iterator[Done]:
     """The results of runs, each as soon as it is there."""
     for group, item, run in runs:
         yield Done(group.work, group.key, item, run.result())
 
 
-def place_of(ray: str | None, threads: int | None) -> AbstractContextManager[Place]:
+def run_place(ray: str | None, threads: int | None) -> AbstractContextManager[RunPlace]:
     """The place that is asked for: a Ray cluster by its address, `auto` or `local`; else the threads of this process.
 
     `threads` is how many runs are executed at the same time; by default one for each core.

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from adlro.catalogue.clusters import ClusterFile, NodesTable, build_cluster, load_cluster
+from adlro.core.code_cache import set_ready
 from adlro.core.errors import UsageError
 from adlro.core.records import Cluster, Disturbance
 from adlro.core.toml import checked
 from adlro.experiment.compare import Comparison, OnProgress
-from adlro.experiment.compare import compare as compare_on
+from adlro.experiment.compare import run_comparison as compare_on
 from adlro.experiment.conditions import (
     DEFAULT_CLUSTER,
     DEFAULT_JOBS,
@@ -24,13 +25,14 @@ from adlro.experiment.instance import run_one
 from adlro.experiment.policies import PolicyLike, find_policies
 from adlro.experiment.policies import policy as find_policy
 from adlro.experiment.scenario import Hazards, Scenario, find_disturbances, load_scenario
+from adlro.experiment.side_by_side import compiled_side_by_side
 from adlro.experiment.simulation import Simulation
 from adlro.experiment.traces import read_text
 from adlro.ingest.traces.tabulate import TraceOptions
-from adlro.measure.hyperscore import EQUAL, Weights, read_weights
+from adlro.measure.hyperscore import EQUAL, ScoreWeights, read_score_weights
 from adlro.measure.metrics import measure
 from adlro.measure.statistics import FEWEST_OBSERVATIONS
-from adlro.simulation.simulator import Settings
+from adlro.simulation.simulator import SimulationSettings
 
 Frame: TypeAlias = Any
 """A DataFrame of pandas or Polars, a table of pyarrow, or a dict of columns."""
@@ -128,6 +130,7 @@ def trace(
     scale_load: float = 1.0,
     window: str | None = None,
     sample: float = 1.0,
+    ran_on: str | Path | None = None,
 ) -> TraceJobs:
     """Jobs of a trace, or of a DataFrame, where the defaults of reading it do not suit.
 
@@ -136,6 +139,7 @@ def trace(
     options = TraceOptions(
         format=format, families=None if families is None else str(families), gpus_per_unit=gpus_per_unit,
         skip_bad_rows=skip_bad_rows, scale_load=scale_load, window=window, sample=sample,
+        ran_on=None if ran_on is None else str(ran_on),
     )  # fmt: skip
     return TraceJobs(str(source) if isinstance(source, Path) else source, options)
 
@@ -184,23 +188,23 @@ def compare(
     per run), but cannot write a report. `progress(what, done, total)` is told how it goes.
     """
     made = call_text("compare", locals(), compare)
-    weights = weights_of(hyperscore)
+    weights = _weights_of(hyperscore)
     scenario = scenario_of(
         cluster, jobs, job_count, windows, disturbances,
         Conditions(load, estimates, restart_s, kill_at_limit, queue_window, mtbf_h, repair_h, wear_per_day),
     )  # fmt: skip
     chosen = find_policies(policies)
-    which = seeds_of(scenario, seeds, first_seed)
+    which = _seeds_of(scenario, seeds, first_seed)
     kind = "window" if windows else "seed"
     if regression and len(which) < FEWEST_OBSERVATIONS:
         raise UsageError(
             f"--regression with {len(which)} {kind}s; expected at least {FEWEST_OBSERVATIONS}: pass --{kind}s."
         )
     tell: OnProgress = progress or (lambda _what, _done, _total: None)
-    runs = f"{counted(len(chosen), 'policy', 'policies')} on {counted(len(which), kind)}"
+    runs = f"{_counted(len(chosen), 'policy', 'policies')} on {_counted(len(which), kind)}"
     tell(f"Comparing {runs}", 0, len(chosen) * len(which))
     found = compare_on(scenario, chosen, which, threads, tell, baseline, keep_times, ray)
-    is_the_papers = (named(cluster), named(jobs), load) == (DEFAULT_CLUSTER, DEFAULT_JOBS, None)
+    is_the_papers = (_named(cluster), _named(jobs), load) == (DEFAULT_CLUSTER, DEFAULT_JOBS, None)
     return replace(found, weights=weights, with_regression=regression, is_the_papers=is_the_papers, command=made)
 
 
@@ -236,7 +240,9 @@ def simulate(
     chosen = find_policy(policy)
     tell: OnProgress = progress or (lambda _what, _done, _total: None)
     tell(f"Simulating {chosen.name}", 0, 1)
-    run = run_one(scenario, chosen, seed)
+    with compiled_side_by_side([chosen]):
+        run = run_one(scenario, chosen, seed)
+    set_ready(chosen.name)
     tell("Measuring", 0, 1)
     return Simulation(scenario, run, measure(run), made)
 
@@ -264,7 +270,7 @@ def scenario_of(
         listed, origin = find_disturbances(str(disturbances)), str(disturbances)
     elif disturbances:
         listed, origin = tuple(disturbances), f"{len(disturbances)} given in Python"
-    settings = Settings(conditions.restart_s, conditions.kill_at_limit, conditions.queue_window)
+    settings = SimulationSettings(conditions.restart_s, conditions.kill_at_limit, conditions.queue_window)
     hazards = Hazards(conditions.mtbf_h, conditions.repair_h, conditions.wear_per_day, listed, origin)
     return load_scenario(
         cluster(where), source, job_count, settings, hazards, conditions.estimates, wanted.options, windows,
@@ -272,7 +278,7 @@ def scenario_of(
     )  # fmt: skip
 
 
-def seeds_of(scenario: Scenario, seeds: int | Sequence[int] | None, first_seed: int | None) -> Sequence[int]:
+def _seeds_of(scenario: Scenario, seeds: int | Sequence[int] | None, first_seed: int | None) -> Sequence[int]:
     """The seeds of a comparison: those asked for, the windows of a trace, or as many as make sense."""
     if scenario.windows:
         if seeds is not None or first_seed is not None:
@@ -297,22 +303,22 @@ def check_whole(name: str, value: int | None, least: int) -> None:
         raise UsageError(f"{name} is {value!r}; expected a whole number from {least}.")
 
 
-def weights_of(hyperscore: str | Path | Mapping[str, float] | None) -> Weights:
+def _weights_of(hyperscore: str | Path | Mapping[str, float] | None) -> ScoreWeights:
     """The weights of the HyperScore: from a TOML file or a mapping; all alike if nothing or 'equal' is given."""
     if hyperscore is None or hyperscore == "equal":
         return EQUAL
     if isinstance(hyperscore, str | Path):
-        return read_weights(read_text(str(hyperscore), "weights file"), str(hyperscore))
-    return checked(dict(hyperscore), "hyperscore", Weights)
+        return read_score_weights(read_text(str(hyperscore), "weights file"), str(hyperscore))
+    return checked(dict(hyperscore), "hyperscore", ScoreWeights)
 
 
-def named(source: Any) -> Any:
+def _named(source: Any) -> Any:
     """The name or path of a cluster or jobs, if it is one."""
     plain = isinstance(source, TraceJobs) and source.options == TraceOptions()
     return source.source if isinstance(source, TraceJobs) and plain else source if isinstance(source, str) else None
 
 
-def counted(number: int, one: str, many: str | None = None) -> str:
+def _counted(number: int, one: str, many: str | None = None) -> str:
     """A number with its word in the right form."""
     return f"{number} {one if number == 1 else many or one + 's'}"
 
@@ -325,14 +331,14 @@ def call_text(name: str, given: Mapping[str, Any], function: Callable[..., Any])
     """The call as text, with the arguments that differ from the defaults: results say what they were made with."""
     defaults = {**(function.__kwdefaults__ or {})}
     words = [
-        f"{key}={shown(value)}"
+        f"{key}={_shown(value)}"
         for key, value in given.items()
         if key not in NO_MATTER and (key not in defaults or value is not defaults[key])
     ]
     return f"adlro.{name}({', '.join(words)})"
 
 
-def shown(value: Any) -> str:
+def _shown(value: Any) -> str:
     """An argument as text: short, and the same in every process."""
     match value:
         case str() | int() | float() | None:
@@ -343,11 +349,11 @@ def shown(value: Any) -> str:
             plain = TraceOptions()
             given = {each.name: getattr(value.options, each.name) for each in fields(TraceOptions)}
             words = [f"{key}={each!r}" for key, each in given.items() if each != getattr(plain, key)]
-            return f"adlro.trace({', '.join([shown(value.source), *words])})"
+            return f"adlro.trace({', '.join([_shown(value.source), *words])})"
         case range():
             return repr(value)
         case list() | tuple():
-            return f"[{', '.join(map(shown, value))}]"
+            return f"[{', '.join(map(_shown, value))}]"
         case Mapping() if all(isinstance(each, int | float) for each in value.values()):
             return repr(dict(value))
     named_as = getattr(value, "name", None) or getattr(value, "__name__", None)

@@ -7,8 +7,8 @@ from typing import Final, ParamSpec, TypeVar
 
 from adlro.core.errors import AdlroError
 
-P = ParamSpec("P")
-R = TypeVar("R")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 FLAG: Final = re.compile(r"--([a-z]+(?:-[a-z]+)*)(?: (?=(?:\d|[A-Z]+\b))(\w[\w.:]*\w|\w))?")
 """A flag of a command, with the value that may follow it."""
@@ -23,11 +23,11 @@ SWITCHES: Final = {"skip_bad_rows", "kill_at_limit", "regression", "resume"}
 """Keywords that are on or off."""
 
 
-def in_python_words(function: Callable[P, R]) -> Callable[P, R]:
+def in_python_words(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """The same function, whose errors name its keywords in place of flags."""
 
     @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         try:
             return function(*args, **kwargs)
         except AdlroError as error:

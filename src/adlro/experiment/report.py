@@ -13,20 +13,20 @@ from adlro.experiment.compare import Comparison, over_seeds
 from adlro.experiment.frames import need
 from adlro.experiment.instance import run_one
 from adlro.experiment.scenario import Recorded
-from adlro.measure.detail import FORMAT, look_closely, pooled, read_detail, write_detail
+from adlro.measure.detail import DETAIL_FORMAT, look_closely, pooled, read_detail, write_detail
 from adlro.measure.drawing import WIDE, Figure, png, svg
 from adlro.measure.json_text import json_text, without_nan
-from adlro.measure.plots import NAMES, figures
+from adlro.measure.plots import FIGURE_NAMES, figures
 from adlro.measure.plots_policies import differences
 from adlro.measure.report import build_page
 from adlro.measure.statistics import FEWEST_OBSERVATIONS, observed, regress
 
-PAGE: Final = "report.html"
+_PAGE: Final = "report.html"
 RESULT: Final = "result.json"
 DETAIL: Final = "detail.json.gz"
-FIGURES: Final = "figures"
+_FIGURES: Final = "figures"
 
-LEAST_S: Final = 1e-3
+_LEAST_S: Final = 1e-3
 """Mean JCTs closer than this are the same."""
 
 AGAIN: Final = "Make a report with `adlro compare … --report DIR`."
@@ -95,8 +95,10 @@ def rebuild_report(result: Path, out: Path | None = None) -> Path:
 def figure_of(comparison: Comparison, name: str) -> Figure:
     """One figure of the report; only `differences` needs no run to be played again."""
     need("matplotlib", "plot()")
-    if name not in NAMES:
-        raise UsageError(f"there is no figure '{name}'.{nearest(name, NAMES)} Figures are {', '.join(NAMES)}.")
+    if name not in FIGURE_NAMES:
+        raise UsageError(
+            f"there is no figure '{name}'.{nearest(name, FIGURE_NAMES)} Figures are {', '.join(FIGURE_NAMES)}."
+        )
     result = json.loads(json_text(comparison.as_dict()))
     if name == "differences":
         found = [differences(result)]
@@ -122,13 +124,13 @@ def detail_of(comparison: Comparison, wanted: str | None) -> dict[str, Any]:
     closely = look_closely([run_one(comparison.scenario, by_name[name], seed) for name in shown])
     found, missing = regressed(comparison)
     return {
-        "format": FORMAT,
+        "format": DETAIL_FORMAT,
         "policies": list(comparison.metrics),
         "shown": {
             "seed": seed,
             "baseline": comparison.baseline,
             "policy": chosen,
-            "why": why(comparison, chosen, seed, wanted is not None),
+            "why": _why(comparison, chosen, seed, wanted is not None),
         },
         "jct": {name: pooled([times[name, each] for each in comparison.seeds]) for name in comparison.metrics},
         **closely,
@@ -162,12 +164,12 @@ def typical_seed(comparison: Comparison, chosen: str) -> int:
     }
     if not differences:
         return comparison.seeds[0]
-    differences = {seed: each for seed, each in differences.items() if abs(each) > LEAST_S} or differences
+    differences = {seed: each for seed, each in differences.items() if abs(each) > _LEAST_S} or differences
     middle = median_high(differences.values())
     return next(seed for seed, difference in differences.items() if difference == middle)
 
 
-def why(comparison: Comparison, chosen: str, seed: int, asked_for: bool) -> str:
+def _why(comparison: Comparison, chosen: str, seed: int, asked_for: bool) -> str:
     """Which runs are shown closely, and why these."""
     word = "window" if comparison.scenario.windows else "seed"
     reason = "as asked for" if asked_for else "the best mean JCT of the others"
@@ -208,14 +210,14 @@ def write_files(folder: Path, result_text: str, detail: Mapping[str, Any]) -> Pa
     detail = without_nan(detail)
     page = build_page(result, detail)
     drawn = figures(result, detail)
-    (folder / FIGURES).mkdir(parents=True, exist_ok=True)
+    (folder / _FIGURES).mkdir(parents=True, exist_ok=True)
     (folder / RESULT).write_text(result_text, encoding="utf-8")
     write_detail(detail, folder / DETAIL)
-    for name in {*NAMES} - {figure.name for figure in drawn}:  # of an earlier report in this folder
+    for name in {*FIGURE_NAMES} - {figure.name for figure in drawn}:  # of an earlier report in this folder
         for suffix in (".svg", ".png"):
-            (folder / FIGURES / f"{name}{suffix}").unlink(missing_ok=True)
+            (folder / _FIGURES / f"{name}{suffix}").unlink(missing_ok=True)
     for figure in drawn:
-        (folder / FIGURES / f"{figure.name}.svg").write_text(svg(figure, WIDE), encoding="utf-8")
-        (folder / FIGURES / f"{figure.name}.png").write_bytes(png(figure, WIDE))
-    (folder / PAGE).write_text(page, encoding="utf-8")
-    return folder / PAGE
+        (folder / _FIGURES / f"{figure.name}.svg").write_text(svg(figure, WIDE), encoding="utf-8")
+        (folder / _FIGURES / f"{figure.name}.png").write_bytes(png(figure, WIDE))
+    (folder / _PAGE).write_text(page, encoding="utf-8")
+    return folder / _PAGE

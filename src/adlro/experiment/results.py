@@ -49,7 +49,7 @@ def comparison_as_dict(comparison: Comparison) -> dict[str, Any]:
     if comparison.with_regression:
         by_policy = regressions(comparison.metrics, comparison.load)
         found["regression"] = {name: asdict(each) for name, each in by_policy.items()}
-    return found | provenance(comparison.scenario, comparison.command)
+    return found | _provenance(comparison.scenario, comparison.command)
 
 
 def against_as_dict(differences: dict[str, Against | None]) -> dict[str, Any]:
@@ -80,11 +80,11 @@ def simulation_as_dict(
         {"cluster": scenario.cluster.name, "workload": scenario.workload.name, "policy": run.policy, "seed": run.seed}
         | metrics.as_dict()
         | {"lower_bounds": asdict(bounds), "refusals": refused_by_reason(run), "events": events}
-        | provenance(scenario, command)
+        | _provenance(scenario, command)
     )
 
 
-def provenance(scenario: Scenario, command: str) -> dict[str, Any]:
+def _provenance(scenario: Scenario, command: str) -> dict[str, Any]:
     """What a result was made with, so that it can be made again."""
     hazards, workload = scenario.hazards, scenario.workload
     return {

@@ -24,7 +24,7 @@ from adlro.ingest.traces.tabulate import TraceOptions, TraceReport
 from adlro.ingest.traces.windows import Window, cut, slowed, windows_of
 from adlro.ingest.workload_file import Estimates, Workload, load_workload
 from adlro.normalise.pack import pack, pack_disturbances, with_model_names
-from adlro.simulation.simulator import Settings
+from adlro.simulation.simulator import SimulationSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Hazards:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class EstimateSource:
     """What policies are told of the work of recorded jobs: `oracle`, `limit`, `lognormal`, `predicted`, or `trace`.
 
     The last is what a column of the trace says.
@@ -56,7 +56,7 @@ class Recorded:
     name: str
     all_jobs: Jobs
     report: TraceReport
-    estimates: Told
+    estimates: EstimateSource
     windows: tuple[Window, ...] = ()  # none: the whole trace
 
     @property
@@ -72,7 +72,7 @@ class Scenario:
     plan: Plan
     workload: Workload | Recorded
     jobs: int | None = None  # None: as many as the workload says
-    settings: Settings = field(default_factory=Settings)
+    settings: SimulationSettings = field(default_factory=SimulationSettings)
     hazards: Hazards = field(default_factory=Hazards)
     load: float | None = None  # the offered load that was asked for; None: as the workload says
 
@@ -99,7 +99,7 @@ def load_scenario(
     cluster: str | Cluster,
     workload: str | Any,
     jobs: int | None = None,
-    settings: Settings = Settings(),  # noqa: B008  (frozen)
+    settings: SimulationSettings = SimulationSettings(),  # noqa: B008  (frozen)
     hazards: Hazards = Hazards(),  # noqa: B008  (frozen)
     estimates: str | None = None,
     trace: TraceOptions = TraceOptions(),  # noqa: B008  (frozen)
@@ -116,9 +116,9 @@ def load_scenario(
     plan = plan_cluster(load_cluster(cluster) if isinstance(cluster, str) else cluster)
     pack_disturbances(plan, hazards.listed)
     if not is_trace(workload):
-        found = told(find_workload(workload), estimates)
+        found = _told(find_workload(workload), estimates)
         refuse_trace_options(found.name, trace, windows)
-        return Scenario(plan, found if load is None else paced(plan, found, load), jobs, settings, hazards, load)
+        return Scenario(plan, found if load is None else _paced(plan, found, load), jobs, settings, hazards, load)
     recorded = record(workload, estimates, trace)
     if load is not None:
         recorded = paced_trace(plan, recorded, load, trace)
@@ -127,7 +127,7 @@ def load_scenario(
     return Scenario(plan, recorded, None if jobs is None else min(jobs, recorded.jobs), settings, hazards, load)
 
 
-def told(workload: Workload, estimates: str | None) -> Workload:
+def _told(workload: Workload, estimates: str | None) -> Workload:
     """The workload with other estimates."""
     if estimates is None:
         return workload
@@ -143,7 +143,7 @@ def told(workload: Workload, estimates: str | None) -> Workload:
     return workload.model_copy(update={"estimates": wanted})
 
 
-SOURCES: Final = {
+_SOURCES: Final = {
     "oracle": "oracle",
     "user": "limit",
     "limit": "limit",
@@ -157,7 +157,7 @@ SOURCES: Final = {
 def estimates_of(text: str) -> Estimates:
     """The estimates that a text asks for: oracle, user (or limit), noisy:SIGMA (or lognormal:SIGMA), predicted."""
     word, _, sigma = text.partition(":")
-    source = SOURCES.get(word)
+    source = _SOURCES.get(word)
     try:
         value = float(sigma) if sigma else 0.0
     except ValueError:
@@ -244,15 +244,15 @@ def record(
     jobs, report = read_trace(trace, replace(options, estimates=reading))
     if wanted is not None and wanted.source == "lognormal":
         report = replace(report, estimates=f"true work with a log-normal error, sigma {wanted.sigma:g}, by seed")
-        return Recorded(report.file, jobs, report, Told("lognormal", wanted.sigma))
+        return Recorded(report.file, jobs, report, EstimateSource("lognormal", wanted.sigma))
     if wanted is not None and wanted.source == "predicted":
         report = replace(report, estimates="predicted, from what has ended in the run")
-        return Recorded(report.file, jobs, report, Told("predicted"))
+        return Recorded(report.file, jobs, report, EstimateSource("predicted"))
     source = "limit" if report.estimates.startswith("limit") else "oracle" if report.estimates == "oracle" else "trace"
-    return Recorded(report.file, jobs, report, Told(source))
+    return Recorded(report.file, jobs, report, EstimateSource(source))
 
 
-def paced(plan: Plan, workload: Workload, load: float) -> Workload:
+def _paced(plan: Plan, workload: Workload, load: float) -> Workload:
     """The workload with the mean time between arrivals at which the load is expected to be this; a surge comes on top.
 
     The mean work of a job is computed from the distributions, so the factor is the same for every seed.

@@ -24,14 +24,14 @@ from adlro.core.compiled import is_compiled
 from adlro.core.policy import Policy
 from adlro.decide.catalogue import find_policy, policies
 
-OURS: Final = "adlro."
+_OURS: Final = "adlro."
 """Modules that the other side has too."""
 
 NOT_OPTIONS: Final = ("cache", "nopython")
 """What Numba lists among the options of a function and does not take, or not for a function without a file."""
 
 
-def as_bytes(thing: Any) -> bytes:
+def packed_for_sending(thing: Any) -> bytes:
     """An object as bytes."""
     file = io.BytesIO()
     _Pickler(file, protocol=5).dump(thing)
@@ -63,7 +63,7 @@ def _is_of_a_user(module: str | None) -> bool:
 
 def _found(module: str, name: str) -> Any:
     """What a module of this package calls so; None for anything else."""
-    if not module.startswith(OURS) or "<locals>" in name:
+    if not module.startswith(_OURS) or "<locals>" in name:
         return None
     return getattr(import_module(module), name, None)
 

@@ -9,7 +9,7 @@ from adlro.core.errors import UsageError
 from adlro.core.run import Run
 from adlro.experiment.scenario import Scenario
 from adlro.measure.bounds import Bounds, lower_bounds
-from adlro.measure.events import log, write_events
+from adlro.measure.events import log_lines, write_events
 from adlro.measure.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Simulation:
 
     def events(self) -> Iterator[dict[str, Any]]:
         """What happened, event by event in time order; the first line says what run it is (docs/metrics.md)."""
-        return log(self.run)
+        return log_lines(self.run)
 
     def write_events(self, file: str | Path) -> Path:
         """Write the events as JSON lines."""

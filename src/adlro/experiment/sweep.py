@@ -8,7 +8,6 @@ only what is new. The rows come in the order of the sweep, wherever and in whate
 import hashlib
 import itertools
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -25,9 +24,10 @@ from adlro.core.toml import Schema, checked, parse_toml
 from adlro.decide.catalogue import find_policy
 from adlro.experiment.compare import Judged, OnProgress, Runs
 from adlro.experiment.conditions import DEFAULT_CLUSTER, DEFAULT_JOBS, DEFAULT_POLICY, UNCHANGED, Conditions
-from adlro.experiment.places import Group, Place, Tell, Work, place_of
+from adlro.experiment.places import Group, RunPlace, Tell, Work, run_place
 from adlro.experiment.public import TraceJobs, scenario_of
 from adlro.experiment.scenario import Scenario, find_workload, is_trace
+from adlro.experiment.sweep_table import Journal, Row, replaced, write_table
 from adlro.experiment.traces import read_text
 from adlro.experiment.trainings import Trainings
 from adlro.ingest.traces.tabulate import TraceOptions
@@ -35,9 +35,6 @@ from adlro.measure.metrics import Metrics
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-JOURNAL: Final = ".journal"
-"""Ends the name of the journal, which lies beside the table until the sweep is complete."""
 
 CHECKPOINTS: Final = ".networks"
 """Ends the name of the folder of trained networks, beside the table."""
@@ -256,7 +253,22 @@ def check_names(found: Sequence[Point]) -> None:
 
 # ---- the sweep ---------------------------------------------------------------------------------------------------
 
-Row: TypeAlias = dict[str, Any]
+FIRST: Final = (
+    "id",
+    "kind",
+    *RunsTable.model_fields,
+    "windows",
+    "seed",
+    "preset",
+    "quick",
+    "steps",
+    "episodes",
+    "minutes",
+)
+LAST: Final = (
+    "offered_load", *(each.name for each in fields(Metrics)), "best_jct_against_rule", "trained_steps",
+    "trained_episodes", "trained_s", "version",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -309,7 +321,7 @@ def sweep(
     tell: OnProgress = progress or (lambda _what, _done, _total: None)
     tell(f"Sweeping {len(rows):,} rows, {missing:,} of them new", 0, missing)
     if missing:
-        with place_of(ray, threads) as place, journal:
+        with run_place(ray, threads) as place, journal:
             done = 0
             for kind in ("training", "run"):  # trained networks are policies of the runs
                 todo = [row for row in rows if row["kind"] == kind and row["id"] not in have]
@@ -319,8 +331,8 @@ def sweep(
                     done += 1
                     tell(str(row["policy"]), done, missing)
                     if done % WRITE_EVERY == 0:
-                        write_table(table, [have[each["id"]] for each in rows if each["id"] in have])
-    write_table(table, [have[row["id"]] for row in rows])
+                        write_table(table, [have[each["id"]] for each in rows if each["id"] in have], FIRST, LAST)
+    write_table(table, [have[row["id"]] for row in rows], FIRST, LAST)
     journal.remove()
     return Sweep(table, len(rows), missing)
 
@@ -377,7 +389,7 @@ def planned_trainings(wanted: SweepFile, networks: Path) -> list[Row]:
     return rows
 
 
-def executed(rows: Sequence[Row], wanted: SweepFile, place: Place, tell: Tell) -> Iterator[Row]:
+def executed(rows: Sequence[Row], wanted: SweepFile, place: RunPlace, tell: Tell) -> Iterator[Row]:
     """The rows with their results, in any order."""
     if not rows:
         return
@@ -412,7 +424,7 @@ def grouped(rows: Sequence[Row], windows: int | None) -> tuple[list[Group], dict
     return groups, of
 
 
-def trained(rows: Sequence[Row], table: TrainingTable, place: Place, tell: Tell) -> Iterator[Row]:
+def trained(rows: Sequence[Row], table: TrainingTable, place: RunPlace, tell: Tell) -> Iterator[Row]:
     """The rows of trainings with their results; their best networks are written."""
     settings = [
         {"settings": {key.removeprefix("set."): value for key, value in row.items() if key.startswith("set.")}}
@@ -428,103 +440,3 @@ def trained(rows: Sequence[Row], table: TrainingTable, place: Place, tell: Tell)
         path.parent.mkdir(exist_ok=True)
         replaced(path, network)
         yield row | {"version": __version__} | result
-
-
-# ---- the table ---------------------------------------------------------------------------------------------------
-
-
-@final
-class Journal:
-    """The rows that are done, a line of JSON each, beside the table. An open file, with one owner: the sweep."""
-
-    def __init__(self, table: Path) -> None:
-        self.table, self.path = table, Path(f"{table}{JOURNAL}")
-
-    def read(self) -> dict[str, Row]:
-        """Every row that is there, by its id. A line that was cut off when the sweep was ended does not count."""
-        import pyarrow.parquet
-
-        found: dict[str, Row] = {}
-        if self.table.exists():
-            try:
-                found = {row["id"]: row for row in pyarrow.parquet.read_table(self.table).to_pylist()}
-            except (KeyError, OSError, ValueError):
-                raise UsageError(f"--out: '{self.table}' is not the table of a sweep. Choose another name.") from None
-        if self.path.exists():
-            for line in self.path.read_text(encoding="utf-8").splitlines():
-                try:
-                    row = json.loads(line)
-                except ValueError:
-                    continue
-                found[row["id"]] = row
-        return found
-
-    def __enter__(self) -> "Journal":
-        self.file = self.path.open("a", encoding="utf-8")
-        if self.file.tell():
-            self.file.write("\n")  # after a line that was cut off
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
-
-    def add(self, row: Row) -> None:
-        """Write a row down, so that it is there even if this process is killed."""
-        self.file.write(json.dumps(row) + "\n")
-        self.file.flush()
-
-    def remove(self) -> None:
-        """Remove the journal: the table has everything."""
-        self.path.unlink(missing_ok=True)
-
-
-FIRST: Final = (
-    "id",
-    "kind",
-    *RunsTable.model_fields,
-    "windows",
-    "seed",
-    "preset",
-    "quick",
-    "steps",
-    "episodes",
-    "minutes",
-)
-LAST: Final = (
-    "offered_load", *(each.name for each in fields(Metrics)), "best_jct_against_rule", "trained_steps",
-    "trained_episodes", "trained_s", "version",
-)  # fmt: skip
-
-
-def write_table(path: Path, rows: Sequence[Row]) -> None:
-    """Write the table in place of the old one, at once."""
-    import pyarrow
-    import pyarrow.parquet
-
-    settings = sorted({name for row in rows for name in row if name.startswith("set.")})
-    columns = {name: [row.get(name) for row in rows] for name in (*FIRST, *settings, *LAST)}
-    kept = {name: values for name, values in columns.items() if any(value is not None for value in values)}
-    arrays = {name: pyarrow.array(alike(values)) for name, values in kept.items()}
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        pyarrow.parquet.write_table(pyarrow.table(arrays), temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def alike(values: list[Any]) -> list[Any]:
-    """The values of a column with one type: numbers of both kinds as floats, anything else mixed as texts."""
-    kinds = {type(value) for value in values if value is not None}
-    if kinds <= {int, float} and len(kinds) == 2:
-        return [None if value is None else float(value) for value in values]
-    if len(kinds) > 1 or not kinds <= {int, float, bool, str}:
-        return [None if value is None else json.dumps(value) for value in values]
-    return values
-
-
-def replaced(path: Path, data: bytes) -> None:
-    """Write a file in place of an old one, at once."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    temporary.write_bytes(data)
-    os.replace(temporary, path)

@@ -16,21 +16,21 @@ from adlro.experiment.python_words import reworded
 from adlro.experiment.scenario import Recorded
 from adlro.measure.bounds import Bounds
 from adlro.measure.metrics import Metrics
-from adlro.measure.numbers import MISSING, change, counted, number, percent, unit_for
+from adlro.measure.numbers import MISSING, change, mean_count, number, percent, unit_for
 from adlro.measure.statistics import Verdict, against, fewest_seeds
 from adlro.measure.text import plain_table, shortened
 
-WIDTH: Final = 110
+_WIDTH: Final = 110
 """Columns of the text of a result."""
 
-BEST: Final = "bold green"
+_BEST: Final = "bold green"
 
-MOST_REASONS: Final = 10
+_MOST_REASONS: Final = 10
 
-NARROW: Final = 9
+_NARROW: Final = 9
 """Columns of a name over a narrow column."""
 
-MARKS: Final[dict[Verdict, str]] = {"different": "*", "no difference shown": "·", "too few seeds": "?"}
+_MARKS: Final[dict[Verdict, str]] = {"different": "*", "no difference shown": "·", "too few seeds": "?"}
 
 PAPERS_TABLE_1: Final[tuple[tuple[str, str | None, float | None, float | None, float | None], ...]] = (
     ("FCFS", "fcfs", 25.8, 6.2, 0.581),
@@ -77,7 +77,7 @@ COLUMN_KEYS: Final = {
 """The measures in the table: -1 less is better, 1 more is better, 0 neither (a slow GPU is well utilised too)."""
 
 
-def as_text(lines: Iterable[RenderableType], width: int = WIDTH) -> str:
+def as_text(lines: Iterable[RenderableType], width: int = _WIDTH) -> str:
     """Lines and tables as plain text, for a `repr`."""
     console = Console(
         file=io.StringIO(), width=width, highlight=False, color_system=None, legacy_windows=False, force_jupyter=False
@@ -100,7 +100,7 @@ def comparison_lines(comparison: Comparison) -> Iterator[RenderableType]:
     yield Text(f"{what}, {scenario.jobs or scenario.workload.jobs:,} jobs{each}, {repeated}", "bold")
     found = verdicts(comparison)
     yield comparison_table(comparison, found)
-    yield Text(legend(comparison), "dim")
+    yield Text(_legend(comparison), "dim")
     if isinstance(scenario.workload, Recorded):
         yield Text(legend_of_trace(comparison, scenario.workload), "dim")
     if found:
@@ -115,11 +115,11 @@ def verdicts(comparison: Comparison) -> dict[str, Verdict]:
 
 def comparison_table(comparison: Comparison, found: dict[str, Verdict]) -> Table:
     """One row for each policy; the best value of each column stands out, and each change has its verdict's mark."""
-    means = {name: {key: mean(results, key) for key in COLUMN_KEYS} for name, results in comparison.metrics.items()}
+    means = {name: {key: _mean(results, key) for key in COLUMN_KEYS} for name, results in comparison.metrics.items()}
     first = comparison.baseline
     seconds, unit = unit_for([row["jct_mean_s"].value for row in means.values()])
     table = plain_table()
-    baseline = shortened([first], NARROW)[first]
+    baseline = shortened([first], _NARROW)[first]
     table.add_column("policy\n", style="cyan", overflow="fold")
     for heading in (
         f"mean JCT\n{unit}", f"against\n{baseline}", f"p95\n{unit}", f"wait\n{unit}", "jobs\n/h", "util.\n%",
@@ -128,7 +128,7 @@ def comparison_table(comparison: Comparison, found: dict[str, Verdict]) -> Table
         table.add_column(heading, justify="right", no_wrap=True)
     # Who leaves jobs over has good times for the others; that is nothing to be praised for.
     worthy = [row for row in means.values() if not row["unfinished"].value]
-    best = {key: best_of([row[key].value for row in worthy], sign) for key, sign in COLUMN_KEYS.items()}
+    best = {key: _best_of([row[key].value for row in worthy], sign) for key, sign in COLUMN_KEYS.items()}
     for name, row in means.items():
         value = {key: row[key].value for key in COLUMN_KEYS}
         shown = {
@@ -140,14 +140,14 @@ def comparison_table(comparison: Comparison, found: dict[str, Verdict]) -> Table
             "effective_utilisation": percent(value["effective_utilisation"]),
         }
         praised = {key for key in shown if row in worthy and value[key] is not None and value[key] == best[key]}
-        cells = [Text(text, BEST if key in praised else "") for key, text in shown.items()]
+        cells = [Text(text, _BEST if key in praised else "") for key, text in shown.items()]
         by = change(value["jct_mean_s"], means[first]["jct_mean_s"].value) if name != first else ""
-        cells.insert(1, Text(f"{by} {MARKS[found[name]]}" if name in found else by))
-        table.add_row(name, *cells, f"{counted(value['unfinished'])}/{counted(value['refused'])}")
+        cells.insert(1, Text(f"{by} {_MARKS[found[name]]}" if name in found else by))
+        table.add_row(name, *cells, f"{mean_count(value['unfinished'])}/{mean_count(value['refused'])}")
     return table
 
 
-def legend(comparison: Comparison) -> str:
+def _legend(comparison: Comparison) -> str:
     """What the columns mean, and who should not be trusted."""
     reach = f"± 95 % interval over {comparison.over}s; " if len(comparison.seeds) > 1 else ""
     text = (
@@ -187,7 +187,7 @@ def legend_of_marks(comparison: Comparison, found: dict[str, Verdict]) -> str:
         "too few seeds": f"too few {comparison.over}s: {needed} at least {fewest}"
         + (f" (--windows {max(10, fewest)} cuts the trace)" if not comparison.scenario.varies else ""),
     }
-    return "; ".join(f"{MARKS[each]} {text}" for each, text in meaning.items() if each in found.values()) + "."
+    return "; ".join(f"{_MARKS[each]} {text}" for each, text in meaning.items() if each in found.values()) + "."
 
 
 # ---- the paper's Table 1 --------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def paper_lines(comparison: Comparison) -> Iterator[RenderableType]:
 
 def table_1(comparison: Comparison) -> list[dict[str, Any]]:
     """The paper's Table 1 with our values beside the printed ones, and our best policy as a row of its own."""
-    by_jct = {name: mean(results, "jct_mean_s").value for name, results in comparison.metrics.items()}
+    by_jct = {name: _mean(results, "jct_mean_s").value for name, results in comparison.metrics.items()}
     finished = {name: jct for name, jct in by_jct.items() if jct is not None and not left_over(comparison, name)}
     rows = [*PAPERS_TABLE_1]
     if finished:
@@ -214,9 +214,9 @@ def table_1(comparison: Comparison) -> list[dict[str, Any]]:
         {
             "algorithm": algorithm,
             "policy": policy if policy in comparison.metrics else None,
-            "jct_min": minutes(mean_of(comparison, policy, "jct_mean_s")),
-            "throughput_per_h": mean_of(comparison, policy, "throughput_per_h"),
-            "utilisation": mean_of(comparison, policy, "utilisation"),
+            "jct_min": minutes(_mean_of(comparison, policy, "jct_mean_s")),
+            "throughput_per_h": _mean_of(comparison, policy, "throughput_per_h"),
+            "utilisation": _mean_of(comparison, policy, "utilisation"),
             "paper_jct_min": jct_min,
             "paper_throughput_per_h": per_h,
             "paper_utilisation": utilisation,
@@ -262,17 +262,17 @@ def run_lines(run: Run, workload: str, metrics: Metrics, bounds: Bounds) -> Iter
     table.add_column()
     table.add_column(justify="right")
     for label, key, unit in RUN_ROWS:
-        table.add_row(label, measured(getattr(metrics, key), unit))
+        table.add_row(label, _measured(getattr(metrics, key), unit))
     if bounds.best_s is not None:
-        table.add_row("lower bound of mean JCT, any policy", measured(bounds.best_s, "s"))
+        table.add_row("lower bound of mean JCT, any policy", _measured(bounds.best_s, "s"))
     yield Group(Text(", ".join(counts)), table)
     if reasons := refused_by_reason(run):
         yield Text(f"Refused, because such a job can never run on {run.cluster.name}:", "bold")
-        for row in reasons[:MOST_REASONS]:
+        for row in reasons[:_MOST_REASONS]:
             yield Text(f"  {row['jobs']:>6,}  {row['reason']}")
-        if len(reasons) > MOST_REASONS:
-            rest = sum(row["jobs"] for row in reasons[MOST_REASONS:])
-            yield Text(f"  {rest:>6,}  for {len(reasons) - MOST_REASONS} other reasons; --json has them all")
+        if len(reasons) > _MOST_REASONS:
+            rest = sum(row["jobs"] for row in reasons[_MOST_REASONS:])
+            yield Text(f"  {rest:>6,}  for {len(reasons) - _MOST_REASONS} other reasons; --json has them all")
 
 
 def refused_by_reason(run: Run) -> list[dict[str, Any]]:
@@ -280,7 +280,7 @@ def refused_by_reason(run: Run) -> list[dict[str, Any]]:
     return [{"reason": reason, "jobs": jobs} for reason, jobs in Counter(run.refusals.values()).most_common()]
 
 
-def measured(value: float | None, unit: str) -> str:
+def _measured(value: float | None, unit: str) -> str:
     """A measure with its unit; times in the unit that suits them."""
     if value is None:
         return MISSING
@@ -295,14 +295,14 @@ def measured(value: float | None, unit: str) -> str:
 # ---- numbers --------------------------------------------------------------------------------------------------------
 
 
-def mean(results: Sequence[Metrics], key: str) -> Mean:
+def _mean(results: Sequence[Metrics], key: str) -> Mean:
     """Mean of a measure over the seeds."""
     return over_seeds([getattr(metrics, key) for metrics in results])
 
 
-def mean_of(comparison: Comparison, policy: str | None, key: str) -> float | None:
+def _mean_of(comparison: Comparison, policy: str | None, key: str) -> float | None:
     """Mean of a measure of a policy; None if it is not in the comparison."""
-    return mean(comparison.metrics[policy], key).value if policy in comparison.metrics else None
+    return _mean(comparison.metrics[policy], key).value if policy in comparison.metrics else None
 
 
 def with_reach(of: Mean, unit: float) -> str:
@@ -318,7 +318,7 @@ def minutes(seconds: float | None) -> float | None:
     return None if seconds is None else seconds / 60
 
 
-def best_of(values: Sequence[float | None], sign: int) -> float | None:
+def _best_of(values: Sequence[float | None], sign: int) -> float | None:
     """The best of a column, if one can be better than another."""
     known = [value for value in values if value is not None]
     if not sign or len(known) < 2:

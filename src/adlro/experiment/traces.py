@@ -1,34 +1,127 @@
 """Traces with the families and speeds of the catalogue: which family each job gets, and the one way to read a trace."""
 
 import csv
+import tomllib
+from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from adlro.catalogue.clusters import cluster_names, load_cluster
 from adlro.catalogue.families import REFERENCE, families, find_family
-from adlro.catalogue.gpus import gpu_models
+from adlro.catalogue.gpus import find_gpu, gpu_models
 from adlro.catalogue.speeds import speed_of
 from adlro.catalogue.workloads import SUFFIX
 from adlro.core.errors import CatalogueError, ConfigError, TraceError, UsageError
-from adlro.core.records import Link, Placing
+from adlro.core.records import Cluster, GpuModel, Link, Placing
 from adlro.core.tables import Jobs
+from adlro.core.toml import checked, nearest
+from adlro.ingest.host_lists import INDEX_TYPE
+from adlro.ingest.telemetry.names import model_of
 from adlro.ingest.traces import catalogue as traces
 from adlro.ingest.traces.family_map import read_family_map
-from adlro.ingest.traces.job_lists import Measured
+from adlro.ingest.traces.job_lists import MeasuredFamilies
+from adlro.ingest.traces.ran_on import KnownPlaces, RanOnGpus, RanOnMap, node_rule, on_the_reference
 from adlro.ingest.traces.tabulate import FamilyRule, TraceOptions, TraceReport
 
 
 def read_trace(trace: str | Any, options: TraceOptions) -> tuple[Jobs, TraceReport]:
     """The jobs of a trace (a path, or a DataFrame) in submit order, all of known families, and the report on it."""
+    _recorded, jobs, report = read_history(trace, options)
+    return jobs, report
+
+
+def read_history(trace: str | Any, options: TraceOptions) -> tuple[Jobs, Jobs, TraceReport]:
+    """The jobs of a trace twice, and the report: with times as recorded, and with work for the reference model."""
     rule = family_rule(options.families or "uniform")
-    jobs, report = traces.read_trace(trace, options, rule, Measured(measured_family, reference_rate))
-    for name in jobs.families:
+    known = places_of_trace(options.ran_on)
+    found = traces.read_any_trace(trace, options, rule, MeasuredFamilies(measured_family, reference_rate))
+    for name in found.jobs.families:
         try:
             find_family(name)
         except CatalogueError as error:
-            where = trace if isinstance(trace, str) else report.file
+            where = trace if isinstance(trace, str) else found.report.file
             raise TraceError(f"'{where}': {error}") from None
-    return jobs, report
+    jobs, report = on_the_reference(found.jobs, found.report, found.ran, known, speed_of)
+    return found.jobs, jobs, report
+
+
+# ---- where jobs ran ----------------------------------------------------------------------------------------------
+
+
+def places_of_trace(ran_on: str | None) -> KnownPlaces:
+    """Where jobs ran, by what --ran-on says: a GPU model, a cluster, or a map of GPU types and nodes."""
+    if ran_on is None:
+        return known_places()
+    if ran_on in cluster_names():
+        return places_in(load_cluster(ran_on))
+    if not ran_on.endswith(SUFFIX):
+        try:
+            return known_places(default=find_gpu(ran_on))
+        except CatalogueError:
+            words = [*cluster_names(), *gpu_models()]
+            raise UsageError(
+                f"--ran-on is {ran_on!r}, which is no GPU model and no cluster.{nearest(ran_on, words)} Expected a "
+                f"model of 'adlro gpus', a cluster of 'adlro clusters', or a file that ends in {SUFFIX}."
+            ) from None
+    text = read_text(ran_on, "file of --ran-on")
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{ran_on}: this is not TOML: {error}.") from None
+    if isinstance(values.get("nodes"), list):  # [[nodes]] of a cluster file, not [nodes] of a map
+        return places_in(load_cluster(ran_on))
+    found = checked(values, ran_on, RanOnMap)
+
+    def model(key: str, name: str) -> GpuModel:
+        try:
+            return find_gpu(name)
+        except CatalogueError as error:
+            raise ConfigError(f"{ran_on}: '{key}': {error}") from None
+
+    return known_places(
+        types={word.lower(): model(f"types.{word}", name) for word, name in found.types.items()},
+        node_of=node_rule({word: model(f"nodes.{word}", name) for word, name in found.nodes.items()}, link_of),
+        default=None if found.default is None else model("default", found.default),
+    )
+
+
+def places_in(cluster: Cluster) -> KnownPlaces:
+    """Where jobs ran, if they ran on this cluster: its nodes are known by their names."""
+    there = {
+        node.name: RanOnGpus(cluster.models[node.gpus[0].model], node.link)
+        for node in cluster.nodes
+        if len(node.gpus) == 1  # of several models nobody knows which one it was
+    }
+    return known_places(node_of=there.get, own=cluster.models, network=cluster.network)
+
+
+def known_places(
+    types: Mapping[str, GpuModel] | None = None,
+    node_of: Callable[[str], RanOnGpus | None] = lambda _name: None,
+    default: GpuModel | None = None,
+    own: Mapping[str, GpuModel] | None = None,
+    network: Link = Link("ethernet-100g", 25.0),  # noqa: B008  (frozen)
+) -> KnownPlaces:
+    """Where jobs ran, with the GPU models of the catalogue for the words of a trace that are not in `types`."""
+
+    def type_of(word: str) -> GpuModel | None:
+        for each in dict.fromkeys((word, INDEX_TYPE.sub("", word))):
+            if model := (types or {}).get(each.lower()) or model_of(each, lambda name: find_gpu(name, own or {})):
+                return model
+        return None
+
+    return KnownPlaces(type_of, node_of, link_of, network, lambda family: find_family(family).same_everywhere, default)
+
+
+def link_of(model: GpuModel) -> Link:
+    """What joins GPUs of this model on a node of which nothing else is known: its own link, or PCIe."""
+    if model.link_type and model.link_gb_s:
+        return Link(model.link_type, model.link_gb_s)
+    return Link("pcie", model.pcie_gb_s)
+
+
+# ---- families ----------------------------------------------------------------------------------------------------
 
 
 def family_rule(text: str) -> FamilyRule:

@@ -15,14 +15,14 @@ from adlro.experiment.conditions import DEFAULT_CLUSTER, DEFAULT_JOBS
 if TYPE_CHECKING:  # these import PyTorch
     from pandas import DataFrame
 
-    from adlro.learn.train.config import Config
-    from adlro.learn.train.run import Listener, Setup
+    from adlro.learn.train.config import TrainConfig
+    from adlro.learn.train.run import Listener, TrainSetup
     from adlro.learn.worlds.envs import Worlds
 
 EXAM_SEEDS: Final = 5_000
 """Worlds of the evaluation are drawn with seeds from here on; those of a training with the seed that was given."""
 
-FOLDER: Final = "training"
+_FOLDER: Final = "training"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -73,7 +73,7 @@ class Training:
 
 
 def train(
-    out: str | Path = FOLDER,
+    out: str | Path = _FOLDER,
     *,
     preset: str = "adlro",
     steps: int | None = None,
@@ -112,7 +112,7 @@ def train(
 class Planned:
     """A training that can begin: what it begins with, where, and on what."""
 
-    setup: "Setup"
+    setup: "TrainSetup"
     folder: Path
     device: Any
     threads: int
@@ -148,14 +148,14 @@ def plan_training(
         refuse_with_resume(
             config=config, set=words, worlds=worlds, cluster=cluster, quick=quick, steps=steps, episodes=episodes,
             minutes=minutes, **{"from": start}, workload=jobs, preset=preset != "adlro", seed=seed,
-            out=Path(out) != Path(FOLDER),
+            out=Path(out) != Path(_FOLDER),
         )  # fmt: skip
     refuse_places(worlds, cluster, jobs)
     where, count = find_device(device), threads or os.cpu_count() or 1
     if resume is not None:
         return Planned(read_setup(Path(resume)), Path(resume), where, count, True)
     refuse_trained(Path(out))
-    setup = setup_of(
+    setup = _setup_of(
         preset, None if config is None else Path(config), words, quick, steps, episodes, minutes, start, seed,
         None if worlds is None else Path(worlds), cluster, jobs, tell,
     )  # fmt: skip
@@ -203,7 +203,7 @@ def refuse_trained(folder: Path) -> None:
         )
 
 
-def setup_of(
+def _setup_of(
     preset: str,
     file: Path | None,
     settings: Sequence[str],
@@ -217,7 +217,7 @@ def setup_of(
     cluster: Any,
     jobs: Any,
     tell: Callable[[str], None],
-) -> "Setup":
+) -> "TrainSetup":
     """What a new training begins with."""
     from adlro.decide.network.greedy_q import shipped_path
     from adlro.learn.train.run import SHAPE, config_of, read_start
@@ -235,16 +235,16 @@ def setup_of(
 
 def setup_in(
     preset: str,
-    config: "Config",
+    config: "TrainConfig",
     seed: int,
     worlds: Path | None,
     cluster: str | Cluster | None,
     workload: str | Any,
     tell: Callable[[str], None],
-) -> "Setup":
+) -> "TrainSetup":
     """What a training begins with: worlds from a file, of one cluster, or drawn; and those of the evaluation."""
     from adlro.learn.train.presets import find_preset
-    from adlro.learn.train.run import Setup
+    from adlro.learn.train.run import TrainSetup
     from adlro.learn.worlds.draw import Range, random_worlds, stack, worlds_of
     from adlro.learn.worlds.file import load_worlds
 
@@ -256,7 +256,7 @@ def setup_in(
         )
     if worlds is not None and not any_cluster:
         learnt = load_worlds(worlds)
-        return Setup(preset, config, seed, learnt, learnt, None)
+        return TrainSetup(preset, config, seed, learnt, learnt, None)
     exam_on = (cluster, workload) if cluster else (DEFAULT_CLUSTER, DEFAULT_JOBS)
     exam_count = min(8, config.exam_environments)
     fixed = stack(worlds_of(*exam_on, exam_count, EXAM_SEEDS))
@@ -272,16 +272,16 @@ def setup_in(
         of_paper = round(config.paper_share * config.worlds)
         others = random_worlds(config.worlds - of_paper, seed, Range(gpus=(8, config.most_gpus)))
         learnt = stack(worlds_of(DEFAULT_CLUSTER, DEFAULT_JOBS, of_paper, seed) + others)
-    return Setup(preset, config, seed, learnt, fixed, drawn)
+    return TrainSetup(preset, config, seed, learnt, fixed, drawn)
 
 
 def run_training(planned: Planned, listener: "Listener", ray: str | None = None) -> Training:
     """Train to the end, with environments here or on a Ray cluster; the listener is told each record."""
     from adlro.learn.train.checkpoint import BEST, LAST
-    from adlro.learn.train.run import run
+    from adlro.learn.train.run import train_network
 
     setup, folder = planned.setup, planned.folder
-    found = run(setup, folder, planned.device, planned.threads, listener, planned.resume, ray)
+    found = train_network(setup, folder, planned.device, planned.threads, listener, planned.resume, ray)
     return Training(
         preset=setup.preset,
         seed=setup.seed,

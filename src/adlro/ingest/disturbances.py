@@ -13,8 +13,8 @@ from pydantic import Field, model_validator
 from adlro.core.errors import ConfigError, UsageError
 from adlro.core.records import Disturbance
 from adlro.core.toml import Schema, parse_toml
+from adlro.core.units import DAY_S
 
-DAY_S: Final = 86_400.0
 SLOWEST: Final = 0.5
 """Wear stops here: a GPU slower than that would have been replaced."""
 
@@ -23,7 +23,7 @@ FAILURES: Final = 2
 WEAR: Final = 3
 
 
-class Entry(Schema):
+class DisturbanceTable(Schema):
     """One [[disturbance]]."""
 
     time_s: float = Field(ge=0)
@@ -45,7 +45,7 @@ class Entry(Schema):
 class DisturbanceFile(Schema):
     """A list of disturbances in TOML."""
 
-    disturbance: list[Entry] = Field(default=[])
+    disturbance: list[DisturbanceTable] = Field(default=[])
 
 
 def failures(
@@ -103,14 +103,14 @@ def read_disturbances(text: str, where: str) -> list[Disturbance]:
     return _in_order(Disturbance(entry.time_s, entry.what, entry.node, entry.gpu, entry.factor) for entry in entries)
 
 
-def _json_lines(text: str, where: str) -> Iterator[Entry]:
+def _json_lines(text: str, where: str) -> Iterator[DisturbanceTable]:
     """One entry for each line that is not empty."""
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip():
             yield _json_entry(line, f"{where}:{number}")
 
 
-def _json_entry(line: str, where: str) -> Entry:
+def _json_entry(line: str, where: str) -> DisturbanceTable:
     """A JSON object of texts and numbers, by way of the same lines in TOML: one check and one set of messages."""
     try:
         found = json.loads(line)
@@ -122,7 +122,7 @@ def _json_entry(line: str, where: str) -> Entry:
         if not isinstance(value, str | int | float) or value in (np.inf, -np.inf) or value != value:
             raise ConfigError(f"{where}: {key!r} is {json.dumps(value)}; expected a text or a finite number.")
     rows = [f"{json.dumps(key)} = {json.dumps(value, ensure_ascii=False)}" for key, value in found.items()]
-    return parse_toml("\n".join(rows), where, Entry)
+    return parse_toml("\n".join(rows), where, DisturbanceTable)
 
 
 def _in_order(found: Iterable[Disturbance]) -> list[Disturbance]:

@@ -1,4 +1,4 @@
-"""Lists as Slurm shortens them: of hosts (r0n[08-09],b) and of numbers (0-3,8)."""
+"""Lists as Slurm writes them: of hosts (r0n[08-09],b), of numbers (0-3,8) and of GPUs (gpu:v100:4)."""
 
 import math
 import re
@@ -8,8 +8,11 @@ from typing import Final
 _ENTRY: Final = re.compile(r"(?:[^,\[\]]|\[[^\]]*\])+")  # commas in brackets do not end an entry
 _BRACKET: Final = re.compile(r"\[([^\]]*)\]")
 _NUMBERS: Final = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
+_GPUS: Final = re.compile(r"(?:^|,)(?:gres[:/])?gpu(?::([^:,()=/]+))?[:=](\d+)(?:\([^)]*\))?(?=,|$)")
 
 MOST_IN_A_LIST: Final = 100_000
+INDEX_TYPE: Final = re.compile(r"_\d+$")
+"""The end of a GRES type that tells single GPUs apart: t4_0, t4_1."""
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:
@@ -22,6 +25,11 @@ def whole_numbers(text: str) -> tuple[int, ...]:
                 return ()
             numbers += range(first, last + 1, step)
     return tuple(numbers)
+
+
+def gpus_in(gres: str) -> tuple[tuple[str, int], ...]:
+    """The GPUs in a list of generic resources: (("v100", 4),) for gpu:v100:4(S:0-1), gres/gpu:2 or gres:gpu:2."""
+    return tuple((word or "", int(count)) for word, count in _GPUS.findall(gres))
 
 
 def hosts_in(text: str) -> tuple[str, ...]:

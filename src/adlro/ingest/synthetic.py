@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_ndtr, ndtr
 
 from adlro.core.errors import UsageError
 from adlro.core.jobs import job_table
@@ -17,21 +16,20 @@ from adlro.core.memory import release_temporaries
 from adlro.core.records import WHOLE_GPU
 from adlro.core.schema import Property
 from adlro.core.tables import Floats, Ints, Jobs, Table
+from adlro.core.units import DAY_S, MIB_PER_GB
 from adlro.ingest.workload_file import (
     IN_FAMILIES,
     Arrivals,
     Duration,
-    Family,
     JobClass,
     Priorities,
     Surge,
     Users,
     Workload,
+    WorkloadPart,
 )
 
-DAY_S: Final = 86_400.0
 WEEK_S: Final = 7 * DAY_S
-MIB_PER_GB: Final = 1024
 
 # Streams are numbered by their place here: append, never reorder, or every seed gives other jobs.
 ASPECTS: Final = (
@@ -64,7 +62,7 @@ VARIANT = np.dtype(
 
 
 @dataclass(frozen=True, slots=True)
-class Mix:
+class WorkloadMix:
     """All that a workload can draw, with the names behind the numbers."""
 
     variants: Table  # VARIANT [V]
@@ -103,7 +101,7 @@ def generate(workload: Workload, seed: int, jobs: int | None = None) -> Jobs:
     return table
 
 
-def offered_load(workload: Workload, gpus: int) -> float:
+def long_run_load(workload: Workload, gpus: int) -> float:
     """Long-run GPU-seconds on the reference model submitted per second and GPU; without the surge."""
     if workload.arrivals.process == "all-at-once":
         return float("inf")
@@ -140,16 +138,32 @@ def durations_at(duration: Duration, normal: Floats) -> Floats:
         case "lognormal":
             seconds = duration.median_s * np.exp(duration.sigma * normal)
         case "weibull":
-            seconds = duration.scale_s * (-log_ndtr(-normal)) ** (1 / duration.shape)
+            seconds = duration.scale_s * exponential_at(normal) ** (1 / duration.shape)
         case "exponential":
-            seconds = duration.mean_s * -log_ndtr(-normal)
+            seconds = duration.mean_s * exponential_at(normal)
         case "fixed":
             seconds = np.full(len(normal), duration.value_s)
         case "loguniform":
-            seconds = _piecewise(duration, ndtr(normal))
+            seconds = _piecewise(duration, chance_at(normal))
         case "quantiles":
-            seconds = np.exp(np.interp(ndtr(normal), duration.at, np.log(duration.seconds)))
+            seconds = np.exp(np.interp(chance_at(normal), duration.at, np.log(duration.seconds)))
     return np.clip(seconds, duration.min_s, duration.max_s, out=seconds)
+
+
+def chance_at(normal: Floats) -> Floats:
+    """The chance that a standard normal value is less than each of these."""
+    from scipy.special import ndtr  # a third of a second, and most workloads do without it
+
+    found: Floats = ndtr(normal)
+    return found
+
+
+def exponential_at(normal: Floats) -> Floats:
+    """Values of the exponential distribution with mean 1, at the same places."""
+    from scipy.special import log_ndtr
+
+    found: Floats = -log_ndtr(-normal)
+    return found
 
 
 def _piecewise(duration: Duration, chance: Floats) -> Floats:
@@ -165,7 +179,7 @@ def _piecewise(duration: Duration, chance: Floats) -> Floats:
     return seconds
 
 
-def mix_of(workload: Workload) -> Mix:
+def mix_of(workload: Workload) -> WorkloadMix:
     """Every combination that the workload can draw, with its chance."""
     families: dict[str, int] = {}
     allowed: dict[frozenset[str], int] = {frozenset(): 0}
@@ -204,7 +218,7 @@ def mix_of(workload: Workload) -> Mix:
                 numbers["family"].append(family_number)
                 numbers["allowed"].append(allowed.setdefault(models, len(allowed)))
     variants = np.array(rows, VARIANT).view(np.recarray)
-    return Mix(variants, job_table(np.zeros(len(rows)), amounts, numbers), tuple(families), tuple(allowed))
+    return WorkloadMix(variants, job_table(np.zeros(len(rows)), amounts, numbers), tuple(families), tuple(allowed))
 
 
 def at_least(each: Property, amount: float) -> float:
@@ -212,7 +226,7 @@ def at_least(each: Property, amount: float) -> float:
     return float(np.ceil(amount * each.scale) / each.scale) if each.scale != 1 else amount
 
 
-def _classes(part: Family) -> list[JobClass]:
+def _classes(part: WorkloadPart) -> list[JobClass]:
     """The classes that `gpus`, `share` and what a GPU comes with amount to; a count is a weight here."""
     classes = []
     shares = sum(part.share.values())
@@ -254,7 +268,7 @@ def _draw(workload: Workload, weights: Floats, submit: Floats, seed: int, block:
     )
 
 
-def _draw_surge(workload: Workload, surge: Surge, mix: Mix, count: int, seed: int) -> Drawn:
+def _draw_surge(workload: Workload, surge: Surge, mix: WorkloadMix, count: int, seed: int) -> Drawn:
     """Draw the jobs that a surge adds: those of its family only, with names of their own."""
     weights = np.where(mix.demands["family"] == mix.families.index(surge.family), mix.variants["weight"], 0.0)
     mean_interarrival_s = workload.arrivals.mean_interarrival_s
@@ -282,7 +296,7 @@ def _merged(base: Drawn, extra: Drawn) -> Drawn:
     )
 
 
-def _tabulate(workload: Workload, mix: Mix, drawn: Drawn) -> Jobs:
+def _tabulate(workload: Workload, mix: WorkloadMix, drawn: Drawn) -> Jobs:
     """The table of jobs that the draws amount to."""
     variants, variant = mix.variants, drawn.variant[drawn.group]
     duration_s = _durations(workload, variants["part"][variant], drawn.normal)

@@ -138,7 +138,7 @@ IN_FAMILIES: Final = tuple(each for each in properties_of(Job) if each.in_worklo
 Alike: Any = model_with("Alike", Schema, {each.name: model_field(each) for each in IN_FAMILIES})
 
 
-class Family(Alike):  # type: ignore[misc]  # its fields come from Job
+class WorkloadPart(Alike):  # type: ignore[misc]  # its fields come from Job
     """One part of the mix: jobs of a family (or several, in equal parts), their sizes and durations."""
 
     family: Annotated[list[str], BeforeValidator(_one_or_more), Field(min_length=1)]
@@ -255,7 +255,7 @@ class Workload(Schema):
     summary: str = ""
     jobs: int = Field(default=1000, ge=1, le=100_000_000)
     arrivals: Arrivals
-    families: list[Family] = Field(min_length=1)
+    families: list[WorkloadPart] = Field(min_length=1)
     priorities: Priorities = Priorities()
     users: Users = Users()
     estimates: Estimates = Estimates()

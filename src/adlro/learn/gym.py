@@ -31,7 +31,7 @@ from adlro.learn.worlds.batch import Batch, make_batch, start_all, step
 from adlro.learn.worlds.draw import make_world, random_worlds, stack
 from adlro.learn.worlds.envs import Draw, Seen, Worlds
 
-MENU: Final = 2000
+_MENU: Final = 2000
 """Jobs of a synthetic workload from which episodes are drawn."""
 
 RANDOM: Final = "random"
@@ -40,7 +40,7 @@ RANDOM: Final = "random"
 REWARDS: Final = ("time", "shaped")
 
 Load = float | Sequence[float]
-Mask = npt.NDArray[np.int8]
+ActionMask = npt.NDArray[np.int8]
 
 
 def cluster_batch(
@@ -65,13 +65,13 @@ def cluster_batch(
     low, high = loads_of(load)
     if reward not in REWARDS:
         raise UsageError(f"reward is {reward!r}; expected {' or '.join(REWARDS)}.")
-    cluster, workload = named("cluster", cluster), named("workload", workload)
-    jobs, rows, worlds = whole("jobs", jobs, 1), whole("rows", rows, 1), whole("worlds", worlds, 1)
-    backlog, worlds_seed = whole("backlog", backlog), whole("worlds_seed", worlds_seed)
+    cluster, workload = _named("cluster", cluster), _named("workload", workload)
+    jobs, rows, worlds = _whole("jobs", jobs, 1), _whole("rows", rows, 1), _whole("worlds", worlds, 1)
+    backlog, worlds_seed = _whole("backlog", backlog), _whole("worlds_seed", worlds_seed)
     bursts, failures = share("bursts", bursts), share("failures", failures)
     if not (is_number(sigma) and 0.0 <= sigma <= 5.0):
         raise UsageError(f"sigma is {sigma!r}; expected a number from 0 to 5.")
-    place = None if window is None else place_of(window)
+    place = None if window is None else _place_of(window)
     if cluster == RANDOM:
         if place is not None:
             raise UsageError("window is for a trace on a given cluster; leave it out, or name a cluster.")
@@ -99,7 +99,7 @@ def given_world(cluster: str, workload: str, window: tuple[int, int] | None) -> 
     if window is not None and not recorded:
         raise UsageError(f"window is for a trace, and {workload!r} is a workload; leave window out.")
     if not recorded:
-        scenario = load_scenario(cluster, workload, MENU)
+        scenario = load_scenario(cluster, workload, _MENU)
     jobs = draw_instance(scenario, 0).jobs
     if window is not None:
         jobs = cut_out(jobs, workload, *window)
@@ -119,14 +119,14 @@ def cut_out(jobs: Jobs, trace: str, first: int, count: int) -> Jobs:
 # Numbers leave here as Python's own: with another type in `Draw` all would be compiled anew.
 
 
-def named(name: str, value: Any) -> str:
+def _named(name: str, value: Any) -> str:
     """The name of a shipped one, or the path of a file."""
     if not isinstance(value, (str, Path)):
         raise UsageError(f"{name} is {value!r}; expected a name or the path of a file.")
     return str(value)
 
 
-def whole(name: str, value: Any, least: int = 0) -> int:
+def _whole(name: str, value: Any, least: int = 0) -> int:
     """A whole number of any kind."""
     try:
         number = index(value)
@@ -157,7 +157,7 @@ def loads_of(load: Any) -> tuple[float, float]:
     return float(both[0]), float(both[1])
 
 
-def place_of(window: Any) -> tuple[int, int]:
+def _place_of(window: Any) -> tuple[int, int]:
     """The first job of a window and how many jobs it has."""
     try:
         first, count = map(index, window)
@@ -166,14 +166,14 @@ def place_of(window: Any) -> tuple[int, int]:
     return first, count
 
 
-def seeds_of(seed: Any, count: int) -> list[int | None]:
+def _seeds_of(seed: Any, count: int) -> list[int | None]:
     """A seed for each environment: from one number on, or those of a list. None leaves a generator as it is."""
     given = list(seed) if isinstance(seed, (tuple, list)) else np.asarray(seed).tolist()
     if not isinstance(given, list):
-        return [None if given is None else whole("seed", given) + i for i in range(count)]
+        return [None if given is None else _whole("seed", given) + i for i in range(count)]
     if len(given) != count:
         raise UsageError(f"seed is a list of {len(given)}; expected {count}, one for each environment.")
-    return [None if each is None else whole("seed", each) for each in given]
+    return [None if each is None else _whole("seed", each) for each in given]
 
 
 def actions_of(actions: Any, shape: tuple[int, ...], wait: int) -> Ints:
@@ -196,7 +196,7 @@ def all_whole(given: npt.NDArray[Any]) -> bool:
 # ---- what is seen ------------------------------------------------------------------------------------------------
 
 
-def length_of(seen: Seen) -> int:
+def _length_of(seen: Seen) -> int:
     """How many numbers the observation of one environment has."""
     return sum(int(np.prod(array.shape[1:])) for array in seen)
 
@@ -222,10 +222,10 @@ def flat(seen: Seen) -> Singles:
 
 def space_of(batch: Batch) -> Box:
     """The space of one observation."""
-    return Box(-FARTHEST, FARTHEST, (length_of(batch.seen),), np.float32)
+    return Box(-FARTHEST, FARTHEST, (_length_of(batch.seen),), np.float32)
 
 
-def masks_of(batch: Batch) -> Mask:
+def masks_of(batch: Batch) -> ActionMask:
     """Which actions are legal [B, A], as Gymnasium's spaces take it."""
     return batch.seen.legal.astype(np.int8)
 
@@ -258,7 +258,7 @@ class ClusterEnv(gymnasium.Env[Any, np.int64]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Singles, dict[str, Any]]:
         """Begin an episode; with a seed, it and all that follow are the same as with that seed before."""
-        super().reset(seed=None if seed is None else whole("seed", seed))
+        super().reset(seed=None if seed is None else _whole("seed", seed))
         if seed is not None or not self.seeded:
             self.batch.envs.state["random"][0] = state_from(self.np_random)
             self.seeded = True
@@ -300,9 +300,9 @@ class ClusterVectorEnv(VectorEnv[Singles, Ints, Any]):
     metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
     def __init__(self, num_envs: int = 1, threads: int | None = None, render_mode: None = None, **options: Any) -> None:
-        self.num_envs = whole("num_envs", num_envs, 1)
+        self.num_envs = _whole("num_envs", num_envs, 1)
         self.render_mode = render_mode
-        self.batch = cluster_batch(self.num_envs, 0 if threads is None else whole("threads", threads), **options)
+        self.batch = cluster_batch(self.num_envs, 0 if threads is None else _whole("threads", threads), **options)
         self.single_observation_space = space_of(self.batch)
         self.single_action_space = Discrete(self.batch.actions)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
@@ -313,7 +313,7 @@ class ClusterVectorEnv(VectorEnv[Singles, Ints, Any]):
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Singles, dict[str, Any]]:
         """Begin an episode in every environment; with a seed, it and all that follow are as with that seed before."""
-        for i, each in enumerate(seeds_of(seed, self.num_envs)):
+        for i, each in enumerate(_seeds_of(seed, self.num_envs)):
             if each is not None or not self.seeded[i]:
                 self.batch.envs.state["random"][i] = state_from(seeding.np_random(each)[0])
         self.seeded[:] = True

@@ -1,11 +1,13 @@
-"""The policy against the fallback: the last window, played again from a snapshot with the work that jobs turned out.
+"""Compare the policy with the fallback:
 
-Both decide over the same jobs, at the times at which they came, from the same beginning; the measured figure stands
-beside. What ended is played with its measured work, what runs or waits still with its estimate.
+play the last window again from a snapshot, with the work that jobs really had.
 
-What counts is the time that jobs spent in the system within the window, of all of them, whether they have ended or not.
-Completion times of the jobs that ended would flatter whoever decided: those are the jobs that the policy let go first,
-and the ones that it keeps waiting would not count against it.
+Both decide over the same jobs, at the same arrival times and from the same beginning; the measured figure is reported
+beside them. Jobs that have ended are played with their measured work, the others with their estimate.
+
+The figure is the mean time that jobs spent in the system within the window, over all its jobs, ended or not. A mean
+over ended jobs only would favour the policy that decided: it let those jobs go first, and the jobs that it keeps
+waiting would not count.
 """
 
 import time
@@ -19,19 +21,22 @@ from adlro.core.policy import Policy
 from adlro.core.ports import ENDED, JobState, LiveJob, Snapshot
 from adlro.core.tables import Floats
 from adlro.live.forward import play_forward, usual_work
-from adlro.live.predicting import Measured
+from adlro.live.predicting import MeasuredJob
 from adlro.live.scene import Corrections, Predict, Scenes
 
 LEAST_ENDED: Final = 10
-"""Jobs that must have ended before anything is said."""
+"""At least this many jobs must have ended before there is a comparison."""
 
-MOST_JOBS: Final = 2000
-"""A window with more jobs is too dear to play again within a turn."""
+_MOST_JOBS: Final = 2000
+"""A window with more jobs takes too long to play again within a turn."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """Mean time in the system within the window, over all its jobs: measured, and as either would have done."""
+class ComparedTimes:
+    """Mean time in the system within the window, over all its jobs:
+
+    measured, and predicted for the policy and the fallback.
+    """
 
     measured_s: float
     policy_s: float | None
@@ -41,7 +46,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Beginning:
-    """Where a window begins, and what came since."""
+    """A snapshot at which a window begins, and the jobs that came or ended since."""
 
     snapshot: Snapshot
     submitted: Mapping[str, float]
@@ -56,8 +61,8 @@ class Beginning:
 
 
 @final
-class Window:
-    """The last window, kept as two beginnings: when one gets too old the next is half a window old."""
+class ComparisonWindow:
+    """The last window, kept as two beginnings: when one gets too old, the next is half a window old."""
 
     def __init__(self, window_s: float, monotonic: Callable[[], float] = time.perf_counter) -> None:
         self._window_s = window_s
@@ -69,8 +74,8 @@ class Window:
         """Begin anew."""
         self._begun.clear()
 
-    def note(self, snapshot: Snapshot, submitted: Mapping[str, float], ended: Sequence[Measured]) -> None:
-        """Take a snapshot in, and jobs that ended since the last one."""
+    def note(self, snapshot: Snapshot, submitted: Mapping[str, float], ended: Sequence[MeasuredJob]) -> None:
+        """Add a snapshot, and the jobs that ended since the last one."""
         begun, self._latest_s = self._begun, snapshot.time_s
         if begun and (
             snapshot.time_s < begun[-1].snapshot.time_s or snapshot.cluster.nodes != begun[-1].snapshot.cluster.nodes
@@ -100,8 +105,8 @@ class Window:
         fallback: Policy,
         corrections: Corrections,
         seconds: float,
-    ) -> Outcome | None:
-        """Play the window again with both; None while too little ended. At most so many seconds."""
+    ) -> ComparedTimes | None:
+        """Play the window again with both policies, for at most this many seconds; None if too few jobs ended."""
         if not self._begun or len(self._begun[0].ended_s) < LEAST_ENDED:
             return None
         begun = self._begun[0]
@@ -112,8 +117,8 @@ class Window:
         came_s = np.array([max(begun.first(job), begin_s) - begin_s for job in there])
         ended_s = np.array([begun.ended_s.get(job.id, np.inf) - begin_s for job in there])
         measured_s = mean_within(came_s, ended_s, passed_s)
-        nothing = Outcome(measured_s, None, None, len(there))
-        if len(begun.snapshot.jobs) + len(begun.came) > MOST_JOBS:
+        nothing = ComparedTimes(measured_s, None, None, len(there))
+        if len(begun.snapshot.jobs) + len(begun.came) > _MOST_JOBS:
             return nothing
         came = tuple(
             replace(job, state=JobState.WAITING, parts=(), started_s=None, starts=0)
@@ -125,7 +130,7 @@ class Window:
         work, done = usual_work(scene.view)
         rows = [scene.index.get(job.id, -1) for job in there]
         if min(rows) < 0:
-            return nothing  # a job that the tables leave out: the sets would differ
+            return nothing  # the tables leave out a job: the two sets of jobs would differ
         for job, j in zip(there, rows, strict=True):
             if job.id in begun.work:
                 work[j] = max(begun.work[job.id], done[j] + 1e-3)
@@ -139,7 +144,7 @@ class Window:
                 continue
             ends = np.where(np.isnan(played.end[rows]), np.inf, played.end[rows]) - now
             found.append(mean_within(came_s, ends, passed_s))
-        return Outcome(measured_s, found[1], found[0], len(rows))
+        return ComparedTimes(measured_s, found[1], found[0], len(rows))
 
 
 def mean_within(came_s: Floats, ended_s: Floats, passed_s: float) -> float:

@@ -17,54 +17,56 @@ from typing import Final, NamedTuple, final
 import numpy as np
 
 from adlro.core.records import CPU_ONLY
-from adlro.live.predicting import TENTH, Measured, centre, said_of
+from adlro.live.predicting import TENTH, MeasuredJob, centre, said_of
 from adlro.live.scene import Corrections
 from adlro.live.service import Drift
 
 ALLOWANCE: Final = 0.5
-"""Half of the shift, in spreads, that is looked for soonest: the k of the CUSUM. What is usual is known from n jobs
-only; by how far it may be off, 1.25 spreads over the root of n, is allowed for on top."""
+"""The k of the CUSUM: half of the shift, in spreads, that is found soonest. The usual value is known from n jobs only;
+its possible error, 1.25 spreads over the root of n, is added."""
 
 THRESHOLD: Final = 6.5
-"""The h of the CUSUM. Tried on normal noise: 2 false alarms over 54,000 jobs; a change by one and a half spreads is
-found after 13 jobs in the middle and 22 in nine of ten cases, a large one after 3."""
+"""The h of the CUSUM. On normal noise: 2 false alarms over 54,000 jobs; a change of 1.5 spreads is found after 13 jobs
+(median) or 22 jobs (90 % of cases), a large change after 3."""
 
-MOST: Final = 3.0
-"""One job counts no more than this many spreads: a job that failed early is no worn GPU."""
+_MOST: Final = 3.0
+"""One job counts at most this many spreads: a job that failed early is no sign of a worn GPU."""
 
-LEAST_SPREAD: Final = 0.05
+_LEAST_SPREAD: Final = 0.05
 LEAST_SHIFT: Final = 0.05
-"""Smaller changes of the logarithm are not worth a correction."""
+"""Smaller changes of the logarithm are not corrected."""
 
 LEAST_PAST: Final = 12
-"""Jobs that must be known of a kind before one is held against them."""
+"""At least this many jobs of a kind must be known before another job is compared with them."""
 
-FEW: Final = 3
-"""Jobs that must be there to tell whose change it is."""
+_FEW: Final = 3
+"""At least this many jobs are needed to tell which part of the cluster has changed."""
 
 PAST: Final = 128
 DELAY: Final = 24
-"""Jobs of a kind that must end before one counts as past: else a slow change would soon be what is usual."""
+"""A job counts as past after this many more jobs of its kind have ended. Otherwise a slow change would soon look
+usual."""
 
-KINDS: Final = 4096
-KEYS: Final = 65_536
+_KINDS: Final = 4096
+_KEYS: Final = 65_536
 FOLLOW: Final = 0.1
-"""How much of what is left after a correction moves it further."""
+"""The share of the remaining difference by which each job moves a correction."""
 
 RESOLUTION: Final = 0.03
-"""A correction that is in use changes only if it would by more than this."""
+"""A correction in use changes only by more than this."""
 
-SLOWEST: Final = 0.2
+_SLOWEST: Final = 0.2
 FASTEST: Final = 3.0
 LATELY: Final = 512
 ELSEWHERE: Final = 4
-"""The latest jobs of the same kind on other hardware: what they show too is none of this hardware."""
+"""The number of latest jobs of the same kind on other hardware that are looked at. If they show the same change, this
+hardware is not its cause."""
 
 PREDICTED: Final = "predicted"
 
 
-class Key(NamedTuple):
-    """What may have changed: a model, a family on it, a site, a GPU. Empty and NOBODY's number mean all."""
+class DriftKey(NamedTuple):
+    """What may have changed: a model, a family on it, a site or a GPU. An empty name or NOBODY means all."""
 
     model: str
     family: str = ""
@@ -72,28 +74,28 @@ class Key(NamedTuple):
     gpu: int | None = None
 
 
-class Seen(NamedTuple):
-    """A job as a part of the evidence for a change."""
+class DriftSample(NamedTuple):
+    """One job as evidence for a change."""
 
     left: float
     z: float
-    keys: tuple[Key, ...]
+    keys: tuple[DriftKey, ...]
     kind: tuple[str, ...]
     number: int
 
 
 @dataclass(slots=True)
 class Sums:
-    """The CUSUM of one key, both ways, with what each was made of since it was last 0."""
+    """The two-sided CUSUM of one key, with the jobs that each side was made of since it was last 0."""
 
     slow: float = 0.0
     fast: float = 0.0
-    slow_by: list[Seen] = field(default_factory=list)
-    fast_by: list[Seen] = field(default_factory=list)
+    slow_by: list[DriftSample] = field(default_factory=list)
+    fast_by: list[DriftSample] = field(default_factory=list)
     since_s: float = 0.0
 
-    def add(self, seen: Seen, allowance: float, time_s: float) -> list[Seen]:
-        """Take one more job in; what the change is made of, if there is one."""
+    def add(self, seen: DriftSample, allowance: float, time_s: float) -> list[DriftSample]:
+        """Add one job; return the jobs that show a change, if there is one."""
         z = seen.z
         if self.slow == 0.0 and self.fast == 0.0:
             self.since_s = time_s
@@ -119,15 +121,15 @@ class Found:
 
 
 @dataclass(slots=True)
-class Kind:
-    """What jobs of one kind came to, and those that do not count yet."""
+class Evidence:
+    """The values of past jobs of one kind, and of the jobs that do not count yet."""
 
     past: deque[float] = field(default_factory=lambda: deque(maxlen=PAST))
     recent: deque[float] = field(default_factory=deque)
-    lately: deque[tuple[float, frozenset[Key]]] = field(default_factory=lambda: deque(maxlen=4 * ELSEWHERE))
+    lately: deque[tuple[float, frozenset[DriftKey]]] = field(default_factory=lambda: deque(maxlen=4 * ELSEWHERE))
 
-    def beside(self, key: Key, left: float) -> float:
-        """What is left of a job beyond what the latest of its kind show elsewhere: users do change what they run."""
+    def beside(self, key: DriftKey, left: float) -> float:
+        """How much a job differs beyond what the latest jobs of its kind show elsewhere: users change what they run."""
         elsewhere = [other for other, keys in reversed(self.lately) if key not in keys][:ELSEWHERE]
         if len(elsewhere) < 2:
             return left
@@ -135,14 +137,14 @@ class Kind:
         return 0.0 if less * left <= 0.0 else math.copysign(min(abs(less), abs(left)), left)
 
     def renew(self) -> None:
-        """What is usual is what was lately."""
+        """Take the latest values as the usual ones."""
         lately = list(self.recent) or list(self.past)[-DELAY:]
         self.past.clear()
         self.past.extend(lately)
         self.recent.clear()
 
     def add(self, value: float) -> None:
-        """One more; it counts after a while, or at once while few are known."""
+        """Add a value; it counts after DELAY more jobs, or at once while few are known."""
         if len(self.past) < LEAST_PAST:
             self.past.append(value)
             return
@@ -156,16 +158,16 @@ class Watch:
     """Watches the speeds of one cluster."""
 
     def __init__(self) -> None:
-        self._kinds: OrderedDict[tuple[str, ...], Kind] = OrderedDict()
-        self._sums: OrderedDict[Key, Sums] = OrderedDict()
-        self._found: dict[Key, Found] = {}
-        self._lately: deque[Seen] = deque(maxlen=LATELY)
+        self._kinds: OrderedDict[tuple[str, ...], Evidence] = OrderedDict()
+        self._sums: OrderedDict[DriftKey, Sums] = OrderedDict()
+        self._found: dict[DriftKey, Found] = {}
+        self._lately: deque[DriftSample] = deque(maxlen=LATELY)
         self._seen = 0
         self._corrections = Corrections()
 
     @property
     def corrections(self) -> Corrections:
-        """What every policy should believe of the speeds."""
+        """The speed corrections that every policy should use."""
         return self._corrections
 
     @property
@@ -176,8 +178,8 @@ class Watch:
             Drift(key.model, each.used, each.jobs, each.since_s, key.family, key.node, key.gpu) for key, each in found
         )
 
-    def observe(self, job: Measured) -> Drift | None:
-        """Hold a job that finished against those like it; the change, if one is found by it."""
+    def observe(self, job: MeasuredJob) -> Drift | None:
+        """Compare a finished job with jobs like it; return the change that it reveals, if any."""
         if not job.parts or job.parts[0].model == CPU_ONLY or job.work <= 0.0 or job.job.ended_s is None:
             return None
         usual = self._usual(job)
@@ -185,16 +187,16 @@ class Watch:
             return None
         left, spread, known, kind = usual
         # A spread from few jobs is uncertain, and one that is too small makes noise look like drift.
-        spread = max(spread, LEAST_SPREAD) * (1.0 + 0.75 / math.sqrt(known))
+        spread = max(spread, _LEAST_SPREAD) * (1.0 + 0.75 / math.sqrt(known))
         allowance = ALLOWANCE + 1.25 / math.sqrt(known)
         keys = keys_of(job)
         if kind[0] == PREDICTED:
-            keys = [key for key in keys if key.node]  # a prediction knows too little for a word on all GPUs of a model
+            keys = [key for key in keys if key.node]  # a prediction is not good enough to judge all GPUs of a model
         self._follow(keys, left, spread)
         self._seen += 1
         self._lately.append(seen_as(left, spread, keys, kind, self._seen))
-        like_it = self._kinds.get(kind, Kind())
-        changed: tuple[Key, list[Seen], float] | None = None
+        like_it = self._kinds.get(kind, Evidence())
+        changed: tuple[DriftKey, list[DriftSample], float] | None = None
         largest = 0.0
         for key in keys:
             sums = self._sums.setdefault(key, Sums())
@@ -205,11 +207,11 @@ class Watch:
                 largest = max(sums.slow, sums.fast)
                 changed = key, made_of, sums.since_s
         like_it.lately.append((left, frozenset(keys)))
-        while len(self._sums) > KEYS:
+        while len(self._sums) > _KEYS:
             self._sums.popitem(last=False)
         return self._adopt(*changed) if changed else None
 
-    def _usual(self, job: Measured) -> tuple[float, float, int, tuple[str, ...]] | None:
+    def _usual(self, job: MeasuredJob) -> tuple[float, float, int, tuple[str, ...]] | None:
         """By how much a job is off from those like it, their spread, how many they are and what they are like.
 
         None: too few are known.
@@ -218,18 +220,18 @@ class Watch:
         """
         found = None
         for kind, value in kinds_of(job):
-            seen = self._kinds.setdefault(kind, Kind())
+            seen = self._kinds.setdefault(kind, Evidence())
             self._kinds.move_to_end(kind)
             if found is None and len(seen.past) >= LEAST_PAST:
                 middle, spread = usual_of(seen.past)
                 found = value - middle, spread, len(seen.past), kind
             seen.add(value)
-        while len(self._kinds) > KINDS:
+        while len(self._kinds) > _KINDS:
             self._kinds.popitem(last=False)
         return found
 
-    def _adopt(self, key: Key, made_of: list[Seen], since_s: float) -> Drift | None:
-        """Believe a change, if it is one of the hardware, and let everything that it explains begin anew."""
+    def _adopt(self, key: DriftKey, made_of: list[DriftSample], since_s: float) -> Drift | None:
+        """Use a change as a correction if the hardware caused it, and reset every sum that it explains."""
         key, made_of = narrowed(key, made_of)
         shift, jobs = float(np.median([seen.left for seen in made_of])), len(made_of)
         is_of_hardware = self._is_of_hardware(key, made_of)
@@ -250,7 +252,7 @@ class Watch:
         key = self._undone(key, shift)
         before = self._found.get(key)
         log_factor = (before.log_factor if before else 0.0) - shift
-        log_factor = max(math.log(SLOWEST), min(math.log(FASTEST), log_factor))
+        log_factor = max(math.log(_SLOWEST), min(math.log(FASTEST), log_factor))
         if abs(log_factor) < LEAST_SHIFT:
             self._found.pop(key, None)
             self._publish()
@@ -260,18 +262,21 @@ class Watch:
         self._publish()
         return Drift(key.model, used, jobs, since_s, key.family, key.node, key.gpu)
 
-    def _undone(self, key: Key, shift: float) -> Key:
-        """The wider change that this one undoes, if there is one: what was slow as a whole recovers as a whole."""
-        for wider in (Key(key.model, "", key.node), Key(key.model, key.family), Key(key.model)):
+    def _undone(self, key: DriftKey, shift: float) -> DriftKey:
+        """The wider change that this one undoes, if any: a whole that was slow recovers as a whole."""
+        for wider in (DriftKey(key.model, "", key.node), DriftKey(key.model, key.family), DriftKey(key.model)):
             found = self._found.get(wider)
             if wider != key and key not in self._found and found is not None and found.log_factor * shift < 0.0:
                 return wider
         return key
 
-    def _is_of_hardware(self, key: Key, made_of: list[Seen]) -> bool | None:
-        """Whether the kinds of jobs that show it do not do so elsewhere, or several users do; None: it is too early."""
+    def _is_of_hardware(self, key: DriftKey, made_of: list[DriftSample]) -> bool | None:
+        """Whether the hardware caused a change:
+
+        its kinds of jobs do not show it elsewhere, or several users show it. None: too early to say.
+        """
         here = mean_z(made_of)
-        by_kind: dict[tuple[str, ...], list[Seen]] = {}
+        by_kind: dict[tuple[str, ...], list[DriftSample]] = {}
         for seen in made_of:
             by_kind.setdefault(seen.kind, []).append(seen)
         showing = {kind for kind, mine in by_kind.items() if mean_z(mine) / here >= 0.5}
@@ -279,20 +284,20 @@ class Watch:
         elsewhere = [
             seen for seen in self._lately if seen.number >= first and seen.kind in showing and key not in seen.keys
         ]
-        if len(elsewhere) >= FEW:
+        if len(elsewhere) >= _FEW:
             return mean_z(elsewhere) / here < 0.5
         users = Counter(seen.kind[1] for seen in made_of if seen.kind in showing and seen.kind[0] != PREDICTED)
         if sum(jobs > 1 for jobs in users.values()) > 1:
             return True
         return None if len(made_of) <= DELAY else False
 
-    def _follow(self, keys: list[Key], left: float, spread: float) -> None:
-        """Move corrections that are in use by what is left of each job."""
+    def _follow(self, keys: list[DriftKey], left: float, spread: float) -> None:
+        """Move the corrections in use by the remaining difference of each job."""
         moved = False
         for key in keys:
             if (found := self._found.get(key)) is not None:
                 found.jobs += 1
-                found.log_factor -= FOLLOW * max(-MOST * spread, min(MOST * spread, left)) / len(keys)
+                found.log_factor -= FOLLOW * max(-_MOST * spread, min(_MOST * spread, left)) / len(keys)
                 if abs(math.exp(found.log_factor) - found.used) > RESOLUTION:
                     found.used = round(math.exp(found.log_factor), 2)
                     moved = True
@@ -303,7 +308,7 @@ class Watch:
             self._publish()
 
     def _publish(self) -> None:
-        """Say anew what policies should believe."""
+        """Publish the corrections for policies."""
         found = {key: each.used for key, each in self._found.items()}
         self._corrections = Corrections(
             families={(key.family, key.model): used for key, used in found.items() if not key.node},
@@ -312,23 +317,26 @@ class Watch:
         )
 
 
-def seen_as(left: float, spread: float, keys: list[Key], kind: tuple[str, ...], number: int) -> Seen:
-    """A job with what is left of it, in spreads."""
-    return Seen(left, max(-MOST, min(MOST, left / spread)), tuple(keys), kind, number)
+def seen_as(left: float, spread: float, keys: list[DriftKey], kind: tuple[str, ...], number: int) -> DriftSample:
+    """A job with its remaining difference, in spreads."""
+    return DriftSample(left, max(-_MOST, min(_MOST, left / spread)), tuple(keys), kind, number)
 
 
 def usual_of(past: deque[float]) -> tuple[float, float]:
-    """The median of some values and their spread: by the distances from it, or by the outer tenths if they say more."""
+    """The median of some values and their spread:
+
+    from the distances to the median, or from the outer tenths if that is larger.
+    """
     middle, spread = centre(past)
     low, high = np.quantile(np.fromiter(past, np.float64), (0.1, 0.9))
     return middle, max(spread, float(high - low) / (2 * TENTH))
 
 
-def narrowed(key: Key, made_of: list[Seen]) -> tuple[Key, list[Seen]]:
-    """The one site, or the one GPU, that a wider change comes from, if the other jobs show nothing of it."""
+def narrowed(key: DriftKey, made_of: list[DriftSample]) -> tuple[DriftKey, list[DriftSample]]:
+    """The one site or GPU that causes a wider change, if the other jobs do not show it."""
     if key.gpu is not None:
         return key, made_of
-    by_part: dict[Key, list[Seen]] = {}
+    by_part: dict[DriftKey, list[DriftSample]] = {}
     for seen in made_of:
         for part in seen.keys:
             if part.node and part != key and part.node == (key.node or part.node):
@@ -342,20 +350,22 @@ def narrowed(key: Key, made_of: list[Seen]) -> tuple[Key, list[Seen]]:
         as_often = [each for each, seen in by_part.items() if len(seen) == len(mine)]
         alone = sum((each.gpu is None) == (part.gpu is None) for each in as_often) == 1
         return narrowed(part, mine) if alone else (key, made_of)
-    if len(mine) < FEW:
+    if len(mine) < _FEW:
         return key, made_of
     rest = abs(mean_z(others))
     return narrowed(part, mine) if rest < ALLOWANCE and rest < abs(mean_z(mine)) / 2 else (key, made_of)
 
 
-def mean_z(made_of: list[Seen]) -> float:
+def mean_z(made_of: list[DriftSample]) -> float:
     """The mean in spreads."""
     return sum(seen.z for seen in made_of) / len(made_of)
 
 
-def kinds_of(job: Measured) -> list[tuple[tuple[str, ...], float]]:
-    """What a job is held against, and its value there: how far the estimate was off, its work, or how far what was
-    predicted of it was off; the narrowest kind first."""
+def kinds_of(job: MeasuredJob) -> list[tuple[tuple[str, ...], float]]:
+    """The kinds that a job is compared with, narrowest first, and its value for each:
+
+    the error of the estimate, its work, or the error of the prediction.
+    """
     record = job.job.job
     said = said_of(record)
     if said > 0.0:
@@ -368,17 +378,17 @@ def kinds_of(job: Measured) -> list[tuple[tuple[str, ...], float]]:
     return found
 
 
-def keys_of(job: Measured) -> list[Key]:
-    """What a job tells something about, the widest first."""
+def keys_of(job: MeasuredJob) -> list[DriftKey]:
+    """The keys that a job is evidence for, widest first."""
     model, family = job.parts[0].model, job.job.job.family
-    keys = [Key(model), Key(model, family)]
+    keys = [DriftKey(model), DriftKey(model, family)]
     for part in job.parts:
-        keys.append(Key(part.model, "", part.node))
-        keys += [Key(part.model, "", part.node, number) for number in part.indices]
+        keys.append(DriftKey(part.model, "", part.node))
+        keys += [DriftKey(part.model, "", part.node, number) for number in part.indices]
     return keys
 
 
-def in_words(drift: Drift) -> str:
+def drift_in_words(drift: Drift) -> str:
     """A change in one sentence."""
     where = drift.model
     if drift.node:

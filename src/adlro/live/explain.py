@@ -20,23 +20,23 @@ from adlro.decide.wrappers import sites_taken
 from adlro.live.explain_places import mention_of, places_of
 from adlro.live.scene import Scene
 from adlro.live.service import Decision, Mention, Start, Why, why_placed
-from adlro.live.words import about, short_names, spell
+from adlro.live.words import short_names, spell, when_expected
 from adlro.normalise.pack import why_refused
 
 FASTER: Final = 1.5
-"""A busy place counts as what a policy waits for, if the job would end there in this much less time."""
+"""A policy is said to wait for a busy place if the job would run this many times faster there."""
 
 LONGEST_LINE: Final = 100
 """Characters of a line for squeue."""
 
 LATER_S: Final = 300.0
-"""A start that is predicted so long after GPUs come free is behind other jobs."""
+"""If a start is predicted this long after GPUs come free, other jobs are first."""
 
 STARTS_LATER: Final = frozenset(["resources", "down", "reserved", "policy", "priority", "turn", "new"])
-"""Reasons beside which the predicted start is shown."""
+"""Reasons that are shown with the predicted start."""
 
 TRIED_AGAIN: Final = re.compile(r"\((.+)\); it is tried again (.+?)\.?$")
-"""What the cluster said and when a job is tried again, in the sentence about a job that is passed over."""
+"""Finds the cluster's answer and the time of the next try in the sentence about a job that is passed over."""
 
 RULE_FITS: Final = "What fits where"
 RULE_ORDER: Final = "Time and order"
@@ -44,9 +44,11 @@ RULE_ORDER: Final = "Time and order"
 
 @dataclass(frozen=True)
 class Standing:
-    """What is known after a turn: all that questions are answered from. Nothing in it changes.
+    """All that is known after a turn; questions are answered from it.
 
-    What takes a look at every job or node is worked out once, when it is first asked for.
+    It never changes.
+
+    What needs a pass over every job or node is computed once, on first use.
     """
 
     scene: Scene
@@ -55,7 +57,7 @@ class Standing:
     decided_by: str
     starts: Mapping[str, Start] = field(default_factory=dict)
     kept: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # job -> nodes kept for it
-    held: Mapping[str, str] = field(default_factory=dict)  # job -> why it is not asked for
+    held: Mapping[str, str] = field(default_factory=dict)  # job -> why the policy is not asked about it
     is_cut: bool = False  # time was over before everybody had been asked for
 
     @cached_property
@@ -80,10 +82,11 @@ class Standing:
 # ---- why ---------------------------------------------------------------------------------------------------------
 
 
-def why(standing: Standing, job: LiveJob, decision: Decision | None, in_full: bool = True) -> Why:
-    """Why a job stands as it does. In a text other jobs have their ids only; `mentions` has their names.
+def explain_job(standing: Standing, job: LiveJob, decision: Decision | None, in_full: bool = True) -> Why:
+    """Why a job waits, runs or ended.
 
-    Not `in_full`: only as much as the line for squeue needs, for whoever asks for every job of a long queue.
+    The text names other jobs by id only; `mentions` has their names. Without `in_full` only the parts for the line in
+    squeue are filled, because callers ask for every job of a long queue.
     """
     if job.state is not JobState.WAITING:
         return why_placed(job, decision)
@@ -97,8 +100,8 @@ def why(standing: Standing, job: LiveJob, decision: Decision | None, in_full: bo
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """Why a job waits: the word, the sentence, the rule, an answer for each pool, and the same in a few words."""
+class WaitExplanation:
+    """Why a job waits: reason word, sentence, rule, an answer for each pool, and a short form."""
 
     dominant: str
     text: str
@@ -108,33 +111,35 @@ class Told:
     mentions: tuple[Mention, ...] = ()
 
 
-def why_waiting(standing: Standing, job: LiveJob, in_full: bool = True) -> Told:
+def why_waiting(standing: Standing, job: LiveJob, in_full: bool = True) -> WaitExplanation:
     """Why a job waits."""
     if not job.managed:
         text = f"It is not ours to place: the cluster schedules it itself. {job.reason}".strip()
-        return Told("unmanaged", text, short="not scheduled by adlro")
+        return WaitExplanation("unmanaged", text, short="not scheduled by adlro")
     scene, view = standing.scene, standing.view
     j = scene.index.get(job.id)
     if j is None:
         about_it = re.compile(rf"(?<![\w.+-]){re.escape(job.id)}(?![\w+-]|\.\w)")
         left_out = next((note for note in scene.notes if about_it.search(note)), "It came after the latest turn.")
-        return Told("new", left_out, RULE_ORDER, "new in the queue")
+        return WaitExplanation("new", left_out, RULE_ORDER, "new in the queue")
     if view.runs[j].state == REFUSED:
         lacks = why_refused(scene.plan, scene.jobs, view, j)
-        return Told("never", f"It can never run here: it {lacks}.", RULE_FITS, f"can never run here: it {lacks}")
+        return WaitExplanation(
+            "never", f"It can never run here: it {lacks}.", RULE_FITS, f"can never run here: it {lacks}"
+        )
     if job.id in standing.held:
         text = standing.held[job.id]
         found = TRIED_AGAIN.search(text)
         short = f"{found[1]}; tried again {found[2]}" if found else text
-        return Told("refused", text, RULE_ORDER, f"passed over: {short}")
+        return WaitExplanation("refused", text, RULE_ORDER, f"passed over: {short}")
     if int(view.runs[j].state) != int(scene.view.runs[j].state):
         text = "It was decided in the latest turn, and has not been seen to run yet."
-        return Told("starting", text, RULE_ORDER, "starts now")
+        return WaitExplanation("starting", text, RULE_ORDER, "starts now")
     return why_not_now(standing, j, in_full)
 
 
-def why_not_now(standing: Standing, j: int, in_full: bool = True) -> Told:
-    """As why_waiting, for a job in the queue that could run here."""
+def why_not_now(standing: Standing, j: int, in_full: bool = True) -> WaitExplanation:
+    """Why a job of the queue that could run on this cluster waits."""
     scene, view = standing.scene, standing.view
     spots, seconds = places_of(view, j)
     numbers = standing.node_numbers
@@ -155,7 +160,7 @@ def why_not_now(standing: Standing, j: int, in_full: bool = True) -> Told:
     if here:
         if standing.is_cut:
             text = "It fits, but the time for decisions of the latest turn was over before its turn came."
-            return Told("turn", text, RULE_ORDER, "fits, is decided in the next turn", places)
+            return WaitExplanation("turn", text, RULE_ORDER, "fits, is decided in the next turn", places)
         best = min(here, key=lambda p: float(seconds[p]))
         if seconds[best] > FASTER * seconds[fastest]:
             there, now = spell(seconds[fastest]), spell(seconds[best])
@@ -164,41 +169,43 @@ def why_not_now(standing: Standing, j: int, in_full: bool = True) -> Told:
                 f"{now} there."
             )
             short = f"waits for {models[fastest]}: {there} there, {now} on {models[best]}"
-            return Told("policy", text, f"policy {by}", short, places)
+            return WaitExplanation("policy", text, f"policy {by}", short, places)
         text, named = others_first(standing, j, f"Fits on {models[best]} now ({spell(seconds[best])})")
-        return Told("priority", text, f"policy {by}", f"fits on {models[best]}, others go first", places, named)
+        return WaitExplanation(
+            "priority", text, f"policy {by}", f"fits on {models[best]}, others go first", places, named
+        )
     need = need_in_words(standing, j, able)
     if any(with_kept[p] != NOBODY for p in able):
         other = next((id for id in standing.kept if id != scene.live[j].id), "")
         text = f"Waits for {need}: free nodes are kept for job {other}, which has waited too long."
         named = (mention_of(scene, other),) if other in scene.index else ()
-        return Told(
+        return WaitExplanation(
             "reserved", text, "starvation guard", f"waits for {need}: free nodes are kept for older jobs", places, named
         )
     if any(with_down[p] != NOBODY for p in able):
         downs = [name for name in scene.snapshot.down if name in numbers]
         reason = scene.snapshot.down[downs[0]] or "no reason is given"
         text = f"Waits for {need}: would fit if {', '.join(downs[:3])} were up ({reason})."
-        return Told("down", text, RULE_FITS, f"waits for {need}: {downs[0]} is down", places)
+        return WaitExplanation("down", text, RULE_FITS, f"waits for {need}: {downs[0]} is down", places)
     coming, named = coming_free(standing, j) if in_full else ("all of it is busy", ())
-    return Told("resources", f"Waits for {need}: {coming}.", RULE_FITS, f"waits for {need}", places, named)
+    return WaitExplanation("resources", f"Waits for {need}: {coming}.", RULE_FITS, f"waits for {need}", places, named)
 
 
 def others_first(standing: Standing, j: int, fits_there: str) -> tuple[str, tuple[Mention, ...]]:
-    """That a job fits and others go first; who is the next of them, if that is foreseen."""
+    """The explanation for a job that fits while other jobs go first; names the next of them if it is predicted."""
     scene, by = standing.scene, standing.decided_by
     id = scene.live[j].id
     first, mine = standing.first_to_start, standing.starts.get(id)
     mine_s = mine.middle_s if mine is not None and mine.middle_s is not None else np.inf
     if first is None or first.middle_s is None or first.middle_s >= mine_s:
         return f"{fits_there}, but {by} lets others go first.", ()
-    when = about(first.middle_s, scene.snapshot.time_s)
+    when = when_expected(first.middle_s, scene.snapshot.time_s)
     text = f"{fits_there}, but {by} lets job {first.job} go first, which starts {when}."
     return text, (mention_of(scene, first.job),)
 
 
 def coming_free(standing: Standing, j: int) -> tuple[str, tuple[Mention, ...]]:
-    """Where what a job needs is expected to come free first: how much of it, when, and by the end of which job."""
+    """Where the job's needs are expected to come free first: how much, when, and at the end of which job."""
     scene, view = standing.scene, standing.view
     world = imagined(view)
     found = reserve(view, world, j)
@@ -214,7 +221,7 @@ def coming_free(standing: Standing, j: int) -> tuple[str, tuple[Mention, ...]]:
     rows, ends = by_expected_end(view)
     ending = (k for k, end in zip(rows.tolist()[::-1], ends.tolist()[::-1], strict=True) if end <= found.time)
     last = next((scene.live[k].id for k in ending if any(part.node in names for part in parts_now(standing, k))), "")
-    when = about(scene.time_s(found.time), scene.snapshot.time_s)
+    when = when_expected(scene.time_s(found.time), scene.snapshot.time_s)
     has = "has" if len(names) == 1 else "have"
     if asked == 0:
         text = f"{where} {has} room for it {when}"
@@ -238,7 +245,7 @@ def parts_now(standing: Standing, j: int) -> tuple[Part, ...]:
 
 
 def need_in_words(standing: Standing, j: int, able: list[int]) -> str:
-    """What a job needs, as in: 4 v100 on one node. `able` are the pools that could run it."""
+    """The job's needs in words, for example "4 v100 on one node". `able` are the pools that could run it."""
     scene, view = standing.scene, standing.view
     job = view.jobs[j]
     if job.gpus == 0:

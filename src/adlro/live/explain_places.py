@@ -1,4 +1,4 @@
-"""Where a job could stand, for reasons: places and what they hold."""
+"""Where a job could run, as part of an explanation: places and what they hold."""
 
 import numpy as np
 
@@ -56,6 +56,6 @@ def parts_at(scene: Scene, view: View, j: int, s: int) -> tuple[Part, ...]:
 
 
 def mention_of(scene: Scene, id: str) -> Mention:
-    """A job of the scene as a sentence names it."""
+    """The record with which a sentence names a job of the scene."""
     job = scene.live[scene.index[id]].job
     return Mention(id, job.name, job.user)

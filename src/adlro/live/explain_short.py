@@ -15,14 +15,16 @@ def short_reason(why: Why, start: Start | None = None, now_s: float | None = Non
     """
     what = why.short or f"{why.state}, {why.dominant}"
     if why.dominant not in STARTS_LATER:
-        return one_line(what)
-    return one_line(what, when_in_short(start or why.start, time.time() if now_s is None else now_s))
+        return _one_line(what)
+    return _one_line(what, when_in_short(start or why.start, time.time() if now_s is None else now_s))
 
 
-def one_line(what: str, then: str = "") -> str:
-    """A line that scontrol takes as it is: plain ASCII without quotes, at most LONGEST_LINE characters.
+def _one_line(what: str, then: str = "") -> str:
+    """One line that scontrol accepts:
 
-    What is too long is cut in `what`; `then` stays whole as far as that is possible.
+    plain ASCII without quotes, at most LONGEST_LINE characters.
+
+    `what` is cut if the line is too long; `then` stays whole if possible.
     """
     rest = f"; {plain_ascii(then)}" if then else ""
     room = max(LONGEST_LINE - len(rest), 20)

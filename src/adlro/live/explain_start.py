@@ -14,30 +14,30 @@ from adlro.decide.checkpoint import read_arrays, read_weights
 from adlro.decide.network.greedy_q import ROWS, Mind, new_mind, rank_by_q, shipped
 from adlro.decide.network.inference import Weights
 from adlro.live.explain_places import mention_of, parts_at, places_of
-from adlro.live.guard import STARVATION, Chosen
+from adlro.live.guard import STARVATION_GUARD, Chosen
 from adlro.live.scene import Scene
 from adlro.live.service import Alternative, Mention
 from adlro.live.words import short_names, spell
 
 MOST_OLDER: Final = 4
-"""Older jobs at the head of the queue that are looked at when a job is started."""
+"""How many older jobs at the head of the queue are looked at when a job starts."""
 
 MOST_PLACES: Final = 2
-"""Other open places that a sentence names."""
+"""How many other open places a sentence names."""
 
 CLEARLY: Final = 0.1
-"""A busy model is named if the job would run there in this much less time."""
+"""A busy model is named if the job would run shorter there by this share."""
 
 MARGIN: Final = 0.05
 """Runtimes that differ by less than this share count as equal."""
 
 NETWORKS: Final[Mapping[str, Callable[[], Weights]]] = {"adlro": shipped, "adlro-lookahead": shipped}
-"""The policies of the catalogue with a network behind them."""
+"""The policies of the catalogue that use a network, and its weights."""
 
 
 @final
 class Judge:
-    """Reads what the network behind a policy thinks; a policy without one has no scores."""
+    """Reads the scores of the network behind a policy; a policy without a network has no scores."""
 
     def __init__(self, policy: str) -> None:
         self._weights = weights_behind(policy)
@@ -60,7 +60,7 @@ class Judge:
         return dict(zip(pairs, scores[:count].tolist(), strict=True)), float(mind.q[-1])
 
     def check(self, view: View) -> str:
-        """What is wrong with the network's judgement; nothing if all of it is numbers."""
+        """What is wrong with the network's scores; "" if all are finite."""
         found, waiting = self.scores(view)
         if all(np.isfinite(value) for value in (*found.values(), waiting)):
             return ""
@@ -86,7 +86,7 @@ def weights_behind(policy: str) -> Weights | None:
 
 @dataclass(frozen=True, slots=True)
 class Older:
-    """A job that had waited longer than one that was started: whether it fitted then, and its shortest runtime."""
+    """A job that had waited longer than one that started: whether it fitted then, and its shortest runtime."""
 
     job: int
     fits: bool
@@ -95,7 +95,7 @@ class Older:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What stood around a start: places that would be faster and were taken, and the oldest jobs that waited longer."""
+    """The circumstances of a start: faster places that were busy, and the oldest jobs that had waited longer."""
 
     busy: tuple[tuple[str, float], ...] = ()  # model and runtime there
     older: tuple[Older, ...] = ()
@@ -104,7 +104,7 @@ class Around:
 
 @final
 class Explaining:
-    """Says what else was open when a job was started; for the first choices of a turn only, since it takes time."""
+    """Finds the alternatives of a start. It takes time, so only the first choices of a turn are explained."""
 
     def __init__(self, scene: Scene, judge: Judge, most: int) -> None:
         self._scene, self._judge, self._left = scene, judge, most
@@ -138,7 +138,7 @@ class Explaining:
         return tuple(found), found[0].score
 
     def _older(self, view: View, j: int) -> tuple[Older, ...]:
-        """The oldest jobs before this one in the queue."""
+        """The oldest jobs ahead of this one in the queue."""
         if int(view.clock[0].running) < self._running:
             self._nowhere.clear()  # a job was stopped: there is room again
         self._running = int(view.clock[0].running)
@@ -158,12 +158,12 @@ class Explaining:
 def why_started(
     scene: Scene, chosen: Chosen, around: Around | None, runtime_s: float, started: Collection[int]
 ) -> tuple[str, tuple[Mention, ...]]:
-    """Why a job was started where it was and before whom, in words, and the jobs that this names.
+    """Why a job started where it did and before which jobs, in words, and the jobs that the text names.
 
-    `started` are all jobs of the turn: who starts in the same turn has not been overtaken.
+    `started` are all jobs that start in this turn: they have not been overtaken.
     """
     where = how_long(scene, chosen, around, runtime_s)
-    if chosen.by == STARVATION:
+    if chosen.by == STARVATION_GUARD:
         waited = max(0.0, float(scene.view.clock[0].now - scene.view.jobs[chosen.job].submit))
         return f"{where} It goes first, because it has waited {spell(waited)} and no job may wait longer.", ()
     if around is None:
@@ -202,7 +202,7 @@ def how_long(scene: Scene, chosen: Chosen, around: Around | None, runtime_s: flo
 
 
 def because(scene: Scene, chosen: Chosen, runtime_s: float, rival: Older) -> str:
-    """Why a job went before an older one that fitted too."""
+    """Why a job started before an older job that also fitted."""
     here = chosen.alternatives[0].runtime_s if chosen.alternatives else runtime_s
     if rival.seconds - here > max(MARGIN * rival.seconds, 1.0):
         return f"because it ends {spell(rival.seconds - here)} sooner."

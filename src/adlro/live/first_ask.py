@@ -1,4 +1,4 @@
-"""Ask a policy once on a small cluster, so that what it needs is compiled before its time is taken."""
+"""Ask a policy once on a small cluster, so that it is compiled before its time is measured."""
 
 from adlro.core.policy import Policy
 from adlro.core.ports import JobState, LiveJob, Snapshot
@@ -9,7 +9,7 @@ from adlro.live.scene import Scenes
 
 
 def warm_up(policy: Policy, judge: Judge) -> None:
-    """Ask a policy once on a small cluster, so that all that is compiled is."""
+    """Ask a policy once on a small cluster, so that its code is compiled."""
     from adlro.catalogue.clusters import load_cluster
     from adlro.core.records import Job
     from adlro.live.said import as_said

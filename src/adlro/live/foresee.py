@@ -1,4 +1,4 @@
-"""What will come: when waiting jobs are expected to start, and what would come of another cluster, jobs or policy."""
+"""Predictions: when waiting jobs will start, and what another cluster, other jobs or another policy would change."""
 
 import time
 from collections import deque
@@ -18,47 +18,47 @@ from adlro.core.tables import QUEUED, Floats, View
 from adlro.decide.catalogue import find_policy
 from adlro.live.forward import Played, drawn_work, play_forward, usual_work
 from adlro.live.scene import Scene
-from adlro.live.service import Foreseen, Start, WhatIf
+from adlro.live.service import Start, WhatIf, WhatIfAnswer
 
 DRAWS: Final = 9
-"""Draws of the jobs' work that an interval is made of; over several turns where one has no time for all."""
+"""How many draws of the jobs' work make an interval; spread over several turns if one turn has no time for all."""
 
 CHEAP: Final = ("eft-reserving", "fcfs-first-fit", "fcfs")
-"""Rules that play forward in place of a policy that has no time to, the most like it first."""
+"""Rules that play forward instead of a policy that is too slow, the most similar first."""
 
 UNTRIED_JOBS: Final = 200
-"""A policy whose speed is not known yet is tried on a queue up to this long."""
+"""A policy of unknown speed is tried on queues up to this length."""
 
-MOST_JOBS: Final = 20_000
+_MOST_JOBS: Final = 20_000
 OTHER_START_S: Final = 1.0
-Rows = npt.NDArray[np.int64]
+JobIndices = npt.NDArray[np.int64]
 
 NEW: Final = "new-"
-"""How the names of jobs begin that a question adds."""
+"""Prefix of the names of jobs that a what-if question adds."""
 
 
 @final
 class Pace:
-    """How long each policy took to play forward, so that one that has no time is not tried in vain."""
+    """How long each policy took to play forward, so that one that is too slow is not tried."""
 
     def __init__(self) -> None:
         self._took: dict[str, tuple[int, float, bool]] = {}
 
     def expected_s(self, policy: Policy, jobs: int) -> float:
-        """Seconds that it is expected to take for so many waiting jobs; it grows with their square."""
+        """Expected seconds for this many waiting jobs; the time grows with their square."""
         if policy.name not in self._took:
             return 0.0 if jobs <= UNTRIED_JOBS or policy.choose is not None else np.inf
         before, seconds, is_whole = self._took[policy.name]
         return (1.0 if is_whole else 4.0) * seconds * (jobs / max(before, 1)) ** 2
 
     def note(self, policy: Policy, jobs: int, seconds: float, is_whole: bool) -> None:
-        """Remember how long it took."""
+        """Remember how long a policy took."""
         self._took[policy.name] = jobs, seconds, is_whole
 
 
 @final
 class Foresight:
-    """Plays live views forward. What it learnt of its own speed and what it drew is kept between turns."""
+    """Plays live views forward. Its draws and what it learnt about its own speed are kept between turns."""
 
     def __init__(self, monotonic: Callable[[], float] = time.perf_counter, seed: int = 0) -> None:
         self._monotonic = monotonic
@@ -69,9 +69,10 @@ class Foresight:
         self._drawn_for: tuple[str, int] | None = None
 
     def starts(self, scene: Scene, view: View, policy: Policy, seconds: float) -> dict[str, Start]:
-        """When each waiting job is predicted to start. Draws of earlier turns count as long as the policy is the same.
+        """The predicted start of each waiting job.
 
-        The first draw of a turn takes every job as long as it is expected to be.
+        Draws of earlier turns count while the policy is the same. The first draw of a turn uses the expected work of
+        every job.
         """
         waiting = np.flatnonzero(view.runs["state"] == QUEUED)
         if not len(waiting):
@@ -98,8 +99,8 @@ class Foresight:
             took = self._monotonic() - began
         return self._summed_up(scene.snapshot.time_s, ids, numbers)
 
-    def _summed_up(self, now_s: float, ids: Sequence[str], numbers: Rows) -> dict[str, Start]:
-        """The middle and the interval of what was drawn. A job that came later is not in the earlier draws."""
+    def _summed_up(self, now_s: float, ids: Sequence[str], numbers: JobIndices) -> dict[str, Start]:
+        """The median and the interval of the draws. Earlier draws do not contain jobs that came later."""
         table = np.full((len(self._drawn), len(ids)), np.nan)
         for row, seen in zip(table, self._drawn, strict=True):
             there = numbers < len(seen)
@@ -120,9 +121,9 @@ class Foresight:
         }
 
     def play(self, view: View, work: Floats, policy: Policy, seconds: float) -> Played:
-        """Play forward with the policy, or with a rule like it where the policy has no time to.
+        """Play forward with the policy, or with a similar rule if the policy is too slow.
 
-        Where the policy comes only part of the way, a rule that comes further says the rest.
+        If the policy gets only part of the way, a rule that gets further adds the rest.
         """
         until = self._monotonic() + seconds
         jobs = int(view.clock[0].queued)
@@ -142,7 +143,7 @@ class Foresight:
         return found
 
     def play_alone(self, view: View, work: Floats, policy: Policy, seconds: float) -> tuple[Played, Policy]:
-        """Play forward with the first that has time for it all: the policy, or a rule like it; also who that was."""
+        """Play forward with the first of the policy and similar rules that has time for all of it; also its name."""
         until = self._monotonic() + seconds
         jobs = int(view.clock[0].queued)
         for candidate in (policy, *(find_policy(name) for name in CHEAP)):
@@ -165,13 +166,13 @@ class Foresight:
         other: Policy,
         new: Sequence[str],
         seconds: float,
-    ) -> Foreseen:
-        """Both scenes played forward, held against each other."""
+    ) -> WhatIfAnswer:
+        """Play both scenes forward and compare them."""
         began = self._monotonic()
         until = began + seconds
         as_is, player = self.play_alone(before.view, usual_work(before.view)[0], policy, 0.4 * seconds)
         if other is policy:
-            other = player  # the same rule for both, or their difference would be the rules'
+            other = player  # the same rule plays both, or the difference could come from the rules
         second = self._monotonic()
         as_if = play_forward(
             after.view, usual_work(after.view)[0], other, max(until - second, 0.05), monotonic=self._monotonic
@@ -189,23 +190,23 @@ class Foresight:
         span, span_if = makespan(before, as_is), makespan(after, as_if)
         shift = (as_if.start[rows_if[both]] + after.epoch_s) - (as_is.start[rows[both]] + before.epoch_s)
         changed = int(np.count_nonzero(np.abs(shift) > OTHER_START_S))
-        starts = tuple(start_of(after, id, drawn) for id in new)
-        return Foreseen(
+        starts = tuple(_start_of(after, id, drawn) for id in new)
+        return WhatIfAnswer(
             jct, jct_if, span, span_if, starts, changed, self._monotonic() - began,
-            told(jct, jct_if, starts, after, changed, as_is.is_whole and as_if.is_whole),
+            _told(jct, jct_if, starts, after, changed, as_is.is_whole and as_if.is_whole),
         )  # fmt: skip
 
 
 def joined(first: Played, second: Played) -> Played:
-    """What the first saw, and from there on the second; nothing of the second comes before the first had stopped."""
+    """The results of the first run, continued with those of the second after the first had stopped."""
     reached = float(np.nanmax(first.start, initial=-np.inf))
     start = np.where(np.isnan(first.start), np.maximum(second.start, reached), first.start)
     end = np.where(np.isnan(first.end), np.maximum(second.end, reached), first.end)
     return Played(start, end, second.is_whole)
 
 
-def mean_jct(scene: Scene, played: Played, rows: Rows) -> float | None:
-    """Mean seconds from submission to end, of those of these jobs that are seen to end."""
+def mean_jct(scene: Scene, played: Played, rows: JobIndices) -> float | None:
+    """Mean seconds from submission to end, over the given jobs that end in the run."""
     seconds = (played.end - scene.view.jobs["submit"])[rows]
     seen = seconds[~np.isnan(seconds)]
     return float(seen.mean()) if len(seen) else None
@@ -217,8 +218,8 @@ def makespan(scene: Scene, played: Played) -> float | None:
     return float(seen.max() - scene.view.clock[0].now) if len(seen) else None
 
 
-def start_of(scene: Scene, id: str, drawn: Sequence[Played]) -> Start:
-    """When a job starts, over several draws."""
+def _start_of(scene: Scene, id: str, drawn: Sequence[Played]) -> Start:
+    """The predicted start of a job, over several draws."""
     j = scene.index.get(id)
     if j is None:
         return Start(id, None, None, None)
@@ -231,7 +232,7 @@ def start_of(scene: Scene, id: str, drawn: Sequence[Played]) -> Start:
     return Start(id, low, middle, high)
 
 
-def told(
+def _told(
     jct: float | None, jct_if: float | None, starts: Sequence[Start], after: Scene, changed: int, is_whole: bool
 ) -> str:
     """The answer in one sentence."""
@@ -259,7 +260,7 @@ def told(
 
 
 def changed_snapshot(snapshot: Snapshot, question: WhatIf) -> tuple[Snapshot, tuple[str, ...]]:
-    """The snapshot as the question would have it, and the names of the jobs that it adds."""
+    """The snapshot with the changes of the question, and the names of the jobs that it adds."""
     cluster = with_nodes(without_nodes(snapshot.cluster, question.remove_nodes), question.add_nodes)
     gone = set(question.remove_nodes)
     jobs = []
@@ -268,8 +269,8 @@ def changed_snapshot(snapshot: Snapshot, question: WhatIf) -> tuple[Snapshot, tu
             job = replace(job, state=JobState.WAITING, parts=(), started_s=None)
         jobs.append(job)
     new = tuple(f"{NEW}{number}" for number in range(1, len(question.jobs) + 1))
-    if len(jobs) + len(new) > MOST_JOBS:
-        raise UsageError(f"the question is about {len(jobs) + len(new)} jobs; expected at most {MOST_JOBS}.")
+    if len(jobs) + len(new) > _MOST_JOBS:
+        raise UsageError(f"the question is about {len(jobs) + len(new)} jobs; expected at most {_MOST_JOBS}.")
     for name, submission in zip(new, question.jobs, strict=True):
         jobs.append(LiveJob(name, replace(submission.job, submit_s=snapshot.time_s), JobState.WAITING))
     down = {node: why for node, why in snapshot.down.items() if node not in gone}
@@ -288,7 +289,7 @@ def without_nodes(cluster: Cluster, names: Sequence[str]) -> Cluster:
 
 
 def with_nodes(cluster: Cluster, added: Sequence[tuple[str, int, int]]) -> Cluster:
-    """The cluster with more nodes, each like those of the same model that are there."""
+    """The cluster with more nodes; each is like the existing nodes of its model."""
     nodes, models = list(cluster.nodes), dict(cluster.models)
     for word, gpus, count in added:
         if not (1 <= gpus <= 62 and 1 <= count <= 10_000):

@@ -1,4 +1,4 @@
-"""A view played forward: the policy decides on and on, by the engine and the rules of the simulator, on a copy."""
+"""Play a view forward on a copy: the policy keeps deciding, with the engine and the rules of the simulator."""
 
 import time
 from collections.abc import Callable
@@ -13,35 +13,33 @@ from adlro.core.driver import Driver, truth_from_here
 from adlro.core.engine import Truth
 from adlro.core.policy import Policy
 from adlro.core.tables import DONE, STARTED, Floats, Table, View
-from adlro.live.scene import Scene, expected_work, log_length, prepare
-
-TENTH: Final = 1.2816
-"""So many spreads from the middle lie the tenths of a normal distribution."""
+from adlro.live.predicting import TENTH
+from adlro.live.scene import Scene, expected_work, log_length, prepare_policy
 
 FEW_EVENTS: Final = 64
-"""Events after which one looks at the clock for the first time."""
+"""The clock is read for the first time after this many events."""
 
 ALMOST: Final = 1.0 - 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What came of it: when each job first started and when it ended, in the view's time; NaN: not seen."""
+    """The result: when each job first started and ended, in the view's time; NaN if that was not reached."""
 
     start: Floats  # [J]
     end: Floats  # [J]
-    is_whole: bool  # it was played to the end; else time ran out
+    is_whole: bool  # played to the end; False if time ran out
 
 
 def usual_work(view: View) -> tuple[Floats, Floats]:
-    """The work that each job of a view is expected to come to, and what of it is done."""
+    """The expected work of each job of a view, and how much of it is done."""
     work, done = np.zeros(len(view.jobs)), np.zeros(len(view.jobs))
     expected_work(view, work, done)
     return work, done
 
 
 def drawn_work(scene: Scene, view: View, random: np.random.Generator) -> Floats:
-    """One draw of the work of each job, from its interval; of a job that runs, given what it has done already."""
+    """One random draw of the work of each job from its interval; for a running job, given the work that is done."""
     usual, done = usual_work(view)
     low, middle, high = np.log(np.maximum(scene.predicted, 1e-3)).T
     below, above = np.maximum(middle - low, 1e-3) / TENTH, np.maximum(high - middle, 1e-3) / TENTH
@@ -50,7 +48,7 @@ def drawn_work(scene: Scene, view: View, random: np.random.Generator) -> Floats:
     place = least + (1.0 - least) * random.random(len(done))
     z = ndtri(np.minimum(place, ALMOST))
     work = np.exp(middle + z * np.where(z < 0.0, below, above))
-    # A job that has outlived its interval has nothing to be drawn from: the rule for estimates counts.
+    # A job that has run beyond its interval cannot be drawn: the rule for estimates applies.
     return np.where((least >= ALMOST) | (work <= done), usual, work)
 
 
@@ -64,7 +62,7 @@ def play_forward(
 ) -> Played:
     """Play a copy of the view until every job has ended, or this many seconds of real time are over."""
     world = copied(view)
-    prepare(world, policy, seed)
+    prepare_policy(world, policy, seed)
     driver = Driver(world, truth_from_here(world, work, log_length(world), policy.preemptive), policy, seed)
     truth = driver.truth
     start, end = np.full(len(work), np.nan), np.full(len(work), np.nan)
@@ -76,7 +74,7 @@ def play_forward(
         driver.truth = truth._replace(events=cast(Table, events[:room].view(np.recarray)))
         began = monotonic()
         is_over = driver.run_until_full(lambda: monotonic() >= until)
-        note(driver.truth, start, end)
+        _note(driver.truth, start, end)
         now = monotonic()
         if is_over or now >= until:
             return Played(start, end, is_over)
@@ -86,8 +84,8 @@ def play_forward(
             few = max(few // 2, 16)
 
 
-def note(truth: Truth, start: Floats, end: Floats) -> None:
-    """Write down what the log says, and empty it."""
+def _note(truth: Truth, start: Floats, end: Floats) -> None:
+    """Take starts and ends from the log, and empty it."""
     count = int(truth.progress[0].events)
     what, job, at = (truth.events[name][:count] for name in ("what", "job", "time"))
     began, ended = what == STARTED, what == DONE

@@ -23,17 +23,17 @@ from adlro.core.rules import dequeue
 from adlro.core.tables import RUNNING, START, STOP, WAIT, Choice, Ints, View
 from adlro.decide.wrappers import Bounded, nodes_of, with_least_run, without_starvation
 from adlro.live.limits import Limits
-from adlro.live.scene import Scene, log_length, prepare
+from adlro.live.scene import Scene, log_length, prepare_policy
 from adlro.live.service import Alternative
 from adlro.live.session import Session
 
 GRACE: Final = 2.0
 """A policy that does not answer is given up after the longest turn and this many times its time for one decision."""
 
-LONGEST: Final = 4.0
+_LONGEST: Final = 4.0
 """On a busy machine the decisions of a turn may last this many times their budget of processor time."""
 
-STARVATION: Final = "starvation guard"
+STARVATION_GUARD: Final = "starvation guard"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Reservations:
     """What is kept for jobs that have waited too long, and the jobs for which nothing can be kept."""
 
     nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # job id -> names of nodes
@@ -63,7 +63,7 @@ class Decided:
     chosen: tuple[Chosen, ...]
     by: str
     view: View
-    kept: Kept = field(default_factory=Kept)
+    kept: Reservations = field(default_factory=Reservations)
     is_cut: bool = False  # time was over before everybody had been asked for
     tripped: tuple[str, str] | None = None  # kind and words, if the guard stepped in just now
     is_guarded: bool = False  # the fallback decided
@@ -170,7 +170,7 @@ class Guarded:
             assert self._waits is not None
             view = self._view_of(scene, self.policy, held, seed)
             close_nodes(view, nodes_named(scene, self._kept))
-            return Decided((), self.policy.name, view, Kept(self._kept), until_s=self._waits[0])
+            return Decided((), self.policy.name, view, Reservations(self._kept), until_s=self._waits[0])
         self._waits = None
         if not is_guarded:
             decided = self._ask(scene, self.policy, held, can_stop, explain, check, seed)
@@ -208,7 +208,7 @@ class Guarded:
     def _view_of(self, scene: Scene, policy: Policy, held: frozenset[int], seed: int) -> View:
         """A copy of the scene's view to decide on."""
         view = copied(scene.view)
-        prepare(view, policy, seed)
+        prepare_policy(view, policy, seed)
         for j in sorted(held):
             dequeue(view, j)
         return view
@@ -230,7 +230,7 @@ class Guarded:
         asking = Asking(scene, view, policy, session, self._kept, can_stop, explain, check, seed, self.limits)
         thread = threading.Thread(target=asking.ask_all, args=(turn,), name=f"policy {policy.name}", daemon=True)
         thread.start()
-        thread.join(LONGEST * self.limits.decide_s + GRACE * self.limits.decision_s)
+        thread.join(_LONGEST * self.limits.decide_s + GRACE * self.limits.decision_s)
         if not turn.is_over:
             if policy is self.policy:
                 self._stuck = thread
@@ -291,7 +291,7 @@ class Asking:
             asked = time.perf_counter()
             if (
                 time.thread_time() - began_work > self._limits.decide_s
-                or asked - began > LONGEST * self._limits.decide_s
+                or asked - began > _LONGEST * self._limits.decide_s
             ):
                 turn.is_cut = True
                 return
@@ -326,11 +326,11 @@ class Asking:
         if self._driver.apply(choice):
             parts = self._scene.parts_of(view, choice.job) if choice.verb == START else ()
             choose = self._session.choose
-            by = STARVATION if isinstance(choose, Bounded) and choose.is_overdue else policy.name
+            by = STARVATION_GUARD if isinstance(choose, Bounded) and choose.is_overdue else policy.name
             turn.chosen.append(Chosen(choice.verb, choice.job, parts, by, *explained))
             return True
         if view.clock[0].illegal > illegal:
-            turn.fault = "illegal", f"policy {policy.name} made an illegal choice: {in_words(choice)}."
+            turn.fault = "illegal", f"policy {policy.name} made an illegal choice: {_in_words(choice)}."
         return False
 
 
@@ -359,18 +359,18 @@ def nodes_named(scene: Scene, kept: Mapping[str, tuple[str, ...]]) -> Ints:
     return nodes_of(numbered(scene, kept))
 
 
-def kept_by_name(scene: Scene, choose: Any) -> Kept:
+def kept_by_name(scene: Scene, choose: Any) -> Reservations:
     """What a policy keeps for jobs that have waited too long."""
     if not isinstance(choose, Bounded):
-        return Kept()
+        return Reservations()
     names = [node.name for node in scene.plan.cluster.nodes]
-    return Kept(
+    return Reservations(
         {scene.live[j].id: tuple(names[n] for n in nodes) for j, nodes in choose.kept.nodes.items()},
         tuple(scene.live[j].id for j in choose.kept.hopeless),
     )
 
 
-def in_words(choice: Choice) -> str:
+def _in_words(choice: Choice) -> str:
     """A choice for the log."""
     verb = {START: "start", STOP: "stop", WAIT: "wait"}.get(choice.verb, f"verb {choice.verb}")
     return f"{verb} job {choice.job} at site {choice.site}"

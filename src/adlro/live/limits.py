@@ -28,7 +28,7 @@ class GuardTable(Schema):
     worse_by: float = Field(default=0.1, ge=0, description="How much worse than the fallback it may be, as a fraction.")
 
 
-DEFAULT: Final = GuardTable()
+_DEFAULT: Final = GuardTable()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,4 +42,4 @@ class Limits:
     """Time that one decision may take; a policy that is slower is replaced by the fallback."""
     least_run_s: float = 300.0
     """A job that has started is not stopped before it ran so long."""
-    guard: GuardTable = DEFAULT
+    guard: GuardTable = _DEFAULT

@@ -49,7 +49,7 @@ class Orders:
         if not found:
             return
         there = {job.id: job for job in snapshot.jobs}
-        answers = [settled(decision, there.get(decision.job)) for decision in found]
+        answers = [_settled(decision, there.get(decision.job)) for decision in found]
         self._notes.write(heard, now_s, lambda: self._notes.memory.answered(found, answers), None)
         done = sum(answer.done for answer in answers)
         self._notes.tell(
@@ -175,7 +175,7 @@ class Orders:
         return next((decision for decision in found if decision.verb == "start"), None)
 
 
-def settled(decision: Decision, job: LiveJob | None) -> Answer:
+def _settled(decision: Decision, job: LiveJob | None) -> Answer:
     """What became of a decision without an answer, by the snapshot that was read after it."""
     if job is None:
         return Answer(decision.job, False, "the job is not there any more")

@@ -23,37 +23,37 @@ from adlro.predict.habits import Habits
 from adlro.predict.memory import Memory
 from adlro.predict.online import count_live, learn_live, tell_live
 
-KEYS: Final = 1 << 13
+_KEYS: Final = 1 << 13
 """Keys that habits keep at each level: enough for thousands of users, in a dozen megabytes."""
 
-USERS: Final = 4096
+_USERS: Final = 4096
 """Users whose word is weighed; the one who ended no job for the longest is forgotten."""
 
-KEPT: Final = 32
+_KEPT: Final = 32
 """Jobs of a user by which his word is weighed."""
 
-FEW: Final = 3
+_FEW: Final = 3
 """With fewer jobs than this a user's word is taken as it is."""
 
 DOUBT: Final = 0.5
 """Spread (of the logarithm) of a word that has not been weighed yet."""
 
-GROUPS: Final = 65_536
+_GROUPS: Final = 65_536
 """Users and names of which the past is kept."""
 
 AT_ONCE_S: Final = 10.0
 """A job that fails within this time failed at once: a wrong path, a refused start."""
 
-LEAST_SPREAD: Final = 0.05
+_LEAST_SPREAD: Final = 0.05
 TENTH: Final = 1.2816
 """So many spreads below and above the middle lie the tenths of a normal distribution."""
 
-BETTER: Final = 0.8
+_BETTER: Final = 0.8
 """Habits replace a user's word where their error is below this share of its error."""
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredJob:
     """A job that ended, and how much work it turned out to be, by the speeds as they are believed now."""
 
     job: LiveJob
@@ -107,7 +107,7 @@ def measured(
     speed: SpeedOf = speed_of,
     carried: Mapping[str, Carried] | None = None,
     restart_s: float = 0.0,
-) -> list[Measured]:
+) -> list[MeasuredJob]:
     """Those of the jobs that ran to an end of their own, with the work that they were and what was expected of them.
 
     A job that never ran, or failed as soon as it began, says nothing about how long such jobs run.
@@ -123,7 +123,7 @@ def measured(
         work = max(seconds - lost, 1.0) * pace(job.job, job.parts, cluster, corrections, speed)
         if carried and job.id in carried:
             work += carried[job.id].saved  # of earlier stretches
-        found.append(Measured(job, seconds, work, job.parts, (expected or {}).get(job.id)))
+        found.append(MeasuredJob(job, seconds, work, job.parts, (expected or {}).get(job.id)))
     return found
 
 
@@ -131,18 +131,18 @@ def measured(
 class Word:
     """What a user's estimates were worth."""
 
-    off: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))  # log of measured over said
-    habits_off: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))  # the same of what habits said
+    off: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))  # log of measured over said
+    habits_off: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))  # the same of what habits said
 
     def weighed(self) -> tuple[float, float, bool]:
         """What to add to the logarithm of his next word, its spread, and whether habits do better."""
-        if len(self.off) < FEW:
+        if len(self.off) < _FEW:
             return 0.0, DOUBT, False
         middle, spread = centre(self.off)
-        spread = max(spread, LEAST_SPREAD) + DOUBT / len(self.off)
+        spread = max(spread, _LEAST_SPREAD) + DOUBT / len(self.off)
         word_error = float(np.mean([abs(off - middle) for off in self.off]))
         habits_error = float(np.mean(np.abs(self.habits_off)))
-        return middle, spread, len(self.off) >= 2 * FEW and habits_error < BETTER * word_error
+        return middle, spread, len(self.off) >= 2 * _FEW and habits_error < _BETTER * word_error
 
 
 UNHEARD: Final = Word()
@@ -164,7 +164,7 @@ def one_more(known: Lengths[K], key: K, length: float) -> None:
     """Take in one job; whoever has ended none for the longest is forgotten."""
     jobs, total = known.pop(key, (0.0, 0.0))
     known[key] = (jobs + 1.0, total + length)
-    if len(known) > GROUPS:
+    if len(known) > _GROUPS:
         known.popitem(last=False)
 
 
@@ -175,7 +175,7 @@ def decayed(gpus: Any, seconds: Any) -> Any:
 
 
 @final
-class Past:
+class UserHistory:
     """What users had, and how long their jobs were: for policies that look at it."""
 
     def __init__(self) -> None:
@@ -184,7 +184,7 @@ class Past:
         self._usage: OrderedDict[str, tuple[float, float]] = OrderedDict()  # GPU-seconds, and when that was so
         self._all = (0.0, 0.0)
 
-    def learn(self, job: Measured) -> None:
+    def learn(self, job: MeasuredJob) -> None:
         """Take in a job that ended."""
         record = job.job.job
         length = math.log(max(job.work, 1.0))
@@ -195,7 +195,7 @@ class Past:
         end_s = job.job.ended_s or 0.0
         had = float(decayed(record.gpus * record.share / WHOLE_GPU, job.runtime_s))
         self._usage[record.user] = (self.usage(record.user, end_s) + had, end_s)
-        if len(self._usage) > GROUPS:
+        if len(self._usage) > _GROUPS:
             self._usage.popitem(last=False)
 
     def usage(self, user: str, time_s: float) -> float:
@@ -229,17 +229,17 @@ class Runtimes:
     """Learns from jobs that ended and predicts those that have not."""
 
     def __init__(self) -> None:
-        self._habits = Habits.new(KEYS)
-        self._means = expected.empty(KEYS)
+        self._habits = Habits.new(_KEYS)
+        self._means = expected.empty(_KEYS)
         self._longest = np.zeros(1)  # s, the longest limit of a job that was seen
         self._telling = Lock()  # turns and questions both ask
         self._memory = Memory.new()
         self._past: dict[int, tuple[str, str, str, float]] = {}  # number -> id, name, user, runtime
         self._words: OrderedDict[int, Word] = OrderedDict()
-        self.past = Past()
+        self.past = UserHistory()
         self.learnt = 0
 
-    def learn(self, jobs: Sequence[Measured]) -> None:
+    def learn(self, jobs: Sequence[MeasuredJob]) -> None:
         """Learn jobs that ended, in this order."""
         if not jobs:
             return
@@ -258,12 +258,12 @@ class Runtimes:
                 self._words.move_to_end(one_hash(each.job.job.user))
                 word.off.append(math.log(max(each.work, 1.0) / max(said, 1.0)))
                 word.habits_off.append(math.log(max(ran, 1.0) / middle))
-                if len(self._words) > USERS:
+                if len(self._words) > _USERS:
                     self._words.popitem(last=False)
         self._remember(jobs, traits, seconds)
         self.learnt += len(jobs)
 
-    def _remember(self, jobs: Sequence[Measured], traits: Table, seconds: Floats) -> None:
+    def _remember(self, jobs: Sequence[MeasuredJob], traits: Table, seconds: Floats) -> None:
         """Keep jobs for `like`, each under a number of its own."""
         state = self._memory.state
         capacity = len(state.number)

@@ -97,7 +97,7 @@ Predict = Callable[[Table, Table, Floats], Floats]
 model. `scale` is how much faster than the reference model one GPU may be for the job, at least 1."""
 
 
-Tell = Callable[[View, Table, Floats, Floats], None]
+TellWork = Callable[[View, Table, Floats, Floats], None]
 """`tell(view, traits, said, middle)`: write down in the view what policies are told of the work of each job; `said` is
 what its submitter says (0: nothing), `middle` the median of its work as predicted."""
 
@@ -167,7 +167,7 @@ def log_length(view: View) -> int:
     return len(view.jobs) + 3 * len(view.sites) + 4096
 
 
-def prepare(view: View, policy: Policy, seed: int = 0) -> None:
+def prepare_policy(view: View, policy: Policy, seed: int = 0) -> None:
     """Give a policy what it needs in a view, as the simulator does."""
     view.clock[0].random = seed * 7919 % 2147483646 + 1
     if policy.prepare is not None:
@@ -209,7 +209,7 @@ class Scenes:
         carried: Mapping[str, Carried] | None = None,
         coming: bool = False,
         remind: Remind | None = None,
-        tell: Tell | None = None,
+        tell: TellWork | None = None,
     ) -> Scene:
         """The tables of a snapshot. `submitted` has first submissions where they are known better than the back end.
 
@@ -229,7 +229,7 @@ class Scenes:
         corrections: Corrections,
         carried: Mapping[str, Carried],
         coming: bool,
-        tell: Tell | None,
+        tell: TellWork | None,
     ) -> Scene:
         plan = self._plan_of(snapshot.cluster, corrections)
         notes = list(snapshot.notes)

@@ -6,8 +6,8 @@ from threading import Lock
 from typing import Final, final
 
 from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Snapshot
-from adlro.live.drift import Watch, in_words
-from adlro.live.predicting import Measured, Runtimes, measured, pace
+from adlro.live.drift import Watch, drift_in_words
+from adlro.live.predicting import MeasuredJob, Runtimes, measured, pace
 from adlro.live.scene import Carried, Scene
 from adlro.live.telling import Heard, Notes
 
@@ -16,7 +16,7 @@ MOST_NAMED: Final = 5
 
 
 @final
-class Seen:
+class SeenJobs:
     """Jobs as they were seen. A turn changes it from one thread; `for_questions` may be called from any."""
 
     def __init__(self, notes: Notes, history: int, restart_s: float) -> None:
@@ -61,7 +61,7 @@ class Seen:
                 self.submitted = {id: at for id, at in self.submitted.items() if id in there}
         return self.submitted
 
-    def learn(self, snapshot: Snapshot, heard: Heard) -> list[Measured]:
+    def learn(self, snapshot: Snapshot, heard: Heard) -> list[MeasuredJob]:
         """Learn from the jobs that ended since the last turn, and from history at the first; those that are new."""
         if not self._has_history:
             self._has_history = True
@@ -92,14 +92,14 @@ class Seen:
             self.expected.pop(job.id, None)
         return found
 
-    def _take_in(self, found: Sequence[Measured], heard: Heard | None) -> None:
+    def _take_in(self, found: Sequence[MeasuredJob], heard: Heard | None) -> None:
         """Learn runtimes, and look for speeds that have changed."""
         self.runtimes.learn(found)
         for each in found:
             if each.job.state is JobState.FINISHED:
                 drift = self.watch.observe(each)
                 if drift is not None and heard is not None:
-                    self._notes.tell(heard, each.job.ended_s or 0.0, "drift", in_words(drift), node=drift.node)
+                    self._notes.tell(heard, each.job.ended_s or 0.0, "drift", drift_in_words(drift), node=drift.node)
 
     def _whole(self, job: LiveJob) -> LiveJob:
         """A job that ended, with where and when it ran as last seen: some clusters forget that at the end."""

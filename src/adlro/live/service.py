@@ -128,7 +128,7 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class HistoryQuery:
     """Which jobs of the past: of a user, of a partition, on a node; what is empty does not filter."""
 
     user: str = ""
@@ -240,7 +240,7 @@ class WhatIf:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class WhatIfAnswer:
     """The answer: means over the jobs that wait now, as things are and as they would be; and the new jobs' starts."""
 
     jct_s: float | None
@@ -315,7 +315,7 @@ class Service(Protocol):
     def why(self, job: str) -> Why | None:
         """Why it waits, or runs where it does; None: there is no such job."""
 
-    def what_if(self, question: WhatIf) -> Foreseen:
+    def what_if(self, question: WhatIf) -> WhatIfAnswer:
         """What would come of it, played forward from the latest snapshot."""
 
     def decisions(self, job: str = "", before: str = "", limit: int = 100) -> Sequence[Decision]:
@@ -336,17 +336,17 @@ class Service(Protocol):
     def points(self, since_s: float, until_s: float) -> Sequence[Compared]:
         """The measured history between two moments, the oldest first; the older the coarser."""
 
-    def past(self, asked: Past, before_s: float | None, limit: int) -> Sequence[LiveJob]:
+    def past(self, asked: HistoryQuery, before_s: float | None, limit: int) -> Sequence[LiveJob]:
         """Jobs that ended before a moment (None: now), the latest first."""
 
-    def usage(self, asked: Past, since_s: float, until_s: float, step_s: float) -> Usage:
+    def usage(self, asked: HistoryQuery, since_s: float, until_s: float, step_s: float) -> Usage:
         """What jobs that ended between two moments used, in total and in stretches of `step_s`."""
 
     def output(self, job: str) -> Output | None:
         """The end of what a job wrote; None where the back end keeps no output, or has none of this job."""
 
 
-class Memory(Protocol):
+class DaemonMemory(Protocol):
     """What the daemon remembers beyond a crash. It owns no truth about the cluster: all of it can be lost and rebuilt.
 
     One thread writes. Methods raise StoreError when they cannot; the daemon then goes on without, with an alarm.

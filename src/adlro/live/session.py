@@ -15,7 +15,7 @@ from adlro.core.remembering import Remembered, Remembers
 from adlro.core.tables import NOBODY, View
 from adlro.live.scene import Scene
 
-GONE: Final = NOBODY - 1
+_GONE: Final = NOBODY - 1
 """The numbers of jobs that are gone go down from here."""
 
 
@@ -69,7 +69,7 @@ class Session:
         if (saved.models, saved.nodes) != names_of(scene):
             self.lost = "the nodes of the cluster are others than before"
             return
-        numbers = tuple(scene.index.get(id, GONE - at) for at, id in enumerate(saved.jobs))
+        numbers = tuple(scene.index.get(id, _GONE - at) for at, id in enumerate(saved.jobs))
         times = {name: time_s - scene.epoch_s for name, time_s in saved.times.items()}
         if not choose.recall(view, Remembered(numbers, saved.by_job, times, saved.rest)):
             self.lost = "what it remembered does not suit the cluster any more"

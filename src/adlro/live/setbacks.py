@@ -41,7 +41,7 @@ BY_SIZE: Final = re.compile(r"GRES|Jobs|Submit")
 
 
 @dataclass(slots=True)
-class Refused:
+class RefusedOrder:
     """A job whose order was not carried out."""
 
     times: int
@@ -50,7 +50,7 @@ class Refused:
 
 
 @dataclass(slots=True)
-class Limit:
+class BlockingLimit:
     """A limit that kept a job from starting. Times are the monotonic clock's."""
 
     said: str
@@ -78,7 +78,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SetbackNews:
     """What a look brought: jobs to give back with the reason, jobs to hold again, and limits that are new."""
 
     give_back: Mapping[str, str] = field(default_factory=dict)
@@ -92,15 +92,15 @@ class Setbacks:
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._refused: dict[str, Refused] = {}
-        self._limits: dict[str, Limit] = {}
+        self._refused: dict[str, RefusedOrder] = {}
+        self._limits: dict[str, BlockingLimit] = {}
         self._tries: dict[str, int] = {}
         self._losses: dict[str, set[str]] = {}
         self._placed: dict[str, str] = {}  # who held GPUs at the last look: by job its user
 
     # ---- a look ----------------------------------------------------------------------------------------------------
 
-    def look(self, snapshot: Snapshot) -> Seen:
+    def look(self, snapshot: Snapshot) -> SetbackNews:
         """Learn from a snapshot which refusals are new, and which may be over."""
         now = self._monotonic()
         there = {job.id: job for job in snapshot.jobs}
@@ -121,7 +121,7 @@ class Setbacks:
                 give_back[job.id] = f"{job.reason}, {MOST_LOSSES} times"
             else:
                 withdraw.append(job.id)  # else Slurm might start it there after all, where others have been placed
-        return Seen(give_back, tuple(withdraw), new)
+        return SetbackNews(give_back, tuple(withdraw), new)
 
     def _note_ends(self, there: Mapping[str, LiveJob]) -> None:
         """Tell limits of the jobs that held GPUs and hold none any more."""
@@ -147,14 +147,14 @@ class Setbacks:
     def _limit(self, job: LiveJob, now: float) -> None:
         tries = self._tries[job.id] = self._tries.get(job.id, 0) + 1
         wait_s = min(LIMIT_S * 2 ** (tries - 1), LONGEST_LIMIT_S)
-        self._limits[job.id] = Limit(job.reason, job.job, job.partition, job.qos, now, now + wait_s)
+        self._limits[job.id] = BlockingLimit(job.reason, job.job, job.partition, job.qos, now, now + wait_s)
 
     def _lost(self, job: LiveJob) -> int:
         """How many decisions lost their place."""
         lost = self._losses.setdefault(job.id, set())
         if job.decision not in lost:
             lost.add(job.decision)
-            self._refused[job.id] = Refused(len(lost), self._monotonic() + LOST_S, job.reason)
+            self._refused[job.id] = RefusedOrder(len(lost), self._monotonic() + LOST_S, job.reason)
         return len(lost)
 
     # ---- orders that were refused ------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class Setbacks:
         """An order was not carried out: leave the job alone for a while, longer each time; for how long."""
         times = self._refused[id].times + 1 if id in self._refused else 1
         wait_s = min(BACK_OFF_S * 2 ** (times - 1), LONGEST_BACK_OFF_S)
-        self._refused[id] = Refused(times, self._monotonic() + wait_s, said)
+        self._refused[id] = RefusedOrder(times, self._monotonic() + wait_s, said)
         return wait_s
 
     def accept(self, id: str) -> None:
@@ -180,7 +180,7 @@ class Setbacks:
             for id, refused in self._refused.items()
             if id in jobs and refused.until > now
         }
-        by_user: dict[tuple[str, str], list[Limit]] = {}
+        by_user: dict[tuple[str, str], list[BlockingLimit]] = {}
         for limit in self._limits.values():
             by_user.setdefault((limit.job.user, limit.partition), []).append(limit)
         for id, job in jobs.items() if by_user else ():

@@ -12,8 +12,8 @@ from adlro.core.errors import BackendError
 from adlro.core.policy import Policy
 from adlro.core.ports import PLACES, Backend, JobState, Snapshot
 from adlro.core.tables import QUEUED
-from adlro.live.compared import Outcome
-from adlro.live.explain import Standing, why
+from adlro.live.compared import ComparedTimes
+from adlro.live.explain import Standing, explain_job
 from adlro.live.explain_short import short_reason
 from adlro.live.foresee import Foresight
 from adlro.live.guard import Decided
@@ -21,8 +21,8 @@ from adlro.live.scene import Scene
 from adlro.live.service import Compared, Start
 from adlro.live.telling import Heard, Notes
 
-LONG_QUEUE: Final = 1000
-SELDOM: Final = 9.0
+_LONG_QUEUE: Final = 1000
+_SELDOM: Final = 9.0
 """Starts of a queue longer than this take at most a tenth of the time: so many times as long they stay as they are."""
 
 
@@ -37,7 +37,7 @@ class Starts:
     def predicted(self, scene: Scene, decided: Decided, before: Standing | None, policy: Policy) -> Mapping[str, Start]:
         """The predicted starts; those of a long queue are not foreseen anew every turn."""
         began = time.perf_counter()
-        is_long = decided.view.clock[0].queued > LONG_QUEUE
+        is_long = decided.view.clock[0].queued > _LONG_QUEUE
         if is_long and before is not None and before.starts and began < self._until:
             states = decided.view.runs["state"]
             return {
@@ -47,7 +47,7 @@ class Starts:
             }
         starts = self._foresight.starts(scene, decided.view, policy, self._seconds)
         now = time.perf_counter()
-        self._until = now + SELDOM * (now - began)
+        self._until = now + _SELDOM * (now - began)
         return starts
 
 
@@ -70,10 +70,10 @@ class Lines:
             there = {job.id for job in waiting}
             self._lines = {id: told for id, told in self._lines.items() if id in there}
         due = [job for job in waiting if now - self._lines.get(job.id, ("", -np.inf))[1] >= self._least_s]
-        due.sort(key=lambda job: start_of(standing, job.id))
+        due.sort(key=lambda job: _start_of(standing, job.id))
         lines = {}
         for job in due[: self._most]:
-            line = short_reason(why(standing, job, None, in_full=False), now_s=snapshot.time_s)
+            line = short_reason(explain_job(standing, job, None, in_full=False), now_s=snapshot.time_s)
             if line != self._lines.get(job.id, ("", 0.0))[0]:
                 lines[job.id] = line
             self._lines[job.id] = line, now
@@ -92,7 +92,7 @@ class History:
         self._has_points = False
         self._kept_at = -np.inf
 
-    def keep(self, snapshot: Snapshot, outcome: Outcome | None, heard: Heard) -> None:
+    def keep(self, snapshot: Snapshot, outcome: ComparedTimes | None, heard: Heard) -> None:
         """Keep a point of the history now and then, also beyond a restart."""
         now_s = snapshot.time_s
         if not self._has_points:
@@ -109,22 +109,22 @@ class History:
         self._notes.write(heard, now_s, lambda: self._notes.memory.keep_points([point]), None)
 
 
-def start_of(standing: Standing, id: str) -> float:
+def _start_of(standing: Standing, id: str) -> float:
     """When a job is predicted to start; later than all others if that is not known."""
     start = standing.starts.get(id)
     return start.middle_s if start is not None and start.middle_s is not None else np.inf
 
 
-def point_of(snapshot: Snapshot, found: Outcome | None) -> Compared:
+def point_of(snapshot: Snapshot, found: ComparedTimes | None) -> Compared:
     """One point of the history."""
     measured_s, fallback_s = (found.measured_s, found.fallback_s) if found is not None else (None, None)
     states = [job.state for job in snapshot.jobs]
     running = sum(state in PLACES for state in states)
     waiting = states.count(JobState.WAITING)
-    return Compared(snapshot.time_s, utilisation(snapshot), measured_s, fallback_s, waiting, running)
+    return Compared(snapshot.time_s, _utilisation(snapshot), measured_s, fallback_s, waiting, running)
 
 
-def utilisation(snapshot: Snapshot) -> float:
+def _utilisation(snapshot: Snapshot) -> float:
     """The share of the GPUs that are up and held by jobs."""
     up = sum(group.count for node in snapshot.cluster.nodes if node.name not in snapshot.down for group in node.gpus)
     held = sum(

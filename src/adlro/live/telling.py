@@ -7,9 +7,9 @@ from typing import TypeVar, final
 
 from adlro.core.errors import StoreError
 from adlro.core.ports import Answer
-from adlro.live.service import Alarm, Decision, Memory
+from adlro.live.service import Alarm, DaemonMemory, Decision
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class Heard:
 class Notes:
     """The memory and the latest alarms. A memory that cannot be used is told once, and the turn goes on without it."""
 
-    def __init__(self, memory: Memory, kept_alarms: int) -> None:
+    def __init__(self, memory: DaemonMemory, kept_alarms: int) -> None:
         self.memory = memory
         latest: Sequence[Alarm] = self.ask(lambda: memory.alarms(kept_alarms), [])
         self.alarms: deque[Alarm] = deque(latest, maxlen=kept_alarms)
@@ -40,14 +40,14 @@ class Notes:
         if not any(alarm.kind == kind and alarm.text == text for alarm in (*self.alarms, *heard.alarms)):
             self.tell(heard, time_s, kind, text)
 
-    def ask(self, ask: Callable[[], T], instead: T) -> T:
+    def ask(self, ask: Callable[[], _T], instead: _T) -> _T:
         """What the memory says, or this if it cannot be read."""
         try:
             return ask()
         except StoreError:
             return instead
 
-    def write(self, heard: Heard, time_s: float, write: Callable[[], T], instead: T) -> T:
+    def write(self, heard: Heard, time_s: float, write: Callable[[], _T], instead: _T) -> _T:
         """Write something down; where that fails we go on without, and tell."""
         try:
             return write()

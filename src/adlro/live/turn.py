@@ -17,24 +17,24 @@ from adlro.core.policy import Policy
 from adlro.core.ports import Backend, JobState, LiveJob, Snapshot
 from adlro.core.tables import QUEUED, REFUSED, START
 from adlro.decide.catalogue import find_policy
-from adlro.live.compared import Outcome, Window
-from adlro.live.explain import Standing, why
+from adlro.live.compared import ComparedTimes, ComparisonWindow
+from adlro.live.explain import Standing, explain_job
 from adlro.live.explain_start import Explaining, Judge, why_started
 from adlro.live.first_ask import warm_up
 from adlro.live.foresee import Foresight, changed_snapshot
 from adlro.live.guard import Chosen, Decided, Guarded
 from adlro.live.limits import Limits
 from adlro.live.orders import Orders
-from adlro.live.predicting import Measured, pace
+from adlro.live.predicting import MeasuredJob, pace
 from adlro.live.scene import Corrections, Scene, Scenes
-from adlro.live.seen import MOST_NAMED, Seen
+from adlro.live.seen import MOST_NAMED, SeenJobs
 from adlro.live.service import (
+    DaemonMemory,
     Decision,
-    Foreseen,
-    Memory,
     State,
     Tick,
     WhatIf,
+    WhatIfAnswer,
     Why,
 )
 from adlro.live.session import Session
@@ -42,10 +42,10 @@ from adlro.live.showing import History, Lines, Starts
 from adlro.live.telling import Heard, Notes
 from adlro.normalise.pack import why_refused
 
-Telemetry = Mapping[str, Mapping[str, float | None]]
+GpuFigures = Mapping[str, Mapping[str, float | None]]
 """By "node/index", as State.telemetry."""
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 WARM: Final[dict[int, Policy]] = {}
 """Policies that have been asked once in this process; each is kept, so that its number stays its own."""
@@ -55,7 +55,7 @@ SESSION: Final = "policy_session"
 
 
 @dataclass(frozen=True, slots=True)
-class Settings(Limits):
+class TurnSettings(Limits):
     """How the orchestrator works: the limits of the guard, and the rest. All times are seconds."""
 
     compare_s: float = 60.0
@@ -93,28 +93,28 @@ class Orchestrator:
     def __init__(
         self,
         backend: Backend,
-        memory: Memory,
+        memory: DaemonMemory,
         policy: str = "adlro",
         fallback: str = "fcfs-first-fit",
-        settings: Settings = Settings(),  # noqa: B008  (frozen)
+        settings: TurnSettings = TurnSettings(),  # noqa: B008  (frozen)
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
-        telemetry: Callable[[], Telemetry | None] | None = None,
+        telemetry: Callable[[], GpuFigures | None] | None = None,
         is_leader: bool = True,
     ) -> None:
         self._backend, self._settings = backend, settings
         self._clock, self._monotonic, self._telemetry = clock, monotonic, telemetry
         self._is_leader = is_leader
         self._notes = Notes(memory, settings.kept_alarms)
-        self._seen = Seen(self._notes, settings.history, settings.restart_s)
+        self._seen = SeenJobs(self._notes, settings.history, settings.restart_s)
         self._orders = Orders(backend, self._notes, monotonic)
         self._starts = Starts(settings.starts_s)
         self._lines = Lines(backend, settings.annotated, settings.annotate_s)
         self._history = History(self._notes, settings.kept_history, settings.history_s)
         self._scenes = Scenes(restart_s=settings.restart_s)
-        self._window = Window(settings.guard.window_s)
+        self._window = ComparisonWindow(settings.guard.window_s)
         self._compared_at = -np.inf
-        self._outcome: Outcome | None = None
+        self._outcome: ComparedTimes | None = None
         self._named = policy
         self._guarded = Guarded(find_policy(policy), find_policy(fallback), settings, monotonic)
         self._fallback = fallback
@@ -152,9 +152,9 @@ class Orchestrator:
         found = found or self._notes.ask(lambda: self._notes.memory.job(job), None)
         if found is None:
             return None
-        return why(standing, found, self._orders.decision_of(found))
+        return explain_job(standing, found, self._orders.decision_of(found))
 
-    def what_if(self, question: WhatIf) -> Foreseen:
+    def what_if(self, question: WhatIf) -> WhatIfAnswer:
         """What would come of it, played forward from the latest snapshot."""
         state = self.state()
         policy = self._guarded.policy
@@ -424,7 +424,7 @@ class Orchestrator:
     # ---- what is shown -----------------------------------------------------------------------------------------------
 
     def _compare(
-        self, snapshot: Snapshot, submitted: Mapping[str, float], ended: Sequence[Measured], heard: Heard
+        self, snapshot: Snapshot, submitted: Mapping[str, float], ended: Sequence[MeasuredJob], heard: Heard
     ) -> None:
         """Hold the policy against the fallback over the last window, now and then; the guard may step in."""
         self._window.note(snapshot, submitted, ended)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-SOON_S: Final = 60.0
+_SOON_S: Final = 60.0
 """What is expected within this time is expected any moment."""
 
 HALF_A_YEAR_S: Final = 183 * 86400.0
@@ -39,9 +39,9 @@ def short_names(models: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def about(time_s: float, now_s: float) -> str:
+def when_expected(time_s: float, now_s: float) -> str:
     """When something is expected."""
-    return "any moment" if time_s < now_s + SOON_S else f"about {moment(time_s, now_s)}"
+    return "any moment" if time_s < now_s + _SOON_S else f"about {moment(time_s, now_s)}"
 
 
 def moment(time_s: float, now_s: float) -> str:

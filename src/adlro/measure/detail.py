@@ -20,7 +20,7 @@ from adlro.core.run import Run
 from adlro.core.tables import DONE, FAILED, NOBODY, STARTED, STOPPED, TURNED_AWAY, Floats, Ints, Table
 from adlro.measure.events import stretches
 
-FORMAT: Final = 1
+DETAIL_FORMAT: Final = 1
 """Grows when older files can no longer be read."""
 
 QUANTILES: Final = 401
@@ -38,10 +38,10 @@ MOST_GPUS: Final = 96
 BARS_PER_GPU: Final = 40
 """Bars beside each other that can still be told apart; a run with more is shown around its longest queue."""
 
-MOST: Final = 0.95
+_MOST: Final = 0.95
 
 MOST_USERS: Final = 20
-MOST_FAMILIES: Final = 7
+_MOST_FAMILIES: Final = 7
 OTHER: Final = "other"
 MOST_REASONS: Final = 10
 
@@ -104,23 +104,23 @@ def look_closely(runs: Sequence[Run]) -> dict[str, Any]:
                 for _ in range(int(first.site_gpus[site]))
             ],
             "bars": {
-                run.policy: [list(bar) for bar in bars(run, each, sites, window, family_of)]
+                run.policy: [list(bar) for bar in _bars(run, each, sites, window, family_of)]
                 for run, each in zip(runs, held, strict=True)
             },
         },
         "heat": {
             "rows": [{"model": model, "gpus": gpus} for model, gpus in blocks],
             "per_mille": {
-                run.policy: utilisation(run, each, blocks, begin, end) for run, each in zip(runs, held, strict=True)
+                run.policy: _utilisation(run, each, blocks, begin, end) for run, each in zip(runs, held, strict=True)
             },
         },
         "queue": queue,
-        "waits": waits(runs, held),
-        "refusals": refusals(first),
+        "waits": _waits(runs, held),
+        "refusals": refusal_reasons(first),
     }
 
 
-def refusals(run: Run) -> list[dict[str, Any]]:
+def refusal_reasons(run: Run) -> list[dict[str, Any]]:
     """Why jobs were refused, the most frequent reasons first and the rest as one."""
     found = Counter(run.refusals.values()).most_common()
     rows = [{"reason": reason, "jobs": jobs} for reason, jobs in found[:MOST_REASONS]]
@@ -169,10 +169,10 @@ def row_blocks(run: Run) -> list[tuple[str, int]]:
 
 
 def largest_families(run: Run) -> tuple[list[str], Ints]:
-    """The families with the most work, at most MOST_FAMILIES and the rest as one; and the place of every family. [F]"""
+    """At most _MOST_FAMILIES families with the most work, the rest as one, and the place of every family [F]."""
     work = np.bincount(run.jobs.table["family"], run.jobs.work, minlength=len(run.jobs.families))
     present = [int(family) for family in np.argsort(-work, kind="stable") if work[family] > 0]
-    kept = present if len(present) <= MOST_FAMILIES else present[: MOST_FAMILIES - 1]
+    kept = present if len(present) <= _MOST_FAMILIES else present[: _MOST_FAMILIES - 1]
     place = np.full(len(run.jobs.families), len(kept), np.int32)
     place[kept] = np.arange(len(kept))
     names = [run.jobs.families[family] for family in kept]
@@ -184,11 +184,11 @@ def busy_window(
 ) -> tuple[float, float]:
     """The time that the Gantt chart shows: all, or less if the rest is an empty tail or bars could not be told apart.
 
-    The tail is what comes after MOST of the bars of each run have ended; if there are still too many, it is the time
+    The tail is what comes after _MOST of the bars of each run have ended; if there are still too many, it is the time
     around the longest queue of the first run.
     """
     ours = [each[np.isin(each["site"], sites)] for each in held]
-    ends = [float(np.quantile(each["end"], MOST)) for each in ours if len(each)]
+    ends = [float(np.quantile(each["end"], _MOST)) for each in ours if len(each)]
     if not ends:
         return begin, end
     tail = begin + 1.1 * (max(ends) - begin)
@@ -203,7 +203,7 @@ def busy_window(
     return start, start + length
 
 
-def bars(run: Run, held: Table, sites: Sequence[int], window: tuple[float, float], family_of: Ints) -> Iterator[Bar]:
+def _bars(run: Run, held: Table, sites: Sequence[int], window: tuple[float, float], family_of: Ints) -> Iterator[Bar]:
     """What jobs held in the window, rows of a gang that touch as one bar."""
     first_row, row = {}, 0
     for site in sites:
@@ -259,7 +259,7 @@ def stacked(shared: Sequence[tuple[float, float, int, int]]) -> Iterator[tuple[f
         yield start, end, low, share, job
 
 
-def utilisation(run: Run, held: Table, blocks: Sequence[tuple[str, int]], begin: float, end: float) -> list[list[int]]:
+def _utilisation(run: Run, held: Table, blocks: Sequence[tuple[str, int]], begin: float, end: float) -> list[list[int]]:
     """Thousandths of each block of GPUs that were held, in each of TIME_BINS times."""
     sizes = np.array([size for _, size in blocks])
     row_of = np.repeat(np.arange(len(blocks)), sizes)
@@ -271,8 +271,8 @@ def utilisation(run: Run, held: Table, blocks: Sequence[tuple[str, int]], begin:
     for bit in range(int(run.site_gpus.max(initial=0))):
         has = np.flatnonzero(held["mask"] >> np.uint64(bit) & np.uint64(1))
         row = row_of[first[held["site"][has]] + bit]
-        found += spread(held["start"][has], share[has], row, len(blocks), TIME_BINS, begin, end)
-        found -= spread(held["end"][has], share[has], row, len(blocks), TIME_BINS, begin, end)
+        found += _spread(held["start"][has], share[has], row, len(blocks), TIME_BINS, begin, end)
+        found -= _spread(held["end"][has], share[has], row, len(blocks), TIME_BINS, begin, end)
     shares: list[list[int]] = np.clip(np.rint(1000 * found / sizes[:, None]), 0, 1000).astype(int).tolist()
     return shares
 
@@ -285,11 +285,11 @@ def queue_lengths(run: Run, begin: float, end: float) -> list[float]:
     waiting = np.zeros(QUEUE_BINS)
     for times, sign in ((came, 1.0), (left, -1.0)):
         ones = np.ones(len(times))
-        waiting += sign * spread(times, ones, np.zeros(len(times), np.int64), 1, QUEUE_BINS, begin, end)[0]
+        waiting += sign * _spread(times, ones, np.zeros(len(times), np.int64), 1, QUEUE_BINS, begin, end)[0]
     return rounded(np.maximum(waiting, 0.0))
 
 
-def spread(times: Floats, weight: Floats, row: Any, rows: int, bins: int, begin: float, end: float) -> Floats:
+def _spread(times: Floats, weight: Floats, row: Any, rows: int, bins: int, begin: float, end: float) -> Floats:
     """The mean in each bin of steps: each lasts from its time to the end and has its weight. [rows, bins]"""
     place = np.clip((times - begin) / (end - begin) * bins, 0.0, bins)
     into = np.minimum(place.astype(np.int64), bins - 1)
@@ -304,7 +304,7 @@ def spread(times: Floats, weight: Floats, row: Any, rows: int, bins: int, begin:
 # ---- who waits ---------------------------------------------------------------------------------------------------
 
 
-def waits(runs: Sequence[Run], held: Sequence[Table]) -> dict[str, Any]:
+def _waits(runs: Sequence[Run], held: Sequence[Table]) -> dict[str, Any]:
     """Mean wait until the first start by user and by size, over the jobs that started in any of the runs."""
     jobs = runs[0].jobs
     first = [first_waits(run, each) for run, each in zip(runs, held, strict=True)]
@@ -318,7 +318,7 @@ def waits(runs: Sequence[Run], held: Sequence[Table]) -> dict[str, Any]:
     place[top] = np.arange(len(top))
     names = [jobs.users[each] for each in top] + ([None] if present > len(top) else [])
     seen = {label for label, ran in zip(sizes, started.tolist(), strict=True) if ran}
-    labels = [label for label in SIZES if label in seen]
+    labels = [label for label in _SIZES if label in seen]
     size_place = np.array([labels.index(label) if label in seen else NOBODY for label in sizes])
     return {
         "users": present,
@@ -348,20 +348,20 @@ def grouped(names: Sequence[str | None], group: Any, runs: Sequence[Run], first:
     return found
 
 
-SIZES: Final = ("no GPU", "part of one", "1", "2", *(f"{2**n + 1}–{2 ** (n + 1)}" for n in range(1, 16)))
+_SIZES: Final = ("no GPU", "part of one", "1", "2", *(f"{2**n + 1}–{2 ** (n + 1)}" for n in range(1, 16)))
 """Classes of jobs by the number of GPUs."""
 
 
 def size_classes(run: Run) -> list[str]:
-    """The size of each job, as one of SIZES."""
+    """The size of each job, as one of _SIZES."""
     names = []
     for gpus, share in zip(run.jobs.table["gpus"].tolist(), run.jobs.table["share"].tolist(), strict=True):
         if gpus == 0:
-            names.append(SIZES[0])
+            names.append(_SIZES[0])
         elif share < WHOLE_GPU:
-            names.append(SIZES[1])
+            names.append(_SIZES[1])
         else:
-            names.append(SIZES[min(2 + (gpus - 1).bit_length(), len(SIZES) - 1)])
+            names.append(_SIZES[min(2 + (gpus - 1).bit_length(), len(_SIZES) - 1)])
     return names
 
 
@@ -388,7 +388,7 @@ def read_detail(file: Path) -> dict[str, Any]:
         raise AdlroError(f"'{file}' is damaged; expected compressed JSON. {again}") from None
     except OSError as error:
         raise AdlroError(f"cannot read '{file}': {error.strerror or error}. {again}") from None
-    if not isinstance(detail, dict) or detail.get("format") != FORMAT:
+    if not isinstance(detail, dict) or detail.get("format") != DETAIL_FORMAT:
         found = detail.get("format") if isinstance(detail, dict) else None
-        raise AdlroError(f"'{file}' has the format {found!r}; expected {FORMAT}. {again}")
+        raise AdlroError(f"'{file}' has the format {found!r}; expected {DETAIL_FORMAT}. {again}")
     return detail

@@ -47,7 +47,7 @@ DARK: Final = {
 }  # fmt: skip
 """The same on a dark page."""
 
-LONGEST_NAME: Final = 22
+LONGEST_LABEL: Final = 22
 
 RC: Final[Any] = {
     "svg.fonttype": "none", "svg.hashsalt": "adlro", "text.parse_math": False, "figure.dpi": 72, "font.size": 11,
@@ -167,7 +167,7 @@ def heading(axes: "Axes", text: str, colour: str = INK) -> None:
     axes.set_title(clean(text, 60), loc="left", fontsize=12, color=colour, fontweight="bold", pad=7)
 
 
-def clean(text: str, longest: int = LONGEST_NAME) -> str:
+def clean(text: str, longest: int = LONGEST_LABEL) -> str:
     """A name of anybody's making as one short line of letters that can be written."""
     line = "".join(letter if unicodedata.category(letter)[0] != "C" else "�" for letter in " ".join(text.split()))
     return line if len(line) <= longest else f"{line[: longest - 1]}…"

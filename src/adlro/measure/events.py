@@ -51,7 +51,7 @@ OUTAGE = np.dtype([("start", "f8"), ("end", "f8"), ("node", "i4")], align=True)
 RUN_LINE: Final = "run"
 """The name of the first line of a log, which says what run it is."""
 
-CHUNK: Final = 65_536
+_CHUNK: Final = 65_536
 """Events turned into Python objects at a time, so that a long log needs little memory."""
 
 _LATE: Final = (STARTED, SPREAD, STOPPED, TURNED_AWAY, ILLEGAL)
@@ -90,7 +90,7 @@ def write_events(run: Run, file: Path) -> None:
     # An encoder of our own because json.dumps builds a new one for every call that names separators.
     encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
     with file.open("w", encoding="utf-8") as out:
-        out.writelines(encode(line) + "\n" for line in log(run))
+        out.writelines(encode(line) + "\n" for line in log_lines(run))
 
 
 def read_events(file: Path) -> Iterator[dict[str, Any]]:
@@ -109,7 +109,7 @@ def read_events(file: Path) -> Iterator[dict[str, Any]]:
             yield line
 
 
-def log(run: Run) -> Iterator[dict[str, Any]]:
+def log_lines(run: Run) -> Iterator[dict[str, Any]]:
     """The lines of the event log, one by one."""
     yield {
         "event": RUN_LINE,
@@ -123,8 +123,8 @@ def log(run: Run) -> Iterator[dict[str, Any]]:
     submissions = _submissions(run)
     places = [(run.cluster.nodes[node].name, model) for node, model in zip(run.site_node, run.site_model, strict=True)]
     arrivals = np.bincount(_arrivals(run), minlength=len(run.events) + 1).astype(np.int32)
-    for first in range(0, len(run.events), CHUNK):
-        chunk = slice(first, first + CHUNK)
+    for first in range(0, len(run.events), _CHUNK):
+        chunk = slice(first, first + _CHUNK)
         for arriving, event in zip(arrivals[chunk].tolist(), run.events[chunk].tolist(), strict=False):
             yield from islice(submissions, arriving)
             yield _line(run, places, *event)
@@ -145,9 +145,9 @@ def _arrivals(run: Run) -> npt.NDArray[np.intp]:
 def _submissions(run: Run) -> Iterator[dict[str, Any]]:
     """The line of each job's submission, in submit order."""
     jobs = run.jobs
-    for first in range(0, len(jobs), CHUNK):
-        rows = jobs.table[["submit", "user", "group", "family", "gpus", "share"]][first : first + CHUNK].tolist()
-        work = jobs.work[first : first + CHUNK].tolist()
+    for first in range(0, len(jobs), _CHUNK):
+        rows = jobs.table[["submit", "user", "group", "family", "gpus", "share"]][first : first + _CHUNK].tolist()
+        work = jobs.work[first : first + _CHUNK].tolist()
         for job, (submit, user, group, family, gpus, share) in enumerate(rows, start=first):
             yield {
                 "event": EVENT_NAMES[SUBMITTED],

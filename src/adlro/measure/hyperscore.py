@@ -30,17 +30,17 @@ MEASURED_BY: Final = {
 Utilisation is the effective one: a slow GPU is well utilised too.
 """
 
-Weight = Annotated[float, Ge(0)]
+ScoreWeight = Annotated[float, Ge(0)]
 
 
-class Weights(Schema):
+class ScoreWeights(Schema):
     """What counts how much; only the proportions matter, and what is left out does not count."""
 
-    completion_time: Weight = 0.0
-    throughput: Weight = 0.0
-    utilisation: Weight = 0.0
-    fairness: Weight = 0.0
-    energy: Weight = 0.0
+    completion_time: ScoreWeight = 0.0
+    throughput: ScoreWeight = 0.0
+    utilisation: ScoreWeight = 0.0
+    fairness: ScoreWeight = 0.0
+    energy: ScoreWeight = 0.0
 
     @model_validator(mode="after")
     def _something_counts(self) -> Self:
@@ -54,12 +54,12 @@ class Weights(Schema):
         return {part: getattr(self, part) / total for part in MEASURED_BY}
 
 
-EQUAL: Final = Weights(completion_time=1.0, throughput=1.0, utilisation=1.0, fairness=1.0, energy=1.0)
+EQUAL: Final = ScoreWeights(completion_time=1.0, throughput=1.0, utilisation=1.0, fairness=1.0, energy=1.0)
 """The weights unless a user sets others: the paper names none, and equal ones claim nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class PolicyScore:
     """The HyperScore of a policy, and what it is made of."""
 
     score: float
@@ -67,9 +67,9 @@ class Score:
     parts: dict[str, float]  # each as a share of the best policy's, above 0 and up to 1; those that count
 
 
-def read_weights(text: str, where: str) -> Weights:
+def read_score_weights(text: str, where: str) -> ScoreWeights:
     """The weights of a TOML text; `where` is the file's name for the error message."""
-    return parse_toml(text, where, Weights)
+    return parse_toml(text, where, ScoreWeights)
 
 
 def hyperscore(value: float) -> float:
@@ -83,13 +83,13 @@ def hyperscore(value: float) -> float:
     return 100.0 * (1.0 + math.pow(power / (1.0 + power), KAPPA))
 
 
-def scores(metrics: Mapping[str, Sequence[Metrics]], weights: Weights = EQUAL) -> dict[str, Score | None]:
+def scores(metrics: Mapping[str, Sequence[Metrics]], weights: ScoreWeights = EQUAL) -> dict[str, PolicyScore | None]:
     """The score of each policy, against the best on each seed.
 
     None for a policy that left jobs unfinished or lacks a measure that counts: it has no score, and is nobody's best.
     """
     shares = {part: share for part, share in weights.shares().items() if share > 0}
-    found: dict[str, Score | None] = dict.fromkeys(metrics)
+    found: dict[str, PolicyScore | None] = dict.fromkeys(metrics)
     eligible = {name: results for name, results in metrics.items() if is_eligible(results, shares)}
     if not eligible:
         return found
@@ -99,7 +99,7 @@ def scores(metrics: Mapping[str, Sequence[Metrics]], weights: Weights = EQUAL) -
         log_value = min(0.0, math.fsum(share * logs[part][name] for part, share in shares.items()))
         value = math.exp(log_value)
         parts = {part: math.exp(logs[part][name]) for part in shares}
-        found[name] = Score(hyperscore(value), value, parts) if value > 0 else None
+        found[name] = PolicyScore(hyperscore(value), value, parts) if value > 0 else None
     return found
 
 

@@ -5,13 +5,13 @@ import math
 import re
 from typing import Any, Final
 
-NUMBERS: Final = re.compile(r"\[\n[^\[\]{}\"]*\]")
+_NUMBERS: Final = re.compile(r"\[\n[^\[\]{}\"]*\]")
 
 
 def json_text(value: Any) -> str:
     """A value as JSON. What is not a number is null; a list of numbers stands in one line."""
     text = json.dumps(without_nan(value), indent=2, ensure_ascii=False, allow_nan=False)
-    return NUMBERS.sub(lambda found: " ".join(found[0].split()).replace("[ ", "[").replace(" ]", "]"), text)
+    return _NUMBERS.sub(lambda found: " ".join(found[0].split()).replace("[ ", "[").replace(" ]", "]"), text)
 
 
 def without_nan(value: Any) -> Any:

@@ -5,14 +5,14 @@ from typing import Final
 
 MISSING: Final = "–"
 
-UNITS: Final = ((1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "d"))
+_UNITS: Final = ((1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "d"))
 
 
 def unit_for(values: Sequence[float | None]) -> tuple[float, str]:
     """The unit of time, as seconds and by name, in which the least of these values has one to three digits."""
     least = min((value for value in values if value), default=0.0)
-    fitting = [(seconds, name) for seconds, name in UNITS if least >= 2 * seconds]
-    return fitting[-1] if fitting else UNITS[0]
+    fitting = [(seconds, name) for seconds, name in _UNITS if least >= 2 * seconds]
+    return fitting[-1] if fitting else _UNITS[0]
 
 
 def number(value: float | None, unit: float = 1.0) -> str:
@@ -34,6 +34,6 @@ def change(value: float | None, base: float | None) -> str:
     return MISSING if value is None or not base else f"{100 * (value / base - 1):+.1f} %".replace("-", "−")
 
 
-def counted(value: float | None) -> str:
+def mean_count(value: float | None) -> str:
     """A mean count."""
     return MISSING if value is None else f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"

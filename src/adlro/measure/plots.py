@@ -5,10 +5,10 @@ from typing import Final
 from adlro.measure.drawing import (
     Figure,
 )
-from adlro.measure.plots_cluster import gantt, heat, queue
+from adlro.measure.plots_cluster import gantt, heat, queue_over_time
 from adlro.measure.plots_policies import Detail, Result, curves, differences, distributions, regression, waits
 
-NAMES: Final = (
+FIGURE_NAMES: Final = (
     "differences", "jct", "jct-curves", "gantt", "utilisation", "queue", "waits-user", "waits-size", "regression",
 )  # fmt: skip
 """The names of all figures, in the order of the report."""
@@ -22,7 +22,7 @@ def figures(result: Result, detail: Detail) -> list[Figure]:
         curves(detail),
         gantt(detail),
         heat(detail),
-        queue(detail),
+        queue_over_time(detail),
         waits(detail, "by_user"),
         waits(detail, "by_size"),
         regression(detail),

@@ -27,7 +27,7 @@ from adlro.measure.numbers import number
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
-from adlro.measure.plots_policies import Detail, colour_of, policies_shown
+from adlro.measure.plots_policies import Detail, colour_of, two_policies
 
 MANY_SHAPES: Final = 5000
 """A chart with more bars than this is a bitmap inside its SVG; a browser would be slow with so many."""
@@ -45,7 +45,7 @@ def gantt(detail: Detail) -> Figure | None:
     seconds, unit = time_unit(end - zero)
     colours = dict(enumerate(family_colours(detail["families"])))
     entries = list(zip(without_prefix(detail["families"]), colours.values(), strict=True))
-    shown = policies_shown(detail)
+    shown = two_policies(detail)
     models = [row["model"] for row in rows]
 
     def draw(width: int) -> "Canvas":
@@ -160,7 +160,7 @@ def heat(detail: Detail) -> Figure | None:
     sizes = [row["gpus"] for row in rows]
     zero, end = detail["time_s"]
     seconds, unit = time_unit(end - zero)
-    shown = policies_shown(detail)
+    shown = two_policies(detail)
 
     def draw(width: int) -> "Canvas":
         import numpy as np
@@ -209,13 +209,13 @@ def heat(detail: Detail) -> Figure | None:
         f"The share of each GPU that was held, over the whole run; {what}. Busy is not the same as useful: a job on "
         "a slow GPU keeps it busy for longer.",
         "Heat map of utilisation by GPU and time. Mean over the whole time: " + "; ".join(
-            f"{name} {mean_of(detail['heat']['per_mille'][name], sizes) / 10:.0f} %" for name in shown
+            f"{name} {_mean_of(detail['heat']['per_mille'][name], sizes) / 10:.0f} %" for name in shown
         ) + ".",
         draw,
     )  # fmt: skip
 
 
-def mean_of(table: Sequence[Sequence[float]], weights: Sequence[int]) -> float:
+def _mean_of(table: Sequence[Sequence[float]], weights: Sequence[int]) -> float:
     """The mean of a table whose rows have weights."""
     rows = [sum(row) / len(row) for row in table]
     return sum(row * weight for row, weight in zip(rows, weights, strict=True)) / sum(weights)
@@ -233,9 +233,9 @@ def mark_window(axes: "Axes", detail: Detail, seconds: float) -> None:
     )  # fmt: skip
 
 
-def queue(detail: Detail) -> Figure | None:
+def queue_over_time(detail: Detail) -> Figure | None:
     """How many jobs waited when."""
-    shown = policies_shown(detail)
+    shown = two_policies(detail)
     zero, end = detail["time_s"]
     seconds, unit = time_unit(end - zero)
     lengths = detail["queue"]

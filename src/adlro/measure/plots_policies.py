@@ -10,7 +10,7 @@ from adlro.measure.drawing import (
     FAMILIES,
     GRID,
     INK,
-    LONGEST_NAME,
+    LONGEST_LABEL,
     PAGE,
     QUIET,
     REST,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 
-BETTER, WORSE = FAMILIES[0], FAMILIES[5]
+_BETTER, WORSE = FAMILIES[0], FAMILIES[5]
 
 Result = Mapping[str, Any]
 """What `adlro compare --json` prints."""
@@ -55,7 +55,7 @@ def colour_of(detail: Detail, policy: str) -> str:
     return CHOSEN if policy == shown["policy"] else BASELINE if policy == shown["baseline"] else REST
 
 
-def policies_shown(detail: Detail) -> list[str]:
+def two_policies(detail: Detail) -> list[str]:
     """The baseline and the chosen policy, each once."""
     return list(dict.fromkeys((detail["shown"]["baseline"], detail["shown"]["policy"])))
 
@@ -80,7 +80,7 @@ def differences(result: Result) -> Figure | None:
         axes.axvline(0, color=BASELINE, lw=1.5)
         axes.grid(axis="x")
         for row, (_, value, low, high, significant) in enumerate(rows):
-            colour = (BETTER if value < 0 else WORSE) if significant else QUIET
+            colour = (_BETTER if value < 0 else WORSE) if significant else QUIET
             axes.plot([low / seconds, high / seconds], [row, row], color=colour, lw=2, solid_capstyle="butt")
             axes.plot(value / seconds, row, "o", ms=7, mec=colour, mfc=colour if significant else PAGE, mew=1.6)
         name_rows(axes, [name for name, *_ in rows])
@@ -101,14 +101,14 @@ def differences(result: Result) -> Figure | None:
 
 def label_width(names: Sequence[str], width: int) -> float:
     """Room for names at the left, in pixels."""
-    longest = LONGEST_NAME if width == WIDE else 16
+    longest = LONGEST_LABEL if width == WIDE else 16
     return min(24 + 6.6 * max((len(clean(name, longest)) for name in names), default=0), 0.46 * width)
 
 
 def name_rows(axes: "Axes", names: Sequence[str], longest: int | None = None) -> None:
     """Names beside the rows, the first at the top."""
     wide = axes.bbox.width > 400
-    axes.set_yticks(range(len(names)), [clean(name, longest or (LONGEST_NAME if wide else 16)) for name in names])
+    axes.set_yticks(range(len(names)), [clean(name, longest or (LONGEST_LABEL if wide else 16)) for name in names])
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", labelsize=11 if wide else 10)
@@ -178,12 +178,12 @@ def logarithmic(axes: "Axes", low: Sequence[float], high: Sequence[float]) -> No
         axes.xaxis.set_minor_locator(NullLocator())
         decades = max(high) / min(low)
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0) if decades < 3000 else (1.0,), numticks=9))
-        axes.xaxis.set_major_formatter(lambda value, _: plain(value))
+        axes.xaxis.set_major_formatter(lambda value, _: _plain(value))
     else:
         axes.set_xlim(left=0)
 
 
-def plain(value: float) -> str:
+def _plain(value: float) -> str:
     """A tick's number without an exponent."""
     return f"{value:,.0f}" if value >= 1 else f"{value:.3g}"
 
@@ -194,7 +194,7 @@ def curves(detail: Detail) -> Figure | None:
     if not times:
         return None
     seconds, unit = unit_for([at_level(each, 0.5) for each in times.values()])
-    shown = [name for name in policies_shown(detail) if name in times]
+    shown = [name for name in two_policies(detail) if name in times]
 
     def draw(width: int) -> "Canvas":
         entries = [(name, colour_of(detail, name)) for name in shown]
@@ -236,7 +236,7 @@ def waits(detail: Detail, by: str) -> Figure | None:
     if by == "by_user" and len(rows) < 2:
         return None
     names = [row_name(row, detail["waits"]["users"] - len(rows) + 1) for row in rows]
-    shown = policies_shown(detail)
+    shown = two_policies(detail)
     known = [value for row in rows for value in row["wait_s"].values() if value is not None]
     if not any(known):
         return None
@@ -296,7 +296,7 @@ def regression(detail: Detail) -> Figure | None:
     found: Mapping[str, Any] = detail["regression"]
     if not found:
         return None
-    shown = [name for name in policies_shown(detail) if name in found]
+    shown = [name for name in two_policies(detail) if name in found]
     pairs = {
         name: [(fit, fit + rest, rest) for fit, rest in zip(each["fitted"], each["residuals"], strict=True)]
         for name, each in found.items()

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 WIDTH: Final = 960
-BAR: Final = FAMILIES[0]
+_BAR: Final = FAMILIES[0]
 POINTS: Final = 401
-MOST_MODELS: Final = 8
+_MOST_MODELS: Final = 8
 LONGEST_MODELS: Final = 26
 DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 TIMES: Final = ((1.0, "1 s"), (60.0, "1 min"), (3600.0, "1 h"), (86_400.0, "1 d"), (864_000.0, "10 d"))
 """Where a time axis has its marks."""
 
-LEFT, TOP, GAP_X, GAP_Y, HEIGHT = 56, 66, 66, 62, 190
+MARGIN_LEFT, MARGIN_TOP, GAP_X, GAP_Y, HEIGHT = 56, 66, 66, 62, 190
 
 
 def trace_figure(found: Mapping[str, Any], durations_s: Floats, used: Floats | None) -> Figure:
@@ -44,12 +44,18 @@ def trace_figure(found: Mapping[str, Any], durations_s: Floats, used: Floats | N
 def _drawn(width: int, title: str, found: Mapping[str, Any], durations_s: Floats, used: Floats | None) -> "Canvas":
     """Six panels, three beside each other where there is room."""
     beside = 3 if width >= 800 else 1
-    each = (width - LEFT - 16 - (beside - 1) * GAP_X) / beside
+    each = (width - MARGIN_LEFT - 16 - (beside - 1) * GAP_X) / beside
     rows = 6 // beside
-    canvas = canvas_of(width, TOP + rows * HEIGHT + (rows - 1) * GAP_Y + 46)
+    canvas = canvas_of(width, MARGIN_TOP + rows * HEIGHT + (rows - 1) * GAP_Y + 46)
     canvas.text(16 / width, 1 - 24 / (canvas.get_figheight() * 72), title, fontsize=14, fontweight="bold", va="center")
     places = [
-        panel(canvas, LEFT + (i % beside) * (each + GAP_X), TOP + (i // beside) * (HEIGHT + GAP_Y), each, HEIGHT)
+        panel(
+            canvas,
+            MARGIN_LEFT + (i % beside) * (each + GAP_X),
+            MARGIN_TOP + (i // beside) * (HEIGHT + GAP_Y),
+            each,
+            HEIGHT,
+        )
         for i in range(6)
     ]
     arrivals = found["arrivals"]
@@ -73,7 +79,7 @@ def _drawn(width: int, title: str, found: Mapping[str, Any], durations_s: Floats
 
 def _bars(axes: "Axes", labels: Sequence[str], values: Sequence[float], title: str, every: int = 1) -> None:
     """A bar for each value, with a label under every so many of them."""
-    axes.bar(range(len(values)), values, color=BAR, width=0.8)
+    axes.bar(range(len(values)), values, color=_BAR, width=0.8)
     shown = [label.replace("part of 1", "<1") for label in labels[::every]]
     long = max(map(len, shown)) * len(shown) > 48
     axes.set_xticks(range(0, len(values), every), shown, fontsize=9 if long else 11)
@@ -88,7 +94,7 @@ def _durations(axes: "Axes", durations_s: Floats) -> None:
     """How many jobs run no longer than so long."""
     chance = np.linspace(0.0, 1.0, POINTS)
     at = np.maximum(np.quantile(durations_s, chance), 1.0)
-    axes.step(at, 100 * chance, where="post", color=BAR, linewidth=2)
+    axes.step(at, 100 * chance, where="post", color=_BAR, linewidth=2)
     high = float(at[-1]) * 1.2
     axes.set_xscale("log")
     axes.set_xlim(1.0, max(high, 10.0))
@@ -101,8 +107,8 @@ def _durations(axes: "Axes", durations_s: Floats) -> None:
 
 def _models(axes: "Axes", found: Mapping[str, Any]) -> None:
     """What is asked of which GPU models, and the load that this alone puts on them."""
-    rows = found["demand_by_models"][:MOST_MODELS]
-    axes.barh(range(len(rows)), [row["gpu_hours"] for row in rows], color=BAR, height=0.7)
+    rows = found["demand_by_models"][:_MOST_MODELS]
+    axes.barh(range(len(rows)), [row["gpu_hours"] for row in rows], color=_BAR, height=0.7)
     axes.set_yticks([])
     axes.set_ylim(max(len(rows), 3) - 0.4, -0.6)
     most = max([row["gpu_hours"] for row in rows], default=0.0) or 1.0
@@ -125,7 +131,7 @@ def _accuracy(axes: "Axes", used: Floats | None) -> None:
         axes.text(0.5, 0.5, "no requested times", color=QUIET, ha="center", va="center", transform=axes.transAxes)
         return
     chance = np.linspace(0.0, 1.0, POINTS)
-    axes.step(np.quantile(used, chance), 100 * chance, where="post", color=BAR, linewidth=2)
+    axes.step(np.quantile(used, chance), 100 * chance, where="post", color=_BAR, linewidth=2)
     axes.axvline(1.0, color=CHOSEN, linewidth=1, linestyle="--")
     axes.set_xlim(0, 1.25)
     axes.set_xticks((0, 0.25, 0.5, 0.75, 1), ("0", "¼", "½", "¾", "all of it"))

@@ -33,7 +33,7 @@ DEFINITIONS: Final = (
     ("HyperScore", "100 · [1 + σ(5 · ln V − ln 2)^2.1], V from the measures as shares of the best policy's"),
 )
 
-SETTINGS: Final = {
+_SETTINGS: Final = {
     "jobs": "{} jobs", "estimates": "estimates: {}", "estimate_sigma": "error of estimates (sigma): {}",
     "restart_s": "starting again costs {} s", "kill_at_limit": "jobs end at their limit: {}",
     "mtbf_h": "nodes fail every {} h", "repair_h": "and are back after {} h",
@@ -53,12 +53,12 @@ def build_page(result: Result, detail: Detail) -> str:
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     rules = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:"
     sections = [
-        section("ranking", "Ranking", ranking(result, detail), shown(drawn, "differences")),
-        section("jct", "Completion times", shown(drawn, "jct"), shown(drawn, "jct-curves")),
+        section("ranking", "Ranking", ranking(result, detail), _shown(drawn, "differences")),
+        section("jct", "Completion times", _shown(drawn, "jct"), _shown(drawn, "jct-curves")),
         section("gpus", "On the GPUs", closely(detail), *on_gpus(drawn)),
-        section("queue", "The queue", shown(drawn, "queue", titled=False) or NOBODY_WAITED),
+        section("queue", "The queue", _shown(drawn, "queue", titled=False) or NOBODY_WAITED),
         section("waits", "Who waits", *who_waits(drawn, detail)),
-        section("regression", "What completion time depends on", regression(drawn, detail)),
+        section("regression", "What completion time depends on", _regression(drawn, detail)),
         section("origin", "Where this comes from", origin(result, detail)),
     ]
     return "\n".join([
@@ -106,7 +106,7 @@ def section(name: str, heading: str, *parts: str) -> str:
     )
 
 
-def shown(drawn: Mapping[str, Figure], name: str, titled: bool = True) -> str:
+def _shown(drawn: Mapping[str, Figure], name: str, titled: bool = True) -> str:
     """A figure in both widths with its caption, or nothing; with a heading unless its section has the same."""
     if name not in drawn:
         return ""
@@ -133,7 +133,7 @@ def closely(detail: Detail) -> str:
 
 def on_gpus(drawn: Mapping[str, Figure]) -> list[str]:
     """What ran where and how busy GPUs were, if any was used."""
-    found = [shown(drawn, "gantt"), shown(drawn, "utilisation")]
+    found = [_shown(drawn, "gantt"), _shown(drawn, "utilisation")]
     return found if any(found) else ['<p class="note">No job held a GPU in these runs.</p>']
 
 
@@ -141,12 +141,12 @@ def who_waits(drawn: Mapping[str, Figure], detail: Detail) -> list[str]:
     """Waits by user and by size, with the numbers for those who want them."""
     parts = []
     if "waits-user" in drawn:
-        parts += [shown(drawn, "waits-user"), waits_table(detail, "by_user", "user")]
+        parts += [_shown(drawn, "waits-user"), waits_table(detail, "by_user", "user")]
     else:
         parts.append('<p class="note">All jobs belong to one user, so there is nothing to compare between users.</p>')
     if "waits-size" not in drawn:
         return [NOBODY_WAITED]
-    return [*parts, shown(drawn, "waits-size"), waits_table(detail, "by_size", "GPUs")]
+    return [*parts, _shown(drawn, "waits-size"), waits_table(detail, "by_size", "GPUs")]
 
 
 def waits_table(detail: Detail, by: str, word: str) -> str:
@@ -169,10 +169,10 @@ def waits_table(detail: Detail, by: str, word: str) -> str:
     )
 
 
-def regression(drawn: Mapping[str, Figure], detail: Detail) -> str:
+def _regression(drawn: Mapping[str, Figure], detail: Detail) -> str:
     """The regression, or why there is none."""
     if "regression" in drawn:
-        return shown(drawn, "regression", titled=False)
+        return _shown(drawn, "regression", titled=False)
     return f'<p class="note">{escape(detail["no_regression"])}</p>'
 
 
@@ -223,7 +223,7 @@ def setting(key: str, value: Any) -> str:
     )
     if key == "window":
         return f"policies see {text} jobs of the queue" if value else "policies see the whole queue"
-    return SETTINGS.get(key, f"{key.replace('_', ' ')}: {{}}").format(text)
+    return _SETTINGS.get(key, f"{key.replace('_', ' ')}: {{}}").format(text)
 
 
 def trace_facts(trace: Mapping[str, Any]) -> list[tuple[str, str]]:

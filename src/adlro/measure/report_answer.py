@@ -2,7 +2,7 @@
 
 from html import escape
 
-from adlro.measure.numbers import change, counted, number, percent, unit_for
+from adlro.measure.numbers import change, mean_count, number, percent, unit_for
 from adlro.measure.plots_policies import Detail, Result, ranked
 from adlro.measure.statistics import against, fewest_seeds
 
@@ -52,7 +52,7 @@ def answer(result: Result, detail: Detail) -> str:
         lead = (
             f"<strong>{escape(best)}</strong>, the baseline, served users best: a job took {mean} on average; {others}."
         )
-        if len(policies) > 1 and alike(result):
+        if len(policies) > 1 and _alike(result):
             lead = (
                 f"No policy served users better than another: under all {len(policies)} a job took {mean} on average."
             )
@@ -100,7 +100,7 @@ def one_run(result: Result) -> str:
     return f"How sure? One {unit_of(result)} cannot tell, for there is no spread to judge by: {what}."
 
 
-def alike(result: Result) -> bool:
+def _alike(result: Result) -> bool:
     """Whether all policies came to the same mean completion time."""
     found = [each["jct_mean_s"] for each in result["policies"].values()]
     return None not in found and max(found) - min(found) <= 1e-4 * max(found)
@@ -145,7 +145,7 @@ def warnings_of(result: Result) -> list[str]:
     if refused:
         each = "" if len(result["seeds"]) == 1 else f" of a {unit_of(result)}, on average,"
         lines.append(
-            f"{counted(refused)} jobs{each} can never run on this cluster and were refused; the reasons are below."
+            f"{mean_count(refused)} jobs{each} can never run on this cluster and were refused; the reasons are below."
         )
     illegal = [name for name in policies if policies[name]["illegal"]]
     if illegal:

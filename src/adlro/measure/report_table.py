@@ -5,22 +5,22 @@ from html import escape
 from typing import Any, Final
 
 from adlro.measure.drawing import clean
-from adlro.measure.numbers import MISSING, change, counted, number, percent, unit_for
+from adlro.measure.numbers import MISSING, change, mean_count, number, percent, unit_for
 from adlro.measure.plots_policies import Detail, Result, ranked
 from adlro.measure.report_answer import finishers, several, signed, unit_of
 from adlro.measure.statistics import LEVEL
 
-MARKS: Final = {
+_MARKS: Final = {
     "different": ("✱", "shown to differ"),
     "no difference shown": ("○", "no difference shown"),
     "too few seeds": ("?", "too few seeds to tell"),
 }
 """A mark and its words for each verdict."""
 
-SECONDS: Final = ("jct_mean_s", "jct_p50_s", "jct_p95_s", "jct_p99_s", "wait_mean_s")
+_SECONDS: Final = ("jct_mean_s", "jct_p50_s", "jct_p95_s", "jct_p99_s", "wait_mean_s")
 """Times in the table; all in one unit."""
 
-COLUMNS: Final = (
+REPORT_COLUMNS: Final = (
     ("jct_mean_s", "mean JCT", "mean completion time: submission to finish, of finished jobs"),
     ("against", "against baseline", "change of the mean completion time"),
     ("jct_p50_s", "median", "median completion time, mean over the runs"),
@@ -51,26 +51,26 @@ def ranking(result: Result, detail: Detail) -> str:
     policies, base = result["policies"], result["baseline"]
     order = ranked(result)
     seconds, unit = unit_for([policies[name]["jct_mean_s"] for name in order])
-    values = {key: [value_of(policies[name], key) for name in order] for key, _, _ in COLUMNS}
+    values = {key: [value_of(policies[name], key) for name in order] for key, _, _ in REPORT_COLUMNS}
     columns = [
         column
-        for column in COLUMNS
+        for column in REPORT_COLUMNS
         if (
             any(values[column[0]])
             if column[0] in COUNTS_OF_LOSS
             else any(each is not None for each in values[column[0]])
         )
     ]
-    best = {key: best_of(result, key) for key, _, _ in columns}
+    best = {key: _best_of(result, key) for key, _, _ in columns}
     heads = []
     for key, heading, meaning in columns:
-        text = f"{heading}, {unit}" if key in SECONDS else f"against {clean(base)}" if key == "against" else heading
+        text = f"{heading}, {unit}" if key in _SECONDS else f"against {clean(base)}" if key == "against" else heading
         first = ' data-first="descending"' if key in MORE_IS_BETTER else ""
         heads.append(f'<th scope="col" data-key="{key}"{first} title="{escape(meaning)}">{escape(text)}</th>')
     rows = []
     for name in order:
         kind = "chosen" if name == detail["shown"]["policy"] else "baseline" if name == base else ""
-        cells = [cell(policies[name], key, seconds, unit, best[key]) for key, _, _ in columns]
+        cells = [_cell(policies[name], key, seconds, unit, best[key]) for key, _, _ in columns]
         rows.append(
             f'<tr data-policy="{escape(name)}" class="{kind}"><th scope="row" data-value="{escape(name)}" '
             f'title="{escape(name)}">{escape(clean(name, 40))}</th>{"".join(cells)}</tr>'
@@ -78,7 +78,7 @@ def ranking(result: Result, detail: Detail) -> str:
     used = {
         each["jct_mean_s"]["verdict"] for name in order if (each := policies[name]["against"]) and each["jct_mean_s"]
     }
-    marks = "; ".join(f"{mark} {words}" for verdict, (mark, words) in MARKS.items() if verdict in used)
+    marks = "; ".join(f"{mark} {words}" for verdict, (mark, words) in _MARKS.items() if verdict in used)
     note = (
         f"Means over {several(len(result['seeds']), unit_of(result))}, best first; small: 95 % intervals. "
         + (f"{marks} (from {base}, {100 * LEVEL:.0f} % level, Holm). " if marks else "")
@@ -106,7 +106,7 @@ def value_of(policy: Mapping[str, Any], key: str) -> float | None:
     return value
 
 
-def best_of(result: Result, key: str) -> float | None:
+def _best_of(result: Result, key: str) -> float | None:
     """The best number of a column, if one can be better than another."""
     known = [value for name in finishers(result) if (value := value_of(result["policies"][name], key)) is not None]
     if key in NEITHER or len(known) < 2 or min(known) == max(known):
@@ -114,14 +114,14 @@ def best_of(result: Result, key: str) -> float | None:
     return max(known) if key in MORE_IS_BETTER else min(known)
 
 
-def cell(policy: Mapping[str, Any], key: str, seconds: float, unit: str, best: float | None) -> str:
+def _cell(policy: Mapping[str, Any], key: str, seconds: float, unit: str, best: float | None) -> str:
     """A number of a policy: as text, and exactly as an attribute."""
     value = value_of(policy, key)
     text = displayed(key, value, seconds)
     small = ""
     if key == "against" and value is not None:
         found = policy["against"]["jct_mean_s"]
-        mark, words = MARKS[found["verdict"]]
+        mark, words = _MARKS[found["verdict"]]
         text = f'{text} <span title="{words}">{mark}</span>'
         if found["interval"]:
             low, high = (signed(number(edge, seconds)) for edge in found["interval"])
@@ -138,7 +138,7 @@ def displayed(key: str, value: float | None, seconds: float) -> str:
     """A number of the table in letters."""
     if value is None:
         return MISSING
-    if key in SECONDS:
+    if key in _SECONDS:
         return number(value, seconds)
     if key == "against":
         return change(1 + value, 1.0)
@@ -148,4 +148,4 @@ def displayed(key: str, value: float | None, seconds: float) -> str:
         return f"{value:.2f}"
     if key == "preemptions":
         return f"{value:,.0f}"
-    return counted(value) if key in COUNTS_OF_LOSS else number(value)
+    return mean_count(value) if key in COUNTS_OF_LOSS else number(value)

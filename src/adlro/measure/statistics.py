@@ -30,7 +30,7 @@ MOST_RESAMPLED: Final = 200
 CELLS: Final = 1_000_000
 """Numbers that resampling holds at once."""
 
-ROUNDING: Final = 1e-9
+_ROUNDING: Final = 1e-9
 """Values that differ relatively by less are the same: else the last bit of a sum would pass for a difference."""
 
 FEWEST_OBSERVATIONS: Final = 8
@@ -44,7 +44,7 @@ Verdict = Literal["different", "no difference shown", "too few seeds"]
 Values = Mapping[str, Mapping[str, Sequence[float | None]]]
 """By policy, by measure: a value for each seed. All policies met the same jobs on a seed."""
 
-Bools = npt.NDArray[np.bool_]
+_Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +149,9 @@ def interval_of_mean(rows: Floats) -> Floats:
     return found
 
 
-def varies(rows: Floats) -> Bools:
+def varies(rows: Floats) -> _Bools:
     """Which rows hold more than one value. [R]"""
-    varied: Bools = np.ptp(rows, axis=1) > ROUNDING * np.abs(rows).max(axis=1)
+    varied: _Bools = np.ptp(rows, axis=1) > _ROUNDING * np.abs(rows).max(axis=1)
     return varied
 
 
@@ -187,7 +187,7 @@ def compared(ours: Floats, theirs: Floats, family: Sequence[str]) -> list[Agains
     """Row against row; rows of one family are corrected together. [R, n], [R, n], [R] -> [R]"""
     rows, seeds = ours.shape
     difference = ours - theirs
-    difference[np.abs(difference) <= ROUNDING * np.maximum(np.abs(ours), np.abs(theirs))] = 0.0
+    difference[np.abs(difference) <= _ROUNDING * np.maximum(np.abs(ours), np.abs(theirs))] = 0.0
     interval, by_ranks, by_t = [np.full((rows, 2), np.nan), np.full(rows, np.nan), np.full(rows, np.nan)]
     corrected = by_ranks
     if seeds > 1:
@@ -322,9 +322,9 @@ def regress(rows: Sequence[Observation]) -> Regression:
         )
     from statsmodels.regression.linear_model import OLS
 
-    kept, left_out = independent({name: column(rows, name) for name in REGRESSORS})
+    kept, left_out = independent({name: _column(rows, name) for name in REGRESSORS})
     design = np.column_stack([np.ones(len(rows)), *kept.values()])
-    fit: Any = OLS(column(rows, EXPLAINED), design).fit(cov_type="HC3", use_t=True)
+    fit: Any = OLS(_column(rows, EXPLAINED), design).fit(cov_type="HC3", use_t=True)
     interval = fit.conf_int(alpha=1 - CONFIDENCE)
     coefficients = {
         name: Coefficient(float(fit.params[i]), float(interval[i, 0]), float(interval[i, 1]), float(fit.pvalues[i]))
@@ -341,7 +341,7 @@ def regress(rows: Sequence[Observation]) -> Regression:
     )
 
 
-def column(rows: Sequence[Observation], name: str) -> Floats:
+def _column(rows: Sequence[Observation], name: str) -> Floats:
     """One field of all observations."""
     return np.array([getattr(row, name) for row in rows], np.float64)
 

@@ -75,7 +75,7 @@ def pack(plan: Plan, jobs: Jobs, speed: SpeedOf) -> View:
         width,
         demands=demands,
         spread=spread_of(jobs.table, width, demands),
-        home=home_of(plan, jobs, len(rate)),
+        home=_home_of(plan, jobs, len(rate)),
         users=len(jobs.users),
     )
     release_temporaries(count)
@@ -149,7 +149,7 @@ def renumbered(values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], int]:
     return (np.cumsum(present) - 1)[values], max(1, int(np.count_nonzero(present)))
 
 
-def home_of(plan: Plan, jobs: Jobs, kinds: int) -> Ints:
+def _home_of(plan: Plan, jobs: Jobs, kinds: int) -> Ints:
     """Where the cluster's own map sends each kind: 1 everywhere for a family that it does not name."""
     home = np.ones((kinds, len(plan.forms)), np.int32)
     for family, models in plan.cluster.affinity.items():

@@ -3,21 +3,19 @@
 A value is used while it is fresh. Later it is missing: a GPU that went silent is not a GPU that still runs at 90 %.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adlro.core.records import GpuModel
-from adlro.core.telemetry import METRIC, METRICS, GpuSeen, Readings
+from adlro.core.records import Cluster, GpuModel
+from adlro.core.telemetry import EARLIER, METRIC, METRICS, GpuSeen, ModelOf, Readings
 
-Floats = NDArray[np.float64]
-ModelOf = Callable[[str], GpuModel | None]
-"""The catalogue's model for what a driver calls a GPU; who composes the stages passes it in."""
+_Floats = NDArray[np.float64]
 
-FEATURES: Final[Mapping[str, str]] = {
+GPU_FEATURES: Final[Mapping[str, str]] = {
     "utilisation": "share of the time busy",
     "temperature": "0 C to where the device slows down: as it reports, else THROTTLE_C",
     "memory_temperature": "0 C to MEMORY_THROTTLE_C",
@@ -33,7 +31,7 @@ FEATURES: Final[Mapping[str, str]] = {
 }
 """The columns of `level`, and what 0 to 1 means in each."""
 
-FEATURE: Final = {name: index for index, name in enumerate(FEATURES)}
+FEATURE: Final = {name: index for index, name in enumerate(GPU_FEATURES)}
 
 THROTTLE_C: Final = {"nvidia": 87.0, "amd": 100.0}
 """Where GPUs slow down, by vendor, if they do not say it themselves. A choice of ours: datasheets do not tell it, and
@@ -60,9 +58,8 @@ REASONS: Final = (
 )
 """Why a feature is missing, by its code in `gap`; 0 means that it is there."""
 
-THERE, ABSENT, SILENT, NAN, IMPLAUSIBLE, FUTURE, OLD, NO_RANGE, FIRST = range(len(REASONS))
+THERE, ABSENT, SILENT, NAN, IMPLAUSIBLE, _FUTURE, OLD, NO_RANGE, FIRST = range(len(REASONS))
 
-EARLIER: Final = "an earlier value of a series"
 DUPLICATE: Final = "told twice"
 OUTRANKED: Final = "told by a better source too"
 USED: Final = "used"
@@ -93,7 +90,7 @@ class Freshness:
     ahead_s: float = 5.0
 
 
-USUAL: Final = Freshness()
+_USUAL: Final = Freshness()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,17 +103,17 @@ class Telemetry:
     now_s: float
     gpus: tuple[GpuSeen, ...]
     models: tuple[GpuModel | None, ...]
-    raw: Floats
-    level: Floats
+    raw: _Floats
+    level: _Floats
     gap: NDArray[np.int8]
-    age_s: Floats
+    age_s: _Floats
     rows: Mapping[str, int]
     resets: int = 0
     clipped: int = 0
     unknown: tuple[str, ...] = ()
     unexpected: int = 0
-    counted: Floats = field(default_factory=lambda: np.empty((0, len(METRICS))))
-    counted_at: Floats = field(default_factory=lambda: np.empty((0, len(METRICS))))
+    counted: _Floats = field(default_factory=lambda: np.empty((0, len(METRICS))))
+    counted_at: _Floats = field(default_factory=lambda: np.empty((0, len(METRICS))))
 
     def gaps(self) -> dict[str, int]:
         """How many features are missing, by reason; only reasons that occur."""
@@ -126,7 +123,7 @@ class Telemetry:
     def gaps_by_feature(self) -> dict[str, dict[str, int]]:
         """The same for each feature that has a gap."""
         found: dict[str, dict[str, int]] = {}
-        for column, feature in enumerate(FEATURES):
+        for column, feature in enumerate(GPU_FEATURES):
             counts = np.bincount(self.gap[:, column], minlength=len(REASONS)).tolist()
             here = {REASONS[code]: count for code, count in enumerate(counts) if count and code != THERE}
             if here:
@@ -139,7 +136,7 @@ def normalise(
     model_of: ModelOf,
     expected: Sequence[GpuSeen] = (),
     previous: Telemetry | None = None,
-    freshness: Freshness = USUAL,
+    freshness: Freshness = _USUAL,
 ) -> Telemetry:
     """The live cluster by these readings. GPUs that are expected, or were there before, and say nothing are gaps."""
     gpus, place, unexpected = _roster(readings.gpus, expected, previous.gpus if previous else ())
@@ -227,13 +224,13 @@ def _faults(readings: Readings, freshness: Freshness) -> NDArray[np.int8]:
     value, time_s = readings.value, readings.time_s
     fault[(value < _LOW[readings.metric]) | (value > _HIGH[readings.metric])] = IMPLAUSIBLE
     fault[np.isnan(value)] = NAN
-    fault[time_s > readings.now_s + freshness.ahead_s] = FUTURE
+    fault[time_s > readings.now_s + freshness.ahead_s] = _FUTURE
     fault[~(time_s >= readings.now_s - freshness.oldest_s)] = OLD  # a time that is no number is no fresh one
     return fault
 
 
 def _best(
-    cell: NDArray[np.int64], rank: NDArray[np.int16], time_s: Floats, cells: int
+    cell: NDArray[np.int64], rank: NDArray[np.int16], time_s: _Floats, cells: int
 ) -> tuple[NDArray[np.intp], dict[str, int]]:
     """The reading to use for each cell: of the best source the latest. And what became of all of them."""
     times = np.bincount(cell, minlength=cells)
@@ -262,9 +259,9 @@ def _best(
 class _Counters:
     """By how much counters grew [G, M] (NaN: not known), their last values and times, and how many began anew."""
 
-    increase: Floats
-    value: Floats
-    time_s: Floats
+    increase: _Floats
+    value: _Floats
+    time_s: _Floats
     resets: int
 
 
@@ -272,7 +269,7 @@ def _counters(
     readings: Readings,
     cell: NDArray[np.int64],
     good: NDArray[np.bool_],
-    raw: Floats,
+    raw: _Floats,
     gpus: tuple[GpuSeen, ...],
     previous: Telemetry | None,
 ) -> _Counters:
@@ -309,7 +306,7 @@ def _counters(
     return _Counters(increase.reshape(shape), value.reshape(shape), at.reshape(shape), int(np.count_nonzero(fell)))
 
 
-def _before(gpus: tuple[GpuSeen, ...], shape: tuple[int, ...], previous: Telemetry | None) -> tuple[Floats, Floats]:
+def _before(gpus: tuple[GpuSeen, ...], shape: tuple[int, ...], previous: Telemetry | None) -> tuple[_Floats, _Floats]:
     """The last values and times of counters, in the rows of now; NaN where there are none."""
     if previous is not None and previous.gpus is gpus:
         return previous.counted, previous.counted_at
@@ -329,15 +326,15 @@ def _models(gpus: tuple[GpuSeen, ...], model_of: ModelOf) -> tuple[tuple[GpuMode
 
 
 def _levels(
-    raw: Floats,
+    raw: _Floats,
     gap: NDArray[np.int8],
-    increase: Floats,
+    increase: _Floats,
     models: tuple[GpuModel | None, ...],
     gpus: tuple[GpuSeen, ...],
-) -> tuple[Floats, NDArray[np.int8], int]:
+) -> tuple[_Floats, NDArray[np.int8], int]:
     """The features [G, F], why some are missing, and how many lay above their range."""
 
-    def told(metric: str) -> Floats:
+    def told(metric: str) -> _Floats:
         return raw[:, METRIC[metric]]
 
     limit_c, peak_gb_s, tdp_w, memory_mib = _ranges(models, gpus)
@@ -359,7 +356,7 @@ def _levels(
         "ecc_uncorrected": (increase[:, METRIC["ecc_uncorrected"]], "ecc_uncorrected"),
     }
     others = {"memory_busy": "memory_bandwidth", "throttle_reasons": "throttled"}
-    level = np.empty((len(gpus), len(FEATURES)))
+    level = np.empty((len(gpus), len(GPU_FEATURES)))
     gaps = np.empty(level.shape, np.int8)
     for feature, (values, metric) in levels.items():
         column, place = FEATURE[feature], METRIC[metric]
@@ -376,7 +373,9 @@ def _levels(
     return level, gaps, int(np.count_nonzero(above))
 
 
-def _ranges(models: tuple[GpuModel | None, ...], gpus: tuple[GpuSeen, ...]) -> tuple[Floats, Floats, Floats, Floats]:
+def _ranges(
+    models: tuple[GpuModel | None, ...], gpus: tuple[GpuSeen, ...]
+) -> tuple[_Floats, _Floats, _Floats, _Floats]:
     """By the catalogue, for each GPU: throttle point, peak bandwidth, TDP, memory. NaN: the model is not known."""
     kinds: dict[str, int] = {}
     figures: list[tuple[float, float, float, float]] = []
@@ -400,14 +399,33 @@ def _figures(model: GpuModel | None) -> tuple[float, float, float, float]:
     return throttle, model.memory_bandwidth_gb_s, model.tdp_w, model.memory_gb * 1024
 
 
-def _share(value: Floats, whole: Floats) -> Floats:
+def _share(value: _Floats, whole: _Floats) -> _Floats:
     """Value against its range; NaN where there is no range."""
     return value / np.where(whole > 0, whole, np.nan)
 
 
-def _first(*choices: Floats) -> Floats:
+def _first(*choices: _Floats) -> _Floats:
     """For each GPU the first choice that is a number."""
     found = choices[0]
     for choice in choices[1:]:
         found = np.where(np.isnan(found), choice, found)
     return found
+
+
+def expected_gpus(cluster: Cluster | None) -> tuple[GpuSeen, ...]:
+    """The GPUs that a cluster should report, numbered from 0 on each node in the order of the cluster file."""
+    found: list[GpuSeen] = []
+    for node in cluster.nodes if cluster else ():
+        models = [group.model for group in node.gpus for _ in range(group.count)]
+        found += [GpuSeen(node.name, index, name=model) for index, model in enumerate(models)]
+    return tuple(found)
+
+
+def with_our_names(readings: Readings, expected: Sequence[GpuSeen]) -> Readings:
+    """The readings with the cluster's node names: some sources add the domain to a node's name."""
+    known = {gpu.node for gpu in expected}
+    gpus = tuple(
+        replace(gpu, node=short) if gpu.node not in known and (short := gpu.node.partition(".")[0]) in known else gpu
+        for gpu in readings.gpus
+    )
+    return replace(readings, gpus=gpus)

@@ -7,13 +7,13 @@ from typing import Any, Final, final
 import numpy as np
 
 from adlro.core.tables import Floats, Table
+from adlro.core.units import DAY_S
 from adlro.predict.following import P50, SHORTEST_S, UNKNOWN_S, Events
 
-DAY_S: Final = 86_400.0
-LEAST_JOBS: Final = 50
+_LEAST_JOBS: Final = 50
 """LightGBM is not asked before it has so many jobs to learn from."""
 
-ROUNDS: Final = 100
+_ROUNDS: Final = 100
 LIGHTGBM: Final = {"objective": "l1", "verbose": -1, "num_threads": 1, "seed": 0, "deterministic": True}
 
 
@@ -115,10 +115,10 @@ class LightGbm:
 
     def trained(self, lightgbm: Any, fields: Floats, length: Floats, rows: list[int]) -> Any:
         """Trees for the logarithm of the runtime, or None while there are too few jobs."""
-        if len(rows) < LEAST_JOBS:
+        if len(rows) < _LEAST_JOBS:
             return None
         data = lightgbm.Dataset(fields[rows], length[rows], categorical_feature=[0, 1, 2, 3], params={"verbose": -1})
-        return lightgbm.train(dict(LIGHTGBM), data, ROUNDS)
+        return lightgbm.train(dict(LIGHTGBM), data, _ROUNDS)
 
 
 def columns(traits: Table) -> Floats:

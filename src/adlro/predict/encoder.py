@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from adlro.core.compiled import compiled, compiled_alone
 from adlro.core.tables import Floats, Table
+from adlro.core.units import DAY_S
 from adlro.predict.following import text_hash
 
 Vector = npt.NDArray[np.int8]
@@ -25,12 +26,11 @@ Words = npt.NDArray[np.uint64]
 """The same with 64 entries to a number, [D/64] or [n, D/64]; bit 1 is +1."""
 
 DIMENSIONS: Final = 1024
-LEVELS: Final = 32
+_LEVELS: Final = 32
 """Steps of a number's scale."""
 
 HOURS: Final = 24
-WEEKDAYS: Final = 7
-DAY_S: Final = 86_400.0
+_WEEKDAYS: Final = 7
 
 WEIGHTS: Final[Mapping[str, int]] = {
     "user": 5,
@@ -57,14 +57,14 @@ a near one: it has an item of its own besides its level."""
 
 ITEMS: Final = 7
 SCALES: Final = len(WEIGHTS) - ITEMS
-WORD: Final = list(WEIGHTS).index("word")
+_WORD: Final = list(WEIGHTS).index("word")
 PLANES: Final = 5
 """Bits of a count of entries: all weights together are below 32."""
 
-LONGEST_S: Final = 864_000.0
-SHORTEST_S: Final = 60.0
-MOST_GPUS: Final = 1e4
-MOST: Final = 1e7
+_LONGEST_S: Final = 864_000.0
+_SHORTEST_S: Final = 60.0
+_MOST_GPUS: Final = 1e4
+_MOST: Final = 1e7
 """Ends of the scales: a minute and ten days, thousandths of a core, MiB."""
 
 
@@ -104,7 +104,7 @@ def numbered_item(number: int, dimensions: int = DIMENSIONS) -> Vector:
     return _fixed(unpacked(words))
 
 
-def packed(vectors: Vector) -> Words:
+def packed_bits(vectors: Vector) -> Words:
     """Vectors [.., D] with 64 entries to a number [.., D/64]."""
     return np.packbits(vectors > 0, axis=-1, bitorder="little").view(np.uint64)
 
@@ -116,7 +116,7 @@ def unpacked(words: Words) -> Vector:
 
 
 @cache
-def levels(role: str, count: int = LEVELS, dimensions: int = DIMENSIONS) -> Vector:
+def levels(role: str, count: int = _LEVELS, dimensions: int = DIMENSIONS) -> Vector:
     """Vectors [count, D] of the steps of a scale: the first and the last have nothing in common, neighbours much."""
     turn_at = np.random.Generator(np.random.PCG64(text_hash(f"levels {role}"))).permutation(dimensions)
     low, high = item(f"low {role}", dimensions), item(f"high {role}", dimensions)
@@ -165,7 +165,7 @@ def similarity(one: Vector, others: Vector) -> Floats:
     return np.asarray(others.astype(np.int32) @ one.astype(np.int32) / one.shape[-1], np.float64)
 
 
-def step_of(value: float, steps: int = LEVELS) -> int:
+def step_of(value: float, steps: int = _LEVELS) -> int:
     """The step of a share of 0 to 1."""
     return int(min(max(value, 0.0), 1.0) * (steps - 1) + 0.5)
 
@@ -220,28 +220,28 @@ class Codebook(NamedTuple):
 
     roles: Words  # [R, W]
     weights: npt.NDArray[np.int64]  # [R]
-    scales: Words  # [SCALES, LEVELS, W] vectors of the steps, for the roles from ITEMS on
+    scales: Words  # [SCALES, _LEVELS, W] vectors of the steps, for the roles from ITEMS on
     coin: Words  # [W] which way an entry falls where there is no majority
 
 
 @cache
 def codebook(dimensions: int = DIMENSIONS) -> Codebook:
     """The vectors that jobs of so many entries are made of."""
-    scales = np.zeros((SCALES, LEVELS, dimensions // 64), np.uint64)
+    scales = np.zeros((SCALES, _LEVELS, dimensions // 64), np.uint64)
     for place, role in enumerate(list(WEIGHTS)[ITEMS:]):
         match role:
             case "hour":
                 steps = circle(role, HOURS, dimensions)
             case "weekday":
-                steps = circle(role, WEEKDAYS, dimensions)
+                steps = circle(role, _WEEKDAYS, dimensions)
             case _:
-                steps = levels(role, LEVELS, dimensions)
-        scales[place, : len(steps)] = packed(steps)
+                steps = levels(role, _LEVELS, dimensions)
+        scales[place, : len(steps)] = packed_bits(steps)
     return Codebook(
-        packed(np.array([item(f"role {role}", dimensions) for role in WEIGHTS])),
+        packed_bits(np.array([item(f"role {role}", dimensions) for role in WEIGHTS])),
         np.array(list(WEIGHTS.values()), np.int64),
         scales,
-        packed(item("coin", dimensions)),
+        packed_bits(item("coin", dimensions)),
     )
 
 
@@ -260,7 +260,7 @@ def fill_jobs(traits: Table, book: Codebook, planes: Words, out: Words) -> None:
         planes[:, :] = np.uint64(0)
         total = 0
         for role in range(ITEMS):
-            if role == WORD:
+            if role == _WORD:
                 for token in job.tokens:
                     if token != 0:  # no word adds nothing
                         add_item(planes, book, role, token)
@@ -300,21 +300,21 @@ def step_on(job: Table, scale: int) -> int:
     if scale == 6:
         return int(job.submit % DAY_S / DAY_S * HOURS) % HOURS
     if scale == 7:
-        return int(job.submit // DAY_S) % WEEKDAYS
+        return int(job.submit // DAY_S) % _WEEKDAYS
     if scale == 0:
-        share = math.log1p(float(job.gpus)) / math.log1p(MOST_GPUS)
+        share = math.log1p(float(job.gpus)) / math.log1p(_MOST_GPUS)
     elif scale == 1:  # no limit is the far end
-        seconds = min(max(job.limit, SHORTEST_S), LONGEST_S)
-        share = math.log(seconds / SHORTEST_S) / math.log(LONGEST_S / SHORTEST_S)
+        seconds = min(max(job.limit, _SHORTEST_S), _LONGEST_S)
+        share = math.log(seconds / _SHORTEST_S) / math.log(_LONGEST_S / _SHORTEST_S)
     elif scale == 2:
-        share = math.log1p(float(job.cpus)) / math.log1p(MOST)
+        share = math.log1p(float(job.cpus)) / math.log1p(_MOST)
     elif scale == 3:
-        share = math.log1p(float(job.memory)) / math.log1p(MOST)
+        share = math.log1p(float(job.memory)) / math.log1p(_MOST)
     elif scale == 4:
-        share = math.log1p(float(job.gpu_memory)) / math.log1p(MOST)
+        share = math.log1p(float(job.gpu_memory)) / math.log1p(_MOST)
     else:
         share = float(job.priority)
-    return int(min(max(share, 0.0), 1.0) * (LEVELS - 1) + 0.5)
+    return int(min(max(share, 0.0), 1.0) * (_LEVELS - 1) + 0.5)
 
 
 @compiled

@@ -36,9 +36,9 @@ LIKE: Final = 5
 REMEMBERED: Final = 100_000
 """Jobs of a history that the memory keeps: the newest."""
 
-WARM_UP_JOBS: Final = 64
+_WARM_UP_JOBS: Final = 64
 BUNDLED: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-DIMENSIONS: Final = (256, 1024, 4096)
+DIMENSIONS_TRIED: Final = (256, 1024, 4096)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +95,18 @@ def evaluate(
     found: dict[str, dict[str, float | None]] = {}
     for done, method in enumerate(methods):
         on_method(method.name, done)
-        few = min(WARM_UP_JOBS, len(traits))
+        few = min(_WARM_UP_JOBS, len(traits))
         first = traits[:few].view(np.recarray)
         method.make().follow(first, seconds[:few], as_they_came(first["submit"], seconds[:few]))
         predictor = method.make()
         begin = time.process_time()
         predicted = predictor.follow(traits, seconds, events)
         spent = time.process_time() - begin
-        found[method.name] = {**errors(predicted, seconds), "seconds": spent}
+        found[method.name] = {**prediction_errors(predicted, seconds), "seconds": spent}
     return found
 
 
-def errors(predicted: Floats, seconds: Floats) -> dict[str, float | None]:
+def prediction_errors(predicted: Floats, seconds: Floats) -> dict[str, float | None]:
     """Median relative error, mean absolute error of the logarithm, and the share of jobs inside the interval."""
     truth = np.maximum(seconds, SHORTEST_S)
     middle = predicted[:, P50]
@@ -141,7 +141,7 @@ class AskedJob(SeenAmounts):  # type: ignore[misc]  # the amounts come from Job
 
 
 @dataclass(frozen=True, slots=True)
-class Like:
+class SimilarJob:
     """A past job that the asked one is like."""
 
     user: str
@@ -162,7 +162,7 @@ class Prediction:
     p10_s: float | None
     p50_s: float
     p90_s: float | None
-    like: tuple[Like, ...]
+    like: tuple[SimilarJob, ...]
 
 
 def read_job(text: str, where: str) -> AskedJob:
@@ -205,11 +205,11 @@ def predict_one(history: Jobs, job: AskedJob, method: Method) -> Prediction:
     )
 
 
-def liked(history: Jobs, past: Table, ran: Floats, number: int, similarity: float) -> Like:
+def liked(history: Jobs, past: Table, ran: Floats, number: int, similarity: float) -> SimilarJob:
     """A past job in words."""
     row = history.table[number]
     limit = float(row.limit)
-    return Like(
+    return SimilarJob(
         history.users[row.user] if row.user < len(history.users) else str(row.user),
         history.names[row.group] if history.names else "",
         int(row.gpus),
@@ -225,9 +225,9 @@ def liked(history: Jobs, past: Table, ran: Floats, number: int, similarity: floa
 
 def unbinding_table() -> dict[int, list[tuple[int, float]]]:
     """By dimensions: how many pairs were bundled, and the share of fillers that came back right."""
-    return {size: [(bundled, unbinding_accuracy(bundled, size)) for bundled in BUNDLED] for size in DIMENSIONS}
+    return {size: [(bundled, unbinding_accuracy(bundled, size)) for bundled in BUNDLED] for size in DIMENSIONS_TRIED}
 
 
-def as_json(found: dict[str, dict[str, float | None]], name: str, jobs: int) -> dict[str, Any]:
+def evaluation_json(found: dict[str, dict[str, float | None]], name: str, jobs: int) -> dict[str, Any]:
     """The evaluation in the form that --json promises."""
     return {"trace": name, "jobs": jobs, "methods": found}

@@ -19,7 +19,7 @@ import numpy as np
 from adlro.core.compiled import compiled, compiled_alone
 from adlro.core.tables import NOBODY, Floats, Table
 from adlro.predict.following import NO_LIMIT, SHORTEST_S, Events
-from adlro.predict.habits import Codes, Counts, find, mixed, room_for
+from adlro.predict.habits import Codes, Counts, find, mixed, place_for_key
 
 LEVELS: Final = 6
 PRIOR: Final = 6.0
@@ -32,7 +32,7 @@ NO_LIMIT_S: Final = 3600.0
 """Stands for the limit of jobs that have none; their share of it is learnt at the first level."""
 
 
-class State(NamedTuple):
+class ExpectedState(NamedTuple):
     """What has been learnt, and what runs. Axes: L levels, K keys."""
 
     tags: Codes  # [L, K] 0: free
@@ -47,13 +47,13 @@ class State(NamedTuple):
 
 
 @compiled
-def whole(job: Table) -> float:
+def _whole(job: Table) -> float:
     """The seconds of which a job runs a share: its limit."""
     return max(job.limit, SHORTEST_S) if job.limit < NO_LIMIT else NO_LIMIT_S
 
 
 @compiled
-def set_keys(key: Codes, job: Table) -> None:
+def _set_keys(key: Codes, job: Table) -> None:
     """The key of a job at each level."""
     user, group, gpus = np.uint64(job.user), np.uint64(job.group), np.uint64(job.gpus + 1)
     limit = np.uint64(job.limit + 1.0) if job.limit < NO_LIMIT else np.uint64(0)
@@ -69,9 +69,9 @@ def set_keys(key: Codes, job: Table) -> None:
 
 
 @compiled
-def expect(state: State, job: Table, now: float) -> float:
+def expect(state: ExpectedState, job: Table, now: float) -> float:
     """The expected seconds of a job, from what is known now."""
-    set_keys(state.key, job)
+    _set_keys(state.key, job)
     share = 1.0
     for level in range(LEVELS):
         place = find(state.tags, level, state.key[level])
@@ -79,13 +79,13 @@ def expect(state: State, job: Table, now: float) -> float:
             running = max(0.0, now * state.pace[level, place] - state.since[level, place])
             seen = state.share[level, place] + running
             share = (seen + PRIOR * share) / (state.ended[level, place] + PRIOR)
-    return max(share * whole(job), SHORTEST_S)
+    return max(share * _whole(job), SHORTEST_S)
 
 
 @compiled
-def place_of(state: State, level: int) -> int:
+def _place_of(state: ExpectedState, level: int) -> int:
     """The place of the key at hand; a new one has seen nothing."""
-    place = room_for(state.tags, state.times, state.touched, level, state.key[level])
+    place = place_for_key(state.tags, state.times, state.touched, level, state.key[level])
     if state.times[level, place] == 0:
         state.times[level, place] = 1
         state.touched[level, place] = state.learnt[0]
@@ -97,34 +97,34 @@ def place_of(state: State, level: int) -> int:
 
 
 @compiled
-def count(state: State, job: Table, speed: float, moment: float) -> None:
+def count(state: ExpectedState, job: Table, speed: float, moment: float) -> None:
     """Count the time of a job from this moment on, at this speed; the same with −speed takes it back.
 
     What it had run before is told by a moment that lies so much earlier.
     """
-    set_keys(state.key, job)
-    pace = speed / whole(job)
+    _set_keys(state.key, job)
+    pace = speed / _whole(job)
     for level in range(LEVELS):
-        place = place_of(state, level)
+        place = _place_of(state, level)
         state.pace[level, place] += pace
         state.since[level, place] += pace * moment
 
 
 @compiled
-def learn(state: State, job: Table, seconds: float) -> None:
+def learn_runtime(state: ExpectedState, job: Table, seconds: float) -> None:
     """Learn how long a job ran that has ended."""
-    set_keys(state.key, job)
+    _set_keys(state.key, job)
     state.learnt[0] += 1
-    share = max(seconds, SHORTEST_S) / whole(job)
+    share = max(seconds, SHORTEST_S) / _whole(job)
     for level in range(LEVELS):
-        place = place_of(state, level)
+        place = _place_of(state, level)
         state.touched[level, place] = state.learnt[0]
         state.share[level, place] = state.share[level, place] * DECAY + share
         state.ended[level, place] = state.ended[level, place] * DECAY + 1.0
 
 
 @compiled_alone
-def follow(state: State, traits: Table, seconds: Floats, events: Events, out: Floats) -> None:
+def follow(state: ExpectedState, traits: Table, seconds: Floats, events: Events, out: Floats) -> None:
     """Expect and learn, one event after another, as if every job began when it was submitted."""
     for event in events:
         if event >= 0:
@@ -135,12 +135,12 @@ def follow(state: State, traits: Table, seconds: Floats, events: Events, out: Fl
             j = ~event
             if not math.isnan(out[j]):  # else it came before we did
                 count(state, traits[j], -1.0, traits[j].submit)
-            learn(state, traits[j], seconds[j])
+            learn_runtime(state, traits[j], seconds[j])
 
 
-def empty(keys: int) -> State:
+def empty(keys: int) -> ExpectedState:
     """A state that has learnt nothing, with room for so many keys at each level."""
-    return State(
+    return ExpectedState(
         tags=np.zeros((LEVELS, keys), np.uint64),
         times=np.zeros((LEVELS, keys), np.int64),
         touched=np.zeros((LEVELS, keys), np.int64),

@@ -36,7 +36,7 @@ NO_LIMIT: Final = 1e12
 TOKENS: Final = 4
 """Words of a name that are told apart, the first ones."""
 
-WORD: Final = re.compile(r"[a-z]+|[0-9]+")
+_WORD: Final = re.compile(r"[a-z]+|[0-9]+")
 
 TRAIT = np.dtype(
     [
@@ -96,15 +96,15 @@ def traits_of(jobs: Jobs) -> Table:
     traits["user"] = _hashes(owners)[table["group"]]
     traits["group"] = _hashes(groups)[table["group"]]
     traits["name"] = _hashes(names)[table["group"]]
-    traits["tokens"] = np.array([tokens_of(name) for name in names], np.uint64)[table["group"]]
+    traits["tokens"] = np.array([tokens_in_name(name) for name in names], np.uint64)[table["group"]]
     traits["family"] = _hashes(jobs.families)[table["family"]]
     traits["models"] = _hashes(["|".join(sorted(some)) for some in jobs.allowed])[table["allowed"]]
     return traits
 
 
-def tokens_of(name: str) -> list[int]:
+def tokens_in_name(name: str) -> list[int]:
     """The words and numbers in a name, as hashes: train-bert_2 has train, bert and 2."""
-    words = list(dict.fromkeys(WORD.findall(name.lower())))[:TOKENS]
+    words = list(dict.fromkeys(_WORD.findall(name.lower())))[:TOKENS]
     return [text_hash(f"word {word}") for word in words] + [0] * (TOKENS - len(words))
 
 
@@ -122,7 +122,7 @@ def one_hash(text: str) -> int:
 @lru_cache(maxsize=65536)
 def _name_hashes(user: str, name: str) -> tuple[int, int, tuple[int, ...]]:
     """The numbers under which predictors know a user's job of this name: group, name and words."""
-    return text_hash(f"{user}\0{name}"), text_hash(name), tuple(tokens_of(name))
+    return text_hash(f"{user}\0{name}"), text_hash(name), tuple(tokens_in_name(name))
 
 
 def _hashes(texts: tuple[str, ...] | list[str]) -> npt.NDArray[np.uint64]:

@@ -20,57 +20,57 @@ from adlro.core.errors import UsageError
 from adlro.core.tables import NOBODY, Floats, Table
 from adlro.predict.following import NO_LIMIT, P10, P50, P90, SHORTEST_S, UNKNOWN_S, Events
 
-LEVELS: Final = 12
+_LEVELS: Final = 12
 RELATIVE: Final = 9
 """From this level on it is the share of the limit that is kept, not the runtime."""
 
 GUESSES: Final = 3
-LIMIT: Final = LEVELS * GUESSES
+_LIMIT: Final = _LEVELS * GUESSES
 """After the guesses of the levels there is one more: that a job runs as long as it may."""
 
-EXPERTS: Final = LIMIT + 1
-RECENT: Final = 16
+EXPERTS: Final = _LIMIT + 1
+_RECENT: Final = 16
 """Runtimes kept for a key."""
 
 AGES: Final = 5
 """Keys with 1, 2, up to 4, up to 16 and more runtimes have guesses of different worth."""
 
 PROBES: Final = 8
-USERS: Final = 4096
+_USERS: Final = 4096
 
 LEAST_ERROR: Final = 0.02
 """A guess counts by its mean error, plus this, to the power of −4: one with half the error counts sixteen times."""
 
 USER_DECAY: Final = 0.98
 OVERALL_DECAY: Final = 0.999
-PRIOR: Final = 10.0
+_PRIOR: Final = 10.0
 """The overall error of a guess counts as much as so many jobs of the user."""
 
 LARGEST_ERROR: Final = 3.0
 SPREAD_RATE: Final = 0.05
-QUANTILE_RATE: Final = 0.02
-BEYOND: Final = 0.09
+_QUANTILE_RATE: Final = 0.02
+_BEYOND: Final = 0.09
 """Share of the jobs beyond each edge of the interval. A tenth is promised; but jobs that run longer than expected are
 learnt later than others, so that what has been learnt always looks a little better than it is."""
 
 FIRST_STEPS: Final = 4.0
 """The edges of the interval move faster at first: by this over the number of jobs learnt."""
 
-LEAST_SPREAD: Final = 0.05
+_LEAST_SPREAD: Final = 0.05
 AVERAGE_RATE: Final = 0.1
 
 Codes = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.int64]
 
 
-class State(NamedTuple):
+class HabitState(NamedTuple):
     """All that has been learnt. Axes: L levels, K keys, E guesses, A ages, U users."""
 
     tags: Codes  # [L, K] 0: free
     times: Counts  # [L, K] runtimes learnt
     touched: Counts  # [L, K] when it last learnt, in jobs
-    recent: Floats  # [L, K, RECENT] logarithms of seconds, or of the share of the limit
-    ordered: Floats  # [L, K, RECENT] the same, the shortest first
+    recent: Floats  # [L, K, _RECENT] logarithms of seconds, or of the share of the limit
+    ordered: Floats  # [L, K, _RECENT] the same, the shortest first
     average: Floats  # [L, K]
     people: Codes  # [1, U]
     met: Counts  # [1, U]
@@ -84,7 +84,7 @@ class State(NamedTuple):
     learnt: Counts  # [1]
 
 
-class Told(NamedTuple):
+class PendingGuesses(NamedTuple):
     """What was guessed of each job when it was submitted, until it ends."""
 
     guess: Floats  # [J, E] NaN: none
@@ -93,7 +93,7 @@ class Told(NamedTuple):
     spread: Floats  # [J]
 
 
-class Scratch(NamedTuple):
+class GuessScratch(NamedTuple):
     """Room to work in."""
 
     key: Codes  # [L]
@@ -112,7 +112,7 @@ def mixed(hash_: Any, value: Any) -> Any:
 
 
 @compiled
-def set_keys(key: Codes, job: Table) -> None:
+def _set_keys(key: Codes, job: Table) -> None:
     """The key of a job at each level."""
     user, group, gpus = np.uint64(job.user), np.uint64(job.group), np.uint64(job.gpus + 1)
     limit = np.uint64(job.limit + 1.0) if job.limit < NO_LIMIT else np.uint64(0)
@@ -130,7 +130,7 @@ def set_keys(key: Codes, job: Table) -> None:
     key[9] = mixed(group, gpus)
     key[10] = user
     key[11] = limit
-    for level in range(LEVELS):
+    for level in range(_LEVELS):
         key[level] |= one  # 0 is a free place
 
 
@@ -146,7 +146,7 @@ def find(tags: Codes, level: int, key: int) -> int:
 
 
 @compiled
-def room_for(tags: Codes, count: Counts, touched: Counts, level: int, key: int) -> int:
+def place_for_key(tags: Codes, count: Counts, touched: Counts, level: int, key: int) -> int:
     """The place of a key; a new key takes a free place, or that of the key that has not learnt for the longest."""
     size = np.uint64(tags.shape[1] - 1)
     oldest = np.int64(NOBODY)
@@ -180,11 +180,11 @@ def median(values: Floats, count: int) -> float:
 def replaced(values: Floats, count: int, old: float, new: float) -> None:
     """Put a value among so many that are in order; if there is no room, in the place of an old one."""
     at = count
-    if count == RECENT:
+    if count == _RECENT:
         at = 0
         while values[at] != old:
             at += 1
-        while at + 1 < RECENT and values[at + 1] < new:
+        while at + 1 < _RECENT and values[at + 1] < new:
             values[at] = values[at + 1]
             at += 1
     while at > 0 and values[at - 1] > new:
@@ -194,11 +194,11 @@ def replaced(values: Floats, count: int, old: float, new: float) -> None:
 
 
 @compiled
-def weigh(state: State, scratch: Scratch, user: int, expert: int, age: int, value: float, used: int) -> float:
+def weigh(state: HabitState, scratch: GuessScratch, user: int, expert: int, age: int, value: float, used: int) -> float:
     """How much a guess counts, by its past errors; it is noted behind those that were weighed before."""
     mean = state.error[expert, age] / state.weight[expert, age]
     if user != NOBODY:
-        mean = (state.user_error[user, expert] + PRIOR * mean) / (state.user_weight[user, expert] + PRIOR)
+        mean = (state.user_error[user, expert] + _PRIOR * mean) / (state.user_weight[user, expert] + _PRIOR)
     squared = (mean + LEAST_ERROR) * (mean + LEAST_ERROR)
     trust = 1.0 / (squared * squared)
     scratch.value[used] = value
@@ -207,7 +207,7 @@ def weigh(state: State, scratch: Scratch, user: int, expert: int, age: int, valu
 
 
 @compiled
-def weighted_median(scratch: Scratch, used: int, total: float) -> float:
+def weighted_median(scratch: GuessScratch, used: int, total: float) -> float:
     """The least value up to which half of the trust lies. A few passes over the values cost less than to sort them."""
     low, high = -math.inf, math.inf
     middle = math.nan
@@ -231,14 +231,14 @@ def weighted_median(scratch: Scratch, used: int, total: float) -> float:
 
 
 @compiled
-def guess(state: State, told: Told, scratch: Scratch, j: int, job: Table) -> None:
+def guess(state: HabitState, told: PendingGuesses, scratch: GuessScratch, j: int, job: Table) -> None:
     """What each level says of a job, and the prediction from all of them."""
-    set_keys(scratch.key, job)
+    _set_keys(scratch.key, job)
     user = find(state.people, 0, scratch.key[6])
     has_limit = job.limit < NO_LIMIT
     log_limit = math.log(max(job.limit, SHORTEST_S)) if has_limit else 0.0
     total, used = 0.0, 0
-    for level in range(LEVELS):
+    for level in range(_LEVELS):
         for expert in range(level * GUESSES, (level + 1) * GUESSES):
             told.guess[j, expert] = np.nan
         place = find(state.tags, level, scratch.key[level])
@@ -249,29 +249,31 @@ def guess(state: State, told: Told, scratch: Scratch, j: int, job: Table) -> Non
         told.age[j, level] = age
         base = log_limit if level >= RELATIVE else 0.0
         first = level * GUESSES
-        told.guess[j, first] = base + state.recent[level, place, (count - 1) % RECENT]
-        told.guess[j, first + 1] = base + median(state.ordered[level, place], min(count, RECENT))
+        told.guess[j, first] = base + state.recent[level, place, (count - 1) % _RECENT]
+        told.guess[j, first + 1] = base + median(state.ordered[level, place], min(count, _RECENT))
         told.guess[j, first + 2] = base + state.average[level, place]
         for expert in range(first, first + GUESSES):
             total += weigh(state, scratch, user, expert, age, told.guess[j, expert], used)
             used += 1
-    told.guess[j, LIMIT] = np.nan
+    told.guess[j, _LIMIT] = np.nan
     if has_limit:
-        told.guess[j, LIMIT] = log_limit
-        total += weigh(state, scratch, user, LIMIT, 0, log_limit, used)
+        told.guess[j, _LIMIT] = log_limit
+        total += weigh(state, scratch, user, _LIMIT, 0, log_limit, used)
         used += 1
     middle = weighted_median(scratch, used, total) if used > 0 else math.log(UNKNOWN_S)
     told.middle[j] = min(middle, log_limit) if has_limit else middle
-    told.spread[j] = max(state.spread[user], LEAST_SPREAD) if user != NOBODY else 1.0
+    told.spread[j] = max(state.spread[user], _LEAST_SPREAD) if user != NOBODY else 1.0
 
 
 @compiled
-def learn(state: State, told: Told, scratch: Scratch, j: int, job: Table, seconds: float) -> None:
+def learn_runtime(
+    state: HabitState, told: PendingGuesses, scratch: GuessScratch, j: int, job: Table, seconds: float
+) -> None:
     """Hold what was told of a job that has ended against its runtime, then remember that."""
     length = math.log(max(seconds, SHORTEST_S))
-    set_keys(scratch.key, job)
+    _set_keys(scratch.key, job)
     state.learnt[0] += 1
-    user = room_for(state.people, state.met, state.met_at, 0, scratch.key[6])
+    user = place_for_key(state.people, state.met, state.met_at, 0, scratch.key[6])
     if state.met[0, user] == 0:
         state.spread[user] = 1.0
         for expert in range(EXPERTS):
@@ -289,19 +291,19 @@ def learn(state: State, told: Told, scratch: Scratch, j: int, job: Table, second
             state.user_weight[user, expert] = state.user_weight[user, expert] * USER_DECAY + 1.0
     off = length - told.middle[j]
     # Each edge moves so that in the long run this share of the jobs lies beyond it, whatever the errors look like.
-    rate = max(QUANTILE_RATE, FIRST_STEPS / (state.learnt[0] + 10.0))
-    state.edges[0] += rate * (BEYOND - (1.0 if off / told.spread[j] < state.edges[0] else 0.0))
-    state.edges[1] += rate * ((1.0 if off / told.spread[j] > state.edges[1] else 0.0) - BEYOND)
+    rate = max(_QUANTILE_RATE, FIRST_STEPS / (state.learnt[0] + 10.0))
+    state.edges[0] += rate * (_BEYOND - (1.0 if off / told.spread[j] < state.edges[0] else 0.0))
+    state.edges[1] += rate * ((1.0 if off / told.spread[j] > state.edges[1] else 0.0) - _BEYOND)
     state.spread[user] += SPREAD_RATE * (min(abs(off), LARGEST_ERROR + 1.0) - state.spread[user])
     has_limit = job.limit < NO_LIMIT
-    for level in range(LEVELS):
+    for level in range(_LEVELS):
         if level >= RELATIVE and not has_limit:
             continue
         value = length - math.log(max(job.limit, SHORTEST_S)) if level >= RELATIVE else length
-        place = room_for(state.tags, state.times, state.touched, level, scratch.key[level])
+        place = place_for_key(state.tags, state.times, state.touched, level, scratch.key[level])
         count = state.times[level, place]
-        replaced(state.ordered[level, place], min(count, RECENT), state.recent[level, place, count % RECENT], value)
-        state.recent[level, place, count % RECENT] = value
+        replaced(state.ordered[level, place], min(count, _RECENT), state.recent[level, place, count % _RECENT], value)
+        state.recent[level, place, count % _RECENT] = value
         before = value if count == 0 else state.average[level, place]
         state.average[level, place] = before + (value - before) * max(AVERAGE_RATE, 1.0 / (count + 1.0))
         state.times[level, place] = count + 1
@@ -310,7 +312,13 @@ def learn(state: State, told: Told, scratch: Scratch, j: int, job: Table, second
 
 @compiled_alone
 def follow(
-    state: State, told: Told, scratch: Scratch, traits: Table, seconds: Floats, events: Events, out: Floats
+    state: HabitState,
+    told: PendingGuesses,
+    scratch: GuessScratch,
+    traits: Table,
+    seconds: Floats,
+    events: Events,
+    out: Floats,
 ) -> None:
     """Predict and learn, one event after another."""
     for event in events:
@@ -326,24 +334,24 @@ def follow(
             j = ~event
             if math.isnan(told.middle[j]):  # it came before we did
                 guess(state, told, scratch, j, traits[j])
-            learn(state, told, scratch, j, traits[j], seconds[j])
+            learn_runtime(state, told, scratch, j, traits[j], seconds[j])
 
 
-def empty(keys: int) -> State:
+def empty(keys: int) -> HabitState:
     """A state that has learnt nothing, with room for so many keys at each level."""
-    return State(
-        tags=np.zeros((LEVELS, keys), np.uint64),
-        times=np.zeros((LEVELS, keys), np.int64),
-        touched=np.zeros((LEVELS, keys), np.int64),
-        recent=np.zeros((LEVELS, keys, RECENT)),
-        ordered=np.zeros((LEVELS, keys, RECENT)),
-        average=np.zeros((LEVELS, keys)),
-        people=np.zeros((1, USERS), np.uint64),
-        met=np.zeros((1, USERS), np.int64),
-        met_at=np.zeros((1, USERS), np.int64),
-        user_error=np.zeros((USERS, EXPERTS)),
-        user_weight=np.zeros((USERS, EXPERTS)),
-        spread=np.ones(USERS),
+    return HabitState(
+        tags=np.zeros((_LEVELS, keys), np.uint64),
+        times=np.zeros((_LEVELS, keys), np.int64),
+        touched=np.zeros((_LEVELS, keys), np.int64),
+        recent=np.zeros((_LEVELS, keys, _RECENT)),
+        ordered=np.zeros((_LEVELS, keys, _RECENT)),
+        average=np.zeros((_LEVELS, keys)),
+        people=np.zeros((1, _USERS), np.uint64),
+        met=np.zeros((1, _USERS), np.int64),
+        met_at=np.zeros((1, _USERS), np.int64),
+        user_error=np.zeros((_USERS, EXPERTS)),
+        user_weight=np.zeros((_USERS, EXPERTS)),
+        spread=np.ones(_USERS),
         error=np.ones((EXPERTS, AGES)),
         weight=np.ones((EXPERTS, AGES)),
         edges=np.array([-1.0, 1.0]),
@@ -351,16 +359,16 @@ def empty(keys: int) -> State:
     )
 
 
-def nothing_told(count: int) -> Told:
+def nothing_told(count: int) -> PendingGuesses:
     """Room for what is guessed of so many jobs."""
-    return Told(
-        np.empty((count, EXPERTS)), np.zeros((count, LEVELS + 1), np.int64), np.full(count, np.nan), np.ones(count)
+    return PendingGuesses(
+        np.empty((count, EXPERTS)), np.zeros((count, _LEVELS + 1), np.int64), np.full(count, np.nan), np.ones(count)
     )
 
 
-def room_to_work() -> Scratch:
+def room_to_work() -> GuessScratch:
     """Room for one guess at a time."""
-    return Scratch(np.zeros(LEVELS, np.uint64), np.zeros(EXPERTS), np.zeros(EXPERTS))
+    return GuessScratch(np.zeros(_LEVELS, np.uint64), np.zeros(EXPERTS), np.zeros(EXPERTS))
 
 
 @final
@@ -368,7 +376,7 @@ def room_to_work() -> Scratch:
 class Habits:
     """The predictor that is used unless another is asked for."""
 
-    state: State
+    state: HabitState
 
     @classmethod
     def new(cls, keys: int = 1 << 16) -> "Habits":
@@ -392,6 +400,6 @@ class Habits:
         """What was saved."""
         try:
             with np.load(path, allow_pickle=False) as found:
-                return cls(State(**{name: found[name] for name in State._fields}))
+                return cls(HabitState(**{name: found[name] for name in HabitState._fields}))
         except (OSError, KeyError, ValueError) as error:
             raise UsageError(f"cannot read the habits in '{path}': {error}. Save them again.") from None

@@ -20,16 +20,16 @@ from adlro.core.errors import UsageError
 from adlro.core.tables import NOBODY, Floats, Table
 from adlro.predict.encoder import DIMENSIONS, Words, encode_jobs
 from adlro.predict.following import NO_LIMIT, P10, P50, P90, SHORTEST_S, UNKNOWN_S, Events
-from adlro.predict.habits import Codes, Counts, find, room_for
+from adlro.predict.habits import Codes, Counts, find, place_for_key
 
 CAPACITY: Final = 100_000
 NEIGHBOURS: Final = 32
-WIDTH: Final = 0.04
+_WIDTH: Final = 0.04
 """Jobs that are less similar than the nearest by this share of all entries count a third of it."""
 
-QUANTILE_RATE: Final = 0.05
-LEAST_SPREAD: Final = 0.05
-BEYOND: Final = 0.085
+_QUANTILE_RATE: Final = 0.05
+_LEAST_SPREAD: Final = 0.05
+_BEYOND: Final = 0.085
 """Share of the jobs beyond each edge of the interval; a tenth is promised, and what ends late is learnt late."""
 
 CHAINS: Final = 2
@@ -43,7 +43,7 @@ NO_JOB: Final = 0
 """Jobs are numbered from 1 in the order in which they were learnt."""
 
 
-class State(NamedTuple):
+class MemoryState(NamedTuple):
     """The jobs that are remembered, newest over oldest. Axes: C jobs, W words of 64 entries, K keys of a chain."""
 
     vectors: Words  # [C, W]
@@ -77,7 +77,9 @@ def chain_key(job: Table, chain: int) -> Any:
 
 
 @compiled
-def compare(state: State, words: Words, which: int, found: int, most: int, jobs: Counts, distance: Counts) -> int:
+def _compare(
+    state: MemoryState, words: Words, which: int, found: int, most: int, jobs: Counts, distance: Counts
+) -> int:
     """Take a remembered job among the nearest if it is one of them; returns how many these are now."""
     row = (which - 1) % len(state.length)
     apart = np.int64(0)
@@ -97,14 +99,14 @@ def compare(state: State, words: Words, which: int, found: int, most: int, jobs:
 
 
 @compiled
-def recall(state: State, words: Words, job: Table, jobs: Counts, distance: Counts) -> int:
+def recall(state: MemoryState, words: Words, job: Table, jobs: Counts, distance: Counts) -> int:
     """The remembered jobs most like this one, nearest first and newest first among equals; returns how many."""
     learnt, most = state.learnt[0], len(jobs)
     oldest = max(learnt - len(state.length), 0) + 1
     found = 0
     few = learnt - oldest + 1 <= (CHAINS + 1) * SEARCHED
     for which in range(learnt, max(oldest, learnt - SEARCHED + 1) - 1 if not few else oldest - 1, -1):
-        found = compare(state, words, which, found, most, jobs, distance)
+        found = _compare(state, words, which, found, most, jobs, distance)
     if few:
         return found
     for chain in range(CHAINS):
@@ -115,13 +117,13 @@ def recall(state: State, words: Words, job: Table, jobs: Counts, distance: Count
         for _ in range(SEARCHED):
             if which < oldest:
                 break
-            found = compare(state, words, which, found, most, jobs, distance)
+            found = _compare(state, words, which, found, most, jobs, distance)
             which = state.before[chain, (which - 1) % len(state.length)]
     return found
 
 
 @compiled
-def learn(state: State, words: Words, job: Table, number: int, seconds: float) -> None:
+def learn_runtime(state: MemoryState, words: Words, job: Table, number: int, seconds: float) -> None:
     """Remember a job in the place of the oldest."""
     row = state.learnt[0] % len(state.length)
     for word in range(len(words)):
@@ -130,7 +132,7 @@ def learn(state: State, words: Words, job: Table, number: int, seconds: float) -
     state.number[row] = number
     state.learnt[0] += 1
     for chain in range(CHAINS):
-        place = room_for(state.tags, state.newest, state.touched, chain, chain_key(job, chain))
+        place = place_for_key(state.tags, state.newest, state.touched, chain, chain_key(job, chain))
         state.before[chain, row] = state.newest[chain, place]
         state.newest[chain, place] = state.learnt[0]
         state.touched[chain, place] = state.learnt[0]
@@ -152,8 +154,8 @@ def quantile(values: Floats, weights: Floats, count: int, share: float) -> float
 
 @compiled
 def guess(
-    state: State, words: Words, j: int, job: Table, jobs: Counts, distance: Counts, values: Floats, weights: Floats,
-    told: Floats,
+    state: MemoryState, words: Words, j: int, job: Table, jobs: Counts, distance: Counts, values: Floats,
+    weights: Floats, told: Floats,
 ) -> None:  # fmt: skip
     """The quantiles of the neighbours' runtimes, as logarithms, and their spread in the fourth place."""
     found = recall(state, words, job, jobs, distance)
@@ -163,7 +165,7 @@ def guess(
         middle = math.log(max(limit, SHORTEST_S)) if has_limit else math.log(UNKNOWN_S)
         told[j, 0], told[j, 1], told[j, 2], told[j, 3] = middle - 1.0, middle, middle + 1.0, 1.0
         return
-    scale = WIDTH * 64 * state.vectors.shape[1]
+    scale = _WIDTH * 64 * state.vectors.shape[1]
     for k in range(found):
         value = state.length[(jobs[k] - 1) % len(state.length)]
         weight = math.exp(-(distance[k] - distance[0]) / scale) / (1.0 + 0.1 * k)
@@ -177,12 +179,12 @@ def guess(
     if has_limit:
         middle = min(middle, math.log(max(limit, SHORTEST_S)))
     told[j, 0], told[j, 1], told[j, 2] = min(low, middle), middle, max(high, middle)
-    told[j, 3] = max(0.5 * (high - low), LEAST_SPREAD)
+    told[j, 3] = max(0.5 * (high - low), _LEAST_SPREAD)
 
 
 @compiled_alone
 def follow(
-    state: State, vectors: Words, traits: Table, seconds: Floats, events: Events, jobs: Counts, distance: Counts,
+    state: MemoryState, vectors: Words, traits: Table, seconds: Floats, events: Events, jobs: Counts, distance: Counts,
     values: Floats, weights: Floats, told: Floats, out: Floats,
 ) -> None:  # fmt: skip
     """Predict and learn, one event after another."""
@@ -198,20 +200,22 @@ def follow(
             out[j, P90] = max(math.exp(max(high, told[j, 1])), SHORTEST_S)
         else:
             length = math.log(max(seconds[j], SHORTEST_S))
-            state.edges[0] += QUANTILE_RATE * (BEYOND - (1.0 if length < low else 0.0))
-            state.edges[1] += QUANTILE_RATE * ((1.0 if length > high else 0.0) - BEYOND)
-            learn(state, vectors[j], traits[j], j, seconds[j])
+            state.edges[0] += _QUANTILE_RATE * (_BEYOND - (1.0 if length < low else 0.0))
+            state.edges[1] += _QUANTILE_RATE * ((1.0 if length > high else 0.0) - _BEYOND)
+            learn_runtime(state, vectors[j], traits[j], j, seconds[j])
 
 
 @compiled_alone
-def remember(state: State, vectors: Words, traits: Table, seconds: Floats, order: Counts) -> None:
+def _remember(state: MemoryState, vectors: Words, traits: Table, seconds: Floats, order: Counts) -> None:
     """Learn jobs in this order, without a word on what they were expected to run."""
     for j in order:
-        learn(state, vectors[j], traits[j], j, seconds[j])
+        learn_runtime(state, vectors[j], traits[j], j, seconds[j])
 
 
 @compiled_alone
-def recall_each(state: State, vectors: Words, traits: Table, jobs: Counts, distance: Counts, found: Counts) -> None:
+def recall_each(
+    state: MemoryState, vectors: Words, traits: Table, jobs: Counts, distance: Counts, found: Counts
+) -> None:
     """As recall, for each of several jobs [n, most], and how many were found for each [n]."""
     for j in range(len(traits)):
         found[j] = recall(state, vectors[j], traits[j], jobs[j], distance[j])
@@ -231,14 +235,14 @@ class Similar:
 class Memory:
     """The memory as a predictor; `new` makes an empty one."""
 
-    state: State
+    state: MemoryState
 
     @classmethod
     def new(cls, capacity: int = CAPACITY, dimensions: int = DIMENSIONS) -> "Memory":
         """A memory for so many jobs."""
         keys = 1 << max(6, (capacity - 1).bit_length())
         return cls(
-            State(
+            MemoryState(
                 vectors=np.zeros((capacity, dimensions // 64), np.uint64),
                 length=np.zeros(capacity),
                 number=np.full(capacity, NOBODY, np.int64),
@@ -273,7 +277,7 @@ class Memory:
     def remember(self, traits: Table, seconds: Floats, order: Counts) -> None:
         """Learn these jobs for recall only: much faster than to follow, and the interval stays as it is."""
         kept = order[-len(self.state.length) :]
-        remember(self.state, encode_jobs(traits, self.dimensions), traits, seconds, kept)
+        _remember(self.state, encode_jobs(traits, self.dimensions), traits, seconds, kept)
 
     def like(self, traits: Table, most: int = 5) -> list[Similar]:
         """The remembered jobs most similar to the first of these, most similar first."""
@@ -303,6 +307,6 @@ class Memory:
         """What was saved."""
         try:
             with np.load(path, allow_pickle=False) as found:
-                return cls(State(**{name: found[name] for name in State._fields}))
+                return cls(MemoryState(**{name: found[name] for name in MemoryState._fields}))
         except (OSError, KeyError, ValueError) as error:
             raise UsageError(f"cannot read the memory in '{path}': {error}. Save it again.") from None

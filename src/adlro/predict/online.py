@@ -15,7 +15,7 @@ import numpy as np
 from numba import types
 
 from adlro.core.compiled import compiled, compiled_alone, compiled_with
-from adlro.core.engine import TRUTH_TYPE, Truth, drive
+from adlro.core.engine import TRUTH_TYPE, Truth, disturb, drive
 from adlro.core.policy import CHOOSE_TYPE, FLOATS, FLOATS_2D, VIEW_TYPE, Choose, table_type
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import in_queue
@@ -28,7 +28,7 @@ LIMIT: Final = 0.2
 """What is told is the geometric mean of the expected runtime, the median by habits and the limit, with these weights of
 the last two. For a job without a limit the longest stands that anybody gave so far; if nobody did there is no third."""
 
-LATE: Final = 3.5
+_LATE: Final = 3.5
 """A job is expected to run on for as long as it has run and was expected to (a Pareto law with the exponent 2). 95 % of
 such jobs end in so many times that: who may not stop jobs and asks when a place is free is told this end. Told the
 mean, he would keep GPUs idle for jobs that do not end."""
@@ -50,10 +50,10 @@ class Online(NamedTuple):
     model."""
 
     traits: Table  # TRAIT [J]
-    state: habits.State
-    told: habits.Told
-    scratch: habits.Scratch
-    means: expected.State
+    state: habits.HabitState
+    told: habits.PendingGuesses
+    scratch: habits.GuessScratch
+    means: expected.ExpectedState
     longest: Floats  # [1] s, the longest limit of a job that has come; 0: nobody gave one
     said: Floats  # [J] s that the job was said to run when it was submitted
     began: Floats  # [J] when the work of this stretch began; NaN: it never did
@@ -64,7 +64,7 @@ class Online(NamedTuple):
 
 
 @compiled
-def units_of(view: View, j: int) -> float:
+def _units_of(view: View, j: int) -> float:
     """GPUs of a job, with fractions: its work is so many times its seconds. A job without GPUs counts as one."""
     job = view.jobs[j]
     return job.gpus * (job.share / WHOLE_GPU) if job.gpus > 0 else 1.0
@@ -92,12 +92,12 @@ def welcome(view: View, online: Online, j: int) -> None:
     limit = max(job.limit, SHORTEST_S) if job.limit < NO_LIMIT else online.longest[0]
     online.longest[0] = max(online.longest[0], limit)
     online.said[j] = blended(mean_s, online.told.middle[j], limit)
-    view.jobs[j].estimate = online.said[j] * units_of(view, j)
+    view.jobs[j].estimate = online.said[j] * _units_of(view, j)
 
 
 @compiled_alone
 def tell_live(
-    means: expected.State, traits: Table, middle: Floats, longest: Floats, now: float, seconds: Floats
+    means: expected.ExpectedState, traits: Table, middle: Floats, longest: Floats, now: float, seconds: Floats
 ) -> None:
     """As `welcome`, for jobs of a live cluster: seconds of work of each, from the logarithm of its median by habits."""
     for j in range(len(traits)):
@@ -107,14 +107,14 @@ def tell_live(
 
 
 @compiled_alone
-def learn_live(means: expected.State, traits: Table, seconds: Floats) -> None:
+def learn_live(means: expected.ExpectedState, traits: Table, seconds: Floats) -> None:
     """Learn how long jobs of a live cluster ran that have ended, in this order."""
     for j in range(len(traits)):
-        expected.learn(means, traits[j], seconds[j])
+        expected.learn_runtime(means, traits[j], seconds[j])
 
 
 @compiled_alone
-def count_live(means: expected.State, traits: Table, speeds: Floats, moments: Floats) -> None:
+def count_live(means: expected.ExpectedState, traits: Table, speeds: Floats, moments: Floats) -> None:
     """Count the time of jobs that run on a live cluster; with negative speeds, take it back."""
     for j in range(len(traits)):
         expected.count(means, traits[j], speeds[j], moments[j])
@@ -127,7 +127,7 @@ def tell_left(view: View, online: Online, j: int, ran: float, times: float) -> N
     limit = view.jobs[j].limit
     if ran < limit:
         seconds = min(seconds, limit)
-    view.jobs[j].estimate = seconds * units_of(view, j)
+    view.jobs[j].estimate = seconds * _units_of(view, j)
 
 
 @compiled
@@ -137,11 +137,11 @@ def beginning(online: Online, j: int) -> float:
 
 
 @compiled
-def begin(view: View, online: Online, j: int, s: int, time: float) -> None:
+def _begin(view: View, online: Online, j: int, s: int, time: float) -> None:
     """A job has been started: its time counts from now on."""
     started_before = not math.isnan(online.began[j])
     online.began[j] = time + (view.clock[0].restart if started_before else 0.0)
-    online.speed[j] = view.rate[view.jobs[j].kind, view.sites[s].form] / units_of(view, j)
+    online.speed[j] = view.rate[view.jobs[j].kind, view.sites[s].form] / _units_of(view, j)
     online.due[j] = time
     expected.count(online.means, online.traits[j], online.speed[j], beginning(online, j))
 
@@ -154,7 +154,7 @@ def pause(online: Online, j: int, time: float) -> None:
 
 
 @compiled
-def look(view: View, truth: Truth, online: Online) -> None:
+def _look(view: View, truth: Truth, online: Online) -> None:
     """Learn from jobs that have ended since the last look, guess those that have come, and tell of those that run."""
     counts, now = online.counts, view.clock[0].now
     while counts[EVENTS_READ] < truth.progress[0].events:
@@ -162,16 +162,16 @@ def look(view: View, truth: Truth, online: Online) -> None:
         counts[EVENTS_READ] += 1
         j = event.job
         if event.what == STARTED:
-            begin(view, online, j, event.site, event.time)
+            _begin(view, online, j, event.site, event.time)
         elif event.what == STOPPED or event.what == FAILED:
             pause(online, j, event.time)
             if event.what == FAILED:
-                online.worked[j] = max(0.0, online.worked[j] - event.value / units_of(view, j))
+                online.worked[j] = max(0.0, online.worked[j] - event.value / _units_of(view, j))
             tell_left(view, online, j, online.worked[j], 1.0)
         elif event.what == DONE or event.what == OVERRAN:
             pause(online, j, event.time)
-            habits.learn(online.state, online.told, online.scratch, j, online.traits[j], online.worked[j])
-            expected.learn(online.means, online.traits[j], online.worked[j])
+            habits.learn_runtime(online.state, online.told, online.scratch, j, online.traits[j], online.worked[j])
+            expected.learn_runtime(online.means, online.traits[j], online.worked[j])
     while counts[ARRIVED] < view.clock[0].arrived:
         j = counts[ARRIVED]
         counts[ARRIVED] += 1
@@ -183,7 +183,7 @@ def look(view: View, truth: Truth, online: Online) -> None:
         if math.isnan(online.began[j]):
             welcome(view, online, j)
     # Who may stop jobs weighs what is left of one against another; who may not asks when a place is free.
-    times = LATE if truth.progress[0].asked_when_none_waits == 0 else 1.0
+    times = _LATE if truth.progress[0].asked_when_none_waits == 0 else 1.0
     for i in range(view.clock[0].running):
         j = view.running[i]
         if online.due[j] <= now:
@@ -204,15 +204,15 @@ HABITS_TYPE = types.NamedTuple(
         *[CODES_2D, COUNTS_2D, COUNTS_2D, FLOATS_2D, FLOATS_2D, FLOATS],
         *[FLOATS_2D, FLOATS_2D, FLOATS, COUNTS],
     ],
-    habits.State,
+    habits.HabitState,
 )
 ONLINE_TYPE = types.NamedTuple(
     [
         table_type(TRAIT),
         HABITS_TYPE,
-        types.NamedTuple([FLOATS_2D, COUNTS_2D, FLOATS, FLOATS], habits.Told),
-        types.NamedTuple([CODES, FLOATS, FLOATS], habits.Scratch),
-        types.NamedTuple([CODES_2D, COUNTS_2D, COUNTS_2D, *[FLOATS_2D] * 4, COUNTS, CODES], expected.State),
+        types.NamedTuple([FLOATS_2D, COUNTS_2D, FLOATS, FLOATS], habits.PendingGuesses),
+        types.NamedTuple([CODES, FLOATS, FLOATS], habits.GuessScratch),
+        types.NamedTuple([CODES_2D, COUNTS_2D, COUNTS_2D, *[FLOATS_2D] * 4, COUNTS, CODES], expected.ExpectedState),
         *[FLOATS] * 6,
         COUNTS,
     ],
@@ -221,15 +221,15 @@ ONLINE_TYPE = types.NamedTuple(
 
 
 @compiled_with(types.int64(VIEW_TYPE, TRUTH_TYPE, CHOOSE_TYPE, ONLINE_TYPE))
-def play(view: View, truth: Truth, choose: Choose, online: Online) -> int:
+def _play(view: View, truth: Truth, choose: Choose, online: Online) -> int:
     """As engine.play, with a look before the first choice at each moment."""
-    return drive(view, truth, choose, look, online)
+    return drive(view, truth, choose, _look, online, disturb)
 
 
 @compiled_with(types.void(VIEW_TYPE, TRUTH_TYPE, ONLINE_TYPE))
 def look_once(view: View, truth: Truth, online: Online) -> None:
     """As look, for Python."""
-    look(view, truth, online)
+    _look(view, truth, online)
 
 
 @final
@@ -254,7 +254,7 @@ class Predicting:
 
     def play(self, view: View, truth: Truth, choose: Choose) -> int:
         """As engine.play, with a look before the first choice at each moment."""
-        return play(view, truth, choose, self.online)
+        return _play(view, truth, choose, self.online)
 
     def look(self, view: View, truth: Truth) -> None:
         """Learn what has ended, and tell what is predicted of jobs that have come and of those that run."""

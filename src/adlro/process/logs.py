@@ -39,7 +39,7 @@ _USUAL: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asc
 _BREAKS: Final = re.compile("[\x7f-\x9f\u2028\u2029]")
 """What JSON may hold as it is, and some readers take for the end of a line."""
 
-LONGEST: Final = 20_000
+_LONGEST: Final = 20_000
 """Signs of one value; a job's name is data, and may be long."""
 
 
@@ -82,7 +82,7 @@ class JsonLines(logging.Formatter):
         for word in self._words:
             text = text.replace(word, HIDDEN)
         text = without_secrets(text)
-        return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+        return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
     def _clean(self, name: str, value: Any) -> Any:
         """A value as JSON can say it, without what must not be said."""

@@ -14,7 +14,7 @@ from adlro.core.tables import DISTURBANCE, FOREVER, Floats, Table, View, records
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SimulationSettings:
     """How strict the world is."""
 
     restart_s: float = 30.0
@@ -35,7 +35,7 @@ def simulate(
     view: View,
     work: Floats,
     policy: Policy,
-    settings: Settings = Settings(),  # noqa: B008  (frozen)
+    settings: SimulationSettings = SimulationSettings(),  # noqa: B008  (frozen)
     disturbances: Sequence[tuple[float, int, int, int, float]] = (),
     seed: int = 0,
     player: Player | None = None,
@@ -52,7 +52,7 @@ def prepare(
     view: View,
     work: Floats,
     policy: Policy,
-    settings: Settings,
+    settings: SimulationSettings,
     disturbances: Sequence[tuple[float, int, int, int, float]],
     seed: int,
 ) -> Truth:

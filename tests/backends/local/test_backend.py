@@ -165,7 +165,7 @@ def test_a_spool_that_cannot_be_read_is_an_error_of_the_back_end_when_changes_ar
 
     assert bench.start(bench.sh("sleep 60", gpus=1)) == ""
     with monkeypatch.context() as patch:
-        patch.setattr(local, "is_held", no_more)
+        patch.setattr(local, "is_locked", no_more)
         patch.setattr(Path, "exists", lambda self: False)
         with pytest.raises(BackendError, match=r"the spool cannot be read: .*Too many open files"):
             bench.backend.has_changed()

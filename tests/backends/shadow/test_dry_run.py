@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 from tests.strategies import gpu_model
 
-from adlro.backends.shadow.dry_run import DOWN, GONE, LEFT, LOOKED, OVER, TAKEN, Note, Shadow, Write
+from adlro.backends.shadow.dry_run import (
+    GONE_LINE,
+    JOB_LEFT,
+    LOOKED,
+    NODE_DOWN,
+    PLACE_TAKEN,
+    RUN_OVER,
+    Note,
+    Shadow,
+    Write,
+)
 from adlro.core.errors import BackendError
 from adlro.core.ports import Answer, Backend, JobState, LiveJob, Order, Part, Snapshot, Submission, Watched
 from adlro.core.records import Cluster, Gpus, Job, Link, Node
@@ -155,7 +165,7 @@ def test_a_wish_is_void_when_the_cluster_gives_its_place_to_another_job() -> Non
     shadow.act([Order("1", "d1", ON_A)])
     shadow.read()
     assert states(shadow) == {"1": JobState.WAITING, "2": JobState.RUNNING}
-    assert [note.why for note in notes if note.what == "void"] == [TAKEN]
+    assert [note.why for note in notes if note.what == "void"] == [PLACE_TAKEN]
 
 
 def test_what_reality_made_of_an_order_before_it_was_read_back_is_no_refusal() -> None:
@@ -174,7 +184,7 @@ def test_a_wish_ends_with_the_run_that_we_had_in_mind_and_the_job_is_not_wished_
     assert states(shadow) == {"1": JobState.PLACED}
     job = shadow.read().jobs[0]
     assert (job.state, job.managed) == (JobState.WAITING, False)
-    assert [note.why for note in notes if note.what == "void"] == [OVER]
+    assert [note.why for note in notes if note.what == "void"] == [RUN_OVER]
 
 
 def test_a_wish_is_void_when_its_job_leaves_or_its_node_goes_down() -> None:
@@ -182,14 +192,14 @@ def test_a_wish_is_void_when_its_job_leaves_or_its_node_goes_down() -> None:
     shadow.read()
     shadow.act([Order("1", "d1", ON_A)])
     shadow.read()
-    assert [note.why for note in notes if note.what == "void"] == [LEFT]
+    assert [note.why for note in notes if note.what == "void"] == [JOB_LEFT]
     site = Site([waits("1")])
     shadow = Shadow(site, written_to(notes))
     shadow.read()
     shadow.act([Order("1", "d1", ON_A)])
     site.down = {"a": "drained"}
     shadow.read()
-    assert [note.why for note in notes if note.what == "void"] == [LEFT, DOWN]
+    assert [note.why for note in notes if note.what == "void"] == [JOB_LEFT, NODE_DOWN]
 
 
 def test_an_order_for_a_place_without_room_is_answered_so() -> None:
@@ -227,7 +237,7 @@ def test_a_job_that_is_no_longer_listed_is_gone_and_one_that_waits_again_is_seen
     shadow, notes = watch([job], [runs(job, ON_A)], [job], [])
     for _ in range(4):
         shadow.read()
-    assert told(notes) == [("seen", "1"), ("started", "1"), ("seen", "1"), (GONE, "1")]
+    assert told(notes) == [("seen", "1"), ("started", "1"), ("seen", "1"), (GONE_LINE, "1")]
 
 
 def test_a_shadow_that_was_restarted_wishes_and_writes_nothing_twice() -> None:

@@ -23,7 +23,7 @@ from adlro.backends.shadow.record import (
     shadowed,
 )
 from adlro.backends.shadow.replay import HAPPENED, happened, under
-from adlro.backends.shadow.report import Report, in_system, report
+from adlro.backends.shadow.report import Report, in_system, replay_report
 from adlro.backends.shadow.tables import prepared
 from adlro.catalogue.clusters import load_cluster
 from adlro.core.errors import StoreError, TraceError, UsageError
@@ -80,7 +80,7 @@ class Site:
 
 
 def summed(record: Record, **more: str) -> Report:
-    return report(record, others=["fcfs-first-fit", "fcfs-easy"], **more)  # type: ignore[arg-type]
+    return replay_report(record, others=["fcfs-first-fit", "fcfs-easy"], **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +225,7 @@ def test_replayed_as_it_happened_every_job_ends_when_it_did(whole: Record) -> No
     made = prepared(whole)
     times, _ = happened(made, find_policy("adlro"))
     np.testing.assert_allclose(times.finish, made.end, rtol=0, atol=1e-3)
-    assert report(whole).calibration.error == pytest.approx(0.0, abs=1e-9)
+    assert replay_report(whole).calibration.error == pytest.approx(0.0, abs=1e-9)
 
 
 def test_the_sites_own_policy_replayed_on_its_record_gives_what_happened(whole: Record) -> None:
@@ -357,7 +357,7 @@ def test_jobs_so_short_that_the_pauses_of_a_scheduler_count_are_a_doubt(whole: R
 
 def test_a_wrong_word_for_the_estimates_is_refused(whole: Record) -> None:
     with pytest.raises(UsageError, match="expected predicted, limit, oracle"):
-        report(whole, estimates="guess")
+        replay_report(whole, estimates="guess")
 
 
 def test_the_speed_table_is_held_against_jobs_that_ran_on_two_models() -> None:
@@ -368,7 +368,7 @@ def test_the_speed_table_is_held_against_jobs_that_ran_on_two_models() -> None:
         at = BEGIN_S + 2000.0 * number
         done = runs(replace(base, id=str(number), job=replace(base.job, submit_s=at)), parts, at + 1)
         jobs.append(replace(done, state=JobState.FINISHED, ended_s=at + 1 + length))
-    found = report(Record("x", PAPER16, BEGIN_S - 1, BEGIN_S + 20_000, tuple(jobs)), others=[])
+    found = replay_report(Record("x", PAPER16, BEGIN_S - 1, BEGIN_S + 20_000, tuple(jobs)), others=[])
     assert found.speeds.pairs == 1
     made = prepared(Record("x", PAPER16, BEGIN_S - 1, BEGIN_S + 20_000, tuple(jobs)))
     rate = [made.view.rate[made.view.jobs[j].kind, made.plan.sites[made.site[j]].form] for j in (0, 5)]

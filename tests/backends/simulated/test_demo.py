@@ -11,7 +11,6 @@ from adlro.backends.simulated.backend import Simulated
 from adlro.backends.simulated.clock import ByHand
 from adlro.backends.simulated.demo import (
     BLOCK,
-    HOUR_S,
     MOST_WAITING,
     WAITING_AT_FIRST,
     demo_arrivals,
@@ -23,6 +22,7 @@ from adlro.backends.simulated.demo import (
 from adlro.catalogue.families import find_family
 from adlro.core.errors import CatalogueError
 from adlro.core.ports import JobState, Order, Part, Snapshot
+from adlro.core.units import HOUR_S
 
 
 def first_fit(backend: Simulated, snapshot: Snapshot) -> None:

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adlro.backends.slurm.fields import gpus_in
-from adlro.backends.slurm.parse import cluster_toml, nodes_of, read_nodes
+from adlro.backends.slurm.parse import cluster_toml, node_records, read_nodes
 from adlro.backends.slurm.parse_jobs import job_of, read_jobs
 from adlro.catalogue.clusters import parse_cluster
 from adlro.catalogue.gpus import find_gpu
 from adlro.cli.app import run
 from adlro.core.errors import TelemetryError
 from adlro.core.records import GpuModel, Gpus
+from adlro.ingest.host_lists import gpus_in
 from adlro.ingest.telemetry.names import model_of
 
 SCONTROL = """\
@@ -124,7 +124,7 @@ def test_lines_of_sinfo_become_nodes_and_a_node_in_two_partitions_is_one() -> No
 
 
 def test_nodes_become_our_records_and_a_cluster_file_that_we_read() -> None:
-    nodes, problems = nodes_of(read_nodes(SCONTROL, "test"), model)
+    nodes, problems = node_records(read_nodes(SCONTROL, "test"), model)
     assert problems == []
     assert nodes[0].gpus == (Gpus("v100-sxm2-16gb", 4),)
     assert nodes[0].memory_gb == pytest.approx(64000 * 1.048576 / 1000)
@@ -134,14 +134,14 @@ def test_nodes_become_our_records_and_a_cluster_file_that_we_read() -> None:
 
 def test_a_type_for_each_device_is_one_model_and_a_feature_helps_where_the_type_does_not() -> None:
     gres = "gpu:v100_0:1,gpu:v100_1:1"
-    (typed,), _ = nodes_of(read_nodes(nodes_json("24.11", gres=gres, features=[]), "test"), model)
+    (typed,), _ = node_records(read_nodes(nodes_json("24.11", gres=gres, features=[]), "test"), model)
     assert typed.gpus == (Gpus("v100-sxm2-16gb", 2),)
-    (untyped,), _ = nodes_of(read_nodes(nodes_json("24.11", gres="gpu:4"), "test"), model)
+    (untyped,), _ = node_records(read_nodes(nodes_json("24.11", gres="gpu:4"), "test"), model)
     assert untyped.gpus == (Gpus("mi50", 4),)
 
 
 def test_a_type_that_the_catalogue_does_not_have_is_told() -> None:
-    nodes, problems = nodes_of(read_nodes(nodes_json("22.05", gres="gpu:voodoo:2", features=""), "test"), model)
+    nodes, problems = node_records(read_nodes(nodes_json("22.05", gres="gpu:voodoo:2", features=""), "test"), model)
     assert nodes[0].gpus == ()
     assert len(problems) == 1
     assert "'voodoo' is not in the catalogue" in problems[0]

@@ -22,7 +22,7 @@ from adlro.backends.slurm.fields import devices_in
 from adlro.backends.slurm.jobs import STARTING_S, told_of
 from adlro.backends.slurm.kept import AskPlan
 from adlro.backends.slurm.models import PATIENCE_S
-from adlro.backends.slurm.nodes import FamilyRule, Naming, down_of, sites_of
+from adlro.backends.slurm.nodes import FamilyPattern, Naming, down_of, sites_of
 from adlro.backends.slurm.parse import (
     SlurmNode,
     SlurmReservation,
@@ -445,8 +445,8 @@ def test_devices_get_our_index_on_a_node_with_two_models() -> None:
 
 def test_families_come_from_the_comment_then_from_rules_and_else_are_uniform() -> None:
     rules = (
-        FamilyRule(re.compile("^bert"), "learning"),
-        FamilyRule(re.compile("^cpu"), "data", "partition"),
+        FamilyPattern(re.compile("^bert"), "learning"),
+        FamilyPattern(re.compile("^cpu"), "data", "partition"),
     )
     naming = replace(NAMING, families=rules, is_family=lambda name: name != "nonsense")
     assert read_one(job(name="bert-large"), naming).job.family == "learning"

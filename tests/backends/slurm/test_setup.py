@@ -17,7 +17,7 @@ from adlro.backends.slurm.parse import SlurmNode
 from adlro.backends.slurm.setup import notes_of, setup, steps, undo
 from adlro.backends.slurm.shapes import common_features
 from adlro.backends.slurm.site import SiteNow, unknown_partitions
-from adlro.cli.app import app
+from adlro.cli.app import commands
 from adlro.core.errors import ConfigError, UsageError
 from adlro.daemon.config import load_config
 
@@ -211,11 +211,11 @@ def test_a_model_that_does_not_exist_is_refused_by_name() -> None:
 def test_ingest_takes_types_too(tmp_path: Path) -> None:
     nodes = tmp_path / "nodes.txt"
     nodes.write_text("NodeName=turing0 CPUTot=16 RealMemory=64000 Gres=gpu:turing:4 State=IDLE Partitions=gpu\n")
-    done = CliRunner().invoke(app, ["ingest", "--slurm", str(nodes)])
+    done = CliRunner().invoke(commands(["ingest"]), ["ingest", "--slurm", str(nodes)])
     assert "--types turing=MODEL" in done.output
-    done = CliRunner().invoke(app, ["ingest", "--slurm", str(nodes), "--types", "turing=t4"])
+    done = CliRunner().invoke(commands(["ingest"]), ["ingest", "--slurm", str(nodes), "--types", "turing=t4"])
     assert 'model = "t4", count = 4' in done.output
-    done = CliRunner().invoke(app, ["ingest", "--slurm", str(nodes), "--types", "turing"])
+    done = CliRunner().invoke(commands(["ingest"]), ["ingest", "--slurm", str(nodes), "--types", "turing"])
     assert isinstance(done.exception, UsageError)
 
 

@@ -12,9 +12,9 @@ from tests.ingest.telemetry.exporters import dcgm_page, says, served
 
 from adlro.core.errors import AdlroError, TelemetryError, UsageError
 from adlro.ingest.telemetry.exposition import scrape_exporter
-from adlro.ingest.telemetry.fetch import Limits, check_url, get, shown
+from adlro.ingest.telemetry.fetch import FetchLimits, check_url, get, shown
 
-BRISK = Limits(seconds=0.3)
+BRISK = FetchLimits(seconds=0.3)
 
 
 def test_a_body_of_200_mb_is_refused_at_the_limit_and_not_read_to_its_end() -> None:
@@ -28,7 +28,7 @@ def test_a_body_of_200_mb_is_refused_at_the_limit_and_not_read_to_its_end() -> N
             sent[0] += 1_000_000
 
     with served(flood) as url, pytest.raises(TelemetryError, match=r"larger than 8 MiB, and was refused"):
-        get(url, "text/plain", Limits(bytes=8 << 20))
+        get(url, "text/plain", FetchLimits(bytes=8 << 20))
     assert sent[0] < 100_000_000
 
 
@@ -37,11 +37,11 @@ def test_a_body_that_says_it_is_too_long_is_refused_at_once() -> None:
         served(says(b"x", Content_Length="200000000")) as url,
         pytest.raises(TelemetryError, match="larger than 64 MiB"),
     ):
-        get(url, "text/plain", Limits())
+        get(url, "text/plain", FetchLimits())
 
 
 def test_the_usual_limit_is_64_mib() -> None:
-    assert Limits().bytes == 64 * 2**20
+    assert FetchLimits().bytes == 64 * 2**20
 
 
 @pytest.mark.parametrize("code", [301, 302, 307, 308])

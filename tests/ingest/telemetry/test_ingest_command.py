@@ -8,7 +8,7 @@ import pytest
 from tests.ingest.telemetry.exporters import amd_page, dcgm_page, says, served
 
 from adlro.cli.app import run
-from adlro.normalise.telemetry import FEATURES
+from adlro.normalise.telemetry import GPU_FEATURES
 
 JSON_PAGE = (Path(__file__).parents[3] / "docs" / "json.md").read_text()
 CLUSTER = """
@@ -47,7 +47,7 @@ def test_the_json_is_one_object_with_documented_keys(capsys: pytest.CaptureFixtu
     gpu = found["gpus"][0]
     assert gpu["model"] == "a100-sxm4-80gb"
     assert gpu["levels"]["utilisation"] == pytest.approx(0.8)
-    assert list(gpu["levels"]) == list(FEATURES)
+    assert list(gpu["levels"]) == list(GPU_FEATURES)
     assert all(gpu["levels"][feature] is None for feature in gpu["gaps"])
     section = JSON_PAGE.partition("## `adlro ingest`")[2].partition("\n## ")[0]
     assert [key for key in {*found, *gpu} if f"`{key}`" not in section] == []
@@ -88,7 +88,7 @@ def test_watching_goes_on_when_the_source_fails_and_shows_gaps(capsys: pytest.Ca
     first, failed, third = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert first["gpus"][0]["levels"]["utilisation"] == pytest.approx(0.8)
     assert first["gpus"][0]["gaps"]["ecc_corrected"] == "a counter seen for the first time"
-    assert failed["gaps"] == {"the expected GPU is silent": 2 * len(FEATURES)}
+    assert failed["gaps"] == {"the expected GPU is silent": 2 * len(GPU_FEATURES)}
     assert "HTTP 500" in failed["notes"][0]
     assert third["gpus"][0]["levels"]["ecc_corrected"] == pytest.approx(0.02)
 

@@ -22,10 +22,10 @@ from tests.ports import free_ports
 from adlro.catalogue.gpus import find_gpu
 from adlro.cli.app import run
 from adlro.core.errors import TelemetryError
-from adlro.core.telemetry import Readings
+from adlro.core.telemetry import EARLIER, Readings
 from adlro.ingest.telemetry.names import model_of
-from adlro.ingest.telemetry.prometheus import parse_answer, scrape_prometheus, take
-from adlro.ingest.telemetry.series import EARLIER, Collector
+from adlro.ingest.telemetry.prometheus import parse_answer, scrape_prometheus, take_samples
+from adlro.ingest.telemetry.series import Collector
 from adlro.normalise.telemetry import FEATURE, Telemetry, normalise
 
 PATIENCE_S = 60.0
@@ -202,7 +202,7 @@ PAIRS = st.tuples(st.integers(0, 10**10), st.sampled_from(["1", "NaN", "+Inf", "
 def test_every_sample_of_an_answer_is_a_reading_or_is_counted(series: list[tuple[dict[str, str], list[Any]]]) -> None:
     collector = Collector("test")
     data = {"resultType": "matrix", "result": [{"metric": labels, "values": values} for labels, values in series]}
-    take(parse_answer(json.dumps({"status": "success", "data": data}).encode(), "test"), collector)
+    take_samples(parse_answer(json.dumps({"status": "success", "data": data}).encode(), "test"), collector)
     readings = collector.readings(1e9)
     assert len(readings) + sum(readings.lost.values()) == sum(len(values) for _, values in series)
     picture = picture_of(readings)
@@ -215,7 +215,7 @@ def test_no_json_makes_it_crash(result: Any, metric: Any, values: Any) -> None:
     for data in (result, {"result": result}, {"result": [{"metric": metric, "values": values}, {"metric": {}}]}):
         collector = Collector("test")
         try:
-            take(parse_answer(json.dumps({"status": "success", "data": data}).encode(), "test"), collector)
+            take_samples(parse_answer(json.dumps({"status": "success", "data": data}).encode(), "test"), collector)
         except TelemetryError:
             continue
         picture_of(collector.readings(1e9))

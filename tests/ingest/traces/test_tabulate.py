@@ -9,13 +9,13 @@ from tests.ingest.traces.samples import OPENB, OWN, PHILLY, SWF
 from adlro.core.errors import TraceError, UsageError
 from adlro.core.tables import Jobs
 from adlro.decide.catalogue import find_policy
-from adlro.experiment.compare import compare as compare_policies
+from adlro.experiment.compare import run_comparison as compare_policies
 from adlro.experiment.instance import draw
 from adlro.experiment.scenario import load_scenario
 from adlro.experiment.traces import read_trace
 from adlro.ingest.traces import source
 from adlro.ingest.traces.cells import clock_time
-from adlro.ingest.traces.describe import describe
+from adlro.ingest.traces.describe import describe_trace
 from adlro.ingest.traces.tabulate import TraceOptions, TraceReport
 
 HEADER = "timestamp,duration,num_gpus,gpu_time,cluster\n"
@@ -122,7 +122,7 @@ def test_rows_that_would_not_fit_are_refused_with_the_estimate(tmp_path: Path, m
 
 def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "PIECE", 1 << 12)
-    monkeypatch.setattr(source, "LONGEST_LINE", 1 << 14)
+    monkeypatch.setattr(source, "LONGEST_TRACE_LINE", 1 << 14)
     with pytest.raises(TraceError, match="has a line of more than"):
         read(tmp_path, philly(good=5) + "x" * (1 << 16))
 
@@ -196,15 +196,15 @@ def test_window_sample_and_load_make_stress_cases(tmp_path: Path) -> None:
 
 
 def test_describe_counts_what_is_there(tmp_path: Path) -> None:
-    found = describe(*read(tmp_path, OPENB), {"t4": 2})
+    found = describe_trace(*read(tmp_path, OPENB), {"t4": 2})
     assert found["jobs"] == 3
     assert found["gpu_hours"] == pytest.approx((900 + 46) / 3600)
     assert found["load_per_gpu"] == pytest.approx((900 + 46) / 60 / 2)
     assert [row["gpus"] for row in found["sizes"]] == ["0", "part of 1", "1"]
-    asked = describe(*read(tmp_path, SWF))["estimates"]
+    asked = describe_trace(*read(tmp_path, SWF))["estimates"]
     assert asked["jobs"] == 2
     assert asked["over_the_request"] == 0.5
-    clock = describe(*read(tmp_path, PHILLY))["arrivals"]  # a Monday, at 6 and 7
+    clock = describe_trace(*read(tmp_path, PHILLY))["arrivals"]  # a Monday, at 6 and 7
     assert [hour for hour, rate in enumerate(clock["by_hour"]) if rate] == [6, 7]
     assert [day for day, rate in enumerate(clock["by_weekday"]) if rate] == [0]
 

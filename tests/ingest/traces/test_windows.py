@@ -10,7 +10,7 @@ import pytest
 from adlro.cli.app import run
 from adlro.core.errors import UsageError
 from adlro.decide.catalogue import find_policy
-from adlro.experiment.compare import compare
+from adlro.experiment.compare import run_comparison
 from adlro.experiment.instance import draw, offered_load
 from adlro.experiment.scenario import load_scenario
 from adlro.ingest.traces.tabulate import TraceOptions
@@ -92,7 +92,7 @@ def test_a_window_can_be_looked_at_alone_and_gives_what_the_comparison_has(
     log: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scenario = load_scenario("paper16", log, windows=6)
-    together = compare(scenario, [find_policy("sjf")], range(6)).metrics["sjf"]
+    together = run_comparison(scenario, [find_policy("sjf")], range(6)).metrics["sjf"]
     assert run(["simulate", "-w", log, "-p", "sjf", "--windows", "6", "--seed", "4", "--json"]) == 0
     alone = json.loads(capsys.readouterr().out)
     assert alone["jct_mean_s"] == together[4].jct_mean_s

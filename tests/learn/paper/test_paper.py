@@ -32,11 +32,11 @@ from adlro.decide.network.paper_q import (
     target,
 )
 from adlro.learn.paper.envs import PaperBatch, choose_paper_by_chance, make_paper_batch, step_paper
-from adlro.learn.paper.network import NEVER, PaperNetwork, paper_network_of, paper_weights_of
-from adlro.learn.worlds.draw import World, make_world, stack
+from adlro.learn.paper.network import PAPER_MASKED_Q, PaperNetwork, paper_network_of, paper_weights_of
+from adlro.learn.worlds.draw import DrawnWorld, make_world, stack
 from adlro.learn.worlds.envs import Draw
 from adlro.normalise.pack import pack, pack_jobs
-from adlro.simulation.simulator import Settings, simulate
+from adlro.simulation.simulator import SimulationSettings, simulate
 
 FAMILIES = ("same", "ada", "bell")
 CALM = Draw(0.6, 1.2, 10, 0.3, 0.0, 0.2, 0.0, False)
@@ -68,7 +68,7 @@ def menu(count: int = 64) -> list[Job]:
     return found
 
 
-def world(cluster: Cluster = SMALL) -> World:
+def world(cluster: Cluster = SMALL) -> DrawnWorld:
     """The small cluster with the menu."""
     return make_world(plan_cluster(cluster), pack_jobs(menu()), speed)
 
@@ -250,7 +250,7 @@ def test_the_rewards_of_an_episode_add_up_to_completion_times_and_idle_time_of_t
             if time < FOREVER
         ]
         outcome = simulate(
-            pack(plan, mine, speed), mine.work, replaying(told[b]), Settings(restart_s=30.0), disturbances
+            pack(plan, mine, speed), mine.work, replaying(told[b]), SimulationSettings(restart_s=30.0), disturbances
         )
         assert outcome.unfinished == outcome.illegal == 0
         first, last = told[b][0][0], max(event.time for event in outcome.events if event.what == DONE)
@@ -344,8 +344,8 @@ def test_the_network_has_one_output_for_each_assignment_and_never_chooses_an_ill
     q = q_of(a_network(), batch)
     assert q.shape == batch.seen.legal.shape == (50, WINDOW * 7)
     assert batch.actions == WINDOW * 7
-    assert (q[batch.seen.legal == 0] == NEVER).all()
-    assert (q[batch.seen.legal != 0] > NEVER / 2).all()
+    assert (q[batch.seen.legal == 0] == PAPER_MASKED_Q).all()
+    assert (q[batch.seen.legal != 0] > PAPER_MASKED_Q / 2).all()
     assert batch.seen.legal[np.arange(50), q.argmax(axis=1)].all()
 
 

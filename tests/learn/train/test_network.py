@@ -6,7 +6,7 @@ from tests.learn.observations import observations, stirred
 from tests.learn.small import small_training
 
 from adlro.decide.outlook import IDLE
-from adlro.learn.train.network import NEVER, PairNetwork, Sight, network_of, prior_of, weights_of
+from adlro.learn.train.network import MASKED_Q, PairNetwork, Sight, network_of, prior_of, weights_of
 from adlro.learn.train.presets import find_preset
 
 
@@ -21,7 +21,7 @@ def test_it_begins_as_the_rules_judgement() -> None:
     legal = sight.legal.bool()
     assert torch.allclose(q[legal], prior_of(sight)[legal])
     assert torch.equal(prior_of(sight)[:, -1], torch.full((20,), IDLE))
-    assert bool((q[~legal] == NEVER).all())
+    assert bool((q[~legal] == MASKED_Q).all())
 
 
 def test_without_trust_it_begins_knowing_nothing() -> None:

@@ -13,7 +13,7 @@ from tests.learn.small import small_training, trained
 
 from adlro.core.errors import BackendError
 from adlro.learn.train import on_ray
-from adlro.learn.train.loop import Training, rounds
+from adlro.learn.train.loop import TrainingState, rounds
 from adlro.learn.train.on_ray import ATTEMPTS, Crew
 from adlro.learn.train.state import restore, state_of
 
@@ -84,7 +84,7 @@ class Place:
         pass
 
 
-def crew(training: Training, place: Place) -> Crew:
+def crew(training: TrainingState, place: Place) -> Crew:
     return Crew(training, cast(Any, place))
 
 

@@ -19,11 +19,11 @@ from adlro.core.errors import ConfigError, UsageError
 from adlro.decide.checkpoint import Arrays, read_arrays, read_weights
 from adlro.learn.train import run as train
 from adlro.learn.train.checkpoint import write_checkpoint
-from adlro.learn.train.config import FIELDS, Config, altered, expected, with_settings
-from adlro.learn.train.evaluate import evaluate, make_exam
+from adlro.learn.train.config import FIELDS, TrainConfig, altered, expected, with_settings
+from adlro.learn.train.evaluate import make_exam, play_evaluation
 from adlro.learn.train.loop import check_clusters, greedy, rounds
 from adlro.learn.train.network import prior_of
-from adlro.learn.train.presets import NAMES, find_preset
+from adlro.learn.train.presets import PRESET_NAMES, find_preset
 from adlro.learn.train.update import DivergedError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -54,7 +54,7 @@ def test_training_changes_the_network() -> None:
     assert all(not np.array_equal(before[name], after[name]) for name in ("row", "own", "advantage", "value"))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PRESET_NAMES)
 def test_both_presets_go_through_the_same_loop(name: str) -> None:
     training = small_training(name, episodes=20, horizon=2, evaluate_every=20)
     records = list(rounds(training))
@@ -66,7 +66,7 @@ def test_both_presets_go_through_the_same_loop(name: str) -> None:
 
 def test_a_network_that_trusts_the_rule_and_has_learnt_nothing_plays_like_it() -> None:
     training = small_training(steps=1, exam_jobs=40, trust=1.0)
-    marks = evaluate(training.preset, training.exam, greedy(training), 2)
+    marks = play_evaluation(training.preset, training.exam, greedy(training), 2)
     assert marks.against_rule == pytest.approx(1.0, abs=1e-6)
 
 
@@ -78,7 +78,7 @@ def test_the_rule_reaches_the_same_by_its_prior_as_by_its_compiled_policy() -> N
         sights = tuple(torch.from_numpy(each) for each in batch.seen)
         return prior_of(sights).masked_fill(sights[-1] == 0, -1e9).argmax(1).numpy()
 
-    marks = evaluate(preset, exam, by_prior, 1)
+    marks = play_evaluation(preset, exam, by_prior, 1)
     assert marks.by_sheet == {name: pytest.approx(1.0, abs=1e-6) for name in marks.by_sheet}
     assert marks.against_picky != pytest.approx(1.0, abs=1e-3)
 
@@ -181,17 +181,17 @@ def test_the_paper_preset_is_plain_q_learning() -> None:
 
 def test_a_wrong_option_is_told_in_one_line() -> None:
     with pytest.raises(ConfigError, match=r"x: unknown option 'chanels'\. Did you mean 'channels'\?"):
-        altered(Config(), {"chanels": 3}, "x")
+        altered(TrainConfig(), {"chanels": 3}, "x")
     with pytest.raises(ConfigError, match=r"x: 'channels' is 2\.5; expected a whole number from 1 to 1024"):
-        altered(Config(), {"channels": 2.5}, "x")
+        altered(TrainConfig(), {"channels": 2.5}, "x")
     with pytest.raises(ConfigError, match="9 environments cannot be divided into 2 equal groups"):
-        altered(Config(), {"environments": 9}, "x")
+        altered(TrainConfig(), {"environments": 9}, "x")
     with pytest.raises(ConfigError, match="x: memory is 13; expected 14 or more, 2 beyond horizon and warm_up"):
-        altered(Config(), {"memory": 13}, "x")
+        altered(TrainConfig(), {"memory": 13}, "x")
     with pytest.raises(ConfigError, match=r"x: 'minutes' is 10+; expected a number from 0"):
-        altered(Config(), {"minutes": 10**400}, "x")
+        altered(TrainConfig(), {"minutes": 10**400}, "x")
     with pytest.raises(UsageError, match="expected key=value"):
-        with_settings(Config(), ["channels"])
+        with_settings(TrainConfig(), ["channels"])
 
 
 def test_the_command_trains_on_one_cluster_and_tells_what_came_of_it(

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from adlro.learn.train.config import Config, altered
+from adlro.learn.train.config import TrainConfig, altered
 from adlro.learn.train.replay import Ring, Samples, Sights
 from adlro.learn.train.update import (
     DivergedError,
     Learner,
     approach,
-    check_weights,
+    check_finite,
     descend,
     frozen_copy,
     judging,
@@ -42,9 +42,9 @@ class Table(nn.Module):
         return self.q[sights[0].long()]
 
 
-def options(**values: Any) -> Config:
+def options(**values: Any) -> TrainConfig:
     """The default config with other values."""
-    return altered(Config(), values, "the test")
+    return altered(TrainConfig(), values, "the test")
 
 
 def learner_of(q: list[list[float]], target: list[list[float]] | None = None) -> Learner:
@@ -261,11 +261,11 @@ def test_a_slow_copy_goes_a_share_of_the_way() -> None:
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
 def test_weights_that_are_no_numbers_stop_a_training_and_are_named(number: float) -> None:
     network = nn.ModuleDict({"sound": Table([[1.0, 2.0]]), "broken": Table([[1.0, 2.0]])})
-    check_weights(network, "in round 7")
+    check_finite(network, "in round 7")
     with torch.no_grad():
         next(network["broken"].parameters())[0, 1] = number
     with pytest.raises(DivergedError, match=r"diverged in round 7: the weights 'broken\.q' are not finite.*smaller"):
-        check_weights(network, "in round 7")
+        check_finite(network, "in round 7")
 
 
 def test_a_rate_is_set_in_all_groups_and_in_place_where_it_is_a_tensor() -> None:

@@ -21,7 +21,7 @@ from adlro.decide.outlook import IDLE
 from adlro.experiment.instance import draw as draw_instance
 from adlro.experiment.scenario import load_scenario
 from adlro.learn.worlds.batch import BY_CHANCE, Batch, in_parts, make_batch, spare_row, start_all, step
-from adlro.learn.worlds.draw import World, make_world, random_worlds, stack
+from adlro.learn.worlds.draw import DrawnWorld, make_world, random_worlds, stack
 from adlro.learn.worlds.envs import Draw, Seen
 from adlro.simulation.simulator import simulate
 
@@ -32,7 +32,7 @@ FAILING = VARIED._replace(failures=1.0)
 
 
 @cache
-def some_worlds() -> tuple[World, ...]:
+def some_worlds() -> tuple[DrawnWorld, ...]:
     scenario = load_scenario("paper16", "paper", 200)
     return make_world(scenario.plan, draw_instance(scenario, 0).jobs), *random_worlds(4, 7)
 

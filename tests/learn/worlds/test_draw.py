@@ -12,14 +12,14 @@ from adlro.core.tables import DOWN, REFUSED
 from adlro.experiment.instance import draw as draw_instance
 from adlro.experiment.scenario import load_scenario
 from adlro.learn.worlds.batch import make_batch
-from adlro.learn.worlds.draw import Range, World, capacity_load, make_world, random_worlds, stack
+from adlro.learn.worlds.draw import DrawnWorld, Range, capacity_load, make_world, random_worlds, stack
 from adlro.learn.worlds.envs import Draw
 from adlro.learn.worlds.episodes import FILLS, SMALL
 from adlro.learn.worlds.file import load_worlds, save_worlds
 
 
 @cache
-def drawn() -> list[World]:
+def drawn() -> list[DrawnWorld]:
     return random_worlds(200, 1)
 
 
@@ -48,7 +48,7 @@ def test_drawn_jobs_have_gangs_of_many_sizes_and_some_worlds_none() -> None:
     assert not all(wide)
 
 
-def times_as_long(world: World) -> float:
+def times_as_long(world: DrawnWorld) -> float:
     """How many times as long as the median job those are that one in two hundred exceeds."""
     return float(np.quantile(world.jobs.work, 0.995) / np.median(world.jobs.work))
 

@@ -25,17 +25,17 @@ from typing import Any, Final
 
 from adlro.backends.local.spool import (
     MARK,
-    as_json,
     end_of_file,
     ending_in_words,
     enter_folder,
     from_json,
-    is_held,
+    is_locked,
     is_taken,
     leftovers,
     numbers_by_vendor,
     passed_on,
-    read_record,
+    read_spool_file,
+    submission_json,
     write_record,
     wrong_with_command,
 )
@@ -65,7 +65,7 @@ GIB: Final = 1 << 30
 MOST_LOST: Final = 3
 """A job whose runner was lost so often is not started again."""
 
-READS_OF_AN_END: Final = 2
+_READS_OF_AN_END: Final = 2
 DYING_S: Final = 0.5
 """A daemon that was killed may hold its locks for a moment, in a process that is just becoming a runner."""
 
@@ -213,7 +213,7 @@ class Local:
                 raise BackendError(f"job {job.name!r} of user {job.user!r}: {wrong}.")
             self._account_of(job.user)
             id = self._new_folder()
-            record = as_json(submission) | self._stamp()
+            record = submission_json(submission) | self._stamp()
             write_record(self._jobs / id / "job.json", record)
             self._entries[id] = _Entry(id, job, submission)
             return id
@@ -253,7 +253,7 @@ class Local:
         if not (job.isascii() and job.isdigit()):
             return None
         try:
-            record = read_record(self._jobs / job / "job.json")
+            record = read_spool_file(self._jobs / job / "job.json")
             with contextlib.ExitStack() as stack:
                 folder = enter_folder(stack, self._jobs / job)
                 runs = [int(name[4:]) for name in os.listdir(folder) if name[:4] == "run-" and name[4:].isdigit()]
@@ -300,7 +300,7 @@ class Local:
     def _load(self) -> None:
         """Find the jobs again, and what became of them."""
         for id in sorted((each.name for each in self._jobs.iterdir() if each.name.isdigit()), key=int):
-            record = read_record(self._jobs / id / "job.json")
+            record = read_spool_file(self._jobs / id / "job.json")
             if record is None:
                 continue  # the daemon died before it was written: nobody was told of it
             try:
@@ -318,7 +318,7 @@ class Local:
                 if (self._folder(entry) / "child.json").exists():
                     entry.begun, entry.counted = entry.begun + 1, entry.run
                 if entry.run < runs[-1]:
-                    entry.lost += (read_record(self._folder(entry) / "end.json") or {}).get("why") == "lost"
+                    entry.lost += (read_spool_file(self._folder(entry) / "end.json") or {}).get("why") == "lost"
             self._entries[id] = entry
             if runs:
                 self._recall(entry)
@@ -327,12 +327,12 @@ class Local:
     def _recall(self, entry: _Entry) -> None:
         """Where the latest start was ordered to; it has that room if it may still run."""
         folder = self._folder(entry)
-        order = read_record(folder / "order.json")
+        order = read_spool_file(folder / "order.json")
         if order is None:
             return  # the daemon died before it was written: that start never was
         entry.parts = tuple(Part(p["node"], p["model"], p["count"], tuple(p["indices"])) for p in order["parts"])
         entry.decision, entry.is_open, entry.state = order["decision"], True, JobState.PLACED
-        if read_record(folder / "end.json") is None:
+        if read_spool_file(folder / "end.json") is None:
             try:
                 self._occupancy.take(entry.id, entry.job, entry.parts)
             except KeyError:
@@ -346,7 +346,7 @@ class Local:
         """A folder with a number that no job ever had."""
         file = self.spool / "next.json"
         known = [int(each.name) for each in self._jobs.iterdir() if each.name.isdigit()]
-        number = max([(read_record(file) or {}).get("number", 1), *(each + 1 for each in known)])
+        number = max([(read_spool_file(file) or {}).get("number", 1), *(each + 1 for each in known)])
         write_record(file, {"number": number + 1})
         self._make_folder(self._jobs / str(number))
         return str(number)
@@ -382,7 +382,7 @@ class Local:
         for entry in list(self._entries.values()):
             if entry.ended is not None and now - entry.ended > self._keep_ended_s:
                 entry.end_reads += 1
-                if entry.end_reads >= READS_OF_AN_END:
+                if entry.end_reads >= _READS_OF_AN_END:
                     del self._entries[entry.id]
         if self._monotonic() - self._swept < min(3600.0, self._keep_files_s):
             return
@@ -411,21 +411,21 @@ class Local:
             return
         if entry.is_open:
             folder = self._folder(entry)
-            found = read_record(folder / "end.json")
-            if found is None and not is_held(folder / "lock"):
-                found = read_record(folder / "end.json") or self._lost(entry, folder)
+            found = read_spool_file(folder / "end.json")
+            if found is None and not is_locked(folder / "lock"):
+                found = read_spool_file(folder / "end.json") or self._lost(entry, folder)
             if found is not None:
                 self._settle(entry, found)
             else:
                 self._look_at_run(entry, folder)
         if entry.cancelled and entry.state is JobState.WAITING:
-            self._end(entry, JobState.CANCELLED, "cancelled", read_record(self._jobs / entry.id / "cancel.json"))
+            self._end(entry, JobState.CANCELLED, "cancelled", read_spool_file(self._jobs / entry.id / "cancel.json"))
 
     def _has_news(self, entry: _Entry) -> bool:
         """Whether the spool says more of a start than was read of it."""
         folder = self._folder(entry)
         has_begun = entry.started is None and (folder / "child.json").exists()
-        return has_begun or (folder / "end.json").exists() or not is_held(folder / "lock")
+        return has_begun or (folder / "end.json").exists() or not is_locked(folder / "lock")
 
     def _look_at_run(self, entry: _Entry, folder: Path) -> None:
         """A start that has not ended: it may not have begun yet, and it may be about to end."""
@@ -438,7 +438,7 @@ class Local:
 
     def _look_at_child(self, entry: _Entry, folder: Path) -> None:
         """Whether and when the latest start began."""
-        if entry.started is None and (child := read_record(folder / "child.json")) is not None:
+        if entry.started is None and (child := read_spool_file(folder / "child.json")) is not None:
             entry.started = self._time_of(child)
             if entry.counted < entry.run:
                 entry.begun, entry.counted = entry.begun + 1, entry.run
@@ -472,8 +472,8 @@ class Local:
 
     def _lost(self, entry: _Entry, folder: Path) -> dict[str, Any] | None:
         """Nobody watches over a start that has not ended: end what is left of it, and write that down."""
-        child = read_record(folder / "child.json")
-        order = read_record(folder / "order.json")
+        child = read_spool_file(folder / "child.json")
+        order = read_spool_file(folder / "order.json")
         if child is None or order is None:
             end: dict[str, Any] = {"why": "not begun", "said": "its start did not begin"}
         else:

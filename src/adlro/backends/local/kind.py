@@ -54,12 +54,12 @@ def open_local(table: LocalTable, site: Site) -> Opened:
         driver_numbers=machine.driver_numbers,
         has_gpus=machine.has_gpus,
         grace_s=table.grace_s,
-        owners=owners_of(table, site),
+        owners=_owners_of(table, site),
     )
     return Opened(backend, lambda: backend.now_s)
 
 
-def owners_of(table: LocalTable, site: Site) -> Owners:
+def _owners_of(table: LocalTable, site: Site) -> Owners:
     """A daemon that is root runs jobs as their users, any other one as itself."""
     if os.geteuid() == 0:
         return Owners(True, site.min_uid)
@@ -73,4 +73,4 @@ def check_local(table: LocalTable, site: Site) -> None:
         raise ConfigError("[local] shared_account = true and the daemon is root: jobs never run as root.")
 
 
-LOCAL: Final = Kind("local", "processes on this machine", LocalTable, open_local, owners_of, check_local)
+LOCAL: Final = Kind("local", "processes on this machine", LocalTable, open_local, _owners_of, check_local)

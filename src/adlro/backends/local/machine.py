@@ -3,31 +3,26 @@
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from adlro.core.errors import ConfigError, TelemetryError
 from adlro.core.records import Cluster, GpuModel, Gpus, Link, Node
-from adlro.core.telemetry import GpuSeen, Readings
+from adlro.core.telemetry import GpuSeen, ModelOf, TelemetryReader
 from adlro.ingest.telemetry.amd import scrape_amdsmi
 from adlro.ingest.telemetry.names import explain_unknown
 from adlro.ingest.telemetry.nvml import scrape_nvml
 
-ModelOf = Callable[[str], GpuModel | None]
-"""The catalogue's model for what a driver, or a person, calls a GPU; who composes the stages passes it in."""
-
-Look = Callable[[], Readings]
-
-DRIVERS: Final[tuple[Look, ...]] = (scrape_nvml, scrape_amdsmi)
+DRIVERS: Final[tuple[TelemetryReader, ...]] = (scrape_nvml, scrape_amdsmi)
 """Whom to ask for GPUs."""
 
 ROOT: Final = Path("/")
 KIB_PER_GB: Final = 1 << 20
 NO_NETWORK: Final = Link("none", 1.0)
 DECLARED: Final = re.compile(r"(?P<model>[^:]+)(?::(?P<count>[0-9]+))?")
-MOST_GPUS: Final = 62
+_MOST_GPUS: Final = 62
 """GPUs of one model on a node, as many as the rules can number."""
 
 
@@ -45,7 +40,7 @@ def this_machine(
     model_of: ModelOf,
     declared: str = "",
     known: Iterable[str] = (),
-    drivers: Sequence[Look] = DRIVERS,
+    drivers: Sequence[TelemetryReader] = DRIVERS,
     root: Path = ROOT,
 ) -> Machine:
     """This machine with the GPUs that its drivers tell of, or with stand-ins declared as in "v100:4,t4:2".
@@ -66,7 +61,7 @@ def this_machine(
     return Machine(Cluster(name, "this machine", (node,), NO_NETWORK, models), numbers, bool(numbers), notes)
 
 
-def machine_of(cluster: Cluster, drivers: Sequence[Look] = DRIVERS) -> Machine:
+def machine_of(cluster: Cluster, drivers: Sequence[TelemetryReader] = DRIVERS) -> Machine:
     """This machine as a cluster file describes it; its GPUs are there if the drivers tell of as many."""
     if len(cluster.nodes) != 1:
         raise ConfigError(
@@ -79,7 +74,7 @@ def machine_of(cluster: Cluster, drivers: Sequence[Look] = DRIVERS) -> Machine:
 
 
 def found_gpus(
-    model_of: ModelOf, known: Iterable[str], drivers: Sequence[Look]
+    model_of: ModelOf, known: Iterable[str], drivers: Sequence[TelemetryReader]
 ) -> tuple[list[tuple[GpuModel, int]], tuple[int, ...], tuple[str, ...]]:
     """The models with their counts, the driver's number of each GPU in that order, and what the drivers said."""
     by_model: dict[str, list[int]] = {}
@@ -97,7 +92,7 @@ def found_gpus(
     return groups, tuple(number for numbers in by_model.values() for number in numbers), tuple(notes)
 
 
-def asked(drivers: Sequence[Look]) -> list[tuple[tuple[GpuSeen, ...], str]]:
+def asked(drivers: Sequence[TelemetryReader]) -> list[tuple[tuple[GpuSeen, ...], str]]:
     """What each driver tells: its GPUs by number, or why it tells nothing."""
     found: list[tuple[tuple[GpuSeen, ...], str]] = []
     for look in drivers:
@@ -115,9 +110,9 @@ def declared_gpus(text: str, model_of: ModelOf) -> list[tuple[GpuModel, int]]:
     for item in text.split(","):
         match = DECLARED.fullmatch(item.strip())
         count = int(match["count"] or 1) if match else 0
-        if match is None or not 1 <= count <= MOST_GPUS:
+        if match is None or not 1 <= count <= _MOST_GPUS:
             raise ConfigError(
-                f"--gpus is {text!r}: {item.strip()!r} is not a GPU model and a number from 1 to {MOST_GPUS}; "
+                f"--gpus is {text!r}: {item.strip()!r} is not a GPU model and a number from 1 to {_MOST_GPUS}; "
                 "expected, for example, v100:4,t4:2."
             )
         model = model_of(match["model"].strip())

@@ -22,16 +22,16 @@ LOOK_EVERY_S: Final = 0.1
 WEIGH_EVERY_S: Final = 0.5
 LEFTOVERS_S: Final = 1.0
 RETRY_S: Final = 1.0
-CHUNK: Final = 65536
-RESERVED: Final = 4096  # bytes kept for the end, so that a full disk cannot lose it
+_CHUNK: Final = 65536
+_RESERVED: Final = 4096  # bytes kept for the end, so that a full disk cannot lose it
 
-PR_SET_PDEATHSIG: Final = 1
+_PR_SET_PDEATHSIG: Final = 1
 PR_SET_CHILD_SUBREAPER: Final = 36
 CANNOT_RUN: Final = 126
 NOT_FOUND: Final = 127
 
 
-class Output:
+class OutputStream:
     """One stream of the job on its way to a file: so many bytes of it, and never an error to the job."""
 
     def __init__(self, name: str, pipe: int, most: int, account: Any = None) -> None:
@@ -52,7 +52,7 @@ class Output:
     def copy(self) -> bool:
         """Take what is there; False when the job has closed its end."""
         try:
-            data = os.read(self.pipe, CHUNK)
+            data = os.read(self.pipe, _CHUNK)
         except BlockingIOError:
             return True
         except OSError:
@@ -101,14 +101,14 @@ def main() -> None:
     with open("order.json", encoding="utf-8") as file:
         order = json.load(file)
     write("runner.json", {"pid": os.getpid(), "ticks": ticks_of(os.getpid()), "boot": boot()})
-    reserve()
+    _reserve()
     if os.path.exists("stop"):
         end({"why": "not begun", "said": "stopped before it began"})
         return
-    run(order, told, wake)
+    _run(order, told, wake)
 
 
-def run(order: dict[str, Any], told: dict[str, bool], wake: int) -> None:
+def _run(order: dict[str, Any], told: dict[str, bool], wake: int) -> None:
     """Begin the job, watch it, and write down how it ended."""
     go, begin = os.pipe()
     said, say = os.pipe()
@@ -130,12 +130,12 @@ def run(order: dict[str, Any], told: dict[str, bool], wake: int) -> None:
     with contextlib.suppress(BrokenPipeError):  # somebody may have killed it already
         os.write(begin, b"!")
     os.close(begin)
-    failed = os.read(said, CHUNK).decode(errors="replace")  # ends at once when the command is there
+    failed = os.read(said, _CHUNK).decode(errors="replace")  # ends at once when the command is there
     most, account = order["most_output"], order.get("account")
-    outputs = [Output("out", out, most, account), Output("err", err, most, account)]
+    outputs = [OutputStream("out", out, most, account), OutputStream("err", err, most, account)]
     for pipe in (out, err):
         os.set_blocking(pipe, False)
-    status, why, text = watch(pid, order, told, wake, outputs)
+    status, why, text = _watch(pid, order, told, wake, outputs)
     clear_away()
     drain(outputs)
     for output in outputs:
@@ -180,7 +180,7 @@ def become(order: dict[str, Any], go: int, begin: int, say: int, out: int, err: 
             take_account((out, err), *order["account"])
             what = "its process"
         # After the change of account, which takes this away; before the word to go, which never comes from the dead.
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.read(go, 1) != b"!":
             os._exit(CANNOT_RUN)
         what = order["directory"]
@@ -212,8 +212,8 @@ def take_account(streams: tuple[int, ...], uid: int, gid: int, groups: list[int]
     raise PermissionError(errno.EPERM, "it could become root again")
 
 
-def watch(
-    pid: int, order: dict[str, Any], told: dict[str, bool], wake: int, outputs: list[Output]
+def _watch(
+    pid: int, order: dict[str, Any], told: dict[str, bool], wake: int, outputs: list[OutputStream]
 ) -> tuple[int, str, str]:
     """Wait for the end of the job, or bring it about; its status, and if we ended it, why: one word, and a sentence."""
     began = time.monotonic()
@@ -225,7 +225,7 @@ def watch(
         for pipe in ready:
             if pipe == wake:
                 with contextlib.suppress(BlockingIOError):
-                    os.read(wake, CHUNK)
+                    os.read(wake, _CHUNK)
             elif not open_pipes[pipe].copy():
                 del open_pipes[pipe]
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
@@ -306,17 +306,17 @@ def reaped_children() -> list[int]:
     return []
 
 
-def drain(outputs: list[Output]) -> None:
+def drain(outputs: list[OutputStream]) -> None:
     """Take what is still in the pipes; nobody is left to write into them."""
     for output in outputs:
         while select.select([output.pipe], [], [], 0)[0] and output.copy():
             pass
 
 
-def reserve() -> None:
+def _reserve() -> None:
     """Room on the disk for the end."""
     with contextlib.suppress(OSError), open("end.tmp", "wb") as file:
-        file.write(b" " * RESERVED)
+        file.write(b" " * _RESERVED)
         file.flush()
         os.fsync(file.fileno())
 
@@ -328,7 +328,7 @@ def end(record: dict[str, Any]) -> None:
         try:
             file = os.open("end.tmp", os.O_WRONLY | os.O_CREAT, 0o600)
             try:
-                os.pwrite(file, text.ljust(RESERVED), 0)
+                os.pwrite(file, text.ljust(_RESERVED), 0)
                 os.fsync(file)
             finally:
                 os.close(file)

@@ -100,7 +100,7 @@ def end_of_file(name: str, folder: int) -> tuple[str, int]:
         os.close(file)
 
 
-def is_held(lock: Path) -> bool:
+def is_locked(lock: Path) -> bool:
     """Whether somebody holds the lock of a run, so that its runner is alive."""
     try:
         file = os.open(lock, os.O_RDWR)
@@ -138,7 +138,7 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
         os.close(folder)
 
 
-def read_record(path: Path) -> dict[str, Any] | None:
+def read_spool_file(path: Path) -> dict[str, Any] | None:
     """What a file of the spool says; None if there is none."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -153,7 +153,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
     return found
 
 
-def as_json(submission: Submission) -> dict[str, Any]:
+def submission_json(submission: Submission) -> dict[str, Any]:
     """A submission as it is written in the spool."""
     job = asdict(submission.job)
     return {

@@ -16,20 +16,20 @@ from adlro.core.ports import ENDED, PLACES, Answer, Backend, JobState, LiveJob, 
 from adlro.core.records import Cluster, SpeedOf
 
 # What a note tells.
-CLUSTER: Final = "cluster"  # the cluster as it is from now on
+CLUSTER_LINE: Final = "cluster"  # the cluster as it is from now on
 LOOKED: Final = "looked"  # it was read; so often that a gap shows that nobody watched
 SEEN: Final = "seen"  # a job was met for the first time
 WISHED: Final = "wished"  # we would have started it
 VOID: Final = "void"  # a wish came to nothing; `why` tells
-STARTED: Final = "started"  # the cluster started it itself
+STARTED_LINE: Final = "started"  # the cluster started it itself
 ENDED_NOTE: Final = "ended"
-GONE: Final = "gone"  # it is no longer listed, and its end was not seen
+GONE_LINE: Final = "gone"  # it is no longer listed, and its end was not seen
 
 # Why a wish came to nothing.
-TAKEN: Final = "taken"  # another job has the place
-DOWN: Final = "down"  # the node takes no jobs any more
-LEFT: Final = "left"  # the job was cancelled, or is no longer listed
-OVER: Final = "over"  # the run that we had in mind would have ended
+PLACE_TAKEN: Final = "taken"  # another job has the place
+NODE_DOWN: Final = "down"  # the node takes no jobs any more
+JOB_LEFT: Final = "left"  # the job was cancelled, or is no longer listed
+RUN_OVER: Final = "over"  # the run that we had in mind would have ended
 
 FOR_ROOM: Final = frozenset(["", "none", "resources", "priority", "nodedown", "cleaning"])
 """Reasons of a job that waits for room or for its turn. With any other, nobody could start it now."""
@@ -58,7 +58,7 @@ RunsFor = Callable[[LiveJob, tuple[Part, ...]], float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class PlannedStart:
     """A start that was written down and not carried out."""
 
     decision: str
@@ -101,9 +101,9 @@ class Shadow:
         self._occupancy: Occupancy | None = None
         self._cluster: Cluster | None = None
         self._looked_s = float("-inf")
-        self._stage: dict[str, str] = {}  # by job: the latest of SEEN, STARTED, ENDED_NOTE
-        self._wishes: dict[str, Wish] = {}  # by job, the oldest first
-        self._fresh: dict[str, Wish] = {}  # of the latest orders, until they were read back once
+        self._stage: dict[str, str] = {}  # by job: the latest of SEEN, STARTED_LINE, ENDED_NOTE
+        self._wishes: dict[str, PlannedStart] = {}  # by job, the oldest first
+        self._fresh: dict[str, PlannedStart] = {}  # of the latest orders, until they were read back once
         self._over: set[str] = set()  # jobs whose imagined run is over, and that wait still
         self._latest: Snapshot | None = None
         self._trouble = ""
@@ -126,7 +126,7 @@ class Shadow:
         return False
 
     @property
-    def wishes(self) -> Mapping[str, Wish]:
+    def wishes(self) -> Mapping[str, PlannedStart]:
         """What we would have started and the cluster has not, by job."""
         return dict(self._wishes)
 
@@ -228,7 +228,7 @@ class Shadow:
 
         now = seen.time_s
         if seen.cluster != self._cluster:
-            tell(Note(CLUSTER, now, cluster=seen.cluster))
+            tell(Note(CLUSTER_LINE, now, cluster=seen.cluster))
         if now - self._looked_s >= self._beat_s:
             tell(Note(LOOKED, now, down=tuple(sorted(seen.down))))
         jobs = {job.id: job for job in seen.jobs}
@@ -237,7 +237,7 @@ class Shadow:
                 tell(note)
         for id in [id for id in self._stage if id not in jobs]:
             if self._stage[id] != ENDED_NOTE:
-                tell(Note(GONE, now, id))
+                tell(Note(GONE_LINE, now, id))
             del self._stage[id]
         occupancy = self._occupied(seen)
         for id, wish in list(self._wishes.items()):
@@ -267,10 +267,10 @@ class Shadow:
             yield Note(SEEN, now, job.id, job)
         let_go = job.state in (JobState.RUNNING, JobState.PLACED)
         ran = let_go or (job.state in ENDED and job.started_s is not None)
-        if ran and stage not in (STARTED, ENDED_NOTE):
+        if ran and stage not in (STARTED_LINE, ENDED_NOTE):
             wish = self._wishes.get(job.id)
-            yield Note(STARTED, now, job.id, job, wish.decision if wish else "", wish.parts if wish else ())
-        if job.state is JobState.WAITING and stage in (STARTED, ENDED_NOTE):
+            yield Note(STARTED_LINE, now, job.id, job, wish.decision if wish else "", wish.parts if wish else ())
+        if job.state is JobState.WAITING and stage in (STARTED_LINE, ENDED_NOTE):
             yield Note(SEEN, now, job.id, job, why="it waits again")
         if job.state in ENDED and stage != ENDED_NOTE:
             yield Note(ENDED_NOTE, now, job.id, job)
@@ -285,16 +285,16 @@ class Shadow:
             case "wished":
                 length = self._runs_for(note.job, note.parts) if note.job is not None else None
                 until = None if length is None else note.time_s + length
-                self._wishes[note.id] = Wish(note.decision, note.parts, note.time_s, until)
+                self._wishes[note.id] = PlannedStart(note.decision, note.parts, note.time_s, until)
             case "void":
                 self._wishes.pop(note.id, None)
-                if note.why == OVER:
+                if note.why == RUN_OVER:
                     self._over.add(note.id)
             case "seen" | "started" | "ended" | "gone":
                 self._stage[note.id] = note.what
                 if note.what != SEEN:
                     self._over.discard(note.id)
-                if note.what == STARTED:
+                if note.what == STARTED_LINE:
                     self._wishes.pop(note.id, None)
 
     def _keep(self, notes: Sequence[Note]) -> None:
@@ -302,15 +302,15 @@ class Shadow:
             self._trouble = self._write(notes)
 
 
-def void_because(job: LiveJob | None, wish: Wish, seen: Snapshot, occupancy: Occupancy) -> str:
+def void_because(job: LiveJob | None, wish: PlannedStart, seen: Snapshot, occupancy: Occupancy) -> str:
     """Why a wish is void; nothing while it stands."""
     if job is None or job.state is not JobState.WAITING:
-        return LEFT
+        return JOB_LEFT
     if any(part.node in seen.down for part in wish.parts):
-        return DOWN
+        return NODE_DOWN
     if wish.until_s is not None and seen.time_s >= wish.until_s:
-        return OVER
-    return "" if is_open(occupancy, job, wish.parts) else TAKEN
+        return RUN_OVER
+    return "" if is_open(occupancy, job, wish.parts) else PLACE_TAKEN
 
 
 def wished(occupancy: Occupancy, job: LiveJob, parts: tuple[Part, ...]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final, final
 
 from pydantic import TypeAdapter, ValidationError
 
-from adlro.backends.shadow.dry_run import CLUSTER, LOOKED, VOID, WISHED, Note, RunsFor, Shadow, for_its_limit
+from adlro.backends.shadow.dry_run import CLUSTER_LINE, LOOKED, VOID, WISHED, Note, RunsFor, Shadow, for_its_limit
 from adlro.catalogue.gpus import find_gpu
 from adlro.catalogue.speeds import for_every_family, speed_of
 from adlro.core.errors import CatalogueError, StoreError, TraceError
@@ -26,10 +26,10 @@ from adlro.core.records import CPU_ONLY, Cluster, Job
 from adlro.experiment.traces import family_rule
 from adlro.ingest.host_lists import hosts_in
 from adlro.ingest.traces.cells import Cells, clock_time, header_of, read_cells
-from adlro.ingest.traces.slurm import TYPED_GPUS, gpus_in, memory_gb, model_in
-from adlro.ingest.traces.source import open_source
+from adlro.ingest.traces.slurm import gpus_in_tres, memory_gb_in_tres, type_in, types_in
+from adlro.ingest.traces.source import open_trace
 from adlro.ingest.traces.tabulate import FamilyRule
-from adlro.live.service import Memory
+from adlro.live.service import DaemonMemory
 
 FILE: Final = "shadow.jsonl"
 """How the record is called, beside the daemon's database."""
@@ -40,7 +40,7 @@ GAP_S: Final = 300.0
 RECALLED: Final = 32_000_000
 """Bytes of the record from which a shadow that starts again learns what it knew. What is told twice does no harm."""
 
-MOST_HISTORY: Final = 1_000_000
+_MOST_HISTORY: Final = 1_000_000
 
 
 # ---- writing -----------------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def read_record(path: Path) -> Record:
 
 def record_of(notes: Sequence[Note], source: str) -> Record:
     """The record that notes make up."""
-    clusters = [note.cluster for note in notes if note.what == CLUSTER and note.cluster is not None]
+    clusters = [note.cluster for note in notes if note.what == CLUSTER_LINE and note.cluster is not None]
     looks = [note for note in notes if note.what == LOOKED]
     begin_s, end_s = notes[0].time_s, max(note.time_s for note in notes)
     gaps = [later.time_s - look.time_s for look, later in pairwise(looks)]
@@ -273,9 +273,9 @@ def _down_gpu_s(looks: Sequence[Note], end_s: float, cluster: Cluster) -> float:
 # ---- from elsewhere ----------------------------------------------------------------------------------------------
 
 
-def record_of_memory(memory: Memory, cluster: Cluster, source: str) -> Record:
+def record_of_memory(memory: DaemonMemory, cluster: Cluster, source: str) -> Record:
     """What the daemon remembers of jobs that ended, without a shadow's own record."""
-    jobs = tuple(job for job in memory.history(MOST_HISTORY) if job.ended_s is not None)
+    jobs = tuple(job for job in memory.history(_MOST_HISTORY) if job.ended_s is not None)
     if not jobs:
         raise StoreError(f"'{source}' has no job that ended. Let the daemon run for a while.")
     return Record(
@@ -301,9 +301,9 @@ SACCT: Final = (
 )
 """What a site types to give us its history."""
 
-NEEDED: Final = ("JobID", "State", "Submit", "Start", "End", "AllocTRES", "NodeList")
+_NEEDED: Final = ("JobID", "State", "Submit", "Start", "End", "AllocTRES", "NodeList")
 
-STATES: Final = {
+_STATES: Final = {
     "COMPLETED": JobState.FINISHED,
     "RUNNING": JobState.RUNNING,
     "COMPLETING": JobState.RUNNING,
@@ -322,9 +322,9 @@ _INDEX: Final = re.compile(r"_\d+$")
 
 def read_sacct_record(path: str, cluster: Cluster, families: str = "uniform") -> Record:
     """The history of a site, as `sacct --parsable2` prints it, on a cluster whose nodes have the same names."""
-    source = open_source(path)
+    source = open_trace(path)
     names = header_of(source.head, "|")
-    if missing := [name for name in NEEDED if name not in names]:
+    if missing := [name for name in _NEEDED if name not in names]:
         raise TraceError(f"'{path}': its first line has no column {missing[0]!r}; expected the output of: {SACCT}")
     rule = family_rule(families)
     if rule.column is not None and rule.column not in (*names, "user", "name"):
@@ -370,7 +370,7 @@ def _jobs_of(cells: Cells, cluster: Cluster, rule: FamilyRule, aside: Counter[st
         if "." in id:
             continue  # a step
         word = cell["State"].split(" ")[0].rstrip("+")
-        state = STATES.get(word, JobState.FAILED)
+        state = _STATES.get(word, JobState.FAILED)
         if not math.isfinite(submit[row]):
             aside["submit time missing"] += 1
             continue
@@ -379,8 +379,8 @@ def _jobs_of(cells: Cells, cluster: Cluster, rule: FamilyRule, aside: Counter[st
         nodes = () if listed.lower() in NO_NODES else hosts_in(listed)
         started = float(start[row]) if nodes and math.isfinite(start[row]) and state is not JobState.WAITING else None
         ended = float(end[row]) if math.isfinite(end[row]) and state in ENDED else None
-        gpus = int(gpus_in(cell["AllocTRES"] or cell.get("ReqTRES", "")))
-        wanted = _model_of(model_in(cell.get("ReqTRES", "")), cluster)
+        gpus = int(gpus_in_tres(cell["AllocTRES"] or cell.get("ReqTRES", "")))
+        wanted = _model_of(type_in(cell.get("ReqTRES", "")), cluster)
         user, name = cell.get("User", ""), cell.get("JobName", "")
         job = Job(
             family=_family_of(rule, user, name, cell),
@@ -388,7 +388,7 @@ def _jobs_of(cells: Cells, cluster: Cluster, rule: FamilyRule, aside: Counter[st
             submit_s=float(submit[row]),
             gpus=gpus,
             cpus=float(cpus[row]) if math.isfinite(cpus[row]) else 0.0,
-            memory_gb=memory_gb(cell["AllocTRES"]),
+            memory_gb=memory_gb_in_tres(cell["AllocTRES"]),
             models=frozenset([wanted]) if wanted else frozenset(),
             user=user,
             name=name,
@@ -433,7 +433,7 @@ def _parts_of(
         return ()
     if gpus == 0:
         return tuple(Part(node, CPU_ONLY, 0) for node in nodes)
-    typed = {_model_of(word, cluster) for word, _count in TYPED_GPUS.findall(tres)}
+    typed = {_model_of(word, cluster) for word in types_in(tres)}
     parts = []
     for place, node in enumerate(nodes):
         held = models[node] if len(models[node]) == 1 else tuple(typed.intersection(models[node]))

@@ -18,7 +18,7 @@ from adlro.core.engine import Truth
 from adlro.core.policy import Policy, starting, waiting
 from adlro.core.rules import fits
 from adlro.core.tables import DONE, QUEUED, START, STARTED, Choice, Floats, View
-from adlro.simulation.simulator import Settings, prepare
+from adlro.simulation.simulator import SimulationSettings, prepare
 
 HAPPENED: Final = "as it happened"
 
@@ -39,7 +39,7 @@ SHORT_S: Final = 60.0
 """Schedulers look at the queue every few seconds to half a minute; the simulator starts a job at once."""
 
 JOBS_IN_BLOCK: Final = 10
-MOST_BLOCKS: Final = 30
+MOST_REPLAY_BLOCKS: Final = 30
 """Jobs of one queue are not independent: intervals come from blocks of consecutive jobs, so many at most."""
 
 SHOWN: Final = 10
@@ -50,7 +50,7 @@ FEWEST_PAIRS: Final = 3
 MOST_SPEED_ERROR: Final = 0.5
 """How far the speed table may be off, in the median of at least so many cases."""
 
-ALIKE: Final = (
+UNIFORM_REMARK: Final = (
     "every job is of the family 'uniform', which runs alike on all GPU models: where a job is better placed cannot be "
     "told. Give families with a map (docs/traces.md)"
 )
@@ -71,7 +71,7 @@ OnStep = Callable[[str, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class ReplayTimes:
     """When each job started and finished in a replay; inf: never. [J]"""
 
     start: Floats
@@ -95,10 +95,10 @@ class Agreement:
     choice_same_job: int
 
 
-def happened(made: Prepared, asked: Policy) -> tuple[Times, Agreement]:
+def happened(made: Prepared, asked: Policy) -> tuple[ReplayTimes, Agreement]:
     """The record as it happened; a policy is asked beside it what it would do next, each time that something starts."""
     view = copied(made.view)
-    driver = Driver(view, prepare(view, made.jobs.work, asked, Settings(), (), 0), asked)
+    driver = Driver(view, prepare(view, made.jobs.work, asked, SimulationSettings(), (), 0), asked)
     due = [int(j) for j in np.argsort(made.start, kind="stable") if math.isfinite(made.start[j])]
     first, late = 0, list[int]()
     counts: Counter[str] = Counter()
@@ -112,7 +112,7 @@ def happened(made: Prepared, asked: Policy) -> tuple[Times, Agreement]:
             counts.update(compared_choice(made, view, driver.ask(), group))
         late += group
         while driver.is_asked:
-            startable = next(((j, s) for j in late for s in places(made, view, j)), None)
+            startable = next(((j, s) for j in late for s in _places(made, view, j)), None)
             if startable is None:
                 until = made.start[due[first]] if first < len(due) else math.inf
                 driver.apply(waiting(float(until)))
@@ -132,7 +132,7 @@ def happened(made: Prepared, asked: Policy) -> tuple[Times, Agreement]:
     return times_of(made, driver.truth), agreement
 
 
-def places(made: Prepared, view: View, j: int) -> list[int]:
+def _places(made: Prepared, view: View, j: int) -> list[int]:
     """Where a job may start now: where it ran, or, if it ran on more nodes than it takes here, on others like it."""
     home = int(made.site[j])
     if view.runs[j].state != QUEUED:
@@ -161,10 +161,10 @@ def compared_choice(made: Prepared, view: View, choice: Choice, group: Sequence[
     return [*found, "same model", *(["same node"] if ours.node == theirs.node else [])]
 
 
-def under(made: Prepared, policy: Policy) -> Times:
+def under(made: Prepared, policy: Policy) -> ReplayTimes:
     """The same jobs under a policy, from the cluster as it stood when the record begins."""
     view = copied(made.view)
-    driver = Driver(view, prepare(view, made.jobs.work, policy, Settings(), (), 0), policy)
+    driver = Driver(view, prepare(view, made.jobs.work, policy, SimulationSettings(), (), 0), policy)
     if made.carried.any():
         driver.advance()
         for j in sorted(np.flatnonzero(made.carried), key=lambda j: made.live[j].started_s or 0.0):
@@ -174,11 +174,11 @@ def under(made: Prepared, policy: Policy) -> Times:
     return times_of(made, driver.truth)
 
 
-def times_of(made: Prepared, truth: Truth) -> Times:
+def times_of(made: Prepared, truth: Truth) -> ReplayTimes:
     """First starts and finishes in the log."""
     events = truth.events[: truth.progress[0].events]
     start, finish = np.full(len(made.jobs), math.inf), np.full(len(made.jobs), math.inf)
     for times, what in ((start, STARTED), (finish, DONE)):
         rows = events[events["what"] == what]
         np.minimum.at(times, rows["job"], rows["time"])
-    return Times(start, finish)
+    return ReplayTimes(start, finish)

@@ -13,15 +13,14 @@ import numpy.typing as npt
 
 from adlro.backends.shadow.record import Record
 from adlro.backends.shadow.replay import (
-    ALIKE,
     FEWEST_JOBS,
     FEWEST_PAIRS,
     FEWEST_RUNS,
     HAPPENED,
     JOBS_IN_BLOCK,
-    MOST_BLOCKS,
     MOST_ERROR,
     MOST_OFF,
+    MOST_REPLAY_BLOCKS,
     MOST_SET_ASIDE,
     MOST_SPEED_ERROR,
     MOST_UNFINISHED,
@@ -30,13 +29,15 @@ from adlro.backends.shadow.replay import (
     OFF_S,
     SHORT_S,
     SHOWN,
+    UNIFORM_REMARK,
     Agreement,
     OnStep,
-    Times,
+    ReplayTimes,
     happened,
     under,
 )
-from adlro.backends.shadow.tables import SHORTEST_S, UNIFORM, Prepared, prepared
+from adlro.backends.shadow.tables import SHORTEST_RUN_S, Prepared, prepared
+from adlro.catalogue.speeds import UNKNOWN_FAMILY
 from adlro.core.ports import JobState
 from adlro.core.records import CPU_ONLY
 from adlro.core.tables import NOBODY, Floats
@@ -177,7 +178,7 @@ class Report:
         return asdict(self) | {"trusted": self.is_trusted}
 
 
-def report(
+def replay_report(
     record: Record,
     policy: str = "adlro",
     others: Sequence[str] = ("fcfs-first-fit", "fcfs", "fcfs-easy"),
@@ -190,7 +191,7 @@ def report(
     on_step("as it happened", 0)
     made = prepared(record, estimates)
     truth, agreement = happened(made, asked)
-    times: dict[str, Times] = {HAPPENED: truth}
+    times: dict[str, ReplayTimes] = {HAPPENED: truth}
     for done, each in enumerate(wanted, 1):
         on_step(each.name, done)
         times[each.name] = under(made, each)
@@ -200,7 +201,7 @@ def report(
     order = [place.get((job.id, job.job.submit_s), NOBODY) for job in made.live]
     if NOBODY not in order:
         found = under(alike, asked)
-        times[f"{policy}, same models"] = Times(found.start[order], found.finish[order])
+        times[f"{policy}, same models"] = ReplayTimes(found.start[order], found.finish[order])
     over = np.flatnonzero(made.compared & np.all([np.isfinite(each.finish) for each in times.values()], axis=0))
     calibration = calibrated(
         (made.end - made.submit)[over], (times[HAPPENED].finish - made.submit)[over], made.end[over] - made.start[over]
@@ -225,7 +226,7 @@ def report(
         users=affected_users(made, times[HAPPENED], times[policy]),
         speeds=speeds,
         not_modelled=NOT_MODELLED,
-        notes=(*record.notes, *([ALIKE] if knows_no_speeds(made) else [])),
+        notes=(*record.notes, *([UNIFORM_REMARK] if knows_no_speeds(made) else [])),
         doubts=tuple(doubts(record, counted, calibration, speeds)),
     )
 
@@ -258,17 +259,17 @@ def calibrated(real: Floats, replayed: Floats, runtime: Floats) -> Calibration:
 
 def blocks_of(jobs: int) -> int:
     """Into how many blocks so many jobs are cut; 0: too few for an interval."""
-    return 0 if jobs < 2 * JOBS_IN_BLOCK else min(MOST_BLOCKS, jobs // JOBS_IN_BLOCK)
+    return 0 if jobs < 2 * JOBS_IN_BLOCK else min(MOST_REPLAY_BLOCKS, jobs // JOBS_IN_BLOCK)
 
 
-def in_system(made: Prepared, times: Times) -> Floats:
+def in_system(made: Prepared, times: ReplayTimes) -> Floats:
     """How long each job that did not run already waited or ran up to the end of the record."""
     end = made.record.end_s - made.record.begin_s
     spent: Floats = (np.minimum(times.finish, end) - made.submit)[~made.carried]
     return spent
 
 
-def lines_of(made: Prepared, times: Mapping[str, Times], over: npt.NDArray[np.intp]) -> tuple[Line, ...]:
+def lines_of(made: Prepared, times: Mapping[str, ReplayTimes], over: npt.NDArray[np.intp]) -> tuple[Line, ...]:
     """A line for each policy, with what happened first."""
     if not len(over):
         return ()
@@ -298,13 +299,13 @@ def lines_of(made: Prepared, times: Mapping[str, Times], over: npt.NDArray[np.in
                 jct_relative=None if is_base or not base_jct else float(jct.mean()) / base_jct - 1,
                 p95_s=float(np.percentile(jct, 95)),
                 wait_s=float((each.start - made.submit)[over].mean()),
-                late=int(np.count_nonzero(each.finish[over] > end + SHORTEST_S)),
+                late=int(np.count_nonzero(each.finish[over] > end + SHORTEST_RUN_S)),
             )
         )
     return tuple(lines)
 
 
-def changed_jobs(made: Prepared, over: npt.NDArray[np.intp], was: Times, would: Times) -> dict[str, Any]:
+def changed_jobs(made: Prepared, over: npt.NDArray[np.intp], was: ReplayTimes, would: ReplayTimes) -> dict[str, Any]:
     """The jobs for which most would change."""
     end = made.record.end_s - made.record.begin_s
     difference = would.finish[over] - was.finish[over]
@@ -321,16 +322,16 @@ def changed_jobs(made: Prepared, over: npt.NDArray[np.intp], was: Times, would: 
             happened_s=float(was.finish[j] - made.submit[j]),
             would_s=float(would.finish[j] - made.submit[j]),
             difference_s=float(difference[i]),
-            is_late=bool(would.finish[j] > end + SHORTEST_S),
+            is_late=bool(would.finish[j] > end + SHORTEST_RUN_S),
         )
 
     return {
-        "gain": tuple(job(int(i)) for i in order[:SHOWN] if difference[i] < -SHORTEST_S),
-        "lose": tuple(job(int(i)) for i in order[::-1][:SHOWN] if difference[i] > SHORTEST_S),
+        "gain": tuple(job(int(i)) for i in order[:SHOWN] if difference[i] < -SHORTEST_RUN_S),
+        "lose": tuple(job(int(i)) for i in order[::-1][:SHOWN] if difference[i] > SHORTEST_RUN_S),
     }
 
 
-def affected_users(made: Prepared, was: Times, would: Times) -> tuple[Affected, ...]:
+def affected_users(made: Prepared, was: ReplayTimes, would: ReplayTimes) -> tuple[Affected, ...]:
     """All users, from whom gains most in all to whom loses most."""
     before, after = in_system(made, was), in_system(made, would)
     mine: dict[str, list[int]] = defaultdict(list)
@@ -388,7 +389,7 @@ def wishes_of(record: Record) -> Wishes | None:
 def knows_no_speeds(made: Prepared) -> bool:
     """Whether GPU models differ and no job says which family it is of."""
     models = [model for model in made.plan.models if model != CPU_ONLY]
-    return len(models) > 1 and set(made.jobs.families) == {UNIFORM}
+    return len(models) > 1 and set(made.jobs.families) == {UNKNOWN_FAMILY}
 
 
 def doubts(record: Record, jobs: Counted, calibration: Calibration, speeds: SpeedCheck) -> list[str]:

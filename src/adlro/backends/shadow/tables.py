@@ -12,7 +12,7 @@ import numpy.typing as npt
 from adlro.backends.shadow.dry_run import could_start
 from adlro.backends.shadow.record import Record
 from adlro.catalogue.families import find_family
-from adlro.catalogue.speeds import speed_of
+from adlro.catalogue.speeds import UNKNOWN_FAMILY, speed_of
 from adlro.core.errors import CatalogueError, StoreError, UsageError
 from adlro.core.plan import Plan, plan_cluster
 from adlro.core.ports import ENDED, JobState, LiveJob
@@ -23,7 +23,7 @@ from adlro.normalise.pack import pack, pack_jobs
 from adlro.predict.following import P50, as_they_came, traits_of
 from adlro.predict.habits import Habits
 
-SHORTEST_S: Final = 1e-3
+SHORTEST_RUN_S: Final = 1e-3
 KNOWN_LEAST: Final = 0.1
 """A job that has run longer than predicted is taken to need this share of the prediction still."""
 
@@ -31,9 +31,8 @@ GOES_ON: Final = 1.5
 """A job that had not ended is taken to run at least this many times as long as it had."""
 
 ESTIMATES: Final = ("predicted", "limit", "oracle")
-UNIFORM: Final = "uniform"
 
-Bools = npt.NDArray[np.bool_]
+_Bools = npt.NDArray[np.bool_]
 Sites = Mapping[tuple[str, str], int]
 
 
@@ -54,12 +53,12 @@ class Prepared:
     set_aside: Mapping[str, int]
 
     @property
-    def carried(self) -> Bools:
+    def carried(self) -> _Bools:
         """The jobs that ran when the record begins: they take room, and are not compared. [J]"""
         return self.start == 0.0
 
     @property
-    def compared(self) -> Bools:
+    def compared(self) -> _Bools:
         """The jobs that started and ended within the record. [J]"""
         return (self.start > 0.0) & np.isfinite(self.end)
 
@@ -86,14 +85,14 @@ def prepared(record: Record, estimates: str = "predicted", same_models: bool = F
         reasons = ", ".join(f"{count} {why}" for why, count in aside.items()) or "nothing has ended yet"
         raise StoreError(f"{record.source}: no job in it can be replayed: {reasons}.")
     live.sort(key=lambda job: max(0.0, job.job.submit_s - record.begin_s))
-    live, jobs, view, reshaped = packed(plan, live, record.begin_s, sites, same_models, aside)
+    live, jobs, view, reshaped = _packed(plan, live, record.begin_s, sites, same_models, aside)
     made = Prepared(
         record=record,
         plan=plan,
         live=tuple(live),
         jobs=jobs,
         view=view,
-        site=np.array([home_of(plan, view, j, job, sites) for j, job in enumerate(live)], np.int32),
+        site=np.array([_home_of(plan, view, j, job, sites) for j, job in enumerate(live)], np.int32),
         start=np.maximum(since(record, [job.started_s for job in live]), 0.0),
         end=since(record, [job.ended_s for job in live]),
         submit=since(record, [job.job.submit_s for job in live]),
@@ -126,7 +125,7 @@ def unfit(job: LiveJob, record: Record, sites: Sites) -> str:
     return "end before they start" if job.ended_s is not None and job.ended_s < job.started_s else ""
 
 
-def packed(
+def _packed(
     plan: Plan, live: list[LiveJob], begin_s: float, sites: Sites, same_models: bool, aside: Counter[str]
 ) -> tuple[list[LiveJob], Jobs, View, int]:
     """The jobs as tables. A job that ran although our rules would refuse it asks for less, and is counted."""
@@ -135,7 +134,9 @@ def packed(
     reshaped = len(wrong)
     if wrong:
         for j in wrong:
-            rows[j] = replace(rows[j], cpus=0.0, memory_gb=0.0, gpu_memory_gb=0.0, models=frozenset(), family=UNIFORM)
+            rows[j] = replace(
+                rows[j], cpus=0.0, memory_gb=0.0, gpu_memory_gb=0.0, models=frozenset(), family=UNKNOWN_FAMILY
+            )
         jobs, view, wrong = tabled(plan, rows, live, sites)
     if wrong:
         aside["can never run on this cluster"] += len(wrong)
@@ -161,7 +162,7 @@ def row_of(job: LiveJob, begin_s: float, same_models: bool) -> Job:
     try:
         family = find_family(told.family).name
     except CatalogueError:
-        family = UNIFORM
+        family = UNKNOWN_FAMILY
     return replace(
         told,
         family=family,
@@ -179,11 +180,11 @@ def runs_at_home(plan: Plan, view: View, j: int, job: LiveJob, sites: Sites) -> 
     """Whether our rules let a job run, and where it ran if it did."""
     if view.runs[j].state == REFUSED:
         return False
-    home = home_of(plan, view, j, job, sites)
+    home = _home_of(plan, view, j, job, sites)
     return home == NOBODY or bool(view.rate[view.jobs[j].kind, plan.sites[home].form] > 0.0)
 
 
-def home_of(plan: Plan, view: View, j: int, job: LiveJob, sites: Sites) -> int:
+def _home_of(plan: Plan, view: View, j: int, job: LiveJob, sites: Sites) -> int:
     """The site where a job ran: of a gang over several nodes the one that stands for all of them."""
     if job.started_s is None:
         return NOBODY
@@ -208,14 +209,14 @@ def set_work(made: Prepared, estimates: str) -> None:
     began = np.where(ran, since(record, [job.started_s for job in made.live]), 0.0)
     is_over = np.isfinite(made.end)
     length = np.where(ran, np.where(is_over, made.end, record.end_s - record.begin_s) - began, 0.0)
-    seconds = np.maximum(length * speed, SHORTEST_S)  # [J] on the reference model
+    seconds = np.maximum(length * speed, SHORTEST_RUN_S)  # [J] on the reference model
     wait = np.where(is_over, made.end - table["submit"] - seconds, math.inf)
     predicted = Habits.new().follow(traits_of(made.jobs), seconds, as_they_came(table["submit"], seconds, wait))[:, P50]
     limit = np.where(np.isfinite(table["limit"]), table["limit"], math.inf)
     expected = np.minimum(np.maximum(predicted, GOES_ON * seconds), np.maximum(limit * speed, seconds))
     seconds = np.where(is_over, seconds, expected)
     gone = np.where(made.carried, np.maximum(0.0, -began) * speed, 0.0)
-    made.jobs.work[:] = np.maximum(seconds - gone, SHORTEST_S) * units
+    made.jobs.work[:] = np.maximum(seconds - gone, SHORTEST_RUN_S) * units
     told = {"oracle": seconds, "predicted": predicted, "limit": np.where(np.isfinite(limit), limit, predicted)}[
         estimates
     ]

@@ -29,7 +29,7 @@ from adlro.core.ports import (
 )
 from adlro.core.records import Cluster, Disturbance, Placing, SpeedOf
 
-READS_OF_AN_END: Final = 2
+_READS_OF_AN_END: Final = 2
 """A job that ended is shown at least so often, however fast the clock runs: nobody shall miss it."""
 
 # What happens at one moment, in this order.
@@ -119,7 +119,7 @@ class Simulated:
             snapshot = Snapshot(
                 self._start_s + self._now, self.cluster, tuple(self._live.values()), self._occupancy.down, self._notes()
             )
-            while self._old and self._reads - self._entries[self._old[0]].end_reads >= READS_OF_AN_END:
+            while self._old and self._reads - self._entries[self._old[0]].end_reads >= _READS_OF_AN_END:
                 job = self._old.popleft()
                 del self._entries[job], self._live[job]
             return snapshot

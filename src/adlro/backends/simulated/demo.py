@@ -15,12 +15,13 @@ from adlro.catalogue.speeds import speed_of
 from adlro.core.ports import JobState, LiveJob, Snapshot, Submission
 from adlro.core.records import WHOLE_GPU, Cluster, Disturbance, Job
 from adlro.core.tables import Jobs
+from adlro.core.units import DAY_S, HOUR_S
 from adlro.experiment.instance import jobs_of
 from adlro.experiment.scenario import Recorded, find_workload, load_scenario, named_as_in
 from adlro.ingest.synthetic import generate
 from adlro.normalise.pack import unpack_job
 
-CLUSTER: Final = """
+_CLUSTER: Final = """
 name = "demo32"
 summary = "The paper's cluster twice: 16 Volta (V100), 8 Turing (T4), 8 AMD Radeon (Instinct MI50), 4 per node"
 
@@ -63,8 +64,6 @@ MEAN_INTERARRIVAL_S: Final = 130.0
 WAITING_AT_FIRST: Final = 40
 MOST_WAITING: Final = 120
 BLOCK: Final = 500
-HOUR_S: Final = 3600.0
-DAY_S: Final = 24 * HOUR_S
 QUARTER_S: Final = 900.0
 LIMIT_FACTOR: Final = 8.0
 """How much more time the demo's users ask for than they need, on the reference model."""
@@ -74,7 +73,7 @@ WORN: Final = 0.65
 ERROR: Final = 0.15
 """Spread of the logarithm of what they say about their work."""
 
-GROUPS: Final = (
+_GROUPS: Final = (
     "astro", "climate", "fluids", "genome", "geo", "imaging", "language", "materials", "neuro", "optics",
     "physics", "plasma", "proteins", "robotics", "speech", "storms", "surveys", "traffic", "vision", "waves",
 )  # fmt: skip
@@ -88,13 +87,13 @@ TITLES: Final[Mapping[str, tuple[str, ...]]] = {
 
 IDLE_HEAT: Final = 0.34
 WARM_UP_S: Final = 240.0
-BUSY: Final[Mapping[str, float]] = {"simulation": 0.93, "learning": 0.86, "data": 0.64}
+_BUSY: Final[Mapping[str, float]] = {"simulation": 0.93, "learning": 0.86, "data": 0.64}
 """How much of the time a GPU is busy under a family; made up, as all figures of the demo."""
 
 
 def demo_cluster() -> Cluster:
     """The cluster of the demo."""
-    return parse_cluster(CLUSTER, "the demo's cluster")
+    return parse_cluster(_CLUSTER, "the demo's cluster")
 
 
 def demo_backend(speed: float = 60.0, seed: int = 0, clock: Callable[[], float] | None = None) -> Simulated:
@@ -171,13 +170,13 @@ def dressed(job: Job, block: int, error: float) -> Job:
     One group in three says nothing of its work; the others err, and some of them always say too much.
     """
     number = int(job.name.removeprefix("name"))
-    user = int(job.user.removeprefix("user")) % len(GROUPS)
+    user = int(job.user.removeprefix("user")) % len(_GROUPS)
     titles = TITLES[job.family]
     name = f"{titles[(number + user) % len(titles)]}-{block * BLOCK + number + 1}"
     seconds = job.work / max(1.0, job.gpus * job.share / WHOLE_GPU)
     limit_s = math.ceil(LIMIT_FACTOR * seconds / QUARTER_S) * QUARTER_S
     estimate = None if user % 3 == 2 else round(job.work * error * (1.0 + user % 4 / 4))
-    return replace(job, user=GROUPS[user], name=name, limit_s=limit_s, estimate=estimate)
+    return replace(job, user=_GROUPS[user], name=name, limit_s=limit_s, estimate=estimate)
 
 
 def demo_disturbances(cluster: Cluster, seed: int) -> Iterator[Disturbance]:
@@ -217,7 +216,7 @@ def telemetry(snapshot: Snapshot) -> dict[str, dict[str, float | None]]:
                 if node.name in snapshot.down and not holders.get(key):
                     found[key] = dict.fromkeys(("utilisation", "temperature", "memory", "power"))
                 else:
-                    found[key] = figures(key, holders.get(key, []), snapshot.time_s, memory_gb)
+                    found[key] = _figures(key, holders.get(key, []), snapshot.time_s, memory_gb)
                 index += 1
     return found
 
@@ -233,13 +232,13 @@ def jobs_by_gpu(snapshot: Snapshot) -> dict[str, list[LiveJob]]:
     return found
 
 
-def figures(key: str, jobs: list[LiveJob], now_s: float, memory_gb: float) -> dict[str, float | None]:
+def _figures(key: str, jobs: list[LiveJob], now_s: float, memory_gb: float) -> dict[str, float | None]:
     """What one GPU says: busy as its jobs are, warmer the longer they run, never quite still."""
     ripple = math.sin(now_s / 37.0 + sum(map(ord, key)))
     busy = memory = warm = 0.0
     for live in jobs:
         share = live.job.share / WHOLE_GPU
-        busy += share * BUSY.get(live.job.family, 0.8)
+        busy += share * _BUSY.get(live.job.family, 0.8)
         memory += max(live.job.gpu_memory_gb, 0.3 * share * memory_gb) / memory_gb
         warm = max(warm, 1.0 - math.exp(-(now_s - (live.started_s or now_s)) / WARM_UP_S))
     busy = min(1.0, max(0.0, busy * (1.0 + 0.05 * ripple)))

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from adlro.backends.slurm.commands import Commands, Patience
-from adlro.backends.slurm.giving_back import GivenBack, release_all
+from adlro.backends.slurm.giving_back import GivenBack, give_back_all
 from adlro.backends.slurm.kept import plan_from
-from adlro.backends.slurm.nodes import DEFAULT_NETWORK, FamilyRule, Naming
-from adlro.backends.slurm.options import FamilyTable, SlurmOptions
+from adlro.backends.slurm.nodes import DEFAULT_NETWORK, FamilyPattern, Naming
+from adlro.backends.slurm.options import FamilyPatternTable, SlurmOptions
 from adlro.backends.slurm.orders import Handing, Slurm
 from adlro.backends.slurm.reader import Reader
 from adlro.backends.slurm.rest import Rest, connection_to
-from adlro.backends.slurm.sources import CommandSource, RestSource, Source
+from adlro.backends.slurm.sources import CommandSource, RestSource, SlurmSource
 from adlro.backends.slurm.ways import CommandWay, RestWay, Way
 from adlro.catalogue.clusters import load_cluster
 from adlro.catalogue.families import find_family
@@ -30,14 +30,14 @@ from adlro.core.records import GpuModel
 from adlro.ingest.telemetry.names import model_of, near_models
 
 TOKEN_S: Final = 3600
-STARTING_S: Final = 1800.0
+_STARTING_S: Final = 1800.0
 """A unit may take so long to start: after an upgrade `adlro warm` compiles first."""
 
-NOBODY: Final = frozenset[str]()
+_NO_JOBS: Final = frozenset[str]()
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class SlurmParts:
     """What a back end is made of."""
 
     reader: Reader
@@ -73,7 +73,7 @@ def check_submitting(submit_as: str, has_commands: bool) -> None:
         )
 
 
-def slurm_parts(options: SlurmOptions) -> Parts:
+def slurm_parts(options: SlurmOptions) -> SlurmParts:
     """The reader and the ways to Slurm of these options."""
     if options.conf and not Path(options.conf).is_file():  # Slurm's commands would look for a server for minutes
         raise ConfigError(f"[slurm] conf: '{options.conf}' does not exist; expected the path of slurm.conf.")
@@ -83,7 +83,7 @@ def slurm_parts(options: SlurmOptions) -> Parts:
         connection_to(options.rest, options.timeout_s)  # a bad address is told now
         token = None if options.rest.startswith(("unix:", "/")) else token_of(options, commands)
         rest = Rest(options.rest, options.user, token, options.timeout_s)
-    sources: list[Source] = [RestSource(rest)] if rest else []
+    sources: list[SlurmSource] = [RestSource(rest)] if rest else []
     sources += [CommandSource(commands)] if commands else []
     if not sources:
         raise ConfigError(
@@ -91,8 +91,10 @@ def slurm_parts(options: SlurmOptions) -> Parts:
         )
     naming = naming_of(options)
     if commands is None:
-        return Parts(Reader(sources, naming), rest, commands)
-    return Parts(Reader(sources, naming, patience=Patience(commands), ask_plan=plan_from(commands)), rest, commands)
+        return SlurmParts(Reader(sources, naming), rest, commands)
+    return SlurmParts(
+        Reader(sources, naming, patience=Patience(commands), ask_plan=plan_from(commands)), rest, commands
+    )
 
 
 def naming_of(options: SlurmOptions) -> Naming:
@@ -113,7 +115,7 @@ def naming_of(options: SlurmOptions) -> Naming:
         name=cluster.name if cluster else "slurm",
         submitters=frozenset(filter(None, [own_account_name(), options.user]))
         if options.submit_as == "self"
-        else NOBODY,
+        else _NO_JOBS,
     )
 
 
@@ -144,9 +146,9 @@ def _remembered(find: Callable[[str], GpuModel | None]) -> Callable[[str], GpuMo
     return ask
 
 
-def _rule(table: FamilyTable) -> FamilyRule:
+def _rule(table: FamilyPatternTable) -> FamilyPattern:
     try:
-        return FamilyRule(re.compile(table.pattern), find_family(table.family).name, table.field)
+        return FamilyPattern(re.compile(table.pattern), find_family(table.family).name, table.field)
     except re.error as error:
         raise ConfigError(f"[[slurm.families]]: '{table.pattern}' is not a regular expression: {error}.") from None
     except CatalogueError as error:
@@ -192,7 +194,7 @@ def give_back(options: SlurmOptions, now_s: float) -> list[GivenBack]:
     ways: list[Way] = [CommandWay(parts.commands)] if parts.commands else []
     ways += [RestWay(parts.rest)] if parts.rest else []
     with closing(parts):
-        return release_all(parts.reader, ways, now_s)
+        return give_back_all(parts.reader, ways, now_s)
 
 
 def is_answered(url: str, timeout_s: float = 5.0) -> bool:
@@ -250,7 +252,7 @@ def is_alive(unit: str, within_s: float) -> bool:
     told = dict(line.partition("=")[::2] for line in ran.stdout.splitlines())
     if told.get("ActiveState") == "activating":
         is_first = told.get("SubState") in ("start-pre", "start") and told.get("NRestarts", "0") == "0"
-        return is_first and _is_within(STARTING_S, told.get("InactiveExitTimestampMonotonic", ""))
+        return is_first and _is_within(_STARTING_S, told.get("InactiveExitTimestampMonotonic", ""))
     is_active = told.get("ActiveState") == "active"
     return is_active and _is_within(max(within_s, 60.0), told.get("WatchdogTimestampMonotonic", ""))
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from adlro.backends.slurm.backend import Parts, slurm_parts
+from adlro.backends.slurm.backend import SlurmParts, slurm_parts
 from adlro.backends.slurm.commands import Commands
-from adlro.backends.slurm.nodes import Site
+from adlro.backends.slurm.nodes import NamedNode
 from adlro.backends.slurm.options import SlurmOptions
 from adlro.backends.slurm.rest import Rest
 from adlro.backends.slurm.shapes import left_to_slurm, lua_table, partitions_table
@@ -19,11 +19,11 @@ from adlro.backends.slurm.site import (
     COMMANDS,
     OURS,
     SiteNow,
-    read_config,
-    site_of,
+    listed_words,
+    read_slurm_config,
+    site_from_nodes,
     unknown_partitions,
     unknown_types,
-    words_in,
 )
 from adlro.core.errors import BackendError, ConfigError
 
@@ -37,7 +37,7 @@ class Finding:
     text: str
 
 
-def check(options: SlurmOptions, find: Callable[[str], str | None] = shutil.which) -> list[Finding]:
+def check_site(options: SlurmOptions, find: Callable[[str], str | None] = shutil.which) -> list[Finding]:
     """What is there and what is missing for ADLRO to place jobs in this Slurm, in words."""
     return list(_findings(options, find))
 
@@ -61,7 +61,7 @@ def _findings(options: SlurmOptions, find: Callable[[str], str | None]) -> Itera
         yield from _cluster_findings(parts, options)
 
 
-def _cluster_findings(parts: Parts, options: SlurmOptions) -> Iterator[Finding]:
+def _cluster_findings(parts: SlurmParts, options: SlurmOptions) -> Iterator[Finding]:
     """What the cluster itself tells."""
     if parts.rest is not None:
         yield _rest_finding(parts.rest)
@@ -75,7 +75,7 @@ def _cluster_findings(parts: Parts, options: SlurmOptions) -> Iterator[Finding]:
         yield Finding("slurmctld", "missing", str(error))
         return
     yield from _config_findings(parts.commands)
-    now = site_of(parts, options)
+    now = site_from_nodes(parts, options)
     yield from _plugin_findings(options.partitions, now)
     yield from _partition_findings(options.partitions, now.partitions)
     yield from (Finding("partitions", "odd", line) for line in split_models(options.partitions, now.nodes))
@@ -98,7 +98,7 @@ def _config_findings(commands: Commands | None) -> Iterator[Finding]:
         yield Finding("slurm.conf", "odd", "not looked at: that needs the command line")
         return
     try:
-        config = read_config(commands)
+        config = read_slurm_config(commands)
     except BackendError as error:
         yield Finding("slurm.conf", "missing", str(error))
         return
@@ -158,7 +158,7 @@ def _partition_findings(partitions: Sequence[str], known: Mapping[str, Mapping[s
 
 def _plugin_findings(partitions: Sequence[str], now: SiteNow) -> Iterator[Finding]:
     """Whether Slurm calls our plugin, and whether it knows these partitions and nodes."""
-    if "lua" not in words_in(now.config.get("JobSubmitPlugins", "")):
+    if "lua" not in listed_words(now.config.get("JobSubmitPlugins", "")):
         return
     first, chained = (now.files.get(f"{now.folder}/{name}", "") for name in ("job_submit.lua", CHAINED))
     ours = first if OURS in first else chained if OURS in chained and CHAINED in first else ""
@@ -182,7 +182,7 @@ def _plugin_findings(partitions: Sequence[str], now: SiteNow) -> Iterator[Findin
             yield Finding("plugin", "good", f"holds the jobs of {', '.join(held)}")
 
 
-def split_models(partitions: Sequence[str], nodes: Mapping[str, Site]) -> list[str]:
+def split_models(partitions: Sequence[str], nodes: Mapping[str, NamedNode]) -> list[str]:
     """A line for each partition that has some nodes of a GPU model while others of ADLRO's have the rest."""
     lines = []
     for name in partitions:
@@ -208,7 +208,7 @@ def _admin_level(commands: Commands, user: str) -> str:
     return ran.out.strip() if ran.code == 0 else ""
 
 
-def _node_findings(sites: Mapping[str, Site], problems: Sequence[str]) -> Iterator[Finding]:
+def _node_findings(sites: Mapping[str, NamedNode], problems: Sequence[str]) -> Iterator[Finding]:
     """What the nodes are to us."""
     gpus = sum(len(devices.types) for site in sites.values() for devices in site.devices.values())
     models = sorted({model for site in sites.values() for model in site.devices})

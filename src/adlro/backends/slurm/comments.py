@@ -13,7 +13,7 @@ HELD: Final = "held"
 USER_HELD: Final = "userheld"
 """The word of a job that its user holds: adlro:userheld. job_submit.lua writes it; the hold is the user's to end."""
 
-MARKS: Final = frozenset([HELD, USER_HELD])
+_MARKS: Final = frozenset([HELD, USER_HELD])
 """Words without a value."""
 
 RELEASED: Final = "released"
@@ -29,7 +29,7 @@ IN_COMMENT: Final = tuple(each for each in properties_of(Job) if each.in_comment
 _OURS: Final = re.compile(r"(?:^|(?<=\s))adlro:([a-z]+)(?:=(\S*))?(?=\s|$)", re.ASCII)
 """Only ASCII spaces part words, as for job_submit.lua: what is one word there must not be two here."""
 
-LONGEST_LINE: Final = 160
+_LONGEST_LINE: Final = 160
 LINE: Final = re.compile(r"\[adlro: [^\]]*\]")
 """What users are told in the comment: [adlro: waits for 4 v100 on one node; start about 14:20]."""
 
@@ -37,7 +37,7 @@ LINE: Final = re.compile(r"\[adlro: [^\]]*\]")
 def words_in(comment: str) -> dict[str, str]:
     """Our words in a comment: {"decision": "17", "held": "yes"}."""
     words = _OURS.findall(LINE.sub(" ", comment))
-    return {name: value or ("yes" if name in MARKS else "") for name, value in words}
+    return {name: value or ("yes" if name in _MARKS else "") for name, value in words}
 
 
 def comment_with(comment: str, words: Mapping[str, str], line: str = "") -> str:
@@ -46,6 +46,6 @@ def comment_with(comment: str, words: Mapping[str, str], line: str = "") -> str:
     A mark such as `held` has no value: any value but "" keeps it.
     """
     text = " ".join(re.findall(r"\S+", _OURS.sub(" ", LINE.sub(" ", comment)), re.ASCII))
-    ours = [f"adlro:{name}" if name in MARKS else f"adlro:{name}={value}" for name, value in words.items() if value]
-    told = [f"[adlro: {re.sub(r'[^ -Z^-~]', ' ', line)[:LONGEST_LINE]}]"] if line else []
+    ours = [f"adlro:{name}" if name in _MARKS else f"adlro:{name}={value}" for name, value in words.items() if value]
+    told = [f"[adlro: {re.sub(r'[^ -Z^-~]', ' ', line)[:_LONGEST_LINE]}]"] if line else []
     return " ".join([*([text] if text else []), *told, *ours])

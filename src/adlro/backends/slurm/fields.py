@@ -1,4 +1,4 @@
-"""Single fields of Slurm's text and JSON: lists of GPUs, amounts of memory, times, numbers that may be unset."""
+"""Single fields of Slurm's text and JSON: lists of devices, amounts of memory, times, numbers that may be unset."""
 
 import json
 import re
@@ -7,10 +7,9 @@ from typing import Any, Final
 from adlro.core.errors import TelemetryError
 from adlro.ingest.host_lists import whole_numbers
 
-MIB_PER: Final = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "": 1.0}
+_MIB_PER: Final = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "": 1.0}
 
 _KEY: Final = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z_]*)=")
-_GPUS: Final = re.compile(r"(?:^|,)(?:gres[:/])?gpu(?::([^:,()=/]+))?[:=](\d+)(?:\([^)]*\))?(?=,|$)")
 _DEVICES: Final = re.compile(r"gpu(?::([^:,()=/]+))?:\d+\(IDX:([\d,-]*)\)")
 
 
@@ -39,11 +38,6 @@ def devices_in(detail: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """The devices that a job holds on a node: (("v100", (0, 1)),) for gpu:v100:2(IDX:0-1). No type without any."""
     found = ((word or "", whole_numbers(numbers)) for word, numbers in _DEVICES.findall(detail))
     return tuple((word, numbers) for word, numbers in found if numbers)
-
-
-def gpus_in(gres: str) -> tuple[tuple[str, int], ...]:
-    """The GPUs in a list of generic resources: (("v100", 4),) for gpu:v100:4(S:0-1), gres/gpu:2 or gres:gpu:2."""
-    return tuple((word or "", int(count)) for word, count in _GPUS.findall(gres))
 
 
 def pairs_in(block: str) -> dict[str, str]:
@@ -82,7 +76,7 @@ def mib_in(text: str) -> float:
     found = re.fullmatch(r"([\d.]+)([KMGT]?)[nc]?", text.strip())
     if not found:
         raise ValueError(text)
-    return float(found[1]) * MIB_PER[found[2]]
+    return float(found[1]) * _MIB_PER[found[2]]
 
 
 def seconds_in(text: str) -> float | None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from adlro.backends.slurm.ways import Place, Reader, RefusedError, Told, Way
+from adlro.backends.slurm.ways import ClusterReader, KnownJob, RefusedError, SlurmOrder, Way
 from adlro.core.errors import BackendError
 
 
@@ -16,7 +16,7 @@ class GivenBack:
     said: str = ""
 
 
-def release_all(reader: Reader, ways: Sequence[Way], now_s: float) -> list[GivenBack]:
+def give_back_all(reader: ClusterReader, ways: Sequence[Way], now_s: float) -> list[GivenBack]:
     """Give every job that waits because of us back to Slurm: no pins, not held. Doing it twice does no harm.
 
     What runs goes on. A job without its GPUs (a turn was cut short there) gets its request back first.
@@ -31,17 +31,17 @@ def release_all(reader: Reader, ways: Sequence[Way], now_s: float) -> list[Given
     return list(given.values())
 
 
-def place_of_freed(told: Told, now_s: float, line: str = "") -> Place:
+def place_of_freed(told: KnownJob, now_s: float, line: str = "") -> SlurmOrder:
     """What gives a job back to Slurm: no pin, no hold, and our words gone but for the moment."""
     gpus = told.words.get("gpus", "0")
     lacks = not told.asked and not told.is_per_job and gpus != "0"
     gone = dict.fromkeys(("decision", "held", "restarts", "submit", "gpus", "placed"), "")
     comment = told.comment(line, **gone, released=f"{now_s:.0f}")
     nodes = () if told.is_pinned else None  # scontrol takes no empty list for tasks that wait together
-    return Place(told.together, nodes, comment, f"gpu:{gpus}" if lacks else None, now_s if told.restarts else None)
+    return SlurmOrder(told.together, nodes, comment, f"gpu:{gpus}" if lacks else None, now_s if told.restarts else None)
 
 
-def hand_back(place: Place, ways: Sequence[Way]) -> GivenBack:
+def hand_back(place: SlurmOrder, ways: Sequence[Way]) -> GivenBack:
     """Release a job to Slurm by the first way that works."""
     said = "there is no way to tell Slurm"
     for way in ways:

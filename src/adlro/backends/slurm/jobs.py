@@ -10,20 +10,20 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from adlro.backends.slurm.comments import DEFAULT_PRIORITY, IN_COMMENT, PROVEN, USER_HELD, words_in
-from adlro.backends.slurm.models import PATIENCE_S, Look, is_in, models_for
-from adlro.backends.slurm.nodes import Naming, Reserved, Site, down_of
+from adlro.backends.slurm.models import PATIENCE_S, ClusterLook, is_in, models_for
+from adlro.backends.slurm.nodes import NamedNode, Naming, Reserved, down_of
 from adlro.backends.slurm.parse_jobs import SlurmJob, job_of
 from adlro.backends.slurm.places import parts_of, whole_in
-from adlro.backends.slurm.told import Told, is_held, is_held_for_us, waits_for_us
+from adlro.backends.slurm.told import ReportedJob, is_held, is_held_for_us, waits_for_us
+from adlro.catalogue.speeds import UNKNOWN_FAMILY
 from adlro.core.ports import JobState, LiveJob, Setback
 from adlro.core.records import Job
 from adlro.ingest.host_lists import hosts_in, whole_numbers
 
-UNIFORM: Final = "uniform"
 MOST_TASKS: Final = 1000
 """Tasks of one waiting array that are looked at; the others come when these have started."""
 
-ENDS: Final = {
+_ENDS: Final = {
     "COMPLETED": JobState.FINISHED,
     "CANCELLED": JobState.CANCELLED,
     "FAILED": JobState.FAILED,
@@ -45,7 +45,7 @@ NEVER_STARTS: Final = re.compile(
 )
 """Reasons for which Slurm starts a job nowhere, whoever places it."""
 
-LIMITS: Final = ("QOS", "Assoc", "Licenses", "Max", TASK_LIMIT)
+_LIMITS: Final = ("QOS", "Assoc", "Licenses", "Max", TASK_LIMIT)
 """Reasons of a limit of a user, an account, a QOS, a licence or an array: the job starts nowhere until that changes."""
 
 LOST_ITS_PLACE: Final = re.compile(r"NodeDown|PartitionDown|PartitionInactive|JobLaunchFailure|Reservation")
@@ -63,20 +63,22 @@ and the job is Slurm's to place.
 
 def told_of(
     jobs: Sequence[SlurmJob],
-    sites: Mapping[str, Site],
+    sites: Mapping[str, NamedNode],
     naming: Naming,
     now_s: float,
     keeps_types: bool,
     reserved: Mapping[str, Reserved] | None = None,
     patience_s: float = PATIENCE_S,
-) -> tuple[list[Told], list[str]]:
+) -> tuple[list[ReportedJob], list[str]]:
     """All jobs, and what is odd about some of them.
 
     `keeps_types`: this Slurm cannot change a GPU type that was set. `patience_s`: how long it takes Slurm to look for
     backfill.
     """
-    look = Look(sites, frozenset(down_of(sites, reserved)), reserved or {}, naming, now_s, keeps_types, patience_s)
-    told: list[Told] = []
+    look = ClusterLook(
+        sites, frozenset(down_of(sites, reserved)), reserved or {}, naming, now_s, keeps_types, patience_s
+    )
+    told: list[ReportedJob] = []
     busy = _tasks_at_work(jobs)
     for job in without_met_dependencies(jobs):
         if not is_in(job, naming) and not job.node_list and not waits_for_us(job):
@@ -108,7 +110,7 @@ def _is_met(clause: str, by_id: Mapping[str, SlurmJob]) -> bool:
     parent = by_id.get(found[2]) if found else None
     if found is None or parent is None or parent.array or parent.is_het:
         return False
-    if parent.state not in ENDS or "COMPLETING" in parent.states:
+    if parent.state not in _ENDS or "COMPLETING" in parent.states:
         return False
     return found[1] == "afterany" or (found[1] == "afterok") == (parent.state == "COMPLETED")
 
@@ -119,7 +121,7 @@ def _tasks_at_work(jobs: Sequence[SlurmJob]) -> dict[str, int]:
     count: dict[str, int] = {}
     for job in jobs:
         waits = job.state == "PENDING" and (is_held(job) or not job.required_nodes)
-        if job.task is not None and job.state not in ENDS and not waits:
+        if job.task is not None and job.state not in _ENDS and not waits:
             count[job.array] = count.get(job.array, 0) + 1
     return count
 
@@ -148,7 +150,7 @@ def _tasks(job: SlurmJob, busy: Mapping[str, int], notes: list[str]) -> Iterator
         yield replace(job, id=f"{job.array}_{task}", task=task, reason=reason), True
 
 
-def _told(job: SlurmJob, is_task: bool, look: Look) -> Told:
+def _told(job: SlurmJob, is_task: bool, look: ClusterLook) -> ReportedJob:
     words = _proven(words_in(job.comment), job)
     stands = _standing(job, words, look)
     state = stands.state
@@ -157,22 +159,22 @@ def _told(job: SlurmJob, is_task: bool, look: Look) -> Told:
         verdict = models_for(job, words, look)
         models = verdict.models
         if verdict.problem and stands.managed and verdict.is_for_good:
-            stands = Standing(state, False, verdict.problem, Setback.UNPLACEABLE)
+            stands = JobStanding(state, False, verdict.problem, Setback.UNPLACEABLE)
         elif verdict.problem and stands.setback is Setback.NONE:
-            stands = Standing(state, False, verdict.problem)
-    ran = state in (JobState.RUNNING, *ENDS.values()) and job.start_unix is not None
-    return Told(
+            stands = JobStanding(state, False, verdict.problem)
+    ran = state in (JobState.RUNNING, *_ENDS.values()) and job.start_unix is not None
+    return ReportedJob(
         LiveJob(
             id=job.id,
             job=_job(job, words, models, look),
             state=state,
             parts=parts_of(job, state, words, look.sites),
             started_s=job.start_unix if ran else None,
-            ended_s=job.end_unix if state in ENDS.values() else None,
+            ended_s=job.end_unix if state in _ENDS.values() else None,
             starts=job.restarts + (1 if ran else 0),
             managed=stands.managed,
-            exit_code=job.exit_code if state in ENDS.values() else None,
-            signal=job.signal if state in ENDS.values() else None,
+            exit_code=job.exit_code if state in _ENDS.values() else None,
+            signal=job.signal if state in _ENDS.values() else None,
             reason=stands.reason,
             decision=words.get("decision", ""),
             partition=job.partition,
@@ -194,7 +196,7 @@ def _together(job: SlurmJob) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class JobStanding:
     """Where a job stands, whether it is ours to place, and Slurm's reason."""
 
     state: JobState
@@ -204,63 +206,63 @@ class Standing:
     is_kept_out: bool = False  # Slurm keeps its GPUs for another job
 
 
-def _standing(job: SlurmJob, words: Mapping[str, str], look: Look) -> Standing:
+def _standing(job: SlurmJob, words: Mapping[str, str], look: ClusterLook) -> JobStanding:
     """Where a job stands."""
     ours = "decision" in words
     reason = "" if job.reason == "None" else job.reason
     if "COMPLETING" in job.states or job.state == "COMPLETING":
-        return Standing(JobState.RUNNING, ours, "Completing")  # its GPUs are not free yet
-    if job.state in ENDS:
-        return Standing(ENDS[job.state], ours, reason)
+        return JobStanding(JobState.RUNNING, ours, "Completing")  # its GPUs are not free yet
+    if job.state in _ENDS:
+        return JobStanding(_ENDS[job.state], ours, reason)
     if job.state in RUNS:
-        return Standing(JobState.RUNNING, ours, reason)
+        return JobStanding(JobState.RUNNING, ours, reason)
     if job.state == "CONFIGURING":
-        return Standing(JobState.PLACED, ours, job.reason)
+        return JobStanding(JobState.PLACED, ours, job.reason)
     if job.state != "PENDING":
-        return Standing(JobState.WAITING, False, job.state)
+        return JobStanding(JobState.WAITING, False, job.state)
     if is_held(job):
         return _held(job, words, look.now_s)
     if not ours or not job.required_nodes:
-        return Standing(JobState.WAITING, False, job.reason)  # Slurm will place it
+        return JobStanding(JobState.WAITING, False, job.reason)  # Slurm will place it
     return _let_go(job, words, look)
 
 
-def _held(job: SlurmJob, words: Mapping[str, str], now_s: float) -> Standing:
+def _held(job: SlurmJob, words: Mapping[str, str], now_s: float) -> JobStanding:
     """A waiting job that is held, by us or by others."""
     if USER_HELD in words:
-        return Standing(JobState.WAITING, False, "held by its user")
+        return JobStanding(JobState.WAITING, False, "held by its user")
     if not is_held_for_us(job, words) or job.reason in CLOSED or "SPECIAL_EXIT" in job.states:
-        return Standing(JobState.WAITING, False, job.reason)
+        return JobStanding(JobState.WAITING, False, job.reason)
     if job.dependency:
-        return Standing(JobState.WAITING, False, f"Dependency {job.dependency}")
+        return JobStanding(JobState.WAITING, False, f"Dependency {job.dependency}")
     if not job.restarts and job.start_unix is not None and job.start_unix > now_s:
-        return Standing(JobState.WAITING, False, "BeginTime")
+        return JobStanding(JobState.WAITING, False, "BeginTime")
     if "decision" in words and NEVER_STARTS.match(job.reason):
-        return Standing(JobState.WAITING, False, f"Slurm says {job.reason}", Setback.UNPLACEABLE)
-    return Standing(JobState.WAITING, True, job.reason)
+        return JobStanding(JobState.WAITING, False, f"Slurm says {job.reason}", Setback.UNPLACEABLE)
+    return JobStanding(JobState.WAITING, True, job.reason)
 
 
-def _let_go(job: SlurmJob, words: Mapping[str, str], look: Look) -> Standing:
+def _let_go(job: SlurmJob, words: Mapping[str, str], look: ClusterLook) -> JobStanding:
     """A job that we placed and that has not begun."""
     why = job.description or job.reason
     said = f"Slurm says {why}"
     if job.restarts > whole_in(words.get("restarts", "0")):
-        return Standing(JobState.WAITING, True, f"{job.reason}: put back after it began")
+        return JobStanding(JobState.WAITING, True, f"{job.reason}: put back after it began")
     if not is_in(job, look.naming):
-        return Standing(JobState.WAITING, False, f"it was moved to partition {job.partition}", Setback.UNPLACEABLE)
+        return JobStanding(JobState.WAITING, False, f"it was moved to partition {job.partition}", Setback.UNPLACEABLE)
     if NEVER_STARTS.match(job.reason):
-        return Standing(JobState.WAITING, False, said, Setback.UNPLACEABLE)
-    if job.reason.startswith(LIMITS):
-        return Standing(JobState.WAITING, True, said, Setback.LIMIT)
+        return JobStanding(JobState.WAITING, False, said, Setback.UNPLACEABLE)
+    if job.reason.startswith(_LIMITS):
+        return JobStanding(JobState.WAITING, True, said, Setback.LIMIT)
     if look.down & set(hosts_in(job.required_nodes)) or LOST_ITS_PLACE.match(why):
-        return Standing(JobState.WAITING, True, said, Setback.PLACE)
+        return JobStanding(JobState.WAITING, True, said, Setback.PLACE)
     waited_s = look.now_s - _number(words.get("placed"), look.now_s)
     if waited_s > look.patience_s and KEPT_FOR_OTHERS.match(job.reason):
         text = f"{said} for {waited_s:.0f} s: it keeps the GPUs for another job"
-        return Standing(JobState.WAITING, False, text, Setback.UNPLACEABLE, is_kept_out=True)
+        return JobStanding(JobState.WAITING, False, text, Setback.UNPLACEABLE, is_kept_out=True)
     if waited_s > max(PATIENCE_S, look.patience_s):
-        return Standing(JobState.WAITING, True, f"{said} for {waited_s:.0f} s", Setback.PLACE)
-    return Standing(JobState.PLACED, True, job.reason)
+        return JobStanding(JobState.WAITING, True, f"{said} for {waited_s:.0f} s", Setback.PLACE)
+    return JobStanding(JobState.PLACED, True, job.reason)
 
 
 def _proven(words: Mapping[str, str], job: SlurmJob) -> dict[str, str]:
@@ -270,13 +272,13 @@ def _proven(words: Mapping[str, str], job: SlurmJob) -> dict[str, str]:
     return others | {name: ours[name] for name in PROVEN if name in ours}
 
 
-def _job(job: SlurmJob, words: Mapping[str, str], models: frozenset[str], look: Look) -> Job:
+def _job(job: SlurmJob, words: Mapping[str, str], models: frozenset[str], look: ClusterLook) -> Job:
     """Our record of the submission, with what our words add to Slurm's."""
     naming, family = look.naming, words.get("family", "")
     if family and not naming.is_family(family):
-        look.notes.append(f"job {job.id}: there is no family '{family[:40]}'; it counts as {UNIFORM}")
-        family = UNIFORM
-    found = family or next((rule.family for rule in naming.families if rule.fits(job)), UNIFORM)
+        look.notes.append(f"job {job.id}: there is no family '{family[:40]}'; it counts as {UNKNOWN_FAMILY}")
+        family = UNKNOWN_FAMILY
+    found = family or next((rule.family for rule in naming.families if rule.fits(job)), UNKNOWN_FAMILY)
     submit = job.submit_unix or 0.0
     if job.restarts:  # a requeue overwrites the time; before one, nobody but Slurm is believed
         submit = min(submit, _number(words.get("submit"), submit))

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from adlro.backends.slurm.commands import Commands
-from adlro.backends.slurm.nodes import Site
+from adlro.backends.slurm.nodes import NamedNode
 from adlro.backends.slurm.parse_jobs import SlurmJob
-from adlro.backends.slurm.told import Told, is_held, waits_for_us
+from adlro.backends.slurm.told import ReportedJob, is_held, waits_for_us
 from adlro.core.errors import BackendError
 from adlro.core.ports import PLACES, JobState, LiveJob, Part
 from adlro.core.records import Job
 from adlro.ingest.host_lists import hosts_in
 
-KEPT_S: Final = 60.0
+LONGEST_KEPT_S: Final = 60.0
 """After this time ADLRO places a job there again, because Slurm may have changed its plan."""
 
 FAMILY: Final = "uniform"
@@ -61,9 +61,9 @@ class KeptGpus:
 
     def look(
         self,
-        sites: Mapping[str, Site],
+        sites: Mapping[str, NamedNode],
         jobs: Sequence[SlurmJob],
-        told: Sequence[Told],
+        told: Sequence[ReportedJob],
         live: Sequence[LiveJob],
         now_s: float,
     ) -> list[LiveJob]:
@@ -81,7 +81,7 @@ class KeptGpus:
             node: keeping
             for node, keeping in self._nodes.items()
             if node in sites
-            and now_s - keeping.since_s < KEPT_S
+            and now_s - keeping.since_s < LONGEST_KEPT_S
             and (node in planned if planned is not None else neighbours.get(node, frozenset()) == keeping.neighbours)
         }
         return [
@@ -119,7 +119,7 @@ def _held(live: Sequence[LiveJob]) -> tuple[dict[tuple[str, str], int], dict[str
 def _stand_in(node: str, model: str, count: int, keeping: Keeping) -> LiveJob:
     return LiveJob(
         f"kept@{node}/{model}",
-        Job(FAMILY, 0.0, keeping.since_s, gpus=count, name="kept by Slurm", limit_s=KEPT_S),
+        Job(FAMILY, 0.0, keeping.since_s, gpus=count, name="kept by Slurm", limit_s=LONGEST_KEPT_S),
         JobState.RUNNING,
         (Part(node, model, count),),
         keeping.since_s,

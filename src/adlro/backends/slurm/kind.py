@@ -17,7 +17,7 @@ def open_slurm(options: SlurmOptions, site: Site) -> Opened:
     return Opened(slurm_backend(options.model_copy(update={"conf": conf}), site.min_uid))
 
 
-def owners_of(options: SlurmOptions, site: Site) -> Owners:
+def _owners_of(options: SlurmOptions, site: Site) -> Owners:
     """Jobs run as their users where `sbatch` does."""
     return Owners(options.submit_as == "user", site.min_uid)
 
@@ -45,4 +45,4 @@ def without_submitting(options: SlurmOptions) -> SlurmOptions:
     return options.model_copy(update={"submit_as": "nobody"})
 
 
-SLURM: Final = Kind("slurm", "a Slurm cluster", SlurmOptions, open_slurm, owners_of, check_slurm, without_submitting)
+SLURM: Final = Kind("slurm", "a Slurm cluster", SlurmOptions, open_slurm, _owners_of, check_slurm, without_submitting)

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from adlro.backends.slurm.fields import gpus_in
-from adlro.backends.slurm.nodes import Naming, Reserved, Site
+from adlro.backends.slurm.nodes import NamedNode, Naming, Reserved
 from adlro.backends.slurm.parse_jobs import SlurmJob
 from adlro.backends.slurm.places import whole_in
 from adlro.core.records import CPU_ONLY
-from adlro.ingest.host_lists import hosts_in
+from adlro.ingest.host_lists import gpus_in, hosts_in
 
 PATIENCE_S: Final = 35.0
 """A job that has not begun in its place for so long has lost it. By then Slurm has looked for backfill too (bf_interval
@@ -20,7 +19,7 @@ is 30 s by default).
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class NodeRequest:
     """What a job asks of nodes. Many jobs have the same, so it is looked up once for each."""
 
     partition: str
@@ -36,7 +35,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AllowedModels:
     """The models that a job may get (none: all of them); else why we do not place it now.
 
     Not `is_for_good`: it only has to wait.
@@ -48,10 +47,10 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ClusterLook:
     """One look at the cluster, as far as all its jobs share it."""
 
-    sites: Mapping[str, Site]
+    sites: Mapping[str, NamedNode]
     down: frozenset[str]
     reserved: Mapping[str, Reserved]
     naming: Naming
@@ -59,7 +58,7 @@ class Look:
     keeps_types: bool
     patience_s: float = PATIENCE_S
     notes: list[str] = field(default_factory=list)
-    answers: dict[Wish, Verdict] = field(default_factory=dict)
+    answers: dict[NodeRequest, AllowedModels] = field(default_factory=dict)
 
 
 def is_in(job: SlurmJob, naming: Naming) -> bool:
@@ -67,24 +66,24 @@ def is_in(job: SlurmJob, naming: Naming) -> bool:
     return not naming.partitions or bool(naming.partitions & set(job.partition.split(",")))
 
 
-def models_for(job: SlurmJob, words: Mapping[str, str], look: Look) -> Verdict:
+def models_for(job: SlurmJob, words: Mapping[str, str], look: ClusterLook) -> AllowedModels:
     """The models that a waiting job may get, or why we do not place it."""
     if job.is_het:
-        return Verdict(problem="it is part of a heterogeneous job")
+        return AllowedModels(problem="it is part of a heterogeneous job")
     if job.reservation:
-        return Verdict(problem=f"it asks for the reservation {job.reservation}")
+        return AllowedModels(problem=f"it asks for the reservation {job.reservation}")
     if not is_in(job, look.naming):
-        return Verdict(problem=f"it is in partition {job.partition}, where ADLRO places no jobs")
+        return AllowedModels(problem=f"it is in partition {job.partition}, where ADLRO places no jobs")
     if job.required_nodes and "decision" not in words:
-        return Verdict(problem=f"it names its nodes ({job.required_nodes})")
+        return AllowedModels(problem=f"it names its nodes ({job.required_nodes})")
     if job.special:
-        return Verdict(problem=job.special)
+        return AllowedModels(problem=job.special)
     each = sum(count for _, count in gpus_in(job.per_node))
     has_gpus = bool(job.gres) or whole_in(words.get("gpus", "0")) > 0
     if job.nodes > 1 and not has_gpus:
-        return Verdict(problem=f"it asks for {job.nodes} nodes without GPUs")
+        return AllowedModels(problem=f"it asks for {job.nodes} nodes without GPUs")
     is_bound = "bound" in words  # its types are then those of the devices that we chose, and no wish of its own
-    wish = Wish(
+    wish = NodeRequest(
         job.partition,
         job.excluded_nodes,
         job.features,
@@ -101,13 +100,13 @@ def models_for(job: SlurmJob, words: Mapping[str, str], look: Look) -> Verdict:
     return look.answers[wish]
 
 
-def _reserved_for(job: SlurmJob, look: Look) -> frozenset[str]:
+def _reserved_for(job: SlurmJob, look: ClusterLook) -> frozenset[str]:
     """The nodes that are not reserved now, but will be before the job would have to end."""
     end_s = math.inf if job.limit_s is None else look.now_s + job.limit_s
     return frozenset(name for name, kept in look.reserved.items() if not kept.is_active and kept.start_unix < end_s)
 
 
-def _models_of(wish: Wish, look: Look) -> Verdict:
+def _models_of(wish: NodeRequest, look: ClusterLook) -> AllowedModels:
     """The models that meet a wish (none: all of them), or what is wrong with it.
 
     We place by model; a job that may use some nodes of a model but not others has a wish for which we have no word.
@@ -119,7 +118,7 @@ def _models_of(wish: Wish, look: Look) -> Verdict:
     waits_for = ""
     for name, site in look.sites.items():
         if (has := _has_features(wish.features, site.node.features)) is None:
-            return Verdict(problem=f"its constraint '{wish.features}' is more than a choice of features")
+            return AllowedModels(problem=f"its constraint '{wish.features}' is more than a choice of features")
         fits = bool(has and partitions & set(site.node.partitions) and name not in excluded)
         for model, devices in site.devices.items() if wish.has_gpus else [(CPU_ONLY, None)]:
             every.setdefault(model, set()).add(name)
@@ -131,18 +130,18 @@ def _models_of(wish: Wish, look: Look) -> Verdict:
                 else:
                     able.setdefault(model, set()).add(name)
     if not able:
-        return Verdict(problem=waits_for or "no node can ever take it", is_for_good=not waits_for)
+        return AllowedModels(problem=waits_for or "no node can ever take it", is_for_good=not waits_for)
     if any(nodes != every[model] for model, nodes in able.items()):
         others = f": {waits_for}" if waits_for else ""
-        return Verdict(problem=f"it may use some nodes and not others that are like them{others}")
+        return AllowedModels(problem=f"it may use some nodes and not others that are like them{others}")
     if wish.each:  # of several nodes we choose the fewest: it must want whole ones
         found = (site.devices.get(model) for site in look.sites.values() for model in able)
         if {len(devices.types) for devices in found if devices is not None} != {wish.each}:
-            return Verdict(problem=f"it asks for {wish.nodes} nodes with {wish.each} GPUs on each")
-    return Verdict(frozenset() if len(able) == len(every) else frozenset(able))
+            return AllowedModels(problem=f"it asks for {wish.nodes} nodes with {wish.each} GPUs on each")
+    return AllowedModels(frozenset() if len(able) == len(every) else frozenset(able))
 
 
-def models_with(gpus: int, sites: Mapping[str, Site]) -> set[str]:
+def models_with(gpus: int, sites: Mapping[str, NamedNode]) -> set[str]:
     """The models of which some node has so many GPUs. By the rules, a job that fits on one node waits for one."""
     return {model for site in sites.values() for model, devices in site.devices.items() if len(devices.types) >= gpus}
 

@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from adlro.backends.slurm.parse import INDEX_TYPE, PCIE, SlurmNode, SlurmReservation, model_at
+from adlro.backends.slurm.parse import PCIE, SlurmNode, SlurmReservation, model_at
 from adlro.backends.slurm.parse_jobs import SlurmJob
 from adlro.core.ports import RESERVED
-from adlro.core.records import Cluster, GpuModel, Gpus, Link, Node
-
-ModelOf = Callable[[str], GpuModel | None]
+from adlro.core.records import Cluster, Gpus, Link, Node
+from adlro.core.telemetry import ModelOf
+from adlro.ingest.host_lists import INDEX_TYPE
 
 DEFAULT_NETWORK: Final = Link("ethernet-10g", 2.5)
 
 
 @dataclass(frozen=True, slots=True)
-class FamilyRule:
+class FamilyPattern:
     """Jobs whose name, partition or comment fits a pattern are of a family."""
 
     pattern: re.Pattern[str]
@@ -36,7 +36,7 @@ class Naming:
     model_of: ModelOf
     is_family: Callable[[str], bool] = lambda name: True
     nearest: Callable[[str], Sequence[str]] = lambda kind: ()  # models that an unknown GPU type may mean
-    families: tuple[FamilyRule, ...] = ()
+    families: tuple[FamilyPattern, ...] = ()
     partitions: frozenset[str] = frozenset()  # only these, with their nodes; none: all
     links: Mapping[str, Link] = field(default_factory=dict)  # inside a node, by its name
     network: Link = DEFAULT_NETWORK
@@ -58,14 +58,14 @@ class Devices:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class NamedNode:
     """A node with its devices by our model names."""
 
     node: SlurmNode
     devices: Mapping[str, Devices]
 
 
-def sites_of(nodes: Sequence[SlurmNode], naming: Naming) -> tuple[dict[str, Site], list[str]]:
+def sites_of(nodes: Sequence[SlurmNode], naming: Naming) -> tuple[dict[str, NamedNode], list[str]]:
     """The nodes that are ours by name, and a line for each GPU type that the catalogue does not have."""
     sites, problems = {}, {}
     for node in nodes:
@@ -86,7 +86,7 @@ def sites_of(nodes: Sequence[SlurmNode], naming: Naming) -> tuple[dict[str, Site
             else:
                 found.setdefault(model.name, []).extend((word, number + each) for each in range(count))
             number += count
-        sites[node.name] = Site(
+        sites[node.name] = NamedNode(
             node,
             {
                 model: Devices(tuple(word for word, _ in pairs), tuple(number for _, number in pairs))
@@ -96,7 +96,7 @@ def sites_of(nodes: Sequence[SlurmNode], naming: Naming) -> tuple[dict[str, Site
     return sites, list(problems.values())
 
 
-def cluster_of(sites: Mapping[str, Site], naming: Naming) -> Cluster:
+def cluster_of(sites: Mapping[str, NamedNode], naming: Naming) -> Cluster:
     """Our record of the nodes. Slurm does not tell how GPUs and nodes are joined: a cluster file does, or a guess."""
     nodes = tuple(
         Node(
@@ -117,7 +117,7 @@ def cluster_of(sites: Mapping[str, Site], naming: Naming) -> Cluster:
     return Cluster(naming.name, "a live Slurm", nodes, naming.network, models)
 
 
-def down_of(sites: Mapping[str, Site], reserved: Mapping[str, "Reserved"] | None = None) -> dict[str, str]:
+def down_of(sites: Mapping[str, NamedNode], reserved: Mapping[str, "Reserved"] | None = None) -> dict[str, str]:
     """Nodes that take no jobs of ours, and why: those that are down in Slurm's words, and those that are reserved."""
     down = {name: kept.in_words for name, kept in (reserved or {}).items() if kept.is_active and name in sites}
     down |= {
@@ -151,7 +151,7 @@ def _clock(unix: float) -> str:
 
 
 def reserved_nodes(
-    reservations: Sequence[SlurmReservation], sites: Mapping[str, Site], now_s: float
+    reservations: Sequence[SlurmReservation], sites: Mapping[str, NamedNode], now_s: float
 ) -> dict[str, Reserved]:
     """The nodes that are reserved whole, each with the first of its reservations that is not over.
 

@@ -7,7 +7,7 @@ from pydantic import Field
 from adlro.core.toml import Schema
 
 
-class FamilyTable(Schema):
+class FamilyPatternTable(Schema):
     """[[slurm.families]]: jobs that fit a pattern are of a family."""
 
     field: Literal["name", "partition", "comment"] = "name"
@@ -31,7 +31,7 @@ class SlurmOptions(Schema):
         default=True, description="Whether to use Slurm commands if slurmrestd does not answer, and to stop jobs."
     )
     partitions: list[str] = Field(default=[], description="Use only these partitions and their nodes; []: all.")
-    families: list[FamilyTable] = Field(
+    families: list[FamilyPatternTable] = Field(
         default=[], description="Tables {field, pattern, family}: the first pattern that matches sets a job's family."
     )
     types: dict[str, str] = Field(

@@ -18,15 +18,15 @@ from adlro.backends.slurm.comments import DEFAULT_PRIORITY, IN_COMMENT
 from adlro.backends.slurm.giving_back import GivenBack, hand_back, place_of_freed
 from adlro.backends.slurm.ways import (
     PATH,
-    Commands,
+    ClusterReader,
+    CommandRunner,
     CommandWay,
+    KnownJob,
     NotNowError,
-    Place,
-    Reader,
     RefusedError,
-    Rest,
+    RestClient,
     RestWay,
-    Told,
+    SlurmOrder,
     Way,
 )
 from adlro.core.accounts import Account, account_of, checked_name
@@ -39,7 +39,7 @@ REQUEUED_S: Final = 3.0
 of the new start ("Job credential revoked"), and Slurm ends the job as FAILED.
 """
 
-LONGEST_NAME: Final = 200
+_LONGEST_NAME: Final = 200
 SAYS_NOTHING: Final = "Unexpected message received"
 """What Slurm says of an update when the controller is gone, and of some that it refuses."""
 
@@ -92,9 +92,9 @@ class Slurm:
 
     def __init__(
         self,
-        reader: Reader,
-        rest: Rest | None = None,
-        commands: Commands | None = None,
+        reader: ClusterReader,
+        rest: RestClient | None = None,
+        commands: CommandRunner | None = None,
         handing: Handing = Handing(),  # noqa: B008  (frozen)
         largest_node: Callable[[Snapshot], int] | None = None,
     ) -> None:
@@ -166,11 +166,11 @@ class Slurm:
             with suppress(RefusedError), self._updating(told):
                 self._note(told, told.comment(line))
 
-    def _note(self, told: Told, comment: str) -> None:
+    def _note(self, told: KnownJob, comment: str) -> None:
         """Write the comment of a job."""
         self._tell(lambda way: way.note(told.live.id, comment), told.is_task)
 
-    def _given_back(self, told: Told, place: Place, ways: Sequence[Way]) -> GivenBack:
+    def _given_back(self, told: KnownJob, place: SlurmOrder, ways: Sequence[Way]) -> GivenBack:
         """Give a job back to Slurm."""
         try:
             with self._updating(told):
@@ -183,7 +183,7 @@ class Slurm:
             return GivenBack(place.job, False, str(no))
 
     @contextmanager
-    def _updating(self, told: Told) -> Iterator[None]:
+    def _updating(self, told: KnownJob) -> Iterator[None]:
         """Around every update of a job. A job that Slurm lets nobody update is left alone for a while."""
         name, now = told.together, time.monotonic()
         stuck = self._stuck.get(name)
@@ -242,7 +242,7 @@ class Slurm:
             "minutes": -int(-(job.limit_s or 0.0) // 60),
             "account": account,
         }
-        name = "".join(sign for sign in job.name if sign.isprintable())[:LONGEST_NAME] or "adlro"
+        name = "".join(sign for sign in job.name if sign.isprintable())[:_LONGEST_NAME] or "adlro"
         # sbatch runs with a umask that keeps the output file private; files that the job makes are as usual.
         script = script_of(submission, ("umask 022",) if account else ())
         return script, wish, name, token
@@ -302,7 +302,7 @@ class Slurm:
         self._done[order.job] = order.decision
         return Answer(order.job, True, said)
 
-    def _start(self, told: Told, order: Order) -> str:
+    def _start(self, told: KnownJob, order: Order) -> str:
         """Place a job and let it go; one that was let go already is left alone."""
         live = told.live
         earlier = self._done.get(order.job)
@@ -322,11 +322,11 @@ class Slurm:
         words |= {"placed": f"{now_s:.0f}"}
         delay_s = max(0, math.ceil(told.requeued_s + REQUEUED_S - now_s))
         begin_s = now_s + delay_s if told.restarts else None
-        place = Place(live.id, nodes, told.comment(**words), gres, begin_s, delay_s)
+        place = SlurmOrder(live.id, nodes, told.comment(**words), gres, begin_s, delay_s)
         self._tell(lambda way: way.place(place), told.is_task)
         return said
 
-    def _request(self, told: Told, parts: Sequence[Part]) -> tuple[str | None, dict[str, str], str]:
+    def _request(self, told: KnownJob, parts: Sequence[Part]) -> tuple[str | None, dict[str, str], str]:
         """The GPUs to ask for at this place (None: as it asks already), words for its comment, and a remark."""
         first = parts[0]
         if first.model == CPU_ONLY or not first.count:
@@ -343,7 +343,7 @@ class Slurm:
             self._say(lambda _: commands.clear_gpus(told.live.id, told.comment(gpus=words["gpus"]), proof), commands)
         return wanted, words, ""
 
-    def _wanted(self, told: Told, parts: Sequence[Part]) -> str | None:
+    def _wanted(self, told: KnownJob, parts: Sequence[Part]) -> str | None:
         """What to ask for on each node, in Slurm's words; None: what it asks for fits."""
         first, counts = parts[0], {part.count for part in parts}
         if told.is_per_job:
@@ -360,7 +360,7 @@ class Slurm:
         asked_each = f"gpu:{first.count}"
         return None if told.asked.rpartition(":")[2] == str(first.count) else asked_each
 
-    def _stop(self, told: Told, order: Order) -> str:
+    def _stop(self, told: KnownJob, order: Order) -> str:
         """Put a job back so that it waits again."""
         commands = self._commands
         if commands is None:

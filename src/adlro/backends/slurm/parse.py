@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from adlro.backends.slurm.fields import gpus_in, number_in, pairs_in, parsed, told_in, unix_in, without_errors, words_of
+from adlro.backends.slurm.fields import number_in, pairs_in, parsed, told_in, unix_in, without_errors, words_of
 from adlro.core.errors import TelemetryError
 from adlro.core.records import GpuModel, Gpus, Link, Node
-from adlro.ingest.host_lists import hosts_in
+from adlro.ingest.host_lists import INDEX_TYPE, gpus_in, hosts_in
 
 SINFO_FORMAT: Final = "%n|%c|%m|%G|%T|%f|%R"
 """`sinfo --noheader --Node --format=…`: what `read_nodes` reads as text besides `scontrol show node`."""
 
-DOWN: Final = frozenset(
+_DOWN: Final = frozenset(
     [
         "DOWN",
         "DRAIN",
@@ -42,7 +42,6 @@ Slurm 22.05 would start jobs there, and without their GPUs.
 PCIE: Final = Link("pcie", 32.0)
 MOST_PRIORITY: Final = 4_294_967_295.0
 """Slurm's priorities are whole numbers of 32 bits; ours go from 0 to 1."""
-INDEX_TYPE: Final = re.compile(r"_\d+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class SlurmNode:
     @property
     def is_up(self) -> bool:
         """Whether it takes jobs."""
-        return not DOWN & {word.rstrip("*~#$@^!%-") for word in self.state}
+        return not _DOWN & {word.rstrip("*~#$@^!%-") for word in self.state}
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +183,9 @@ def _node_of_line(line: str, where: str, number: int) -> SlurmNode:
         ) from None
 
 
-def nodes_of(found: Iterable[SlurmNode], model_of: Callable[[str], GpuModel | None]) -> tuple[list[Node], list[str]]:
+def node_records(
+    found: Iterable[SlurmNode], model_of: Callable[[str], GpuModel | None]
+) -> tuple[list[Node], list[str]]:
     """Our records of Slurm's nodes, and a line for each GPU type that the catalogue does not have."""
     nodes, problems = [], {}
     for node in found:

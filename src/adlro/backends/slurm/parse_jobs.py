@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from adlro.backends.slurm.fields import (
     devices_in,
-    gpus_in,
     mib_in,
     number_in,
     parsed,
@@ -17,9 +16,10 @@ from adlro.backends.slurm.fields import (
     without_errors,
     words_of,
 )
-from adlro.backends.slurm.parse import INDEX_TYPE, MOST_PRIORITY
+from adlro.backends.slurm.parse import MOST_PRIORITY
 from adlro.core.errors import TelemetryError
 from adlro.core.records import GpuModel, Job
+from adlro.ingest.host_lists import INDEX_TYPE, gpus_in
 
 SQUEUE_FORMAT: Final = "%i|%u|%j|%T|%P|%D|%C|%m|%b|%l|%V|%S|%N|%Q"
 """`squeue --noheader --format=…`: what `read_jobs` reads as text."""

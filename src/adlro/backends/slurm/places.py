@@ -2,15 +2,17 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from adlro.backends.slurm.fields import devices_in, gpus_in
-from adlro.backends.slurm.nodes import Site
+from adlro.backends.slurm.fields import devices_in
+from adlro.backends.slurm.nodes import NamedNode
 from adlro.backends.slurm.parse_jobs import SlurmJob
 from adlro.core.ports import JobState, Part
 from adlro.core.records import CPU_ONLY
-from adlro.ingest.host_lists import hosts_in
+from adlro.ingest.host_lists import gpus_in, hosts_in
 
 
-def parts_of(job: SlurmJob, state: JobState, words: Mapping[str, str], sites: Mapping[str, Site]) -> tuple[Part, ...]:
+def parts_of(
+    job: SlurmJob, state: JobState, words: Mapping[str, str], sites: Mapping[str, NamedNode]
+) -> tuple[Part, ...]:
     """Where a job runs or ran, or was let go to."""
     if state is JobState.WAITING:
         return ()
@@ -23,7 +25,7 @@ def parts_of(job: SlurmJob, state: JobState, words: Mapping[str, str], sites: Ma
     return tuple(_asked_parts(job, words, nodes, sites))
 
 
-def _held_parts(node: str, line: str, site: Site | None) -> Iterator[Part]:
+def _held_parts(node: str, line: str, site: NamedNode | None) -> Iterator[Part]:
     """The devices that Slurm tells, by our models and our index among those of a model on the node."""
     numbers = [number for _, found in devices_in(line) for number in found]
     for model, devices in site.devices.items() if site else ():
@@ -33,7 +35,7 @@ def _held_parts(node: str, line: str, site: Site | None) -> Iterator[Part]:
 
 
 def _asked_parts(
-    job: SlurmJob, words: Mapping[str, str], nodes: Sequence[str], sites: Mapping[str, Site]
+    job: SlurmJob, words: Mapping[str, str], nodes: Sequence[str], sites: Mapping[str, NamedNode]
 ) -> Iterator[Part]:
     """What it asked for, spread over its nodes: of a job that has not begun, or has ended, Slurm tells no devices."""
     left = sum(count for _, count in job.gres) or whole_in(words.get("gpus", "0"))

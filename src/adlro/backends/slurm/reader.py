@@ -5,17 +5,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from adlro.backends.slurm.jobs import RUNS, UNIFORM, told_of
+from adlro.backends.slurm.jobs import RUNS, told_of
 from adlro.backends.slurm.kept import AskPlan, KeptGpus
 from adlro.backends.slurm.models import PATIENCE_S
-from adlro.backends.slurm.nodes import Devices, Naming, Site, cluster_of, down_of, reserved_nodes, sites_of
+from adlro.backends.slurm.nodes import Devices, NamedNode, Naming, cluster_of, down_of, reserved_nodes, sites_of
 from adlro.backends.slurm.parse import (
     SlurmNode,
     SlurmReservation,
 )
 from adlro.backends.slurm.parse_jobs import SlurmJob
-from adlro.backends.slurm.sources import Source
-from adlro.backends.slurm.told import Told
+from adlro.backends.slurm.sources import SlurmSource
+from adlro.backends.slurm.told import ReportedJob
+from adlro.catalogue.speeds import UNKNOWN_FAMILY
 from adlro.core.errors import BackendError
 from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Part, Setback, Snapshot
 from adlro.core.records import Job
@@ -23,7 +24,7 @@ from adlro.core.records import Job
 SAME_S: Final = 10.0
 """For so long an unchanged answer means an unchanged snapshot; later, a job may have waited too long in its place."""
 
-KEPT_S: Final = 900.0
+_KEPT_S: Final = 900.0
 """How long a job that vanished from Slurm's answers is told as ended."""
 
 LEAK_S: Final = 15.0
@@ -39,7 +40,7 @@ MOST_NOTES: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SourceReading:
     """What one source told."""
 
     jobs: list[SlurmJob]
@@ -47,7 +48,7 @@ class Reading:
     reservations: list[SlurmReservation]
     version: tuple[int, int] | None
 
-    def is_as(self, other: "Reading") -> bool:
+    def is_as(self, other: "SourceReading") -> bool:
         """Whether nothing has happened since another reading. Of jobs, the source gives the same list then."""
         return self.jobs is other.jobs and self.nodes == other.nodes and self.reservations == other.reservations
 
@@ -56,7 +57,7 @@ class Reading:
 class Before:
     """The last reading, for the case that nothing has happened since."""
 
-    reading: Reading
+    reading: SourceReading
     snapshot: Snapshot
     odd: tuple[str, ...]
     at_s: float
@@ -81,7 +82,9 @@ class Leaks:
         """Nothing is known yet."""
         self._since: dict[tuple[str, str], float] = {}
 
-    def look(self, sites: Mapping[str, Site], jobs: Sequence[LiveJob], now_s: float) -> tuple[list[LiveJob], list[str]]:
+    def look(
+        self, sites: Mapping[str, NamedNode], jobs: Sequence[LiveJob], now_s: float
+    ) -> tuple[list[LiveJob], list[str]]:
         """A stand-in for each leak that lasts, and a line about it. Jobs and nodes are read one after the other, so a
         difference may be a job that began in between.
         """
@@ -101,7 +104,7 @@ class Leaks:
             since = self._since[node, model]
             if now_s - since < LEAK_S:
                 continue
-            books = Job(UNIFORM, 0.0, since, gpus=count, name="used in Slurm's books")
+            books = Job(UNKNOWN_FAMILY, 0.0, since, gpus=count, name="used in Slurm's books")
             reason = "Slurm counts these GPUs as used, and no job has them"
             found.append(
                 LiveJob(
@@ -120,7 +123,7 @@ class Leaks:
         return found, lines
 
 
-def used_of(site: Site, devices: Devices) -> int:
+def used_of(site: NamedNode, devices: Devices) -> int:
     """How many of these devices Slurm counts as used."""
     types = set(devices.types)
     return min(sum(count for word, count in site.node.used if word in types), len(devices.types))
@@ -137,7 +140,7 @@ class Reader:
 
     def __init__(
         self,
-        sources: Sequence[Source],
+        sources: Sequence[SlurmSource],
         naming: Naming,
         clock: Callable[[], float] = time.time,
         patience: Callable[[], float] = lambda: PATIENCE_S,
@@ -148,8 +151,8 @@ class Reader:
         `ask_plan` asks Slurm where it plans to start waiting jobs.
         """
         self._sources, self._naming, self._clock, self._patience = tuple(sources), naming, clock, patience
-        self._told: dict[str, Told] = {}
-        self._sites: dict[str, Site] = {}
+        self._told: dict[str, ReportedJob] = {}
+        self._sites: dict[str, NamedNode] = {}
         self._parts: dict[str, tuple[Part, ...]] = {}
         self._first: dict[str, tuple[SlurmJob, float]] = {}
         self._gone: dict[str, LiveJob] = {}
@@ -157,7 +160,7 @@ class Reader:
         self._leaks = Leaks()
         self._kept_gpus = KeptGpus(ask_plan)
         self._before: Before | None = None
-        self._latest: Source | None = None  # who answered last
+        self._latest: SlurmSource | None = None  # who answered last
         self._has_changed = False
 
     def has_changed(self) -> bool:
@@ -198,16 +201,16 @@ class Reader:
         self._before = Before(reading, snapshot, (*problems, *odd), now)
         return snapshot
 
-    def told(self, job: str) -> Told | None:
+    def told(self, job: str) -> ReportedJob | None:
         """A job as it was last read."""
         return self._told.get(job)
 
-    def all_told(self) -> Sequence[Told]:
+    def all_told(self) -> Sequence[ReportedJob]:
         """All jobs as they were last read."""
         return tuple(self._told.values())
 
     @property
-    def sites(self) -> Mapping[str, Site]:
+    def sites(self) -> Mapping[str, NamedNode]:
         """The nodes with their devices, as they were last read."""
         return self._sites
 
@@ -224,19 +227,19 @@ class Reader:
             return ""
         return site.devices[model].types[0]
 
-    def _ask(self) -> tuple[Reading, list[str]]:
+    def _ask(self) -> tuple[SourceReading, list[str]]:
         """Jobs, nodes and reservations of the first source that gives all of them."""
         notes: list[str] = []
         for source in self._sources:
             try:
-                reading = Reading(source.jobs(), source.nodes(), source.reservations(), source.version())
+                reading = SourceReading(source.jobs(), source.nodes(), source.reservations(), source.version())
                 self._latest = source
                 return reading, notes
             except BackendError as error:
                 notes.append(f"{source.what} was not used: {error}")
         raise BackendError(" ".join(note.removeprefix(f"{self._sources[0].what} was not used: ") for note in notes[:2]))
 
-    def _with_memory(self, told: Told, now_s: float, notes: list[str]) -> Told:
+    def _with_memory(self, told: ReportedJob, now_s: float, notes: list[str]) -> ReportedJob:
         """A job with what Slurm has forgotten of it."""
         live = told.live
         before = self._first.get(live.id)
@@ -274,7 +277,7 @@ class Reader:
         reason = "slurmctld forgot that it ran; it is placed again when that run must have ended"
         return replace(live, managed=False, reason=reason, setback=Setback.NONE)
 
-    def _note_gone(self, now: Mapping[str, Told], time_s: float) -> list[str]:
+    def _note_gone(self, now: Mapping[str, ReportedJob], time_s: float) -> list[str]:
         """Tell of jobs that are in the answers no longer though nobody saw them end."""
         notes = []
         for name, told in self._told.items():
@@ -295,7 +298,7 @@ class Reader:
             self._first.pop(name, None)
             self._parts.pop(name, None)
             self._forgotten.pop(name, None)
-        self._gone = {name: job for name, job in self._gone.items() if time_s - (job.ended_s or 0.0) < KEPT_S}
+        self._gone = {name: job for name, job in self._gone.items() if time_s - (job.ended_s or 0.0) < _KEPT_S}
         return notes
 
 

@@ -21,7 +21,7 @@ KNOWN_API: Final = 42
 HANGS_S: Final = 10.0
 """A slurmrestd that let a question time out is not asked for so long; the command line is used at once instead."""
 
-PROBE_S: Final = 2.0
+_PROBE_S: Final = 2.0
 """Then it is asked whether it answers again, and is not waited for longer than this."""
 
 
@@ -116,7 +116,7 @@ class Rest:
         if for_s < HANGS_S:
             raise BackendError(f"slurmrestd at {self.address} does not answer: a request timed out {for_s:.0f} s ago.")
         try:
-            self._exchange("GET", "/openapi/v3", None, min(PROBE_S, self._timeout_s))
+            self._exchange("GET", "/openapi/v3", None, min(_PROBE_S, self._timeout_s))
         except (OSError, http.client.HTTPException) as error:
             raise self._silent(error) from None
         finally:

@@ -21,13 +21,13 @@ from adlro.backends.slurm.shapes import (
     lua_table,
     memory_per_cpu,
     partitions_table,
-    plain,
+    quotable,
 )
-from adlro.backends.slurm.site import CHAINED, OURS, SiteNow, words_in
+from adlro.backends.slurm.site import CHAINED, OURS, SiteNow, listed_words
 
-UNITS: Final = "/etc/systemd/system"
+_UNITS: Final = "/etc/systemd/system"
 CONFIG: Final = "/etc/adlro/adlro.toml"
-STATE: Final = "/var/lib/adlro"
+_STATE: Final = "/var/lib/adlro"
 CACHE: Final = "/var/cache/adlro"
 """The folders of StateDirectory= and CacheDirectory= in the unit."""
 
@@ -36,7 +36,7 @@ CACHE: Final = "/var/cache/adlro"
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class SetupFile:
     """A file to put in place, and why. With `is_diff` the text is a unified diff of the file at `path`."""
 
     path: str
@@ -52,16 +52,16 @@ class Setup:
 
 def setup(
     options: SlurmOptions, now: SiteNow, *, user: str, uid: int | None, ready: str, adlro: str = ""
-) -> list[Setup]:
+) -> list[SetupFile]:
     """The files that a site needs for ADLRO: the plugin, what changes in Slurm's files, the config and the units."""
     partitions = options.partitions or sorted(now.partitions)
     program = adlro or shutil.which("adlro") or f"{sys.executable} -m adlro"
     return [
         *_plugin_files(partitions, now, uid),
         *_conf_files(now),
-        Setup(CONFIG, config_of(options, partitions, now), "ADLRO's config"),
-        Setup(
-            f"{UNITS}/adlro.service",
+        SetupFile(CONFIG, _config_of(options, partitions, now), "ADLRO's config"),
+        SetupFile(
+            f"{_UNITS}/adlro.service",
             _unit(
                 "adlro.service",
                 User=user,
@@ -70,20 +70,20 @@ def setup(
             ),
             "the daemon",
         ),
-        Setup(
-            f"{UNITS}/adlro-release.service",
+        SetupFile(
+            f"{_UNITS}/adlro-release.service",
             _unit("adlro-release.service", User=user, ExecStart=_release_command(program, options, ready)),
             "gives the queue back to Slurm when ADLRO does not answer for two minutes",
         ),
-        Setup(
-            f"{UNITS}/adlro-release.timer",
+        SetupFile(
+            f"{_UNITS}/adlro-release.timer",
             _shipped_unit("adlro-release.timer"),
             "calls it every minute",
         ),
     ]
 
 
-def notes_of(options: SlurmOptions, now: SiteNow, files: Sequence[Setup]) -> list[str]:
+def notes_of(options: SlurmOptions, now: SiteNow, files: Sequence[SetupFile]) -> list[str]:
     """What an administrator should know before putting the files in place."""
     notes = list(now.problems)
     if not now.nodes:
@@ -116,7 +116,7 @@ def notes_of(options: SlurmOptions, now: SiteNow, files: Sequence[Setup]) -> lis
     return notes
 
 
-def steps(options: SlurmOptions, now: SiteNow, files: Sequence[Setup]) -> list[str]:
+def steps(options: SlurmOptions, now: SiteNow, files: Sequence[SetupFile]) -> list[str]:
     """How to put the files in place, as commands in the folder with the files.
 
     The daemon comes first: from the moment when Slurm has the plugin, jobs wait for it.
@@ -124,7 +124,7 @@ def steps(options: SlurmOptions, now: SiteNow, files: Sequence[Setup]) -> list[s
     plugin = [
         f"patch {file.path} {file.name}" if file.is_diff else f"install -m 644 {file.name} {file.path}"
         for file in files
-        if file.path != CONFIG and not file.path.startswith(UNITS)
+        if file.path != CONFIG and not file.path.startswith(_UNITS)
     ]
     names = [file.name for file in files]
     if CHAINED in names and "job_submit.lua.diff" not in names:
@@ -134,7 +134,7 @@ def steps(options: SlurmOptions, now: SiteNow, files: Sequence[Setup]) -> list[s
     types = "".join(f" --types {shlex.quote(f'{kind}={model}')}" for kind, model in options.types.items())
     return [
         f"install -D -m 644 {Path(CONFIG).name} {CONFIG}",
-        f"install -m 644 adlro.service adlro-release.service adlro-release.timer {UNITS}",
+        f"install -m 644 adlro.service adlro-release.service adlro-release.timer {_UNITS}",
         *_warm_up(files),
         "systemctl daemon-reload",
         "systemctl enable --now adlro adlro-release.timer",
@@ -143,9 +143,9 @@ def steps(options: SlurmOptions, now: SiteNow, files: Sequence[Setup]) -> list[s
     ]
 
 
-def _warm_up(files: Sequence[Setup]) -> list[str]:
+def _warm_up(files: Sequence[SetupFile]) -> list[str]:
     """How to compile before the first start, as the daemon's account and into the folder that its unit uses."""
-    unit = next(file.text for file in files if file.path == f"{UNITS}/adlro.service")
+    unit = next(file.text for file in files if file.path == f"{_UNITS}/adlro.service")
     user, warm = (re.search(rf"^{key}=-?(.+)$", unit, re.M) for key in ("User", "ExecStartPre"))
     if user is None or warm is None:
         return []
@@ -153,7 +153,7 @@ def _warm_up(files: Sequence[Setup]) -> list[str]:
     return [f"install -d -o {user[1]} {CACHE}", _said(command, "compiles for some minutes")]
 
 
-def undo(options: SlurmOptions, now: SiteNow, files: Sequence[Setup]) -> list[str]:
+def undo(options: SlurmOptions, now: SiteNow, files: Sequence[SetupFile]) -> list[str]:
     """How to take it all away again, as commands in the folder with the files.
 
     The plugin goes first: a job that is submitted after `release-all` must not be held again.
@@ -170,8 +170,8 @@ def undo(options: SlurmOptions, now: SiteNow, files: Sequence[Setup]) -> list[st
         f"rm {plugin}",
         _said("systemctl disable --now adlro adlro-release.timer", "ADLRO stops deciding"),
         _said(f"adlro slurm release-all{_flags(options)}", "every job that waits for ADLRO is Slurm's again"),
-        f"rm {UNITS}/adlro.service {UNITS}/adlro-release.*; systemctl daemon-reload",
-        _said(f"rm -r {Path(CONFIG).parent} {STATE} {CACHE}", "config, tokens and history: keep what you need"),
+        f"rm {_UNITS}/adlro.service {_UNITS}/adlro-release.*; systemctl daemon-reload",
+        _said(f"rm -r {Path(CONFIG).parent} {_STATE} {CACHE}", "config, tokens and history: keep what you need"),
     ]
 
 
@@ -179,18 +179,20 @@ def _said(command: str, why: str) -> str:
     return f"{command:<50}  # {why}"
 
 
-def _restarts(now: SiteNow, files: Sequence[Setup]) -> bool:
+def _restarts(now: SiteNow, files: Sequence[SetupFile]) -> bool:
     """Whether slurmctld must be started again: it reads job_submit.lua by itself, but not JobSubmitPlugins."""
     return not now.config or any(file.is_diff and not file.path.endswith(".lua") for file in files)
 
 
-def _plugin_files(partitions: Sequence[str], now: SiteNow, uid: int | None) -> Iterator[Setup]:
+def _plugin_files(partitions: Sequence[str], now: SiteNow, uid: int | None) -> Iterator[SetupFile]:
     """The plugin, as job_submit.lua or, beside one of the site's own, as a file that it loads."""
     values = {
         "PARTITIONS": lua_table(partitions_table(partitions, now)),
         "PLACERS": "" if uid in (None, 0) else f", [{uid}] = true",
-        "FEATURES": ", ".join(f'["{plain(word)}"] = true' for word in common_features(now.nodes)),
-        "TYPES": ", ".join(f'["{plain(kind)}"] = "{plain(word)}"' for kind, word in features_of(now.nodes).items()),
+        "FEATURES": ", ".join(f'["{quotable(word)}"] = true' for word in common_features(now.nodes)),
+        "TYPES": ", ".join(
+            f'["{quotable(kind)}"] = "{quotable(word)}"' for kind, word in features_of(now.nodes).items()
+        ),
     }
     plugin = re.sub(
         r"@([A-Z]+)@", lambda found: values[found[1]], _text("adlro.backends.slurm", "files/job_submit.lua")
@@ -199,10 +201,10 @@ def _plugin_files(partitions: Sequence[str], now: SiteNow, uid: int | None) -> I
     why = "marks and holds the jobs that ADLRO places"
     theirs = now.files.get(path, "")
     if not theirs or OURS in theirs:
-        yield Setup(path, plugin, why)
+        yield SetupFile(path, plugin, why)
         return
     own = f"{now.folder}/{CHAINED}"
-    yield Setup(own, plugin, f"{why}; your job_submit.lua loads it")
+    yield SetupFile(own, plugin, f"{why}; your job_submit.lua loads it")
     if own not in theirs:
         load = [
             f'local is_loaded, problem = pcall(dofile, "{own}")',
@@ -211,28 +213,28 @@ def _plugin_files(partitions: Sequence[str], now: SiteNow, uid: int | None) -> I
         lines = theirs.splitlines()
         end = max((n for n, line in enumerate(lines) if re.match(r"return\b", line)), default=len(lines))
         changed = [*lines[:end], *load, *lines[end:]]
-        yield Setup(path, _diff(path, theirs, "\n".join(changed) + "\n"), "loads ADLRO's after your own", True)
+        yield SetupFile(path, _diff(path, theirs, "\n".join(changed) + "\n"), "loads ADLRO's after your own", True)
 
 
-def _conf_files(now: SiteNow) -> Iterator[Setup]:
+def _conf_files(now: SiteNow) -> Iterator[SetupFile]:
     """What changes in slurm.conf: JobSubmitPlugins, where it does not name lua."""
-    if "lua" in words_in(now.config.get("JobSubmitPlugins", "")) or now.conf not in now.files:
+    if "lua" in listed_words(now.config.get("JobSubmitPlugins", "")) or now.conf not in now.files:
         return
     why = "calls the plugin when a job is submitted; nothing else changes"
     setting = re.compile(r"^[ \t]*JobSubmitPlugins[ \t]*=.*$", re.I | re.M)
     for path, text in now.files.items():
         if not path.endswith(".lua") and setting.search(text):
             new = setting.sub(f"JobSubmitPlugins={_plugins(now)}", text)
-            yield Setup(path, _diff(path, text, new), why, True)
+            yield SetupFile(path, _diff(path, text, new), why, True)
             return
     text = now.files[now.conf]
     end = "" if text.endswith("\n") or not text else "\n"
-    yield Setup(now.conf, _diff(now.conf, text, f"{text}{end}JobSubmitPlugins={_plugins(now)}\n"), why, True)
+    yield SetupFile(now.conf, _diff(now.conf, text, f"{text}{end}JobSubmitPlugins={_plugins(now)}\n"), why, True)
 
 
 def _plugins(now: SiteNow) -> str:
     """JobSubmitPlugins as it is, with lua after what is there."""
-    return ",".join(dict.fromkeys([*words_in(now.config.get("JobSubmitPlugins", "")), "lua"]))
+    return ",".join(dict.fromkeys([*listed_words(now.config.get("JobSubmitPlugins", "")), "lua"]))
 
 
 def _diff(path: str, old: str, new: str) -> str:
@@ -240,7 +242,7 @@ def _diff(path: str, old: str, new: str) -> str:
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
-def config_of(options: SlurmOptions, partitions: Sequence[str], now: SiteNow) -> str:
+def _config_of(options: SlurmOptions, partitions: Sequence[str], now: SiteNow) -> str:
     """A config for this site."""
     lines = [
         "# ADLRO on this Slurm. 'adlro serve --print-config' shows every option.",

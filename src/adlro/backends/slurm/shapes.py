@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from adlro.backends.slurm.nodes import Site
-from adlro.backends.slurm.parse import INDEX_TYPE
+from adlro.backends.slurm.nodes import NamedNode
 from adlro.backends.slurm.site import SiteNow
+from adlro.ingest.host_lists import INDEX_TYPE
 
 
 def left_to_slurm(partition: Mapping[str, str]) -> str:
@@ -41,7 +41,7 @@ def partitions_table(partitions: Sequence[str], now: SiteNow) -> dict[str, dict[
     return table
 
 
-def shape_of(site: Site, kinds: Iterable[str] = ()) -> Shape:
+def shape_of(site: NamedNode, kinds: Iterable[str] = ()) -> Shape:
     """What a job can find on a node, as far as ADLRO knows its GPUs.
 
     Where each device has a type of its own, users ask for one of `kinds`, which the plugin makes a feature.
@@ -60,9 +60,9 @@ def lua_table(table: Mapping[str, Mapping[Shape, int]]) -> str:
     """The table in the syntax of Lua."""
     lines = []
     for name, shapes in table.items():
-        lines.append(f'   ["{plain(name)}"] = {{')
+        lines.append(f'   ["{quotable(name)}"] = {{')
         for shape, count in shapes.items():
-            gpus = ", ".join(f'["{plain(kind)}"] = {many}' for kind, many in shape.gpus)
+            gpus = ", ".join(f'["{quotable(kind)}"] = {many}' for kind, many in shape.gpus)
             lines.append(
                 f"      {{nodes = {count}, cpus = {shape.cpus}, memory = {shape.memory_mib}, most = {shape.most}, "
                 f"gpus = {{{gpus}}}}},"
@@ -71,7 +71,7 @@ def lua_table(table: Mapping[str, Mapping[Shape, int]]) -> str:
     return "\n" + "\n".join(lines) + "\n"
 
 
-def common_features(sites: Mapping[str, Site]) -> list[str]:
+def common_features(sites: Mapping[str, NamedNode]) -> list[str]:
     """Features that, of each GPU model, all nodes have or none: with them a job asks for models, not for nodes."""
     words = sorted({word for site in sites.values() for word in site.node.features})
     models = {model for site in sites.values() for model in site.devices}
@@ -82,7 +82,7 @@ def common_features(sites: Mapping[str, Site]) -> list[str]:
     return [word for word in words if not any(splits(word, model) for model in models)]
 
 
-def features_of(sites: Mapping[str, Site]) -> dict[str, str]:
+def features_of(sites: Mapping[str, NamedNode]) -> dict[str, str]:
     """On a site with a type for each device: what users may ask for, and the node feature that means it."""
     found: dict[str, str] = {}
     for site in sites.values():
@@ -108,6 +108,6 @@ def memory_per_cpu(partition: str, now: SiteNow) -> int:
     return max(min((int(node.memory_mib / node.cpus) // 100 * 100 for node in nodes), default=2000), 100)
 
 
-def plain(name: str) -> str:
+def quotable(name: str) -> str:
     """A name that can stand between quotes."""
     return re.sub(r"[^\w.@-]", "", name)

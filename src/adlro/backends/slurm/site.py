@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from adlro.backends.slurm.backend import Parts, slurm_parts
+from adlro.backends.slurm.backend import SlurmParts, slurm_parts
 from adlro.backends.slurm.commands import Commands
-from adlro.backends.slurm.nodes import Site
+from adlro.backends.slurm.nodes import NamedNode
 from adlro.backends.slurm.options import SlurmOptions
 from adlro.core.errors import BackendError
 
@@ -26,7 +26,7 @@ CHAINED: Final = "adlro.lua"
 class SiteNow:
     """What a Slurm site has now, as far as ADLRO needs to know it."""
 
-    nodes: Mapping[str, Site] = field(default_factory=dict)
+    nodes: Mapping[str, NamedNode] = field(default_factory=dict)
     """Its nodes; none: Slurm does not answer."""
     partitions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """What `scontrol show partition` tells of each partition."""
@@ -55,20 +55,20 @@ def site_now(options: SlurmOptions) -> SiteNow:
         problems: tuple[str, ...] = ()
         with suppress(BackendError):
             problems = unknown_types(parts.reader.read().notes)
-        return site_of(parts, options, problems)
+        return site_from_nodes(parts, options, problems)
 
 
-def site_of(parts: Parts, options: SlurmOptions, problems: tuple[str, ...] = ()) -> SiteNow:
+def site_from_nodes(parts: SlurmParts, options: SlurmOptions, problems: tuple[str, ...] = ()) -> SiteNow:
     """The same, of nodes that were read already."""
     config: dict[str, str] = {}
     if parts.commands is not None:
         with suppress(BackendError):
-            config = read_config(parts.commands)
+            config = read_slurm_config(parts.commands)
     conf = config.get("SLURM_CONF") or options.conf or SiteNow().conf
     return SiteNow(parts.reader.sites, read_partitions(parts), config, conf, _read_files(conf), problems)
 
 
-def read_config(commands: Commands) -> dict[str, str]:
+def read_slurm_config(commands: Commands) -> dict[str, str]:
     """What `scontrol show config` tells, by name; an option that is not set is ""."""
     ran = commands.run(["scontrol", "show", "config"])
     if ran.code != 0:
@@ -77,7 +77,7 @@ def read_config(commands: Commands) -> dict[str, str]:
     return {name.strip(): "" if value.strip() == "(null)" else value.strip() for name, _, value in pairs}
 
 
-def read_partitions(parts: Parts) -> dict[str, dict[str, str]]:
+def read_partitions(parts: SlurmParts) -> dict[str, dict[str, str]]:
     """What Slurm tells of each partition, by name; nothing if it does not answer."""
     with suppress(BackendError):
         if parts.commands is not None:
@@ -122,6 +122,6 @@ def unknown_types(notes: Iterable[str]) -> tuple[str, ...]:
     return tuple(note for note in notes if "the GPU type" in note)
 
 
-def words_in(text: str) -> list[str]:
+def listed_words(text: str) -> list[str]:
     """The words of a list with commas or spaces."""
     return [word for word in re.split(r"[,\s]+", text) if word]

@@ -39,7 +39,7 @@ NODES_S: Final = 4.0
 """Nodes can only be read whole: whether they changed is asked this seldom, and for this share of the time at most."""
 
 
-class Source(Protocol):
+class SlurmSource(Protocol):
     """Where jobs and nodes come from."""
 
     @property
@@ -62,14 +62,14 @@ class Source(Protocol):
         """Whether a job or a node has changed since both were read, asked cheaply. Raises BackendError."""
 
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered(Generic[T]):
+class CachedAnswer(Generic[_T]):
     """An answer, and what is needed to ask whether it is still true."""
 
-    value: T
+    value: _T
     update_time: int
     read_at: float  # by the clock that never jumps
     offset: float  # between that and the clock on the wall
@@ -86,8 +86,8 @@ class RestSource:
     ) -> None:
         """Clocks are passed in by tests."""
         self._rest, self._clock, self._monotonic = rest, clock, monotonic
-        self._jobs: Remembered[list[SlurmJob]] | None = None
-        self._nodes: Remembered[list[SlurmNode]] | None = None
+        self._jobs: CachedAnswer[list[SlurmJob]] | None = None
+        self._nodes: CachedAnswer[list[SlurmNode]] | None = None
         self._version: tuple[int, int] | None = None
         self._whole: set[str] = set()  # what can only be read whole
         self._nodes_from = -math.inf  # when nodes may be asked for whether they changed
@@ -135,7 +135,7 @@ class RestSource:
         self._nodes_from = began + max(NODES_S, (self._monotonic() - began) / NODES_SHARE)
         return self._nodes.value is not nodes.value
 
-    def _news(self, path: str, before: Remembered[T], read: Callable[[Any, str], T]) -> Remembered[T]:
+    def _news(self, path: str, before: CachedAnswer[_T], read: Callable[[Any, str], _T]) -> CachedAnswer[_T]:
         """The answer now. A new one that says the same as the one before keeps its value.
 
         The margin for clocks that differ is left out: a change that is missed for it is seen at the next reading, and
@@ -147,7 +147,7 @@ class RestSource:
             return before
         return replace(found, value=before.value) if found.value == before.value else found
 
-    def _read(self, path: str, before: Remembered[T] | None, read: Callable[[Any, str], T]) -> Remembered[T]:
+    def _read(self, path: str, before: CachedAnswer[_T] | None, read: Callable[[Any, str], _T]) -> CachedAnswer[_T]:
         """The answer now; the one before if Slurm says that nothing has changed since."""
         wall, at = self._clock(), self._monotonic()
         if before is not None and (at - before.read_at > REREAD_S or abs(wall - at - before.offset) > 1):
@@ -169,7 +169,7 @@ class RestSource:
         if status != http.HTTPStatus.OK:
             raise BackendError(f"{where} answers {status} to {path}.")
         self._version = version_in(answer) or self._version
-        return Remembered(found, _told_at(answer) or int(wall) - MARGIN_S, at, wall - at)
+        return CachedAnswer(found, _told_at(answer) or int(wall) - MARGIN_S, at, wall - at)
 
 
 def _says_unchanged(answer: Any) -> bool:
@@ -242,7 +242,7 @@ class CommandSource:
             found.append(ran.out)
         return "".join(found)
 
-    def _read(self, command: Sequence[str], read: Callable[[str, str], T]) -> T:
+    def _read(self, command: Sequence[str], read: Callable[[str, str], _T]) -> _T:
         ran = self._commands.run(command)
         if ran.code != 0:
             raise BackendError(f"'{' '.join(command)}' fails: {ran.said}")

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from adlro.backends.slurm.comments import HELD, LINE, RELEASED, USER_HELD, comment_with, words_in
-from adlro.backends.slurm.fields import gpus_in
 from adlro.backends.slurm.parse_jobs import SlurmJob
 from adlro.core.ports import LiveJob
+from adlro.ingest.host_lists import gpus_in
 
 LAUNCH_FAILED: Final = "launch failed"
 """What Slurm says of a job that it holds because a node could not start it. The reason is JobHeldUser all the same."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReportedJob:
     """A job as it was last told: what must be known to give orders about it."""
 
     live: LiveJob

@@ -30,7 +30,7 @@ class NotNowError(Exception):
     """An order that does not fit the job as it is now; Slurm was not asked."""
 
 
-class Told(Protocol):
+class KnownJob(Protocol):
     """What must be known of a job to give orders about it."""
 
     @property
@@ -96,7 +96,7 @@ class Told(Protocol):
         """Its admin comment with these words of ours, which users cannot write."""
 
 
-class Reader(Protocol):
+class ClusterReader(Protocol):
     """What was last read of the cluster."""
 
     def read(self) -> Snapshot:
@@ -105,10 +105,10 @@ class Reader(Protocol):
     def has_changed(self) -> bool:
         """Whether it has changed since, asked cheaply."""
 
-    def told(self, job: str) -> Told | None:
+    def told(self, job: str) -> KnownJob | None:
         """A job as it was last read."""
 
-    def all_told(self) -> Sequence[Told]:
+    def all_told(self) -> Sequence[KnownJob]:
         """All of them."""
 
     def types(self, node: str, model: str) -> tuple[str, ...] | None:
@@ -118,7 +118,7 @@ class Reader(Protocol):
         """Slurm's type for a model on a node that has others too."""
 
 
-class Rest(Protocol):
+class RestClient(Protocol):
     """A slurmrestd."""
 
     @property
@@ -132,7 +132,7 @@ class Rest(Protocol):
         """Let the connection go."""
 
 
-class Ran(Protocol):
+class CommandResult(Protocol):
     """What a command came to."""
 
     @property
@@ -148,15 +148,15 @@ class Ran(Protocol):
         """What it said of its failure."""
 
 
-class Commands(Protocol):
+class CommandRunner(Protocol):
     """Slurm's own commands."""
 
-    def run(self, command: Sequence[str], stdin: str = "", account: Account | None = None) -> Ran:
+    def run(self, command: Sequence[str], stdin: str = "", account: Account | None = None) -> CommandResult:
         """Run one to its end: as this account, or as ourselves."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SlurmOrder:
     """An order in Slurm's words. `nodes` and `gres` are None where they stay as they are; no nodes: any will do."""
 
     job: str
@@ -172,7 +172,7 @@ class Place:
 class Way(Protocol):
     """A way to tell Slurm something. A refusal is RefusedError, silence a BackendError."""
 
-    def place(self, place: Place) -> None:
+    def place(self, place: SlurmOrder) -> None:
         """Pin a job to nodes, or to none, and let it go."""
 
     def note(self, job: str, comment: str) -> None:
@@ -195,11 +195,11 @@ class Way(Protocol):
 class RestWay:
     """Over slurmrestd: place and let go are one call."""
 
-    def __init__(self, rest: Rest) -> None:
+    def __init__(self, rest: RestClient) -> None:
         """Nothing is said yet."""
         self._rest = rest
 
-    def place(self, place: Place) -> None:
+    def place(self, place: SlurmOrder) -> None:
         """Pin a job to nodes and let it go, all or nothing."""
         new = self._rest.api >= NEW_API
         body: dict[str, Any] = {"hold": False, "comment": place.comment}
@@ -281,7 +281,7 @@ def _check(status: int, answer: Any) -> None:
     raise BackendError(f"{said}.") if CONTROLLER_GONE.search(said) else RefusedError(said)
 
 
-def _moment(place: Place) -> str:
+def _moment(place: SlurmOrder) -> str:
     """From when on a job may start, in Slurm's words."""
     return f"now+{place.delay_s}" if place.delay_s else "now"
 
@@ -298,11 +298,11 @@ def _with_prefix(gres: str) -> str:
 class CommandWay:
     """With Slurm's commands: what slurmrestd cannot do, and all of it where there is none."""
 
-    def __init__(self, commands: Commands) -> None:
+    def __init__(self, commands: CommandRunner) -> None:
         """Nothing is said yet."""
         self._commands = commands
 
-    def place(self, place: Place) -> None:
+    def place(self, place: SlurmOrder) -> None:
         """Pin a job to nodes, then let it go. Between the two it is held as before."""
         words = [f"Comment={place.comment}"]
         if place.nodes is not None:

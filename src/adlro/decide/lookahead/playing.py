@@ -13,12 +13,13 @@ from adlro.core.engine import (
     OVER,
     TRUTH_TYPE,
     Truth,
-    advance,
+    advance_with,
     apply,
     clear_progress,
     is_asked,
     resume,
     set_asked,
+    undisturbed,
 )
 from adlro.core.policy import CHOOSE_TYPE, FLOATS, INTS, VIEW_TYPE, Choose
 from adlro.core.rules import (
@@ -126,7 +127,7 @@ def fill(view: View, imagined: World, known: int, coming: int, arrivals: Floats)
         world.jobs[i].demand = number
         if i < known:
             truth.work[i] = work_done(view, j) + work_left(view, j)
-            stand(view, world, truth, i, j)
+            _stand(view, world, truth, i, j)
         else:
             truth.work[i] = job.estimate
             world.jobs[i].submit = arrivals[i - known]
@@ -139,7 +140,7 @@ def fill(view: View, imagined: World, known: int, coming: int, arrivals: Floats)
 
 
 @compiled
-def stand(view: View, world: View, truth: Truth, i: int, j: int) -> None:
+def _stand(view: View, world: View, truth: Truth, i: int, j: int) -> None:
     """Let the job of the world wait or run as it does in the view."""
     clock = world.clock[0]
     world.runs[i] = view.runs[j]
@@ -206,7 +207,7 @@ def outstanding(world: View, truth: Truth, jobs: int, began: float, guess: bool)
 
 
 @compiled
-def settled(world: View, truth: Truth) -> bool:
+def _settled(world: View, truth: Truth) -> bool:
     """Whether all jobs of the world have come and begun, so that nobody will be asked again."""
     clock = world.clock[0]
     if clock.queued > 0 or truth.progress[0].asked_when_none_waits != 0:
@@ -241,7 +242,7 @@ def keep_node(view: View, world: View, n: int, for_all: bool) -> None:
 
 
 @compiled
-def remember(trial: Trial, c: int, choice: Choice) -> None:
+def _remember(trial: Trial, c: int, choice: Choice) -> None:
     """Write down what a plan begins with."""
     if trial.verb[c] == NOBODY:
         trial.verb[c] = choice.verb
@@ -273,7 +274,7 @@ def rolled_out(
             keep(view, world, target, s, True)
             if fits(world, target, s):
                 choice = Choice(START, widened(target), widened(s), FOREVER)
-                remember(trial, c, choice)
+                _remember(trial, c, choice)
                 apply(world, truth, choice)
                 target = NOBODY
             else:
@@ -281,12 +282,12 @@ def rolled_out(
         while is_asked(truth):
             progress.events = 0
             choice = choose(world)
-            remember(trial, c, choice)
+            _remember(trial, c, choice)
             apply(world, truth, choice)
         progress.events = 0  # nobody reads this log but `counted`
-        if guess and settled(world, truth):
+        if guess and _settled(world, truth):
             break  # nothing is left to decide, so what is guessed of those that run is the truth of this world
-        status = advance(world, truth)
+        status = advance_with(world, truth, undisturbed)
         seconds += counted(world, truth, began)
         if status == OVER or clock.now >= began + horizon:
             break

@@ -24,8 +24,8 @@ from adlro.core.rules import fits, in_queue, seen
 from adlro.core.tables import FOREVER, NOBODY, START, WAIT, Choice, Ints, View
 from adlro.decide.outlook import start_without_gpu
 
-Singles = npt.NDArray[np.float32]
-Bytes = npt.NDArray[np.uint8]
+_Singles = npt.NDArray[np.float32]
+_Bytes = npt.NDArray[np.uint8]
 
 WINDOW: Final = 8
 """Jobs that the agent sees, in submit order. Those that need no GPU are not its business."""
@@ -40,23 +40,23 @@ REACH: Final = 3
 class PaperSeen(NamedTuple):
     """Observations. B environments, n GPUs, W = WINDOW jobs."""
 
-    use: Singles  # [B, n] share of each GPU in use; 1 while its node is down
-    queue: Singles  # [B, 1] waiting jobs, q / (q + W)
-    jobs: Singles  # [B, W, 1 + TYPES] priority and type, 0 where there is no job
-    legal: Bytes  # [B, W * n] which assignments may be: job by job, GPU by GPU
+    use: _Singles  # [B, n] share of each GPU in use; 1 while its node is down
+    queue: _Singles  # [B, 1] waiting jobs, q / (q + W)
+    jobs: _Singles  # [B, W, 1 + TYPES] priority and type, 0 where there is no job
+    legal: _Bytes  # [B, W * n] which assignments may be: job by job, GPU by GPU
 
 
 class PaperWeights(NamedTuple):
     """The weights of a network for n GPUs, with C channels and H units between the two full layers."""
 
-    near: Singles  # [REACH, C] first convolution, from the share in use
-    near_bias: Singles  # [C]
-    far: Singles  # [REACH, C, C] second convolution: from, to
-    far_bias: Singles  # [C]
-    full: Singles  # [C * n + 1 + W * (1 + TYPES), H]
-    full_bias: Singles  # [H]
-    action: Singles  # [H, W * n]
-    action_bias: Singles  # [W * n]
+    near: _Singles  # [REACH, C] first convolution, from the share in use
+    near_bias: _Singles  # [C]
+    far: _Singles  # [REACH, C, C] second convolution: from, to
+    far_bias: _Singles  # [C]
+    full: _Singles  # [C * n + 1 + W * (1 + TYPES), H]
+    full_bias: _Singles  # [H]
+    action: _Singles  # [H, W * n]
+    action_bias: _Singles  # [W * n]
 
 
 class PaperMind(NamedTuple):
@@ -64,14 +64,14 @@ class PaperMind(NamedTuple):
 
     weights: PaperWeights
     rows: Ints  # [W]
-    use: Singles  # [n]
-    queue: Singles  # [1]
-    jobs: Singles  # [W, 1 + TYPES]
-    legal: Bytes  # [W * n]
-    first: Singles  # [n, C]
-    second: Singles  # [n, C]
-    hidden: Singles  # [H]
-    q: Singles  # [W * n]
+    use: _Singles  # [n]
+    queue: _Singles  # [1]
+    jobs: _Singles  # [W, 1 + TYPES]
+    legal: _Bytes  # [W * n]
+    first: _Singles  # [n, C]
+    second: _Singles  # [n, C]
+    hidden: _Singles  # [H]
+    q: _Singles  # [W * n]
 
 
 # ---- what is seen ------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def site_of(view: View, g: int) -> int:
 
 
 @compiled
-def mark(view: View, rows: Ints, legal: Bytes) -> int:
+def mark(view: View, rows: Ints, legal: _Bytes) -> int:
     """Mark the legal assignments of the jobs in the window; how many there are. `fits` is asked once for each site."""
     gpus = len(view.gpus)
     for a in range(len(legal)):
@@ -130,14 +130,14 @@ def mark(view: View, rows: Ints, legal: Bytes) -> int:
                 continue
             first = w * gpus + site.first_gpu
             for g in range(site.gpus):
-                if site.free_mask >> g & 1 or (not whole and has_room(view, j, site.first_gpu + g)):
+                if site.free_mask >> g & 1 or (not whole and _has_room(view, j, site.first_gpu + g)):
                     legal[first + g] = 1
                     count += 1
     return count
 
 
 @compiled
-def has_room(view: View, j: int, g: int) -> bool:
+def _has_room(view: View, j: int, g: int) -> bool:
     """Whether a GPU has a share left that is enough for the job."""
     job = view.jobs[j]
     gpu = view.gpus[g]
@@ -145,7 +145,7 @@ def has_room(view: View, j: int, g: int) -> bool:
 
 
 @compiled
-def observe(view: View, rows: Ints, use: Singles, queue: Singles, jobs: Singles) -> None:
+def observe(view: View, rows: Ints, use: _Singles, queue: _Singles, jobs: _Singles) -> None:
     """Write down the state. The window has been found."""
     for s in range(len(view.sites)):
         site = view.sites[s]
@@ -218,7 +218,7 @@ def forward(mind: PaperMind) -> None:
 
 
 @compiled
-def add_scaled(x: float, row: Singles, result: Singles) -> None:
+def add_scaled(x: float, row: _Singles, result: _Singles) -> None:
     """Add x times the row to the result."""
     if x != 0.0:
         for o in range(len(result)):

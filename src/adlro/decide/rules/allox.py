@@ -26,7 +26,7 @@ from adlro.decide.rules.pools import (
     waiting_jobs,
 )
 
-MOST_JOBS: Final = 150
+_MOST_JOBS: Final = 150
 """Waiting jobs that are matched, by submit order: the time of a matching grows with the cube of their number."""
 
 
@@ -55,7 +55,7 @@ def match(view: View) -> list[Choice]:
     from adlro.decide.rules import allocation  # here, because SciPy is slow to import and most commands do not need it
 
     jobs = waiting_jobs(view)
-    jobs = jobs[view.jobs.gpus[jobs] > 0][:MOST_JOBS]
+    jobs = jobs[view.jobs.gpus[jobs] > 0][:_MOST_JOBS]
     pool, ready = machines(view, len(jobs))
     if not len(jobs) or not (ready <= 0.0).any():
         return []
@@ -113,10 +113,10 @@ def fill_ready(view: View, ready: Floats) -> None:
         j = view.running[i]
         seconds = expected_end(view, j) - now
         run = view.runs[j]
-        hold(view, run.site, run.mask, seconds, ready)
+        _hold(view, run.site, run.mask, seconds, ready)
         p = run.parts
         while p != NOBODY:
-            hold(view, view.parts[p].site, view.parts[p].mask, seconds, ready)
+            _hold(view, view.parts[p].site, view.parts[p].mask, seconds, ready)
             p = view.parts[p].next
     for s in range(len(view.sites)):
         site = view.sites[s]
@@ -129,7 +129,7 @@ def fill_ready(view: View, ready: Floats) -> None:
 
 
 @compiled
-def hold(view: View, s: int, mask: int, seconds: float, ready: Floats) -> None:
+def _hold(view: View, s: int, mask: int, seconds: float, ready: Floats) -> None:
     """The GPUs of this mask are held for so long, or longer by another job."""
     site = view.sites[s]
     for g in range(site.gpus):

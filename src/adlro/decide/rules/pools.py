@@ -28,7 +28,7 @@ class Demand(NamedTuple):
     capacity: Floats  # [P] GPUs on nodes that are up
 
 
-class Spot(NamedTuple):
+class PoolSpot(NamedTuple):
     """A job and a site where it may start; both NOBODY if there is none."""
 
     job: int
@@ -111,7 +111,7 @@ def fill_fitting(view: View, jobs: Indices, there: Ints) -> None:
 
 
 @compiled
-def first_without_gpus(view: View) -> Spot:
+def first_without_gpus(view: View) -> PoolSpot:
     """The first waiting job that needs no GPU and fits, at the first such site: nobody gains by its waiting."""
     job = NOBODY
     site = NOBODY
@@ -125,7 +125,7 @@ def first_without_gpus(view: View) -> Spot:
                     break
             if site != NOBODY:
                 break
-    return Spot(job, site)
+    return PoolSpot(job, site)
 
 
 @compiled

@@ -11,14 +11,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from adlro.core.errors import TelemetryError
 from adlro.core.telemetry import Readings
-from adlro.ingest.telemetry.fetch import USUAL, Limits, check_url, get, shown
+from adlro.ingest.telemetry.fetch import USUAL_LIMITS, FetchLimits, check_url, get, shown
 from adlro.ingest.telemetry.series import Collector, series_of
 
 ACCEPT: Final = "text/plain; version=0.0.4, text/plain; q=0.5"
 BAD_LINE: Final = "a line that is not in the text format"
 
 
-def scrape_exporter(url: str, limits: Limits = USUAL) -> Readings:
+def scrape_exporter(url: str, limits: FetchLimits = USUAL_LIMITS) -> Readings:
     """What an exporter says just now."""
     address = check_url(url)
     body = get(address, ACCEPT, limits)

@@ -11,18 +11,18 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from adlro.core.errors import TelemetryError, UsageError
 
-PIECE: Final = 1 << 16
+_PIECE: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class FetchLimits:
     """How long one request may take in all, and how large its answer may be."""
 
     seconds: float = 10.0
     bytes: int = 64 << 20
 
 
-USUAL: Final = Limits()
+USUAL_LIMITS: Final = FetchLimits()
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -58,7 +58,7 @@ def shown(url: str) -> str:
     return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}"
 
 
-def get(url: str, accept: str, limits: Limits, data: bytes | None = None) -> bytes:
+def get(url: str, accept: str, limits: FetchLimits, data: bytes | None = None) -> bytes:
     """The body of the answer to one request (a POST with `data`); whatever goes wrong is one clear line."""
     url = check_url(url)
     where, parts = shown(url), urlsplit(url)
@@ -89,13 +89,13 @@ def get(url: str, accept: str, limits: Limits, data: bytes | None = None) -> byt
         raise TelemetryError(f"{where}: the answer is incomplete or not HTTP ({kind}: {_one_line(error)}).") from None
 
 
-def _read(answer: http.client.HTTPResponse, where: str, limits: Limits, deadline: float) -> bytes:
+def _read(answer: http.client.HTTPResponse, where: str, limits: FetchLimits, deadline: float) -> bytes:
     """The body, piece by piece, so that neither a long nor a slow one is taken to its end."""
     told = answer.headers.get("Content-Length", "")
     if told.isdecimal() and int(told) > limits.bytes:
         raise TelemetryError(_too_large(where, limits))
     pieces, size = [], 0
-    while piece := answer.read1(PIECE):
+    while piece := answer.read1(_PIECE):
         size += len(piece)
         if size > limits.bytes:
             raise TelemetryError(_too_large(where, limits))
@@ -123,11 +123,11 @@ def _said(code: int, where: str, text: str) -> str:
     return f"{where}: it answers with an error, HTTP {code}{': ' + text if text else ''}."
 
 
-def _too_slow(where: str, limits: Limits) -> str:
+def _too_slow(where: str, limits: FetchLimits) -> str:
     return f"{where}: no whole answer within {limits.seconds:g} s. Is it overloaded? --timeout gives it longer."
 
 
-def _too_large(where: str, limits: Limits) -> str:
+def _too_large(where: str, limits: FetchLimits) -> str:
     size = f"{limits.bytes / (1 << 20):g} MiB"
     return f"{where}: the answer is larger than {size}, and was refused. Is this the right address?"
 

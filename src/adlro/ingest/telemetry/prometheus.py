@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from adlro.core.errors import TelemetryError
 from adlro.core.telemetry import Readings
-from adlro.ingest.telemetry.fetch import USUAL, Limits, check_url, get, shown
+from adlro.ingest.telemetry.fetch import USUAL_LIMITS, FetchLimits, check_url, get, shown
 from adlro.ingest.telemetry.series import Collector, series_of, wanted_names
 
 STRETCH_S: Final = 120.0
@@ -25,7 +25,7 @@ BAD_SERIES: Final = "a series that is not as the API says"
 BAD_SAMPLE: Final = "a sample that is no pair of a time and a number"
 
 
-def scrape_prometheus(url: str, limits: Limits = USUAL, stretch_s: float = STRETCH_S) -> Readings:
+def scrape_prometheus(url: str, limits: FetchLimits = USUAL_LIMITS, stretch_s: float = STRETCH_S) -> Readings:
     """What a Prometheus server knows of GPUs: the last stretch of every series that we use."""
     base, collector = check_url(url), Collector(shown(url))
     found = ask(base, f'group by (__name__) ({{__name__=~"{wanted_names()}"}})', limits)
@@ -34,7 +34,7 @@ def scrape_prometheus(url: str, limits: Limits = USUAL, stretch_s: float = STRET
     now_s = server_time(base, limits)
     for name in sorted(names):
         if series_of(name) is not None:
-            take(ask(base, f"{name}[{max(round(stretch_s), 1)}s]", limits), collector)
+            take_samples(ask(base, f"{name}[{max(round(stretch_s), 1)}s]", limits), collector)
     if abs(now_s - here_s) > SKEW_S + limits.seconds:
         collector.notes.append(
             f"the clock of {shown(url)} is {abs(now_s - here_s):.0f} s {'ahead' if now_s > here_s else 'behind'}; "
@@ -43,7 +43,7 @@ def scrape_prometheus(url: str, limits: Limits = USUAL, stretch_s: float = STRET
     return collector.readings(now_s)
 
 
-def server_time(base: str, limits: Limits) -> float:
+def server_time(base: str, limits: FetchLimits) -> float:
     """The moment by the server's clock, by which it stamps what it scrapes."""
     answer = ask(base, "time()", limits)
     try:
@@ -52,7 +52,7 @@ def server_time(base: str, limits: Limits) -> float:
         raise TelemetryError(f"{shown(base)}: it does not answer as Prometheus does. Check the address.") from None
 
 
-def ask(base: str, query: str, limits: Limits) -> dict[str, Any]:
+def ask(base: str, query: str, limits: FetchLimits) -> dict[str, Any]:
     """The data of the answer to one query."""
     url, _, own = base.partition("?")
     where = f"{url.rstrip('/')}/api/v1/query{'?' + own if own else ''}"
@@ -76,7 +76,7 @@ def parse_answer(body: bytes, where: str) -> dict[str, Any]:
     return answer["data"]
 
 
-def take(data: Mapping[str, Any], collector: Collector) -> None:
+def take_samples(data: Mapping[str, Any], collector: Collector) -> None:
     """Put the samples of an answer (vector or matrix) into the collector; what is malformed is counted."""
     for entry in well_formed(data, collector):
         labels = entry["metric"]

@@ -8,16 +8,15 @@ from typing import Final
 
 import numpy as np
 
-from adlro.core.telemetry import METRIC, METRICS, GpuSeen, Readings
+from adlro.core.telemetry import EARLIER, METRIC, METRICS, GpuSeen, Readings
 
 PERCENT: Final = 0.01
 AMD: Final = "(?:amd_)?"
 """AMD's exporter can be told to begin its names with this."""
 
-MOST_GPUS: Final = 1024
+_MOST_GPUS: Final = 1024
 """GPUs of one node; a larger number in a label is no index."""
 
-EARLIER: Final = "an earlier value of a series"
 
 CLOCKS: Final = {"system": "sm_clock", "memory": "memory_clock"}
 
@@ -129,7 +128,7 @@ def index_of(labels: Mapping[str, str]) -> int | None:
     """The index of the GPU on its node."""
     for name in INDEX_LABELS:
         found = _DIGITS.match(labels.get(name, ""))
-        if found and int(found[1]) < MOST_GPUS:
+        if found and int(found[1]) < _MOST_GPUS:
             return int(found[1])
     return None
 

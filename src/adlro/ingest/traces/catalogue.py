@@ -1,4 +1,4 @@
-"""The formats of traces, how they are told apart, and the one way in: `read_trace`."""
+"""The formats of traces, how they are told apart, and the one way in: `read_any_trace`."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -7,18 +7,17 @@ from typing import Any, Final
 import numpy as np
 
 from adlro.core.errors import TraceError, UsageError
-from adlro.core.tables import Jobs
 from adlro.core.toml import nearest
 from adlro.ingest.traces.cells import Cells, header_of, read_cells
 from adlro.ingest.traces.clouds import read_dlrm, read_helios, read_openb, read_philly, read_philly_sizes
 from adlro.ingest.traces.frame import FRAME, read_frame
-from adlro.ingest.traces.job_lists import Measured, is_gavel, read_gavel, read_sia
+from adlro.ingest.traces.job_lists import MeasuredFamilies, is_gavel, read_gavel, read_sia
 from adlro.ingest.traces.own import NEEDED, read_own, read_own_parquet
 from adlro.ingest.traces.rows import Rows
 from adlro.ingest.traces.slurm import is_sacct_json, read_mit, read_nrel, read_sacct, read_sacct_json
-from adlro.ingest.traces.source import PARQUET, Source, open_source
+from adlro.ingest.traces.source import PARQUET, TraceFile, open_trace
 from adlro.ingest.traces.swf import is_swf, read_swf
-from adlro.ingest.traces.tabulate import FamilyRule, Trace, TraceOptions, TraceReport, check_options, tabulate
+from adlro.ingest.traces.tabulate import FamilyRule, Tabulated, Trace, TraceOptions, check_options, tabulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +27,15 @@ class Format:
     name: str
     summary: str
     recognise: Callable[[bytes], bool]
-    read: Callable[[Source, Measured, str | None], Trace]  # with the column that is asked for by name, if one is
+    read: Callable[
+        [TraceFile, MeasuredFamilies, str | None], Trace
+    ]  # with the column that is asked for by name, if one is
 
 
 def _table(
     name: str,
     summary: str,
-    read: Callable[[Cells, Measured], Rows],
+    read: Callable[[Cells, MeasuredFamilies], Rows],
     needs: tuple[str, ...],
     separator: str = ",",
     clock: float | None = None,
@@ -44,7 +45,7 @@ def _table(
     def recognise(head: bytes) -> bool:
         return set(needs) <= set(header_of(head, separator))
 
-    def read_all(source: Source, measured: Measured, column: str | None) -> Trace:
+    def read_all(source: TraceFile, measured: MeasuredFamilies, column: str | None) -> Trace:
         names = header_of(source.head, separator)
         missing = [column for column in needs if column not in names]
         if missing:
@@ -58,7 +59,7 @@ def _table(
         found = parts(source, measured, column, broken)
         return Trace(found, broken, clock=lambda: clock, columns=tuple(names))
 
-    def parts(source: Source, measured: Measured, column: str | None, broken: list[int]) -> Iterator[Rows]:
+    def parts(source: TraceFile, measured: MeasuredFamilies, column: str | None, broken: list[int]) -> Iterator[Rows]:
         for cells in read_cells(source, separator):
             broken.extend(cells.broken)
             if len(cells):
@@ -67,7 +68,7 @@ def _table(
     return Format(name, summary, recognise, read_all)
 
 
-def _alone(read: Callable[[Cells], Rows]) -> Callable[[Cells, Measured], Rows]:
+def _alone(read: Callable[[Cells], Rows]) -> Callable[[Cells, MeasuredFamilies], Rows]:
     """A reader that needs to know nothing of measured families."""
     return lambda cells, _measured: read(cells)
 
@@ -106,10 +107,8 @@ FORMATS: Final = (
 )  # fmt: skip
 
 
-def read_trace(
-    trace: str | Any, options: TraceOptions, rule: FamilyRule, measured: Measured
-) -> tuple[Jobs, TraceReport]:
-    """The jobs of a trace in submit order, and what was read, left out and assumed.
+def read_any_trace(trace: str | Any, options: TraceOptions, rule: FamilyRule, measured: MeasuredFamilies) -> Tabulated:
+    """The jobs of a trace in submit order, what was read, left out and assumed, and where they ran.
 
     A trace is the path of a file, or a table in memory (a DataFrame) with the columns of our own table.
     """
@@ -120,7 +119,7 @@ def read_trace(
         source, found = read_frame(trace, rule.column)
         with np.errstate(all="ignore"):
             return tabulate(source, FRAME, found, options, rule)
-    source = open_source(trace)
+    source = open_trace(trace)
     format_ = find_format(options.format) if options.format else recognised(source)
     with np.errstate(all="ignore"):  # what comes to no number is found when the rows are judged
         return tabulate(source, format_.name, format_.read(source, measured, rule.column), options, rule)
@@ -135,7 +134,7 @@ def find_format(name: str) -> Format:
     raise UsageError(f"there is no format '{name}'.{nearest(name, names)} Formats are {', '.join(names)}.")
 
 
-def recognised(source: Source) -> Format:
+def recognised(source: TraceFile) -> Format:
     """The format that a file is in, by how it begins."""
     for format_ in FORMATS:
         if format_.recognise(source.head):

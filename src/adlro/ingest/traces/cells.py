@@ -7,12 +7,12 @@ from typing import Any, Final
 import numpy as np
 
 from adlro.core.tables import Floats
-from adlro.ingest.traces.rows import Codes, Labels, Mask, nothing
-from adlro.ingest.traces.source import Source, pieces
+from adlro.core.units import DAY_S
+from adlro.ingest.traces.rows import CodeColumn, Labels, Mask, nothing
+from adlro.ingest.traces.source import TraceFile, pieces
 
 NOT_KNOWN: Final = ["", "NA", "N/A", "NULL", "null", "None", "nan", "NaN", "Unknown", "None assigned"]
 NUMBER: Final = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?$"
-DAY_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Cells:
     """The cells of one piece: columns of text by name. Rows with too many or too few cells are not in it."""
 
     columns: dict[str, Any]  # pyarrow string arrays [R]
-    line: Codes  # [R]
+    line: CodeColumn  # [R]
     broken: list[int] = field(default_factory=list)  # lines with another number of cells
 
     def __len__(self) -> int:
@@ -116,11 +116,11 @@ def header_of(head: bytes, separator: str) -> list[str]:
         return []
 
 
-def read_cells(source: Source, separator: str, names: Sequence[str] | None = None) -> Iterator[Cells]:
+def read_cells(source: TraceFile, separator: str, names: Sequence[str] | None = None) -> Iterator[Cells]:
     """The cells of a file, piece by piece; its first line gives the names of the columns unless `names` does."""
     line = 0
     for piece in pieces(source):
-        text = clean(piece)
+        text = _clean(piece)
         if names is None:
             names = header_of(text, separator)
             _header, _, text = text.partition(b"\n")
@@ -131,7 +131,7 @@ def read_cells(source: Source, separator: str, names: Sequence[str] | None = Non
             yield cells
 
 
-def clean(piece: bytes) -> bytes:
+def _clean(piece: bytes) -> bytes:
     """The piece as valid UTF-8 without blank lines, which count as no line anywhere."""
     try:
         piece.decode()

@@ -8,19 +8,18 @@ import numpy as np
 
 from adlro.core.records import WHOLE_GPU
 from adlro.core.tables import FOREVER, Floats, Jobs
+from adlro.core.units import DAY_S, HOUR_S
 from adlro.ingest.traces.tabulate import TraceReport
 
-HOUR_S: Final = 3600.0
-DAY_S: Final = 86_400.0
-WEEKDAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_WEEKDAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 EPOCH_WEEKDAY: Final = 3  # 1970-01-01 was a Thursday
 MOST_SIZES: Final = 12
-SHORTEST_S: Final = 1e-3  # nobody means to ask for less
-MOST_USERS: Final = 5
-QUANTILES: Final = (50, 90, 99)
+_SHORTEST_S: Final = 1e-3  # nobody means to ask for less
+_MOST_USERS: Final = 5
+_QUANTILES: Final = (50, 90, 99)
 
 
-def describe(jobs: Jobs, report: TraceReport, gpus: Mapping[str, int] | None = None) -> dict[str, Any]:
+def describe_trace(jobs: Jobs, report: TraceReport, gpus: Mapping[str, int] | None = None) -> dict[str, Any]:
     """A trace in numbers; `gpus` is how many of each model a cluster has, to hold the load against."""
     table = jobs.table
     duration = durations_s(jobs)
@@ -55,7 +54,7 @@ def durations_s(jobs: Jobs) -> Floats:
 def used_of_requested(jobs: Jobs) -> Floats:
     """The share of its requested time that each job used, of those that requested any."""
     limit = jobs.table["limit"]
-    asked = (limit >= SHORTEST_S) & (limit < FOREVER)
+    asked = (limit >= _SHORTEST_S) & (limit < FOREVER)
     return durations_s(jobs)[asked] / limit[asked]
 
 
@@ -93,8 +92,10 @@ def _sizes(table: Any) -> list[dict[str, Any]]:
 
 def _quantiles(values: Floats) -> dict[str, float]:
     """Some quantiles and the mean."""
-    found = np.percentile(values, QUANTILES)
-    return {f"p{q}": float(value) for q, value in zip(QUANTILES, found, strict=True)} | {"mean": float(np.mean(values))}
+    found = np.percentile(values, _QUANTILES)
+    return {f"p{q}": float(value) for q, value in zip(_QUANTILES, found, strict=True)} | {
+        "mean": float(np.mean(values))
+    }
 
 
 def _users(jobs: Jobs, gpu_hours: Floats) -> dict[str, Any]:
@@ -102,7 +103,7 @@ def _users(jobs: Jobs, gpu_hours: Floats) -> dict[str, Any]:
     used = np.bincount(jobs.table["user"], gpu_hours, minlength=len(jobs.users))
     counts = np.bincount(jobs.table["user"], minlength=len(jobs.users))
     known = [place for place, name in enumerate(jobs.users) if name and counts[place]]
-    most = sorted(known, key=lambda place: (-used[place], -counts[place]))[:MOST_USERS]
+    most = sorted(known, key=lambda place: (-used[place], -counts[place]))[:_MOST_USERS]
     return {
         "count": len(known),
         "most": [

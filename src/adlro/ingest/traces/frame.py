@@ -15,7 +15,7 @@ from adlro.core.records import WHOLE_GPU
 from adlro.core.toml import nearest
 from adlro.ingest.traces.own import COLUMNS, NEEDED, NUMBERS, TEXTS, batch_rows, labels_of
 from adlro.ingest.traces.rows import Rows
-from adlro.ingest.traces.source import Source
+from adlro.ingest.traces.source import TraceFile
 from adlro.ingest.traces.tabulate import Trace
 
 FRAME: Final = "dataframe"
@@ -25,7 +25,7 @@ DURATION: Final = "duration_s"
 EXPECTED: Final = "submit_s, gpus, and work (GPU-seconds) or duration_s (seconds)"
 
 
-def read_frame(frame: Any, column: str | None = None) -> tuple[Source, Trace]:
+def read_frame(frame: Any, column: str | None = None) -> tuple[TraceFile, Trace]:
     """The rows of a table in memory; `column` is one that is asked for by name, and may be any."""
     table = as_table(frame)
     known = table.column_names
@@ -45,8 +45,8 @@ def read_frame(frame: Any, column: str | None = None) -> tuple[Source, Trace]:
     table = in_our_units(table.select(wanted))
     unused = [name for name in known if name not in wanted]
     notes = (f"columns that were not read: {', '.join(unused)}",) if unused else ()
-    source = Source(WHERE, "", table.nbytes, sha256_of(table), b"")
-    quote = lambda rows: quoted(table, rows)  # noqa: E731
+    source = TraceFile(WHERE, "", table.nbytes, sha256_of(table), b"")
+    quote = lambda rows: _quoted(table, rows)  # noqa: E731
     return source, Trace(parts(table, column), [], clock=lambda: clock, notes=notes, columns=(), quote=quote)
 
 
@@ -132,7 +132,7 @@ def parts(table: Any, column: str | None) -> Iterator[Rows]:
         before += len(batch)
 
 
-def quoted(table: Any, numbers: Iterable[int]) -> dict[int, str]:
+def _quoted(table: Any, numbers: Iterable[int]) -> dict[int, str]:
     """Rows by their number from 1, as text."""
     names = [name for name in table.column_names if name in (*NEEDED, *TEXTS)]
     return {

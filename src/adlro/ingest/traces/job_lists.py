@@ -8,7 +8,7 @@ import numpy as np
 
 from adlro.ingest.traces.cells import Cells, read_cells
 from adlro.ingest.traces.rows import Labels, Rows
-from adlro.ingest.traces.source import Source
+from adlro.ingest.traces.source import TraceFile
 from adlro.ingest.traces.tabulate import Trace
 
 SIA_SECONDS: Final = {
@@ -31,14 +31,14 @@ GAVEL_COLUMNS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredFamilies:
     """What job lists must know of the measured families; who composes the stages passes it in."""
 
     family_of: Callable[[str], str | None]  # our name for a name in a measured table; None: there is none
     rate_of: Callable[[str], float | None]  # steps per second on one GPU of the reference model
 
 
-def read_sia(cells: Cells, measured: Measured) -> Rows:
+def read_sia(cells: Cells, measured: MeasuredFamilies) -> Rows:
     """Sia's lists: durations from the measured tables, for the combinations that its lists hold."""
     application = cells.labels("application") or Labels(np.zeros(len(cells), np.int64), ("",))
     gpus, batch = cells.number("num_replicas"), cells.number("batch_size")
@@ -68,13 +68,13 @@ def is_gavel(head: bytes) -> bool:
         return False
 
 
-def read_gavel(source: Source, measured: Measured) -> Trace:
+def read_gavel(source: TraceFile, measured: MeasuredFamilies) -> Trace:
     """Gavel's lists. The commands in them are passed over: they are text of somebody else's."""
     broken: list[int] = []
     return Trace(_gavel_parts(source, measured, broken), broken, clock=lambda: None)
 
 
-def _gavel_parts(source: Source, measured: Measured, broken: list[int]) -> Iterator[Rows]:
+def _gavel_parts(source: TraceFile, measured: MeasuredFamilies, broken: list[int]) -> Iterator[Rows]:
     for cells in read_cells(source, "\t", GAVEL_COLUMNS):
         broken += cells.broken
         kind = cells.labels("job_type") or Labels(np.zeros(len(cells), np.int64), ("",))

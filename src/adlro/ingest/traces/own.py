@@ -14,7 +14,7 @@ from adlro.core.tables import FOREVER, Floats, Jobs
 from adlro.core.toml import nearest
 from adlro.ingest.traces.cells import Cells, as_floats
 from adlro.ingest.traces.rows import Labels, Rows, nothing
-from adlro.ingest.traces.source import Source, available_memory, check_memory
+from adlro.ingest.traces.source import TraceFile, available_memory, check_memory
 from adlro.ingest.traces.tabulate import Trace
 
 NEEDED: Final = ("submit_s", "work", "gpus")
@@ -36,7 +36,7 @@ def read_own(cells: Cells) -> Rows:
     return _rows(cells.line, numbers, texts, cells.columns.get("id"))
 
 
-def read_own_parquet(source: Source, column: str | None = None) -> Trace:
+def read_own_parquet(source: TraceFile, column: str | None = None) -> Trace:
     """The same table as Parquet; `column` is one that is asked for by name, and may be any."""
     if source.packing:
         raise TraceError(
@@ -45,7 +45,7 @@ def read_own_parquet(source: Source, column: str | None = None) -> Trace:
     return Trace(_parquet_parts(source, column), [], clock=lambda: None)
 
 
-def _parquet_parts(source: Source, column: str | None) -> Iterator[Rows]:
+def _parquet_parts(source: TraceFile, column: str | None) -> Iterator[Rows]:
     import pyarrow
     from pyarrow import parquet
 

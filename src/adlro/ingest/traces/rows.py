@@ -11,14 +11,14 @@ from adlro.core.records import WHOLE_GPU
 from adlro.core.tables import Floats
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
-Codes: TypeAlias = npt.NDArray[np.int64]
+CodeColumn: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
     """A column of texts: the texts, and which of them each row has."""
 
-    codes: Codes  # [R]
+    codes: CodeColumn  # [R]
     texts: Any  # a sequence of str, or a pyarrow array of them where there may be as many as rows
 
 
@@ -29,7 +29,7 @@ class Rows:
     `bad` rows are wrong; rows set `aside` are right but no jobs of their own (a step, a job that never ran).
     """
 
-    line: Codes  # [R] number among the lines that are not blank, from 1
+    line: CodeColumn  # [R] number among the lines that are not blank, from 1
     submit: Floats  # [R] s, on the trace's own clock
     duration: Floats  # [R] s for the whole gang on the reference model
     gpus: Floats  # [R]
@@ -41,6 +41,9 @@ class Rows:
     name: Labels | None = None
     models: Labels | None = None  # allowed models with | between them
     family: Labels | None = None
+    types: Labels | None = None  # what the trace calls the GPUs that it ran on, with | between several
+    places: Labels | None = None  # the nodes that it ran on, as a list of Slurm
+    nodes: Floats | None = None  # how many they were
     column: Labels | None = None  # the column that was asked for by name
     id: Any = None  # pyarrow array; duplicates are dropped where there is one
     bad: Mapping[str, Mask] = field(default_factory=dict)
@@ -48,6 +51,13 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.line)
+
+
+def first_told(first: Labels, other: Labels) -> Labels:
+    """Two columns of labels as one: what the first says, or where it says nothing, the other."""
+    texts = (*first.texts, *other.texts)
+    is_told = np.array([bool(text) for text in first.texts], bool)[first.codes]
+    return Labels(np.where(is_told, first.codes, len(first.texts) + other.codes), texts)
 
 
 def whole_or_share(gpus: Floats, milli: Floats) -> Floats:

@@ -8,20 +8,20 @@ from typing import Any, Final
 import numpy as np
 
 from adlro.core.errors import TraceError
+from adlro.core.tables import Floats
+from adlro.ingest.host_lists import gpus_in, hosts_in
 from adlro.ingest.traces.cells import Cells, clock_time
-from adlro.ingest.traces.rows import Labels, Rows
-from adlro.ingest.traces.source import Source, whole
+from adlro.ingest.traces.rows import Labels, Rows, first_told
+from adlro.ingest.traces.source import TraceFile, read_whole
 from adlro.ingest.traces.tabulate import Trace
 
-NEVER: Final = float("nan")
+_NEVER: Final = float("nan")
 NO_LIMIT_MIN: Final = 4_294_967_295 - 1  # Slurm's NO_VAL and INFINITE in 32 bits
-MIB_PER: Final = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "": 1.0}
+_MIB_PER: Final = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "": 1.0}
 UNFINISHED: Final = ("PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING", "CONFIGURING", "COMPLETING")
 
 MEMORY: Final = re.compile(r"(?:^|,)mem=([\d.]+)([KMGT]?)")
 CPUS: Final = re.compile(r"(?:^|,)cpu=(\d+)")
-ANY_GPUS: Final = re.compile(r"(?:^|,)gres/gpu=(\d+)")
-TYPED_GPUS: Final = re.compile(r"(?:^|,)gres/gpu:([^=,]+)=(\d+)")
 
 MIT_MEMORY: Final = re.compile(r"(?:^|,)2=(\d+)")
 MIT_GPUS: Final = re.compile(r"(?:^|,)100[12]=(\d+)")
@@ -30,6 +30,7 @@ MIT_GPUS: Final = re.compile(r"(?:^|,)100[12]=(\d+)")
 def read_sacct(cells: Cells) -> Rows:
     """`sacct --parsable2`: JobID and Submit, and what else was asked for with --format."""
     tres = cells.first_of("AllocTRES", "ReqTRES", "AllocGRES", "ReqGRES")
+    places, nodes = cells.labels("NodeList"), _nodes_of_each(cells)
     start, end = cells.time("Start"), cells.time("End")
     elapsed = cells.number("ElapsedRaw") if cells.has("ElapsedRaw") else cells.parsed("Elapsed", clock_time)
     limit = cells.number("TimelimitRaw") * 60
@@ -38,7 +39,7 @@ def read_sacct(cells: Cells) -> Rows:
     state = cells.reworded("State", lambda text: text.split(" ")[0].rstrip("+"))
     cpus = cells.number(cells.first_of("AllocCPUS", "NCPUS", "ReqCPUS"))
     in_tres = cells.parsed(tres, lambda text: _one(CPUS, text))
-    gpus = cells.parsed(tres, gpus_in) if tres else np.zeros(len(cells))
+    gpus = _gpus_of_each(cells, tres, nodes)
     unfinished = _states(state, len(cells), UNFINISHED)
     elapsed = np.where(np.isnan(elapsed), end - start, elapsed)
     return Rows(
@@ -46,11 +47,14 @@ def read_sacct(cells: Cells) -> Rows:
         submit=cells.time("Submit"),
         duration=elapsed,
         gpus=gpus,
-        given={"cpus": np.where(np.isnan(cpus), in_tres, cpus), "memory_gb": cells.parsed(tres, memory_gb)},
-        limit=np.where(limit > 0, limit, NEVER),
+        given={"cpus": np.where(np.isnan(cpus), in_tres, cpus), "memory_gb": cells.parsed(tres, memory_gb_in_tres)},
+        limit=np.where(limit > 0, limit, _NEVER),
         user=cells.labels(cells.first_of("User", "UID")),
         name=cells.labels(cells.first_of("JobName", "Partition")),
-        models=cells.reworded(cells.first_of("ReqTRES"), model_in),
+        models=cells.reworded(cells.first_of("ReqTRES"), type_in),
+        types=gpu_types(cells),
+        places=places,
+        nodes=nodes,
         id=cells.columns[cells.first_of("JobIDRaw", "JobID") or "JobID"],
         aside={
             "job step": cells.parsed("JobID", lambda text: "." in text) == 1,
@@ -86,7 +90,7 @@ def read_mit(cells: Cells) -> Rows:
             "cpus": cells.number("cpus_req"),
             "memory_gb": cells.parsed(tres, lambda text: _one(MIT_MEMORY, text, 0.0) / 1024),
         },
-        limit=np.where((limit > 0) & (limit < NO_LIMIT_MIN), limit * 60, NEVER),
+        limit=np.where((limit > 0) & (limit < NO_LIMIT_MIN), limit * 60, _NEVER),
         user=cells.labels("id_user"),
         name=cells.labels(cells.first_of("job_type", "partition")),
         aside={"never started": cells.number("time_start") == 0},
@@ -103,36 +107,68 @@ def read_nrel(cells: Cells) -> Rows:
         duration=np.where(np.isnan(run), cells.time("end_time") - start, run),
         gpus=np.nan_to_num(cells.number("gpus_req")),
         given={"cpus": cells.number("processors_req")},  # mem_req is not used: its unit is not documented
-        limit=np.where(limit > 0, limit, NEVER),
+        limit=np.where(limit > 0, limit, _NEVER),
         user=cells.labels("user"),
         name=cells.labels("name"),
         aside={"never started": np.isnan(start) & cells.is_in("state", ("CANCELLED", "PENDING"))},
     )
 
 
-def gpus_in(tres: str) -> float:
-    """GPUs in a list of resources; 0 if it names none."""
-    if found := ANY_GPUS.search(tres):
-        return float(found[1])
-    return float(sum(int(count) for _model, count in TYPED_GPUS.findall(tres)))
+def gpus_in_tres(tres: str) -> float:
+    """GPUs in a list of resources; 0 if it names none. Slurm lists them once in all, and once by type."""
+    found = gpus_in(tres)
+    in_all = [count for word, count in found if not word]
+    return float(in_all[0] if in_all else sum(count for _word, count in found))
 
 
-def model_in(tres: str) -> str:
-    """The GPU model that a request names, if it names one."""
-    models = {model for model, _count in TYPED_GPUS.findall(tres)}
-    return models.pop() if len(models) == 1 else ""
+def types_in(tres: str) -> list[str]:
+    """The types of the GPUs in a list of resources, as this site calls them."""
+    return list(dict.fromkeys(word for word, _count in gpus_in(tres) if word))
 
 
-def memory_gb(tres: str) -> float:
+def type_in(tres: str) -> str:
+    """The GPU type that a request names, if it names one."""
+    types = types_in(tres)
+    return types[0] if len(types) == 1 else ""
+
+
+def _gpus_of_each(cells: Cells, tres: str | None, nodes: Floats) -> Floats:
+    """GPUs of each job: as its resources say, or where they name none, as the columns of older versions say."""
+    gpus = cells.parsed(tres, gpus_in_tres) if tres and tres != "ReqGRES" else np.zeros(len(cells))
+    if cells.has("AllocGRES"):
+        return np.where(gpus == 0, cells.parsed("AllocGRES", gpus_in_tres), gpus)
+    if cells.has("ReqGRES") and tres != "AllocTRES":  # what is asked of each node
+        return np.where(gpus == 0, cells.parsed("ReqGRES", gpus_in_tres) * np.fmax(nodes, 1.0), gpus)
+    return gpus
+
+
+def _nodes_of_each(cells: Cells) -> Floats:
+    """How many nodes each job had; nan where the trace does not tell."""
+    counted = cells.number(cells.first_of("NNodes", "AllocNodes"))
+    listed = cells.parsed("NodeList", lambda text: float(len(hosts_in(text))) or _NEVER)
+    return np.where(np.isnan(counted), listed, counted)
+
+
+def gpu_types(cells: Cells) -> Labels | None:
+    """The types of the GPUs that each job had: as allocated, or the one type that it asked for."""
+    columns = [name for name in ("AllocTRES", "AllocGRES", "ReqTRES", "ReqGRES") if cells.has(name)]
+    found = None
+    for name in columns:
+        mine = cells.reworded(name, lambda text: "|".join(types_in(text)))
+        found = mine if found is None or mine is None else first_told(found, mine)
+    return found
+
+
+def memory_gb_in_tres(tres: str) -> float:
     """Main memory in a list of resources."""
     found = MEMORY.search(tres)
     try:
-        return float(found[1]) * MIB_PER[found[2]] / 1024 if found else 0.0
+        return float(found[1]) * _MIB_PER[found[2]] / 1024 if found else 0.0
     except ValueError:
         return 0.0
 
 
-def _one(pattern: re.Pattern[str], text: str, otherwise: float = NEVER) -> float:
+def _one(pattern: re.Pattern[str], text: str, otherwise: float = _NEVER) -> float:
     found = pattern.search(text)
     return float(found[1]) if found else otherwise
 
@@ -146,10 +182,10 @@ def is_sacct_json(head: bytes) -> bool:
     return start.startswith(b"{") and (b'"jobs"' in start or b'"meta"' in start)
 
 
-def read_sacct_json(source: Source) -> Trace:
+def read_sacct_json(source: TraceFile) -> Trace:
     """`sacct --json`, which is one document and must fit in memory."""
     try:
-        found = json.loads(whole(source))
+        found = json.loads(read_whole(source))
     except (ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0] if isinstance(error, ValueError) else "nested too deeply"
         raise TraceError(f"'{source.path}' is not the JSON of `sacct --json`: {reason}.") from None
@@ -180,7 +216,7 @@ def _json_parts(jobs: list[Any], broken: list[int]) -> Iterator[Rows]:
 
 JSON_COLUMNS: Final = (
     "JobID", "Submit", "Start", "End", "ElapsedRaw", "TimelimitRaw", "AllocTRES", "ReqTRES", "User", "JobName",
-    "State", "NCPUS",
+    "State", "NCPUS", "NodeList", "NNodes",
 )  # fmt: skip
 
 
@@ -205,6 +241,8 @@ def _json_cells(job: dict[str, Any]) -> dict[str, str | None]:
         "JobName": _text(job.get("name")),
         "State": _text(current),
         "NCPUS": _number(required.get("CPUs")) if isinstance(required, dict) else None,
+        "NodeList": _text(job.get("nodes")),
+        "NNodes": _number(job.get("allocation_nodes")),
     }
 
 

@@ -13,8 +13,8 @@ from typing import BinaryIO, Final, cast
 from adlro.core.errors import TraceError
 
 PIECE: Final = 1 << 22
-HEAD: Final = 1 << 16
-LONGEST_LINE: Final = 1 << 20
+_HEAD: Final = 1 << 16
+LONGEST_TRACE_LINE: Final = 1 << 20
 
 BYTES_PER_ROW: Final = 500
 """Memory for one job while a trace becomes a table, at its highest: measured, and rounded up."""
@@ -26,7 +26,7 @@ DAMAGED: Final = (lzma.LZMAError, EOFError, zlib.error, gzip.BadGzipFile)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TraceFile:
     """A file that is there and holds something: how it is packed, and how it begins when unpacked."""
 
     path: str
@@ -41,7 +41,7 @@ class Source:
         return Path(self.path).name
 
 
-def open_source(path: str) -> Source:
+def open_trace(path: str) -> TraceFile:
     """Look at a file; what cannot be a trace is refused here, in one line."""
     where = Path(path)
     try:
@@ -60,16 +60,16 @@ def open_source(path: str) -> Source:
     if not size:
         raise TraceError(f"'{path}' is empty; expected a trace with at least one job.")
     packing = next((name for magic, name in MAGIC.items() if start.startswith(magic)), "")
-    source = Source(path, packing, size, sha256, b"")
-    head = next((piece for piece, _read in _blocks(source, HEAD)), b"")
+    source = TraceFile(path, packing, size, sha256, b"")
+    head = next((piece for piece, _read in _blocks(source, _HEAD)), b"")
     if not head.strip():
         raise TraceError(f"'{path}' is empty after decompression; expected a trace with at least one job.")
     if b"\0" in head and not head.startswith(PARQUET):
         raise TraceError(f"'{path}' is binary; expected text (plain, .xz, .gz, .zst) or Parquet.")
-    return Source(path, packing, size, sha256, head.removeprefix(b"\xef\xbb\xbf"))
+    return TraceFile(path, packing, size, sha256, head.removeprefix(b"\xef\xbb\xbf"))
 
 
-def pieces(source: Source, memory: int | None = None) -> Iterator[bytes]:
+def pieces(source: TraceFile, memory: int | None = None) -> Iterator[bytes]:
     """The unpacked file in pieces that end with a line; refused as soon as it is seen that its rows will not fit."""
     memory = available_memory() if memory is None else memory
     rest, rows, unpacked, first = b"", 0, 0, True
@@ -85,15 +85,15 @@ def pieces(source: Source, memory: int | None = None) -> Iterator[bytes]:
             rest = block[end:]
         else:
             rest += block
-        if len(rest) > LONGEST_LINE:
+        if len(rest) > LONGEST_TRACE_LINE:
             raise TraceError(
-                f"'{source.path}' has a line of more than {LONGEST_LINE:,} bytes; expected one job a line."
+                f"'{source.path}' has a line of more than {LONGEST_TRACE_LINE:,} bytes; expected one job a line."
             )
     if rest:
         yield rest + b"\n"
 
 
-def check_memory(source: Source, rows: int, memory: int) -> None:
+def check_memory(source: TraceFile, rows: int, memory: int) -> None:
     """Refuse a file whose rows would not fit."""
     if rows * BYTES_PER_ROW > memory:
         raise TraceError(
@@ -102,7 +102,7 @@ def check_memory(source: Source, rows: int, memory: int) -> None:
         )
 
 
-def whole(source: Source, memory: int | None = None) -> bytes:
+def read_whole(source: TraceFile, memory: int | None = None) -> bytes:
     """The unpacked file at once, for formats that cannot be read in pieces."""
     memory = available_memory() if memory is None else memory
     found: list[bytes] = []
@@ -120,7 +120,7 @@ def whole(source: Source, memory: int | None = None) -> bytes:
     return b"".join(found)
 
 
-def quoted(source: Source, numbers: Iterable[int]) -> dict[int, str]:
+def quoted(source: TraceFile, numbers: Iterable[int]) -> dict[int, str]:
     """The lines with these numbers (from 1; blank ones do not count), shortened and safe to print."""
     wanted, found, number = set(numbers), dict[int, str](), 0
     for piece in pieces(source):
@@ -148,7 +148,7 @@ def available_memory() -> int:
     return free
 
 
-def _blocks(source: Source, size: int) -> Iterator[tuple[bytes, int]]:
+def _blocks(source: TraceFile, size: int) -> Iterator[tuple[bytes, int]]:
     """Blocks of the unpacked file, each with how many bytes of the packed one were read for it."""
     import pyarrow
 

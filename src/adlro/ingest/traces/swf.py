@@ -7,13 +7,13 @@ import numpy as np
 
 from adlro.core.compiled import compiled
 from adlro.core.tables import Floats
-from adlro.ingest.traces.rows import Codes, Labels, Rows
-from adlro.ingest.traces.source import Source, pieces
+from adlro.ingest.traces.rows import CodeColumn, Labels, Rows
+from adlro.ingest.traces.source import TraceFile, pieces
 from adlro.ingest.traces.tabulate import Trace
 
-FIELDS: Final = 18
-(JOB, SUBMIT, _WAIT, RUN, ALLOCATED, _CPU, _MEMORY, REQUESTED, TIME, _REQUESTED_MEMORY, STATUS, USER, _GROUP,
- EXECUTABLE, QUEUE) = range(15)  # fmt: skip
+_FIELDS: Final = 18
+(JOB_FIELD, SUBMIT_FIELD, _WAIT, RUN_FIELD, ALLOCATED, _CPU, _MEMORY, REQUESTED, TIME, _REQUESTED_MEMORY, STATUS,
+ USER_FIELD, _GROUP, EXECUTABLE, QUEUE_FIELD) = range(15)  # fmt: skip
 
 CANCELLED: Final = 5
 PARTIAL: Final = (2, 3, 4)
@@ -23,7 +23,7 @@ PARTIAL: Final = (2, 3, 4)
 BLANK: Final = 0
 HEADER: Final = 1
 ODD: Final = 2  # not what the fast reader knows: looked at one by one
-PLAIN: Final = 3
+_PLAIN: Final = 3
 
 NEWLINE, SPACE, SEMICOLON, MINUS, POINT, ZERO, NINE = (ord(letter) for letter in "\n ;-.09")
 MOST_DIGITS: Final = 15  # so many fit in a float exactly
@@ -44,7 +44,7 @@ def is_swf(head: bytes) -> bool:
     return _numbers(data) is not None
 
 
-def read_swf(source: Source) -> Trace:
+def read_swf(source: TraceFile) -> Trace:
     """The jobs of a log; processors stand for GPUs."""
     broken: list[int] = []
     header: dict[str, float] = {}
@@ -57,12 +57,12 @@ def read_swf(source: Source) -> Trace:
     )
 
 
-def _parts(source: Source, broken: list[int], header: dict[str, float]) -> Iterator[Rows]:
+def _parts(source: TraceFile, broken: list[int], header: dict[str, float]) -> Iterator[Rows]:
     before = 0
     for piece in pieces(source):
         letters = np.frombuffer(piece, np.uint8)
         lines = piece.count(b"\n")
-        values, kind, begin = np.empty((lines, FIELDS)), np.zeros(lines, np.int8), np.zeros(lines + 1, np.int64)
+        values, kind, begin = np.empty((lines, _FIELDS)), np.zeros(lines, np.int8), np.zeros(lines + 1, np.int64)
         parse_lines(letters, values, kind, begin)
         number = before + np.cumsum(kind != BLANK)
         before += int(np.count_nonzero(kind != BLANK))
@@ -71,12 +71,12 @@ def _parts(source: Source, broken: list[int], header: dict[str, float]) -> Itera
             if kind[odd] == HEADER:
                 _note_start(line, header)
             elif (found := _numbers(line)) is not None:
-                values[odd], kind[odd] = found, PLAIN
+                values[odd], kind[odd] = found, _PLAIN
         broken += number[kind == ODD].tolist()
-        good = kind == PLAIN
+        good = kind == _PLAIN
         if good.any():
             rows = values if good.all() else values[good]
-            _set_clock(header, float(np.median(rows[:, SUBMIT])))
+            _set_clock(header, float(np.median(rows[:, SUBMIT_FIELD])))
             yield _rows(rows, number[good])
 
 
@@ -114,9 +114,9 @@ def parse_lines(letters: Any, values: Any, kind: Any, begin: Any) -> None:
                 break
             values[line, fields] = sign * whole / scale
             fields += 1
-            if fields == FIELDS:
+            if fields == _FIELDS:
                 if kind[line] == ODD:
-                    kind[line] = PLAIN
+                    kind[line] = _PLAIN
                 break
         while at < end and letters[at] != NEWLINE:
             at += 1
@@ -143,30 +143,30 @@ def _set_clock(header: dict[str, float], submit: float) -> None:
 
 def _numbers(line: bytes) -> list[float] | None:
     """The first 18 words as numbers; some logs have more words after them."""
-    words = line.split(None, FIELDS)[:FIELDS]
+    words = line.split(None, _FIELDS)[:_FIELDS]
     try:
         numbers = [float(word) for word in words]
     except ValueError:
         return None
-    return numbers if len(numbers) == FIELDS else None
+    return numbers if len(numbers) == _FIELDS else None
 
 
-def _rows(values: Floats, line: Codes) -> Rows:
+def _rows(values: Floats, line: CodeColumn) -> Rows:
     """Lines as rows; -1 is what the format writes for what is not known."""
     import pyarrow
 
-    run, status, size, asked = values[:, RUN], values[:, STATUS], values[:, ALLOCATED], values[:, TIME]
+    run, status, size, asked = values[:, RUN_FIELD], values[:, STATUS], values[:, ALLOCATED], values[:, TIME]
     size = np.where(size > 0, size, values[:, REQUESTED])
     never_ran = (run <= 0) & (status == CANCELLED)
     return Rows(
         line=line,
-        submit=values[:, SUBMIT],
+        submit=values[:, SUBMIT_FIELD],
         duration=np.where(run == -1, np.nan, run),
         gpus=np.where(size == -1, np.nan, np.where(size == 0, -1.0, size)),
         limit=np.where(asked > 0, asked, np.nan),
-        user=_labels(values[:, USER], "user"),
+        user=_labels(values[:, USER_FIELD], "user"),
         name=_names(values),
-        id=pyarrow.array(values[:, JOB]),
+        id=pyarrow.array(values[:, JOB_FIELD]),
         aside={
             "cancelled before it ran": never_ran,
             "part of a job that has its own line": np.isin(status, PARTIAL),
@@ -185,10 +185,10 @@ def _names(values: Floats) -> Labels:
     known = values[:, EXECUTABLE] >= 0
     if known.any():
         return _labels(values[:, EXECUTABLE], "executable")
-    return _labels(values[:, QUEUE], "queue")
+    return _labels(values[:, QUEUE_FIELD], "queue")
 
 
-def _distinct(column: Floats) -> tuple[Floats, Codes]:
+def _distinct(column: Floats) -> tuple[Floats, CodeColumn]:
     """The distinct values, and which each row has; by counting where they are small whole numbers."""
     whole = column.astype(np.int64, copy=False) if np.all(np.abs(column) < 1e6) else None
     if whole is None or not np.array_equal(whole, column):

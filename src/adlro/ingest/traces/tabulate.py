@@ -14,24 +14,24 @@ from adlro.core.records import WHOLE_GPU, Job
 from adlro.core.schema import property_of
 from adlro.core.tables import FOREVER, Floats, Jobs
 from adlro.core.toml import nearest
-from adlro.ingest.traces.rows import Codes, Labels, Mask, Rows
-from adlro.ingest.traces.source import Source, quoted
+from adlro.core.units import HOUR_S
+from adlro.ingest.traces.rows import CodeColumn, Labels, Mask, Rows
+from adlro.ingest.traces.source import TraceFile, quoted
 
-MOST_GPUS: Final = int(property_of(Job, "gpus").most)
-LONGEST_S: Final = 1e10
+_MOST_GPUS: Final = int(property_of(Job, "gpus").most)
+_LONGEST_S: Final = 1e10
 LATEST_S: Final = property_of(Job, "submit_s").most
-SIZES: Final = ("cpus", "memory_gb", "gpu_memory_gb")
-HOUR_S: Final = 3600.0
+_SIZES: Final = ("cpus", "memory_gb", "gpu_memory_gb")
 BAD_SHARE: Final = 0.05
 QUOTED: Final = 3
 SAMPLE_SEED: Final = 0
 
 WRONG_CELLS: Final = "wrong number of cells"
 
-NUMBERS: Final = (
-    "line", "submit", "duration", "gpus", "share", "limit", "estimate",
+_NUMBERS: Final = (
+    "line", "submit", "duration", "gpus", "share", "limit", "estimate", "nodes",
 )  # fmt: skip
-TEXTS: Final = ("user", "name", "models", "family", "column")
+_TEXTS: Final = ("user", "name", "models", "family", "column", "types", "places")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,7 @@ class TraceOptions:
     scale_load: float = 1.0
     window: str | None = None  # FROM:TO in hours, or as shares of the span
     sample: float = 1.0
+    ran_on: str | None = None  # a GPU model, a cluster, or the path of a map: where the jobs ran
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,8 @@ class TraceReport:
     window: str | None = None
     sample: float = 1.0
     notes: tuple[str, ...] = field(default=())
+    ran_on: str = ""  # on which GPU models the jobs ran, as far as that is known
+    warnings: tuple[str, ...] = ()  # what was assumed because the trace does not tell it, and what to do about it
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,24 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
+class RanOn:
+    """Where each job of a table ran, as far as the trace tells; None for what it does not tell of any."""
+
+    types: Labels | None  # what the trace calls its GPUs, with | between several
+    places: Labels | None  # its nodes, as a list of Slurm
+    nodes: Floats | None  # [J] how many they were; nan: not told
+
+
+@dataclass(frozen=True, slots=True)
+class Tabulated:
+    """The jobs of a trace in submit order with their times as recorded, the report on them, and where they ran."""
+
+    jobs: Jobs
+    report: TraceReport
+    ran: RanOn
+
+
+@dataclass(frozen=True, slots=True)
 class FamilyRule:
     """Which families jobs get: all the only one, jobs alike one of several by a hash, or by what a column says."""
 
@@ -96,9 +117,7 @@ class FamilyRule:
     hint: str = ""  # what to do about a value that is not known
 
 
-def tabulate(
-    source: Source, format_name: str, trace: Trace, options: TraceOptions, rule: FamilyRule
-) -> tuple[Jobs, TraceReport]:
+def tabulate(source: TraceFile, format_name: str, trace: Trace, options: TraceOptions, rule: FamilyRule) -> Tabulated:
     """The jobs of a trace in submit order, from time 0, and the report on them."""
     rows, id_column = _joined(list(trace.parts))
     total = len(rows) + len(trace.broken)
@@ -135,7 +154,7 @@ def tabulate(
     clock = trace.clock()
     own = rows.family is not None and options.families is None
     release_temporaries(len(kept))
-    return jobs, TraceReport(
+    report = TraceReport(
         file=source.name, format=format_name, sha256=source.sha256, rows=total, kept=len(kept), dropped=dropped,
         set_aside=set_aside, out_of_order=out_of_order, not_asked_for=int(np.count_nonzero(good)) - len(kept),
         unit=trace.unit if trace.unit == "GPU" else f"{trace.unit} = {options.gpus_per_unit:g} GPU",
@@ -143,6 +162,8 @@ def tabulate(
         span_s=float(jobs.table["submit"][-1]), start_unix=None if clock is None else clock + start,
         scale_load=options.scale_load, window=options.window, sample=options.sample, notes=trace.notes,
     )  # fmt: skip
+    ran = RanOn(_of(rows.types, kept), _of(rows.places, kept), None if rows.nodes is None else rows.nodes[kept])
+    return Tabulated(jobs, report, ran)
 
 
 # ---- checking ----------------------------------------------------------------------------------------------------
@@ -157,13 +178,13 @@ def _judge(rows: Rows, ids: Any) -> tuple[dict[str, Mask], dict[str, Mask]]:
         bad["impossible submit time"] = rows.submit > LATEST_S
         bad["duration missing or no number"] = ~np.isfinite(rows.duration)
         bad["negative duration"] = rows.duration < 0
-        bad["impossible duration"] = rows.duration > LONGEST_S
+        bad["impossible duration"] = rows.duration > _LONGEST_S
         bad["number of GPUs missing or no number"] = ~np.isfinite(rows.gpus)
-        bad["impossible size"] = (rows.gpus < 0) | (rows.gpus > MOST_GPUS) | (rows.gpus != np.floor(rows.gpus))
+        bad["impossible size"] = (rows.gpus < 0) | (rows.gpus > _MOST_GPUS) | (rows.gpus != np.floor(rows.gpus))
         if rows.share is not None:
             bad["impossible size"] |= ~((rows.share >= 1) & (rows.share <= WHOLE_GPU))
             bad["impossible size"] |= (rows.share < WHOLE_GPU) & (rows.gpus != 1)
-        for name in SIZES:
+        for name in _SIZES:
             if name in rows.given:
                 bad["impossible size"] |= property_of(Job, name).are_wrong(rows.given[name])
         for column, name, words in (
@@ -176,7 +197,7 @@ def _judge(rows: Rows, ids: Any) -> tuple[dict[str, Mask], dict[str, Mask]]:
                 bad[f"negative {words}"] = column < each.least
                 bad[f"impossible {words}"] = (column > each.most) & ((column < FOREVER) | (name == "estimate"))
         for name, column in rows.given.items():
-            if name not in (*SIZES, "checkpoint"):
+            if name not in (*_SIZES, "checkpoint"):
                 each = property_of(Job, name)
                 bad[f"{name} not{each.range_words}"] = each.are_wrong(column)
     if ids is not None:
@@ -198,7 +219,7 @@ def _repeated(ids: Any) -> Mask:
 
 
 def _check_share(
-    source: Source,
+    source: TraceFile,
     trace: Trace,
     total: int,
     dropped: dict[str, int],
@@ -236,11 +257,11 @@ def _joined(parts: Sequence[Rows]) -> tuple[Rows, Any]:
         empty = np.zeros(0)
         return Rows(np.zeros(0, np.int64), empty, empty, empty), None
     first, columns = parts[0], dict[str, Any]()
-    for name in NUMBERS:
+    for name in _NUMBERS:
         if getattr(first, name) is not None:
             columns[name] = np.concatenate([getattr(part, name) for part in parts])
     columns["given"] = {name: np.concatenate([part.given[name] for part in parts]) for name in first.given}
-    for name in TEXTS:
+    for name in _TEXTS:
         if getattr(first, name) is not None:
             columns[name] = _joined_labels([getattr(part, name) for part in parts])
     for name in ("bad", "aside"):
@@ -265,7 +286,7 @@ def _joined_labels(parts: Sequence[Labels]) -> Labels:
     return Labels(np.concatenate(codes), encoded.dictionary)
 
 
-def _asked_for(source: Source, submit: Floats, kept: Codes, options: TraceOptions) -> tuple[Codes, float]:
+def _asked_for(source: TraceFile, submit: Floats, kept: CodeColumn, options: TraceOptions) -> tuple[CodeColumn, float]:
     """The rows in the window and the sample, and when the first of them was submitted."""
     if options.window is not None:
         first, last = float(submit[kept[0]]), float(submit[kept[-1]])
@@ -301,13 +322,13 @@ def check_options(options: TraceOptions) -> None:
         raise UsageError(f"--sample is {options.sample:g}; expected a fraction above 0 and at most 1.")
     if options.estimates not in (None, "limit", "oracle"):
         raise UsageError(f"--estimates is {options.estimates!r}; expected user or oracle.")
-    if not 0 < options.gpus_per_unit <= MOST_GPUS:
+    if not 0 < options.gpus_per_unit <= _MOST_GPUS:
         raise UsageError(f"--unit is {options.gpus_per_unit:g} GPUs; expected a number above 0, as in processors=1.")
     if options.window is not None:
         window_of(options.window, 1.0)
 
 
-def _check_estimates(source: Source, rows: Rows, kept: Codes, options: TraceOptions) -> None:
+def _check_estimates(source: TraceFile, rows: Rows, kept: CodeColumn, options: TraceOptions) -> None:
     """Refuse the requested time as an estimate where nobody requested any."""
     if options.estimates == "limit" and (rows.limit is None or not np.isfinite(rows.limit[kept]).any()):
         raise UsageError(
@@ -315,7 +336,7 @@ def _check_estimates(source: Source, rows: Rows, kept: Codes, options: TraceOpti
         )
 
 
-def _with_column(source: Source, format_name: str, trace: Trace, rows: Rows, rule: FamilyRule) -> Rows:
+def _with_column(source: TraceFile, format_name: str, trace: Trace, rows: Rows, rule: FamilyRule) -> Rows:
     """The rows with the column that the rule asks for; every trace has what we read as user and name."""
     if rule.column is None or rows.column is not None:
         return rows
@@ -329,7 +350,7 @@ def _with_column(source: Source, format_name: str, trace: Trace, rows: Rows, rul
     )
 
 
-def _estimates_of(rows: Rows, kept: Codes, options: TraceOptions) -> str:
+def _estimates_of(rows: Rows, kept: CodeColumn, options: TraceOptions) -> str:
     """Where the estimates come from."""
     if options.estimates != "oracle":
         if rows.estimate is not None and options.estimates is None:
@@ -339,7 +360,9 @@ def _estimates_of(rows: Rows, kept: Codes, options: TraceOptions) -> str:
     return "oracle"
 
 
-def _table(source: Source, rows: Rows, kept: Codes, trace: Trace, options: TraceOptions, rule: FamilyRule) -> Jobs:
+def _table(
+    source: TraceFile, rows: Rows, kept: CodeColumn, trace: Trace, options: TraceOptions, rule: FamilyRule
+) -> Jobs:
     """The kept rows as jobs, in this order."""
     count = len(kept)
     gpus = rows.gpus[kept]
@@ -349,7 +372,7 @@ def _table(source: Source, rows: Rows, kept: Codes, trace: Trace, options: Trace
     units = np.where(gpus > 0, gpus * share / WHOLE_GPU, 1.0)
     work = rows.duration[kept] * units
     limit = np.full(count, FOREVER) if rows.limit is None else _or(rows.limit[kept], FOREVER)
-    limit = np.where(limit > LONGEST_S, FOREVER, limit)  # three centuries are how some systems write: no limit
+    limit = np.where(limit > _LONGEST_S, FOREVER, limit)  # three centuries are how some systems write: no limit
     told = work if rows.estimate is None or options.estimates else _or(rows.estimate[kept], work)
     has_limit = np.isfinite(limit)
     if options.estimates == "limit" or (options.estimates is None and rows.estimate is None):
@@ -366,12 +389,18 @@ def _table(source: Source, rows: Rows, kept: Codes, trace: Trace, options: Trace
     return Jobs(table, work, families, users, group_names, models)
 
 
+def _of(labels: Labels | None, kept: CodeColumn) -> Labels | None:
+    """The labels of the kept rows; None if they all say nothing."""
+    codes, texts = _numbered(labels, kept, "")
+    return Labels(codes, texts) if len(texts) > 1 else None
+
+
 def _or(column: Floats, other: Any) -> Floats:
     """The column with another value where it has none."""
     return np.where(np.isnan(column), other, column)
 
 
-def _numbered(labels: Labels | None, kept: Codes, first: str) -> tuple[Any, tuple[str, ...]]:
+def _numbered(labels: Labels | None, kept: CodeColumn, first: str) -> tuple[Any, tuple[str, ...]]:
     """Codes and texts of the kept rows, with `first` as number 0."""
     if labels is None:
         return np.zeros(len(kept), np.int64), (first,)
@@ -386,14 +415,14 @@ def _numbered(labels: Labels | None, kept: Codes, first: str) -> tuple[Any, tupl
     return number[codes], (first, *labels.texts.filter(pyarrow.array(used)).to_pylist())
 
 
-def _groups(users: Any, name_codes: Codes, names: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
+def _groups(users: Any, name_codes: CodeColumn, names: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
     """One number for each user and name, and the name behind it."""
     key = users.astype(np.int64) * len(names) + name_codes
     known, numbers = _distinct(key)
     return numbers, tuple(map(names.__getitem__, (known % len(names)).tolist()))
 
 
-def _distinct(key: Codes) -> tuple[Codes, Codes]:
+def _distinct(key: CodeColumn) -> tuple[CodeColumn, CodeColumn]:
     """The distinct numbers in order, and which each row has; by counting where that is less than sorting."""
     if int(key.max(initial=0)) > 16 * len(key) + 1_000_000:
         known, numbers = np.unique(key, return_inverse=True)
@@ -403,7 +432,7 @@ def _distinct(key: Codes) -> tuple[Codes, Codes]:
     return np.flatnonzero(present), (np.cumsum(present) - 1)[key]
 
 
-def _models(labels: Labels | None, kept: Codes) -> tuple[Any, tuple[frozenset[str], ...]]:
+def _models(labels: Labels | None, kept: CodeColumn) -> tuple[Any, tuple[frozenset[str], ...]]:
     """The sets of allowed models; number 0 is any."""
     codes, texts = _numbered(labels, kept, "")
     sets = [frozenset(word.strip() for word in text.split("|") if word.strip()) for text in texts]
@@ -412,8 +441,8 @@ def _models(labels: Labels | None, kept: Codes) -> tuple[Any, tuple[frozenset[st
 
 
 def _families(
-    source: Source, rows: Rows, kept: Codes, user: Any, group: Any, users: tuple[str, ...], names: tuple[str, ...],
-    rule: FamilyRule, options: TraceOptions,
+    source: TraceFile, rows: Rows, kept: CodeColumn, user: Any, group: Any, users: tuple[str, ...],
+    names: tuple[str, ...], rule: FamilyRule, options: TraceOptions,
 ) -> tuple[Any, tuple[str, ...]]:  # fmt: skip
     """The family of each job: its own, or by the rule; a hash gives jobs of one user and name the same family."""
     if rule.column is not None and rows.column is not None:
@@ -434,7 +463,7 @@ def _families(
     return chosen, rule.names
 
 
-def _by_column(source: Source, column: Labels, kept: Codes, rule: FamilyRule) -> tuple[Any, tuple[str, ...]]:
+def _by_column(source: TraceFile, column: Labels, kept: CodeColumn, rule: FamilyRule) -> tuple[Any, tuple[str, ...]]:
     """The family of each job by what stands in the column."""
     codes, values = _numbered(column, kept, "")
     counts = np.bincount(codes, minlength=len(values))

@@ -9,7 +9,7 @@ import numpy as np
 from adlro.core.errors import UsageError
 from adlro.core.tables import Jobs
 
-FEWEST_JOBS: Final = 2
+_FEWEST_JOBS: Final = 2
 """A window of fewer jobs has no span, and so no load."""
 
 
@@ -31,13 +31,13 @@ def windows_of(jobs: Jobs, count: int, most: int | None = None) -> tuple[Window,
     them for alike. docs/statistics.md says more.
     """
     total = len(jobs)
-    if count < 1 or total // count < FEWEST_JOBS:
+    if count < 1 or total // count < _FEWEST_JOBS:
         raise UsageError(
-            f"{count:,} windows of {total:,} jobs: expected at least {FEWEST_JOBS} jobs in a window, "
-            f"so from 1 to {max(1, total // FEWEST_JOBS):,} windows."
+            f"{count:,} windows of {total:,} jobs: expected at least {_FEWEST_JOBS} jobs in a window, "
+            f"so from 1 to {max(1, total // _FEWEST_JOBS):,} windows."
         )
-    if most is not None and most < FEWEST_JOBS:
-        raise UsageError(f"windows of {most} job; expected at least {FEWEST_JOBS} jobs in a window.")
+    if most is not None and most < _FEWEST_JOBS:
+        raise UsageError(f"windows of {most} job; expected at least {_FEWEST_JOBS} jobs in a window.")
     submit = jobs.table["submit"]
     edges = [place * total // count for place in range(count + 1)]
     found = []

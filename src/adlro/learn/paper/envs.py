@@ -111,7 +111,7 @@ def to_next_choice(view: View, truth: Truth, rows: Ints, legal: Any) -> Passed:
 
 
 @compiled
-def start_over(worlds: Worlds, envs: Envs, rows: Ints, legal: Any, b: int, draw: Draw) -> None:
+def _start_over(worlds: Worlds, envs: Envs, rows: Ints, legal: Any, b: int, draw: Draw) -> None:
     """Begin an episode that has a decision, and go to it."""
     while True:
         begin_episode(worlds, envs, b, draw)
@@ -122,7 +122,7 @@ def start_over(worlds: Worlds, envs: Envs, rows: Ints, legal: Any, b: int, draw:
 
 
 @compiled
-def step_one(
+def _step_one(
     worlds: Worlds, envs: Envs, rows: Ints, seen: PaperSeen, came: Came, action: int, lam: float, draw: Draw, b: int
 ) -> None:
     """Take one action in one environment, and go on to its next decision. What is illegal counts as a wait."""
@@ -146,13 +146,13 @@ def step_one(
     if passed.over:
         came.score[b] = state.episode_cost / state.jobs / info.unit
         state.finished += 1
-        start_over(worlds, envs, rows, legal, b, draw)
+        _start_over(worlds, envs, rows, legal, b, draw)
         view = view_of(worlds, envs, b, b)
     observe(view, rows, seen.use[b], seen.queue[b], seen.jobs[b])
 
 
 @compiled_alone
-def step_some(
+def _step_some(
     worlds: Worlds,
     envs: Envs,
     rows: Ints,
@@ -166,19 +166,19 @@ def step_some(
 ) -> None:
     """Step the environments from `first` to before `last`."""
     for b in range(first, last):
-        step_one(worlds, envs, rows[b], seen, came, actions[b], lam, draw, b)
+        _step_one(worlds, envs, rows[b], seen, came, actions[b], lam, draw, b)
 
 
 @compiled_alone
-def start_some(worlds: Worlds, envs: Envs, rows: Ints, seen: PaperSeen, draw: Draw, first: int, last: int) -> None:
+def _start_some(worlds: Worlds, envs: Envs, rows: Ints, seen: PaperSeen, draw: Draw, first: int, last: int) -> None:
     """Begin episodes in the environments from `first` to before `last`."""
     for b in range(first, last):
-        start_over(worlds, envs, rows[b], seen.legal[b], b, draw)
+        _start_over(worlds, envs, rows[b], seen.legal[b], b, draw)
         observe(view_of(worlds, envs, b, b), rows[b], seen.use[b], seen.queue[b], seen.jobs[b])
 
 
 @compiled_alone
-def choose_some(legal: Any, envs: Envs, actions: Ints, first: int, last: int) -> None:
+def _choose_some(legal: Any, envs: Envs, actions: Ints, first: int, last: int) -> None:
     """A legal action by chance for each environment."""
     for b in range(first, last):
         count = 0
@@ -267,7 +267,7 @@ def make_paper_batch(
         ThreadPoolExecutor(workers),
         workers,
     )
-    start_some(worlds, batch.envs, batch.rows, batch.seen, draw, 0, count)
+    _start_some(worlds, batch.envs, batch.rows, batch.seen, draw, 0, count)
     return batch
 
 
@@ -276,11 +276,11 @@ def step_paper(batch: PaperBatch, actions: Ints) -> None:
 
     def some(first: int, last: int, _worker: int) -> None:
         ours = batch.worlds, batch.envs, batch.rows, batch.seen, batch.came
-        step_some(*ours, actions, batch.lam, batch.draw, first, last)
+        _step_some(*ours, actions, batch.lam, batch.draw, first, last)
 
     in_parts(cast(Any, batch), some)
 
 
 def choose_paper_by_chance(batch: PaperBatch, actions: Ints) -> None:
     """A legal action by chance for every environment."""
-    in_parts(cast(Any, batch), lambda first, last, _: choose_some(batch.seen.legal, batch.envs, actions, first, last))
+    in_parts(cast(Any, batch), lambda first, last, _: _choose_some(batch.seen.legal, batch.envs, actions, first, last))

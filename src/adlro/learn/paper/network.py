@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from adlro.decide.network.paper_q import REACH, TYPES, WINDOW, PaperWeights, gpus_of
 
-NEVER = -1e9
+PAPER_MASKED_Q = -1e9
 
 
 class PaperNetwork(nn.Module):
@@ -25,12 +25,12 @@ class PaperNetwork(nn.Module):
         self.action = nn.Linear(hidden, WINDOW * gpus)
 
     def forward(self, sight: tuple[Tensor, ...]) -> Tensor:
-        """Q of every action from what is seen (in the order of PaperSeen); NEVER where it may not be."""
+        """Q of every action from what is seen (in the order of PaperSeen); PAPER_MASKED_Q for illegal actions."""
         use, queue, jobs, legal = sight
         x = torch.relu(self.far(torch.relu(self.near(use.to(self.near.weight.dtype).unsqueeze(1)))))
         x = torch.cat([x.flatten(1), queue.to(x.dtype), jobs.flatten(1).to(x.dtype)], 1)
         q = self.action(torch.relu(self.full(x))).float()
-        return q.masked_fill(legal == 0, NEVER)
+        return q.masked_fill(legal == 0, PAPER_MASKED_Q)
 
 
 def paper_weights_of(network: PaperNetwork) -> PaperWeights:

@@ -29,7 +29,7 @@ def write_checkpoint(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]], pro
             raise CheckpointError(f"{path}: not written, because '{name}' has NaN or infinite values.")
     text = json.dumps({"format": FORMAT, **provenance}, allow_nan=False)
     check_size(arrays, len(text), str(path))
-    put(path, arrays, {KEY: text})
+    _put(path, arrays, {KEY: text})
 
 
 def check_size(arrays: Mapping[str, np.ndarray[Any, Any]], text: int, where: str) -> None:
@@ -44,7 +44,7 @@ def check_size(arrays: Mapping[str, np.ndarray[Any, Any]], text: int, where: str
 
 def write_state(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]], told: Mapping[str, Any]) -> None:
     """Write the whole state of a training."""
-    put(path, arrays, {KEY: json.dumps({"state": FORMAT, **told})})
+    _put(path, arrays, {KEY: json.dumps({"state": FORMAT, **told})})
 
 
 def read_state(path: Path) -> tuple[Arrays, dict[str, Any]]:
@@ -62,7 +62,7 @@ def read_state(path: Path) -> tuple[Arrays, dict[str, Any]]:
     return arrays, told
 
 
-def put(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]], metadata: dict[str, str]) -> None:
+def _put(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]], metadata: dict[str, str]) -> None:
     """Write a file whole or not at all."""
     beside = path.with_name(path.name + ".new")
     beside.touch()

@@ -17,7 +17,7 @@ from adlro.core.policy import Choose, Policy
 from adlro.core.tables import DONE, OVERRAN, Ints
 from adlro.decide.outlook import eft_reserving
 from adlro.decide.rules.baselines import sjf_picky
-from adlro.learn.train.config import Config
+from adlro.learn.train.config import TrainConfig
 from adlro.learn.train.presets import Preset
 from adlro.learn.worlds.envs import Worlds, truth_of, view_of
 
@@ -38,7 +38,7 @@ class Sheet:
 
     name: str
     worlds: Worlds
-    config: Config  # how its episodes are drawn
+    config: TrainConfig  # how its episodes are drawn
     rule: Scores  # [B] mean completion time of each episode under eft-reserving, in units of the world
     picky: Scores  # [B] under sjf-picky
 
@@ -52,7 +52,9 @@ class Marks:
     by_sheet: dict[str, float]  # against eft-reserving
 
 
-def make_exam(preset: Preset, config: Config, fixed: Worlds, drawn: Worlds | None, threads: int) -> tuple[Sheet, ...]:
+def make_exam(
+    preset: Preset, config: TrainConfig, fixed: Worlds, drawn: Worlds | None, threads: int
+) -> tuple[Sheet, ...]:
     """The evaluation, with the rules' results on it."""
     parts: list[tuple[str, Worlds, float, float]] = [(f"load {load}", fixed, load, load) for load in LOADS]
     if drawn is not None:
@@ -68,16 +70,16 @@ def make_exam(preset: Preset, config: Config, fixed: Worlds, drawn: Worlds | Non
     return tuple(sheets)
 
 
-def reference(preset: Preset, how: Config, worlds: Worlds, choose: Choose, threads: int) -> Scores:
+def reference(preset: Preset, how: TrainConfig, worlds: Worlds, choose: Choose, threads: int) -> Scores:
     """What a compiled policy reaches in the first episode of each environment."""
     batch = preset.make_batch(how, worlds, how.exam_environments, EXAM_SEED, threads)
     with ThreadPoolExecutor(threads) as pool:
-        return np.array(list(pool.map(lambda b: play_out(batch, b, choose), range(batch.count))))
+        return np.array(list(pool.map(lambda b: _play_out(batch, b, choose), range(batch.count))))
 
 
-def play_out(batch: Any, b: int, choose: Choose) -> float:
+def _play_out(batch: Any, b: int, choose: Choose) -> float:
     """The mean completion time of an environment's episode, in units of the world, if a policy decides from here on."""
-    view, truth = plain(view_of)(batch.worlds, batch.envs, b, b), plain(truth_of)(batch.envs, b, b)
+    view, truth = _plain(view_of)(batch.worlds, batch.envs, b, b), _plain(truth_of)(batch.envs, b, b)
     driver = Driver(view, truth, Policy("reference", "", choose))
     progress, total, is_over = truth.progress[0], 0.0, False
     while not is_over:
@@ -89,17 +91,17 @@ def play_out(batch: Any, b: int, choose: Choose) -> float:
     return total / len(view.jobs) / float(batch.worlds.info[batch.envs.state[b].world].unit)
 
 
-def plain(function: Callable[..., Any]) -> Callable[..., Any]:
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function as plain Python: compiled ones cannot hand arrays to it."""
     return function.py_func if is_compiled(function) else function  # type: ignore[attr-defined]
 
 
-def evaluate(preset: Preset, exam: Sequence[Sheet], act: Act, threads: int) -> Marks:
+def play_evaluation(preset: Preset, exam: Sequence[Sheet], act: Act, threads: int) -> Marks:
     """Let something play the evaluation."""
     scores = [sit(preset, sheet, act, threads) for sheet in exam]
     by_sheet = {sheet.name: ratio(score, sheet.rule) for sheet, score in zip(exam, scores, strict=True)}
     picky = [ratio(score, sheet.picky) for sheet, score in zip(exam, scores, strict=True)]
-    return Marks(mean(list(by_sheet.values())), mean(picky), by_sheet)
+    return Marks(_mean(list(by_sheet.values())), _mean(picky), by_sheet)
 
 
 def sit(preset: Preset, sheet: Sheet, act: Act, threads: int) -> Scores:
@@ -121,6 +123,6 @@ def ratio(scores: Scores, reference: Scores) -> float:
     return float(np.exp(np.mean(np.log(scores / reference))))
 
 
-def mean(ratios: Sequence[float]) -> float:
+def _mean(ratios: Sequence[float]) -> float:
     """The geometric mean."""
     return float(np.exp(np.mean(np.log(ratios))))

@@ -19,15 +19,16 @@ from torch import Tensor, nn
 from adlro.core.errors import CheckpointError, ConfigError, UsageError
 from adlro.decide.checkpoint import Arrays
 from adlro.learn.train.checkpoint import check_size
-from adlro.learn.train.config import Config
-from adlro.learn.train.evaluate import Marks, Sheet, evaluate
+from adlro.learn.train.config import TrainConfig
+from adlro.learn.train.evaluate import Marks, Sheet, play_evaluation
+from adlro.learn.train.network import MASKED_Q
 from adlro.learn.train.presets import Preset, draw_of
 from adlro.learn.train.replay import Ring, Sights
 from adlro.learn.train.scales import with_scales
 from adlro.learn.train.update import (
     DivergedError,
     Learner,
-    check_weights,
+    check_finite,
     judging,
     make_learner,
     rate_at,
@@ -39,12 +40,11 @@ from adlro.learn.worlds.envs import Worlds
 LONGEST_TEXT: Final = 100_000
 """Bytes that are left for the provenance of a checkpoint."""
 
-NEVER: Final = -1e9
 """Below every judgement of an action that may be."""
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TrainProgress:
     """What is known of a training at the end of a round; means are over the time since the record before."""
 
     round: int
@@ -81,11 +81,11 @@ class Tally:
 
 
 @dataclass(slots=True)
-class Training:
+class TrainingState:
     """A training under way. State that changes; whoever runs `rounds` owns it."""
 
     preset: Preset
-    config: Config
+    config: TrainConfig
     seed: int
     device: torch.device
     threads: int
@@ -109,11 +109,11 @@ class Training:
     best: float = float("inf")
     curve: list[list[float]] = field(default_factory=list)
     last_marks: Marks | None = None
-    start: "Start | None" = None
+    start: "StartNetwork | None" = None
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartNetwork:
     """The network that a training begins with, in place of chance."""
 
     arrays: Arrays
@@ -123,16 +123,16 @@ class Start:
 # ---- the beginning -----------------------------------------------------------------------------------------------
 
 
-def begin(
+def begin_training(
     preset: Preset,
-    config: Config,
+    config: TrainConfig,
     worlds: Worlds,
     exam: tuple[Sheet, ...],
     seed: int,
     device: torch.device,
     threads: int,
-    start: Start | None = None,
-) -> Training:
+    start: StartNetwork | None = None,
+) -> TrainingState:
     """A training before its first round."""
     if not (config.steps or config.episodes or config.minutes):
         raise UsageError("the training has no limit. Pass --steps, --episodes or --minutes.")
@@ -161,7 +161,7 @@ def begin(
     ring = Ring(config.memory, batches[0].seen, config.groups, device, half)
     if device.type == "cuda" and config.compile:
         compile_network(learner, ring, {size, config.batch})
-    return Training(
+    return TrainingState(
         preset=preset,
         config=config,
         seed=seed,
@@ -193,7 +193,7 @@ def check_clusters(preset: Preset, worlds: Worlds, exam: tuple[Sheet, ...]) -> N
         )
 
 
-def take_over(network: nn.Module, preset: Preset, start: Start) -> None:
+def take_over(network: nn.Module, preset: Preset, start: StartNetwork) -> None:
     """Give the network the weights that a training begins with."""
     try:
         network.load_state_dict(preset.network_of(start.arrays).state_dict())
@@ -204,7 +204,7 @@ def take_over(network: nn.Module, preset: Preset, start: Start) -> None:
         ) from None
 
 
-def compile_step(preset: Preset, config: Config, worlds: Worlds) -> None:
+def compile_step(preset: Preset, config: TrainConfig, worlds: Worlds) -> None:
     """Compile the step now, before the clock of the training runs."""
     batch = preset.make_batch(config, worlds, 1, 0, 1)
     preset.step(batch, np.zeros(1, np.int32))
@@ -229,7 +229,7 @@ def pinned(batch: Any) -> Any:
     return replace(batch, seen=moved(batch.seen), came=moved(batch.came))
 
 
-def shares_explored(config: Config, seed: int) -> Tensor:
+def shares_explored(config: TrainConfig, seed: int) -> Tensor:
     """The share of explored actions in every environment: from low to high in equal ratios, in no order.
 
     In order, the environments that explore most would all be on one thread; there steps take longest.
@@ -243,7 +243,7 @@ def shares_explored(config: Config, seed: int) -> Tensor:
 # ---- rounds ------------------------------------------------------------------------------------------------------
 
 
-def rounds(training: Training) -> Iterator[Progress]:
+def rounds(training: TrainingState) -> Iterator[TrainProgress]:
     """Train until a limit is reached, with a record now and then. Raises DivergedError rather than give a bad one."""
     config = training.config
     pending: list[Future[None] | None] = [None] * config.groups
@@ -259,7 +259,7 @@ def rounds(training: Training) -> Iterator[Progress]:
                 pending[group] = pool.submit(
                     training.preset.step, training.batches[group], training.host_actions[group].numpy()
                 )
-                learn(training, done)
+                _update_network(training, done)
             training.round += 1
             counted = take_time(training, counted)
             done = part_done(training)
@@ -277,14 +277,14 @@ def rounds(training: Training) -> Iterator[Progress]:
                 training.best = min(training.best, marks.against_rule)
                 training.last_marks = marks
                 training.curve.append([training.steps, round(training.seconds, 1), marks.against_rule])
-            record = told(training, passed, done, marks, is_best, due.state)
+            record = _told(training, passed, done, marks, is_best, due.state)
             training.tally, training.loss = Tally(), torch.zeros_like(training.loss)
             yield record
             counted = take_time(training, counted)
             before = training.seconds
 
 
-def take_time(training: Training, since: float) -> float:
+def take_time(training: TrainingState, since: float) -> float:
     """Add the time that passed to the training's; what the time is now."""
     now = time.monotonic()
     training.seconds += now - since
@@ -295,7 +295,7 @@ def take_time(training: Training, since: float) -> float:
 class Due:
     """What is to be done at the end of a round."""
 
-    training: Training
+    training: TrainingState
     is_last: bool
 
     def every(self, rounds: int) -> bool:
@@ -318,7 +318,7 @@ class Due:
         return self.marks or self.state or self.every(self.training.config.report_every)
 
 
-def part_done(training: Training) -> float:
+def part_done(training: TrainingState) -> float:
     """Which part of the training is done, by the limit that will be reached first."""
     config = training.config
     parts = [
@@ -337,12 +337,12 @@ def wait_for(pending: list[Future[None] | None], group: int) -> None:
         pending[group] = None
 
 
-def turn(training: Training, group: int, done: float) -> None:
+def turn(training: TrainingState, group: int, done: float) -> None:
     """Write down what came of a group's last step, and choose what it does next."""
     ring, batch, taken = training.ring, training.batches[group], training.actions[group]
     if taken is not None:
         ring.did(group, taken, batch.came, training.config.limit)
-        count(training, group)
+        _count(training, group)
     sights = ring.see(group, batch.seen)
     with torch.no_grad():
         q = judged(training, sights)
@@ -353,7 +353,7 @@ def turn(training: Training, group: int, done: float) -> None:
         torch.cuda.current_stream().synchronize()
 
 
-def judged(training: Training, sights: Sights) -> Tensor:
+def judged(training: TrainingState, sights: Sights) -> Tensor:
     """Q of what is seen now."""
     learner = training.learner
     if not (training.config.graphs and training.device.type == "cuda"):
@@ -363,7 +363,7 @@ def judged(training: Training, sights: Sights) -> Tensor:
     return learner.act(sights)
 
 
-def explored(training: Training, group: int, sights: Sights, greedy: Tensor, done: float) -> Tensor:
+def explored(training: TrainingState, group: int, sights: Sights, greedy: Tensor, done: float) -> Tensor:
     """The greedy actions, some replaced by chance: evenly, or by the rule's judgement (softmax, by Gumbel's trick)."""
     config, legal = training.config, sights[-1].bool()
     options: Any = {"device": training.device, "generator": training.generator}
@@ -371,18 +371,18 @@ def explored(training: Training, group: int, sights: Sights, greedy: Tensor, don
     if training.preset.prior is not None and config.explore_prior > 0:
         by_prior = torch.rand((len(legal), 1), **options) < config.explore_prior
         judged += training.preset.prior(sights) * by_prior
-    by_chance = judged.masked_fill(~legal, NEVER).argmax(1)
+    by_chance = judged.masked_fill(~legal, MASKED_Q).argmax(1)
     return torch.where(torch.rand(len(legal), **options) < epsilon_at(training, group, done), by_chance, greedy)
 
 
-def epsilon_at(training: Training, group: int, done: float) -> Tensor:
+def epsilon_at(training: TrainingState, group: int, done: float) -> Tensor:
     """The share of explored actions of each environment of a group."""
     falling = max(0.0, 1.0 - done / training.config.explore_until) if training.config.explore_until > 0 else 0.0
     epsilon = training.epsilon[group]
     return epsilon + falling * (1.0 - epsilon) if falling > 0 else epsilon
 
 
-def count(training: Training, group: int) -> None:
+def _count(training: TrainingState, group: int) -> None:
     """Count what came of a group's step."""
     came, returns, tally = training.batches[group].came, training.returns[group], training.tally
     returns += came.reward
@@ -399,7 +399,7 @@ def count(training: Training, group: int) -> None:
     training.episodes += episodes
 
 
-def learn(training: Training, done: float) -> None:
+def _update_network(training: TrainingState, done: float) -> None:
     """Update the network from what is remembered, if that is enough."""
     config, ring = training.config, training.ring
     if len(ring.rounds(config.horizon)) < config.warm_up:
@@ -414,7 +414,7 @@ def learn(training: Training, done: float) -> None:
         training.tally.losses += 1
 
 
-def check_loss(training: Training) -> None:
+def check_loss(training: TrainingState) -> None:
     """Stop a training whose loss is no number or explodes."""
     when = f"in round {training.round:,}"
     loss = float(training.loss) / max(1, training.tally.losses)
@@ -423,13 +423,13 @@ def check_loss(training: Training) -> None:
             f"training diverged {when}: the loss is {loss:.3g}, above {training.config.loss_limit:g}. "
             "The checkpoints before it are kept; try a smaller rate."
         )
-    check_weights(training.learner.network, when)
-    check_weights(training.learner.average, when)
+    check_finite(training.learner.network, when)
+    check_finite(training.learner.average, when)
 
 
-def examine(training: Training) -> Marks:
+def examine(training: TrainingState) -> Marks:
     """Evaluate the averaged weights."""
-    marks = evaluate(training.preset, training.exam, greedy(training), training.threads)
+    marks = play_evaluation(training.preset, training.exam, greedy(training), training.threads)
     worst = training.config.worst
     if not (marks.against_rule <= worst or worst == 0):
         raise DivergedError(
@@ -439,7 +439,7 @@ def examine(training: Training) -> Marks:
     return marks
 
 
-def greedy(training: Training) -> Callable[[Any], Any]:
+def greedy(training: TrainingState) -> Callable[[Any], Any]:
     """What the averaged network thinks best; not compiled, or each size of an evaluation would take its time."""
     learner, real = training.learner, training.ring.sights[0].dtype
     judge = judging(training.device.type == "cuda", compiled=False)
@@ -455,13 +455,13 @@ def greedy(training: Training) -> Callable[[Any], Any]:
     return act
 
 
-def told(
-    training: Training, seconds: float, done: float, marks: Marks | None, is_best: bool, state_is_due: bool
-) -> Progress:
+def _told(
+    training: TrainingState, seconds: float, done: float, marks: Marks | None, is_best: bool, state_is_due: bool
+) -> TrainProgress:
     """A record of where the training stands."""
     tally, passed = training.tally, max(seconds, 1e-9)
     epsilon = [float(epsilon_at(training, group, done).mean()) for group in range(training.config.groups)]
-    return Progress(
+    return TrainProgress(
         round=training.round,
         steps=training.steps,
         episodes=training.episodes,

@@ -10,7 +10,7 @@ from adlro.decide.network.inference import Weights
 from adlro.decide.network.planes import LIKENESS, PAIR_PLANES, POOL_PLANES, ROW_PLANES, WHOLE_PLANES, Singles
 from adlro.decide.outlook import IDLE
 
-NEVER = -1e9
+MASKED_Q = -1e9
 
 
 class Sight(NamedTuple):
@@ -53,7 +53,7 @@ class PairNetwork(nn.Module):
                 nn.init.zeros_(last.bias)
 
     def forward(self, seen: tuple[Tensor, ...]) -> Tensor:
-        """Q of every action; NEVER where it may not be."""
+        """Q of every action; MASKED_Q for illegal actions."""
         sight = Sight(*seen)
         present = sight.present.unsqueeze(-1).to(sight.pairs.dtype)  # [B, W, P, 1]
         x = self.row(sight.rows).unsqueeze(2) + self.pool(sight.pools).unsqueeze(1) + self.pair(sight.pairs)
@@ -70,7 +70,7 @@ class PairNetwork(nn.Module):
         if self.dueling:
             count = legal.sum(1, keepdim=True).clamp(min=1)
             q = q - q.masked_fill(~legal, 0.0).sum(1, keepdim=True) / count + self.value(hidden).float()
-        return q.masked_fill(~legal, NEVER)
+        return q.masked_fill(~legal, MASKED_Q)
 
     @staticmethod
     def of_all(x: Tensor, present: Tensor) -> Tensor:

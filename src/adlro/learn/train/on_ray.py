@@ -17,8 +17,8 @@ import numpy as np
 
 from adlro.core.errors import BackendError
 from adlro.experiment.on_ray import RayCluster
-from adlro.learn.train.config import Config
-from adlro.learn.train.loop import Training
+from adlro.learn.train.config import TrainConfig
+from adlro.learn.train.loop import TrainingState
 from adlro.learn.train.presets import find_preset
 from adlro.learn.train.state import changing
 from adlro.learn.worlds.envs import Worlds
@@ -38,7 +38,7 @@ Arrays = dict[str, Any]
 class Slice:
     """Some environments of every group, in a process of a node. It becomes an actor of Ray."""
 
-    def __init__(self, preset: str, config: Config, worlds: Worlds, counts: list[int], threads: int) -> None:
+    def __init__(self, preset: str, config: TrainConfig, worlds: Worlds, counts: list[int], threads: int) -> None:
         self.preset = find_preset(preset)
         writable = type(worlds)(*(np.array(each) for each in worlds))  # those in Ray's store cannot be written to
         self.batches = [self.preset.make_batch(config, writable, count, 0, threads) for count in counts]
@@ -93,7 +93,7 @@ class Member:
 class Crew(AbstractContextManager["Crew"]):
     """The environments of a training on the nodes of a cluster. The training's own batches show what is seen there."""
 
-    def __init__(self, training: Training, place: RayCluster) -> None:
+    def __init__(self, training: TrainingState, place: RayCluster) -> None:
         self.training, self.place = training, place
         self.here = training.preset.step
         self.members: list[Member] = []

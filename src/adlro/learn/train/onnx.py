@@ -21,7 +21,7 @@ from adlro.decide.network.planes import PAIR_PLANES, POOL_PLANES, ROW_PLANES, WH
 from adlro.learn.train.network import Sight
 from adlro.learn.train.presets import find_preset
 
-STATES, ROWS, POOLS = 3, 5, 4
+_STATES, _ROWS, POOLS = 3, 5, 4
 """An example to trace; no two numbers alike, so that none stands for another."""
 
 OPSET: Final = 18
@@ -59,7 +59,7 @@ def export_onnx(checkpoint: Path, target: Path) -> None:
         warnings.simplefilter("ignore")  # PyTorch and its converter warn of their own code
         program: Any = torch.onnx.export(
             ByName(network).eval(),
-            tuple(example()),
+            tuple(_example()),
             input_names=list(Sight._fields),
             output_names=["q"],
             dynamic_shapes=(tuple(open_axes()),),
@@ -74,7 +74,7 @@ def export_onnx(checkpoint: Path, target: Path) -> None:
     target.write_bytes(model.SerializeToString())
 
 
-def example() -> Sight:
+def _example() -> Sight:
     """Observations of the smallest size that says everything about the axes."""
     random = np.random.default_rng(0)
 
@@ -85,13 +85,13 @@ def example() -> Sight:
         return torch.ones(shape, dtype=torch.uint8)
 
     return Sight(
-        real(STATES, ROWS, len(ROW_PLANES)),
-        real(STATES, POOLS, len(POOL_PLANES)),
-        real(STATES, ROWS, POOLS, len(PAIR_PLANES)),
-        real(STATES, len(WHOLE_PLANES)),
-        real(STATES, ROWS, POOLS),
-        marks(STATES, ROWS, POOLS),
-        marks(STATES, ROWS * POOLS + 1),
+        real(_STATES, _ROWS, len(ROW_PLANES)),
+        real(_STATES, POOLS, len(POOL_PLANES)),
+        real(_STATES, _ROWS, POOLS, len(PAIR_PLANES)),
+        real(_STATES, len(WHOLE_PLANES)),
+        real(_STATES, _ROWS, POOLS),
+        marks(_STATES, _ROWS, POOLS),
+        marks(_STATES, _ROWS * POOLS + 1),
     )
 
 

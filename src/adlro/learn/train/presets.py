@@ -11,7 +11,7 @@ from adlro.core.tables import Ints
 from adlro.decide.checkpoint import Arrays
 from adlro.decide.network.inference import Weights
 from adlro.decide.network.paper_q import PaperWeights
-from adlro.learn.train.config import Config
+from adlro.learn.train.config import TrainConfig
 from adlro.learn.train.network import PairNetwork, network_of, prior_of, weights_of
 from adlro.learn.worlds.batch import make_batch, step
 from adlro.learn.worlds.envs import Draw, Worlds
@@ -26,17 +26,17 @@ class Preset:
 
     name: str
     summary: str
-    config: Config
-    make_batch: Callable[[Config, Worlds, int, int, int], Any]  # config, worlds, count, seed, threads
+    config: TrainConfig
+    make_batch: Callable[[TrainConfig, Worlds, int, int, int], Any]  # config, worlds, count, seed, threads
     step: Callable[[Any, Ints], None]
-    make_network: Callable[[Config, Any], nn.Module]  # config, one batch
+    make_network: Callable[[TrainConfig, Any], nn.Module]  # config, one batch
     arrays_of: Callable[[nn.Module], Arrays]
     network_of: Callable[[Arrays], nn.Module]
     prior: Callable[[tuple[Tensor, ...]], Tensor] | None  # the rule's judgement of every action
     any_cluster: bool  # one network serves clusters of all sizes
 
 
-def draw_of(config: Config) -> Draw:
+def draw_of(config: TrainConfig) -> Draw:
     """How episodes are drawn."""
     return Draw(
         load_low=config.load_low,
@@ -53,13 +53,13 @@ def draw_of(config: Config) -> Draw:
     )
 
 
-def make_pair_batch(config: Config, worlds: Worlds, count: int, seed: int, threads: int) -> Any:
+def make_pair_batch(config: TrainConfig, worlds: Worlds, count: int, seed: int, threads: int) -> Any:
     """Environments that are seen as (job, pool) pairs."""
     pools = worlds.pools.shape[1]
     return make_batch(worlds, count, config.most, config.rows, pools, draw_of(config), seed, threads)
 
 
-def make_pair_network(config: Config, batch: Any) -> nn.Module:
+def make_pair_network(config: TrainConfig, batch: Any) -> nn.Module:
     """The network over (job, pool) pairs."""
     return PairNetwork(config.channels, config.layers, config.trust, config.dueling)
 
@@ -77,7 +77,7 @@ def pair_network(arrays: Arrays) -> nn.Module:
 ADLRO: Final = Preset(
     name="adlro",
     summary="Q over (job, pool) pairs on any cluster, rewarded for what it gains over the rule eft-reserving",
-    config=Config(),
+    config=TrainConfig(),
     make_batch=make_pair_batch,
     step=step,
     make_network=make_pair_network,
@@ -96,7 +96,7 @@ QUICK: Final = {
 One thread learns: two are a third faster on an idle machine, and ten times slower beside others' work, since PyTorch's
 threads wait for each other after every operation."""
 
-NAMES: Final = ("adlro", "paper")
+PRESET_NAMES: Final = ("adlro", "paper")
 
 
 def find_preset(name: str) -> Preset:
@@ -105,7 +105,7 @@ def find_preset(name: str) -> Preset:
         return ADLRO
     if name == "paper":
         return paper()
-    raise CatalogueError(f"there is no preset {name!r}; expected {' or '.join(NAMES)}.")
+    raise CatalogueError(f"there is no preset {name!r}; expected {' or '.join(PRESET_NAMES)}.")
 
 
 def paper() -> Preset:
@@ -113,10 +113,10 @@ def paper() -> Preset:
     from adlro.learn.paper.envs import make_paper_batch, step_paper
     from adlro.learn.paper.network import PaperNetwork, paper_network_of, paper_weights_of
 
-    def make(config: Config, worlds: Worlds, count: int, seed: int, threads: int) -> Any:
+    def make(config: TrainConfig, worlds: Worlds, count: int, seed: int, threads: int) -> Any:
         return make_paper_batch(worlds, count, config.jobs, draw_of(config), config.idle_weight, seed, threads)
 
-    def make_network(config: Config, batch: Any) -> nn.Module:
+    def make_network(config: TrainConfig, batch: Any) -> nn.Module:
         return PaperNetwork(batch.seen.use.shape[1])
 
     def arrays_of(network: Any) -> Arrays:
@@ -126,8 +126,9 @@ def paper() -> Preset:
         name="paper",
         summary="the paper's agent: a CNN over the utilisation of the GPUs of one cluster",
         config=replace(
-            Config(), steps=0, episodes=1_000_000, jobs=128, worlds=8, paper_share=1.0, load_low=1.0, load_high=1.0,
-            backlog=0, burst=0.0, sigma=0.0, failures=0.0, shaped=False, double=False, dueling=False, trust=0.0,
+            TrainConfig(), steps=0, episodes=1_000_000, jobs=128, worlds=8, paper_share=1.0, load_low=1.0,
+            load_high=1.0, backlog=0, burst=0.0, sigma=0.0, failures=0.0, shaped=False, double=False, dueling=False,
+            trust=0.0,
             horizon=1, gamma=0.99, rate=1e-4, rate_warm_up=0, rate_end=1.0, limit=1e6, average=1.0, target_share=1.0,
             target_every=500, explore_low=0.05, explore_high=0.05, explore_until=0.5, explore_prior=0.0, worst=0.0,
             loss_limit=1e9, exam_environments=64, exam_jobs=256,

@@ -121,7 +121,7 @@ class Ring:
         """Everything in it, to be kept in a file."""
         kept = {f"sight{n}": each for n, each in enumerate(self.sights)}
         kept |= self.numbers()
-        found = {name: as_bytes(each) for name, each in kept.items()}
+        found = {name: tensor_bytes(each) for name, each in kept.items()}
         return found | {"round": np.array(self.round)}
 
     def restore(self, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
@@ -132,7 +132,7 @@ class Ring:
         self.round = arrays["round"].tolist()
 
 
-def as_bytes(tensor: Tensor) -> np.ndarray[Any, Any]:
+def tensor_bytes(tensor: Tensor) -> np.ndarray[Any, Any]:
     """The bytes of a tensor: NumPy has no half precision of this kind."""
     return tensor.detach().contiguous().cpu().view(-1).view(torch.uint8).numpy()
 

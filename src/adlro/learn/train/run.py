@@ -20,11 +20,11 @@ from adlro import __version__
 from adlro.core.errors import AdlroError, CheckpointError, ConfigError, UsageError
 from adlro.decide.checkpoint import read_arrays
 from adlro.learn.train.checkpoint import BEST, LAST, STATE, read_state, write_checkpoint
-from adlro.learn.train.config import Config, altered, read_config, with_settings
+from adlro.learn.train.config import TrainConfig, altered, read_train_config, with_settings
 from adlro.learn.train.evaluate import make_exam
-from adlro.learn.train.loop import Progress, Start, Training, begin, rounds
-from adlro.learn.train.presets import NAMES, QUICK, find_preset
-from adlro.learn.train.state import keep, restore
+from adlro.learn.train.loop import StartNetwork, TrainingState, TrainProgress, begin_training, rounds
+from adlro.learn.train.presets import PRESET_NAMES, QUICK, find_preset
+from adlro.learn.train.state import keep_checkpoints, restore
 from adlro.learn.worlds.envs import Worlds
 from adlro.learn.worlds.file import load_worlds, save_worlds
 
@@ -32,42 +32,42 @@ if TYPE_CHECKING:
     from adlro.learn.train.on_ray import Crew
 
 SETUP: Final = "training.json"
-START: Final = "start.safetensors"
+_START: Final = "start.safetensors"
 LOG: Final = "log.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class TrainSetup:
     """What a training begins with."""
 
     preset: str
-    config: Config
+    config: TrainConfig
     seed: int
     worlds: Worlds
     fixed: Worlds  # for the evaluation at given loads
     drawn: Worlds | None  # for the evaluation on random clusters
-    start: Start | None = None  # the network to begin with; none: one by chance
+    start: StartNetwork | None = None  # the network to begin with; none: one by chance
 
 
-Listener = Callable[[Progress, Sequence[str]], None]
+Listener = Callable[[TrainProgress, Sequence[str]], None]
 """Is told each record, and which files were written."""
 
 
-def write_setup(setup: Setup, folder: Path) -> None:
+def write_setup(setup: TrainSetup, folder: Path) -> None:
     """Write down what a training begins with, for who resumes it."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (STATE, LOG, START, BEST, LAST, "exam-random.npz"):  # of a training that was here before
+    for name in (STATE, LOG, _START, BEST, LAST, "exam-random.npz"):  # of a training that was here before
         (folder / name).unlink(missing_ok=True)
     for name, worlds in (("worlds", setup.worlds), ("exam-fixed", setup.fixed), ("exam-random", setup.drawn)):
         if worlds is not None:
             save_worlds(folder / f"{name}.npz", worlds)
     about = {"preset": setup.preset, "seed": setup.seed, "config": setup.config.as_dict(), "version": __version__}
     if setup.start is not None:
-        write_checkpoint(folder / START, setup.start.arrays, setup.start.provenance)
+        write_checkpoint(folder / _START, setup.start.arrays, setup.start.provenance)
     (folder / SETUP).write_text(json.dumps(about, indent=2) + "\n")
 
 
-def read_setup(folder: Path) -> Setup:
+def read_setup(folder: Path) -> TrainSetup:
     """What the training in a folder began with."""
     try:
         about = json.loads((folder / SETUP).read_text())
@@ -76,15 +76,15 @@ def read_setup(folder: Path) -> Setup:
         raise UsageError(f"--resume: no training in '{folder}'; expected a folder with {SETUP}.") from None
     except (ValueError, KeyError, TypeError):
         raise ConfigError(f"{folder / SETUP}: not the settings of a training. Start a new training.") from None
-    drawn, start = folder / "exam-random.npz", folder / START
-    return Setup(
+    drawn, start = folder / "exam-random.npz", folder / _START
+    return TrainSetup(
         preset,
         altered(find_preset(preset).config, values, str(folder / SETUP)),
         seed,
         load_worlds(folder / "worlds.npz"),
         load_worlds(folder / "exam-fixed.npz"),
         load_worlds(drawn) if drawn.exists() else None,
-        Start(*read_arrays(start)) if start.exists() else None,
+        StartNetwork(*read_arrays(start)) if start.exists() else None,
     )
 
 
@@ -92,14 +92,14 @@ SHAPE: Final = ("channels", "layers", "trust", "dueling")
 """Options that say what network it is; with --from they are the checkpoint's."""
 
 
-def read_start(path: Path, preset: str, config: Config) -> tuple[Start, Config]:
+def read_start(path: Path, preset: str, config: TrainConfig) -> tuple[StartNetwork, TrainConfig]:
     """A checkpoint to begin with, and the config with the shape of its network."""
     arrays, provenance = read_arrays(path)
     if provenance.get("preset") != preset:
         raise CheckpointError(f"{path}: its preset is {provenance.get('preset')!r}; expected {preset!r}.")
     of_it = provenance.get("config")
     shape = {name: of_it[name] for name in SHAPE if name in of_it} if isinstance(of_it, dict) else {}
-    return Start(arrays, provenance), altered(config, shape, str(path))
+    return StartNetwork(arrays, provenance), altered(config, shape, str(path))
 
 
 def find_device(name: str) -> torch.device:
@@ -114,22 +114,22 @@ def find_device(name: str) -> torch.device:
     return torch.device("cuda" if there and name != "cpu" else "cpu")
 
 
-def run(
-    setup: Setup,
+def train_network(
+    setup: TrainSetup,
     folder: Path | None,
     device: torch.device,
     threads: int,
     listener: Listener,
     resume: bool = False,
     ray: str | None = None,
-) -> Training:
+) -> TrainingState:
     """Train from the beginning, or go on from the state in the folder; tell the listener and write what is due.
 
     With `ray` the environments run on the nodes of that Ray cluster.
     """
     preset = find_preset(setup.preset)
     exam = make_exam(preset, setup.config, setup.fixed, setup.drawn, threads)
-    training = begin(preset, setup.config, setup.worlds, exam, setup.seed, device, threads, setup.start)
+    training = begin_training(preset, setup.config, setup.worlds, exam, setup.seed, device, threads, setup.start)
     if folder is not None and resume and (folder / STATE).exists():
         restore(training, *read_state(folder / STATE))
     elif folder is not None:
@@ -138,11 +138,11 @@ def run(
         for progress in rounds(training):
             if crew is not None and progress.state_is_due:
                 crew.fetch_all()
-            told(training, progress, folder, listener)
+            write_due(training, progress, folder, listener)
     return training
 
 
-def crew_of(training: Training, ray: str | None) -> "AbstractContextManager[Crew | None]":
+def crew_of(training: TrainingState, ray: str | None) -> "AbstractContextManager[Crew | None]":
     """Who steps the environments: the nodes of a Ray cluster, or nobody but this process."""
     if ray is None:
         return nullcontext()
@@ -152,15 +152,15 @@ def crew_of(training: Training, ray: str | None) -> "AbstractContextManager[Crew
     return Crew(training, RayCluster(ray))
 
 
-def told(training: Training, progress: Progress, folder: Path | None, listener: Listener) -> None:
+def write_due(training: TrainingState, progress: TrainProgress, folder: Path | None, listener: Listener) -> None:
     """Write what is due at a record, and tell the listener."""
-    written = keep(training, progress, folder) if folder is not None else []
+    written = keep_checkpoints(training, progress, folder) if folder is not None else []
     if folder is not None:
         write_line(folder / LOG, progress)
     listener(progress, written)
 
 
-def write_line(path: Path, progress: Progress) -> None:
+def write_line(path: Path, progress: TrainProgress) -> None:
     """Add a record to the log, a line of JSON."""
     with path.open("a") as file:
         file.write(json.dumps(asdict(progress)) + "\n")
@@ -169,7 +169,7 @@ def write_line(path: Path, progress: Progress) -> None:
 # ---- in words ----------------------------------------------------------------------------------------------------
 
 
-def in_words(progress: Progress) -> str:
+def progress_line(progress: TrainProgress) -> str:
     """A record as one line."""
     words = [
         f"{progress.done:4.0%}",
@@ -203,7 +203,7 @@ def in_percent(ratio: float) -> str:
 def main(words: Sequence[str] | None = None) -> int:
     """Train with worlds from files; lines of progress go to stderr. `adlro train` has more options."""
     parser = argparse.ArgumentParser(prog="python -m adlro.learn.train", description=main.__doc__)
-    parser.add_argument("--preset", choices=NAMES, default="adlro")
+    parser.add_argument("--preset", choices=PRESET_NAMES, default="adlro")
     parser.add_argument("--worlds", type=Path, help="worlds to learn in (.npz)")
     parser.add_argument("--exam-fixed", type=Path, help="worlds of the evaluation at loads 0.7, 0.9, 1.1 (.npz)")
     parser.add_argument("--exam-random", type=Path, help="worlds of the evaluation on random clusters (.npz)")
@@ -221,21 +221,23 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args(words)
 
-    def tell(progress: Progress, written: Sequence[str]) -> None:
-        print(in_words(progress) + (f"; wrote {', '.join(written)}" if written else ""), file=sys.stderr, flush=True)
+    def tell(progress: TrainProgress, written: Sequence[str]) -> None:
+        print(
+            progress_line(progress) + (f"; wrote {', '.join(written)}" if written else ""), file=sys.stderr, flush=True
+        )
 
     try:
         if given.threads < 1 or given.seed < 0:
             raise UsageError("--threads must be at least 1, and --seed at least 0.")
-        setup, folder = setup_of(given)
-        run(setup, folder, find_device(given.device), given.threads, tell, given.resume is not None)
+        setup, folder = _setup_of(given)
+        train_network(setup, folder, find_device(given.device), given.threads, tell, given.resume is not None)
     except (AdlroError, OSError) as error:
         print(f"adlro: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def setup_of(given: argparse.Namespace) -> tuple[Setup, Path | None]:
+def _setup_of(given: argparse.Namespace) -> tuple[TrainSetup, Path | None]:
     """What the words of the small command line ask for."""
     if given.resume is not None:
         return read_setup(given.resume), given.resume
@@ -247,7 +249,7 @@ def setup_of(given: argparse.Namespace) -> tuple[Setup, Path | None]:
     start = None
     if given.start is not None:
         start, config = read_start(given.start, given.preset, config)
-    return Setup(given.preset, config, given.seed, load_worlds(given.worlds), fixed, drawn, start), given.out
+    return TrainSetup(given.preset, config, given.seed, load_worlds(given.worlds), fixed, drawn, start), given.out
 
 
 def config_of(
@@ -258,13 +260,13 @@ def config_of(
     steps: int | None,
     episodes: int | None,
     minutes: float | None,
-) -> Config:
+) -> TrainConfig:
     """The preset's config with what was asked for; a limit that is given takes the place of the preset's."""
     config = find_preset(preset).config
     if quick:
         config = altered(config, QUICK, "--quick")
     if file is not None:
-        config = read_config(file, config)
+        config = read_train_config(file, config)
     limits = {"steps": steps, "episodes": episodes, "minutes": minutes}
     if any(limit is not None for limit in limits.values()):
         config = altered(config, {name: limit or 0 for name, limit in limits.items()}, "the limits")

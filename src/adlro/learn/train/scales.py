@@ -15,10 +15,10 @@ from adlro.decide.outlook import IDLE
 from adlro.learn.worlds.batch import BY_CHANCE, make_batch, step
 from adlro.learn.worlds.envs import Draw, Seen, Worlds
 
-ROUNDS: Final = 96
-MOST: Final = 4096
+_ROUNDS: Final = 96
+_MOST: Final = 4096
 EACH: Final = 16
-"""Environments for each world, at most MOST in all."""
+"""Environments for each world, at most _MOST in all."""
 
 CHANCE: Final = 0.15
 """Share of actions by chance; the others are the rule's."""
@@ -29,11 +29,11 @@ KNOWN: Final = 8.0
 
 def with_scales(worlds: Worlds, draw: Draw, jobs: int, rows: int, seed: int, threads: int) -> Worlds:
     """The worlds with the size of their rewards, found by playing the rule with some actions by chance."""
-    count = min(MOST, EACH * len(worlds.info))
+    count = min(_MOST, EACH * len(worlds.info))
     batch = make_batch(worlds, count, jobs, rows, worlds.pools.shape[1], draw, seed, threads)
     total, seen = np.zeros(len(worlds.info)), np.zeros(len(worlds.info))
     random = np.random.default_rng(seed)
-    for _ in range(ROUNDS):
+    for _ in range(_ROUNDS):
         actions = by_the_rule(batch.seen)
         actions[random.random(count) < CHANCE] = BY_CHANCE
         world = batch.envs.state["world"].copy()  # the step may begin another episode

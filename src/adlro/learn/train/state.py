@@ -15,8 +15,8 @@ from adlro.core.errors import CheckpointError
 from adlro.decide.checkpoint import Arrays
 from adlro.learn.train.checkpoint import BEST, LAST, STATE, write_checkpoint, write_state
 from adlro.learn.train.evaluate import Marks
-from adlro.learn.train.loop import Progress, Tally, Training
-from adlro.learn.train.replay import as_bytes
+from adlro.learn.train.loop import Tally, TrainingState, TrainProgress
+from adlro.learn.train.replay import tensor_bytes
 from adlro.learn.train.update import Learner
 
 CURVE: Final = 200
@@ -26,7 +26,7 @@ SCRATCH: Final = ("events", "worlds")
 """Arrays of a batch that say nothing between two steps, or never change."""
 
 
-def provenance(training: Training) -> dict[str, Any]:
+def provenance(training: TrainingState) -> dict[str, Any]:
     """Where the weights come from."""
     every = max(1, -(-len(training.curve) // CURVE))
     return {
@@ -49,7 +49,7 @@ def provenance(training: Training) -> dict[str, Any]:
     }
 
 
-def keep(training: Training, progress: Progress, folder: Path) -> list[str]:
+def keep_checkpoints(training: TrainingState, progress: TrainProgress, folder: Path) -> list[str]:
     """Write the checkpoints and the state that are due; the names of what was written."""
     written = []
     if progress.marks is not None:
@@ -63,18 +63,18 @@ def keep(training: Training, progress: Progress, folder: Path) -> list[str]:
     return written
 
 
-def state_of(training: Training) -> tuple[Arrays, dict[str, Any]]:
+def state_of(training: TrainingState) -> tuple[Arrays, dict[str, Any]]:
     """All that changes during a training, as arrays and as a record for JSON."""
     learner = training.learner
     arrays: Arrays = {}
     for name, network in networks(learner).items():
-        arrays |= {f"{name}.{key}": as_bytes(value) for key, value in network.state_dict().items()}
+        arrays |= {f"{name}.{key}": tensor_bytes(value) for key, value in network.state_dict().items()}
     moments = learner.optimiser.state_dict()["state"]
     for number, each in moments.items():
-        arrays |= {f"optimiser.{number}.{key}": as_bytes(value) for key, value in each.items()}
+        arrays |= {f"optimiser.{number}.{key}": tensor_bytes(value) for key, value in each.items()}
     arrays |= {f"ring.{name}": array for name, array in training.ring.arrays().items()}
     arrays["generator"] = training.generator.get_state().numpy()
-    arrays["loss"] = as_bytes(training.loss)
+    arrays["loss"] = tensor_bytes(training.loss)
     for group, batch in enumerate(training.batches):
         for name, array in changing(batch):
             arrays[f"group{group}.{name}"] = np.ascontiguousarray(array).view(np.uint8).ravel()
@@ -116,7 +116,7 @@ def is_record(thing: Any) -> bool:
     return hasattr(thing, "_fields") or is_dataclass(thing)
 
 
-def restore(training: Training, arrays: Arrays, told: dict[str, Any]) -> None:
+def restore(training: TrainingState, arrays: Arrays, told: dict[str, Any]) -> None:
     """Put a training into a state that was written."""
     learner = training.learner
     try:

@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812  (its usual name)
 from torch import Tensor, nn
 
 from adlro.core.errors import AdlroError
-from adlro.learn.train.config import Config
+from adlro.learn.train.config import TrainConfig
 from adlro.learn.train.replay import Samples, Sights
 
 
@@ -33,7 +33,7 @@ class Learner:
     act: Callable[[Sights], Tensor] | None = None  # the same for Q of what is seen now
 
 
-def make_learner(network: nn.Module, config: Config, device: torch.device) -> Learner:
+def make_learner(network: nn.Module, config: TrainConfig, device: torch.device) -> Learner:
     """A learner at its beginning."""
     network = network.to(device)
     cuda = device.type == "cuda"
@@ -75,7 +75,7 @@ def judging(mixed: bool, compiled: bool) -> Callable[[nn.Module, Sights], Tensor
     return judge
 
 
-def update(learner: Learner, samples: Samples, config: Config, rate: float) -> tuple[Tensor, Tensor]:
+def update(learner: Learner, samples: Samples, config: TrainConfig, rate: float) -> tuple[Tensor, Tensor]:
     """Take one step down the gradient and move the slow copies; the loss, and how wrong each sample was.
 
     Both are returned without waiting for them.
@@ -94,7 +94,7 @@ def update(learner: Learner, samples: Samples, config: Config, rate: float) -> t
     return loss, error
 
 
-def descend(learner: Learner, samples: Samples, config: Config) -> tuple[Tensor, Tensor]:
+def descend(learner: Learner, samples: Samples, config: TrainConfig) -> tuple[Tensor, Tensor]:
     """Take one step down the gradient; the loss, and how wrong each sample was."""
     judge, network = learner.judge, learner.network
     with torch.no_grad():
@@ -168,14 +168,14 @@ def approach(slow: nn.Module, network: nn.Module, share: float) -> None:
         torch._foreach_lerp_(list(slow.parameters()), list(network.parameters()), share)
 
 
-def rate_at(config: Config, updates: int, done: float) -> float:
+def rate_at(config: TrainConfig, updates: int, done: float) -> float:
     """The learning rate after so many updates, when this part of the training is done."""
     rise = min(1.0, (updates + 1) / (config.rate_warm_up + 1))
     fall = 0.5 + 0.5 * math.cos(math.pi * done)
     return config.rate * rise * (config.rate_end + (1.0 - config.rate_end) * fall)
 
 
-def check_weights(network: nn.Module, when: str) -> None:
+def check_finite(network: nn.Module, when: str) -> None:
     """Stop a training whose weights are no numbers."""
     for name, tensor in network.named_parameters():
         if not bool(torch.isfinite(tensor).all()):

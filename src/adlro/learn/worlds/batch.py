@@ -128,7 +128,7 @@ def judged_until(arrived: int, jobs: int, gpus: int, draw: Draw) -> int:
 
 
 @compiled
-def step_one(
+def _step_one(
     worlds: Worlds,
     envs: Envs,
     foreseen: Foreseen,
@@ -184,7 +184,7 @@ def step_one(
     if over:
         came.score[b] = state.episode_cost / state.jobs / info.unit
         state.finished += 1
-        start_over(worlds, envs, foreseen, b, draw)
+        _start_over(worlds, envs, foreseen, b, draw)
         view = view_of(worlds, envs, b, b)
     observe(view, outlook, planes)
     if draw.similar:
@@ -195,7 +195,7 @@ def step_one(
 
 # It is long and seldom called. What each step calls is compiled into it: to hand over a view takes its time.
 @compiled_alone
-def start_over(worlds: Worlds, envs: Envs, foreseen: Foreseen, b: int, draw: Draw) -> None:
+def _start_over(worlds: Worlds, envs: Envs, foreseen: Foreseen, b: int, draw: Draw) -> None:
     """Begin an episode that has a decision, and go to it."""
     while True:
         begin_episode(worlds, envs, b, draw)
@@ -214,7 +214,7 @@ def may_wait(view: View) -> bool:
 
 
 @compiled_alone
-def step_some(
+def _step_some(
     worlds: Worlds,
     envs: Envs,
     foreseen: Foreseen,
@@ -230,14 +230,14 @@ def step_some(
     for b in range(first, last):
         if actions[b] == BY_CHANCE:
             actions[b] = legal_by_chance(seen.legal[b], envs.state[b])
-        step_one(worlds, envs, foreseen, planes_of(seen, b), seen.legal[b], came, actions[b], draw, b, spare)
+        _step_one(worlds, envs, foreseen, planes_of(seen, b), seen.legal[b], came, actions[b], draw, b, spare)
 
 
 @compiled_alone
-def start_some(worlds: Worlds, envs: Envs, foreseen: Foreseen, seen: Seen, draw: Draw, first: int, last: int) -> None:
+def _start_some(worlds: Worlds, envs: Envs, foreseen: Foreseen, seen: Seen, draw: Draw, first: int, last: int) -> None:
     """Begin episodes in the environments from `first` to before `last`."""
     for b in range(first, last):
-        start_over(worlds, envs, foreseen, b, draw)
+        _start_over(worlds, envs, foreseen, b, draw)
         view = view_of(worlds, envs, b, b)
         observe(view, outlook_of(foreseen, b), planes_of(seen, b))
         seen.legal[b, seen.legal.shape[1] - 1] = may_wait(view)
@@ -259,7 +259,7 @@ def legal_by_chance(legal: Bytes, state: Any) -> int:
 
 
 @compiled_alone
-def choose_some(seen: Seen, envs: Envs, actions: Ints, first: int, last: int) -> None:
+def _choose_some(seen: Seen, envs: Envs, actions: Ints, first: int, last: int) -> None:
     """A legal action by chance for each environment."""
     for b in range(first, last):
         actions[b] = legal_by_chance(seen.legal[b], envs.state[b])
@@ -280,7 +280,7 @@ class Batch:
     draw: Draw
     threads: ThreadPoolExecutor
     workers: int
-    versions: dict[Any, Any]  # of `step_some`, by the type of the actions
+    versions: dict[Any, Any]  # of `_step_some`, by the type of the actions
 
     @property
     def count(self) -> int:
@@ -323,7 +323,7 @@ def make_batch(
 
 def start_all(batch: Batch) -> None:
     """Begin a new episode in every environment, by the states of their generators (`envs.state.random`)."""
-    start_some(batch.worlds, batch.envs, batch.foreseen, batch.seen, batch.draw, 0, batch.count)
+    _start_some(batch.worlds, batch.envs, batch.foreseen, batch.seen, batch.draw, 0, batch.count)
 
 
 def step(batch: Batch, actions: Ints) -> None:
@@ -334,7 +334,7 @@ def step(batch: Batch, actions: Ints) -> None:
     ours = batch.worlds, batch.envs, batch.foreseen, batch.seen, batch.came
     kind = numba.typeof(actions)
     if kind not in batch.versions:
-        batch.versions[kind] = version_for(step_some, *ours, actions, batch.draw, 0, 0, 0)
+        batch.versions[kind] = version_for(_step_some, *ours, actions, batch.draw, 0, 0, 0)
     version = batch.versions[kind]
 
     def some(first: int, last: int, worker: int) -> None:
@@ -359,7 +359,7 @@ def version_for(function: Any, *arguments: Any) -> Any:
 
 def choose_by_chance(batch: Batch, actions: Ints) -> None:
     """A legal action by chance for every environment."""
-    in_parts(batch, lambda first, last, _: choose_some(batch.seen, batch.envs, actions, first, last))
+    in_parts(batch, lambda first, last, _: _choose_some(batch.seen, batch.envs, actions, first, last))
 
 
 def in_parts(batch: Batch, work: Any, turns: int = 1) -> None:

@@ -25,16 +25,16 @@ from adlro.ingest.workload_file import Workload
 from adlro.learn.worlds.envs import WORLD, Worlds
 from adlro.normalise.pack import pack
 
-MENU: Final = 512
+_MENU: Final = 512
 """Jobs on the menu of a drawn world."""
 
-MOST_NODES: Final = 96
+_MOST_NODES: Final = 96
 
 Random = np.random.Generator
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class DrawnWorld:
     """One world before it is padded: the cluster, its view with the menu of jobs, and their true work."""
 
     plan: Plan
@@ -56,32 +56,32 @@ class Range:
     speed_error: float = 0.35  # spread of the logarithm by which a speed differs from the catalogue's
 
 
-def random_worlds(count: int, seed: int, within: Range = Range()) -> list[World]:  # noqa: B008  (frozen)
+def random_worlds(count: int, seed: int, within: Range = Range()) -> list[DrawnWorld]:  # noqa: B008  (frozen)
     """So many worlds drawn at random; the same for the same seed."""
-    found: list[World] = []
+    found: list[DrawnWorld] = []
     random = np.random.default_rng(seed)
     while len(found) < count:
         world = random_world(random, within)
-        if np.count_nonzero(world.view.runs.state != REFUSED) >= MENU // 2:
+        if np.count_nonzero(world.view.runs.state != REFUSED) >= _MENU // 2:
             found.append(world)
     return found
 
 
-def random_world(random: Random, within: Range) -> World:
+def random_world(random: Random, within: Range) -> DrawnWorld:
     """A cluster of a few GPU models in a few kinds of nodes, and jobs of a few families in gangs of several sizes."""
     plan = plan_cluster(random_cluster(random, within))
-    jobs = generate(random_workload(random, plan, within), int(random.integers(2**31)), MENU)
+    jobs = generate(random_workload(random, plan, within), int(random.integers(2**31)), _MENU)
     return make_world(plan, jobs, wrong_by(random, within.speed_error))
 
 
 def make_world(
     plan: Plan, jobs: Jobs, speed: Callable[[str, Placing], Speed] = speed_of, in_order: bool = False
-) -> World:
+) -> DrawnWorld:
     """A world of a given cluster and given jobs."""
-    return World(plan, pack(plan, jobs, speed), jobs, in_order)
+    return DrawnWorld(plan, pack(plan, jobs, speed), jobs, in_order)
 
 
-def worlds_of(cluster: str | Cluster, workload: str | Any, count: int, seed: int) -> list[World]:
+def worlds_of(cluster: str | Cluster, workload: str | Any, count: int, seed: int) -> list[DrawnWorld]:
     """Worlds of a given cluster, with other jobs of a workload in each; a trace makes one world."""
     from adlro.experiment.instance import draw
     from adlro.experiment.scenario import load_scenario
@@ -89,10 +89,10 @@ def worlds_of(cluster: str | Cluster, workload: str | Any, count: int, seed: int
     scenario = load_scenario(cluster, workload, None)
     if not scenario.varies:
         instance = draw(scenario, 0)
-        return [World(scenario.plan, instance.view, instance.jobs, True)]
-    scenario = load_scenario(cluster, workload, MENU)
+        return [DrawnWorld(scenario.plan, instance.view, instance.jobs, True)]
+    scenario = load_scenario(cluster, workload, _MENU)
     drawn = [draw(scenario, each) for each in range(seed, seed + count)]
-    return [World(scenario.plan, instance.view, instance.jobs) for instance in drawn]
+    return [DrawnWorld(scenario.plan, instance.view, instance.jobs) for instance in drawn]
 
 
 def random_cluster(random: Random, within: Range) -> Cluster:
@@ -108,7 +108,7 @@ def random_cluster(random: Random, within: Range) -> Cluster:
         count = max(1, round(share * wanted / on_a_node))
         link = Link("nvlink", 300.0) if random.random() < 0.5 else Link("pcie", 32.0)
         cores, memory = float(random.choice((8.0, 16.0, 16.0, 32.0))), float(random.choice((64.0, 128.0, 128.0)))
-        for n in range(min(count, MOST_NODES // len(models))):
+        for n in range(min(count, _MOST_NODES // len(models))):
             gpus = (Gpus(str(model), on_a_node),)
             nodes.append(Node(f"{model}-{n}", cores * on_a_node, memory * on_a_node, gpus, link))
     datasheets = {name: catalogue[name] for name in map(str, models)}
@@ -161,7 +161,7 @@ def random_workload(random: Random, plan: Plan, within: Range) -> Workload:
         {
             "name": "drawn",
             "summary": "drawn at random",
-            "jobs": MENU,
+            "jobs": _MENU,
             "arrivals": {"process": "poisson", "mean_interarrival_s": 60.0},
             "families": parts,
             "priorities": {"values": [0.25, 0.5, 0.75, 1.0], "weights": [0.3, 0.4, 0.2, 0.1]},
@@ -226,7 +226,7 @@ def capacity_load(view: View, work: npt.NDArray[np.float64]) -> float:
 # ---- side by side ------------------------------------------------------------------------------------------------
 
 
-def stack(worlds: Sequence[World]) -> Worlds:
+def stack(worlds: Sequence[DrawnWorld]) -> Worlds:
     """The worlds padded to the size of the largest, side by side; their menus are the jobs that use a GPU there."""
     views = [world.view for world in worlds]
     learnt = [np.flatnonzero((view.runs.state != REFUSED) & (view.jobs.gpus > 0)) for view in views]

@@ -57,7 +57,7 @@ WORLD = np.dtype(
 )
 """What is single about a world."""
 
-STATE = np.dtype(
+_STATE = np.dtype(
     [
         ("random", "u8"),
         ("cost", "f8"),  # the rule's cost from here on, if known, for the jobs before `limit`
@@ -102,7 +102,7 @@ class Worlds(NamedTuple):
 class Envs(NamedTuple):
     """The state of all environments, and behind them spare rows to play ahead in, one of each APART for a thread."""
 
-    state: Tables  # STATE [B]
+    state: Tables  # _STATE [B]
     jobs: Tables
     runs: Tables
     sites: Tables
@@ -339,7 +339,7 @@ def copy_world(worlds: Worlds, envs: Envs, b: int) -> None:
 # ---- nothing yet -------------------------------------------------------------------------------------------------
 
 
-def table(dtype: np.dtype[Any], *shape: int) -> Tables:
+def _table(dtype: np.dtype[Any], *shape: int) -> Tables:
     """Records in an array of any shape."""
     return np.zeros(shape, dtype).view(np.recarray)
 
@@ -349,19 +349,19 @@ def envs_for(worlds: Worlds, count: int, total: int, jobs: int, seed: int, simil
     sites, nodes, gpus, pools = (each.shape[1] for each in (worlds.sites, worlds.nodes, worlds.gpus, worlds.pools))
     cells = (int(worlds.jobs["family"].max(initial=0)) + 1) * GANGS * LENGTHS if similar else 0
     envs = Envs(
-        state=table(STATE, count),
-        jobs=table(JOB, count, jobs),
-        runs=table(RUN, total, jobs),
-        sites=table(SITE, total, sites),
-        nodes=table(NODE, total, nodes),
-        gpus=table(GPU, total, gpus),
-        forms=table(FORM, total, worlds.forms.shape[1]),
-        pools=table(POOL, total, worlds.pools.shape[1]),
-        parts=table(PART, total, worlds.parts.shape[1]),
-        users=table(USER, total, 1),
-        groups=table(GROUP, total, 1),
-        open=table(OFFER, total, sites + 1),
-        clock=table(CLOCK, total, 1),
+        state=_table(_STATE, count),
+        jobs=_table(JOB, count, jobs),
+        runs=_table(RUN, total, jobs),
+        sites=_table(SITE, total, sites),
+        nodes=_table(NODE, total, nodes),
+        gpus=_table(GPU, total, gpus),
+        forms=_table(FORM, total, worlds.forms.shape[1]),
+        pools=_table(POOL, total, worlds.pools.shape[1]),
+        parts=_table(PART, total, worlds.parts.shape[1]),
+        users=_table(USER, total, 1),
+        groups=_table(GROUP, total, 1),
+        open=_table(OFFER, total, sites + 1),
+        clock=_table(CLOCK, total, 1),
         queue=np.zeros((total, 2 * jobs + 2), np.int32),
         running=np.zeros((total, jobs + 1), np.int32),
         released=np.zeros((total, RECENT), np.int32),
@@ -370,12 +370,12 @@ def envs_for(worlds: Worlds, count: int, total: int, jobs: int, seed: int, simil
         spare=np.zeros((total, *worlds.spare.shape[1:]), np.int32),
         mix=np.zeros((MIX_ROWS, MIX_COLUMNS)),
         work=np.zeros((count, jobs)),
-        live=table(LIVE, total, jobs + 1),
+        live=_table(LIVE, total, jobs + 1),
         heap=np.zeros((total, jobs + 1), np.int32),
         factor=np.ones((total, gpus)),
-        disturbances=table(DISTURBANCE, count, 8),
-        events=table(EVENT, total, 4 * (gpus + 2 * sites + 16)),
-        progress=table(PROGRESS, total, 1),
+        disturbances=_table(DISTURBANCE, count, 8),
+        events=_table(EVENT, total, 4 * (gpus + 2 * sites + 16)),
+        progress=_table(PROGRESS, total, 1),
         good=np.zeros((count, cells, pools)),
         weight=np.zeros((count, cells, pools)),
         watched=np.zeros((count, jobs + 1), np.int32),

@@ -44,7 +44,7 @@ def bell(state: Any) -> float:
 
 
 @compiled
-def spread(sigma: float, state: Any) -> float:
+def _spread(sigma: float, state: Any) -> float:
     """A factor with a normal logarithm of this spread around 0; without any, chance goes on all the same."""
     if sigma == 0.0:
         chance(state)
@@ -139,7 +139,7 @@ def draw_jobs(worlds: Worlds, envs: Envs, b: int, draw: Draw) -> None:
         pick = pick % info.menu
         envs.jobs[b, j] = worlds.jobs[n, pick]
         job = envs.jobs[b, j]
-        work = worlds.work[n, pick] * spread(draw.jitter, state)
+        work = worlds.work[n, pick] * _spread(draw.jitter, state)
         if j >= waiting:
             pause = gap(state)
             if info.in_order != 0 and pick > 0:
