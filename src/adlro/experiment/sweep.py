@@ -27,7 +27,7 @@ from adlro.experiment.conditions import DEFAULT_CLUSTER, DEFAULT_JOBS, DEFAULT_P
 from adlro.experiment.places import Group, RunPlace, Tell, Work, run_place
 from adlro.experiment.public import TraceJobs, scenario_of
 from adlro.experiment.scenario import Scenario, find_workload, is_trace
-from adlro.experiment.sweep_table import Journal, Row, replaced, write_table
+from adlro.experiment.sweep_table import Row, SweepJournal, replace_file, write_table
 from adlro.experiment.traces import read_text
 from adlro.experiment.trainings import Trainings
 from adlro.ingest.traces.tabulate import TraceOptions
@@ -46,7 +46,7 @@ WRITE_EVERY: Final = 5_000
 # ---- the file ----------------------------------------------------------------------------------------------------
 
 
-class Range(Schema):
+class ValueRange(Schema):
     """Any number from `low` to `high`, for a random search; `log`: evenly over magnitudes."""
 
     low: float
@@ -54,9 +54,9 @@ class Range(Schema):
     log: bool = False
 
 
-T = TypeVar("T")
-Axis: TypeAlias = T | list[T]
-Numbers: TypeAlias = float | list[float] | Range
+_T = TypeVar("_T")
+Axis: TypeAlias = _T | list[_T]
+NumberAxis: TypeAlias = float | list[float] | ValueRange
 
 
 class RunsTable(Schema):
@@ -67,14 +67,14 @@ class RunsTable(Schema):
     jobs: Axis[int] | None = None
     format: str | None = None
     families: Axis[str] | None = None
-    load: Numbers | None = None
+    load: NumberAxis | None = None
     estimates: Axis[str] | None = None
-    restart_s: Numbers = UNCHANGED.restart_s
+    restart_s: NumberAxis = UNCHANGED.restart_s
     kill_at_limit: Axis[bool] = UNCHANGED.kill_at_limit
     queue_window: Axis[int] = UNCHANGED.queue_window
-    mtbf_h: Numbers | None = None
-    repair_h: Numbers = UNCHANGED.repair_h
-    wear_per_day: Numbers = UNCHANGED.wear_per_day
+    mtbf_h: NumberAxis | None = None
+    repair_h: NumberAxis = UNCHANGED.repair_h
+    wear_per_day: NumberAxis = UNCHANGED.wear_per_day
     disturbances: Axis[str] | None = None
     policy: Axis[str] = DEFAULT_POLICY
 
@@ -127,7 +127,7 @@ Point: TypeAlias = dict[str, Any]
 """A value for each axis."""
 
 
-def points(axes: Mapping[str, Any], sweep: SweepFile, where: str) -> list[Point]:
+def points_of(axes: Mapping[str, Any], sweep: SweepFile, where: str) -> list[Point]:
     """The points of a grid or of a random search over axes, each once; what is not a list or a range stays."""
     if sweep.search == "grid":
         choices = [choices_of(name, axis, where) for name, axis in axes.items()]
@@ -135,7 +135,8 @@ def points(axes: Mapping[str, Any], sweep: SweepFile, where: str) -> list[Point]
     else:
         random = np.random.default_rng(sweep.seed)
         found = [
-            {name: drawn(name, axis, random, where) for name, axis in axes.items()} for _ in range(sweep.samples or 0)
+            {name: drawn_value(name, axis, random, where) for name, axis in axes.items()}
+            for _ in range(sweep.samples or 0)
         ]
     return list({as_key(point): point for point in found}.values())
 
@@ -149,7 +150,7 @@ def choices_of(name: str, axis: Any, where: str) -> list[Any]:
     return axis if isinstance(axis, list) else [axis]
 
 
-def drawn(name: str, axis: Any, random: np.random.Generator, where: str) -> Any:
+def drawn_value(name: str, axis: Any, random: np.random.Generator, where: str) -> Any:
     """A value of an axis of a random search."""
     within = range_of(name, axis, where)
     if within is not None and within.log:
@@ -160,11 +161,11 @@ def drawn(name: str, axis: Any, random: np.random.Generator, where: str) -> Any:
     return values[int(random.integers(len(values)))]
 
 
-def range_of(name: str, axis: Any, where: str) -> Range | None:
+def range_of(name: str, axis: Any, where: str) -> ValueRange | None:
     """The range that an axis is; None if it is none."""
-    if not isinstance(axis, Range | dict):
+    if not isinstance(axis, ValueRange | dict):
         return None
-    within = axis if isinstance(axis, Range) else checked(axis, f"{where}: '{name}'", Range)
+    within = axis if isinstance(axis, ValueRange) else checked(axis, f"{where}: '{name}'", ValueRange)
     if not within.low < within.high or (within.log and within.low <= 0):
         expected = "low above 0 and below high" if within.log else "low below high"
         raise ConfigError(f"{where}: '{name}' is a range from {within.low:g} to {within.high:g}; expected {expected}.")
@@ -240,7 +241,7 @@ def scenario_at(key: str, windows: int | None) -> Scenario:
     return scenario_of(point["cluster"], jobs, point["jobs"], windows, conditions.disturbances, conditions)
 
 
-def check_names(found: Sequence[Point]) -> None:
+def check_sweep_names(found: Sequence[Point]) -> None:
     """Refuse clusters, workloads and policies that do not exist, before anything takes its time."""
     for name in {point["cluster"] for point in found}:
         load_cluster(name)
@@ -253,7 +254,7 @@ def check_names(found: Sequence[Point]) -> None:
 
 # ---- the sweep ---------------------------------------------------------------------------------------------------
 
-FIRST: Final = (
+INPUT_COLUMNS: Final = (
     "id",
     "kind",
     *RunsTable.model_fields,
@@ -265,7 +266,7 @@ FIRST: Final = (
     "episodes",
     "minutes",
 )
-LAST: Final = (
+RESULT_COLUMNS: Final = (
     "offered_load", *(each.name for each in fields(Metrics)), "best_jct_against_rule", "trained_steps",
     "trained_episodes", "trained_s", "version",
 )  # fmt: skip
@@ -315,7 +316,7 @@ def sweep(
     for remembered in (content, scenario_at):
         remembered.cache_clear()  # files may have changed since the last sweep of this process
     rows = planned(wanted, Path(f"{table}{CHECKPOINTS}"))
-    journal = Journal(table)
+    journal = SweepJournal(table)
     have = journal.read()
     missing = sum(row["id"] not in have for row in rows)
     tell: OnProgress = progress or (lambda _what, _done, _total: None)
@@ -331,8 +332,13 @@ def sweep(
                     done += 1
                     tell(str(row["policy"]), done, missing)
                     if done % WRITE_EVERY == 0:
-                        write_table(table, [have[each["id"]] for each in rows if each["id"] in have], FIRST, LAST)
-    write_table(table, [have[row["id"]] for row in rows], FIRST, LAST)
+                        write_table(
+                            table,
+                            [have[each["id"]] for each in rows if each["id"] in have],
+                            INPUT_COLUMNS,
+                            RESULT_COLUMNS,
+                        )
+    write_table(table, [have[row["id"]] for row in rows], INPUT_COLUMNS, RESULT_COLUMNS)
     journal.remove()
     return Sweep(table, len(rows), missing)
 
@@ -343,8 +349,8 @@ def planned(wanted: SweepFile, networks: Path) -> list[Row]:
     if wanted.runs is None:
         return trainings
     axes = {name: getattr(wanted.runs, name) for name in RunsTable.model_fields}
-    found = points(axes, wanted, "[runs]")
-    check_names(found)
+    found = points_of(axes, wanted, "[runs]")
+    check_sweep_names(found)
     rows = []
     seeds = range(wanted.windows) if wanted.windows else range(wanted.first_seed, wanted.first_seed + wanted.seeds)
     for point in found:
@@ -377,7 +383,7 @@ def planned_trainings(wanted: SweepFile, networks: Path) -> list[Row]:
     about = {name: getattr(table, name) for name in ("preset", "quick", "steps", "episodes", "minutes")}
     about |= {"cluster": table.cluster, "workload": table.workload}
     rows = []
-    for point in points(table.set, wanted, "[training.set]") if table.set else [{}]:
+    for point in points_of(table.set, wanted, "[training.set]") if table.set else [{}]:
         for seed in range(table.first_seed, table.first_seed + table.seeds):
             of_files = [content(name) for name in (table.cluster, table.workload) if name is not None]
             name = identity({**about, "set": point, "seed": seed, "files": of_files, "version": __version__})
@@ -397,14 +403,14 @@ def executed(rows: Sequence[Row], wanted: SweepFile, place: RunPlace, tell: Tell
         assert wanted.training is not None
         yield from trained(rows, wanted.training, place, tell)
         return
-    groups, of = grouped(rows, wanted.windows)
+    groups, of = groups_of_rows(rows, wanted.windows)
     for done in place.spread(groups, tell):
         row = of[id(done.work), done.key, done.item]
         result: Judged = done.result
         yield row | {"version": __version__, "offered_load": result.load} | result.metrics.as_dict()
 
 
-def grouped(rows: Sequence[Row], windows: int | None) -> tuple[list[Group], dict[tuple[int, int, int], Row]]:
+def groups_of_rows(rows: Sequence[Row], windows: int | None) -> tuple[list[Group], dict[tuple[int, int, int], Row]]:
     """Runs grouped by scenario and seed: what policies share is drawn once. And which row each run is."""
     axes = [name for name in RunsTable.model_fields if name != "policy"]
     by_point: dict[str, list[Row]] = {}
@@ -438,5 +444,5 @@ def trained(rows: Sequence[Row], table: TrainingTable, place: RunPlace, tell: Te
         row, (network, result) = rows[done.key], done.result
         path = Path(row["policy"])
         path.parent.mkdir(exist_ok=True)
-        replaced(path, network)
+        replace_file(path, network)
         yield row | {"version": __version__} | result

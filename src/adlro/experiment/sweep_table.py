@@ -16,7 +16,7 @@ Row: TypeAlias = dict[str, Any]
 
 
 @final
-class Journal:
+class SweepJournal:
     """The rows that are done, a line of JSON each, beside the table. An open file, with one owner: the sweep."""
 
     def __init__(self, table: Path) -> None:
@@ -41,7 +41,7 @@ class Journal:
                 found[row["id"]] = row
         return found
 
-    def __enter__(self) -> "Journal":
+    def __enter__(self) -> "SweepJournal":
         self.file = self.path.open("a", encoding="utf-8")
         if self.file.tell():
             self.file.write("\n")  # after a line that was cut off
@@ -68,7 +68,7 @@ def write_table(path: Path, rows: Sequence[Row], first: Sequence[str], last: Seq
     settings = sorted({name for row in rows for name in row if name.startswith("set.")})
     columns = {name: [row.get(name) for row in rows] for name in (*first, *settings, *last)}
     kept = {name: values for name, values in columns.items() if any(value is not None for value in values)}
-    arrays = {name: pyarrow.array(alike(values)) for name, values in kept.items()}
+    arrays = {name: pyarrow.array(one_type(values)) for name, values in kept.items()}
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         pyarrow.parquet.write_table(pyarrow.table(arrays), temporary)
@@ -77,7 +77,7 @@ def write_table(path: Path, rows: Sequence[Row], first: Sequence[str], last: Seq
         temporary.unlink(missing_ok=True)
 
 
-def alike(values: list[Any]) -> list[Any]:
+def one_type(values: list[Any]) -> list[Any]:
     """The values of a column with one type: numbers of both kinds as floats, anything else mixed as texts."""
     kinds = {type(value) for value in values if value is not None}
     if kinds <= {int, float} and len(kinds) == 2:
@@ -87,7 +87,7 @@ def alike(values: list[Any]) -> list[Any]:
     return values
 
 
-def replaced(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
     """Write a file in place of an old one, at once."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     temporary.write_bytes(data)

@@ -16,6 +16,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from adlro.core.errors import BackendError
+from adlro.decide.checkpoint import Arrays
 from adlro.experiment.on_ray import RayCluster
 from adlro.learn.train.config import TrainConfig
 from adlro.learn.train.loop import TrainingState
@@ -26,13 +27,11 @@ from adlro.learn.worlds.envs import Worlds
 FETCH_EVERY: Final = 1000
 """Steps of a group after which the state of its environments is fetched: what a lost node has to repeat at most."""
 
-SHARED: Final = ("batch.envs.mix",)
+_SHARED: Final = ("batch.envs.mix",)
 """Arrays that have no row for each environment."""
 
 ATTEMPTS: Final = 8
 """How often a slice is replaced in one step before the training gives up."""
-
-Arrays = dict[str, Any]
 
 
 class Slice:
@@ -71,12 +70,12 @@ class Slice:
     def state(self, group: int) -> Arrays:
         """The state of the environments of a group."""
         batch = self.batches[group]
-        return rows_of(batch, 0, batch.count)
+        return state_rows(batch, 0, batch.count)
 
 
-def rows_of(batch: Any, first: int, last: int) -> Arrays:
+def state_rows(batch: Any, first: int, last: int) -> Arrays:
     """The state of some environments of a batch."""
-    return {name: array.copy() if name in SHARED else array[first:last].copy() for name, array in changing(batch)}
+    return {name: array.copy() if name in _SHARED else array[first:last].copy() for name, array in changing(batch)}
 
 
 @dataclass(slots=True)
@@ -116,7 +115,7 @@ class Crew(AbstractContextManager["Crew"]):
             if any(first < last for first, last in bounds):
                 member = Member(None, threads, bounds)
                 member.saved = [
-                    rows_of(batch, *each) for batch, each in zip(training.batches, bounds, strict=True)
+                    state_rows(batch, *each) for batch, each in zip(training.batches, bounds, strict=True)
                 ]  # fmt: skip
                 self.members.append(member)
                 self.start(member, node)
@@ -209,7 +208,7 @@ class Crew(AbstractContextManager["Crew"]):
             self.since[group] = []
         for name, array in changing(self.training.batches[group]):
             for member in self.members:
-                first, last = (0, len(array)) if name in SHARED else member.bounds[group]
+                first, last = (0, len(array)) if name in _SHARED else member.bounds[group]
                 array[first:last] = member.saved[group][name]
 
     def state_of(self, member: Member, group: int) -> Arrays:
