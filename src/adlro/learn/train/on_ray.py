@@ -124,6 +124,8 @@ class Crew(AbstractContextManager["Crew"]):
 
     def __exit__(self, *_: object) -> None:
         self.training.preset = replace(self.training.preset, step=self.here)
+        for member in self.members:
+            self._ray.kill(member.actor)  # at once: their cores are for whoever is next on this connection
         self.place.__exit__()
 
     @property
