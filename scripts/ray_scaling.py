@@ -17,9 +17,9 @@ from adlro.decide.catalogue import find_policy
 from adlro.experiment import on_ray
 from adlro.experiment.compare import Runs
 from adlro.experiment.on_ray import RayCluster
-from adlro.experiment.places import Group, Place, Tell
+from adlro.experiment.places import Group, RunPlace, Tell
 from adlro.experiment.scenario import load_scenario
-from adlro.experiment.sending import as_bytes
+from adlro.experiment.sending import packed_for_sending
 
 WAIT_S = 0.25
 WAITING_RUNS = 96
@@ -44,7 +44,7 @@ class Waiting:
         time.sleep(self.seconds)
 
 
-def timed(place: Place, groups: list[Group]) -> tuple[float, float]:
+def timed(place: RunPlace, groups: list[Group]) -> tuple[float, float]:
     """Seconds, and seconds of this process' CPU time, for all runs."""
     begin, cpu = time.perf_counter(), time.process_time()
     for _ in place.spread(groups, lambda _what: None):
@@ -75,7 +75,7 @@ def main() -> None:
         took, cpu = timed(cluster, groups)
         count, result = 4 * SEEDS, runs.run(runs.prepare(0), 0)
         print(f"real runs: {count / took:.0f} a second, {1e3 * cpu / count:.3f} ms CPU of the driver for each")
-        print(f"the work: {len(as_bytes(runs)):,} bytes; a result: {len(as_bytes(result)):,} bytes")
+        print(f"the work: {len(packed_for_sending(runs)):,} bytes; a result: {len(packed_for_sending(result)):,} bytes")
         steps_of_environments(cluster)
 
 

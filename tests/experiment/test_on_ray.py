@@ -56,15 +56,12 @@ def here(*words: str) -> str:
 
 DRIVER = """
 import json, os, signal, subprocess, sys
+from contextlib import nullcontext
 from pathlib import Path
 import adlro
 from adlro.experiment.on_ray import RayCluster
 
 jobs, folder, ray = json.loads(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None
-if ray:
-    RayCluster(ray).__enter__()  # one connection for all: the nodes keep their processes
-found = adlro.compare(**jobs["compare"], ray=ray)
-adlro.sweep(jobs["sweep"], folder / "sweep.parquet", ray=ray)
 
 class Ended(Exception):
     pass
@@ -75,14 +72,17 @@ def listen(record, written):
     if record.round == 4:  # a process with environments is lost
         lost = subprocess.run(["pgrep", "-f", "ray::Slice"], capture_output=True, text=True).stdout.split()[0]
         os.kill(int(lost), signal.SIGKILL)
-    if record.round == 9 and not (folder / "ended").exists():  # the training is ended, and resumed
+    if record.round == 9:  # the training is ended, and resumed
         (folder / "ended").touch()
         raise Ended
 
-try:
-    adlro.train(folder / "training", ray=ray, progress=listen, **jobs["train"])
-except Ended:
-    adlro.train(resume=folder / "training", ray=ray)
+with RayCluster(ray) if ray else nullcontext():  # one connection for all: the nodes keep their processes
+    found = adlro.compare(**jobs["compare"], ray=ray)
+    adlro.sweep(jobs["sweep"], folder / "sweep.parquet", ray=ray)
+    try:
+        adlro.train(folder / "training", ray=ray, progress=listen, **jobs["train"])
+    except Ended:
+        adlro.train(resume=folder / "training", ray=ray)
 print(json.dumps(found.as_dict() | {"times": [each[0] for each in found.times.values()]}))
 """
 

@@ -9,7 +9,8 @@ from tests.learn.small import SMALL
 
 import adlro
 from adlro.core.errors import CatalogueError, ConfigError
-from adlro.experiment.sweep import JOURNAL, read_sweep, sweep_points
+from adlro.experiment.sweep import points_of, read_sweep
+from adlro.experiment.sweep_table import JOURNAL
 
 GRID: dict[str, Any] = {
     "seeds": 2,
@@ -73,13 +74,13 @@ def test_a_sweep_with_more_values_does_only_what_is_new(tmp_path: Path) -> None:
 def test_a_random_search_draws_the_same_points_again_within_their_ranges() -> None:
     axes = {"load": {"low": 0.5, "high": 1.5}, "rate": {"low": 1e-5, "high": 1e-1, "log": True}, "policy": ["a", "b"]}
     wanted = read_sweep({"search": "random", "samples": 200, "runs": {}})
-    found = sweep_points(axes, wanted, "x")
-    assert found == sweep_points(axes, wanted, "x")
+    found = points_of(axes, wanted, "x")
+    assert found == points_of(axes, wanted, "x")
     assert all(0.5 <= point["load"] <= 1.5 for point in found)
     assert {point["policy"] for point in found} == {"a", "b"}
     small = sum(point["rate"] < 1e-3 for point in found)
     assert 70 < small < 130  # half of the magnitudes
-    assert found != sweep_points(axes, wanted.model_copy(update={"seed": 1}), "x")
+    assert found != points_of(axes, wanted.model_copy(update={"seed": 1}), "x")
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ JobCount = Annotated[
     ),
 ]
 
-Threads = Annotated[
+ThreadCount = Annotated[
     int | None,
     typer.Option("--threads", metavar="N", min=1, max=1024, help="Runs in parallel. Default: one per core."),
 ]
@@ -81,7 +81,7 @@ def compare(
         int | None, typer.Option("--first-seed", metavar="N", min=0, help="The first seed. Default: 0.")
     ] = None,
     jobs: JobCount = None,
-    threads: Threads = None,
+    threads: ThreadCount = None,
     ray: Ray = None,
     hyperscore: Annotated[
         str | None,
@@ -193,7 +193,7 @@ def sweep(
         Path | None,
         typer.Option("--out", metavar="FILE", help="The Parquet table. Default: beside the sweep, with the same name."),
     ] = None,
-    threads: Threads = None,
+    threads: ThreadCount = None,
     ray: Ray = None,
     as_json: Json = False,
 ) -> None:

@@ -30,6 +30,10 @@ AUTO: Final = "auto"
 PARCEL_S: Final = 1.0
 """How long a parcel should take: long against what Ray spends on it (2 ms), short against what a lost node costs."""
 
+DRIVER_S: Final = 0.005
+"""On many cores parcels are longer, so many seconds for each core: else the driver would not keep up with sending them.
+It needs about half of that for a parcel (docs/scale.md)."""
+
 AHEAD: Final = 2
 """Parcels under way for each core: while one runs, the next one waits beside it."""
 
@@ -222,7 +226,7 @@ class Queue:
         """How many runs the next parcel has."""
         if not self.runs:
             return 1
-        by_time = PARCEL_S / max(self.seconds / self.runs, 1e-6)
+        by_time = max(PARCEL_S, slots * DRIVER_S) / max(self.seconds / self.runs, 1e-6)
         return max(1, min(int(by_time), self.left // (PARTS * slots)))
 
     def take(self, slots: int) -> list[Group]:

@@ -8,7 +8,6 @@ only what is new. The rows come in the order of the sweep, wherever and in whate
 import hashlib
 import itertools
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -28,6 +27,7 @@ from adlro.experiment.conditions import DEFAULT_CLUSTER, DEFAULT_JOBS, DEFAULT_P
 from adlro.experiment.places import Group, RunPlace, Tell, Work, run_place
 from adlro.experiment.public import TraceJobs, scenario_of
 from adlro.experiment.scenario import Scenario, find_workload, is_trace
+from adlro.experiment.sweep_table import Row, SweepJournal, replace_file, write_table
 from adlro.experiment.traces import read_text
 from adlro.experiment.trainings import Trainings
 from adlro.ingest.traces.tabulate import TraceOptions
@@ -35,9 +35,6 @@ from adlro.measure.metrics import Metrics
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-JOURNAL: Final = ".journal"
-"""Ends the name of the journal, which lies beside the table until the sweep is complete."""
 
 CHECKPOINTS: Final = ".networks"
 """Ends the name of the folder of trained networks, beside the table."""
@@ -49,7 +46,7 @@ WRITE_EVERY: Final = 5_000
 # ---- the file ----------------------------------------------------------------------------------------------------
 
 
-class _Range(Schema):
+class ValueRange(Schema):
     """Any number from `low` to `high`, for a random search; `log`: evenly over magnitudes."""
 
     low: float
@@ -57,9 +54,9 @@ class _Range(Schema):
     log: bool = False
 
 
-T = TypeVar("T")
-Axis: TypeAlias = T | list[T]
-_Numbers: TypeAlias = float | list[float] | _Range
+_T = TypeVar("_T")
+Axis: TypeAlias = _T | list[_T]
+NumberAxis: TypeAlias = float | list[float] | ValueRange
 
 
 class RunsTable(Schema):
@@ -70,14 +67,14 @@ class RunsTable(Schema):
     jobs: Axis[int] | None = None
     format: str | None = None
     families: Axis[str] | None = None
-    load: _Numbers | None = None
+    load: NumberAxis | None = None
     estimates: Axis[str] | None = None
-    restart_s: _Numbers = UNCHANGED.restart_s
+    restart_s: NumberAxis = UNCHANGED.restart_s
     kill_at_limit: Axis[bool] = UNCHANGED.kill_at_limit
     queue_window: Axis[int] = UNCHANGED.queue_window
-    mtbf_h: _Numbers | None = None
-    repair_h: _Numbers = UNCHANGED.repair_h
-    wear_per_day: _Numbers = UNCHANGED.wear_per_day
+    mtbf_h: NumberAxis | None = None
+    repair_h: NumberAxis = UNCHANGED.repair_h
+    wear_per_day: NumberAxis = UNCHANGED.wear_per_day
     disturbances: Axis[str] | None = None
     policy: Axis[str] = DEFAULT_POLICY
 
@@ -130,7 +127,7 @@ Point: TypeAlias = dict[str, Any]
 """A value for each axis."""
 
 
-def sweep_points(axes: Mapping[str, Any], sweep: SweepFile, where: str) -> list[Point]:
+def points_of(axes: Mapping[str, Any], sweep: SweepFile, where: str) -> list[Point]:
     """The points of a grid or of a random search over axes, each once; what is not a list or a range stays."""
     if sweep.search == "grid":
         choices = [choices_of(name, axis, where) for name, axis in axes.items()]
@@ -138,7 +135,8 @@ def sweep_points(axes: Mapping[str, Any], sweep: SweepFile, where: str) -> list[
     else:
         random = np.random.default_rng(sweep.seed)
         found = [
-            {name: _drawn(name, axis, random, where) for name, axis in axes.items()} for _ in range(sweep.samples or 0)
+            {name: drawn_value(name, axis, random, where) for name, axis in axes.items()}
+            for _ in range(sweep.samples or 0)
         ]
     return list({as_key(point): point for point in found}.values())
 
@@ -152,7 +150,7 @@ def choices_of(name: str, axis: Any, where: str) -> list[Any]:
     return axis if isinstance(axis, list) else [axis]
 
 
-def _drawn(name: str, axis: Any, random: np.random.Generator, where: str) -> Any:
+def drawn_value(name: str, axis: Any, random: np.random.Generator, where: str) -> Any:
     """A value of an axis of a random search."""
     within = range_of(name, axis, where)
     if within is not None and within.log:
@@ -163,11 +161,11 @@ def _drawn(name: str, axis: Any, random: np.random.Generator, where: str) -> Any
     return values[int(random.integers(len(values)))]
 
 
-def range_of(name: str, axis: Any, where: str) -> _Range | None:
+def range_of(name: str, axis: Any, where: str) -> ValueRange | None:
     """The range that an axis is; None if it is none."""
-    if not isinstance(axis, _Range | dict):
+    if not isinstance(axis, ValueRange | dict):
         return None
-    within = axis if isinstance(axis, _Range) else checked(axis, f"{where}: '{name}'", _Range)
+    within = axis if isinstance(axis, ValueRange) else checked(axis, f"{where}: '{name}'", ValueRange)
     if not within.low < within.high or (within.log and within.low <= 0):
         expected = "low above 0 and below high" if within.log else "low below high"
         raise ConfigError(f"{where}: '{name}' is a range from {within.low:g} to {within.high:g}; expected {expected}.")
@@ -243,7 +241,7 @@ def scenario_at(key: str, windows: int | None) -> Scenario:
     return scenario_of(point["cluster"], jobs, point["jobs"], windows, conditions.disturbances, conditions)
 
 
-def _check_names(found: Sequence[Point]) -> None:
+def check_sweep_names(found: Sequence[Point]) -> None:
     """Refuse clusters, workloads and policies that do not exist, before anything takes its time."""
     for name in {point["cluster"] for point in found}:
         load_cluster(name)
@@ -256,7 +254,22 @@ def _check_names(found: Sequence[Point]) -> None:
 
 # ---- the sweep ---------------------------------------------------------------------------------------------------
 
-Row: TypeAlias = dict[str, Any]
+INPUT_COLUMNS: Final = (
+    "id",
+    "kind",
+    *RunsTable.model_fields,
+    "windows",
+    "seed",
+    "preset",
+    "quick",
+    "steps",
+    "episodes",
+    "minutes",
+)
+RESULT_COLUMNS: Final = (
+    "offered_load", *(each.name for each in fields(Metrics)), "best_jct_against_rule", "trained_steps",
+    "trained_episodes", "trained_s", "version",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -303,7 +316,7 @@ def sweep(
     for remembered in (content, scenario_at):
         remembered.cache_clear()  # files may have changed since the last sweep of this process
     rows = planned(wanted, Path(f"{table}{CHECKPOINTS}"))
-    journal = _Journal(table)
+    journal = SweepJournal(table)
     have = journal.read()
     missing = sum(row["id"] not in have for row in rows)
     tell: OnProgress = progress or (lambda _what, _done, _total: None)
@@ -319,8 +332,13 @@ def sweep(
                     done += 1
                     tell(str(row["policy"]), done, missing)
                     if done % WRITE_EVERY == 0:
-                        write_table(table, [have[each["id"]] for each in rows if each["id"] in have])
-    write_table(table, [have[row["id"]] for row in rows])
+                        write_table(
+                            table,
+                            [have[each["id"]] for each in rows if each["id"] in have],
+                            INPUT_COLUMNS,
+                            RESULT_COLUMNS,
+                        )
+    write_table(table, [have[row["id"]] for row in rows], INPUT_COLUMNS, RESULT_COLUMNS)
     journal.remove()
     return Sweep(table, len(rows), missing)
 
@@ -331,8 +349,8 @@ def planned(wanted: SweepFile, networks: Path) -> list[Row]:
     if wanted.runs is None:
         return trainings
     axes = {name: getattr(wanted.runs, name) for name in RunsTable.model_fields}
-    found = sweep_points(axes, wanted, "[runs]")
-    _check_names(found)
+    found = points_of(axes, wanted, "[runs]")
+    check_sweep_names(found)
     rows = []
     seeds = range(wanted.windows) if wanted.windows else range(wanted.first_seed, wanted.first_seed + wanted.seeds)
     for point in found:
@@ -365,7 +383,7 @@ def planned_trainings(wanted: SweepFile, networks: Path) -> list[Row]:
     about = {name: getattr(table, name) for name in ("preset", "quick", "steps", "episodes", "minutes")}
     about |= {"cluster": table.cluster, "workload": table.workload}
     rows = []
-    for point in sweep_points(table.set, wanted, "[training.set]") if table.set else [{}]:
+    for point in points_of(table.set, wanted, "[training.set]") if table.set else [{}]:
         for seed in range(table.first_seed, table.first_seed + table.seeds):
             of_files = [content(name) for name in (table.cluster, table.workload) if name is not None]
             name = identity({**about, "set": point, "seed": seed, "files": of_files, "version": __version__})
@@ -385,14 +403,14 @@ def executed(rows: Sequence[Row], wanted: SweepFile, place: RunPlace, tell: Tell
         assert wanted.training is not None
         yield from trained(rows, wanted.training, place, tell)
         return
-    groups, of = _grouped(rows, wanted.windows)
+    groups, of = groups_of_rows(rows, wanted.windows)
     for done in place.spread(groups, tell):
         row = of[id(done.work), done.key, done.item]
         result: Judged = done.result
         yield row | {"version": __version__, "offered_load": result.load} | result.metrics.as_dict()
 
 
-def _grouped(rows: Sequence[Row], windows: int | None) -> tuple[list[Group], dict[tuple[int, int, int], Row]]:
+def groups_of_rows(rows: Sequence[Row], windows: int | None) -> tuple[list[Group], dict[tuple[int, int, int], Row]]:
     """Runs grouped by scenario and seed: what policies share is drawn once. And which row each run is."""
     axes = [name for name in RunsTable.model_fields if name != "policy"]
     by_point: dict[str, list[Row]] = {}
@@ -426,105 +444,5 @@ def trained(rows: Sequence[Row], table: TrainingTable, place: RunPlace, tell: Te
         row, (network, result) = rows[done.key], done.result
         path = Path(row["policy"])
         path.parent.mkdir(exist_ok=True)
-        _replaced(path, network)
+        replace_file(path, network)
         yield row | {"version": __version__} | result
-
-
-# ---- the table ---------------------------------------------------------------------------------------------------
-
-
-@final
-class _Journal:
-    """The rows that are done, a line of JSON each, beside the table. An open file, with one owner: the sweep."""
-
-    def __init__(self, table: Path) -> None:
-        self.table, self.path = table, Path(f"{table}{JOURNAL}")
-
-    def read(self) -> dict[str, Row]:
-        """Every row that is there, by its id. A line that was cut off when the sweep was ended does not count."""
-        import pyarrow.parquet
-
-        found: dict[str, Row] = {}
-        if self.table.exists():
-            try:
-                found = {row["id"]: row for row in pyarrow.parquet.read_table(self.table).to_pylist()}
-            except (KeyError, OSError, ValueError):
-                raise UsageError(f"--out: '{self.table}' is not the table of a sweep. Choose another name.") from None
-        if self.path.exists():
-            for line in self.path.read_text(encoding="utf-8").splitlines():
-                try:
-                    row = json.loads(line)
-                except ValueError:
-                    continue
-                found[row["id"]] = row
-        return found
-
-    def __enter__(self) -> "_Journal":
-        self.file = self.path.open("a", encoding="utf-8")
-        if self.file.tell():
-            self.file.write("\n")  # after a line that was cut off
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
-
-    def add(self, row: Row) -> None:
-        """Write a row down, so that it is there even if this process is killed."""
-        self.file.write(json.dumps(row) + "\n")
-        self.file.flush()
-
-    def remove(self) -> None:
-        """Remove the journal: the table has everything."""
-        self.path.unlink(missing_ok=True)
-
-
-_FIRST: Final = (
-    "id",
-    "kind",
-    *RunsTable.model_fields,
-    "windows",
-    "seed",
-    "preset",
-    "quick",
-    "steps",
-    "episodes",
-    "minutes",
-)
-_LAST: Final = (
-    "offered_load", *(each.name for each in fields(Metrics)), "best_jct_against_rule", "trained_steps",
-    "trained_episodes", "trained_s", "version",
-)  # fmt: skip
-
-
-def write_table(path: Path, rows: Sequence[Row]) -> None:
-    """Write the table in place of the old one, at once."""
-    import pyarrow
-    import pyarrow.parquet
-
-    settings = sorted({name for row in rows for name in row if name.startswith("set.")})
-    columns = {name: [row.get(name) for row in rows] for name in (*_FIRST, *settings, *_LAST)}
-    kept = {name: values for name, values in columns.items() if any(value is not None for value in values)}
-    arrays = {name: pyarrow.array(_alike(values)) for name, values in kept.items()}
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        pyarrow.parquet.write_table(pyarrow.table(arrays), temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _alike(values: list[Any]) -> list[Any]:
-    """The values of a column with one type: numbers of both kinds as floats, anything else mixed as texts."""
-    kinds = {type(value) for value in values if value is not None}
-    if kinds <= {int, float} and len(kinds) == 2:
-        return [None if value is None else float(value) for value in values]
-    if len(kinds) > 1 or not kinds <= {int, float, bool, str}:
-        return [None if value is None else json.dumps(value) for value in values]
-    return values
-
-
-def _replaced(path: Path, data: bytes) -> None:
-    """Write a file in place of an old one, at once."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    temporary.write_bytes(data)
-    os.replace(temporary, path)

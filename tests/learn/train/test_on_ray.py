@@ -57,6 +57,7 @@ class Place:
 
     def __init__(self, cores: list[int], losses: list[int | None] | None = None) -> None:
         self.started: list[Actor] = []
+        self.killed: list[Actor] = []
         losses = losses or []
 
         def start(kind: Any, *arguments: Any) -> Actor:
@@ -68,6 +69,7 @@ class Place:
             nodes=lambda: [{"NodeID": str(n), "Alive": True, "Resources": {"CPU": c}} for n, c in enumerate(cores)],
             put=lambda thing: thing,
             get=lambda answer: answer(),
+            kill=lambda actor: self.killed.append(actor),
             remote=lambda kind: SimpleNamespace(
                 options=lambda **_: SimpleNamespace(remote=lambda *arguments: start(kind, *arguments))
             ),
@@ -107,6 +109,7 @@ def test_the_network_learns_the_same_on_any_number_of_nodes(cores: list[int], al
     with crew(training, place):
         assert same(trained(training), alone)
     assert len(place.started) == sum(count > 0 for count in cores)
+    assert place.killed == place.started
 
 
 @pytest.mark.parametrize("every", [3, 1000])

@@ -16,6 +16,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from adlro.core.errors import BackendError
+from adlro.decide.checkpoint import Arrays
 from adlro.experiment.on_ray import RayCluster
 from adlro.learn.train.config import TrainConfig
 from adlro.learn.train.loop import TrainingState
@@ -32,8 +33,6 @@ _SHARED: Final = ("batch.envs.mix",)
 ATTEMPTS: Final = 8
 """How often a slice is replaced in one step before the training gives up."""
 
-_Arrays = dict[str, Any]
-
 
 class Slice:
     """Some environments of every group, in a process of a node. It becomes an actor of Ray."""
@@ -44,7 +43,7 @@ class Slice:
         self.batches = [self.preset.make_batch(config, writable, count, 0, threads) for count in counts]
         self.done = [0 for _ in counts]  # steps of each group, since the training began
 
-    def begin(self, group: int, arrays: _Arrays, done: int) -> None:
+    def begin(self, group: int, arrays: Arrays, done: int) -> None:
         """Go on from the state after so many steps."""
         self.done[group] = done
         batch = self.batches[group]
@@ -68,13 +67,13 @@ class Slice:
         for each in actions:
             self.step(group, self.done[group] + 1, each)
 
-    def state(self, group: int) -> _Arrays:
+    def state(self, group: int) -> Arrays:
         """The state of the environments of a group."""
         batch = self.batches[group]
-        return _rows_of(batch, 0, batch.count)
+        return state_rows(batch, 0, batch.count)
 
 
-def _rows_of(batch: Any, first: int, last: int) -> _Arrays:
+def state_rows(batch: Any, first: int, last: int) -> Arrays:
     """The state of some environments of a batch."""
     return {name: array.copy() if name in _SHARED else array[first:last].copy() for name, array in changing(batch)}
 
@@ -86,7 +85,7 @@ class Member:
     actor: Any
     threads: int
     bounds: list[tuple[int, int]]  # by group: its environments
-    saved: list[_Arrays] = field(default_factory=list)  # by group: the state that was fetched last
+    saved: list[Arrays] = field(default_factory=list)  # by group: the state that was fetched last
 
 
 @final
@@ -116,7 +115,7 @@ class Crew(AbstractContextManager["Crew"]):
             if any(first < last for first, last in bounds):
                 member = Member(None, threads, bounds)
                 member.saved = [
-                    _rows_of(batch, *each) for batch, each in zip(training.batches, bounds, strict=True)
+                    state_rows(batch, *each) for batch, each in zip(training.batches, bounds, strict=True)
                 ]  # fmt: skip
                 self.members.append(member)
                 self.start(member, node)
@@ -125,6 +124,8 @@ class Crew(AbstractContextManager["Crew"]):
 
     def __exit__(self, *_: object) -> None:
         self.training.preset = replace(self.training.preset, step=self.here)
+        for member in self.members:
+            self._ray.kill(member.actor)  # at once: their cores are for whoever is next on this connection
         self.place.__exit__()
 
     @property
@@ -212,13 +213,13 @@ class Crew(AbstractContextManager["Crew"]):
                 first, last = (0, len(array)) if name in _SHARED else member.bounds[group]
                 array[first:last] = member.saved[group][name]
 
-    def state_of(self, member: Member, group: int) -> _Arrays:
+    def state_of(self, member: Member, group: int) -> Arrays:
         """The state of a slice; if its process is lost, that of the one in its place."""
         errors = self._ray.exceptions
         for _ in range(ATTEMPTS):
             actor = member.actor
             try:
-                found: _Arrays = self._ray.get(actor.state.remote(group))
+                found: Arrays = self._ray.get(actor.state.remote(group))
                 return found
             except (errors.RayActorError, errors.ObjectLostError):
                 self.replace(member, actor)

@@ -50,11 +50,11 @@ class TrainSetup:
 
 
 Listener = Callable[[TrainProgress, Sequence[str]], None]
-"""Receives each record, and the names of the files that were written."""
+"""Is told each record, and which files were written."""
 
 
 def write_setup(setup: TrainSetup, folder: Path) -> None:
-    """Write what a training begins with, so that it can be resumed."""
+    """Write down what a training begins with, for who resumes it."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in (STATE, LOG, _START, BEST, LAST, "exam-random.npz"):  # of a training that was here before
         (folder / name).unlink(missing_ok=True)
@@ -89,7 +89,7 @@ def read_setup(folder: Path) -> TrainSetup:
 
 
 SHAPE: Final = ("channels", "layers", "trust", "dueling")
-"""Options that define the network; with --from they are the checkpoint's."""
+"""Options that say what network it is; with --from they are the checkpoint's."""
 
 
 def read_start(path: Path, preset: str, config: TrainConfig) -> tuple[StartNetwork, TrainConfig]:
@@ -123,7 +123,7 @@ def train_network(
     resume: bool = False,
     ray: str | None = None,
 ) -> TrainingState:
-    """Train from the beginning, or resume from the state in the folder; call the listener and write files when due.
+    """Train from the beginning, or go on from the state in the folder; tell the listener and write what is due.
 
     With `ray` the environments run on the nodes of that Ray cluster.
     """
@@ -138,7 +138,7 @@ def train_network(
         for progress in rounds(training):
             if crew is not None and progress.state_is_due:
                 crew.fetch_all()
-            record_progress(training, progress, folder, listener)
+            write_due(training, progress, folder, listener)
     return training
 
 
@@ -152,7 +152,7 @@ def crew_of(training: TrainingState, ray: str | None) -> "AbstractContextManager
     return Crew(training, RayCluster(ray))
 
 
-def record_progress(training: TrainingState, progress: TrainProgress, folder: Path | None, listener: Listener) -> None:
+def write_due(training: TrainingState, progress: TrainProgress, folder: Path | None, listener: Listener) -> None:
     """Write what is due at a record, and tell the listener."""
     written = keep_checkpoints(training, progress, folder) if folder is not None else []
     if folder is not None:
@@ -238,7 +238,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _setup_of(given: argparse.Namespace) -> tuple[TrainSetup, Path | None]:
-    """The setup from the arguments of the small command line."""
+    """What the words of the small command line ask for."""
     if given.resume is not None:
         return read_setup(given.resume), given.resume
     if given.worlds is None:
@@ -261,7 +261,7 @@ def config_of(
     episodes: int | None,
     minutes: float | None,
 ) -> TrainConfig:
-    """The preset's config with the given options; a given limit replaces the preset's."""
+    """The preset's config with what was asked for; a limit that is given takes the place of the preset's."""
     config = find_preset(preset).config
     if quick:
         config = altered(config, QUICK, "--quick")
