@@ -179,9 +179,9 @@ def show_rows(rows: Sequence[dict[str, Any]]) -> None:
 
 def cell_text(value: float | str | None) -> str:
     """A cell for people."""
-    from adlro.cli.ingest import printable_text
+    from adlro.cli.asking import printable
 
-    return "missing" if value is None else f"{value:g}" if isinstance(value, float) else printable_text(value)
+    return "missing" if value is None else f"{value:g}" if isinstance(value, float) else printable(value)
 
 
 def source_of(estimates: str | None) -> str | None:
