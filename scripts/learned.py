@@ -159,10 +159,9 @@ def show(place: Place, found: dict[str, Any]) -> None:
         jct, rate, use = (mean_of(found, name, key) for key in ("jct_mean_s", "throughput_per_h", "utilisation"))
         difference = differences[name]["jct_mean_s"] if name != best else None
         told = "– | – | –"
-        if difference is not None and difference.low is not None and difference.high is not None:
-            base = mean_of(found, best)
-            told = f"{100 * difference.difference / base:+.1f} % | {100 * difference.low / base:+.1f} … "
-            told += f"{100 * difference.high / base:+.1f} % | {difference.wilcoxon_p_holm:.2g}"
+        if difference is not None and difference.relative_low is not None and difference.relative_high is not None:
+            told = f"{100 * (difference.relative or 0.0):+.1f} % | {100 * difference.relative_low:+.1f} … "
+            told += f"{100 * difference.relative_high:+.1f} % | {difference.wilcoxon_p_holm:.2g}"
         print(f"| `{name}` | {jct / 3600:.3g} | {told} | {rate:.2f} | {100 * use:.1f} % |")
 
 
@@ -195,13 +194,13 @@ def show_short(name: str, results: list[tuple[Place, dict[str, Any]]]) -> None:
     print("|---|---|---|--:|--:|--:|--:|")
     for place, ours, theirs, difference, one, two, p in lines:
         base = two.mean()
-        low, high = difference.low or 0.0, difference.high or 0.0
+        low, high = difference.relative_low or 0.0, difference.relative_high or 0.0
         cells = (
             place.title,
             f"`{ours}`",
             f"`{theirs}`",
             f"{100 * (one.mean() / base - 1):+.1f} %",
-            f"{100 * low / base:+.1f} to {100 * high / base:+.1f}",
+            f"{100 * low:+.1f} to {100 * high:+.1f}",
             f"{np.count_nonzero(one < two)} of {one.size}",
             "< 0.001" if p < 0.001 else f"{p:.3f}",
         )

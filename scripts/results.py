@@ -279,7 +279,7 @@ def rows_by_seed(experiment: Experiment, found: Outcome) -> Iterator[str]:
             number(jct.value, unit),
             span(intervals[policy]["jct_mean_s"], unit),
             unsigned_zero(change(jct.value, base)) if other else "",
-            relative_span(other, base) if other else "",
+            relative_span(other) if other else "",
             p_value(other.wilcoxon_p_holm) if other else "",
             verdict(other) if other else "baseline",
             as_good(from_best.get(policy)) if from_best else MISSING,
@@ -381,11 +381,11 @@ def span(interval: tuple[float, float] | None, unit: float) -> str:
     return MISSING if interval is None else f"{number(interval[0], unit)} to {number(interval[1], unit)}"
 
 
-def relative_span(other: Against, base: float | None) -> str:
-    """The interval of a difference, in percent of the baseline's mean."""
-    if other.low is None or other.high is None or not base:
+def relative_span(other: Against) -> str:
+    """The interval of the ratio to the baseline, in percent."""
+    if other.relative_low is None or other.relative_high is None:
         return MISSING
-    return f"{100 * other.low / base:+.1f} to {100 * other.high / base:+.1f}".replace("-", "−")
+    return f"{100 * other.relative_low:+.1f} to {100 * other.relative_high:+.1f}".replace("-", "−")
 
 
 def span_of_ratios(other: Against) -> str:

@@ -8,14 +8,16 @@ set -euo pipefail
 
 # One word for each package. A test names the command it needs of it.
 PACKAGES="chromium prometheus munge slurmctld slurmd slurm-client slurmrestd slurm-wlm-jwt-plugin lua5.3 \
-slurmdbd mariadb-server postgresql"
+slurmdbd mariadb-server postgresql iproute2 procps"
 
 command_of() {  # What a package is there for, where that is not a command of its own name.
     case $1 in
         lua5.3) echo lua ;;
+        iproute2) echo ip ;;
         munge) echo munged ;;
         mariadb-server) echo mariadbd ;;
         postgresql) echo postgres ;;
+        procps) echo pgrep ;;
         slurm-client) echo scontrol ;;
         slurm-wlm-jwt-plugin) echo slurmrestd ;;  # a plugin has no command; who builds Slurm with the one has the other
         *) echo "$1" ;;

@@ -18,6 +18,7 @@ from tests.parts import program, required
 ROOT = Path(__file__).resolve().parent.parent
 ADDRESS = "127.0.0.1:6399"
 STORE = str(80 * 1024**2)  # bytes of each node's object store; Ray takes no less
+ATTEMPTS = 3
 LONGEST_S = 240.0  # for any command, on a machine that is busy with other things
 
 QUIET = {
@@ -69,25 +70,38 @@ def surroundings(more: Mapping[str, str] | None = None) -> dict[str, str]:
 @contextmanager
 def ray_cluster() -> Iterator[Cluster]:
     """Start the cluster, and end every process of it."""
-    ray = Path(sys.executable).with_name("ray")
     apart = [program("unshare"), "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if subprocess.run([*apart, "true"], capture_output=True).returncode:
         reason = "a Ray cluster of its own needs namespaces: run the tests as root."
         pytest.fail(reason) if required() else pytest.skip(reason)
-    folder = Path(tempfile.mkdtemp(prefix="ray"))  # sockets have short names: not below pytest's folder
-    holder = subprocess.Popen([*apart, "sh", "-c", f"{program('ip')} link set lo up && exec sleep 1000000"])
-    try:
-        cluster = Cluster(only_child(holder.pid), folder)
-        common = ["--num-cpus=1", f"--object-store-memory={STORE}"]
-        head = ["--head", f"--port={ADDRESS.rpartition(':')[2]}", "--include-dashboard=false", f"--temp-dir={folder}"]
-        cluster.run(cluster.python(str(ray), "start", "--node-ip-address=127.0.0.1", *head, *common))
-        for _ in range(2):  # one after the other: at the same time both would choose the same names for their sockets
-            cluster.run(cluster.python(str(ray), "start", f"--address={ADDRESS}", *common))
-        yield cluster
-    finally:
-        holder.kill()  # the namespace's first process goes with it, and all others with that one
-        holder.wait()
-        shutil.rmtree(folder, ignore_errors=True)
+    for attempt in range(ATTEMPTS):
+        folder = Path(tempfile.mkdtemp(prefix="ray"))  # sockets have short names: not below pytest's folder
+        holder = subprocess.Popen([*apart, "sh", "-c", f"{program('ip')} link set lo up && exec sleep 1000000"])
+        try:
+            try:
+                cluster = Cluster(only_child(holder.pid), folder)
+                start_nodes(cluster)
+            except AssertionError:  # a node of Ray has 30 s to start, which a very busy machine does not give it
+                if attempt == ATTEMPTS - 1:
+                    raise
+                continue
+            yield cluster
+            return
+        finally:
+            holder.kill()  # the namespace's first process goes with it, and all others with that one
+            holder.wait()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def start_nodes(cluster: Cluster) -> None:
+    """Start the head and two more nodes, one after the other: together, two would choose the same names for sockets."""
+    ray = str(Path(sys.executable).with_name("ray"))
+    common = ["--num-cpus=1", f"--object-store-memory={STORE}"]
+    port = ADDRESS.rpartition(":")[2]
+    head = ["--node-ip-address=127.0.0.1", "--head", f"--port={port}", "--include-dashboard=false"]
+    cluster.run(cluster.python(ray, "start", *head, f"--temp-dir={cluster.folder}", *common))
+    for _ in range(2):
+        cluster.run(cluster.python(ray, "start", f"--address={ADDRESS}", *common))
 
 
 def only_child(process: int) -> int:

@@ -130,6 +130,7 @@ NAMES_OF_ONE_CONTRACT = {
     "policies": "`adlro policies` prints what the catalogue of policies has",
     "report": "`adlro report` and `adlro shadow report` are named as the user types them",
     "simulate": "`adlro simulate` calls adlro.simulate, which calls the simulator",
+    "sweep": "`adlro sweep` calls adlro.sweep",
     "train": "`adlro train` calls adlro.train",
     "forward": "a Q-network computes its values",
     "observe": "a Q-network writes its observation",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from adlro.experiment.policies import policy
     from adlro.experiment.public import cluster, compare, nodes, simulate, trace
     from adlro.experiment.simulation import Simulation
+    from adlro.experiment.sweep import Sweep, sweep
     from adlro.experiment.training import Training, train
 
 CALLS: Final = {
@@ -32,6 +33,7 @@ CALLS: Final = {
     "nodes": "adlro.experiment.public",
     "policy": "adlro.experiment.policies",
     "simulate": "adlro.experiment.public",
+    "sweep": "adlro.experiment.sweep",
     "trace": "adlro.experiment.public",
     "train": "adlro.experiment.training",
 }
@@ -47,6 +49,7 @@ WORDS: Final = {
     "Pair": "adlro.decide.choosing",
     "Policy": "adlro.core.policy",
     "Simulation": "adlro.experiment.simulation",
+    "Sweep": "adlro.experiment.sweep",
     "Training": "adlro.experiment.training",
     "View": "adlro.core.tables",
     "compiled": "adlro.core.compiled",
@@ -67,6 +70,7 @@ __all__ = [
     "Pair",
     "Policy",
     "Simulation",
+    "Sweep",
     "Training",
     "View",
     "__version__",
@@ -79,6 +83,7 @@ __all__ = [
     "simulate",
     "starting",
     "stopping",
+    "sweep",
     "trace",
     "train",
     "waiting",

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -391,10 +392,39 @@ def bench_second_answer() -> Measurement:
     return value, "s", 1.0, True, "adlro compare --seeds 1 (eight policies), a second start"
 
 
+def bench_ray_speedup() -> Measurement | str:
+    """The same runs on Ray's processes and on the threads of this process, with as many cores."""
+    from adlro.experiment.compare import Runs
+    from adlro.experiment.on_ray import LOCAL_RAY, RayCluster
+    from adlro.experiment.places import Group, RunPlace, ThreadPlace
+
+    if find_spec("ray") is None:
+        return "Ray is not installed: pip install 'adlro[ray]'"
+    policies = tuple(find_policy(name) for name in ("fcfs", "sjf", "eft", "srtf"))
+    runs = Runs(load_scenario("paper16", "paper"), policies, 0, False)
+
+    def seconds(place: RunPlace, seeds: int) -> float:
+        groups = [Group(runs, seed, tuple(range(len(policies)))) for seed in range(seeds)]
+        begin = time.perf_counter()
+        done = sum(1 for _ in place.spread(groups, lambda _what: None))
+        assert done == seeds * len(policies)
+        return time.perf_counter() - begin
+
+    with RayCluster(LOCAL_RAY, usable_cores()) as cluster:
+        for place in (ThreadPlace(usable_cores()), cluster):  # compiled code is loaded, and Ray's processes start
+            seconds(place, 10 * usable_cores())
+        seeds = max(20, int(20 * 20.0 / seconds(ThreadPlace(usable_cores()), 20)))  # some 20 s of work
+        ratios = [seconds(ThreadPlace(usable_cores()), seeds) / seconds(cluster, seeds) for _ in range(3)]
+    what = (
+        f"runs a second on Ray over those on threads, {usable_cores()} cores, 4 policies x {seeds:,} seeds on paper16"
+    )
+    return max(ratios), "x", 0.8, False, what
+
+
 def bench_memory() -> Measurement:
     """What a million jobs add to the memory of a process that has run a few."""
     script = (
-        "from adlro.bench import _drawn as drawn, find_policy, pack, simulate, speed_of, peak_mb\n"
+        "from adlro.bench import drawn, find_policy, pack, simulate, speed_of, peak_mb\n"
         "for count in (1_000, 1_000_000):\n"
         "    plan, jobs = drawn('paper16', 'paper', count)\n"
         "    simulate(pack(plan, jobs, speed_of), jobs.work, find_policy('sjf'))\n"
@@ -754,6 +784,7 @@ BENCHES: Final[dict[str, Callable[[], Measurement | str]]] = {
     "lp-round-64": bench_lp_round,
     "first-answer": bench_first_answer,
     "second-answer": bench_second_answer,
+    "ray-speedup": bench_ray_speedup,
     "memory-1m-jobs": bench_memory,
     "read-lcg": bench_read_lcg,
     "read-parquet-1m": bench_read_parquet,

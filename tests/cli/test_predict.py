@@ -97,3 +97,18 @@ def test_what_is_asked_wrongly_ends_with_2_and_one_line(
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_a_byte_order_mark_before_toml_is_no_error(tmp_path: Path) -> None:
+    from adlro.catalogue.clusters import load_cluster
+    from adlro.daemon.config import load_config
+    from adlro.experiment.traces import read_text
+
+    mark = b"\xef\xbb\xbf"
+    (tmp_path / "job.toml").write_bytes(mark + b"gpus = 2\n")
+    assert read_text(str(tmp_path / "job.toml"), "job file") == "gpus = 2\n"
+    cluster = 'name = "one"\nnetwork = { kind = "x", gb_s = 1 }\nnodes = [{ name = "a", cpus = 1, memory_gb = 1 }]\n'
+    (tmp_path / "cluster.toml").write_bytes(mark + cluster.encode())
+    assert load_cluster(str(tmp_path / "cluster.toml")).name == "one"
+    (tmp_path / "adlro.toml").write_bytes(mark)
+    load_config(tmp_path / "adlro.toml")

@@ -30,7 +30,7 @@ REAL_LIFE = """
     from adlro.live.turn import Orchestrator, TurnSettings
     from adlro.live.service import WhatIf
     from adlro.daemon.store import open_store
-    from adlro.daemon.warming import warm_daemon
+    from adlro.daemon.warming import hearing_compilations, warm_daemon
 
     def there():
         "Every function that was compiled or loaded, with its types."
@@ -40,7 +40,9 @@ REAL_LIFE = """
     policy, fallback = sys.argv[1:]
     done = warm_daemon([policy, fallback])
     assert not done.failed, done.failed
-    before = there()
+    before, heard = there(), []
+    hearing = hearing_compilations(heard.append)
+    hearing.__enter__()
 
     clock = ByHand()
     backend = demo_backend(seed=7, clock=clock)
@@ -65,7 +67,7 @@ REAL_LIFE = """
     ours.what_if(WhatIf(remove_nodes=("volta2",), add_nodes=(("a100", 8, 2),), policy=fallback))
     Orchestrator(backend, memory, policy, fallback, settings).tick()
     assert "kept" in alarms, alarms
-    print(sorted({name for name, _ in there() - before}))
+    print(sorted({name for name, _ in there() - before} | set(heard)))
 """
 
 

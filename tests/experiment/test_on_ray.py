@@ -1,5 +1,6 @@
 """Runs on a Ray cluster: the same answer as here, also when processes and nodes are lost on the way."""
 
+import json
 import subprocess
 import sys
 import time
@@ -8,8 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from tests.learn.small import SMALL
 from tests.ray_cluster import ADDRESS, LONGEST_S, ROOT, Cluster, ray_cluster, surroundings
+
+from adlro.decide.checkpoint import read_arrays
+from adlro.learn.train.checkpoint import LAST
 
 COMPARE = ("-m", "adlro", "compare", "--jobs", "40", "--json")
 
@@ -48,10 +54,81 @@ def here(*words: str) -> str:
     return ended.stdout
 
 
-def test_a_comparison_on_ray_is_byte_for_byte_that_of_one_machine(cluster: Cluster) -> None:
-    own = ROOT / "examples" / "own_policy.py"
-    words = [*COMPARE, "--seeds", "5", "-p", f"fcfs,sjf,sjf+starvation(3600),{own}:largest_gang"]
-    assert cluster.run(cluster.python(*words, "--ray", ADDRESS)) == here(*words)
+DRIVER = """
+import json, os, signal, subprocess, sys
+from contextlib import nullcontext
+from pathlib import Path
+import adlro
+from adlro.experiment.on_ray import RayCluster
+
+jobs, folder, ray = json.loads(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None
+
+class Ended(Exception):
+    pass
+
+def listen(record, written):
+    if not ray:
+        return
+    if record.round == 4:  # a process with environments is lost
+        lost = subprocess.run(["pgrep", "-f", "ray::Slice"], capture_output=True, text=True).stdout.split()[0]
+        os.kill(int(lost), signal.SIGKILL)
+    if record.round == 9:  # the training is ended, and resumed
+        (folder / "ended").touch()
+        raise Ended
+
+with RayCluster(ray) if ray else nullcontext():  # one connection for all: the nodes keep their processes
+    found = adlro.compare(**jobs["compare"], ray=ray)
+    adlro.sweep(jobs["sweep"], folder / "sweep.parquet", ray=ray)
+    try:
+        adlro.train(folder / "training", ray=ray, progress=listen, **jobs["train"])
+    except Ended:
+        adlro.train(resume=folder / "training", ray=ray)
+print(json.dumps(found.as_dict() | {"times": [each[0] for each in found.times.values()]}))
+"""
+
+OWN = str(ROOT / "examples" / "own_policy.py")
+JOBS: dict[str, Any] = {
+    "compare": {
+        "policies": ["fcfs", "sjf", "sjf+starvation(3600)", f"{OWN}:largest_gang"], "seeds": 5, "job_count": 40,
+    },
+    "sweep": {"seeds": 3, "runs": {"load": [0.7, 1.1], "policy": ["fcfs", "sjf"], "jobs": 20}},
+    "train": {
+        "cluster": "paper16", "steps": 96, "device": "cpu", "threads": 1,
+        "settings": {
+            **{name: value for name, value in SMALL.items() if name not in ("steps", "episodes")},
+            "worlds": 2, "environments": 8, "report_every": 1, "checkpoint_every": 3,
+        },
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def both(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The same comparison, sweep and training on Ray and here: two folders with what came of them."""
+    folders = tmp_path_factory.mktemp("ray"), tmp_path_factory.mktemp("here")
+    words = ["-c", DRIVER, json.dumps(JOBS)]
+    (folders[0] / "compared.json").write_text(cluster.run(cluster.python(*words, str(folders[0]), ADDRESS)))
+    (folders[1] / "compared.json").write_text(here(*words, str(folders[1])))
+    return folders
+
+
+def test_a_comparison_on_ray_is_byte_for_byte_that_of_one_machine(both: tuple[Path, Path]) -> None:
+    on_ray, alone = ((folder / "compared.json").read_bytes() for folder in both)
+    assert on_ray == alone
+    assert json.loads(alone)["policies"]["largest_gang"]["jct_mean_s"] > 0
+
+
+def test_a_sweep_on_ray_has_the_table_of_one_machine(both: tuple[Path, Path]) -> None:
+    on_ray, alone = ((folder / "sweep.parquet").read_bytes() for folder in both)
+    assert on_ray == alone
+
+
+def test_a_training_with_environments_on_ray_learns_what_one_machine_learns(both: tuple[Path, Path]) -> None:
+    assert (both[0] / "ended").exists()  # it lost a process and was resumed on the way
+    on_ray, alone = (read_arrays(folder / "training" / LAST) for folder in both)
+    assert on_ray[0].keys() == alone[0].keys()
+    assert all(np.array_equal(on_ray[0][name], alone[0][name]) for name in alone[0])
+    assert on_ray[1]["steps"] == alone[1]["steps"] >= 96
 
 
 def test_a_lost_process_and_a_lost_node_cost_only_the_runs_that_they_were_doing(

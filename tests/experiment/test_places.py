@@ -15,7 +15,7 @@ from adlro.decide.catalogue import find_policy
 from adlro.experiment.compare import Runs, judge_run, run_comparison
 from adlro.experiment.instance import draw
 from adlro.experiment.on_ray import PARTS, Queue, Returned, connect_to_ray, kept_by_ray
-from adlro.experiment.places import Group, Threads
+from adlro.experiment.places import Group, ThreadPlace
 from adlro.experiment.scenario import load_scenario
 from adlro.experiment.sending import difference, packed_for_sending, versions
 
@@ -40,7 +40,7 @@ class Adding:
 def test_threads_do_every_run_once_and_prepare_each_group_once() -> None:
     work, told = Adding(), list[str]()
     groups = [Group(work, key, (0, 1, 2)) for key in range(9)]
-    results = [done.result for done in Threads(2).spread(groups, told.append)]
+    results = [done.result for done in ThreadPlace(2).spread(groups, told.append)]
     assert results == [10 * key + item for key in range(9) for item in range(3)]
     assert (work.prepared, told) == (list(range(9)), ["warming up"])
 

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 
 import adlro
 from adlro.core.errors import UsageError
-from adlro.learn.gym import ClusterEnv, ClusterVectorEnv
+from adlro.learn.gym import BAR, CELL, FREE_CELL, LEGAL, ClusterEnv, ClusterVectorEnv
 
 NAME = "adlro/Cluster-v0"
 
@@ -293,3 +293,69 @@ def test_a_window_of_a_trace_is_played_in_its_order(tmp_path: Any) -> None:
         ClusterEnv(workload=str(path), window=(50, 16), jobs=16)
     with pytest.raises(UsageError, match="Ask for 16 or fewer"):
         ClusterEnv(workload=str(path), window=(20, 16), jobs=17)
+
+
+def test_action_masks_say_what_the_info_says() -> None:
+    env = ClusterEnv(jobs=4, rows=4)
+    _seen, info = env.reset(seed=3)
+    over = False
+    while not over:
+        masks = env.action_masks()
+        assert masks.dtype == np.bool_
+        np.testing.assert_array_equal(masks, info["action_mask"] == 1)
+        _seen, _reward, over, _, info = env.step(np.int64(np.flatnonzero(masks)[0]))
+    np.testing.assert_array_equal(env.action_masks(), info["action_mask"] == 1)
+    many = ClusterVectorEnv(2, jobs=4, rows=4)
+    _seen, told = many.reset(seed=3)
+    np.testing.assert_array_equal(many.action_masks(), told["action_mask"] == 1)
+
+
+def test_a_picture_shows_legal_pairs_in_green_and_free_gpus_as_bars() -> None:
+    env = gymnasium.make(NAME, jobs=4, rows=4, render_mode="rgb_array").unwrapped
+    assert isinstance(env, ClusterEnv)
+    env.reset(seed=3)
+    image = env.render()
+    assert image is not None
+    pools = (env.batch.actions - 1) // 4
+    assert image.shape == (4 * CELL + BAR + 1, pools * CELL + 1, 3)
+    legal = env.action_masks()[:-1].reshape(4, pools)
+    middles = image[CELL // 2 : 4 * CELL : CELL, CELL // 2 :: CELL]
+    np.testing.assert_array_equal((middles == LEGAL).all(axis=2), legal)
+    assert legal.any()
+    assert not legal.all()
+    assert (image[-2, CELL // 2 :: CELL] == FREE_CELL).all()  # nothing runs yet
+    assert ClusterEnv(jobs=4).render() is None
+    with pytest.raises(UsageError, match="render_mode is 'human'; expected 'rgb_array'"):
+        ClusterEnv(jobs=4, render_mode="human")
+
+
+def test_a_vector_of_stable_baselines_goes_the_way_of_ours() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of their own, on import
+        from stable_baselines3 import DQN
+
+        from adlro.learn.sb3 import ClusterSb3Env
+    theirs, ours = ClusterSb3Env(3, jobs=6, rows=4, render_mode="rgb_array"), ClusterVectorEnv(3, jobs=6, rows=4)
+    theirs.seed(7)
+    seen, (same, _info) = theirs.reset(), ours.reset(seed=7)
+    ended = 0
+    for _ in range(40):
+        np.testing.assert_array_equal(seen, same)
+        masks = np.stack(theirs.env_method("action_masks"))  # as SB3-contrib asks a vector
+        np.testing.assert_array_equal(masks, ours.action_masks())
+        actions = masks.argmax(axis=1)
+        seen, rewards, over, infos = theirs.step(actions)
+        same, expected, ends, _, told = ours.step(actions.astype(np.int32))
+        np.testing.assert_array_equal(rewards, expected.astype(np.float32))
+        np.testing.assert_array_equal(over, ends)
+        for i in np.flatnonzero(over):
+            ended += 1
+            assert infos[i]["mean_jct"] == told["final_info"]["mean_jct"][i]
+            assert not infos[i]["terminal_observation"].any()
+    assert ended >= 3
+    assert len(theirs.get_images()) == 3
+    assert theirs.has_attr("action_masks")
+    agent = DQN("MlpPolicy", theirs, policy_kwargs={"net_arch": [8]}, learning_starts=30, buffer_size=300, seed=0)
+    agent.learn(90)
+    theirs.close()
+    ours.close()

@@ -25,6 +25,7 @@ from adlro.measure.statistics import (
     fewest_seeds,
     holm,
     interval_of_mean,
+    interval_of_ratio,
     mean_intervals,
     regress,
     verdict,
@@ -157,7 +158,7 @@ def test_too_few_seeds_is_said_below_the_number_that_could_show_anything() -> No
 
 def test_the_same_values_are_no_difference() -> None:
     found = certainly(found_against([1.0, 5.0, 2.0, 7.0, 3.0, 4.0], [1.0, 5.0, 2.0, 7.0, 3.0, 4.0]))
-    assert astuple(found) == (0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, "no difference shown")
+    assert astuple(found) == (0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, "no difference shown", 0.0, 0.0)
 
 
 def test_the_last_bit_of_a_sum_is_no_difference() -> None:
@@ -172,7 +173,7 @@ def test_a_constant_difference_is_found_without_a_t_test() -> None:
 
 def test_one_seed_has_a_difference_and_nothing_to_judge_it_by() -> None:
     assert astuple(certainly(found_against([3.0], [4.0]))) == (
-        -1.0, None, None, -0.25, None, None, None, -1.0, "too few seeds",
+        -1.0, None, None, -0.25, None, None, None, -1.0, "too few seeds", None, None,
     )  # fmt: skip
 
 
@@ -331,3 +332,38 @@ def test_the_offered_load_is_work_at_its_fastest_over_what_the_gpus_can_do_meanw
         for job, work in zip(table, instance.jobs.work, strict=True)
     )
     assert offered_load(instance) == pytest.approx(needed / (16 * (table["submit"][-1] - table["submit"][0])))
+
+
+# ---- ratios ------------------------------------------------------------------------------------------------------
+
+
+def test_no_interval_of_a_ratio_of_times_reaches_below_minus_100_percent() -> None:
+    base, ours = [2.0, 3.0, 2.0, 4.0, 90.0, 3.0, 2.0, 5.0], [1.0, 1.5, 1.0, 2.0, 4.0, 1.5, 1.0, 2.5]
+    found = certainly(found_against(ours, base))
+    assert (found.low or 0.0) / np.mean(base) < -1  # what the difference over a mean that is taken for exact comes to
+    low, high = found.relative_low or 0.0, found.relative_high or 0.0
+    assert -1 < low <= (found.relative or 0.0) <= high < 0
+
+
+def test_the_interval_of_a_ratio_holds_the_truth_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(5)
+    theirs = rng.lognormal(0.0, 0.4, (300, 40))
+    ours = 0.8 * theirs * rng.lognormal(0.0, 0.1, theirs.shape) / np.exp(0.005)
+    found = interval_of_ratio(ours, theirs)
+    assert 0.90 <= np.mean((found[:, 0] <= -0.2) & (found[:, 1] >= -0.2)) <= 0.98
+
+
+def test_many_seeds_have_the_same_interval_of_a_ratio_by_both_ways() -> None:
+    rng = np.random.default_rng(6)
+    theirs = rng.lognormal(0.0, 0.4, (1, MOST_RESAMPLED + 1))
+    ours = theirs * rng.lognormal(-0.2, 0.3, theirs.shape)
+    plain, drawn = interval_of_ratio(ours, theirs)[0], interval_of_ratio(ours[:, 1:], theirs[:, 1:])[0]
+    assert plain == pytest.approx(drawn, abs=0.01)
+
+
+def test_ratios_that_do_not_vary_or_are_not_defined_have_no_width_or_no_interval() -> None:
+    same = certainly(found_against([1.0, 2.0, 3.0], [2.0, 4.0, 6.0]))
+    assert (same.relative_low, same.relative_high) == pytest.approx((-0.5, -0.5))
+    none = certainly(found_against([1.0, 2.0, 3.0], [0.0, 4.0, 6.0]))
+    assert (none.relative_low, none.relative_high) == (None, None)
+    assert certainly(found_against([1.0], [2.0])).relative_low is None

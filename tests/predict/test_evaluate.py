@@ -85,3 +85,19 @@ def test_a_misspelt_key_of_a_job_is_named() -> None:
 def test_the_figure_of_unbinding_is_drawn() -> None:
     table = {size: [(1, 1.0), (8, 0.9), (64, 0.2)] for size in prediction.DIMENSIONS_TRIED}
     assert "pairs of role and filler" in svg(unbinding_figure(table), 720)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("limit_s = nan", "'limit_s' is nan; expected a number above 0"),
+        ("limit_s = -5", "'limit_s' is -5; expected a number above 0"),
+        ('limit_s = "2h"', "'limit_s' is '2h'; expected a number above 0 .* in seconds, as in limit_s = 7200"),
+        ("submit_s = -1", "'submit_s' is -1; expected a number from 0"),
+        ("submit_s = inf", "'submit_s' is inf; expected a number from 0"),
+        ("models = 3", "'models' is 3; expected a list"),
+    ],
+)
+def test_a_wrong_amount_of_an_asked_job_says_what_was_expected(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        prediction.read_job(text, "job.toml")

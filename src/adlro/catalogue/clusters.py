@@ -108,7 +108,7 @@ def load_cluster(name_or_path: str) -> Cluster:
             f"{', '.join(cluster_names())}; a cluster of your own is a path that ends in .toml."
         )
     try:
-        return parse_cluster(path.read_text(encoding="utf-8"), name_or_path)
+        return parse_cluster(path.read_text(encoding="utf-8-sig"), name_or_path)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise CatalogueError(f"cannot read the cluster file '{name_or_path}': {reason}.") from None

@@ -48,6 +48,7 @@ EPILOG: Final = (
 _COMMANDS: Final = {
     "compare": "runs",
     "simulate": "runs",
+    "sweep": "runs",
     "report": "report",
     "policies": "lists",
     "clusters": "lists",

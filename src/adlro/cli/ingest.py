@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from adlro import __version__
+from adlro.cli.asking import printable
 from adlro.cli.lists import Json
 from adlro.cli.output import print_json, say, stdout
 from adlro.core.errors import TelemetryError, UsageError
@@ -163,7 +164,7 @@ def report_unknown(picture: "Telemetry", own: dict[str, "GpuModel"], reported: s
     for name in picture.unknown:
         if name not in reported:
             reported.add(name)
-            say(f"adlro: {_printable(explain_unknown(name, [*own, *gpu_models()]))}")
+            say(f"adlro: {printable(explain_unknown(name, [*own, *gpu_models()]))}")
 
 
 def _command() -> str:
@@ -252,7 +253,7 @@ def _table(picture: "Telemetry", each: bool) -> "RenderableType":
     for heading in ("GPUs", "busy", "temp", "mem", "bw", "power", "SM/mem MHz", "slow", "errors"):
         lines.add_column(heading, justify="right", no_wrap=True)
     for (node, model_name), rows in list(groups.items())[:MOST_LINES]:
-        lines.add_row(Text(_printable(node)), Text(_printable(model_name)), *_cells(picture, rows))
+        lines.add_row(Text(printable(node)), Text(printable(model_name)), *_cells(picture, rows))
     if len(groups) > MOST_LINES:
         lines.add_row(Text(f"… and {len(groups) - MOST_LINES:,} more lines: --json has them all"))
     return lines
@@ -338,11 +339,6 @@ def _remarks(picture: "Telemetry", readings: "Readings") -> Iterator[str]:
     if picture.unexpected:
         yield f"{picture.unexpected} GPUs are not in the cluster file"
     yield from readings.notes
-
-
-def _printable(text: str) -> str:
-    """A foreign name without control characters."""
-    return "".join(sign if sign.isprintable() else "�" for sign in text)
 
 
 # ---- Slurm -------------------------------------------------------------------------------------------------------

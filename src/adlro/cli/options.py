@@ -114,6 +114,14 @@ class ReadingOptions:
         ),
     ] = 1.0
 
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="A TOML file that says what the columns of your own table mean; 'adlro trace map' proposes one.",
+            rich_help_panel=TRACE,
+        ),
+    ] = None
     ran_on: Annotated[
         str | None,
         typer.Option(
@@ -132,7 +140,7 @@ class ReadingOptions:
         return TraceOptions(
             format=self.format_name, families=self.families, estimates=estimates,
             gpus_per_unit=gpus_per_unit(self.unit), skip_bad_rows=self.skip_bad_rows, scale_load=self.scale_load,
-            window=self.window, sample=self.sample, ran_on=self.ran_on,
+            window=self.window, sample=self.sample, columns=self.columns, ran_on=self.ran_on,
         )  # fmt: skip
 
     def jobs(self, workload: str) -> "TraceJobs":

@@ -26,7 +26,7 @@ def stdout() -> Console:
 
 def stderr() -> Console:
     """Where progress and errors go."""
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, width=None if sys.stderr.isatty() else PIPED_WIDTH, highlight=False)
 
 
 def say(line: str) -> None:

@@ -1,4 +1,4 @@
-"""The commands that run something: compare, simulate, bench."""
+"""The commands that run something: compare, simulate, sweep, bench."""
 
 import sys
 from dataclasses import asdict, replace
@@ -47,6 +47,11 @@ JobCount = Annotated[
     ),
 ]
 
+ThreadCount = Annotated[
+    int | None,
+    typer.Option("--threads", metavar="N", min=1, max=1024, help="Runs in parallel. Default: one per core."),
+]
+
 
 @spread_into_flags
 def compare(
@@ -76,10 +81,7 @@ def compare(
         int | None, typer.Option("--first-seed", metavar="N", min=0, help="The first seed. Default: 0.")
     ] = None,
     jobs: JobCount = None,
-    threads: Annotated[
-        int | None,
-        typer.Option("--threads", metavar="N", min=1, max=1024, help="Runs in parallel. Default: one per core."),
-    ] = None,
+    threads: ThreadCount = None,
     ray: Ray = None,
     hyperscore: Annotated[
         str | None,
@@ -183,6 +185,30 @@ def simulate(
         show_run(simulation)
     if events is not None:
         say(f"Wrote {events}.")
+
+
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The sweep, a TOML file: docs/sweep.md.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="The Parquet table. Default: beside the sweep, with the same name."),
+    ] = None,
+    threads: ThreadCount = None,
+    ray: Ray = None,
+    as_json: Json = False,
+) -> None:
+    """Try many clusters, workloads, policies and training settings: a grid or a random search into one Parquet table.
+
+    The table can be resumed: a sweep that was ended goes on, and rows that are there already are not computed again.
+    """
+    from adlro.experiment.sweep import sweep as do_all
+
+    with progress_of_runs() as tell:
+        found = do_all(file, out, threads=threads, ray=ray, progress=tell)
+    if as_json:
+        print_json(found.as_dict() | {"command": _command()})
+    else:
+        print(f"{found}.")
 
 
 def bench(

@@ -1,4 +1,4 @@
-"""The commands that look at recorded traces: `adlro trace describe`, `convert`, `formats` (docs/traces.md)."""
+"""The commands that look at recorded traces: `adlro trace describe`, `convert`, `map`, `formats` (docs/traces.md)."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import typer
 
 from adlro.cli.lists import Json
 from adlro.cli.options import ReadingOptions, spread_into_flags
-from adlro.cli.output import print_json, say, show_list, stdout
+from adlro.cli.output import print_json, say, show_list, stderr, stdout
 from adlro.core.errors import UsageError
 from adlro.core.units import DAY_S, HOUR_S
 from adlro.measure.text import plain_table
@@ -123,6 +123,65 @@ def convert(
         for line in account(report):
             stdout().print(line, markup=False)
         say(f"Wrote {out}.")
+
+
+@app.command("map")
+def propose_map(
+    file: File,
+    columns: Annotated[
+        str | None,
+        typer.Option("--columns", metavar="FILE", help="Check this map instead of proposing one."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Propose a map of the columns of your own table, and show its first rows as they are understood.
+
+    The map goes to the standard output: adlro trace map jobs.csv > map.toml
+    """
+    from adlro.experiment.traces import columns_in
+    from adlro.ingest.traces.column_map import read_column_map
+    from adlro.ingest.traces.propose import as_toml, first_rows, propose
+    from adlro.ingest.traces.source import open_trace
+
+    source = open_trace(file)
+    found = None if columns else propose(source)
+    text = "" if found is None else as_toml(found, source.name)
+    is_whole = found is None or not found.missing
+    known = columns_in(columns) if columns else read_column_map(text, "the proposal") if is_whole else None
+    rows = [] if known is None else list(first_rows(source, known))
+    if as_json:
+        proposal = None if found is None else found.as_dict() | {"missing": found.missing, "not_used": found.other}
+        print_json({"map": proposal, "rows": rows})
+        return
+    print(text, end="")
+    show_rows(rows)
+    if found is not None and found.missing:
+        say(
+            f"adlro: '{file}': no column looks like {' or '.join(found.missing)}. Complete the map, then check it: "
+            "adlro trace map FILE --columns MAP"
+        )
+
+
+def show_rows(rows: Sequence[dict[str, Any]]) -> None:
+    """Say how the first rows of a table are understood, on the standard error: the map may go to a file."""
+    from rich.text import Text
+
+    keys = [key for key in (rows[0] if rows else ()) if any(row[key] is not None for row in rows)]
+    if keys:
+        table = plain_table()
+        for key in keys:
+            table.add_column(key, no_wrap=True)
+        for row in rows:
+            table.add_row(*(Text(cell_text(row[key])) for key in keys))
+        say("\nThe first rows, as understood:")
+        stderr().print(table)
+
+
+def cell_text(value: float | str | None) -> str:
+    """A cell for people."""
+    from adlro.cli.asking import printable
+
+    return "missing" if value is None else f"{value:g}" if isinstance(value, float) else printable(value)
 
 
 def source_of(estimates: str | None) -> str | None:

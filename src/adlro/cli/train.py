@@ -84,6 +84,14 @@ def train(
             rich_help_panel=MACHINE,
         ),
     ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray", metavar="WHERE",
+            help="Run the environments on a Ray cluster: HOST:PORT, auto or local (docs/ray.md).",
+            rich_help_panel=MACHINE,
+        ),
+    ] = None,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write the curves for TensorBoard.")
     ] = False,
@@ -115,7 +123,7 @@ def train(
             config=config, settings=settings or (), resume=resume, start=start, worlds=worlds, cluster=cluster,
             jobs=workload, device=device, threads=threads, tell=say,
         )  # fmt: skip
-        results.append(one_training(planned, tensorboard).as_dict())
+        results.append(one_training(planned, tensorboard, ray).as_dict())
     if onnx is not None:
         from adlro.learn.train.onnx import export_onnx
 
@@ -157,7 +165,7 @@ def check_onnx(path: Path, preset: str = "adlro", seeds: int = 1) -> None:
         raise UsageError(f"--onnx: cannot write '{path}'; expected a file in a folder that exists.")
 
 
-def one_training(planned: "Planned", tensorboard: bool) -> "Training":
+def one_training(planned: "Planned", tensorboard: bool, ray: str | None) -> "Training":
     """Train once, and show progress."""
     from adlro.experiment.training import run_training
     from adlro.learn.train.checkpoint import STATE
@@ -167,8 +175,8 @@ def one_training(planned: "Planned", tensorboard: bool) -> "Training":
         say(f"{folder} contains no saved state: the training starts again from the beginning.")
     curves = Curves(folder) if tensorboard else nullcontext()
     with progress(f"Training {setup.preset}, seed {setup.seed}, on {planned.device}", 1000) as tell, curves as draw:
-        training = run_training(planned, listener_of(tell, draw))
-    say(f"The best network is {training.best}.")
+        training = run_training(planned, listener_of(tell, draw), ray)
+    say(f"The best network is {training.best}. {training.gained()}")
     return training
 
 

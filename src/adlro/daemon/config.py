@@ -218,7 +218,7 @@ def load_config(path: Path | None, flags: Mapping[str, Any] | None = None) -> Co
     config = Config()
     if path is not None:
         try:
-            text = path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
             raise ConfigError(f"cannot read the config file '{path}': {reason}.") from None

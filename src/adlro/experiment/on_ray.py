@@ -12,10 +12,10 @@ import pickle
 import socket
 import sys
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, final
 
 import numpy as np
@@ -24,11 +24,15 @@ from adlro.core.errors import AdlroError, BackendError, UsageError
 from adlro.experiment.places import Done, Group, Tell, Work
 from adlro.experiment.sending import Versions, difference, packed_for_sending, versions
 
-_LOCAL: Final = "local"
+LOCAL_RAY: Final = "local"
 AUTO: Final = "auto"
 
 PARCEL_S: Final = 1.0
 """How long a parcel should take: long against what Ray spends on it (2 ms), short against what a lost node costs."""
+
+DRIVER_S: Final = 0.005
+"""On many cores parcels are longer, so many seconds for each core: else the driver would not keep up with sending them.
+It needs about half of that for a parcel (docs/scale.md)."""
 
 AHEAD: Final = 2
 """Parcels under way for each core: while one runs, the next one waits beside it."""
@@ -92,17 +96,17 @@ class RayCluster(AbstractContextManager["RayCluster"]):
 
     def __init__(self, address: str, most: int | None = None) -> None:
         self.address, self.most = address, most
-        self._ray: Any = None
+        self.ray: Any = None
         self._open = ExitStack()
 
     def __enter__(self) -> "RayCluster":
         """Connect, unless this process is connected already."""
-        self._ray = need_ray()
-        if not self._ray.is_initialized():
+        self.ray = need_ray()
+        if not self.ray.is_initialized():
             # Ray tells on stdout of processes that were lost; there the result will be.
             self._open.enter_context(redirect_stdout(sys.stderr))
-            self._open.callback(self._ray.shutdown)
-            connect_to_ray(self._ray, self.address, self.most)
+            self._open.callback(self.ray.shutdown)
+            connect_to_ray(self.ray, self.address, self.most)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -110,13 +114,16 @@ class RayCluster(AbstractContextManager["RayCluster"]):
 
     def slots(self) -> int:
         """How many runs the cluster can execute at the same time now."""
-        cores = int(self._ray.cluster_resources().get("CPU", 0))
+        cores = int(self.ray.cluster_resources().get("CPU", 0))
         return max(1, cores if self.most is None else min(cores, self.most))
 
     def spread(self, groups: Iterable[Group], tell: Tell) -> Iterator[Done]:
         """Do all runs, and give each result once, as it comes."""
-        ray = self._ray
+        ray = self.ray
         queue = Queue(list(groups))
+        open_runs = Counter[int]()
+        for group in queue.groups:
+            open_runs[id(group.work)] += len(group.items)
         sent: dict[int, Any] = {}  # by the identity of the work: where it lies in the object store
         task = ray.remote(num_cpus=1, max_retries=RETRIES)(do_parcel)
         under_way: dict[Any, list[Group]] = {}
@@ -135,11 +142,17 @@ class RayCluster(AbstractContextManager["RayCluster"]):
                             sent[id(work)] = ray.put(np.frombuffer(packed_for_sending(work), np.uint8))
                     order = {id(work): number for number, work in enumerate(works)}
                     parts = [GroupPart(order[id(group.work)], group.key, group.items) for group in parcel]
-                    under_way[task.remote([sent[id(work)] for work in works], parts, versions())] = parcel
+                    cores = max(group.cores for group in parcel)
+                    arguments = [sent[id(work)] for work in works], parts, versions()
+                    under_way[task.options(num_cpus=cores).remote(*arguments)] = parcel
                 ready, _ = ray.wait(list(under_way), timeout=LOOK_AROUND_S)
                 for reference in ready:
                     parcel = under_way.pop(reference)
-                    yield from queue.ended(parcel, received(ray, reference, parcel))
+                    for done in queue.ended(parcel, received(ray, reference, parcel)):
+                        yield done
+                        open_runs[id(done.work)] -= 1
+                        if not open_runs[id(done.work)]:
+                            sent.pop(id(done.work))  # a sweep has many: the store need not hold them to the end
         finally:
             for reference in under_way:
                 ray.cancel(reference, force=False)
@@ -148,12 +161,12 @@ class RayCluster(AbstractContextManager["RayCluster"]):
 def connect_to_ray(ray: Any, address: str, cores: int | None) -> None:
     """Connect this process to a cluster, or start one on this machine."""
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address == _LOCAL:
+    if address == LOCAL_RAY:
         options |= {"num_cpus": cores or os.cpu_count() or 1, "include_dashboard": False}
     else:
         options |= {"address": address}
     try:
-        if address not in (_LOCAL, AUTO):
+        if address not in (LOCAL_RAY, AUTO):
             knock(address)
         ray.init(**options)
     except (OSError, ValueError, RuntimeError) as error:
@@ -213,7 +226,7 @@ class Queue:
         """How many runs the next parcel has."""
         if not self.runs:
             return 1
-        by_time = PARCEL_S / max(self.seconds / self.runs, 1e-6)
+        by_time = max(PARCEL_S, slots * DRIVER_S) / max(self.seconds / self.runs, 1e-6)
         return max(1, min(int(by_time), self.left // (PARTS * slots)))
 
     def take(self, slots: int) -> list[Group]:
@@ -223,7 +236,7 @@ class Queue:
             group = self.groups[self.first]
             items = group.items[self.begun : self.begun + wanted]
             if items:
-                parcel.append(Group(group.work, group.key, items))
+                parcel.append(replace(group, items=items))
             self.begun += len(items)
             self.left -= len(items)
             wanted -= len(items)

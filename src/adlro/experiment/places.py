@@ -36,6 +36,8 @@ class Group:
     work: Work
     key: int
     items: tuple[int, ...]
+    cores: int = 1  # that each run uses
+    one_at_a_time: bool = False  # in one process: a training uses all of its cores and PyTorch's own state
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class RunPlace(Protocol):
 
 
 @final
-class Threads:
+class ThreadPlace:
     """The threads of this process. Compiled policies run side by side; plain Python takes turns."""
 
     def __init__(self, count: int | None = None) -> None:
@@ -66,12 +68,15 @@ class Threads:
         """Do all runs, and give their results in the order of the groups."""
         pool = ThreadPoolExecutor(self.count)
         under_way: deque[list[tuple[Group, int, Future[Any]]]] = deque()
-        warm: list[Work] = []
+        warm: set[int] = set()  # works, by their identity
         try:
             for group in groups:
-                if not any(each is group.work for each in warm):
+                if id(group.work) not in warm:
                     group.work.warm_up(tell)
-                    warm.append(group.work)
+                    warm.add(id(group.work))
+                if group.one_at_a_time:
+                    while under_way:
+                        yield from results_of_runs(under_way.popleft())
                 prepared = group.work.prepare(group.key)
                 under_way.append([(group, item, pool.submit(group.work.run, prepared, item)) for item in group.items])
                 if len(under_way) > self.count:  # so that many seeds of many jobs need not lie in memory at once
@@ -94,7 +99,7 @@ def run_place(ray: str | None, threads: int | None) -> AbstractContextManager[Ru
     `threads` is how many runs are executed at the same time; by default one for each core.
     """
     if ray is None:
-        return nullcontext(Threads(threads))
+        return nullcontext(ThreadPlace(threads))
     from adlro.experiment.on_ray import RayCluster
 
     return RayCluster(ray, threads)

@@ -130,6 +130,7 @@ def trace(
     scale_load: float = 1.0,
     window: str | None = None,
     sample: float = 1.0,
+    columns: str | Path | None = None,
     ran_on: str | Path | None = None,
 ) -> TraceJobs:
     """Jobs of a trace, or of a DataFrame, where the defaults of reading it do not suit.
@@ -139,7 +140,7 @@ def trace(
     options = TraceOptions(
         format=format, families=None if families is None else str(families), gpus_per_unit=gpus_per_unit,
         skip_bad_rows=skip_bad_rows, scale_load=scale_load, window=window, sample=sample,
-        ran_on=None if ran_on is None else str(ran_on),
+        columns=None if columns is None else str(columns), ran_on=None if ran_on is None else str(ran_on),
     )  # fmt: skip
     return TraceJobs(str(source) if isinstance(source, Path) else source, options)
 

@@ -61,6 +61,7 @@ def against_as_dict(differences: dict[str, Against | None]) -> dict[str, Any]:
             "difference": each.difference,
             "interval": None if each.low is None else [each.low, each.high],
             "relative": each.relative,
+            "relative_interval": None if each.relative_low is None else [each.relative_low, each.relative_high],
             "wilcoxon_p": each.wilcoxon_p,
             "wilcoxon_p_holm": each.wilcoxon_p_holm,
             "t_p": each.t_p,

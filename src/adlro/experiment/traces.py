@@ -19,6 +19,7 @@ from adlro.core.toml import checked, nearest
 from adlro.ingest.host_lists import INDEX_TYPE
 from adlro.ingest.telemetry.names import model_of
 from adlro.ingest.traces import catalogue as traces
+from adlro.ingest.traces.column_map import ColumnMap, read_column_map
 from adlro.ingest.traces.family_map import read_family_map
 from adlro.ingest.traces.job_lists import MeasuredFamilies
 from adlro.ingest.traces.ran_on import KnownPlaces, RanOnGpus, RanOnMap, node_rule, on_the_reference
@@ -35,7 +36,8 @@ def read_history(trace: str | Any, options: TraceOptions) -> tuple[Jobs, Jobs, T
     """The jobs of a trace twice, and the report: with times as recorded, and with work for the reference model."""
     rule = family_rule(options.families or "uniform")
     known = places_of_trace(options.ran_on)
-    found = traces.read_any_trace(trace, options, rule, MeasuredFamilies(measured_family, reference_rate))
+    columns = None if options.columns is None else columns_in(options.columns)
+    found = traces.read_any_trace(trace, options, rule, MeasuredFamilies(measured_family, reference_rate), columns)
     for name in found.jobs.families:
         try:
             find_family(name)
@@ -44,6 +46,11 @@ def read_history(trace: str | Any, options: TraceOptions) -> tuple[Jobs, Jobs, T
             raise TraceError(f"'{where}': {error}") from None
     jobs, report = on_the_reference(found.jobs, found.report, found.ran, known, speed_of)
     return found.jobs, jobs, report
+
+
+def columns_in(path: str) -> ColumnMap:
+    """The map behind --columns."""
+    return read_column_map(read_text(path, "map of columns"), path)
 
 
 # ---- where jobs ran ----------------------------------------------------------------------------------------------
@@ -183,7 +190,7 @@ def reference_rate(family: str) -> float | None:
 def read_text(path: str, what: str) -> str:
     """The text of a user's file."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise CatalogueError(f"cannot read the {what} '{path}': {reason}.") from None

@@ -2,7 +2,8 @@
 
 `import adlro` registers both as "adlro/Cluster-v0" wherever Gymnasium is installed. The observation is one flat vector
 of what the network sees (`decide/network/planes.py`), so that any library that knows Gymnasium can learn on it.
-Legal actions are in `info["action_mask"]`; an action that may not be counts as waiting.
+Legal actions are in `info["action_mask"]` and in `action_masks()`; an action that may not be counts as waiting.
+`learn/sb3.py` has the same environments for Stable-Baselines3.
 """
 
 import math
@@ -32,15 +33,32 @@ from adlro.learn.worlds.draw import make_world, random_worlds, stack
 from adlro.learn.worlds.envs import Draw, Seen, Worlds
 
 _MENU: Final = 2000
-"""Jobs of a synthetic workload from which episodes are drawn."""
+"""How many jobs of a synthetic workload episodes are drawn from."""
 
 RANDOM: Final = "random"
-"""As a cluster: a new one is drawn for every episode."""
+"""The name of a cluster that is drawn again for every episode."""
 
 REWARDS: Final = ("time", "shaped")
 
+CELL: Final = 12
+"""Pixels of one pair of job and pool in a picture."""
+
+BAR: Final = 48
+"""Pixels of the bar of a pool that is wholly free."""
+
+PAPER, _LINE, LEGAL, PRESENT, FREE_CELL = (
+    (255, 255, 255),
+    (225, 225, 225),
+    (46, 139, 87),
+    (233, 180, 76),
+    (70, 110, 180),
+)
+
 Load = float | Sequence[float]
 ActionMask = npt.NDArray[np.int8]
+_Picture = npt.NDArray[np.uint8]
+
+RENDER_MODES: Final = ("rgb_array",)
 
 
 def cluster_batch(
@@ -61,7 +79,7 @@ def cluster_batch(
     worlds: int = 32,
     worlds_seed: int = 0,
 ) -> Batch:
-    """So many environments as the options say; the options are in docs/environment.md."""
+    """This many environments with these options (docs/environment.md)."""
     low, high = loads_of(load)
     if reward not in REWARDS:
         raise UsageError(f"reward is {reward!r}; expected {' or '.join(REWARDS)}.")
@@ -69,7 +87,7 @@ def cluster_batch(
     jobs, rows, worlds = _whole("jobs", jobs, 1), _whole("rows", rows, 1), _whole("worlds", worlds, 1)
     backlog, worlds_seed = _whole("backlog", backlog), _whole("worlds_seed", worlds_seed)
     bursts, failures = share("bursts", bursts), share("failures", failures)
-    if not (is_number(sigma) and 0.0 <= sigma <= 5.0):
+    if not (_is_number(sigma) and 0.0 <= sigma <= 5.0):
         raise UsageError(f"sigma is {sigma!r}; expected a number from 0 to 5.")
     place = None if window is None else _place_of(window)
     if cluster == RANDOM:
@@ -120,14 +138,14 @@ def cut_out(jobs: Jobs, trace: str, first: int, count: int) -> Jobs:
 
 
 def _named(name: str, value: Any) -> str:
-    """The name of a shipped one, or the path of a file."""
+    """The name of a shipped cluster or workload, or the path of a file."""
     if not isinstance(value, (str, Path)):
         raise UsageError(f"{name} is {value!r}; expected a name or the path of a file.")
     return str(value)
 
 
 def _whole(name: str, value: Any, least: int = 0) -> int:
-    """A whole number of any kind."""
+    """The value as a whole number, of any numeric type."""
     try:
         number = index(value)
     except TypeError:
@@ -137,14 +155,14 @@ def _whole(name: str, value: Any, least: int = 0) -> int:
     return number
 
 
-def is_number(value: Any) -> bool:
-    """Whether it is one finite number of any kind."""
+def _is_number(value: Any) -> bool:
+    """Whether the value is one finite number, of any numeric type."""
     return isinstance(value, Real) and math.isfinite(value)
 
 
 def share(name: str, value: Any) -> float:
     """A share of the episodes."""
-    if not (is_number(value) and 0.0 <= value <= 1.0):
+    if not (_is_number(value) and 0.0 <= value <= 1.0):
         raise UsageError(f"{name} is {value!r}; expected the share of episodes that have them, from 0 to 1.")
     return float(value)
 
@@ -152,13 +170,13 @@ def share(name: str, value: Any) -> float:
 def loads_of(load: Any) -> tuple[float, float]:
     """The smallest and the largest load."""
     both = tuple(load) if isinstance(load, (tuple, list)) else (load, load)
-    if len(both) != 2 or not all(map(is_number, both)) or not 0.0 < both[0] <= both[1]:
+    if len(both) != 2 or not all(map(_is_number, both)) or not 0.0 < both[0] <= both[1]:
         raise UsageError(f"load is {load!r}; expected a number above 0, or two of them, the smaller first.")
     return float(both[0]), float(both[1])
 
 
 def _place_of(window: Any) -> tuple[int, int]:
-    """The first job of a window and how many jobs it has."""
+    """The first job of a window, and its number of jobs."""
     try:
         first, count = map(index, window)
     except (TypeError, ValueError):
@@ -177,7 +195,10 @@ def _seeds_of(seed: Any, count: int) -> list[int | None]:
 
 
 def actions_of(actions: Any, shape: tuple[int, ...], wait: int) -> Ints:
-    """Actions as the batch takes them; a number that is no action is to wait. (To the batch −2 is any by chance.)"""
+    """Actions as the batch takes them; invalid numbers count as waiting.
+
+    (To the batch, −2 is a random legal action.)
+    """
     try:
         given = np.asarray(actions)
     except ValueError:  # lists of several lengths
@@ -197,7 +218,7 @@ def all_whole(given: npt.NDArray[Any]) -> bool:
 
 
 def _length_of(seen: Seen) -> int:
-    """How many numbers the observation of one environment has."""
+    """The length of the observation of one environment."""
     return sum(int(np.prod(array.shape[1:])) for array in seen)
 
 
@@ -230,6 +251,33 @@ def masks_of(batch: Batch) -> ActionMask:
     return batch.seen.legal.astype(np.int8)
 
 
+def _picture_of(seen: Seen, which: int, is_over: bool) -> _Picture:
+    """What one environment shows: a cell for each row and pool, and below each pool how much of it is free.
+
+    Green: the job may start there now. Yellow: it could run there, but not now. White: there is no such job or pool.
+    """
+    rows, pools = seen.present.shape[1:]
+    image = np.full((rows * CELL + BAR + 1, pools * CELL + 1, 3), PAPER, np.uint8)
+    legal = seen.legal[which, :-1].reshape(rows, pools)
+    for p in range(pools if not is_over else 0):
+        for w in range(rows):
+            if seen.present[which, w, p]:
+                place = image[w * CELL + 1 : (w + 1) * CELL, p * CELL + 1 : (p + 1) * CELL]
+                place[:] = LEGAL if legal[w, p] else PRESENT
+        height = round(float(np.clip(seen.pools[which, p, 0], 0.0, 1.0)) * BAR)
+        image[image.shape[0] - height :, p * CELL + 1 : (p + 1) * CELL] = FREE_CELL
+    image[: rows * CELL + 1 : CELL] = _LINE
+    image[:, ::CELL] = _LINE
+    return image
+
+
+def mode_of(render_mode: Any) -> str | None:
+    """The way of drawing that is asked for."""
+    if render_mode not in (None, *RENDER_MODES):
+        raise UsageError(f"render_mode is {render_mode!r}; expected {' or '.join(map(repr, RENDER_MODES))}, or None.")
+    return None if render_mode is None else str(render_mode)
+
+
 def state_from(random: np.random.Generator) -> int:
     """A state for the generator of an environment."""
     return int(random.integers(1, 2**63))
@@ -244,10 +292,10 @@ class ClusterEnv(gymnasium.Env[Any, np.int64]):
     Action w · pools + p starts the job of row w in pool p; the last action waits. An episode ends with its last job.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (as Gymnasium declares it)
+    metadata: dict[str, Any] = {"render_modes": [*RENDER_MODES], "render_fps": 4}  # noqa: RUF012  (Gymnasium's way)
 
-    def __init__(self, render_mode: None = None, **options: Any) -> None:
-        self.render_mode = render_mode
+    def __init__(self, render_mode: str | None = None, **options: Any) -> None:
+        self.render_mode = mode_of(render_mode)
         self.batch = cluster_batch(1, 1, **options)
         self.observation_space = space_of(self.batch)
         self.action_space = Discrete(self.batch.actions)
@@ -257,7 +305,7 @@ class ClusterEnv(gymnasium.Env[Any, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Singles, dict[str, Any]]:
-        """Begin an episode; with a seed, it and all that follow are the same as with that seed before."""
+        """Begin an episode; with a seed, it and all later episodes repeat those of that seed."""
         super().reset(seed=None if seed is None else _whole("seed", seed))
         if seed is not None or not self.seeded:
             self.batch.envs.state["random"][0] = state_from(self.np_random)
@@ -283,8 +331,18 @@ class ClusterEnv(gymnasium.Env[Any, np.int64]):
             info["mean_jct"] = float(came.score[0])
         return seen, float(came.reward[0]), over, False, info
 
+    def action_masks(self) -> npt.NDArray[np.bool_]:
+        """Which actions are legal now, as SB3-contrib's MaskablePPO asks for it."""
+        if self.fresh:  # the episode is over
+            return np.arange(self.batch.actions) == self.batch.actions - 1
+        return masks_of(self.batch)[0].astype(np.bool_)
+
+    def render(self) -> _Picture | None:
+        """A picture of rows and pools, if one was asked for."""
+        return None if self.render_mode is None else _picture_of(self.batch.seen, 0, self.fresh)
+
     def close(self) -> None:
-        """Let the threads go."""
+        """Stop the threads."""
         self.batch.threads.shutdown()
 
 
@@ -297,11 +355,17 @@ class ClusterVectorEnv(VectorEnv[Singles, Ints, Any]):
     Environment i with seed s goes through the same episodes as `ClusterEnv` with seed s + i.
     """
 
-    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+    metadata: dict[str, Any] = {  # noqa: RUF012
+        "render_modes": [*RENDER_MODES],
+        "render_fps": 4,
+        "autoreset_mode": AutoresetMode.SAME_STEP,
+    }
 
-    def __init__(self, num_envs: int = 1, threads: int | None = None, render_mode: None = None, **options: Any) -> None:
+    def __init__(
+        self, num_envs: int = 1, threads: int | None = None, render_mode: str | None = None, **options: Any
+    ) -> None:
         self.num_envs = _whole("num_envs", num_envs, 1)
-        self.render_mode = render_mode
+        self.render_mode = mode_of(render_mode)
         self.batch = cluster_batch(self.num_envs, 0 if threads is None else _whole("threads", threads), **options)
         self.single_observation_space = space_of(self.batch)
         self.single_action_space = Discrete(self.batch.actions)
@@ -312,7 +376,7 @@ class ClusterVectorEnv(VectorEnv[Singles, Ints, Any]):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Singles, dict[str, Any]]:
-        """Begin an episode in every environment; with a seed, it and all that follow are as with that seed before."""
+        """Begin an episode in every environment; with a seed, it and all later ones repeat those of that seed."""
         for i, each in enumerate(_seeds_of(seed, self.num_envs)):
             if each is not None or not self.seeded[i]:
                 self.batch.envs.state["random"][i] = state_from(seeding.np_random(each)[0])
@@ -337,6 +401,16 @@ class ClusterVectorEnv(VectorEnv[Singles, Ints, Any]):
             info["_final_info"] = over.copy()
         return flat(self.batch.seen), came.reward.astype(np.float64), over, np.zeros(self.num_envs, np.bool_), info
 
+    def action_masks(self) -> npt.NDArray[np.bool_]:
+        """Which actions are legal now in each environment [B, A]."""
+        return masks_of(self.batch).astype(np.bool_)
+
+    def render(self) -> tuple[_Picture, ...] | None:
+        """A picture of each environment, if they were asked for."""
+        if self.render_mode is None:
+            return None
+        return tuple(_picture_of(self.batch.seen, i, is_over=False) for i in range(self.num_envs))
+
     def close_extras(self, **kwargs: Any) -> None:
-        """Let the threads go."""
+        """Stop the threads."""
         self.batch.threads.shutdown()

@@ -39,7 +39,7 @@ Detail = Mapping[str, Any]
 
 
 def ranked(result: Result) -> list[str]:
-    """The policies by mean JCT, best first; those that leave jobs over come last, for their times say little."""
+    """The policies by mean JCT, best first; policies that left jobs unfinished come last: their times say little."""
     policies = result["policies"]
 
     def place(name: str) -> tuple[bool, bool, float]:

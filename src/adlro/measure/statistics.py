@@ -60,6 +60,8 @@ class Against:
     t_p: float | None
     cliffs_delta: float  # from -1, always below the baseline, to 1, always above
     verdict: Verdict
+    relative_low: float | None = None  # the 95 % interval of `relative`; None if a value of the baseline is not above 0
+    relative_high: float | None = None
 
     @property
     def significant(self) -> bool:
@@ -149,6 +151,44 @@ def interval_of_mean(rows: Floats) -> Floats:
     return found
 
 
+def interval_of_ratio(ours: Floats, theirs: Floats) -> Floats:
+    """The 95 % intervals of mean(ours) / mean(theirs) - 1: BCa bootstrap of whole seeds. [R, n], [R, n] -> [R, 2]
+
+    The interval of the difference over the mean of the baseline would be another: it takes that mean for exact, and
+    may end below -100 %. NaN for rows in which a value of theirs is not above 0.
+    """
+    from scipy import stats
+
+    count = ours.shape[1]
+    found = np.full((len(ours), 2), np.nan)
+    defined = (theirs > 0).all(axis=1)
+    ratio = np.where(defined, ours.mean(axis=1) / np.where(defined, theirs.mean(axis=1), 1.0), np.nan)
+    found[defined] = ratio[defined, None] - 1.0
+    rest = ours - ratio[:, None] * theirs
+    varied = defined & (np.ptp(rest, axis=1) > _ROUNDING * np.maximum(np.abs(ours), np.abs(theirs)).max(axis=1))
+    if not varied.any():
+        return found
+    if count > MOST_RESAMPLED:
+        reach = stats.sem(rest[varied], axis=1) / theirs[varied].mean(axis=1)
+        reach *= stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)
+        found[varied] += np.stack([-reach, reach], axis=1)
+        return found
+    interval = stats.bootstrap(
+        (ours[varied], theirs[varied]),
+        lambda one, other, axis: one.mean(axis=axis) / other.mean(axis=axis) - 1.0,
+        axis=1,
+        paired=True,
+        vectorized=True,
+        n_resamples=RESAMPLES,
+        batch=max(1, CELLS // ours.size),
+        confidence_level=CONFIDENCE,
+        method="BCa",
+        rng=np.random.default_rng(RESAMPLING_SEED),
+    ).confidence_interval
+    found[varied] = np.stack([interval.low, interval.high], axis=1)
+    return found
+
+
 def varies(rows: Floats) -> _Bools:
     """Which rows hold more than one value. [R]"""
     varied: _Bools = np.ptp(rows, axis=1) > _ROUNDING * np.abs(rows).max(axis=1)
@@ -189,8 +229,9 @@ def compared(ours: Floats, theirs: Floats, family: Sequence[str]) -> list[Agains
     difference = ours - theirs
     difference[np.abs(difference) <= _ROUNDING * np.maximum(np.abs(ours), np.abs(theirs))] = 0.0
     interval, by_ranks, by_t = [np.full((rows, 2), np.nan), np.full(rows, np.nan), np.full(rows, np.nan)]
-    corrected = by_ranks
+    corrected, ratio = by_ranks, np.full((rows, 2), np.nan)
     if seeds > 1:
+        ratio = interval_of_ratio(ours, theirs)
         interval, by_ranks, by_t = interval_of_mean(difference), wilcoxon_p(difference), paired_t_p(difference)
         corrected = holm_within(by_ranks, family)
     found = []
@@ -208,6 +249,8 @@ def compared(ours: Floats, theirs: Floats, family: Sequence[str]) -> list[Agains
                 t_p=known(by_t[row]),
                 cliffs_delta=cliffs_delta(ours[row], theirs[row]),
                 verdict=verdict(corrected[row], seeds, family.count(family[row])),
+                relative_low=known(ratio[row, 0]),
+                relative_high=known(ratio[row, 1]),
             )
         )
     return found

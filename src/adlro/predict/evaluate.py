@@ -1,15 +1,16 @@
 """Runtime prediction as a whole: methods by name, their evaluation on a trace, and the prediction of one job."""
 
 import importlib.util
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from pydantic import Field
 
-from adlro.core.errors import UsageError
+from adlro.core.errors import ConfigError, UsageError
 from adlro.core.records import Job
 from adlro.core.tables import Floats, Jobs, Table, records
 from adlro.core.toml import Schema, model_field, model_with, nearest, parse_toml
@@ -136,8 +137,8 @@ class AskedJob(SeenAmounts):  # type: ignore[misc]  # the amounts come from Job
     user: str = ""
     name: str = ""
     family: str = "uniform"
-    models: tuple[str, ...] | list[str] = ()
-    submit_s: Annotated[float, Field(ge=0)] | None = None
+    models: list[str] = Field([])
+    submit_s: float | None = Field(None, ge=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,12 @@ class Prediction:
 
 def read_job(text: str, where: str) -> AskedJob:
     """The job of a TOML file."""
-    return parse_toml(text, where, AskedJob)
+    try:
+        return parse_toml(text, where, AskedJob)
+    except ConfigError as error:
+        if re.search(r"'\w+_s' is ", str(error)) is None:
+            raise
+        raise ConfigError(f"{error} Times are in seconds, as in limit_s = 7200.") from None
 
 
 def traits_of_one(job: AskedJob, submit_s: float) -> Table:

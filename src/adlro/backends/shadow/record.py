@@ -25,7 +25,7 @@ from adlro.core.ports import ENDED, Backend, JobState, LiveJob, Part
 from adlro.core.records import CPU_ONLY, Cluster, Job
 from adlro.experiment.traces import family_rule
 from adlro.ingest.host_lists import hosts_in
-from adlro.ingest.traces.cells import Cells, clock_time, header_of, read_cells
+from adlro.ingest.traces.cells import Cells, Layout, clock_time, header_of, read_cells
 from adlro.ingest.traces.slurm import gpus_in_tres, memory_gb_in_tres, type_in, types_in
 from adlro.ingest.traces.source import open_trace
 from adlro.ingest.traces.tabulate import FamilyRule
@@ -331,7 +331,7 @@ def read_sacct_record(path: str, cluster: Cluster, families: str = "uniform") ->
         raise TraceError(f"'{path}': the file has no column '{rule.column}', which --families names.")
     aside: Counter[str] = Counter()
     jobs: dict[str, LiveJob] = {}
-    for cells in read_cells(source, "|"):
+    for cells in read_cells(source, Layout("|", tuple(names))):
         aside["wrong number of cells"] += len(cells.broken)
         for job in _jobs_of(cells, cluster, rule, aside):
             known = jobs.get(job.id)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, final
 
 import numpy as np
 
@@ -13,6 +13,75 @@ from adlro.ingest.traces.source import TraceFile, pieces
 
 NOT_KNOWN: Final = ["", "NA", "N/A", "NULL", "null", "None", "nan", "NaN", "Unknown", "None assigned"]
 NUMBER: Final = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?$"
+SEPARATORS: Final = (",", ";", "\t", "|")
+COMMENT: Final = "#"
+FALLBACK: Final = "latin-1"
+"""How a line is read that is not UTF-8. Every byte is a letter in it, so that different names stay different."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a table is laid out: what separates its cells, the names of its columns, and where its rows begin."""
+
+    separator: str
+    names: tuple[str, ...]
+    rows_from: int = 1  # lines before the first row, the header among them; blank ones do not count
+
+
+@final
+@dataclass(slots=True)
+class Writing:
+    """How the bytes of a file become lines of text; lines are counted whose encoding had to be guessed."""
+
+    encoding: str | None = None  # None: UTF-8, and FALLBACK for a line that is not
+    comment: str = ""  # lines that begin with it are left out; "": none are
+    guessed: int = 0
+
+    def clean(self, piece: bytes) -> bytes:
+        """The piece as valid UTF-8 without blank lines and comments, which count as no line anywhere."""
+        if self.encoding is not None:
+            piece = piece.decode(self.encoding, "replace").encode()
+        elif not is_utf8(piece):
+            piece = b"\n".join(map(self._in_utf8, piece.split(b"\n")))
+        piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b" ")
+        comment = self.comment.encode()
+        if comment or b"\n\n" in piece or b"\n " in piece or piece[:1].isspace():
+            lines = (line for line in piece.split(b"\n") if line.strip())
+            piece = b"".join(line + b"\n" for line in lines if not comment or not line.startswith(comment))
+        return piece
+
+    def _in_utf8(self, line: bytes) -> bytes:
+        if is_utf8(line):
+            return line
+        self.guessed += 1
+        return line.decode(FALLBACK).encode()
+
+
+def is_utf8(text: bytes) -> bool:
+    """Whether the bytes are valid UTF-8."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+@final
+class Columns(dict[str, Any]):
+    """Columns by name; it remembers which of them were read."""
+
+    def __init__(self, columns: dict[str, Any], read: set[str] | None = None) -> None:
+        super().__init__(columns)
+        self.read = set[str]() if read is None else read
+
+    def __getitem__(self, name: str) -> Any:
+        self.read.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The column of that name, if there is one."""
+        self.read.add(name)
+        return super().get(name, default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,44 +175,72 @@ def as_floats(column: Any) -> Floats:
 
 def header_of(head: bytes, separator: str) -> list[str]:
     """The names in the first line that is not blank."""
+    return column_names_in(next(iter(text_lines(head)), ""), separator)
+
+
+def layout_of(head: bytes, needs: Sequence[str], separator: str) -> Layout:
+    """How a table is written whose header has all of these names, by its usual separator or another.
+
+    The header may follow lines that begin with #. If no line has all the names, it is the one that has most of them.
+    """
+    lines = text_lines(head)
+    after = next((place for place, line in enumerate(lines) if not line.startswith(COMMENT)), 0)
+    best, most = Layout(separator, ()), -1
+    for place in dict.fromkeys((0, after)):
+        for each in dict.fromkeys((separator, *SEPARATORS)):
+            names = column_names_in(lines[place] if lines else "", each)
+            if (found := len(set(needs) & set(names))) > most:
+                best, most = Layout(each, tuple(names), place + 1), found
+    return best
+
+
+def guessed_layout(head: bytes, comments: Sequence[str] = (COMMENT, "%", "//")) -> Layout:
+    """How a table of no known format seems to be laid out: the separator that cuts its first lines most evenly."""
+    lines = text_lines(head)
+    before = next((place for place, line in enumerate(lines) if not line.startswith(tuple(comments))), 0)
+    best, most = Layout(",", tuple(column_names_in(lines[before] if lines else "", ",")), before + 1), 1
+    for each in SEPARATORS:
+        names = column_names_in(lines[before] if lines else "", each)
+        data = [line for line in lines[before + 1 :] if not line.startswith(tuple(comments))][:20]
+        rows = [len(column_names_in(line, each)) for line in data]
+        if len(names) > most and all(count == len(names) for count in rows[:-1]):
+            best, most = Layout(each, tuple(names), before + 1), len(names)
+    return best
+
+
+def text_lines(head: bytes) -> list[str]:
+    """The lines at the beginning of a file that are not blank; the last one may be cut."""
+    return Writing().clean(head[: head.rfind(b"\n") + 1] or head).decode("utf-8", "replace").splitlines()
+
+
+def column_names_in(line: str, separator: str) -> list[str]:
+    """The cells of a header."""
     import csv
 
-    lines = head.decode("utf-8", "replace").splitlines()
-    first = next((line for line in lines if line.strip()), "")
     try:
-        return [name.strip() for name in next(csv.reader([first], delimiter=separator), [])]
+        return [name.strip() for name in next(csv.reader([line], delimiter=separator), [])]
     except csv.Error:
         return []
 
 
-def read_cells(source: TraceFile, separator: str, names: Sequence[str] | None = None) -> Iterator[Cells]:
-    """The cells of a file, piece by piece; its first line gives the names of the columns unless `names` does."""
-    line = 0
+def read_cells(
+    source: TraceFile, layout: Layout, writing: Writing | None = None, read: set[str] | None = None
+) -> Iterator[Cells]:
+    """The cells of a file, piece by piece; `read` gets the names of the columns that are read."""
+    writing, read = writing or Writing(), set[str]() if read is None else read
+    line, left = 0, layout.rows_from
     for piece in pieces(source):
-        text = _clean(piece)
-        if names is None:
-            names = header_of(text, separator)
+        text = writing.clean(piece)
+        while left and text:  # the header, and what stands before it
             _header, _, text = text.partition(b"\n")
-            line = 1
+            line, left = line + 1, left - 1
         if text:
-            cells = _parse(text, separator, names, line)
+            cells = _parse(text, layout.separator, layout.names, line, read)
             line += len(cells) + len(cells.broken)
             yield cells
 
 
-def _clean(piece: bytes) -> bytes:
-    """The piece as valid UTF-8 without blank lines, which are never counted."""
-    try:
-        piece.decode()
-    except UnicodeDecodeError:
-        piece = piece.decode("utf-8", "replace").encode()
-    piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b" ")
-    if b"\n\n" in piece or b"\n " in piece or piece[:1].isspace():
-        piece = b"".join(line + b"\n" for line in piece.split(b"\n") if line.strip())
-    return piece
-
-
-def _parse(text: bytes, separator: str, names: Sequence[str], before: int) -> Cells:
+def _parse(text: bytes, separator: str, names: Sequence[str], before: int, read: set[str]) -> Cells:
     """One piece as cells; `before` lines came before it."""
     import pyarrow
     from pyarrow import csv
@@ -165,7 +262,7 @@ def _parse(text: bytes, separator: str, names: Sequence[str], before: int) -> Ce
     count = len(table) + len(broken)
     is_whole = np.ones(count, bool)
     is_whole[np.array(broken, np.int64) - 1] = False
-    columns = {name: _one(table.column(name)) for name in names}
+    columns = Columns({name: _one(table.column(name)) for name in names}, read)
     return Cells(columns, before + 1 + np.flatnonzero(is_whole), [before + number for number in broken])
 
 

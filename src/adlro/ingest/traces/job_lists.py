@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from adlro.ingest.traces.cells import Cells, read_cells
+from adlro.ingest.traces.cells import Cells, Layout, read_cells
 from adlro.ingest.traces.rows import Labels, Rows
 from adlro.ingest.traces.source import TraceFile
 from adlro.ingest.traces.tabulate import Trace
@@ -75,7 +75,7 @@ def read_gavel(source: TraceFile, measured: MeasuredFamilies) -> Trace:
 
 
 def _gavel_parts(source: TraceFile, measured: MeasuredFamilies, broken: list[int]) -> Iterator[Rows]:
-    for cells in read_cells(source, "\t", GAVEL_COLUMNS):
+    for cells in read_cells(source, Layout("\t", GAVEL_COLUMNS, rows_from=0)):
         broken += cells.broken
         kind = cells.labels("job_type") or Labels(np.zeros(len(cells), np.int64), ("",))
         families = [measured.family_of(text) for text in kind.texts]

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -62,6 +62,20 @@ def read_sacct(cells: Cells) -> Rows:
             "not finished": unfinished,
         },
     )
+
+
+TELL_GPUS: Final = ("AllocTRES", "ReqTRES", "AllocGRES", "ReqGRES")
+
+
+def check_sacct(source: TraceFile, names: Sequence[str]) -> None:
+    """Refuse a table that only looks like one of sacct: its GPUs are in columns that sacct does not have."""
+    other = [name for name in names if "gpu" in name.lower()]
+    if other and not set(TELL_GPUS) & set(names):
+        raise TraceError(
+            f"'{source.path}' has JobID and Submit as sacct writes them, but GPUs in columns that sacct does not have "
+            f"({', '.join(other)}); expected {' or '.join(TELL_GPUS)}. Describe them in a map: `adlro trace map` "
+            "proposes one for --columns."
+        )
 
 
 def _never_started(cells: Cells, elapsed: Any, state: Labels | None) -> Any:

@@ -5,7 +5,7 @@ import hashlib
 import lzma
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, cast
@@ -120,10 +120,15 @@ def read_whole(source: TraceFile, memory: int | None = None) -> bytes:
     return b"".join(found)
 
 
-def quoted(source: TraceFile, numbers: Iterable[int]) -> dict[int, str]:
-    """The lines with these numbers (from 1; blank ones do not count), shortened and safe to print."""
+def quoted(
+    source: TraceFile, numbers: Iterable[int], clean: Callable[[bytes], bytes] = lambda piece: piece
+) -> dict[int, str]:
+    """The lines with these numbers (from 1; blank ones do not count), shortened and safe to print.
+
+    `clean` prepares each piece: it may leave out lines that do not count.
+    """
     wanted, found, number = set(numbers), dict[int, str](), 0
-    for piece in pieces(source):
+    for piece in map(clean, pieces(source)):
         lines = [line for line in piece.split(b"\n") if line.strip()]
         for which in [which for which in wanted if number < which <= number + len(lines)]:
             text = lines[which - number - 1].decode("utf-8", "replace")

@@ -46,6 +46,7 @@ class TraceOptions:
     scale_load: float = 1.0
     window: str | None = None  # FROM:TO in hours, or as shares of the span
     sample: float = 1.0
+    columns: str | None = None  # the path of a map that says what the columns of a table mean
     ran_on: str | None = None  # a GPU model, a cluster, or the path of a map: where the jobs ran
 
 
@@ -84,6 +85,8 @@ class Trace:
     unit: str = "GPU"
     clock: Callable[[], float | None] = lambda: 0.0  # Unix time of the trace's 0; None: not known
     notes: tuple[str, ...] = ()
+    late_notes: Callable[[], tuple[str, ...]] = lambda: ()  # what is known only when the parts have been read
+    warnings: Callable[[], tuple[str, ...]] = lambda: ()  # the same, about what was guessed or is missing
     columns: tuple[str, ...] = ()  # by which names columns may be asked for; user and name are always known
     quote: Callable[[Iterable[int]], dict[int, str]] | None = None  # rows by their number; None: lines of the file
 
@@ -160,7 +163,8 @@ def tabulate(source: TraceFile, format_name: str, trace: Trace, options: TraceOp
         unit=trace.unit if trace.unit == "GPU" else f"{trace.unit} = {options.gpus_per_unit:g} GPU",
         families="as in the trace" if own else rule.text, estimates=_estimates_of(rows, kept, options),
         span_s=float(jobs.table["submit"][-1]), start_unix=None if clock is None else clock + start,
-        scale_load=options.scale_load, window=options.window, sample=options.sample, notes=trace.notes,
+        scale_load=options.scale_load, window=options.window, sample=options.sample,
+        notes=(*trace.notes, *trace.late_notes()), warnings=(*trace.warnings(), *_no_gpus(jobs)),
     )  # fmt: skip
     ran = RanOn(_of(rows.types, kept), _of(rows.places, kept), None if rows.nodes is None else rows.nodes[kept])
     return Tabulated(jobs, report, ran)
@@ -389,8 +393,15 @@ def _table(
     return Jobs(table, work, families, users, group_names, models)
 
 
+def _no_gpus(jobs: Jobs) -> tuple[str, ...]:
+    """A warning if no job of a trace has a GPU."""
+    if (jobs.table["gpus"] > 0).any():
+        return ()
+    return (f"none of its {len(jobs):,} jobs has a GPU; if they had, the trace has no column that we read it from",)
+
+
 def _of(labels: Labels | None, kept: CodeColumn) -> Labels | None:
-    """The labels of the kept rows; None if all are empty."""
+    """The labels of the kept rows; None if they all say nothing."""
     codes, texts = _numbered(labels, kept, "")
     return Labels(codes, texts) if len(texts) > 1 else None
 
@@ -401,7 +412,7 @@ def _or(column: Floats, other: Any) -> Floats:
 
 
 def _numbered(labels: Labels | None, kept: CodeColumn, first: str) -> tuple[Any, tuple[str, ...]]:
-    """Codes and texts of the kept rows, with `first` as number 0."""
+    """CodeColumn and texts of the kept rows, with `first` as number 0."""
     if labels is None:
         return np.zeros(len(kept), np.int64), (first,)
     import pyarrow

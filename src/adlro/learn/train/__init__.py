@@ -1,1 +1,1 @@
-"""Training: the networks in PyTorch, the loop, what it keeps, and what it is examined by."""
+"""Training: the networks in PyTorch, the loop, what it writes, and its evaluation."""

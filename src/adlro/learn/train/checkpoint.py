@@ -23,7 +23,7 @@ LAST: Final = "last.safetensors"
 
 
 def write_checkpoint(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]], provenance: Mapping[str, Any]) -> None:
-    """Write the weights of a network and where they come from. Weights that are no numbers are refused."""
+    """Write the weights of a network and their provenance. NaN and infinite weights are refused."""
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise CheckpointError(f"{path}: not written, because '{name}' has NaN or infinite values.")
@@ -33,7 +33,7 @@ def write_checkpoint(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]], pro
 
 
 def check_size(arrays: Mapping[str, np.ndarray[Any, Any]], text: int, where: str) -> None:
-    """Refuse a network that is too large for a checkpoint with a text of so many bytes beside it."""
+    """Refuse a network that is too large for a checkpoint together with a text of this many bytes."""
     size = sum(array.nbytes for array in arrays.values()) + text + 4096
     if size > LARGEST:
         raise CheckpointError(
@@ -63,7 +63,7 @@ def read_state(path: Path) -> tuple[Arrays, dict[str, Any]]:
 
 
 def _put(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]], metadata: dict[str, str]) -> None:
-    """Write a file whole or not at all."""
+    """Write a file completely or not at all."""
     beside = path.with_name(path.name + ".new")
     beside.touch()
     mode = beside.stat().st_mode  # as the user's other files: the library's are closed to everybody else

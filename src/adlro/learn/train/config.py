@@ -10,11 +10,11 @@ from typing import Any, Final
 from adlro.core.errors import ConfigError, UsageError
 
 ENDLESS: Final = 0
-"""A limit that is not set."""
+"""No limit."""
 
 
 def _option(default: Any, help: str, low: float | None = None, high: float | None = None, open: bool = False) -> Any:
-    """A field with its sentence and its range; `open`: the ends of the range themselves are refused."""
+    """A field with its help text and its range; `open` refuses the ends of the range themselves."""
     return field(default=default, metadata={"help": help, "low": low, "high": high, "open": open})
 
 
@@ -124,7 +124,7 @@ FIELDS: Final = {each.name: each for each in fields(TrainConfig)}
 
 
 def altered(config: TrainConfig, values: Mapping[str, Any], where: str) -> TrainConfig:
-    """The config with other values, each checked; `where` is told when one is wrong."""
+    """The config with other values, each checked; errors name `where`."""
     for name, value in values.items():
         if name not in FIELDS:
             close = get_close_matches(name, FIELDS, n=1)
@@ -156,7 +156,7 @@ def is_real(name: str) -> bool:
 
 
 def _check(name: str, value: Any, where: str) -> None:
-    """Refuse a value of the wrong kind, or out of range."""
+    """Refuse a value of the wrong type, or out of range."""
     each = FIELDS[name]
     kind = type(each.default)
     fits = type(value) is kind or (kind is float and type(value) is int)
@@ -170,12 +170,12 @@ def _check(name: str, value: Any, where: str) -> None:
 
 
 def _shown(value: Any) -> str:
-    """A value as its author wrote it."""
+    """The value as written in TOML."""
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def expected(name: str) -> str:
-    """What an option may be, in words."""
+    """The values that an option accepts, in words."""
     each = FIELDS[name]
     words = {bool: "true or false", int: "a whole number", float: "a number"}[type(each.default)]
     low, high, is_open = (each.metadata[key] for key in ("low", "high", "open"))
@@ -196,7 +196,7 @@ def read_train_config(path: Path, config: TrainConfig) -> TrainConfig:
 
 
 def with_settings(config: TrainConfig, settings: Iterable[str]) -> TrainConfig:
-    """The config with values written as key=value, in the words of TOML."""
+    """The config with values given as key=value in TOML syntax."""
     values: dict[str, Any] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")

@@ -22,19 +22,19 @@ from adlro.learn.train.presets import Preset
 from adlro.learn.worlds.envs import Worlds, truth_of, view_of
 
 EXAM_SEED: Final = 5
-"""Training draws its episodes with other seeds."""
+"""The seed of the evaluation; training draws its episodes with other seeds."""
 
 LOADS: Final = (0.7, 0.9, 1.1)
-"""Of the paper's cluster."""
+"""Offered loads of the paper's cluster."""
 
 Scores = npt.NDArray[np.float64]
 Act = Callable[[Any], Ints]
-"""Of a batch, which action in every environment."""
+"""For a batch, the action in every environment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """One part of the evaluation: worlds, a range of loads, and what the rules reach there."""
+    """One part of the evaluation: worlds, a range of loads, and the rules' results there."""
 
     name: str
     worlds: Worlds
@@ -45,7 +45,7 @@ class Sheet:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What an evaluation came to: mean completion times as ratios (geometric means over episodes)."""
+    """The result of an evaluation: mean completion times as ratios (geometric means over episodes)."""
 
     against_rule: float  # below 1: better than eft-reserving
     against_picky: float
@@ -71,7 +71,7 @@ def make_exam(
 
 
 def reference(preset: Preset, how: TrainConfig, worlds: Worlds, choose: Choose, threads: int) -> Scores:
-    """What a compiled policy reaches in the first episode of each environment."""
+    """The result of a compiled policy in the first episode of each environment."""
     batch = preset.make_batch(how, worlds, how.exam_environments, EXAM_SEED, threads)
     with ThreadPoolExecutor(threads) as pool:
         return np.array(list(pool.map(lambda b: _play_out(batch, b, choose), range(batch.count))))
@@ -92,12 +92,12 @@ def _play_out(batch: Any, b: int, choose: Choose) -> float:
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function as plain Python: compiled ones cannot hand arrays to it."""
+    """A function as plain Python, because compiled ones cannot pass arrays to it."""
     return function.py_func if is_compiled(function) else function  # type: ignore[attr-defined]
 
 
 def play_evaluation(preset: Preset, exam: Sequence[Sheet], act: Act, threads: int) -> Marks:
-    """Let something play the evaluation."""
+    """Let `act` play the evaluation."""
     scores = [sit(preset, sheet, act, threads) for sheet in exam]
     by_sheet = {sheet.name: ratio(score, sheet.rule) for sheet, score in zip(exam, scores, strict=True)}
     picky = [ratio(score, sheet.picky) for sheet, score in zip(exam, scores, strict=True)]
@@ -105,7 +105,7 @@ def play_evaluation(preset: Preset, exam: Sequence[Sheet], act: Act, threads: in
 
 
 def sit(preset: Preset, sheet: Sheet, act: Act, threads: int) -> Scores:
-    """The score of the first episode of each environment."""
+    """The mean completion time of the first episode of each environment."""
     batch = preset.make_batch(sheet.config, sheet.worlds, sheet.config.exam_environments, EXAM_SEED, threads)
     scores, ended = np.zeros(batch.count), np.zeros(batch.count, bool)
     actions = np.zeros(batch.count, np.int32)

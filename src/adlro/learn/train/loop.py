@@ -38,14 +38,12 @@ from adlro.learn.train.update import (
 from adlro.learn.worlds.envs import Worlds
 
 LONGEST_TEXT: Final = 100_000
-"""Bytes that are left for the provenance of a checkpoint."""
-
-"""Below every judgement of an action that may be."""
+"""Bytes reserved for the provenance of a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainProgress:
-    """What is known of a training at the end of a round; means are over the time since the record before."""
+    """A record of the training at the end of a round; means are over the time since the previous record."""
 
     round: int
     steps: int
@@ -69,7 +67,7 @@ class TrainProgress:
 
 @dataclass(slots=True)
 class Tally:
-    """Sums since the last record. State that changes, owned by the training."""
+    """Sums since the last record. Mutable; owned by the training."""
 
     steps: int = 0
     episodes: int = 0
@@ -82,7 +80,7 @@ class Tally:
 
 @dataclass(slots=True)
 class TrainingState:
-    """A training under way. State that changes; whoever runs `rounds` owns it."""
+    """A training in progress. Mutable; owned by the caller of `rounds`."""
 
     preset: Preset
     config: TrainConfig
@@ -114,7 +112,7 @@ class TrainingState:
 
 @dataclass(frozen=True, slots=True)
 class StartNetwork:
-    """The network that a training begins with, in place of chance."""
+    """The network that a training begins with, instead of random weights."""
 
     arrays: Arrays
     provenance: dict[str, Any]
@@ -205,13 +203,13 @@ def take_over(network: nn.Module, preset: Preset, start: StartNetwork) -> None:
 
 
 def compile_step(preset: Preset, config: TrainConfig, worlds: Worlds) -> None:
-    """Compile the step now, before the clock of the training runs."""
+    """Compile the step before the training's clock runs."""
     batch = preset.make_batch(config, worlds, 1, 0, 1)
     preset.step(batch, np.zeros(1, np.int32))
 
 
 def compile_network(learner: Learner, ring: Ring, sizes: set[int]) -> None:
-    """Compile the network now too, to judge and to learn, for batches of these sizes."""
+    """Compile the network too, for judging and learning, for batches of these sizes."""
     for size in sizes:
         sights = tuple(each.flatten(0, 1)[:size] for each in ring.sights)
         with torch.no_grad():
@@ -221,7 +219,7 @@ def compile_network(learner: Learner, ring: Ring, sizes: set[int]) -> None:
 
 
 def pinned(batch: Any) -> Any:
-    """The same batch, which shows itself in memory that a GPU reads at once."""
+    """The same batch with its observations in pinned memory, which a GPU reads directly."""
 
     def moved(arrays: Any) -> Any:
         return type(arrays)(*(torch.from_numpy(array).pin_memory().numpy() for array in arrays))
@@ -244,7 +242,7 @@ def shares_explored(config: TrainConfig, seed: int) -> Tensor:
 
 
 def rounds(training: TrainingState) -> Iterator[TrainProgress]:
-    """Train until a limit is reached, with a record now and then. Raises DivergedError rather than give a bad one."""
+    """Train until a limit is reached, and yield records. Raises DivergedError instead of a bad record."""
     config = training.config
     pending: list[Future[None] | None] = [None] * config.groups
     before, counted = training.seconds, time.monotonic()
@@ -285,7 +283,7 @@ def rounds(training: TrainingState) -> Iterator[TrainProgress]:
 
 
 def take_time(training: TrainingState, since: float) -> float:
-    """Add the time that passed to the training's; what the time is now."""
+    """Add the elapsed time to the training's; returns the time now."""
     now = time.monotonic()
     training.seconds += now - since
     return now
@@ -293,13 +291,13 @@ def take_time(training: TrainingState, since: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What is to be done at the end of a round."""
+    """What is due at the end of a round."""
 
     training: TrainingState
     is_last: bool
 
     def every(self, rounds: int) -> bool:
-        """Whether it is time for something that is done every so many rounds."""
+        """Whether something is due that happens every N rounds."""
         return self.is_last or (rounds > 0 and self.training.round % rounds == 0)
 
     @property
@@ -319,7 +317,7 @@ class Due:
 
 
 def part_done(training: TrainingState) -> float:
-    """Which part of the training is done, by the limit that will be reached first."""
+    """The share of the training that is done, by the limit that will be reached first."""
     config = training.config
     parts = [
         training.steps / config.steps if config.steps else 0.0,
@@ -338,7 +336,7 @@ def wait_for(pending: list[Future[None] | None], group: int) -> None:
 
 
 def turn(training: TrainingState, group: int, done: float) -> None:
-    """Write down what came of a group's last step, and choose what it does next."""
+    """Record the result of a group's last step, and choose its next actions."""
     ring, batch, taken = training.ring, training.batches[group], training.actions[group]
     if taken is not None:
         ring.did(group, taken, batch.came, training.config.limit)
@@ -354,7 +352,7 @@ def turn(training: TrainingState, group: int, done: float) -> None:
 
 
 def judged(training: TrainingState, sights: Sights) -> Tensor:
-    """Q of what is seen now."""
+    """Q of the present observations."""
     learner = training.learner
     if not (training.config.graphs and training.device.type == "cuda"):
         return learner.judge(learner.network, sights)
@@ -383,7 +381,7 @@ def epsilon_at(training: TrainingState, group: int, done: float) -> Tensor:
 
 
 def _count(training: TrainingState, group: int) -> None:
-    """Count what came of a group's step."""
+    """Count the result of a group's step."""
     came, returns, tally = training.batches[group].came, training.returns[group], training.tally
     returns += came.reward
     ended = came.done > 0
@@ -400,7 +398,7 @@ def _count(training: TrainingState, group: int) -> None:
 
 
 def _update_network(training: TrainingState, done: float) -> None:
-    """Update the network from what is remembered, if that is enough."""
+    """Update the network from the replay memory, if it is large enough."""
     config, ring = training.config, training.ring
     if len(ring.rounds(config.horizon)) < config.warm_up:
         return
@@ -415,7 +413,7 @@ def _update_network(training: TrainingState, done: float) -> None:
 
 
 def check_loss(training: TrainingState) -> None:
-    """Stop a training whose loss is no number or explodes."""
+    """Stop a training whose loss is NaN or explodes."""
     when = f"in round {training.round:,}"
     loss = float(training.loss) / max(1, training.tally.losses)
     if not loss <= training.config.loss_limit:
@@ -440,7 +438,7 @@ def examine(training: TrainingState) -> Marks:
 
 
 def greedy(training: TrainingState) -> Callable[[Any], Any]:
-    """What the averaged network thinks best; not compiled, or each size of an evaluation would take its time."""
+    """The best actions by the averaged network; not compiled, because each batch size would be compiled again."""
     learner, real = training.learner, training.ring.sights[0].dtype
     judge = judging(training.device.type == "cuda", compiled=False)
 
@@ -458,7 +456,7 @@ def greedy(training: TrainingState) -> Callable[[Any], Any]:
 def _told(
     training: TrainingState, seconds: float, done: float, marks: Marks | None, is_best: bool, state_is_due: bool
 ) -> TrainProgress:
-    """A record of where the training stands."""
+    """A record of the training's state."""
     tally, passed = training.tally, max(seconds, 1e-9)
     epsilon = [float(epsilon_at(training, group, done).mean()) for group in range(training.config.groups)]
     return TrainProgress(

@@ -11,6 +11,7 @@ from adlro.decide.network.planes import LIKENESS, PAIR_PLANES, POOL_PLANES, ROW_
 from adlro.decide.outlook import IDLE
 
 MASKED_Q = -1e9
+"""The Q of illegal actions: below every Q of a legal one."""
 
 
 class Sight(NamedTuple):
@@ -86,7 +87,7 @@ def prior_of(seen: tuple[Tensor, ...]) -> Tensor:
 
 
 def weights_of(network: PairNetwork) -> Weights:
-    """The weights as compiled code wants them."""
+    """The weights in the form that compiled code needs."""
 
     def of(layer: nn.Module) -> Singles:
         return np.ascontiguousarray(single(layer.weight).T)

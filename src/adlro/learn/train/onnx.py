@@ -28,7 +28,7 @@ OPSET: Final = 18
 
 
 class ByName(nn.Module):
-    """A network that takes its observations one by one."""
+    """A network that takes its observations as separate inputs."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def export_onnx(checkpoint: Path, target: Path) -> None:
 
 
 def _example() -> Sight:
-    """Observations of the smallest size that says everything about the axes."""
+    """Observations of the smallest size that defines all axes."""
     random = np.random.default_rng(0)
 
     def real(*shape: int) -> Tensor:
@@ -96,7 +96,7 @@ def _example() -> Sight:
 
 
 def open_axes() -> list[dict[int, Any]]:
-    """Which axes are left open, for each input: states, rows, pools."""
+    """Which axes of each input are dynamic: states, rows, pools."""
     free = torch.export.Dim.AUTO
     return [
         {0: free, 1: free},

@@ -1,4 +1,4 @@
-"""The two agents that one training loop trains: what they see, what they do, and with what network."""
+"""The two agents of the one training loop: their observations, their actions and their network."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -54,7 +54,7 @@ def draw_of(config: TrainConfig) -> Draw:
 
 
 def make_pair_batch(config: TrainConfig, worlds: Worlds, count: int, seed: int, threads: int) -> Any:
-    """Environments that are seen as (job, pool) pairs."""
+    """Environments with observations of (job, pool) pairs."""
     pools = worlds.pools.shape[1]
     return make_batch(worlds, count, config.most, config.rows, pools, draw_of(config), seed, threads)
 

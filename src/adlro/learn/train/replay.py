@@ -13,7 +13,7 @@ from torch import Tensor
 from adlro.learn.worlds.envs import Came
 
 LEAST_SURPRISE: Final = 0.05
-"""Nothing is forgotten for good."""
+"""The least priority, so that nothing is forgotten for good."""
 
 Sights = tuple[Tensor, ...]
 """Observations as tensors, in the order of the batch's `seen`; the last one says which actions are legal."""
@@ -48,11 +48,11 @@ class Ring:
         self.surprise = torch.ones(shape, device=device)  # how wrong the network last was there
 
     def place(self, group: int) -> tuple[int, slice]:
-        """Where the present round of a group is written."""
+        """The place of a group's present round."""
         return self.round[group] % self.length, slice(group * self.size, (group + 1) * self.size)
 
     def see(self, group: int, seen: Sequence[Any]) -> Sights:
-        """Write down what a group sees now, and return it on the device."""
+        """Store a group's present observations, and return them on the device."""
         place = self.place(group)
         for kept, new in zip(self.sights, seen, strict=True):
             # First across, then to half precision: a copy that does both would convert on the CPU.
@@ -60,7 +60,7 @@ class Ring:
         return tuple(each[place] for each in self.sights)
 
     def did(self, group: int, action: Tensor, came: Came, limit: float) -> None:
-        """Write down what a group did and what came of it; its round is complete."""
+        """Store a group's actions and their results; its round is complete."""
         place = self.place(group)
         self.action[place] = action
         self.reward[place] = torch.from_numpy(came.reward).to(self.device, non_blocking=True).clamp(-limit, limit)
@@ -110,22 +110,22 @@ class Ring:
         )
 
     def was_wrong_by(self, samples: Samples, error: Tensor) -> None:
-        """Remember how wrong the network was on these samples."""
+        """Remember the network's errors on these samples."""
         self.surprise.view(-1)[samples.place] = error + LEAST_SURPRISE
 
     def numbers(self) -> dict[str, Tensor]:
-        """All but what was seen."""
+        """Everything except the observations."""
         return {"action": self.action, "reward": self.reward, "done": self.done, "surprise": self.surprise}
 
     def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Everything in it, to be kept in a file."""
+        """Everything, for a file."""
         kept = {f"sight{n}": each for n, each in enumerate(self.sights)}
         kept |= self.numbers()
         found = {name: tensor_bytes(each) for name, each in kept.items()}
         return found | {"round": np.array(self.round)}
 
     def restore(self, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
-        """Put everything back."""
+        """Restore everything from arrays."""
         kept = {f"sight{n}": each for n, each in enumerate(self.sights)}
         for name, each in (kept | self.numbers()).items():
             each.copy_(torch.from_numpy(arrays[name]).view(each.dtype).view(each.shape))
@@ -138,5 +138,5 @@ def tensor_bytes(tensor: Tensor) -> np.ndarray[Any, Any]:
 
 
 def kind_of(kind: str, real: torch.dtype) -> torch.dtype:
-    """How an array is kept on the device."""
+    """The type in which an array is kept on the device."""
     return real if kind == "f" else torch.uint8

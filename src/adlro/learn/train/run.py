@@ -9,9 +9,10 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -26,6 +27,9 @@ from adlro.learn.train.presets import PRESET_NAMES, QUICK, find_preset
 from adlro.learn.train.state import keep_checkpoints, restore
 from adlro.learn.worlds.envs import Worlds
 from adlro.learn.worlds.file import load_worlds, save_worlds
+
+if TYPE_CHECKING:
+    from adlro.learn.train.on_ray import Crew
 
 SETUP: Final = "training.json"
 _START: Final = "start.safetensors"
@@ -111,9 +115,18 @@ def find_device(name: str) -> torch.device:
 
 
 def train_network(
-    setup: TrainSetup, folder: Path | None, device: torch.device, threads: int, listener: Listener, resume: bool = False
+    setup: TrainSetup,
+    folder: Path | None,
+    device: torch.device,
+    threads: int,
+    listener: Listener,
+    resume: bool = False,
+    ray: str | None = None,
 ) -> TrainingState:
-    """Train from the beginning, or go on from the state in the folder; tell the listener and write what is due."""
+    """Train from the beginning, or go on from the state in the folder; tell the listener and write what is due.
+
+    With `ray` the environments run on the nodes of that Ray cluster.
+    """
     preset = find_preset(setup.preset)
     exam = make_exam(preset, setup.config, setup.fixed, setup.drawn, threads)
     training = begin_training(preset, setup.config, setup.worlds, exam, setup.seed, device, threads, setup.start)
@@ -121,12 +134,30 @@ def train_network(
         restore(training, *read_state(folder / STATE))
     elif folder is not None:
         write_setup(setup, folder)
-    for progress in rounds(training):
-        written = keep_checkpoints(training, progress, folder) if folder is not None else []
-        if folder is not None:
-            write_line(folder / LOG, progress)
-        listener(progress, written)
+    with crew_of(training, ray) as crew:
+        for progress in rounds(training):
+            if crew is not None and progress.state_is_due:
+                crew.fetch_all()
+            write_due(training, progress, folder, listener)
     return training
+
+
+def crew_of(training: TrainingState, ray: str | None) -> "AbstractContextManager[Crew | None]":
+    """Who steps the environments: the nodes of a Ray cluster, or nobody but this process."""
+    if ray is None:
+        return nullcontext()
+    from adlro.experiment.on_ray import RayCluster
+    from adlro.learn.train.on_ray import Crew
+
+    return Crew(training, RayCluster(ray))
+
+
+def write_due(training: TrainingState, progress: TrainProgress, folder: Path | None, listener: Listener) -> None:
+    """Write what is due at a record, and tell the listener."""
+    written = keep_checkpoints(training, progress, folder) if folder is not None else []
+    if folder is not None:
+        write_line(folder / LOG, progress)
+    listener(progress, written)
 
 
 def write_line(path: Path, progress: TrainProgress) -> None:

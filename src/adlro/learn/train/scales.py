@@ -21,10 +21,10 @@ EACH: Final = 16
 """Environments for each world, at most _MOST in all."""
 
 CHANCE: Final = 0.15
-"""Share of actions by chance; the others are the rule's."""
+"""Share of random actions; the others are the rule's."""
 
 KNOWN: Final = 8.0
-"""A world of which so many rewards were seen is believed half; the rest is what is usual."""
+"""A world with this many observed rewards is weighted one half; the rest is the usual size."""
 
 
 def with_scales(worlds: Worlds, draw: Draw, jobs: int, rows: int, seed: int, threads: int) -> Worlds:
@@ -55,7 +55,7 @@ def sizes(total: Floats, seen: Floats) -> Floats:
 
 
 def by_the_rule(seen: Seen) -> Any:
-    """What the rule does in every environment."""
+    """The rule's action in every environment."""
     prior = np.where(seen.legal[:, :-1] > 0, seen.prior.reshape(len(seen.prior), -1), -np.inf)
     best = prior.argmax(1)
     wise = prior[np.arange(len(best)), best] > IDLE

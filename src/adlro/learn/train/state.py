@@ -1,4 +1,4 @@
-"""What a training leaves behind: checkpoints with their provenance, and its whole state, to go on after a kill."""
+"""What a training writes: checkpoints with their provenance, and its whole state, to resume from."""
 
 import platform
 from collections.abc import Iterator
@@ -20,10 +20,10 @@ from adlro.learn.train.replay import tensor_bytes
 from adlro.learn.train.update import Learner
 
 CURVE: Final = 200
-"""Points of the training curve that a checkpoint keeps, at most."""
+"""The most points of the training curve that a checkpoint keeps."""
 
 SCRATCH: Final = ("events", "worlds")
-"""Arrays of a batch that say nothing between two steps, or never change."""
+"""Arrays of a batch that mean nothing between two steps, or never change."""
 
 
 def provenance(training: TrainingState) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def provenance(training: TrainingState) -> dict[str, Any]:
 
 
 def keep_checkpoints(training: TrainingState, progress: TrainProgress, folder: Path) -> list[str]:
-    """Write the checkpoints and the state that are due; the names of what was written."""
+    """Write the checkpoints and the state that are due; returns the names of the files."""
     written = []
     if progress.marks is not None:
         arrays = training.preset.arrays_of(training.learner.average)

@@ -16,12 +16,12 @@ from adlro.learn.train.replay import Samples, Sights
 
 
 class DivergedError(AdlroError):
-    """A training whose numbers went out of hand; the text says which, and what to do."""
+    """A training whose numbers diverged; the text says which, and what to do."""
 
 
 @dataclass(slots=True)
 class Learner:
-    """The network that is trained, its slow copies and its optimiser. State that changes, owned by the training."""
+    """The network, its slow copies and its optimiser. Mutable; owned by the training."""
 
     network: nn.Module
     target: nn.Module  # values what comes after a sample
@@ -34,7 +34,7 @@ class Learner:
 
 
 def make_learner(network: nn.Module, config: TrainConfig, device: torch.device) -> Learner:
-    """A learner at its beginning."""
+    """A new learner."""
     network = network.to(device)
     cuda = device.type == "cuda"
     if cuda and config.graphs:  # a recorded step reads its rate from the device
@@ -155,7 +155,7 @@ def leaves(tensors: Any) -> list[Tensor]:
 
 
 def mapped(tensors: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """The same tuples of tuples with a function of each tensor."""
+    """The same nested tuples with a function applied to each tensor."""
     if isinstance(tensors, Tensor):
         return function(tensors)
     found = [mapped(each, function) for each in tensors]
@@ -169,14 +169,14 @@ def approach(slow: nn.Module, network: nn.Module, share: float) -> None:
 
 
 def rate_at(config: TrainConfig, updates: int, done: float) -> float:
-    """The learning rate after so many updates, when this part of the training is done."""
+    """The learning rate after this many updates, at this share of the training."""
     rise = min(1.0, (updates + 1) / (config.rate_warm_up + 1))
     fall = 0.5 + 0.5 * math.cos(math.pi * done)
     return config.rate * rise * (config.rate_end + (1.0 - config.rate_end) * fall)
 
 
 def check_finite(network: nn.Module, when: str) -> None:
-    """Stop a training whose weights are no numbers."""
+    """Stop a training whose weights are NaN or infinite."""
     for name, tensor in network.named_parameters():
         if not bool(torch.isfinite(tensor).all()):
             raise DivergedError(
