@@ -70,7 +70,7 @@ def listen(record, written):
     if not ray:
         return
     if record.round == 4:  # a process with environments is lost
-        lost = subprocess.run(["pgrep", "-f", "ray::Slice"], capture_output=True, text=True).stdout.split()[0]
+        lost = subprocess.run(["pgrep", "-f", "^ray::Slice"], capture_output=True, text=True).stdout.split()[0]
         os.kill(int(lost), signal.SIGKILL)
     if record.round == 9:  # the training is ended, and resumed
         (folder / "ended").touch()

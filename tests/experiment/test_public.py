@@ -22,9 +22,9 @@ ROOT = Path(__file__).resolve().parents[2]
 OWN_POLICY = ROOT / "examples/own_policy.py"
 
 PUBLIC = {
-    "AdlroError", "Choice", "Cluster", "Comparison", "Disturbance", "NEVER", "Pair", "Policy", "Simulation", "Training",
-    "View", "__version__", "cluster", "compare", "compiled", "legal_pairs", "nodes", "policy", "simulate", "starting",
-    "stopping", "trace", "train", "waiting",
+    "AdlroError", "Choice", "Cluster", "Comparison", "Disturbance", "NEVER", "Pair", "Policy", "Simulation", "Sweep",
+    "Training", "View", "__version__", "cluster", "compare", "compiled", "legal_pairs", "nodes", "policy", "simulate",
+    "starting", "stopping", "sweep", "trace", "train", "waiting",
 }  # fmt: skip
 """The contract: names are added here, never renamed or removed."""
 

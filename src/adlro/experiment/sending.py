@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import numba
 import numpy as np
+import numpy.rec
 from numba import cloudpickle
 
 from adlro import __version__

@@ -1,7 +1,7 @@
 """The many clusters of `learn/gym.py` as a vector environment of Stable-Baselines3.
 
 Stable-Baselines3 has its own kind of vector environment and steps the members of a `DummyVecEnv` one by one in Python;
-here all are stepped in one compiled call. The package is not among our dependencies: install it yourself.
+here all are stepped in one compiled call. It comes with `pip install 'adlro[sb3]'`.
 """
 
 from collections.abc import Iterable, Sequence

@@ -5,11 +5,8 @@ A round begins when the last one is over, or with the first job after an idle ti
 and started: who arrives in a round waits for its end, and GPUs that fall free in it stay free. Jobs without GPUs start
 at once and are never stopped.
 
-A round is computed only if it can differ from the last one. When no job waits, every job has all of its time on one
-model or none at all, and the last round changed nothing, then no round changes anything until a job comes or goes or a
-node changes. The policy sleeps until then, and afterwards counts the rounds that it slept through (`slept_until`). The
-results are the same as with every round computed. While a job waits, every round is computed: a wrapper around the
-policy may be counting its wait.
+Of a round, only what changed is computed: a linear program that was solved before is not solved again (allocation.py),
+and jobs and nodes that are as in the last round are not read again.
 """
 
 import math
@@ -39,10 +36,6 @@ whenever a job has come or gone; forgetting everything then could starve whoever
 """
 
 
-NEARLY: Final = 1e-10
-"""Shares within this of 0 or 1 are that: so small a share has a priority below that of any whole one (`NEWCOMER`)."""
-
-
 class Round(NamedTuple):
     """One round, as far as the next one needs to know it."""
 
@@ -54,13 +47,6 @@ class Round(NamedTuple):
     pool: Ints  # [J] where each runs in this round, or NOBODY
     demand: Demand | None = None  # what the program was made of; None if that is not known
     up: Ints | None = None  # [N] which nodes were up then
-
-
-class Sleep(NamedTuple):
-    """Who runs while the policy sleeps, to know afterwards when the last of them ended."""
-
-    jobs: Ints
-    held: Floats  # seconds that each had held GPUs before its present stretch
 
 
 class Seating(NamedTuple):
@@ -84,12 +70,11 @@ class Rounds:
     def __init__(self, objective: Objective, aware: bool) -> None:
         self._objective, self._aware = objective, aware
         self._last: Round | None = None
-        self._sleep: Sleep | None = None  # while it sleeps
         self._ahead: list[Choice] = []  # what is still to be done at this moment, the next last
         self._moment = -math.inf
 
     def __call__(self, view: View) -> Choice:
-        """The next start or stop of this round; after them, wait until it is over, or until something changes."""
+        """The next start or stop of this round; after them, wait until it is over."""
         now = float(view.clock.now[0])
         if now > self._moment:
             self._moment, self._ahead = now, []  # what was cut off at an earlier moment has no meaning now
@@ -98,14 +83,8 @@ class Rounds:
         job, site = first_without_gpus(view)
         if job != NOBODY:
             return starting(job, site)
-        if self._last is not None and self._sleep is not None:
-            self._last, self._sleep = slept_until(view, self._last, self._sleep), None
         if self._last is None or now >= self._last.began + ROUND_S:
             self._last, choices = solve_round(view, self._objective, self._aware, self._last)
-            if not choices and self._objective != "makespan" and not view.clock.queued[0] and is_settled(self._last):
-                running = view.running[: int(view.clock.running[0])].copy()
-                self._sleep = Sleep(running, view.runs.held[running])
-                return waiting()
             self._ahead = choices[::-1]
         return self._ahead.pop() if self._ahead else waiting(self._last.began + ROUND_S)
 
@@ -168,43 +147,6 @@ def solve_round(
     choices += [starting(j, s) for j, s in zip(jobs[order].tolist(), seats[order].tolist(), strict=True)]
     pool = np.where(stays != 0, current, np.where(seats != NOBODY, view.sites.pool[seats], NOBODY))
     return Round(now, jobs, demand.capacity, shares, received, pool, demand, up), choices
-
-
-def is_settled(done: Round) -> bool:
-    """Whether the next round has the same answer as this one, which changed nothing, as long as nothing happens.
-
-    It has if each share is all of a job's time or none, and those with all of it fit together: then they are picked
-    first, whatever the time received, and the others fill up in an order that time received does not change.
-    """
-    assert done.demand is not None
-    whole = done.shares > 1.0 - NEARLY
-    served = whole.any(axis=1)
-    if (done.shares[~served] > 0.0).any() or not (whole | (done.shares < NEARLY)).all():
-        return False
-    return bool((done.demand.gpus @ whole <= done.capacity).all())
-
-
-def slept_until(view: View, last: Round, sleep: Sleep) -> Round:
-    """The last round before now, or before all jobs were gone, as if each since `last` had been computed."""
-    now = float(view.clock.now[0])
-    until = min(now, _nobody_left(view, sleep)) if _all_are_new(view, now) else now
-    began, received = last.began, last.received
-    while began + ROUND_S < until:
-        received = _one_more_round(last, received, began + ROUND_S - began)
-        began += ROUND_S
-    return last._replace(began=began, received=received)
-
-
-def _all_are_new(view: View, now: float) -> bool:
-    """Whether every job that runs or waits has come just now. Then the cluster was empty, and no round began."""
-    present = np.concatenate((waiting_jobs(view), view.running[: int(view.clock.running[0])]))
-    return bool((view.jobs.submit[present] >= now).all())
-
-
-def _nobody_left(view: View, sleep: Sleep) -> float:
-    """When the last of the jobs that ran ended."""
-    held = view.runs.held[sleep.jobs] - sleep.held
-    return float((view.runs.started[sleep.jobs] + held).max(initial=-math.inf))
 
 
 def allocate(objective: Objective, demand: Demand) -> Floats:
