@@ -308,9 +308,16 @@ class Soak:
         self._until(lambda: not self._plan, self._begin + seconds + 600)
         self.say("all handed in; waiting for the queue to end")
         self._open_all()
-        self._until(lambda: not self._rows(), time.time() + max(settings.drain_s, seconds / 12))
+        self._drain(max(settings.drain_s, seconds / 12))
         left = self._end_never_satisfied()
         return self._count(left)
+
+    def _drain(self, longest_s: float) -> None:
+        """Wait until the queue is empty, or until no job has ended for so long."""
+        left = len(self._rows()) + 1
+        while self._rows() and len(self._rows()) < left:
+            left = len(self._rows())
+            self._until(lambda most=left: len(self._rows()) < most, time.time() + longest_s)  # type: ignore[misc]
 
     def _at(self, when: float, what: Callable[[], None]) -> None:
         self._number += 1

@@ -74,7 +74,16 @@ BY_NAME: Final = {machine.name: machine for machine in MACHINES}
 
 
 def fits(need: Need, free: Mapping[str, Free]) -> bool:
-    """Whether Slurm could start a job in this room for certain. In doubt it is no: this finds GPUs that idle."""
+    """Whether a job could start in this room for certain. In doubt it is no: this finds GPUs that idle.
+
+    Slurm would split a job over GPUs of several models. ADLRO never does, so all nodes of a job are of one kind here.
+    """
+    kinds = {BY_NAME[name].kind for name in free}
+    return any(_fits_on(need, {name: room for name, room in free.items() if BY_NAME[name].kind == k}) for k in kinds)
+
+
+def _fits_on(need: Need, free: Mapping[str, Free]) -> bool:
+    """The same for nodes of one kind."""
     good = {name: room for name, room in free.items() if _suits(need, BY_NAME[name], room)}
     if need.in_all:
         if any(len(room.gpus) >= need.in_all for room in good.values()) and need.nodes == 1:

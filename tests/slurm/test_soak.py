@@ -73,6 +73,7 @@ def test_a_plan_is_the_same_for_the_same_seed_and_has_every_shape_and_every_faul
         (Need(each=1, nodes=2), {"volta0": room(4), "volta1": room(1)}, True),
         (Need(in_all=6), {"volta0": room(4), "volta1": room(4)}, False),  # perhaps: in doubt it is no
         (Need(in_all=6), {"volta0": room(4, is_empty=True), "volta1": room(4, is_empty=True)}, True),
+        (Need(in_all=6), {"volta0": room(4, is_empty=True), "turing0": room(2, is_empty=True)}, False),  # two models
         (Need(each=2, sockets=2), {"volta0": room(4)}, False),
         (Need(), {"plain0": room(0)}, True),
     ],
