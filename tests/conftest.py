@@ -19,6 +19,11 @@ settings.load_profile("ci")
 OUTWARD = {"socket.connect", "socket.getaddrinfo", "socket.sendmsg", "socket.sendto"}
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests on a real Slurm begin first: they mostly wait, and others run beside them. At the end nobody would."""
+    items.sort(key=lambda item: "tests/slurm/" not in str(item.path))
+
+
 def is_local(host: object) -> bool:
     """Whether a host is this machine. Nothing at all (any interface) is."""
     name = host.decode() if isinstance(host, bytes) else host

@@ -178,8 +178,9 @@ def run_comparison(
             f"nothing would differ between them. Use --windows {len(seeds)} to cut it into windows, or --seeds 1."
         )
     total = len(policies) * len(seeds)
+    loading = Thread(target=import_module, args=["scipy.stats"])
     if len(seeds) > 1:  # loading it takes as long as the runs, which leave Python alone
-        Thread(target=import_module, args=["scipy.stats"]).start()
+        loading.start()
     runs = Runs(scenario, tuple(policies), seeds[0], keep_times)
     # Those in plain Python first: they take longest.
     every = tuple(sorted(range(len(policies)), key=lambda item: policies[item].choose is not None))
@@ -189,6 +190,8 @@ def run_comparison(
         for done in place.spread(groups, lambda what: on_progress(what, 0, total)):
             found[done.item, done.key] = done.result
             on_progress(names[done.item], len(found), total)
+    if len(seeds) > 1:
+        loading.join()  # else the next import of the caller (PyTorch, say) meets modules that are half loaded
     return Comparison(
         scenario,
         tuple(seeds),
