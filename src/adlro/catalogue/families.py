@@ -1,5 +1,6 @@
 """Families of jobs: what bounds their speed on a GPU, and how much they communicate."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -8,7 +9,7 @@ from typing import Final
 
 from pydantic import Field, field_validator
 
-from adlro.core.errors import CatalogueError
+from adlro.core.errors import CatalogueError, ConfigError
 from adlro.core.toml import Schema, nearest, parse_toml
 
 REFERENCE: Final = "v100-sxm2-16gb"
@@ -96,6 +97,24 @@ def find_family(name: str) -> Family:
         f"there is no family '{name}'.{nearest(name, [*families(), *_by_original()])} "
         f"Families are simulation, learning, data, and the measured gavel/… and sia/… (docs/catalogue.md)."
     )
+
+
+def is_family(name: str) -> bool:
+    """Whether there is a family of exactly this name."""
+    try:
+        return find_family(name).name == name
+    except CatalogueError:
+        return False
+
+
+def family_pattern(pattern: str, family: str, where: str) -> tuple[re.Pattern[str], str]:
+    """A pattern of a config and the name of its family; `where` names the table in the error line."""
+    try:
+        return re.compile(pattern), find_family(family).name
+    except re.error as error:
+        raise ConfigError(f"[[{where}]]: '{pattern}' is not a regular expression: {error}.") from None
+    except CatalogueError as error:
+        raise ConfigError(f"[[{where}]], pattern '{pattern}': {error}") from None
 
 
 @cache

@@ -5,7 +5,7 @@ are used, because they take long to load and most commands do without.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -136,18 +136,7 @@ def interval_of_mean(rows: Floats) -> Floats:
         reach = stats.sem(rows[varied], axis=1) * stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)
         found[varied] += np.stack([-reach, reach], axis=1)
         return found
-    interval = stats.bootstrap(
-        (rows[varied],),
-        np.mean,
-        axis=1,
-        vectorized=True,
-        n_resamples=RESAMPLES,
-        batch=max(1, CELLS // rows.size),
-        confidence_level=CONFIDENCE,
-        method="BCa",
-        rng=np.random.default_rng(RESAMPLING_SEED),
-    ).confidence_interval
-    found[varied] = np.stack([interval.low, interval.high], axis=1)
+    found[varied] = _bootstrapped((rows[varied],), np.mean, rows.size)
     return found
 
 
@@ -173,20 +162,31 @@ def interval_of_ratio(ours: Floats, theirs: Floats) -> Floats:
         reach *= stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)
         found[varied] += np.stack([-reach, reach], axis=1)
         return found
+    found[varied] = _bootstrapped((ours[varied], theirs[varied]), _relative_change, ours.size)
+    return found
+
+
+def _relative_change(ours: Floats, theirs: Floats, axis: int) -> Floats:
+    return np.asarray(ours.mean(axis=axis) / theirs.mean(axis=axis) - 1.0)
+
+
+def _bootstrapped(samples: tuple[Floats, ...], statistic: Callable[..., Any], size: int) -> Floats:
+    """BCa intervals of a statistic, for each row; whole seeds are drawn. `size` bounds what is in memory at once."""
+    from scipy import stats
+
     interval = stats.bootstrap(
-        (ours[varied], theirs[varied]),
-        lambda one, other, axis: one.mean(axis=axis) / other.mean(axis=axis) - 1.0,
+        samples,
+        statistic,
         axis=1,
-        paired=True,
+        paired=len(samples) > 1,
         vectorized=True,
         n_resamples=RESAMPLES,
-        batch=max(1, CELLS // ours.size),
+        batch=max(1, CELLS // size),
         confidence_level=CONFIDENCE,
         method="BCa",
         rng=np.random.default_rng(RESAMPLING_SEED),
     ).confidence_interval
-    found[varied] = np.stack([interval.low, interval.high], axis=1)
-    return found
+    return np.stack([interval.low, interval.high], axis=1)
 
 
 def varies(rows: Floats) -> _Bools:

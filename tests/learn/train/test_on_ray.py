@@ -4,6 +4,7 @@ Here the other machines are objects of this process. tests/experiment/test_on_ra
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 from tests.learn.small import small_training, trained
 
-from adlro.core.errors import BackendError
+import adlro
+from adlro.core.errors import BackendError, UsageError
 from adlro.learn.train import on_ray
 from adlro.learn.train.loop import TrainingState, rounds
 from adlro.learn.train.on_ray import ATTEMPTS, Crew
@@ -154,3 +156,11 @@ def test_a_slice_that_is_lost_again_and_again_ends_the_training() -> None:
 def test_a_cluster_without_cores_is_refused() -> None:
     with pytest.raises(BackendError, match="no node of the Ray cluster has a core"):
         crew(small_training(steps=120, threads=1), Place([0])).__enter__()
+
+
+def test_a_cluster_that_cannot_be_reached_leaves_no_folder_that_blocks_the_next_try(tmp_path: Path) -> None:
+    out = tmp_path / "training"
+    small = {"environments": 8, "jobs": 12, "batch": 16, "worlds": 2, "exam_environments": 2, "exam_jobs": 12}
+    with pytest.raises(UsageError, match="no connection to a Ray cluster"):
+        adlro.train(out, cluster="paper16", steps=8, ray="nowhere", device="cpu", threads=1, settings=small)
+    assert not out.exists()

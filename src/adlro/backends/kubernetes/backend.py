@@ -4,7 +4,6 @@
 """
 
 import logging
-import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from adlro.backends.kubernetes.reader import PodNaming, PodReader, PodRule
 from adlro.backends.kubernetes.seating import PodSeating, Seat
 from adlro.backends.kubernetes.telling import Telling
 from adlro.catalogue.clusters import load_cluster
-from adlro.catalogue.families import REFERENCE, find_family
+from adlro.catalogue.families import REFERENCE, family_pattern, is_family
 from adlro.catalogue.gpus import find_gpu, gpu_models
 from adlro.core.errors import BackendError, CatalogueError, ConfigError
 from adlro.core.ports import Answer, Order, Setback, Snapshot, Submission
@@ -268,18 +267,5 @@ def products_of(options: KubernetesOptions) -> Products:
     return Products(find, lambda name: [models[each] for each in near_models(name, models)], models[REFERENCE])
 
 
-def is_family(name: str) -> bool:
-    """Whether the catalogue has this family."""
-    try:
-        return find_family(name).name == name
-    except CatalogueError:
-        return False
-
-
 def _rule(table: PodFamilyTable) -> PodRule:
-    try:
-        return PodRule(re.compile(table.pattern), find_family(table.family).name, table.field)
-    except re.error as error:
-        raise ConfigError(f"[[kubernetes.families]]: '{table.pattern}' is not a regular expression: {error}.") from None
-    except CatalogueError as error:
-        raise ConfigError(f"[[kubernetes.families]], pattern '{table.pattern}': {error}") from None
+    return PodRule(*family_pattern(table.pattern, table.family, "kubernetes.families"), table.field)

@@ -1,7 +1,6 @@
 """A Slurm cluster for the daemon: the back end put together, and the watchdog. setup.py sets it up."""
 
 import os
-import re
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -21,7 +20,7 @@ from adlro.backends.slurm.rest import Rest, connection_to
 from adlro.backends.slurm.sources import CommandSource, RestSource, SlurmSource
 from adlro.backends.slurm.ways import CommandWay, RestWay, Way
 from adlro.catalogue.clusters import load_cluster
-from adlro.catalogue.families import find_family
+from adlro.catalogue.families import family_pattern, is_family
 from adlro.catalogue.gpus import find_gpu, gpu_models
 from adlro.core.accounts import own_account_name
 from adlro.core.errors import BackendError, CatalogueError, ConfigError
@@ -107,7 +106,7 @@ def naming_of(options: SlurmOptions) -> Naming:
             lambda name: types.get(name.lower()) or model_of(name, lambda word: find_gpu(word, own)),
         ),
         nearest=_nearest_models,
-        is_family=_is_family,
+        is_family=is_family,
         families=tuple(map(_rule, options.families)),
         partitions=frozenset(options.partitions),
         links={node.name: node.link for node in cluster.nodes} if cluster else {},
@@ -147,19 +146,7 @@ def _remembered(find: Callable[[str], GpuModel | None]) -> Callable[[str], GpuMo
 
 
 def _rule(table: FamilyPatternTable) -> FamilyPattern:
-    try:
-        return FamilyPattern(re.compile(table.pattern), find_family(table.family).name, table.field)
-    except re.error as error:
-        raise ConfigError(f"[[slurm.families]]: '{table.pattern}' is not a regular expression: {error}.") from None
-    except CatalogueError as error:
-        raise ConfigError(f"[[slurm.families]], pattern '{table.pattern}': {error}") from None
-
-
-def _is_family(name: str) -> bool:
-    try:
-        return find_family(name).name == name
-    except CatalogueError:
-        return False
+    return FamilyPattern(*family_pattern(table.pattern, table.family, "slurm.families"), table.field)
 
 
 def token_of(options: SlurmOptions, commands: Commands | None) -> Callable[[], str]:

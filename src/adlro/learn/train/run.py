@@ -130,11 +130,12 @@ def train_network(
     preset = find_preset(setup.preset)
     exam = make_exam(preset, setup.config, setup.fixed, setup.drawn, threads)
     training = begin_training(preset, setup.config, setup.worlds, exam, setup.seed, device, threads, setup.start)
-    if folder is not None and resume and (folder / STATE).exists():
+    resumes = folder is not None and resume and (folder / STATE).exists()
+    if folder is not None and resumes:
         restore(training, *read_state(folder / STATE))
-    elif folder is not None:
-        write_setup(setup, folder)
     with crew_of(training, ray) as crew:
+        if folder is not None and not resumes:  # a cluster that cannot be reached leaves no folder behind
+            write_setup(setup, folder)
         for progress in rounds(training):
             if crew is not None and progress.state_is_due:
                 crew.fetch_all()
