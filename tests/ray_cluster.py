@@ -27,6 +27,9 @@ QUIET = {
     "RAY_enable_worker_prestart": "0",
     "PYTHONDONTWRITEBYTECODE": "",
     "OMP_NUM_THREADS": "1",
+    # A token of its own: whether there is one in ~/.ray decides otherwise what the head asks of the other nodes.
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": "only-for-the-tests",
 }
 
 

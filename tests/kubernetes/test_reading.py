@@ -277,9 +277,9 @@ def test_a_copy_that_is_not_up_to_date_is_no_snapshot(world: World, monkeypatch:
     backend = world.backend()
     monkeypatch.setattr("adlro.backends.kubernetes.reader.STALE_S", 0.1)
     world.faults.fail("WATCH", "pods", 500, times=1000)
-    world.faults.cut_watches()
 
     def is_refused() -> bool:
+        world.faults.cut_watches()  # each time: the first watch may still be about to open
         try:
             backend.read()
         except BackendError as error:

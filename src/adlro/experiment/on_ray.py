@@ -173,7 +173,8 @@ def connect_to_ray(ray: Any, address: str, cores: int | None) -> None:
         said = (str(error).strip().splitlines() or [""])[0].rstrip(".")
         raise UsageError(
             f"--ray {address}: no connection to a Ray cluster: {said}. Expected HOST:PORT of its head node, as in "
-            "10.0.0.1:6379, auto on a node of the cluster, or local. `ray status` shows whether the cluster is up."
+            "10.0.0.1:6379, auto on a node of the cluster, or local. `ray status` shows whether the cluster is up. "
+            "A cluster that asks for a token needs RAY_AUTH_MODE=token here (docs/ray.md)."
         ) from None
 
 

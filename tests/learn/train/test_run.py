@@ -83,18 +83,33 @@ def test_the_rule_reaches_the_same_by_its_prior_as_by_its_compiled_policy() -> N
     assert marks.against_picky != pytest.approx(1.0, abs=1e-3)
 
 
+KILLED_ITSELF = """
+import os, signal, sys
+from adlro.learn.train import state
+from adlro.learn.train.run import main
+
+write, times = state.write_state, []
+
+
+def write_then_end(*told):
+    write(*told)
+    times.append(1)
+    if len(times) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+state.write_state = write_then_end
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 def test_a_training_killed_and_resumed_ends_like_one_unbroken(tmp_path: Path) -> None:
     folder, whole = tmp_path / "broken", tmp_path / "whole"
     words = words_for(tmp_path, steps=2400, report_every=20, checkpoint_every=20, evaluate_every=100)
-    command = [sys.executable, "-m", "adlro.learn.train", *words, "--out", str(folder)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if "state.safetensors" in line:
-                process.send_signal(signal.SIGKILL)
-                break
-        rest = process.stderr.read()
-    assert process.returncode == -signal.SIGKILL, rest
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED_ITSELF, *words, "--out", str(folder)], capture_output=True, text=True
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
     kept = json.loads((folder / "log.jsonl").read_text().splitlines()[-1])["round"]
     assert train.main(["--resume", str(folder), "--device", "cpu", "--threads", "1"]) == 0
     assert train.main([*words, "--out", str(whole)]) == 0

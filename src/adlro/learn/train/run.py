@@ -155,9 +155,12 @@ def crew_of(training: TrainingState, ray: str | None) -> "AbstractContextManager
 
 def write_due(training: TrainingState, progress: TrainProgress, folder: Path | None, listener: Listener) -> None:
     """Write what is due at a record, and tell the listener."""
-    written = keep_checkpoints(training, progress, folder) if folder is not None else []
+    written: list[str] = []
     if folder is not None:
-        write_line(folder / LOG, progress)
+        write_line(
+            folder / LOG, progress
+        )  # first: a training killed in between and resumed repeats a line, and lacks none
+        written = keep_checkpoints(training, progress, folder)
     listener(progress, written)
 
 
