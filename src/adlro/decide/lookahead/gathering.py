@@ -10,7 +10,7 @@ from adlro.core.tables import FOREVER, NOBODY, START, WAIT, Choice, Floats, Ints
 from adlro.decide.lookahead.plans import fill_plans
 from adlro.decide.lookahead.playing import Trial
 from adlro.decide.lookahead.ranking import fill_ranking
-from adlro.decide.lookahead.sorting import sort_pairs
+from adlro.decide.sorting import sort_pairs
 
 
 class Room(NamedTuple):

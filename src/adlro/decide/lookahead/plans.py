@@ -15,7 +15,7 @@ from adlro.core.tables import (
     Ints,
     View,
 )
-from adlro.decide.lookahead.sorting import sort_pairs
+from adlro.decide.sorting import sort_pairs
 
 
 @compiled
