@@ -35,7 +35,7 @@ from adlro.decide.lookahead.future import Foresee, clairvoyant, nothing_comes
 from adlro.decide.lookahead.gathering import add_regret, gather, jobs_of_world, room_to_gather
 from adlro.decide.lookahead.playing import Trial, blank_world, try_out
 from adlro.decide.lookahead.ranking import by_runtime
-from adlro.decide.rules import baselines, reserving
+from adlro.decide.rules import baselines, earliest, reserving
 
 Rank: TypeAlias = Callable[[View, int], tuple[Ints, Ints, Floats]]
 """`rank(view, most)`: at most so many legal pairs worth a look, the best first: their jobs, sites and scores."""
@@ -228,7 +228,9 @@ def chosen(trial: Trial, members: Ints, tried: int, first: Choice) -> Choice:
     return Choice(widened(trial.verb[best]), job, widened(trial.site[best]), trial.until[best])
 
 
-RULES: Final = {policy.name: policy for module in (baselines, reserving, outlook) for policy in module.POLICIES}
+RULES: Final = {
+    policy.name: policy for module in (baselines, earliest, reserving, outlook) for policy in module.POLICIES
+}
 
 STRONGEST: Final = "eft-reserving"
 
