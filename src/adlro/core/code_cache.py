@@ -35,7 +35,7 @@ from adlro.core.linking import is_inside, is_part
 CACHES_KEPT: Final = 4
 
 LOCKS: Final = "locks"
-"""Subfolder of the cache: one file for each function. The process that compiles it holds a lock on it until it exits."""
+"""Subfolder of the cache: one file for each function, locked by the process that is compiling it."""
 
 _READY: Final = "ready"
 """Subfolder of the cache: one empty file for each policy that has run."""
