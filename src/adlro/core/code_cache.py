@@ -82,7 +82,7 @@ A function is found by the text of its own file, and that text does not show cha
 """
 
 
-# ---- the folder ----------------------------------------------------------------------------------------------------
+# ---- the folder --------------------------------------------------------------------------------------------------
 
 
 def source_hash() -> str:
@@ -249,7 +249,7 @@ def forget_locks() -> None:
 os.register_at_fork(after_in_child=forget_locks)
 
 
-# ---- the cache of a function ---------------------------------------------------------------------------------------
+# ---- the cache of a function -------------------------------------------------------------------------------------
 
 
 @final

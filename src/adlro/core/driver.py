@@ -133,7 +133,7 @@ def _checked(answer: Choice, name: str) -> Choice:
 NOTHING_HAPPENS: Final = records(DISTURBANCE, 0)
 
 
-# ---- the truth of a run --------------------------------------------------------------------------------------------
+# ---- the truth of a run ------------------------------------------------------------------------------------------
 
 
 def new_truth(view: View, work: Floats, events: int, preemptive: bool, disturbances: Table = NOTHING_HAPPENS) -> Truth:

@@ -131,7 +131,7 @@ def log_is_full(view: View, truth: Truth) -> bool:
     return truth.progress[0].events + margin > len(truth.events)
 
 
-# ---- the heap of ends: soonest first, ties by job index ------------------------------------------------------------
+# ---- the heap of ends: soonest first, ties by job index ----------------------------------------------------------
 
 
 @compiled
@@ -359,7 +359,7 @@ def lose(view: View, truth: Truth, j: int) -> None:
     note(view, truth, FAILED, j, s, mask, done - run.done)
 
 
-# ---- disturbances of the hardware ----------------------------------------------------------------------------------
+# ---- disturbances of the hardware --------------------------------------------------------------------------------
 
 
 @compiled

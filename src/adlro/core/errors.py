@@ -7,10 +7,10 @@ AdlroError
 ├── TraceError      a trace cannot be read, or too much of it is wrong
 ├── PolicyError     a user's policy file cannot be loaded or does not answer
 ├── CheckpointError a checkpoint of a network, or the state of a training, cannot be read
-├── TelemetryError  a source of live figures does not answer, or not as it should
-├── AccountError    a user's name is not one that jobs may run as
-├── BackendError    a live cluster does not answer, or refuses what it was told
-└── StoreError      the daemon's own records cannot be opened, read or written
+├── TelemetryError  a telemetry source does not answer, or answers in an unexpected way
+├── AccountError    a text is not a user name, or jobs may not run as that account
+├── BackendError    a live cluster does not answer, or refuses an order
+└── StoreError      the daemon's database cannot be opened, read or written
 """
 
 

@@ -30,7 +30,7 @@ from adlro.core.rules import (
 from adlro.core.schema import fill_row
 from adlro.core.tables import JOB, NOBODY, RUNNING, Ints, Masks, View, records
 
-# ---- compiled: the rules applied to parts --------------------------------------------------------------------------
+# ---- compiled: the rules applied to parts ----------------------------------------------------------------------
 
 
 @compiled
@@ -344,7 +344,7 @@ class Occupancy:
             self._down = {name: why for name, why in self._down.items() if name != node}
             open_nodes(self._view, np.array([self._number[node]], np.int32))
 
-    # ---- internals -------------------------------------------------------------------------------------------------
+    # ---- internals ---------------------------------------------------------------------------------------------
 
     def _malformed(self, job: Job, parts: tuple[Part, ...]) -> str:
         """What is wrong with these parts even on an empty cluster; "" if nothing is."""

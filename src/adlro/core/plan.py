@@ -213,7 +213,7 @@ def gpu_numbers(plan: Plan, s: int, mask: int) -> tuple[int, ...]:
     return tuple(first + g for g in range(int(site.gpus)) if mask >> g & 1)
 
 
-# ---- views of the cluster ------------------------------------------------------------------------------------------
+# ---- views of the cluster ----------------------------------------------------------------------------------------
 
 
 def empty_view(

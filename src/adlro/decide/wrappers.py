@@ -70,7 +70,7 @@ def wrapped(policy: Policy, wrapper: str, seconds: float) -> Policy:
     return without_starvation(policy, seconds) if wrapper == STARVATION else with_least_run(policy, seconds)
 
 
-# ---- minimum run time ----------------------------------------------------------------------------------------------
+# ---- minimum run time --------------------------------------------------------------------------------------------
 
 
 def with_least_run(policy: Policy, seconds: float) -> Policy:
@@ -109,7 +109,7 @@ class LeastRun:
         return self._base.recall(view, kept) if isinstance(self._base, Remembers) else True
 
 
-# ---- bound on waiting ----------------------------------------------------------------------------------------------
+# ---- bound on waiting --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ MOST_FAMILIES: Final = 62
 """static-affinity keeps one bit for each family that waits; with more families than this, some share a bit."""
 
 
-# ---- scores of sites -----------------------------------------------------------------------------------------------
+# ---- scores of sites ---------------------------------------------------------------------------------------------
 
 
 @compiled
@@ -58,7 +58,7 @@ def at_home(view: View, j: int, s: int, pair: Pair) -> float:
     return 0.0 if pair.home else NEVER
 
 
-# ---- keys of jobs --------------------------------------------------------------------------------------------------
+# ---- keys of jobs ------------------------------------------------------------------------------------------------
 
 
 @compiled
@@ -328,7 +328,7 @@ def write_mix(view: View, sizes: npt.NDArray[np.int64], counts: npt.NDArray[np.i
     view.mix[: len(top), 2] = counts[top] / counts[top].sum()
 
 
-# ---- preparation before the run ------------------------------------------------------------------------------------
+# ---- preparation before the run ----------------------------------------------------------------------------------
 
 
 def keep_history(view: View) -> None:

@@ -29,7 +29,7 @@ DEMOTION: Final = 3600.0
 """GPU-seconds after which tiresias moves a job from its first queue to its second."""
 
 
-# ---- keys: smallest first ------------------------------------------------------------------------------------------
+# ---- keys: smallest first ----------------------------------------------------------------------------------------
 
 
 @compiled

@@ -170,7 +170,7 @@ def write_line(path: Path, progress: TrainProgress) -> None:
         file.write(json.dumps(asdict(progress)) + "\n")
 
 
-# ---- messages ------------------------------------------------------------------------------------------------------
+# ---- messages ----------------------------------------------------------------------------------------------------
 
 
 def progress_line(progress: TrainProgress) -> str:
@@ -201,7 +201,7 @@ def in_percent(ratio: float) -> str:
     return f"{100.0 * (ratio - 1.0):+.1f} %".replace("-", "−")
 
 
-# ---- command line --------------------------------------------------------------------------------------------------
+# ---- command line ------------------------------------------------------------------------------------------------
 
 
 def main(words: Sequence[str] | None = None) -> int:

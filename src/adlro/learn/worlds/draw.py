@@ -190,7 +190,7 @@ def wrong_by(random: Random, spread: float) -> Callable[[str, Placing], Speed]:
     return speed
 
 
-# ---- capacity of a cluster -----------------------------------------------------------------------------------------
+# ---- capacity of a cluster ---------------------------------------------------------------------------------------
 
 
 def capacity_load(view: View, work: npt.NDArray[np.float64]) -> float:

@@ -201,7 +201,7 @@ class Draw(NamedTuple):
     ahead: int = 0  # future jobs that a choice is judged by, plus one for every four GPUs; 0: the whole episode
 
 
-# ---- one of many environments --------------------------------------------------------------------------------------
+# ---- one of many environments ------------------------------------------------------------------------------------
 
 
 @compiled
@@ -346,7 +346,7 @@ def copy_world(worlds: Worlds, envs: Envs, b: int) -> None:
     copy_cluster(empty, view)
 
 
-# ---- empty arrays --------------------------------------------------------------------------------------------------
+# ---- empty arrays ------------------------------------------------------------------------------------------------
 
 
 def _table(dtype: np.dtype[Any], *shape: int) -> Tables:
