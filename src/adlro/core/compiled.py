@@ -67,7 +67,7 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def compiled_alone(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a function that only Python calls; it is never compiled into other functions."""
+    """Compile a function without inlining it: for calls from Python, and for long functions with several callers."""
     return cast(Callable[P, R], _jitted(function, **UNCOUNTED))
 
 

@@ -36,7 +36,7 @@ class PartLibrary(JITCodeLibrary):  # type: ignore[misc]
     """The code of a part. Only function passes run on it, which keep it small; the rest happens after linking."""
 
     def finalize(self) -> None:
-        """Do nothing: the whole does the rest."""
+        """Generate no machine code: the whole does that."""
         for library in self._linking_libraries:
             self._reload_init.update(library._reload_init)
         self._finalized = True
