@@ -92,7 +92,7 @@ def _play_out(batch: Any, b: int, choose: Choose) -> float:
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The uncompiled function: compiled functions cannot be given these arrays."""
+    """The uncompiled function: without reference counts, a compiled one cannot return arrays to Python."""
     return function.py_func if is_compiled(function) else function  # type: ignore[attr-defined]
 
 
