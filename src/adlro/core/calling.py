@@ -1,4 +1,4 @@
-"""Many calls of a compiled function from Python with the same tables.
+"""Repeated calls of a compiled function from Python with the same tables.
 
 At every call Numba works out the types of all arguments. For a View of 26 tables this takes 3 to 4 µs, ten times as
 long as the call itself, and more than many decisions.
@@ -15,9 +15,9 @@ _R = TypeVar("_R")
 
 
 def quick_call(function: Callable[..., _R], *tables: Any) -> Callable[..., _R]:
-    """The function with these first arguments. Numba looks at types in the first call only.
+    """The function with these first arguments. Numba checks types in the first call only.
 
-    So the other arguments must have the same types in every call: nobody checks them again.
+    So the other arguments must have the same types in every call.
     """
     entry: Callable[..., _R] | None = None
 

@@ -6,7 +6,7 @@ from adlro.core.tables import Floats, Ints
 
 @compiled
 def sort_pairs(keys: Floats, numbers: Ints, count: int) -> None:
-    """Sort the first so many numbers by their keys, the smallest first, and equal keys by number (heap sort)."""
+    """Sort the first `count` numbers by key, and numbers with equal keys by number (heap sort)."""
     for start in range(count // 2 - 1, -1, -1):
         sift(keys, numbers, start, count)
     for last in range(count - 1, 0, -1):
@@ -16,7 +16,7 @@ def sort_pairs(keys: Floats, numbers: Ints, count: int) -> None:
 
 @compiled
 def sift(keys: Floats, numbers: Ints, start: int, count: int) -> None:
-    """Let a pair sink until none below it is larger."""
+    """Move a pair down the heap until no pair below it is larger."""
     at = start
     while True:
         below = 2 * at + 1
@@ -38,6 +38,6 @@ def is_less(keys: Floats, numbers: Ints, a: int, b: int) -> bool:
 
 @compiled
 def swap(keys: Floats, numbers: Ints, a: int, b: int) -> None:
-    """Let two pairs change places."""
+    """Exchange two pairs."""
     keys[a], keys[b] = keys[b], keys[a]
     numbers[a], numbers[b] = numbers[b], numbers[a]

@@ -1,13 +1,13 @@
 """Look-ahead: play the best few choices forward on a small copy of the cluster, and take the one that ends best.
 
-The copy (the *world*) holds the running jobs and the waiting ones that the policy sees, numbered anew, and nothing
-else of the trace: it costs the same whether a thousand jobs are still to come or a million. Its truth is made of
-estimates; wear is unknown, and a node that is down stays down. In it the base policy decides on, by the same engine
-and the same rules as the run itself.
+The copy (the *world*) contains the running jobs and the waiting jobs that the policy sees, with new numbers, and
+nothing else of the trace. So its cost does not depend on how many jobs are still to come. Its truth is made from
+estimates; wear is unknown, and a node that is down stays down. In it the base policy goes on deciding, with the same
+engine and the same rules as the run itself.
 
-A choice is a pair that might start now, waiting for the next event, or a *plan*: keep a site (or, for a gang over
-several nodes, its pool) free of others until a waiting job can start there. Rules that take what fits now never start
-wide gangs while small jobs keep coming; one wait is not enough, since the base would give the GPUs away again.
+A choice is a pair that may start now, waiting for the next event, or a *plan*: keep a site (or, for a gang over several
+nodes, its pool) free of other jobs until a waiting job can start there. Rules that start whatever fits now never start
+wide gangs while small jobs keep arriving. A single wait does not help, because the base would give the GPUs away again.
 """
 
 import time
@@ -38,44 +38,50 @@ from adlro.decide.lookahead.ranking import by_runtime
 from adlro.decide.rules import baselines, earliest, reserving
 
 Rank: TypeAlias = Callable[[View, int], tuple[Ints, Ints, Floats]]
-"""`rank(view, most)`: at most so many legal pairs worth a look, the best first: their jobs, sites and scores."""
+"""`rank(view, most)`: at most `most` legal pairs worth trying, the best first: their jobs, sites and scores."""
 
 
 class Advice(NamedTuple):
-    """What somebody who knows more than the base says about the choices at a decision."""
+    """The advice of an adviser, which knows more than the base, about the choices at a decision."""
 
-    first: Choice  # what he would do himself
-    jobs: Ints  # of the legal pairs worth a look, the best first
+    first: Choice  # its own choice
+    jobs: Ints  # [pairs] jobs of the legal pairs worth trying, the best first
     sites: Ints
-    regret_s: Floats  # s of completion time that each pair costs more than the best choice, in his opinion
-    waiting_s: float  # the same of waiting
+    regret_s: Floats  # [pairs] s of completion time that it expects each pair to cost more than the best choice
+    waiting_s: float  # the same for waiting
 
 
 Advise: TypeAlias = Callable[[View, int], Advice]
-"""`advise(view, most)`: advice with at most so many pairs."""
+"""`advise(view, most)`: advice on at most `most` pairs."""
 
 Leaf: TypeAlias = Callable[[View], float]
-"""`leaf(world)`: seconds that the unfinished jobs of the world still need from its clock on, summed."""
+"""`leaf(world)`: sum of the seconds that the unfinished jobs of the world still need."""
 
 MOST_CANDIDATES: Final = 16
 MOST_PLANS: Final = 16
 
 FORESEEN: Final = 64
-"""Jobs to come that the clairvoyant one knows."""
+"""Number of future jobs that the clairvoyant policy knows."""
 
 FIRST_ROWS: Final = 64
-"""Room for jobs in a new world; it is made larger when needed."""
+"""Rows for jobs in a new world. It grows when needed."""
 
 MOST_JOBS: Final = 128
-"""Waiting jobs in the world. Of a longer queue those with the least best runtime are taken, and all that a candidate
-names: whoever cares for the mean starts the short ones first, so the next hours are about them."""
+"""Maximum number of waiting jobs in the world.
+
+Of a longer queue, the jobs with the shortest best runtime are taken, and all that a candidate names. To minimise the
+mean, short jobs start first, so they matter most for the next hours.
+"""
 
 MOST_WORK: Final = 500_000
-"""Choices tried × jobs of the world × GPUs of the cluster: on large clusters fewer choices are tried, since playing
-one forward takes time in proportion to both. On 16 GPUs, or on 100 with less than a hundred jobs, all are tried."""
+"""Maximum of choices tried × jobs of the world × GPUs of the cluster.
+
+Playing one choice forward takes time in proportion to jobs and GPUs, so fewer choices are tried on large clusters. On
+16 GPUs, or on 100 GPUs with fewer than a hundred jobs, all are tried.
+"""
 
 ROUNDING: Final = 1e-9
-"""Another choice must be better than the base's by this share of the cost: sums depend on the order of the ends."""
+"""Another choice must beat the base's by this share of the cost, because rounding depends on the order of the ends."""
 
 
 def lookahead(
@@ -93,18 +99,18 @@ def lookahead(
     foresee: Foresee = nothing_comes,
     name: str | None = None,
 ) -> Policy:
-    """A policy that plays choices forward with the base deciding on, and takes the one with the least mean completion.
+    """A policy that plays choices forward with the base, and takes the one with the lowest mean completion time.
 
-    Tried are the base's own choice, the best pairs by `rank`, waiting, and plans, in this order; equals go to the
-    first. An `adviser`, made anew for each run, takes the place of `rank` and of the base's own choice, and what it
-    says that a choice costs is added: it may know what playing forward cannot show, such as the jobs that usually come.
-    On large clusters fewer are tried (MOST_WORK). Each choice is played until all known jobs have ended, or for
-    `horizon_s` simulated seconds (not for a number of decisions, of which a busy choice has more in the same time).
-    What is unfinished then costs what `leaf` says, or a guess: running jobs end as expected, others run at once where
+    It tries the base's own choice, the best pairs by `rank`, waiting, and plans, in this order; ties go to the first.
+    An `adviser`, made for each run, replaces `rank` and the base's own choice. The cost that it expects for a choice is
+    added: it may know what playing forward cannot show, such as the jobs that usually arrive. Large clusters get fewer
+    tries (MOST_WORK). Each choice is played until all known jobs have ended, or for `horizon_s` simulated seconds (not
+    a number of decisions, because a busy choice makes more decisions in the same time). Jobs unfinished by then cost
+    what `leaf` says. Without `leaf`, running jobs are assumed to end as expected, and the others to run at once where
     they are fastest.
 
-    After `budget_s` seconds by `clock` the best so far is taken. That makes an answer depend on the machine, so it is
-    for live clusters; without it the same run always comes out the same.
+    After `budget_s` seconds by `clock` the best choice so far is taken. Answers then depend on the machine, so this is
+    for live clusters; without it the same run always gives the same result.
     """
     ask = base.choose
     if ask is None:
@@ -112,7 +118,7 @@ def lookahead(
             f"look-ahead over {base.name!r}: expected a compiled policy; this one is plain Python with a memory of its "
             "own, which trying things out would spoil. Take a rule such as sjf or eft."
         )
-    # A base that stops jobs makes room for gangs by itself.
+    # A base that stops jobs can make room for gangs without plans.
     plans = 0 if base.preemptive else plans
     by_one = leaf is not None or budget_s < FOREVER
 
@@ -162,7 +168,7 @@ def lookahead(
 
 @final
 class Desk:
-    """Where the decisions of a run are made: a world and other arrays, and the functions that work on them."""
+    """The arrays that the decisions of a run use (a world, a trial), and the functions that work on them."""
 
     def __init__(self, view: View, choices: int, plans: int, preemptive: bool) -> None:
         self._view, self._preemptive = view, preemptive
@@ -172,13 +178,13 @@ class Desk:
         self.enlarge(FIRST_ROWS)
 
     def show(self, view: View) -> None:
-        """Decide on this view from now on: mostly it is the one of the last decision, but it may be a copy."""
+        """Use this view from now on. Mostly it is the view of the last decision, but it may be a copy."""
         if view is not self._view:
             self._view = view
             self._bind()
 
     def enlarge(self, rows: int) -> None:
-        """Take a world with room for so many jobs."""
+        """Replace the world by one with room for `rows` jobs."""
         self.world = blank_world(self._view, rows, self._preemptive)
         self._bind()
 
@@ -189,17 +195,17 @@ class Desk:
 
 
 def _as_ints(numbers: Ints) -> Ints:
-    """The same numbers as compiled code expects them, whoever gave the advice."""
+    """The numbers with the type that compiled code expects; a user's adviser may give another."""
     return np.ascontiguousarray(numbers, np.int32)
 
 
 def most_tries(jobs: int, gpus: int) -> int:
-    """How many choices there is time to try, beside the first and waiting: at least two."""
+    """How many choices there is time to try, in addition to the first and waiting; at least two."""
     return max(2, MOST_WORK // max(1, jobs * gpus))
 
 
 def by_base(ask: Choose, rank: Rank) -> Advise:
-    """Advice of the base itself: its choice and the ranked pairs, with no opinion on what they cost."""
+    """Advice from the base itself: its choice and the ranked pairs, without costs."""
 
     def advise(view: View, most: int) -> Advice:
         first = ask(view)
@@ -210,14 +216,14 @@ def by_base(ask: Choose, rank: Rank) -> Advise:
 
 
 def blank_trial(rows: int) -> Trial:
-    """A trial with room for so many choices."""
+    """A trial with room for `rows` choices."""
     verb, job, site, target, kept = np.zeros((5, rows), np.int32)
     return Trial(verb, job, site, target, kept, np.zeros(rows), np.zeros(rows))
 
 
 @compiled_alone
 def chosen(trial: Trial, members: Ints, tried: int, first: Choice) -> Choice:
-    """The choice that costs least, or what the best plan begins with; the base's unless another is really better."""
+    """The cheapest choice, or the first choice of the cheapest plan; the base's unless another clearly wins."""
     best = 0
     for c in range(tried):
         if trial.cost[c] < trial.cost[best] * (1.0 - ROUNDING):
@@ -242,4 +248,4 @@ CLAIRVOYANT: Final = replace(
     summary=f"cheats: as lookahead-{STRONGEST}, and knows the next {FORESEEN} jobs to come; shows what is left to gain",
     needs=("truth",),
 )
-"""Not in the catalogue's list, whose policies know nothing of the future; found by its name."""
+"""It knows the future, so the catalogue does not list it; it can be found by its name."""

@@ -1,4 +1,4 @@
-"""What a decision is about: the choices to try, and the jobs of the world in which they are tried."""
+"""Prepares a decision: the choices to try, and the jobs of the world in which they are tried."""
 
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ class Room(NamedTuple):
 
 
 def room_to_gather(view: View, choices: int, plans: int) -> Room:
-    """Room for the decisions on one view, with so many choices, of which so many are plans."""
+    """Arrays for decisions with at most `choices` choices, `plans` of which are plans."""
     rows = len(view.jobs) + 1
     return Room(
         keys=np.empty(rows),
@@ -47,7 +47,7 @@ def room_to_gather(view: View, choices: int, plans: int) -> Room:
 
 @compiled_alone
 def jobs_of_world(view: View, most: int) -> int:
-    """About how many jobs the world will have: the running ones, and at most so many that wait."""
+    """About how many jobs the world will have: the running ones and at most `most` waiting ones."""
     clock = view.clock[0]
     return int(clock.running) + min(int(clock.queued), most)
 
@@ -65,14 +65,14 @@ def gather(
     most: int,
     coming: int,
 ) -> tuple[int, int]:
-    """Write down the choices to try, and the jobs of the world in submit order; how many choices and how many jobs.
+    """Fill in the choices to try, and the jobs of the world in submit order; returns the number of both.
 
-    The choices are: first the base's own, then these pairs of jobs and sites, then waiting if there is an end to wait
-    for, then at most so many plans; nothing twice. There are no jobs if no more than one choice is there. If there are
-    more than fit into `members` beside those that come, they are not written down.
+    The choices are the base's own, the pairs in `jobs` and `sites`, waiting if some running job will end, and at most
+    `plans` plans; without duplicates. If there are fewer than two choices, no jobs are listed. If `members` is too
+    short for the jobs and the `coming` ones, it is not filled.
     """
     if first.verb == WAIT and fill_ranking(view, room.one_job, room.one_site, room.one_score) == 0:
-        return 0, 0  # nothing can start: every plan begins with waiting too
+        return 0, 0  # nothing can start, and every plan begins with waiting too
     count = fill_choices(view, trial, first, jobs, sites)
     planned = 0
     if plans > 0 and view.clock[0].running > 0:
@@ -103,7 +103,7 @@ def gather(
 
 @compiled
 def fill_choices(view: View, trial: Trial, first: Choice, jobs: Ints, sites: Ints) -> int:
-    """Write down all choices but the plans, with the jobs of the view; how many they are."""
+    """Fill in all choices except plans, with the job numbers of the view; returns their number."""
     put_choice(trial, 0, first.verb, first.job, first.site, first.until)
     count = 1
     for i in range(len(jobs)):
@@ -119,7 +119,7 @@ def fill_choices(view: View, trial: Trial, first: Choice, jobs: Ints, sites: Int
 
 @compiled
 def put_choice(trial: Trial, c: int, verb: int, job: int, site: int, until: float) -> None:
-    """Write down one choice."""
+    """Fill in one choice."""
     trial.verb[c] = verb
     trial.job[c] = NOBODY if verb == WAIT else job
     trial.site[c] = site
@@ -129,9 +129,9 @@ def put_choice(trial: Trial, c: int, verb: int, job: int, site: int, until: floa
 
 @compiled
 def fill_members(view: View, keys: Floats, members: Ints, most: int, named: Ints, names: int) -> int:
-    """Write down the jobs of the world in submit order: those that run and at most so many that wait; how many.
+    """Fill in the jobs of the world in submit order: the running ones and `most` waiting ones; returns their number.
 
-    Of a longer queue those with the least best runtimes are taken, and all that are named.
+    Of a longer queue the jobs with the shortest best runtimes are taken, and all in `named`.
     """
     waits = seen(view)
     count = min(waits, most)
@@ -160,7 +160,7 @@ def fill_members(view: View, keys: Floats, members: Ints, most: int, named: Ints
 
 @compiled
 def is_among(numbers: Ints, count: int, number: int) -> bool:
-    """Whether a number is one of the first so many."""
+    """Whether a number is among the first `count`."""
     for i in range(count):
         if numbers[i] == number:
             return True
@@ -169,7 +169,7 @@ def is_among(numbers: Ints, count: int, number: int) -> bool:
 
 @compiled
 def place_of(numbers: Ints, count: int, number: int) -> int:
-    """Where a number is among so many in ascending order."""
+    """The index of a number among the first `count`, which ascend."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2
@@ -184,9 +184,10 @@ def place_of(numbers: Ints, count: int, number: int) -> int:
 def add_regret(
     trial: Trial, members: Ints, tried: int, jobs: Ints, sites: Ints, regret_s: Floats, waiting_s: float
 ) -> None:
-    """Add to what each choice costs what the adviser says it costs more than the best; a plan counts as its beginning.
+    """Add to the cost of each choice what the adviser expects it to cost. A plan counts as its first choice.
 
-    A pair of which the adviser has not spoken counts as much as waiting: it is the base's, and he thinks little of it.
+    A pair that the adviser does not list costs as much as waiting: it comes from the base, and the adviser ranks it
+    low.
     """
     for c in range(tried):
         regret = waiting_s

@@ -1,4 +1,4 @@
-"""Plans to try: for whom the next GPUs could be kept."""
+"""Plans to try: for which jobs the next free GPUs could be kept."""
 
 from adlro.core.compiled import compiled, widened
 from adlro.core.rules import (
@@ -22,10 +22,10 @@ from adlro.decide.sorting import sort_pairs
 def fill_plans(
     view: View, keys: Floats, order: Ints, room: Ints, jobs: Ints, sites: Ints, seconds: Floats, most: int
 ) -> int:
-    """Write down a job and a site for each plan worth a try, at most so many; how many they are.
+    """Fill in a job and a site for each plan worth trying, at most `most`; returns the number of plans.
 
-    For each model and each number of GPUs: the waiting job with the least runtime there, unless it fits now, at the
-    site that will first have enough GPUs free. `keys` and `order` have room for the running jobs, `room` a row by site.
+    For each model and number of GPUs: the waiting job with the shortest runtime there, unless it fits now, at the site
+    that will first have enough free GPUs. `keys` and `order` have room for the running jobs, `room` for the sites.
     """
     count = 0
     for h in range(len(view.forms)):
@@ -48,7 +48,7 @@ def fill_plans(
 
 @compiled
 def fill_order(view: View, keys: Floats, order: Ints) -> None:
-    """Write down the running jobs, the one with the least expected end first."""
+    """Fill in the running jobs by expected end."""
     running = view.clock[0].running
     for i in range(running):
         keys[i] = expected_end(view, view.running[i])
@@ -60,7 +60,7 @@ def fill_order(view: View, keys: Floats, order: Ints) -> None:
 
 @compiled
 def put_plan(view: View, jobs: Ints, sites: Ints, seconds: Floats, count: int, most: int, j: int, s: int) -> int:
-    """Add the job to the plans if it is the shortest of its model and size, and there is room; the new number."""
+    """Add the job to the plans if there is room and it is the shortest of its size; returns the new length."""
     needed = runtime(view, j, s)
     at = count
     for c in range(count):
@@ -80,9 +80,9 @@ def put_plan(view: View, jobs: Ints, sites: Ints, seconds: Floats, count: int, m
 
 @compiled
 def first_to_be_free(view: View, order: Ints, room: Ints, j: int, p: int) -> int:
-    """The site of the pool that will first have enough GPUs free, as running jobs end; NOBODY if one has them now.
+    """The site of the pool that will first have enough GPUs free as running jobs end; NOBODY if one has them now.
 
-    A gang over several nodes has its pool's anchor. Cores and memory are left to the trial itself.
+    For a gang over several nodes it is the anchor of the pool. Cores and memory are checked by the trial itself.
     """
     job = view.jobs[j]
     pool = view.pools[p]

@@ -49,7 +49,7 @@ def ends_of_running(view: View) -> tuple[Floats, Floats]:
 
 @compiled
 def insert_time(times: Floats, first: int, count: int, time: float) -> None:
-    """Put a time among so many in ascending order; the last one is dropped."""
+    """Insert a time into `count` ascending ones; the last one is dropped."""
     at = first + count - 1
     if count == 0 or times[at] <= time:
         return
@@ -150,8 +150,8 @@ def earliest_finish(view: View, times: Floats, ends: Floats, j: int) -> Finish:
 def eft(view: View) -> Choice:
     """Each job waits for the site where it finishes first; of those that need not wait, the first to finish.
 
-    Jobs that need the same fit at the same sites, and would have to wait equally long for the others. So a site that
-    was worth waiting for to one of them is tried first for the next, and mostly that is enough.
+    Jobs with equal demands fit at the same sites, and would wait equally long for the others. So if one of them waits
+    for a site, that site is tried first for the next one, and mostly no other site has to be tried.
     """
     now = view.clock[0].now
     last = last_seen(view)

@@ -1,4 +1,4 @@
-"""Rules that look at when running jobs will end: EASY backfilling, Slurm's multifactor."""
+"""Rules that use the expected ends of running jobs: EASY backfilling, Slurm's multifactor."""
 
 from typing import Final, NamedTuple
 
@@ -43,12 +43,12 @@ class Reservation(NamedTuple):
     site: int
 
 
-# ---- the cluster as it will be -----------------------------------------------------------------------------------
+# ---- the cluster in the future -----------------------------------------------------------------------------------
 
 
 @compiled
 def free_all_parts(world: View, j: int) -> None:
-    """Give back, in an imagined cluster, all that a running job holds."""
+    """Release everything that a running job holds, in an imagined cluster."""
     job = world.jobs[j]
     run = world.runs[j]
     if run.parts == NOBODY:
@@ -63,7 +63,7 @@ def free_all_parts(world: View, j: int) -> None:
 
 @compiled
 def free_portion(world: View, j: int, s: int, mask: int) -> None:
-    """Give back one part of a gang over several nodes."""
+    """Release one part of a gang over several nodes."""
     job = world.jobs[j]
     count = count_bits(mask)
     release_part(world, j, s, mask, portion(job.cpus, count, job.gpus), portion(job.memory, count, job.gpus))
@@ -71,7 +71,7 @@ def free_portion(world: View, j: int, s: int, mask: int) -> None:
 
 @compiled
 def no_room_in(view: View, j: int, p: int) -> bool:
-    """Whether the job fits nowhere in the pool, as far as the numbers of free GPUs tell."""
+    """Whether the numbers of free GPUs show that the job fits nowhere in the pool."""
     job = view.jobs[j]
     width = max(1, view.width[job.kind, view.sites[view.pools[p].anchor].form])
     return job.share == WHOLE_GPU and most_free_on(view, p, width) < job.gpus
@@ -79,7 +79,7 @@ def no_room_in(view: View, j: int, p: int) -> bool:
 
 @compiled
 def last_place_worth_a_look(view: View, j: int, p: int) -> int:
-    """After which place of the pool's list no site can take the job: a gang over several nodes has only the first."""
+    """End of the pool's sites to check for the job: a gang over several nodes only has the first."""
     pool = view.pools[p]
     wide = view.width[view.jobs[j].kind, view.sites[pool.anchor].form] > 1
     return pool.first_site + 1 if wide else pool.first_site + pool.sites
@@ -87,7 +87,7 @@ def last_place_worth_a_look(view: View, j: int, p: int) -> int:
 
 @compiled
 def first_site_that_fits(view: View, j: int) -> int:
-    """The lowest site at which the job fits, or NOBODY."""
+    """The site with the lowest index where the job fits, or NOBODY."""
     chosen = NOBODY
     for p in range(len(view.pools)):
         if no_room_in(view, j, p):
@@ -104,7 +104,7 @@ def first_site_that_fits(view: View, j: int) -> int:
 
 @compiled_allocating
 def by_expected_end(view: View) -> tuple[Ints, Floats]:
-    """The running jobs in the order of their expected ends (equal ones by index), and those ends."""
+    """The running jobs by expected end (ties by index), and those ends."""
     count = view.clock[0].running
     jobs = np.sort(view.running[:count])
     ends = np.empty(count, np.float64)
@@ -116,7 +116,7 @@ def by_expected_end(view: View) -> tuple[Ints, Floats]:
 
 @compiled_allocating
 def reserve(view: View, world: View, head: int) -> Reservation:
-    """Let running jobs end in the imagined cluster until the head fits; it stays as it is then."""
+    """Let running jobs end in the imagined cluster until the head fits. The imagined cluster keeps that state."""
     jobs, ends = by_expected_end(view)
     i = 0
     while i < len(jobs):
@@ -135,10 +135,10 @@ def reserve(view: View, world: View, head: int) -> Reservation:
 
 @compiled
 def take_counts(view: View, world: View, j: int, s: int, sign: int) -> None:
-    """Count a job's GPUs, cores and memory as taken (sign 1) or given back (-1) in the imagined cluster.
+    """Count a job's GPUs, cores and memory as taken (sign 1) or released (sign -1) in the imagined cluster.
 
-    Only counts change: which GPUs they are is left open. A share counts as a whole GPU, unless the job would go to a
-    GPU that is shared already.
+    Only the counts change, not which GPUs are held. A share counts as a whole GPU, unless the job would go to a GPU
+    that is already shared.
     """
     job = view.jobs[j]
     width = view.width[job.kind, view.sites[s].form]
@@ -169,7 +169,7 @@ def take_counts_at(world: View, s: int, gpus: int, cpus: int, memory: int) -> No
 
 @compiled
 def harmless_site(view: View, world: View, j: int, head: int, reservation: Reservation) -> int:
-    """The lowest site where the job fits now and does not delay the head, or NOBODY."""
+    """The site with the lowest index where the job fits now and does not delay the head, or NOBODY."""
     chosen = NOBODY
     for p in range(len(view.pools)):
         if no_room_in(view, j, p):
@@ -211,7 +211,7 @@ def top_job(view: View, key: Key) -> int:
 
 @compiled
 def somebody_else_fits(view: View, head: int) -> bool:
-    """Whether any job but the head could start now; only then is a reservation worth computing."""
+    """Whether any job except the head could start now. Only then is a reservation worth computing."""
     last = last_seen(view)
     d = view.clock[0].demand
     while d != NOBODY:
@@ -226,9 +226,9 @@ def somebody_else_fits(view: View, head: int) -> bool:
 
 @compiled_allocating
 def easy(view: View, key: Key, score: Score) -> Choice:
-    """Start the job with the largest key; while it waits, the next ones that fit and do not delay it.
+    """Start the job with the largest key; while it waits, start later jobs that fit and do not delay it.
 
-    The score is the same at all sites of a form.
+    The score must be equal at all sites of a form.
     """
     head = top_job(view, key)
     if not hopeless(view, head):
@@ -258,7 +258,7 @@ def easy(view: View, key: Key, score: Score) -> Choice:
 
 @compiled
 def submit_order(view: View, j: int) -> float:
-    """The first submitted has the largest key."""
+    """Key that is largest for the job submitted first."""
     return -float(j)
 
 
@@ -298,7 +298,7 @@ def multifactor(view: View) -> Choice:
 
 
 def keep_usage(view: View) -> None:
-    """Let the simulator keep what each user has used, with a half-life."""
+    """Let the simulator record the usage of each user, with a half-life."""
     view.clock[0].half_life = HALF_LIFE_S
 
 
