@@ -40,7 +40,7 @@ from adlro.decide.lookahead.future import Foresee, clairvoyant, nothing_comes
 from adlro.decide.lookahead.plans import plans_for
 from adlro.decide.lookahead.playing import Trial, blank_world, try_out
 from adlro.decide.lookahead.ranking import by_runtime, fill_lengths
-from adlro.decide.rules import baselines, reserving
+from adlro.decide.rules import baselines, plan, reserving
 
 Rank: TypeAlias = Callable[[View, int], tuple[Ints, Ints, Floats]]
 """`rank(view, most)`: at most `most` legal pairs worth trying, the best first: their jobs, sites and scores."""
@@ -260,11 +260,11 @@ def chosen(trial: Trial, members: Ints, tried: int, first: Choice) -> Choice:
     return Choice(verb, job, int(trial.site[best]), float(trial.until[best]))
 
 
-RULES: Final = {policy.name: policy for module in (baselines, reserving, outlook) for policy in module.POLICIES}
+RULES: Final = {policy.name: policy for module in (baselines, reserving, outlook, plan) for policy in module.POLICIES}
 
 STRONGEST: Final = "eft-reserving"
 
-POLICIES: Final = tuple(lookahead(RULES[name]) for name in ("sjf", "sjf-picky", "eft", STRONGEST))
+POLICIES: Final = tuple(lookahead(RULES[name]) for name in ("sjf", "sjf-picky", "eft", STRONGEST, "plan"))
 
 CLAIRVOYANT: Final = replace(
     lookahead(RULES[STRONGEST], foresee=clairvoyant(FORESEEN)),
