@@ -24,7 +24,7 @@ from adlro.measure.statistics import holm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.learned import STOPPING, SUPERCLOUD, TRACES, Place, compared, mean_of  # noqa: E402
+from scripts.learned import STOPPING, SUPERCLOUD, TRACES, Place, compared, mean_of
 
 PLAN: Final = "plan"
 AHEAD: Final = "lookahead-plan"
