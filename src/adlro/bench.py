@@ -341,12 +341,13 @@ def bench_decide_100k() -> Measurement:
 def bench_lp_round() -> Measurement:
     """One round of an LP policy on a full cluster with a queue."""
     from adlro.decide.rules.gavel import solve_round  # SciPy's solver takes a while to import
+    from adlro.decide.rules.pools import ViewReader
 
     view = busy_view("sia64", "sia-philly", waiting=40)
     times = []
     for _ in range(20):
         begin = time.perf_counter()
-        solve_round(view, "maxmin")
+        solve_round(ViewReader(view), "maxmin")
         times.append(time.perf_counter() - begin)
     value = 1000 * statistics.median(times[3:])
     return value, "ms", 20.0, True, "gavel-maxmin, one round on sia64 (64 GPUs), full, with 40 jobs waiting"

@@ -4,8 +4,9 @@ from typing import Final, NamedTuple
 
 from adlro.core.compiled import compiled, widened
 from adlro.core.rules import expected_end, most_in, portion, queue_position, restart_cost, work_left
-from adlro.core.tables import FOREVER, NOBODY, RUNNING, Ints, View
+from adlro.core.tables import FOREVER, NOBODY, RUNNING, View
 from adlro.decide.rules.timelines import Timelines, externality, free_at_once
+from adlro.decide.sorting import is_among
 
 SETBACK: Final = 0.25
 """What a stopped job loses, as a share of the runtime of the job that takes its place."""
@@ -146,15 +147,6 @@ def idle_loss(view: View, lines: Timelines, count: int, free: int, gpus: int, se
         freed += view.jobs[lines.victims[k]].gpus
     unused = freed - max(0, gpus - free)
     return view.clock[0].queued / max(1, len(view.gpus)) * max(0, unused) * seconds
-
-
-@compiled
-def is_among(victims: Ints, count: int, v: int) -> bool:
-    """Whether the job is among the first so many."""
-    for k in range(count):
-        if victims[k] == v:
-            return True
-    return False
 
 
 @compiled
