@@ -50,6 +50,12 @@ def serve(
         str | None,
         typer.Option("--fallback", metavar="NAME", help="The policy that decides while the guard is active."),
     ] = None,
+    preempt: Annotated[
+        bool,
+        typer.Option(
+            "--preempt", help="Let the policy stop running jobs that are marked as restartable (docs/preemption.md)."
+        ),
+    ] = False,
     cluster: Annotated[
         str | None,
         typer.Option("--cluster", "-c", metavar="NAME", help="simulated, local: the cluster, a name or a file."),
@@ -97,7 +103,7 @@ def serve(
     given = {
         "backend.kind": backend, "policy.name": policy, "policy.fallback": fallback, "simulated.cluster": cluster,
         "local.cluster": cluster, "simulated.workload": workload, "local.gpus": gpus, "simulated.speed": speed,
-        "tick_s": tick, "store.url": store, "api.host": host, "api.port": port,
+        "tick_s": tick, "store.url": store, "api.host": host, "api.port": port, "preempt.is_on": preempt or None,
     }  # fmt: skip
     flags |= {name: value for name, value in given.items() if value is not None}
     loaded = load_config(config, flags)

@@ -78,6 +78,7 @@ class LiveJob:
     partition: str = ""  # the queue it was submitted to, where the cluster has several
     qos: str = ""  # the cluster's word for the set of limits that count for it
     setback: Setback = Setback.NONE  # why it does not start although it waits for us; `reason` has the words
+    is_stopping: bool = False  # we told it to stop; it holds its place until it has ended, and then waits again
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +111,14 @@ class Answer:
     """What the back end said to an order. Not `done`: nothing happened, and `said` tells why.
 
     `is_final`: it would be refused again. A job whose start is refused for good should be given back to the cluster.
+    `is_pending`: a stop that takes its time. The job holds its place until a snapshot shows that it waits.
     """
 
     job: str
     done: bool
     said: str = ""
     is_final: bool = False
+    is_pending: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,10 @@ class KeepsOutput(Protocol):
         """The end of a job's output; None if there is none, or it cannot be read safely."""
 
 
+NOT_RESTARTABLE = "it is not marked as restartable"
+"""What every back end says to the order to stop a running job that its user has not marked."""
+
+
 def nobody_to_give_to(reasons: Mapping[str, str]) -> list[Answer]:
     """The answers of a cluster that has no scheduler of its own."""
     return [Answer(job, False, "this cluster has no scheduler besides ADLRO", is_final=True) for job in reasons]
@@ -174,7 +181,9 @@ class Backend(Protocol):
     def act(self, orders: Sequence[Order]) -> list[Answer]:
         """Carry out orders, in this order; an answer for each. Raises BackendError when the back end is gone.
 
-        Carrying out an order twice does no harm: a job that is placed or runs already is not started again.
+        Carrying out an order twice does no harm: a job that is placed or runs already is not started again. The order
+        to stop a job is given again as long as the job is stopping, so that a back end that first warns a job can end
+        it later.
         """
 
     def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:

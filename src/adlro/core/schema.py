@@ -49,7 +49,7 @@ class Property:
     scale: int = 1  # the table has so many of its own units for one of ours: 1000 thousandths of a core
     empty: str = ""  # in words, what None or an empty cell means
     from_user: FromUser = FromUser()
-    option: str = ""  # how `adlro submit --help` shows the value; "": no option, or one of its own
+    option: str = ""  # how `adlro submit --help` shows the value (a flag has none); "": no option, or one of its own
     in_workload: bool = False  # a key of [[families]] in workload files: the same for all jobs of the family
     in_comment: bool = False  # Slurm has no field for it: it travels as a word in the job's comment
     name: str = ""

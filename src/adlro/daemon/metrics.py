@@ -37,8 +37,8 @@ HeldByNode = dict[tuple[str, str], float]
 
 ALARMS: Final = (
     "api", "back", "backend", "clock", "config", "drift", "fault", "given-back", "illegal", "kept", "left-out", "limit",
-    "misplaced", "nan", "policy", "refused", "settled", "slow", "stale", "starving", "store", "telemetry", "vanished",
-    "worse",
+    "misplaced", "nan", "policy", "preempt", "refused", "settled", "slow", "stale", "starving", "store", "telemetry",
+    "vanished", "worse",
 )  # fmt: skip
 """Kinds of alarms that are shown from the beginning, with 0: an increase from nothing would not be seen."""
 

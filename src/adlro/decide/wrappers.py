@@ -1,8 +1,9 @@
-"""Policies around policies: no job waits for ever, and no job is stopped as soon as it has started.
+"""Policies around policies: no job waits for ever, none is stopped as soon as it has started, or again and again.
 
 `sjf+starvation(3600)` is sjf in which no job waits longer than an hour, as far as the hardware allows: a job that is
-about to gets nodes that are kept for it. `srtf+least-run(300)` is srtf that stops no job before it ran five minutes.
-Both can be joined. A live cluster has both around its policy, by its settings.
+about to gets nodes that are kept for it. `srtf+least-run(300)` is srtf that stops no job before it ran five minutes,
+`srtf+stops(10)` one that stops no job more than ten times (stops.py). They can be joined. A live cluster has all of
+them around its policy, by its settings.
 """
 
 import math
@@ -23,6 +24,7 @@ from adlro.core.remembering import Remembered, Remembers
 from adlro.core.rules import fits, in_queue, next_part, runtime
 from adlro.core.tables import FOREVER, NOBODY, RUNNING, STOP, Choice, Ints, View
 from adlro.decide.rules.reserving import reserve
+from adlro.decide.stops import STOPS, with_few_stops
 
 MOST_KEPT: Final = 16
 """Jobs for which nodes are kept at the same time: the ones that have waited longest."""
@@ -39,33 +41,41 @@ and until then others start there."""
 
 STARVATION: Final = "starvation"
 LEAST_RUN: Final = "least-run"
-WRAPPED: Final = re.compile(rf"(.+)\+({STARVATION}|{LEAST_RUN})\(([^()]*)\)")
-"""A name with a wrapper at its end: the policy inside, the wrapper, its seconds."""
+WRAPPED: Final = re.compile(rf"(.+)\+({STARVATION}|{LEAST_RUN}|{STOPS})\(([^()]*)\)")
+"""A name with a wrapper at its end: the policy inside, the wrapper, its number."""
 
 
 # ---- by name -----------------------------------------------------------------------------------------------------
 
 
 def unwrapped(name: str) -> tuple[str, str, float] | None:
-    """The policy inside, the wrapper and its seconds, for a name that has a wrapper at its end; else None."""
+    """The policy inside, the wrapper and its number, for a name that has a wrapper at its end; else None."""
     found = WRAPPED.fullmatch(name)
     if found is None:
         return None
     inner, wrapper, text = found.groups()
     try:
-        seconds = float(text)
+        number = float(text)
     except ValueError:
-        seconds = math.nan
-    if not 0.0 < seconds < math.inf:
+        number = math.nan
+    if wrapper == STOPS and not (number >= 0.0 and number.is_integer()):
+        raise CatalogueError(
+            f"policy {name!r}: {STOPS}({text}) needs a whole number from 0, as in {inner}+{STOPS}(10)."
+        )
+    if wrapper != STOPS and not 0.0 < number < math.inf:
         raise CatalogueError(
             f"policy {name!r}: {wrapper}({text}) needs a number of seconds above 0, as in {inner}+{wrapper}(3600)."
         )
-    return inner, wrapper, seconds
+    if wrapper == LEAST_RUN and f"+{STOPS}(" in inner:  # stops that come to nothing would count
+        raise CatalogueError(f"policy {name!r}: write +{LEAST_RUN} before +{STOPS}.")
+    return inner, wrapper, number
 
 
-def wrapped(policy: Policy, wrapper: str, seconds: float) -> Policy:
+def wrapped(policy: Policy, wrapper: str, number: float) -> Policy:
     """A policy in one of the wrappers."""
-    return without_starvation(policy, seconds) if wrapper == STARVATION else with_least_run(policy, seconds)
+    if wrapper == STOPS:
+        return with_few_stops(policy, number)
+    return without_starvation(policy, number) if wrapper == STARVATION else with_least_run(policy, number)
 
 
 # ---- no job is stopped too soon ----------------------------------------------------------------------------------
@@ -87,11 +97,11 @@ class LeastRun:
     """Asks another, and waits where that would stop a job too soon."""
 
     def __init__(self, base: Choose, seconds: float) -> None:
-        self._base, self._seconds = base, seconds
+        self.base, self._seconds = base, seconds
 
     def __call__(self, view: View) -> Choice:
         """What the other chooses, unless it would stop a job too soon."""
-        choice = self._base(view)
+        choice = self.base(view)
         if choice.verb == STOP and 0 <= choice.job < len(view.jobs) and view.runs[choice.job].state == RUNNING:
             until = float(view.runs[choice.job].started) + self._seconds
             if until > view.clock[0].now:
@@ -100,11 +110,11 @@ class LeastRun:
 
     def remembered(self) -> Remembered:
         """What the other keeps."""
-        return self._base.remembered() if isinstance(self._base, Remembers) else Remembered()
+        return self.base.remembered() if isinstance(self.base, Remembers) else Remembered()
 
     def recall(self, view: View, kept: Remembered) -> bool:
         """Let the other go on."""
-        return self._base.recall(view, kept) if isinstance(self._base, Remembers) else True
+        return self.base.recall(view, kept) if isinstance(self.base, Remembers) else True
 
 
 # ---- no job waits for ever ---------------------------------------------------------------------------------------
@@ -135,7 +145,7 @@ class Bounded:
     """Asks another, from which it hides the nodes that are kept for jobs that have waited too long."""
 
     def __init__(self, base: Choose, max_wait_s: float) -> None:
-        self._base, self._max_wait_s = base, max_wait_s
+        self.base, self._max_wait_s = base, max_wait_s
         self._moment = -math.inf
         self._starting: list[tuple[int, int]] = []
         self.kept = Kept()
@@ -156,10 +166,10 @@ class Bounded:
                 return starting(j, s)
         self.is_overdue = False
         if not self.kept.nodes:
-            return self._base(view)
+            return self.base(view)
         world = copied(view)
         close_nodes(world, nodes_of(self.kept.nodes))
-        return self._base(world)
+        return self.base(world)
 
     def keep(self, nodes: Mapping[int, tuple[int, ...]]) -> None:
         """Go on keeping these nodes, by job; before the first question."""
@@ -167,7 +177,7 @@ class Bounded:
 
     def remembered(self) -> Remembered:
         """What is kept for whom, and what the other keeps."""
-        inner = self._base.remembered() if isinstance(self._base, Remembers) else Remembered()
+        inner = self.base.remembered() if isinstance(self.base, Remembers) else Remembered()
         mine = tuple(self.kept.nodes)
         nodes = [list(self.kept.nodes[j]) for j in mine]
         # Its own jobs come after those of the other, which has a list for each of its own and none for these.
@@ -182,7 +192,7 @@ class Bounded:
         there = {j: tuple(mine) for j, mine in zip(kept.jobs[count:], nodes, strict=True) if j >= 0}
         self.kept = Kept({j: mine for j, mine in there.items() if all(0 <= n < len(view.nodes) for n in mine)})
         inner = Remembered(kept.jobs[:count], kept.by_job, kept.times, rest)
-        return self._base.recall(view, inner) if isinstance(self._base, Remembers) else True
+        return self.base.recall(view, inner) if isinstance(self.base, Remembers) else True
 
 
 def nodes_of(kept: Mapping[int, tuple[int, ...]]) -> Ints:

@@ -41,6 +41,7 @@ from adlro.live.service import (
 )
 from adlro.live.session import Session
 from adlro.live.showing import History, Lines, Starts
+from adlro.live.stopping import Stopper
 from adlro.live.telling import Heard, Notes
 from adlro.normalise.pack import why_refused
 
@@ -62,8 +63,6 @@ class TurnSettings(Limits):
 
     compare_s: float = 60.0
     """How often they are held against each other."""
-    restart_s: float = 30.0
-    """What a restart costs a job, as policies believe."""
     history: int = 10_000
     """Jobs of the past that are learnt from at the start."""
     starts_s: float = 0.15
@@ -110,22 +109,24 @@ class Orchestrator:
         self._clock, self._monotonic, self._telemetry = clock, monotonic, telemetry
         self._is_leader = is_leader
         self._notes = Notes(memory, settings.kept_alarms)
-        self._seen = SeenJobs(self._notes, settings.history, settings.restart_s)
-        self._orders = Orders(backend, self._notes, monotonic)
+        self._seen = SeenJobs(self._notes, settings.history, settings.preempt.restart_s)
         self._starts = Starts(settings.starts_s)
         self._lines = Lines(backend, settings.annotated, settings.annotate_s)
         self._history = History(self._notes, settings.kept_history, settings.history_s)
-        self._scenes = Scenes(restart_s=settings.restart_s)
+        self._scenes = Scenes(restart_s=settings.preempt.restart_s)
         self._window = ComparisonWindow(settings.guard.window_s)
         self._compared_at = -np.inf
         self._outcome: ComparedTimes | None = None
         self._named = policy
         self._guarded = Guarded(find_policy(policy), find_policy(fallback), settings, monotonic)
+        self._orders = Orders(backend, self._notes, self._guarded.stops, monotonic)
+        self._stopper = Stopper(backend, self._guarded, self._notes, self._orders, self._seen)
         self._fallback = fallback
         self._judge = Judge(policy)
         self._next: tuple[str, Policy, Judge] | None = None
         self._asking = Lock()  # one question at a time
-        self._asked, self._asked_scenes = Foresight(seed=1), Scenes(restart_s=settings.restart_s)  # turns do not wait
+        self._asked = Foresight(seed=1)
+        self._asked_scenes = Scenes(restart_s=settings.preempt.restart_s)  # of its own: turns do not wait
         self._by_id: tuple[Snapshot | None, Mapping[str, LiveJob]] = None, {}  # of the snapshot that was asked about
         self._number = 0
         self._moved: tuple[float, float] | None = None  # the snapshot's time, and when it last moved
@@ -171,7 +172,7 @@ class Orchestrator:
         with self._asking:
             before = scenes.scene(snapshot, predict, submitted, corrections, carried, tell=tell)
             if changed.cluster is not snapshot.cluster:
-                scenes = Scenes(restart_s=self._settings.restart_s)
+                scenes = Scenes(restart_s=self._settings.preempt.restart_s)
             after = scenes.scene(changed, predict, submitted, corrections, carried, tell=tell)
             return self._asked.what_if(before, after, policy, other, new, self._settings.what_if_s)
 
@@ -214,10 +215,12 @@ class Orchestrator:
         submitted = self._seen.noted(snapshot, heard)
         ended = self._seen.learn(snapshot, heard)
         self._orders.resume(now_s, heard)
+        self._stopper.resume(self._named, now_s, heard)
         self._orders.settle(snapshot, now_s, heard)
+        stopped = self._stopper.look(snapshot, heard)
         self._orders.check_placed(snapshot, heard)
         self._orders.meet_setbacks(snapshot, heard)
-        self._seen.carry(snapshot, self._standing.scene if self._standing is not None else None)
+        self._seen.carry(snapshot, self._standing.scene if self._standing is not None else None, stopped)
         seen, runtimes = self._seen, self._seen.runtimes
         remind = runtimes.past.remind if self._looks_back() else None
         scene = self._scenes.scene(
@@ -228,6 +231,7 @@ class Orchestrator:
             seen.carried,
             remind=remind,
             tell=runtimes.tell,
+            restart_s=self._guarded.stops.restart_s,
         )
         for text in scene.notes[len(snapshot.notes) :][:MOST_NAMED]:
             self._notes.tell_once(heard, now_s, "left-out", text)
@@ -374,15 +378,11 @@ class Orchestrator:
         if not decided.chosen:
             return None
         time_s = scene.snapshot.time_s
-        decisions = self._decisions(scene, decided)
-        heard.decisions = decisions
-        done = self._orders.carry_out(decisions, time_s, heard)
+        done = self._stopper.carry_out(self._decisions(scene, decided), scene, heard)
         if done is None:
             return None
         for decision in done:
-            if decision.verb == "stop":
-                self._seen.note_stopped(scene.live[scene.index[decision.job]], scene.snapshot)
-            else:
+            if decision.verb == "start":
                 self._seen.expected[decision.job] = float(scene.predicted[scene.index[decision.job], 1])
         self._orders.forget_all_but(scene.index)
         self._seen.forget_all_but(scene.index)
@@ -476,6 +476,7 @@ class Orchestrator:
             starts=starts,
             alarms=tuple(self._notes.alarms),
             drifts=self._seen.watch.drifts,
+            stopping=self._guarded.stops.shown(snapshot),
             history=tuple(self._history.points),
             telemetry=figures or {},
             placed={
