@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
 MIX = {
@@ -29,12 +30,12 @@ MIX = {
     "cluster, unchanged or new": 5,
     "health": 5,
 }
-"""What is asked, and how often in a hundred."""
+"""Kinds of requests, and how many of a hundred each has."""
 
 
 @dataclass
 class Asker:
-    """One connection that is kept open, with the tags of what it has seen."""
+    """One connection that is kept open, with the ETags of the answers so far."""
 
     host: str
     port: int
@@ -66,33 +67,55 @@ async def counted(asker: Asker) -> tuple[float, float]:
     return decisions, turns
 
 
-async def main() -> int:
-    """Run the load and print the latencies."""
+@dataclass
+class Outcome:
+    """What came back from the requests."""
+
+    took: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in MIX})  # s from the planned time
+    statuses: Counter[int] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Target:
+    """The API that is asked."""
+
+    host: str
+    port: int
+    headers: str
+
+    def asker(self) -> Asker:
+        """A new connection."""
+        return Asker(self.host, self.port, self.headers)
+
+
+Planned: TypeAlias = tuple[float, str, str]
+"""When a request is sent, its kind in MIX, and its path."""
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", default="http://127.0.0.1:8321")
     parser.add_argument("--rate", type=float, default=500.0, help="requests a second")
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--connections", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    place = urlsplit(given.url)
+    return parser.parse_args()
+
+
+def target_of(url: str) -> Target:
+    """The API at a URL, with the token of ADLRO_TOKEN."""
+    place = urlsplit(url)
     host, port = place.hostname or "127.0.0.1", place.port or 80
     token = os.environ.get("ADLRO_TOKEN")
-    headers = f"Host: {host}:{port}\r\nAccept-Encoding: gzip\r\n" + (
-        f"Authorization: Bearer {token}\r\n" if token else ""
-    )
-    asker = Asker(host, port, headers.replace("gzip", "identity"))
-    status, body = await asker.ask("/api/v1/jobs?limit=500")
-    if status != 200:
-        print(f"{given.url} answered {status}: {body.decode()}", file=sys.stderr)
-        return 1
-    page = json.loads(body)
-    _, body = await asker.ask("/api/v1/jobs?state=waiting&limit=500")
-    jobs = [job["id"] for job in page["jobs"] + json.loads(body)["jobs"]]  # first those that hold GPUs
-    print(f"{page['total']:,} jobs; {given.rate:g} requests/s for {given.seconds:g} s, {given.connections} connections")
+    authorization = f"Authorization: Bearer {token}\r\n" if token else ""
+    return Target(host, port, f"Host: {host}:{port}\r\nAccept-Encoding: gzip\r\n{authorization}")
 
-    pick = random.Random(given.seed)
-    paths: dict[str, Callable[[], str]] = {
+
+def paths_by_kind(jobs: list[str], pick: random.Random) -> dict[str, Callable[[], str]]:
+    """For each kind of request in MIX, a function that draws its path."""
+    return {
         "state, unchanged or new": lambda: "/api/v1/state",
         "page of jobs": lambda: f"/api/v1/jobs?state=waiting&limit=50&offset={50 * pick.randrange(20)}",
         "one job": lambda: f"/api/v1/jobs/{pick.choice(jobs)}",
@@ -101,28 +124,31 @@ async def main() -> int:
         "cluster, unchanged or new": lambda: "/api/v1/cluster",
         "health": lambda: "/healthz",
     }
+
+
+async def answer_planned(target: Target, plan: "asyncio.Queue[Planned]", outcome: Outcome) -> None:
+    """Send the planned requests over one connection, one after another, until cancelled."""
+    own = target.asker()
+    while True:
+        planned, kind, path = await plan.get()
+        try:
+            status, _ = await own.ask(path)
+            outcome.statuses[status] += 1
+            outcome.took[kind].append(time.perf_counter() - planned)
+        except (OSError, asyncio.IncompleteReadError) as error:
+            outcome.errors[type(error).__name__] += 1
+            own = target.asker()
+        plan.task_done()
+
+
+async def run_load(target: Target, given: argparse.Namespace, jobs: list[str]) -> tuple[Outcome, float]:
+    """Send the requests at the planned times; what came back, and how many seconds it took."""
+    pick = random.Random(given.seed)
+    paths = paths_by_kind(jobs, pick)
     kinds = pick.choices(list(MIX), list(MIX.values()), k=int(given.rate * given.seconds))
-    plan: asyncio.Queue[tuple[float, str, str]] = asyncio.Queue()
-    took: dict[str, list[float]] = {kind: [] for kind in MIX}
-    statuses: Counter[int] = Counter()
-    errors: Counter[str] = Counter()
-
-    async def work() -> None:
-        """Take what is planned next, one after another."""
-        own = Asker(host, port, headers)
-        while True:
-            planned, kind, path = await plan.get()
-            try:
-                status, _ = await own.ask(path)
-                statuses[status] += 1
-                took[kind].append(time.perf_counter() - planned)
-            except (OSError, asyncio.IncompleteReadError) as error:
-                errors[type(error).__name__] += 1
-                own = Asker(host, port, headers)
-            plan.task_done()
-
-    before = await counted(asker)
-    workers = [asyncio.create_task(work()) for _ in range(given.connections)]
+    plan: asyncio.Queue[Planned] = asyncio.Queue()
+    outcome = Outcome()
+    workers = [asyncio.create_task(answer_planned(target, plan, outcome)) for _ in range(given.connections)]
     began = time.perf_counter()
     for number, kind in enumerate(kinds):
         planned = began + number / given.rate
@@ -135,16 +161,39 @@ async def main() -> int:
     lasted = time.perf_counter() - began
     for worker in workers:
         worker.cancel()
+    return outcome, lasted
 
-    everything = [seconds for kind in took.values() for seconds in kind]
+
+def show(outcome: Outcome, lasted: float) -> None:
+    """Print the latencies of each kind of request, and of all."""
+    everything = [seconds for kind in outcome.took.values() for seconds in kind]
     print(f"{'':28}{'asked':>8}{'p50 ms':>9}{'p90 ms':>9}{'p99 ms':>9}{'max ms':>9}")
-    for name, values in (*took.items(), ("all", everything)):
+    for name, values in (*outcome.took.items(), ("all", everything)):
         if values:
             ranked = sorted(values)
             cells = [1000 * ranked[min(int(q * len(ranked)), len(ranked) - 1)] for q in (0.5, 0.9, 0.99, 1.0)]
             print(f"{name:28}{len(values):>8,}" + "".join(f"{cell:>9.1f}" for cell in cells))
-    print(f"{len(everything) / lasted:.0f} answers/s; statuses {dict(sorted(statuses.items()))}; errors {dict(errors)}")
-    decisions, turns = (now - was for now, was in zip(await counted(Asker(host, port, headers)), before, strict=True))
+    statuses, errors = dict(sorted(outcome.statuses.items())), dict(outcome.errors)
+    print(f"{len(everything) / lasted:.0f} answers/s; statuses {statuses}; errors {errors}")
+
+
+async def main() -> int:
+    """Run the load and print the latencies."""
+    given = arguments()
+    target = target_of(given.url)
+    asker = Asker(target.host, target.port, target.headers.replace("gzip", "identity"))
+    status, body = await asker.ask("/api/v1/jobs?limit=500")
+    if status != 200:
+        print(f"{given.url} answered {status}: {body.decode()}", file=sys.stderr)
+        return 1
+    page = json.loads(body)
+    _, body = await asker.ask("/api/v1/jobs?state=waiting&limit=500")
+    jobs = [job["id"] for job in page["jobs"] + json.loads(body)["jobs"]]  # first those that hold GPUs
+    print(f"{page['total']:,} jobs; {given.rate:g} requests/s for {given.seconds:g} s, {given.connections} connections")
+    before = await counted(asker)
+    outcome, lasted = await run_load(target, given, jobs)
+    show(outcome, lasted)
+    decisions, turns = (now - was for now, was in zip(await counted(target.asker()), before, strict=True))
     print(f"{decisions:.0f} decisions in {turns:.0f} turns")
     return 0
 

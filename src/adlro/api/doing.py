@@ -43,7 +43,14 @@ QUESTION_WAIT_S: Final = 2.0
 
 
 def add_doing(app: FastAPI, kit: Kit) -> None:
-    """What a user or an operator may do. Each is written to the log: who, what, which job."""
+    """Add what a user or an operator may do. Each change is written to the log: who, what, which job."""
+    add_submit_and_cancel(app, kit)
+    add_what_if(app, kit)
+    add_use_policy(app, kit)
+
+
+def add_submit_and_cancel(app: FastAPI, kit: Kit) -> None:
+    """Add the submission and the cancellation of jobs."""
 
     @app.post(
         f"{V1}/jobs",
@@ -92,6 +99,10 @@ def add_doing(app: FastAPI, kit: Kit) -> None:
         log.info("job cancelled", extra={"by": who.name, "job": id})
         return in_json({"id": id})
 
+
+def add_what_if(app: FastAPI, kit: Kit) -> None:
+    """Add what-if questions."""
+
     @app.post(
         f"{V1}/what-if",
         response_model=WhatIfAnswer,
@@ -126,6 +137,10 @@ def add_doing(app: FastAPI, kit: Kit) -> None:
                 kit.questions.release()
 
         return in_json(await to_thread.run_sync(answer))
+
+
+def add_use_policy(app: FastAPI, kit: Kit) -> None:
+    """Add the choice of the policy."""
 
     @app.put(
         f"{V1}/policies/current",

@@ -42,7 +42,16 @@ from adlro.live.service import Why
 
 
 def add_reading(app: FastAPI, kit: Kit) -> None:
-    """What a viewer may ask."""
+    """Add what a viewer may ask. The API document lists the addresses in this order."""
+    add_state_and_cluster(app, kit)
+    add_jobs(app, kit)
+    add_decisions(app, kit)
+    add_policies_and_alarms(app, kit)
+    add_me(app, kit)
+
+
+def add_state_and_cluster(app: FastAPI, kit: Kit) -> None:
+    """Add the state of everything, and the cluster alone."""
 
     @app.get(f"{V1}/state", response_model=StateOut, responses=errors(422, 503) | NOT_MODIFIED, tags=["cluster"])
     async def get_state(request: Request, asked: Annotated[StateAsked, Query()]) -> Response:
@@ -55,6 +64,10 @@ def add_reading(app: FastAPI, kit: Kit) -> None:
         """Nodes and GPUs, the jobs on each, and telemetry."""
         eyes = kit_eyes(kit, request)
         return await kept(kit, request, lambda now: cluster_shown(now, eyes))
+
+
+def add_jobs(app: FastAPI, kit: Kit) -> None:
+    """Add the list of jobs, one job, and why it waits or runs."""
 
     @app.get(f"{V1}/jobs", response_model=JobsOut, responses=errors(422, 503) | NOT_MODIFIED, tags=["jobs"])
     async def list_jobs(request: Request, asked: Annotated[JobsAsked, Query()]) -> Response:
@@ -101,6 +114,10 @@ def add_reading(app: FastAPI, kit: Kit) -> None:
 
         return await kept(kit, request, answer)
 
+
+def add_decisions(app: FastAPI, kit: Kit) -> None:
+    """Add the list of decisions."""
+
     @app.get(
         f"{V1}/decisions", response_model=DecisionsOut, responses=errors(422, 503) | NOT_MODIFIED, tags=["decisions"]
     )
@@ -116,6 +133,10 @@ def add_reading(app: FastAPI, kit: Kit) -> None:
             return {"decisions": shown, "next": following}
 
         return await kept(kit, request, answer)
+
+
+def add_policies_and_alarms(app: FastAPI, kit: Kit) -> None:
+    """Add the lists of policies, alarms and drifts."""
 
     @app.get(f"{V1}/policies", response_model=PoliciesOut, responses=errors(422, 503) | NOT_MODIFIED, tags=["policies"])
     async def list_policies(request: Request, asked: Annotated[NothingAsked, Query()]) -> Response:
@@ -136,6 +157,10 @@ def add_reading(app: FastAPI, kit: Kit) -> None:
     async def list_drifts(request: Request, asked: Annotated[NothingAsked, Query()]) -> Response:
         """Speeds that differ from the speed table."""
         return await kept(kit, request, lambda now: {"drifts": now.state.drifts})
+
+
+def add_me(app: FastAPI, kit: Kit) -> None:
+    """Add what the caller's token allows."""
 
     @app.get(f"{V1}/me", response_model=MeOut, responses=errors(422), tags=["cluster"])
     async def get_me(request: Request, asked: Annotated[NothingAsked, Query()]) -> Response:

@@ -5,6 +5,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -13,6 +14,7 @@ import typer
 from adlro import __version__
 from adlro.cli.asking import printable
 from adlro.cli.lists import Json
+from adlro.cli.options import spread_into_flags
 from adlro.cli.output import print_json, say, stdout
 from adlro.core.errors import TelemetryError, UsageError
 from adlro.measure.json_text import without_nan
@@ -36,21 +38,24 @@ _HOT: Final = 0.9
 """Temperatures above this level are coloured."""
 
 
-def ingest(
+@dataclass(frozen=True, slots=True)
+class TelemetryFlags:
+    """The telemetry source to read; exactly one."""
+
     prometheus: Annotated[
         str | None, typer.Option("--prometheus", metavar="URL", help="Read a Prometheus server, http://HOST:9090.")
-    ] = None,
+    ] = None
     metrics: Annotated[
         str | None, typer.Option("--metrics", metavar="URL", help="Read one exporter, http://HOST:9400/metrics.")
-    ] = None,
-    nvml: Annotated[bool, typer.Option("--nvml", help="Read the NVIDIA GPUs of this machine.")] = False,
-    amdsmi: Annotated[bool, typer.Option("--amdsmi", help="Read the AMD GPUs of this machine.")] = False,
+    ] = None
+    nvml: Annotated[bool, typer.Option("--nvml", help="Read the NVIDIA GPUs of this machine.")] = False
+    amdsmi: Annotated[bool, typer.Option("--amdsmi", help="Read the AMD GPUs of this machine.")] = False
     slurm: Annotated[
         Path | None,
         typer.Option(
             "--slurm", metavar="FILE", help="Read the output of 'scontrol show node' and print a cluster file."
         ),
-    ] = None,
+    ] = None
     types: Annotated[
         list[str] | None,
         typer.Option(
@@ -58,7 +63,27 @@ def ingest(
             metavar="TYPE=MODEL",
             help="With --slurm: the GPU model of a GRES type, as in turing=t4 (repeatable).",
         ),
-    ] = None,
+    ] = None
+
+    def chosen(self) -> str:
+        """The name of the only source that is given."""
+        sources = {
+            "prometheus": self.prometheus, "metrics": self.metrics, "nvml": self.nvml or None,
+            "amdsmi": self.amdsmi or None, "slurm": self.slurm,
+        }  # fmt: skip
+        given = [name for name, value in sources.items() if value is not None]
+        if len(given) != 1:
+            raise UsageError(
+                "expected exactly one source: --prometheus URL, --metrics URL, --nvml, --amdsmi or --slurm FILE. "
+                "See 'adlro ingest --help'."
+            )
+        return given[0]
+
+
+@spread_into_flags
+def ingest(
+    *,
+    source: TelemetryFlags,
     cluster: Annotated[
         str | None,
         typer.Option(
@@ -80,28 +105,33 @@ def ingest(
     as_json: Json = False,
 ) -> None:
     """Show what the GPUs of a live cluster report, scaled to 0 to 1, and what is missing and why."""
-    sources = {"prometheus": prometheus, "metrics": metrics, "nvml": nvml or None, "amdsmi": amdsmi or None}
-    given = [name for name, value in sources.items() if value is not None]
-    if len(given) + (slurm is not None) != 1:
-        raise UsageError(
-            "expected exactly one source: --prometheus URL, --metrics URL, --nvml, --amdsmi or --slurm FILE. "
-            "See 'adlro ingest --help'."
-        )
-    if slurm is not None:
-        show_slurm(slurm, as_json, types)
+    kind = source.chosen()
+    if source.slurm is not None:
+        show_slurm(source.slurm, as_json, source.types)
         return
     from adlro.ingest.telemetry.catalogue import open_telemetry
 
-    look = open_telemetry(given[0], prometheus or metrics or "", timeout, oldest)
+    look = open_telemetry(kind, source.prometheus or source.metrics or "", timeout, oldest)
     pictures = watched(look, cluster, oldest, every, looks if watch else 1)
     if as_json:
-        for number, (picture, readings) in enumerate(pictures):
-            found = as_dict(picture, readings)
-            if watch:  # one line for each look, for programs that read line by line
-                print(json.dumps(without_nan(found), ensure_ascii=False, allow_nan=False), flush=True)
-            elif number == 0:
-                print_json(found | {"version": __version__, "command": _command()})
-    elif watch and sys.stdout.isatty():
+        print_pictures(pictures, watch)
+    else:
+        show_pictures(pictures, each, watch)
+
+
+def print_pictures(pictures: Iterator[tuple["Telemetry", "Readings"]], watch: bool) -> None:
+    """Print each picture as JSON."""
+    for number, (picture, readings) in enumerate(pictures):
+        found = as_dict(picture, readings)
+        if watch:  # one line for each look, for programs that read line by line
+            print(json.dumps(without_nan(found), ensure_ascii=False, allow_nan=False), flush=True)
+        elif number == 0:
+            print_json(found | {"version": __version__, "command": _command()})
+
+
+def show_pictures(pictures: Iterator[tuple["Telemetry", "Readings"]], each: bool, watch: bool) -> None:
+    """Print each picture as a table; on a terminal, --watch shows the latest one in place."""
+    if watch and sys.stdout.isatty():
         from rich.live import Live
 
         with Live(console=stdout(), screen=True, auto_refresh=False) as live:

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -52,55 +52,67 @@ ThreadCount = Annotated[
     typer.Option("--threads", metavar="N", min=1, max=1024, help="Runs in parallel. Default: one per core."),
 ]
 
+DEFAULT_POLICY_NAMES: Final = ",".join(DEFAULT_POLICIES)
+PolicyNames = Annotated[
+    str,
+    typer.Option(
+        "--policies",
+        "-p",
+        metavar="NAMES",
+        show_default="fcfs, static-affinity, sjf, adlro and others",
+        help="Names separated by commas (adlro policies), 'all', path.py:function, or FILE.safetensors of adlro train. "
+        "The others are compared with the first.",
+    ),
+]
+BaselineName = Annotated[
+    str | None,
+    typer.Option("--baseline", metavar="NAME", help="The policy to compare with. Default: the first policy."),
+]
+SeedCount = Annotated[
+    int | None,
+    typer.Option(
+        "--seeds",
+        metavar="N",
+        min=1,
+        max=100_000,
+        help="Number of seeds. Default: 10; for a trace 1, because its jobs are the same for every seed.",
+    ),
+]
+FirstSeed = Annotated[int | None, typer.Option("--first-seed", metavar="N", min=0, help="The first seed. Default: 0.")]
+HyperScoreFile = Annotated[
+    str | None,
+    typer.Option(
+        "--hyperscore",
+        metavar="FILE",
+        help="Show the paper's HyperScore, with the weights in a TOML file, or 'equal': docs/statistics.md.",
+    ),
+]
+WithRegression = Annotated[
+    bool,
+    typer.Option("--regression", help="Show the regression of completion time on utilisation, queue and load."),
+]
+
 
 @spread_into_flags
 def compare(
     cluster: ClusterName = DEFAULT_CLUSTER,
     workload: WorkloadName = DEFAULT_JOBS,
-    policies: Annotated[
-        str,
-        typer.Option(
-            "--policies", "-p", metavar="NAMES", show_default="fcfs, static-affinity, sjf, adlro and others",
-            help="Names separated by commas (adlro policies), 'all', path.py:function, or FILE.safetensors of "
-            "adlro train. "
-            "The others are compared with the first.",
-        ),
-    ] = ",".join(DEFAULT_POLICIES),
-    baseline: Annotated[
-        str | None,
-        typer.Option("--baseline", metavar="NAME", help="The policy to compare with. Default: the first policy."),
-    ] = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option(
-            "--seeds", metavar="N", min=1, max=100_000,
-            help="Number of seeds. Default: 10; for a trace 1, because its jobs are the same for every seed.",
-        ),
-    ] = None,
-    first_seed: Annotated[
-        int | None, typer.Option("--first-seed", metavar="N", min=0, help="The first seed. Default: 0.")
-    ] = None,
+    policies: PolicyNames = DEFAULT_POLICY_NAMES,
+    baseline: BaselineName = None,
+    seeds: SeedCount = None,
+    first_seed: FirstSeed = None,
     jobs: JobCount = None,
     threads: ThreadCount = None,
     ray: Ray = None,
-    hyperscore: Annotated[
-        str | None,
-        typer.Option(
-            "--hyperscore", metavar="FILE",
-            help="Show the paper's HyperScore, with the weights in a TOML file, or 'equal': docs/statistics.md.",
-        ),
-    ] = None,
-    regression: Annotated[
-        bool,
-        typer.Option("--regression", help="Show the regression of completion time on utilisation, queue and load."),
-    ] = False,
+    hyperscore: HyperScoreFile = None,
+    regression: WithRegression = False,
     as_json: Json = False,
     windows: Windows = None,
     *,
     reporting: Reporting,
     reading: ReadingOptions,
     conditions: Conditions,
-) -> None:  # fmt: skip
+) -> None:
     """Compare policies on the same jobs, over several seeds.
 
     Means over the seeds, with 95 % intervals, and which differences are more than chance: docs/statistics.md.

@@ -1,7 +1,7 @@
 """The command that runs the live orchestrator: `adlro serve` (docs/daemon.md)."""
 
 import logging
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from adlro.cli.asking import printable
 from adlro.cli.lists import Json
+from adlro.cli.options import spread_into_flags
 from adlro.cli.output import print_json, show_list, stdout
 from adlro.cli.warm import say_progress, telling
 from adlro.core.errors import UsageError
@@ -31,57 +32,76 @@ DEMO: Final = {
 """What --demo sets: a busy cluster in this process, open to everyone on this machine."""
 
 
-def serve(
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help="Config file (docs/daemon.md). Without one, the defaults hold."),
-    ] = None,
-    demo: Annotated[bool, typer.Option("--demo", help="Run a busy simulated cluster with a dashboard.")] = False,
+@dataclass(frozen=True, slots=True)
+class ConfigFlags:
+    """Flags that take precedence over the config file; None where the flag is not given."""
+
     backend: Annotated[
         str | None,
         typer.Option(
             "--backend", metavar="KIND", help="What to schedule: simulated, local, slurm, kubernetes or shadow."
         ),
-    ] = None,
+    ] = None
     policy: Annotated[
         str | None, typer.Option("--policy", "-p", metavar="NAME", help="The policy (adlro policies).")
-    ] = None,
+    ] = None
     fallback: Annotated[
         str | None,
         typer.Option("--fallback", metavar="NAME", help="The policy that decides while the guard is active."),
-    ] = None,
+    ] = None
     preempt: Annotated[
         bool,
         typer.Option(
             "--preempt", help="Let the policy stop running jobs that are marked as restartable (docs/preemption.md)."
         ),
-    ] = False,
+    ] = False
     cluster: Annotated[
         str | None,
         typer.Option("--cluster", "-c", metavar="NAME", help="simulated, local: the cluster, a name or a file."),
-    ] = None,
+    ] = None
     workload: Annotated[
         str | None,
         typer.Option("--workload", "-w", metavar="NAME", help="simulated: the workload or trace whose jobs arrive."),
-    ] = None,
+    ] = None
     gpus: Annotated[
         str | None,
         typer.Option("--gpus", metavar="MODELS", help="local: pretend to have these GPUs, as in v100:4,t4:2."),
-    ] = None,
+    ] = None
     speed: Annotated[
         float | None,
         typer.Option("--speed", metavar="X", min=0.001, max=1e6, help="simulated: X times as fast as real time."),
-    ] = None,
+    ] = None
     tick: Annotated[
         float | None, typer.Option("--tick", metavar="S", min=0.01, max=3600, help="Seconds between two turns.")
-    ] = None,
+    ] = None
     store: Annotated[
         str | None, typer.Option("--store", metavar="URL", help="The daemon's database: sqlite:PATH or postgresql://…")
-    ] = None,
-    host: Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Address of the API.")] = None,
+    ] = None
+    host: Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Address of the API.")] = None
     port: Annotated[
         int | None, typer.Option("--port", metavar="N", min=0, max=65535, help="Port of the API; 0: any free one.")
+    ] = None
+
+    def by_key(self) -> dict[str, Any]:
+        """The given flags, by their keys in the config."""
+        values = {
+            "backend.kind": self.backend, "policy.name": self.policy, "policy.fallback": self.fallback,
+            "simulated.cluster": self.cluster, "local.cluster": self.cluster, "simulated.workload": self.workload,
+            "local.gpus": self.gpus, "simulated.speed": self.speed, "tick_s": self.tick, "store.url": self.store,
+            "api.host": self.host, "api.port": self.port, "preempt.is_on": self.preempt or None,
+        }  # fmt: skip
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@spread_into_flags
+def serve(
+    *,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="Config file (docs/daemon.md). Without one, the defaults hold."),
     ] = None,
+    demo: Annotated[bool, typer.Option("--demo", help="Run a busy simulated cluster with a dashboard.")] = False,
+    given: ConfigFlags,
     once: Annotated[bool, typer.Option("--once", help="Run one turn without an API, print it and exit.")] = False,
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print a config with every option and its default.")
@@ -97,15 +117,9 @@ def serve(
     if print_config:
         print(example(), end="")
         return
-    if backend is not None and backend not in BACKEND_NAMES:
-        raise UsageError(f"--backend is {backend!r}; expected one of {', '.join(BACKEND_NAMES)}.")
-    flags: dict[str, Any] = dict(DEMO) if demo else {}
-    given = {
-        "backend.kind": backend, "policy.name": policy, "policy.fallback": fallback, "simulated.cluster": cluster,
-        "local.cluster": cluster, "simulated.workload": workload, "local.gpus": gpus, "simulated.speed": speed,
-        "tick_s": tick, "store.url": store, "api.host": host, "api.port": port, "preempt.is_on": preempt or None,
-    }  # fmt: skip
-    flags |= {name: value for name, value in given.items() if value is not None}
+    if given.backend is not None and given.backend not in BACKEND_NAMES:
+        raise UsageError(f"--backend is {given.backend!r}; expected one of {', '.join(BACKEND_NAMES)}.")
+    flags = (dict(DEMO) if demo else {}) | given.by_key()
     loaded = load_config(config, flags)
     if once:
         turn_once(loaded, as_json)

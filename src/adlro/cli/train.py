@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from adlro.cli.lists import Json
+from adlro.cli.options import spread_into_flags
 from adlro.cli.output import print_json, progress, say, say_if_it_compiles, stderr
 from adlro.core.errors import UsageError
 
@@ -21,23 +22,97 @@ _LIMITS = "How long"
 MACHINE = "The machine"
 
 
-def train(
-    preset: Annotated[
-        str, typer.Option("--preset", metavar="NAME", help="Preset: adlro, or paper (the paper's agent).")
-    ] = "adlro",
+@dataclass(frozen=True, slots=True)
+class TrainingLimits:
+    """How long a training takes."""
+
     steps: Annotated[
         int | None,
         typer.Option("--steps", metavar="N", min=1, help="Total environment steps.", rich_help_panel=_LIMITS),
-    ] = None,
+    ] = None
     episodes: Annotated[
         int | None, typer.Option("--episodes", metavar="N", min=1, help="Total episodes.", rich_help_panel=_LIMITS)
-    ] = None,
+    ] = None
     minutes: Annotated[
         float | None, typer.Option("--minutes", metavar="M", help="Minutes of training.", rich_help_panel=_LIMITS)
-    ] = None,
+    ] = None
     quick: Annotated[
         bool, typer.Option("--quick", help="A small network in a few minutes, on a CPU.", rich_help_panel=_LIMITS)
-    ] = False,
+    ] = False
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingInput:
+    """Where a training gets its options, its first network and its worlds from."""
+
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="A TOML file with options (docs/training.md).")
+    ] = None
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set one option (repeatable).")
+    ] = None
+    resume: Annotated[
+        Path | None, typer.Option("--resume", metavar="DIR", help="Continue the training in this folder.")
+    ] = None
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="FILE", help="Start from the network of a checkpoint; 'adlro' is the one that ships."
+        ),
+    ] = None
+    worlds: Annotated[
+        Path | None, typer.Option("--worlds", metavar="FILE", help="Train in the worlds of this .npz file.")
+    ] = None
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Train on this cluster only.")
+    ] = None
+    workload: Annotated[
+        str | None, typer.Option("--workload", "-w", metavar="NAME", help="Its workload or trace. Default: paper.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingMachine:
+    """Where a training runs."""
+
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            metavar="NAME",
+            help="cpu, cuda (also for ROCm), or auto: a GPU if there is one.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = "auto"
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            "--threads",
+            metavar="N",
+            min=1,
+            max=1024,
+            help="Threads for environments. Default: one per core.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = None
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray",
+            metavar="WHERE",
+            help="Run the environments on a Ray cluster: HOST:PORT, auto or local (docs/ray.md).",
+            rich_help_panel=MACHINE,
+        ),
+    ] = None
+
+
+@spread_into_flags
+def train(
+    *,
+    preset: Annotated[
+        str, typer.Option("--preset", metavar="NAME", help="Preset: adlro, or paper (the paper's agent).")
+    ] = "adlro",
+    limits: TrainingLimits,
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Folder for checkpoints, state and log.")
     ] = Path("training"),
@@ -45,53 +120,8 @@ def train(
     seeds: Annotated[
         int, typer.Option("--seeds", metavar="K", min=1, help="Train K times, with this seed and the following ones.")
     ] = 1,
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="A TOML file with options (docs/training.md).")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Set one option (repeatable)."),
-    ] = None,
-    resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="DIR", help="Continue the training in this folder.")
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from", metavar="FILE", help="Start from the network of a checkpoint; 'adlro' is the one that ships."
-        ),
-    ] = None,
-    worlds: Annotated[
-        Path | None, typer.Option("--worlds", metavar="FILE", help="Train in the worlds of this .npz file.")
-    ] = None,
-    cluster: Annotated[
-        str | None, typer.Option("--cluster", "-c", metavar="NAME", help="Train on this cluster only.")
-    ] = None,
-    workload: Annotated[
-        str | None, typer.Option("--workload", "-w", metavar="NAME", help="Its workload or trace. Default: paper.")
-    ] = None,
-    device: Annotated[
-        str,
-        typer.Option(
-            "--device", metavar="NAME", help="cpu, cuda (also for ROCm), or auto: a GPU if there is one.",
-            rich_help_panel=MACHINE,
-        ),
-    ] = "auto",
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            "--threads", metavar="N", min=1, max=1024, help="Threads for environments. Default: one per core.",
-            rich_help_panel=MACHINE,
-        ),
-    ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            "--ray", metavar="WHERE",
-            help="Run the environments on a Ray cluster: HOST:PORT, auto or local (docs/ray.md).",
-            rich_help_panel=MACHINE,
-        ),
-    ] = None,
+    source: TrainingInput,
+    machine: TrainingMachine,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write the curves for TensorBoard.")
     ] = False,
@@ -105,25 +135,21 @@ def train(
     Progress is told against sjf-picky and eft-reserving on a fixed evaluation set. `adlro compare --policies
     DIR/best.safetensors` then compares the network with policies.
     """
-    from adlro.experiment.training import need_pytorch, plan_training, refuse_trained, refuse_with_resume
+    from adlro.experiment.training import need_pytorch, refuse_trained, refuse_with_resume
 
     need_pytorch()
-    if resume is not None:
+    if source.resume is not None:
         refuse_with_resume(seeds=seeds > 1)
     if onnx is not None:
         check_onnx(onnx, preset, seeds)
     folders = {each: out if seeds == 1 else out / f"seed-{each}" for each in range(seed, seed + seeds)}
-    for folder in folders.values() if resume is None else ():
+    for folder in folders.values() if source.resume is None else ():
         refuse_trained(folder)
     say_if_it_compiles()
     results = []
     for each, folder in folders.items():
-        planned = plan_training(
-            folder, preset=preset, steps=steps, episodes=episodes, minutes=minutes, quick=quick, seed=each,
-            config=config, settings=settings or (), resume=resume, start=start, worlds=worlds, cluster=cluster,
-            jobs=workload, device=device, threads=threads, tell=say,
-        )  # fmt: skip
-        results.append(one_training(planned, tensorboard, ray).as_dict())
+        planned = plan_one(folder, preset, each, limits, source, machine)
+        results.append(one_training(planned, tensorboard, machine.ray).as_dict())
     if onnx is not None:
         from adlro.learn.train.onnx import export_onnx
 
@@ -131,6 +157,20 @@ def train(
         say(f"Wrote {onnx}.")
     if as_json:
         print_json({"trainings": results})
+
+
+def plan_one(
+    folder: Path, preset: str, seed: int, limits: TrainingLimits, source: TrainingInput, machine: TrainingMachine
+) -> "Planned":
+    """Check the options of one training, and draw its worlds."""
+    from adlro.experiment.training import plan_training
+
+    return plan_training(
+        folder, preset=preset, steps=limits.steps, episodes=limits.episodes, minutes=limits.minutes,
+        quick=limits.quick, seed=seed, config=source.config, settings=source.settings or (), resume=source.resume,
+        start=source.start, worlds=source.worlds, cluster=source.cluster, jobs=source.workload, device=machine.device,
+        threads=machine.threads, tell=say,
+    )  # fmt: skip
 
 
 def export(

@@ -1,1 +1,1 @@
-"""The vocabulary and the rules: what every stage shares. No input, no output, no clock of its own."""
+"""The vocabulary and the rules that all stages share. Nothing here does input or output, or reads a clock."""

@@ -1,7 +1,7 @@
-"""Who a job may run as: the one definition of a user's name and of an account, for tokens, requests and submissions.
+"""Who a job may run as: the one definition of a user name and of an account, for tokens, requests and submissions.
 
-A name never stands for a number: programs such as `sbatch --uid` take "0" and "00" for uid 0. Code that runs a process
-for a user calls `account_of` once and uses the numbers of that record, so that the name is not looked up again.
+A name is never a number: programs such as `sbatch --uid` read "0" and "00" as uid 0. Code that starts a process for a
+user calls `account_of` once and uses the uid and gids of that record, so that the name is not looked up twice.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Final
 from adlro.core.errors import AccountError
 
 NAME_PATTERN: Final = r"([A-Za-z]|[0-9_][0-9_.@-]*[A-Za-z])[A-Za-z0-9_.@-]*"
-"""Letters, digits and . _ @ -, with at least one letter; it begins with a letter, a digit or _."""
+"""Letters, digits and . _ @ -, with at least one letter. The first character is a letter, a digit or _."""
 
 LONGEST_NAME: Final = 64
 NAME_RULE: Final = f"a login name: 1 to {LONGEST_NAME} letters, digits and . _ @ -, at least one of them a letter"
@@ -23,14 +23,14 @@ LOGIN_DEFS: Final = Path("/etc/login.defs")
 FIRST_UID: Final = 1000
 LAST_UID: Final = 60_000
 NO_ACCOUNT: Final = 65_535
-"""The uids after UID_MAX up to this one belong to services, to nobody (65534), or to no one (65535, a 16-bit -1)."""
+"""Uids from UID_MAX + 1 to this one are for services, for nobody (65534), or invalid (65535 is -1 in 16 bits)."""
 
 HIGHEST_UID: Final = 2**32 - 2
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """An account of this machine, all from one record of its user database."""
+    """An account of this machine, read from one record of its user database."""
 
     name: str
     uid: int
@@ -41,26 +41,26 @@ class Account:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that describe it, as a login sets them."""
+        """The environment variables that a login sets for this account."""
         return {"HOME": self.home, "LOGNAME": self.name, "SHELL": self.shell, "USER": self.name}
 
 
 def is_name(text: str) -> bool:
-    """Whether a text can be the name of a user."""
+    """Whether a text can be a user name."""
     return len(text) <= LONGEST_NAME and re.fullmatch(NAME_PATTERN, text) is not None
 
 
 def checked_name(text: str) -> str:
-    """The same text if it can be the name of a user. Else raises AccountError."""
+    """Return the text if it can be a user name; raise AccountError otherwise."""
     if not is_name(text):
         raise AccountError(f"{text!r} is not a user name; expected {NAME_RULE}.")
     return text
 
 
 def account_of(name: str, min_uid: int = 0) -> Account:
-    """The account of this name, if jobs may run as it; `min_uid` 0 means UID_MIN of /etc/login.defs.
+    """The account with this name, if jobs may run as it. `min_uid` 0 means UID_MIN of /etc/login.defs.
 
-    Raises AccountError for a text that is no name, an unknown one, an alias of another name, and a system account.
+    Raises AccountError if the text is not a user name, if it is unknown or an alias, and for system accounts.
     """
     checked_name(name)
     try:
@@ -78,7 +78,7 @@ def account_of(name: str, min_uid: int = 0) -> Account:
 
 
 def why_not(uid: int, min_uid: int = 0) -> str:
-    """Why jobs may not run as this uid; nothing if they may. Root is refused whatever the minimum is."""
+    """Why jobs may not run as this uid; "" if they may. Root is always refused, whatever the minimum is."""
     first, last = login_range()
     lowest = max(min_uid or first, 1)
     if not lowest <= uid <= HIGHEST_UID:
@@ -99,7 +99,7 @@ def login_range(path: Path = LOGIN_DEFS) -> tuple[int, int]:
 
 
 def is_known(name: str) -> bool:
-    """Whether this machine has an account of this name."""
+    """Whether this machine has an account with this name."""
     try:
         pwd.getpwnam(name)
     except KeyError:
@@ -108,7 +108,7 @@ def is_known(name: str) -> bool:
 
 
 def own_account_name() -> str:
-    """The name of the account that this process runs as; its number where it has no name."""
+    """The name of the account that this process runs as, or its uid if it has no name."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -117,17 +117,17 @@ def own_account_name() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Whose jobs a daemon takes, and as whom they run."""
+    """Whose jobs a daemon accepts, and as which account they run."""
 
     are_accounts: bool = False
-    """Jobs run as the account of their user. Else a user's name is a label, and jobs run elsewhere or not at all."""
+    """True: jobs run as their user's account. False: a user name is only a label, and no job runs as that user here."""
     min_uid: int = 0
-    """The lowest uid that jobs may run as; 0 is UID_MIN of /etc/login.defs."""
+    """The lowest uid that jobs may run as; 0 means UID_MIN of /etc/login.defs."""
     only: str = ""
-    """The one user whose jobs are taken, because all jobs run as that user's account; "" is anybody."""
+    """The only user whose jobs are accepted, because all jobs run as that user's account; "" accepts everybody."""
 
     def account(self, name: str) -> Account | None:
-        """The account that a job of this user runs as; None where the name is a label. Else raises AccountError."""
+        """The account that a job of this user runs as, or None if names are labels. Raises AccountError if refused."""
         checked_name(name)
         if self.are_accounts:
             return account_of(name, self.min_uid)
@@ -140,4 +140,4 @@ class Owners:
 
 
 ANYBODY: Final = Owners()
-"""Every name is a label."""
+"""Accepts everybody; every name is only a label."""

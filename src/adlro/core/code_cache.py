@@ -1,11 +1,11 @@
-"""Where compiled code is kept between starts, so that each function is compiled once on a machine.
+"""The cache of compiled code on disk: each function is compiled once on a machine.
 
-The folder is named after a hash of the sources that compiled code shares, so that an edit (or an upgrade) is never
-shadowed by code that was compiled before it. Inside, a function is found by the text of its file: a fresh copy of the
-same sources finds it too. A wheel may bring such a folder along (`shipped_folder`); nothing is written there.
+The folder's name contains a hash of the sources that compiled code shares, so code from before an edit or an upgrade is
+never used. Inside the folder, functions are found by the text of their file, so a fresh copy of the same sources finds
+them too. A wheel may ship such a folder (`shipped_folder`); it is read-only.
 
-Of several processes that need a function one compiles it; the others wait, then load it. Different functions are
-compiled side by side.
+If several processes need the same function, one compiles it and the others wait and load it. Different functions are
+compiled in parallel.
 """
 
 import fcntl
@@ -35,23 +35,23 @@ from adlro.core.linking import is_inside, is_part
 CACHES_KEPT: Final = 4
 
 LOCKS: Final = "locks"
-"""In the folder of the cache: a file for each function, locked by who compiles it. A lock ends with its holder."""
+"""Subfolder of the cache: one file for each function, locked by the process that is compiling it."""
 
 _READY: Final = "ready"
-"""In the folder of the cache: an empty file for each policy that has run."""
+"""Subfolder of the cache: one empty file for each policy that has run."""
 
 LONGEST_WAIT_S: Final = 900.0
-"""A process that waited so long for a lock compiles without it: its holder may be stopped."""
+"""After this many seconds without the lock a process compiles anyway: the process that holds it may be suspended."""
 
 PACKAGE: Final = Path(__file__).resolve().parent.parent
 
 SHIPPED: Final = "machine_code"
-"""In the package: the caches that a wheel brings along (`make machine-code`)."""
+"""Folder of the package with the caches that a wheel ships (`make machine-code`)."""
 
 TEMPORARY: Final = "adlro-compiled-"
 
 CPU_LEVEL: Final = "x86-64-v3"
-"""Code is compiled for this kind of processor where it can run, so that machines can share a cache."""
+"""The target processor level, if this machine supports it. One level for all lets machines share a cache."""
 
 LEVEL_NEEDS: Final = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "popcnt", "cx16", "sahf")
 
@@ -76,15 +76,17 @@ SHARED: Final = (
     "predict/expected.py",
     "predict/habits.py",
 )
-"""Sources whose compiled functions are compiled into those of other files. A function is found by the text of its own
-file, which says nothing of what it calls elsewhere."""
+"""Sources with compiled functions that are compiled into functions of other files.
+
+A function is found by the text of its own file, and that text does not show changes in what it calls elsewhere.
+"""
 
 
 # ---- the folder --------------------------------------------------------------------------------------------------
 
 
 def source_hash() -> str:
-    """Hash of all that compiled code of other files depends on: our shared sources, Numba, Python's bytecode."""
+    """Hash of everything that compiled code of other files depends on: shared sources, Numba, Python's bytecode."""
     versions = f"{sys.implementation.cache_tag} {numba.__version__} {llvmlite.__version__}"
     digest = hashlib.sha256(versions.encode())
     for name in sorted(SHARED):
@@ -94,7 +96,7 @@ def source_hash() -> str:
 
 
 def cache_folder() -> Path:
-    """Where compiled code is kept between starts; a temporary folder if the user's cache cannot be written."""
+    """The cache folder of this user; a temporary folder if that one is not writable."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "adlro" / "compiled"
     folder = root / source_hash()
     try:
@@ -107,50 +109,50 @@ def cache_folder() -> Path:
 
 
 def forget_old_caches(root: Path) -> None:
-    """Keep the caches of the few latest versions of the sources."""
+    """Delete all caches except those of the latest few versions of the sources."""
     by_age = sorted(root.iterdir(), key=lambda folder: folder.stat().st_mtime, reverse=True)
     for folder in by_age[CACHES_KEPT:]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def folder_in_use() -> Path:
-    """The folder in which this process keeps compiled code."""
+    """The folder in which this process stores compiled code."""
     return Path(str(numba_config.CACHE_DIR))
 
 
 @cache
 def shipped_folder() -> Path:
-    """Where a wheel brings compiled code for these sources; mostly there is none."""
+    """The folder in which a wheel ships compiled code for these sources. Usually it does not exist."""
     return PACKAGE / SHIPPED / source_hash()
 
 
 def outlasts_this_process() -> bool:
-    """Whether compiled code is there at the next start."""
+    """Whether the compiled code is still there at the next start."""
     return not folder_in_use().name.startswith(TEMPORARY)
 
 
 def is_warm() -> bool:
-    """Whether compiled code of an earlier start is there, so that nothing much needs compiling."""
+    """Whether there is compiled code from an earlier start, so that little has to be compiled."""
     found = any(any(folder.rglob("*.nbc")) for folder in (folder_in_use(), shipped_folder()))
     return found or bool(numba_config.DISABLE_JIT)
 
 
 def is_ready(policy: str) -> bool:
-    """Whether a policy has run here before, or where the wheel was built, so that all that it needs is compiled."""
+    """Whether the policy has run here, or where the wheel was built, so that all its functions are compiled."""
     name = quote(policy, safe="")
     found = any((folder / _READY / name).exists() for folder in (folder_in_use(), shipped_folder()))
     return found or bool(numba_config.DISABLE_JIT)
 
 
 def set_ready(policy: str) -> None:
-    """Remember that a policy has run here."""
+    """Record that a policy has run here."""
     with suppress(OSError):
         (folder_in_use() / _READY).mkdir(exist_ok=True)
         (folder_in_use() / _READY / quote(policy, safe="")).touch()
 
 
 def choose_processor() -> None:
-    """Compile for a level of processors that this one belongs to, if there is such a level and nobody chose another."""
+    """Compile for CPU_LEVEL if this processor supports it and the user has not chosen another target."""
     if numba_config.CPU_NAME is None and numba_config.CPU_FEATURES is None:
         has = get_host_cpu_features()
         if all(has.get(feature) for feature in LEVEL_NEEDS):
@@ -158,7 +160,7 @@ def choose_processor() -> None:
 
 
 def set_up() -> None:
-    """Tell Numba where compiled code is kept, and for which processors it is compiled."""
+    """Tell Numba where to store compiled code and for which processor to compile."""
     if not numba_config.CACHE_DIR:
         numba_config.CACHE_DIR = str(cache_folder())
     choose_processor()
@@ -169,9 +171,9 @@ def set_up() -> None:
 
 @final
 class CompileLock:
-    """A lock between processes, for one thread at a time: whoever takes it holds Numba's own compiler lock.
+    """A re-entrant lock between processes. Its holder also holds Numba's compiler lock, so only one thread has it.
 
-    It may be taken again by its holder. Where the file system has no locks it does nothing.
+    On file systems without locks it does nothing.
     """
 
     def __init__(self, path: Callable[[], Path]) -> None:
@@ -181,28 +183,28 @@ class CompileLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether we hold it."""
+        """Whether this process holds it."""
         return self._depth > 0
 
     def __enter__(self) -> None:
-        """Wait until nobody else compiles."""
+        """Wait until no other process compiles this function."""
         if not self._depth:
             self._file = self._taken()
         self._depth += 1
         HELD_LOCKS.add(self)
 
     def __exit__(self, *_: object) -> None:
-        """Let the next one compile."""
+        """Release the lock."""
         self._depth -= 1
         if not self._depth:
             HELD_LOCKS.discard(self)
             if self._file is not None:
                 with self._file as file, suppress(OSError):
                     self._file = None
-                    fcntl.flock(file, fcntl.LOCK_UN)  # a child may have inherited the file: closing is not enough
+                    fcntl.flock(file, fcntl.LOCK_UN)  # close() is not enough: a child may have inherited the file
 
     def _taken(self) -> IO[bytes] | None:
-        """The locked file; None: there is no lock to be had."""
+        """The locked file, or None if locking is not possible."""
         try:
             path = self._path()
             path.parent.mkdir(exist_ok=True)
@@ -228,7 +230,7 @@ class CompileLock:
             return None
 
     def forget(self) -> None:
-        """In a child: its parent compiles, not we. Closing the file here leaves the parent's lock alone."""
+        """In a child process: the parent holds the lock. Closing the file here does not release it."""
         self._depth, file, self._file = 0, self._file, None
         if file is not None:
             file.close()
@@ -239,7 +241,7 @@ HELD_LOCKS: Final[set[CompileLock]] = set()
 
 
 def forget_locks() -> None:
-    """In a child: hold no lock."""
+    """In a child process: drop the locks inherited from the parent."""
     while HELD_LOCKS:
         HELD_LOCKS.pop().forget()
 
@@ -252,7 +254,7 @@ os.register_at_fork(after_in_child=forget_locks)
 
 @final
 class ByText(_CacheLocator):  # type: ignore[misc]
-    """Finds a function by the text of its file, wherever and whenever the file was written."""
+    """Finds a function by the text of its file, independent of the file's path and date."""
 
     def __init__(self, function: Callable[..., Any], path: Path) -> None:
         self._py_file = str(path)
@@ -261,20 +263,20 @@ class ByText(_CacheLocator):  # type: ignore[misc]
         self._folder = f"{name.removesuffix('.py')}-{hash_of_file(path)}"
 
     def get_cache_path(self) -> str:
-        """The folder for the functions of the file: its name, and a hash of its text."""
+        """The folder for the functions of this file: its name and a hash of its text."""
         return str(folder_in_use() / self._folder)
 
     def get_source_stamp(self) -> str:
-        """Nothing: the text is in the name of the folder."""
+        """Empty, because the folder's name already depends on the text."""
         return ""
 
     def get_disambiguator(self) -> str:
-        """What tells functions of one name in one file apart."""
+        """Distinguishes functions that have the same name in one file."""
         return str(self._line)
 
     @classmethod
     def from_function(cls, py_func: Callable[..., Any], py_file: str) -> "ByText | None":
-        """For functions of files; those that were typed into an interpreter are found in Numba's own ways."""
+        """A locator for functions of our files. For code typed into an interpreter Numba's own locators are used."""
         path = Path(py_file).resolve()
         if not path.is_file():
             return None
@@ -288,12 +290,12 @@ class ByText(_CacheLocator):  # type: ignore[misc]
 
 @cache
 def hash_of_file(path: Path) -> str:
-    """A hash of a file's text."""
+    """Hash of a file's text."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 class CacheByText(CompileResultCacheImpl):  # type: ignore[misc]
-    """Numba's cache of compiled functions, with our way of finding them first."""
+    """Numba's cache of compiled functions, which tries our locator first."""
 
     _locator_classes = (ByText, *CompileResultCacheImpl._locator_classes)
 
@@ -305,15 +307,15 @@ class FunctionCacheByText(FunctionCache):  # type: ignore[misc]
 
 
 class MissingError(Exception):
-    """A function is not in the cache, and we do not hold the lock."""
+    """A function is not in the cache, and this process does not hold the lock."""
 
 
 @final
 class CodeCache:
-    """The cache of one function. Compiling needs the lock; what no other process could find is not written.
+    """The cache of one function. Compiling requires the lock; results that no other process could use are not written.
 
-    Parts are not cached, they are in the wholes. Nor are functions that take functions as values: Numba would write
-    them, and read, hold and write them again in every process that compiles.
+    Parts are not cached, because the wholes contain them (`linking.py`). Functions that take functions as values are
+    not cached either: every process that compiles would read, keep and write them again.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -323,7 +325,7 @@ class CodeCache:
 
     @property
     def _cache(self) -> Any:
-        """Opened when it is first needed: most functions are parts, and opening takes time."""
+        """Opened on first use: most functions are parts, and opening takes time."""
         if self._opened is None:
             self._opened = FunctionCacheByText(self._function)
         return self._opened
@@ -332,7 +334,7 @@ class CodeCache:
         return getattr(self._cache, name)
 
     def load_overload(self, signature: Any, context: Any) -> Any:
-        """The compiled function for these types; None if it must be compiled now."""
+        """The compiled function for these types, or None if it must be compiled now."""
         if is_inside() or not _can_be_shared(signature):
             return None
         rtsys.initialize(context)
@@ -342,7 +344,7 @@ class CodeCache:
         return found
 
     def _shipped(self, signature: Any, context: Any) -> Any:
-        """The same from the wheel."""
+        """The compiled function for these types from the wheel, or None."""
         if not shipped_folder().is_dir():
             return None
         cache = FunctionCacheByText(self._function)
@@ -352,7 +354,7 @@ class CodeCache:
         return loaded(cache, signature, context)
 
     def save_overload(self, signature: Any, compile_result: Any) -> None:
-        """Write a compiled function."""
+        """Write a compiled function to the cache."""
         if not is_part(compile_result) and _can_be_shared(signature):
             with self.lock:
                 self._cache.save_overload(signature, compile_result)
@@ -361,14 +363,14 @@ class CodeCache:
 def loaded(cache: Any, signature: Any, context: Any) -> Any:
     """What a cache has for these types, or None.
 
-    As `load_overload` of Numba's cache, which would first load all that a compilation needs: a fifth of a second.
+    Numba's own `load_overload` would first load everything that a compilation needs, which takes 0.2 s.
     """
     with cache._guard_against_spurious_io_errors():
         return cache._load_overload(signature, context)
 
 
 def is_lasting(of: Any) -> bool:
-    """Whether a type means the same in another process. The type of a function that is passed as a value does not."""
+    """Whether a type means the same in another process. The type of a function passed as a value does not."""
     if isinstance(of, types.BaseTuple):  # type: ignore[attr-defined]
         return all(is_lasting(each) for each in of)
     return not isinstance(of, types.WeakType)

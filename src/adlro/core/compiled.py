@@ -1,7 +1,7 @@
-"""Compilation stands at the edge: `@compiled` functions are plain Python that Numba compiles on first use.
+"""Compilation: `@compiled` functions are plain Python that Numba compiles on first use.
 
-What was compiled is kept between starts (`code_cache.py`). Functions that only compiled code calls are not compiled by
-themselves, but as parts of their callers (`linking.py`). Under NUMBA_DISABLE_JIT=1 everything runs uncompiled.
+The result is cached on disk (`code_cache.py`). Functions that are only called from compiled code are not compiled
+separately, but as parts of their callers (`linking.py`). With NUMBA_DISABLE_JIT=1 everything runs uncompiled.
 """
 
 from collections import deque
@@ -21,7 +21,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 FUNCTIONS_HELD: Final = 8192
-"""Functions that Numba has read from the cache and keeps hold of. Its own 128 are fewer than we have."""
+"""Number of functions loaded from the cache that Numba keeps in memory. Its default of 128 is too small for us."""
 
 set_up()
 
@@ -35,10 +35,10 @@ def is_compiled(thing: object) -> bool:
 
 
 def _jitted(function: Callable[..., Any], cached: bool = True, **options: Any) -> Any:
-    """The compiled function; it takes the lock of its cache when it is not in there."""
+    """The compiled function. It takes its cache lock if the cache does not contain it."""
     found: Any = numba.njit(pipeline_class=Compiler, nogil=True, error_model="numpy", **options)(function)
     if not is_compiled(found):
-        return found  # NUMBA_DISABLE_JIT
+        return found  # with NUMBA_DISABLE_JIT=1
     if cached:
         cache = found._cache = CodeCache(function)
         compile_now = found.compile
@@ -48,50 +48,50 @@ def _jitted(function: Callable[..., Any], cached: bool = True, **options: Any) -
                 return compile_now(signature)
             except MissingError:
                 with global_compiler_lock, cache.lock:
-                    return compile_now(signature)  # it looks again: another process may have compiled it meanwhile
+                    return compile_now(signature)  # it checks the cache again: another process may have compiled it
 
         found.compile = compile_or_load
     link(found)
     return found
 
 
-# Functions take a whole View, some twenty arrays. Counting references to each at every call would cost more than the
-# work itself (measured: seven times), so reference counting is off, and calls are inlined. Functions compiled in this
-# way may not create arrays; `compiled_allocating` is for those that must.
+# Functions take a whole View, about twenty arrays. Counting references to each of them at every call would cost more
+# than the work itself (measured: seven times), so reference counting is off and calls are inlined. Functions compiled
+# like this must not create arrays; use `compiled_allocating` for those that do.
 UNCOUNTED: Final = {"_nrt": False}
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a function on first use and cache the result. It may read and write arrays, not create them."""
+    """Compile a function on first use and cache the result. It may read and write arrays, but not create them."""
     return cast(Callable[P, R], _jitted(function, forceinline=True, **UNCOUNTED))
 
 
 def compiled_alone(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a function that only Python calls: it is not made to be compiled into others."""
+    """Compile a function without inlining it: for calls from Python, and for long functions with several callers."""
     return cast(Callable[P, R], _jitted(function, **UNCOUNTED))
 
 
 def compiled_allocating(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a function that creates arrays of its own."""
+    """Compile a function that creates arrays."""
     return cast(Callable[P, R], _jitted(function, forceinline=True))
 
 
 def compiled_here(function: Callable[P, R], allocating: bool = False) -> Callable[P, R]:
-    """Compile a function that closes over others; it cannot be cached, and is compiled anew at each start."""
+    """Compile a function that closes over other functions. It cannot be cached and is compiled at every start."""
     counting = {} if allocating else UNCOUNTED
     return cast(Callable[P, R], _jitted(function, cached=False, forceinline=True, **counting))
 
 
 @compiled
 def widened(index: int) -> int:
-    """An index as a 64-bit number: compiled code wants one type where the tables have another."""
+    """An index as a 64-bit integer: tables store 32 bits, and compiled code needs one type everywhere."""
     return np.int64(index)  # type: ignore[return-value]
 
 
 def compiled_with(signature: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Compile for one signature, so that first-class functions can be passed without compiling again for each.
+    """Compile for one signature, so that passing another first-class function does not compile it again.
 
-    Unlike Numba's own eager form this waits for the first call: commands that simulate nothing start at once.
+    Unlike Numba's eager compilation it waits for the first call, so commands that simulate nothing start at once.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:

@@ -1,7 +1,7 @@
-"""Copies of a View: which of its arrays a run changes, and how to copy them. The only place that knows.
+"""Copies of a View: which arrays a run changes, and how to copy them. No other module knows this.
 
-CLUSTER is what taking and releasing changes; LISTS say which sites are worth a look and what was released when; JOBS is
-how the jobs stand. The rest is the same in every copy, and shared.
+CLUSTER: arrays that taking and releasing resources change. LISTS: which sites are worth a look, and recent releases.
+JOBS: the state of the jobs. All other arrays never change and are shared by all copies.
 """
 
 from typing import Final
@@ -15,13 +15,13 @@ JOBS: Final = ("runs", "users", "groups", "queue", "running", "demands", "home",
 
 
 def copied(view: View, names: tuple[str, ...] = CLUSTER + LISTS + JOBS) -> View:
-    """A view with copies of these arrays of its own; by default one on which a run may go on."""
+    """A view with its own copies of these arrays. The default copies everything that a run changes."""
     return view._replace(**{name: getattr(view, name).copy() for name in names})
 
 
 @compiled_allocating
 def imagined(view: View) -> View:
-    """The same cluster on a copy of its tables: what is released there is still held here. The jobs are shared."""
+    """A view with its own copy of the cluster's tables; the jobs are shared. Releases there do not affect this view."""
     return View(
         view.jobs,
         view.runs,
@@ -54,7 +54,7 @@ def imagined(view: View) -> View:
 
 @compiled
 def copy_cluster(view: View, other: View) -> None:
-    """Make CLUSTER of the other view the same as here; the other has room for it."""
+    """Copy CLUSTER into the other view, which has arrays of the same size."""
     for s in range(len(view.sites)):
         other.sites[s] = view.sites[s]
     for n in range(len(view.nodes)):
@@ -75,7 +75,7 @@ def copy_cluster(view: View, other: View) -> None:
 
 @compiled
 def copy_lists(view: View, other: View) -> None:
-    """Make LISTS of the other view the same as here, as far as they are in use."""
+    """Copy the used part of LISTS into the other view."""
     for i in range(view.clock[0].open):
         other.open[i] = view.open[i]
     for v in range(len(view.released)):
@@ -85,7 +85,7 @@ def copy_lists(view: View, other: View) -> None:
 
 @compiled
 def copy_queue(view: View, other: View) -> None:
-    """Make the jobs of the other view wait, run and be known to fit nowhere as here. Its clock must be copied too."""
+    """Copy which jobs wait, run or are known to fit nowhere. The caller must copy the clock too."""
     clock = view.clock[0]
     for i in range(clock.head, clock.head + clock.queued):
         other.queue[i] = view.queue[i]

@@ -1,6 +1,6 @@
 """The run driver: advances the clock, asks the policy, applies its choices, and keeps the log.
 
-Whoever plays a cluster forward from Python uses it: runs, look-ahead, forecasts, the live guard, replays of a record.
+All Python code that plays a cluster forward uses it: runs, look-ahead, forecasts, the live guard, replays of a record.
 Compiled code has the same verbs (`advance`, `is_asked`, `apply`) and the same loop (`drive`) in `engine.py`.
 """
 
@@ -31,23 +31,23 @@ from adlro.core.tables import DISTURBANCE, EVENT, NOBODY, Choice, Floats, Table,
 
 
 class Player(Protocol):
-    """Plays a run in the place of `engine.play`, and sees what has happened before the first choice at each moment."""
+    """Plays a run instead of `engine.play`, and sees what has happened before the first choice at each moment."""
 
     def play(self, view: View, truth: Truth, choose: Choose) -> int:
-        """As engine.play, with a look before the first choice at each moment."""
+        """Like `engine.play`, but calls `look` before the first choice at each moment."""
 
     def look(self, view: View, truth: Truth) -> None:
-        """See what has happened; it may change what policies are told of the jobs, and nothing else."""
+        """See what has happened. It may change what policies are told about the jobs, and nothing else."""
 
 
 def never() -> bool:
-    """Do not stop early."""
+    """Never stop early."""
     return False
 
 
 @final
 class Driver:
-    """One run of a policy on a view. `truth` is replaced by one with a longer log when the log is full."""
+    """One run of a policy on a view. When the log is full, `truth` is replaced by a copy with a longer log."""
 
     def __init__(self, view: View, truth: Truth, policy: Policy, seed: int = 0, player: Player | None = None) -> None:
         self.view, self.truth, self.policy = view, truth, policy
@@ -56,7 +56,7 @@ class Driver:
 
     @property
     def is_asked(self) -> bool:
-        """Whether the policy is to choose before the clock moves on."""
+        """Whether the policy has to choose before the clock moves on."""
         return bool(is_asked(self.truth))
 
     def advance(self) -> bool:
@@ -68,17 +68,17 @@ class Driver:
         return False
 
     def make(self) -> Choose:
-        """What answers for the policy in this run; a policy in plain Python is made once."""
+        """The function that chooses in this run. For a policy in plain Python it is made once."""
         if self._choose is None:
             self._choose = self.policy.choose or made(self.policy, self.view, self._seed)
         return self._choose
 
     def ask(self) -> Choice:
-        """What the policy chooses now; nothing is done."""
+        """What the policy chooses now. Nothing is applied."""
         return _checked(self.make()(self.view), self.policy.name)
 
     def apply(self, choice: Choice) -> bool:
-        """Do it; whether it was a start or a stop, and carried out."""
+        """Apply a choice; True if it was a start or a stop and was carried out."""
         if log_is_full(self.view, self.truth):
             self.truth = with_longer_log(self.truth)
         return bool(apply_choice(self.view, self.truth, choice))
@@ -89,7 +89,7 @@ class Driver:
             self.truth = with_longer_log(self.truth)
 
     def run_until_full(self, stop: Callable[[], bool] = never) -> bool:
-        """Play until the run is over (True) or the log is full; a policy in plain Python, until `stop` says so too."""
+        """Play until the run is over (True) or the log is full (False). `stop()` also ends a plain Python policy."""
         if self.policy.choose is not None:
             playing = play if self._player is None else self._player.play
             return playing(self.view, self.truth, self.policy.choose) == OVER
@@ -105,9 +105,9 @@ class Driver:
 
 @compiled_alone
 def next_question(view: View, truth: Truth) -> int:
-    """As `engine.advance`, but LOG_FULL too if the answer to the question might not fit in the log.
+    """Like `engine.advance`, but also LOG_FULL if the log might have no room for the answer.
 
-    One call from Python instead of two: handing over the tables costs as much as a small decision.
+    One call from Python instead of two: passing the tables costs as much as a small decision.
     """
     status = advance(view, truth)
     if status == DECIDE and log_is_full(view, truth):
@@ -116,13 +116,13 @@ def next_question(view: View, truth: Truth) -> int:
 
 
 def made(policy: Policy, view: View, seed: int) -> Choose:
-    """What answers for a policy in plain Python."""
+    """The `choose` function of a policy in plain Python."""
     assert policy.make is not None
     return policy.make(view, seed)
 
 
 def _checked(answer: Choice, name: str) -> Choice:
-    """The answer of a policy in plain Python, with exactly the types that the compiled code was compiled for."""
+    """The answer of a policy in plain Python, converted to exactly the types that compiled code expects."""
     try:
         verb, job, site, until = answer
         return Choice(int(verb), int(job), int(site), float(until))
@@ -133,11 +133,11 @@ def _checked(answer: Choice, name: str) -> Choice:
 NOTHING_HAPPENS: Final = records(DISTURBANCE, 0)
 
 
-# ---- what will come true -----------------------------------------------------------------------------------------
+# ---- the truth of a run ------------------------------------------------------------------------------------------
 
 
 def new_truth(view: View, work: Floats, events: int, preemptive: bool, disturbances: Table = NOTHING_HAPPENS) -> Truth:
-    """What policies may not see, for jobs that have this work: nobody runs yet, and nobody is asked."""
+    """The data that policies may not see, for jobs with this work. No job runs yet, and the policy is not asked."""
     count = len(view.jobs)
     truth = Truth(
         work=work,
@@ -154,7 +154,7 @@ def new_truth(view: View, work: Floats, events: int, preemptive: bool, disturban
 
 
 def truth_from_here(view: View, work: Floats, events: int, preemptive: bool) -> Truth:
-    """As `new_truth`, for a view in which jobs run: each ends when its work is done. The policy is asked now."""
+    """Like `new_truth`, for a view with running jobs: each ends when its work is done. The policy is asked now."""
     truth = new_truth(view, work, events, preemptive)
     go_on(view, truth)
     return truth
@@ -162,14 +162,14 @@ def truth_from_here(view: View, work: Floats, events: int, preemptive: bool) -> 
 
 @compiled_alone
 def go_on(view: View, truth: Truth) -> None:
-    """Know when each running job ends, and ask the policy."""
+    """Compute when each running job ends, and ask the policy."""
     for i in range(view.clock[0].running):
         resume(view, truth, view.running[i], i)
     set_asked(view, truth, True)
 
 
 def with_longer_log(truth: Truth) -> Truth:
-    """The same truth with room for twice as many events."""
+    """A copy of the truth with room for twice as many events."""
     longer = records(EVENT, 2 * len(truth.events) + 2 * len(truth.live))
     longer[: len(truth.events)] = truth.events
     return truth._replace(events=longer)

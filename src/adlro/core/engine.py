@@ -1,8 +1,8 @@
-"""The clock of a simulated cluster: ends and starts jobs by the rules, and writes down everything that happens.
+"""The clock of a simulated cluster: starts and ends jobs by the rules, and logs everything that happens.
 
-It stands beside the rules because two stages move it: the simulator plays whole runs, and a policy that looks ahead
-plays a copy of the cluster forward inside a decision. What policies may not know (true work, ends, wear) is in `Truth`;
-a policy that looks ahead makes a truth of its own from estimates.
+It is in `core` because two stages use it: the simulator plays whole runs, and a look-ahead policy plays a copy of the
+cluster forward inside a decision. `Truth` holds what policies may not know (true work, ends, wear); a look-ahead policy
+makes its own truth from estimates.
 
 Over 500 lines: events, queue and log of one clock; each part writes the same few tables in the same order.
 """
@@ -49,41 +49,41 @@ from adlro.core.tables import (
     View,
 )
 
-# What a step came to.
+# Why `advance` returned.
 DECIDE: Final = 0
 OVER: Final = 1
 LOG_FULL: Final = 2
 
 IDLE_WAKES: Final = 100
-"""A policy that waits while nothing runs and nothing will come is asked this often again, then the run ends."""
+"""How often a policy may wait while nothing runs and nothing will arrive. Then the run ends."""
 
 LIVE = np.dtype(
     [
         ("end", "f8"),
-        ("pace", "f8"),  # work per second now, wear included
+        ("pace", "f8"),  # work per second now, with wear
         ("job", "i4"),
-        ("heap", "i4"),  # where it stands in Truth.heap
-        ("place", "i4"),  # where it stands in View.running
-        ("kills", "i4"),  # it ends by its limit
-        ("next", "i4"),  # next unused row, when this one is unused
+        ("heap", "i4"),  # its index in Truth.heap
+        ("place", "i4"),  # its index in View.running
+        ("kills", "i4"),  # 1 if it ends at its walltime limit
+        ("next", "i4"),  # the next unused row, if this row is unused
     ],
     align=True,
 )
-"""A running job, as only the simulator knows it."""
+"""A running job, with data that only the simulator knows."""
 
 PROGRESS = np.dtype(
     [
         ("events", "i8"),
         ("disturbances", "i4"),
-        ("ending", "i4"),  # jobs in the heap
-        ("slots", "i4"),  # rows of Truth.live ever used
-        ("free_slot", "i4"),  # a row used before and free again
-        ("choices", "i4"),  # at this moment
+        ("ending", "i4"),  # number of jobs in the heap
+        ("slots", "i4"),  # number of rows of Truth.live that were ever used
+        ("free_slot", "i4"),  # first unused row that was used before
+        ("choices", "i4"),  # number of choices at this moment
         ("deciding", "i4"),
-        ("halfway", "i4"),  # the log was full in the middle of this moment: it goes on
+        ("halfway", "i4"),  # 1 if the log was full in the middle of this moment, which is not finished
         ("idle_wakes", "i4"),
         ("kill", "i4"),
-        ("worn", "i4"),  # some GPU's factor is not 1
+        ("worn", "i4"),  # 1 if any GPU's speed factor is not 1
         ("asked_when_none_waits", "i4"),
     ],
     align=True,
@@ -93,9 +93,9 @@ PROGRESS = np.dtype(
 class Truth(NamedTuple):
     """What policies may not see."""
 
-    work: Floats  # [J]
-    live: Table  # LIVE, a row for each running job
-    heap: Ints  # rows of live, the soonest end first
+    work: Floats  # [J] true work, GPU-seconds on the reference model
+    live: Table  # LIVE, one row for each running job
+    heap: Ints  # rows of `live`, a heap with the soonest end first
     factor: Floats  # [G] speed factor of each GPU
     disturbances: Table  # DISTURBANCE [D], in time order
     events: Table  # EVENT, the log
@@ -112,7 +112,7 @@ TRUTH_TYPE = types.NamedTuple(
 
 @compiled
 def note(view: View, truth: Truth, what: int, j: int, s: int, mask: int, value: float) -> None:
-    """Write down that something happened now."""
+    """Log that something happened now."""
     progress = truth.progress[0]
     event = truth.events[progress.events]
     event.time = view.clock[0].now
@@ -126,12 +126,12 @@ def note(view: View, truth: Truth, what: int, j: int, s: int, mask: int, value: 
 
 @compiled
 def log_is_full(view: View, truth: Truth) -> bool:
-    """Whether one more moment, or one more choice, might not fit in the log."""
+    """Whether the log might have no room for one more moment or choice."""
     margin = view.clock[0].running + 2 * len(view.sites) + 16
     return truth.progress[0].events + margin > len(truth.events)
 
 
-# ---- the heap of ends: the soonest first, equal times by job index -----------------------------------------------
+# ---- the heap of ends: soonest first, ties by job index ----------------------------------------------------------
 
 
 @compiled
@@ -143,14 +143,14 @@ def sooner(truth: Truth, a: int, b: int) -> bool:
 
 @compiled
 def put(truth: Truth, at: int, row: int) -> None:
-    """Place a row in the heap."""
+    """Put a row at an index of the heap."""
     truth.heap[at] = row
     truth.live[row].heap = at
 
 
 @compiled
 def rise(truth: Truth, at: int) -> None:
-    """Move a row up to where it belongs."""
+    """Move a row up to its position in the heap."""
     row = truth.heap[at]
     while at > 0:
         parent = (at - 1) // 2
@@ -163,7 +163,7 @@ def rise(truth: Truth, at: int) -> None:
 
 @compiled
 def sink(truth: Truth, at: int) -> None:
-    """Move a row down to where it belongs."""
+    """Move a row down to its position in the heap."""
     row = truth.heap[at]
     size = truth.progress[0].ending
     while True:
@@ -181,7 +181,7 @@ def sink(truth: Truth, at: int) -> None:
 
 @compiled
 def drop_end(truth: Truth, at: int) -> None:
-    """Take a row out of the heap."""
+    """Remove a row from the heap."""
     progress = truth.progress[0]
     progress.ending -= 1
     last = truth.heap[progress.ending]
@@ -196,7 +196,7 @@ def drop_end(truth: Truth, at: int) -> None:
 
 @compiled
 def slowest_factor(view: View, truth: Truth, s: int, mask: int) -> float:
-    """The least speed factor of these GPUs."""
+    """The lowest speed factor of these GPUs."""
     least = FOREVER
     site = view.sites[s]
     for g in range(site.gpus):
@@ -207,7 +207,7 @@ def slowest_factor(view: View, truth: Truth, s: int, mask: int) -> float:
 
 @compiled
 def pace_of(view: View, truth: Truth, j: int) -> float:
-    """Work that the job does in a second where it stands, wear included."""
+    """Work per second of the job on the GPUs that it holds, with wear."""
     run = view.runs[j]
     rate = view.rate[view.jobs[j].kind, view.sites[run.site].form]
     if truth.progress[0].worn == 0:
@@ -222,7 +222,7 @@ def pace_of(view: View, truth: Truth, j: int) -> float:
 
 @compiled
 def set_end(view: View, truth: Truth, j: int) -> None:
-    """Compute when the job will end, from the work done up to `since` and its pace from there."""
+    """Compute when the job will end, from its work done up to `since` and its pace after that."""
     run = view.runs[j]
     live = truth.live[run.slot]
     live.pace = pace_of(view, truth, j)
@@ -237,7 +237,7 @@ def set_end(view: View, truth: Truth, j: int) -> None:
 
 @compiled
 def begin(view: View, truth: Truth, j: int, s: int) -> None:
-    """Start the job at the site: take what it needs, and know when it will end."""
+    """Start the job at the site: take its resources and compute when it will end."""
     clock = view.clock[0]
     progress = truth.progress[0]
     run = view.runs[j]
@@ -279,7 +279,7 @@ def begin(view: View, truth: Truth, j: int, s: int) -> None:
 
 @compiled
 def settle(view: View, truth: Truth, j: int) -> None:
-    """Count the work done up to now."""
+    """Add the work done up to now."""
     run = view.runs[j]
     now = view.clock[0].now
     if now > run.since:
@@ -289,7 +289,7 @@ def settle(view: View, truth: Truth, j: int) -> None:
 
 @compiled
 def leave(view: View, truth: Truth, j: int) -> None:
-    """Take the job off its GPUs; it neither runs nor waits until the caller says which."""
+    """Release the job's GPUs. The caller then sets its new state."""
     clock = view.clock[0]
     progress = truth.progress[0]
     run = view.runs[j]
@@ -310,7 +310,7 @@ def leave(view: View, truth: Truth, j: int) -> None:
 
 @compiled
 def end_first(view: View, truth: Truth) -> None:
-    """End the job whose end has come."""
+    """End the job with the soonest end."""
     live = truth.live[truth.heap[0]]
     j = live.job
     killed = live.kills != 0
@@ -331,7 +331,7 @@ def end_first(view: View, truth: Truth) -> None:
 
 @compiled
 def halt(view: View, truth: Truth, j: int) -> None:
-    """Stop the job for the policy: it keeps its work and waits again."""
+    """Stop the job at the policy's request: it keeps its work and waits again."""
     run = view.runs[j]
     s = run.site
     mask = run.mask
@@ -342,7 +342,7 @@ def halt(view: View, truth: Truth, j: int) -> None:
 
 @compiled
 def lose(view: View, truth: Truth, j: int) -> None:
-    """The job's node is gone: it falls back to its last checkpoint and waits again."""
+    """The job's node failed: the job falls back to its last checkpoint and waits again."""
     run = view.runs[j]
     s = run.site
     mask = run.mask
@@ -359,7 +359,7 @@ def lose(view: View, truth: Truth, j: int) -> None:
     note(view, truth, FAILED, j, s, mask, done - run.done)
 
 
-# ---- what befalls the hardware -----------------------------------------------------------------------------------
+# ---- disturbances of the hardware --------------------------------------------------------------------------------
 
 
 @compiled
@@ -378,7 +378,7 @@ def stands_on(view: View, j: int, n: int) -> bool:
 
 @compiled
 def node_down(view: View, truth: Truth, n: int) -> None:
-    """Take a node away; its jobs go back to the queue, in job order."""
+    """Take a node down; its jobs return to the queue, in job order."""
     node = view.nodes[n]
     if node.up == 0:
         return
@@ -398,7 +398,7 @@ def node_down(view: View, truth: Truth, n: int) -> None:
 
 @compiled
 def node_up(view: View, truth: Truth, n: int) -> None:
-    """Give a node back."""
+    """Bring a node back up."""
     if view.nodes[n].up != 0:
         return
     view.nodes[n].up = 1
@@ -409,7 +409,7 @@ def node_up(view: View, truth: Truth, n: int) -> None:
 
 @compiled
 def change_speed(view: View, truth: Truth, n: int, gpu: int, factor: float) -> None:
-    """A GPU gets a new speed factor; the jobs on it go on at their new pace."""
+    """Give a GPU a new speed factor; the jobs on it continue at their new pace."""
     truth.factor[gpu] = factor
     truth.progress[0].worn = 1
     s = view.nodes[n].first_site
@@ -428,7 +428,7 @@ def change_speed(view: View, truth: Truth, n: int, gpu: int, factor: float) -> N
 
 @compiled
 def disturb(view: View, truth: Truth) -> None:
-    """Let the next disturbance happen."""
+    """Apply the next disturbance."""
     progress = truth.progress[0]
     disturbance = truth.disturbances[progress.disturbances]
     progress.disturbances += 1
@@ -445,9 +445,9 @@ def disturb(view: View, truth: Truth) -> None:
 
 @compiled
 def set_asked(view: View, truth: Truth, may_ask: bool) -> None:
-    """Ask the policy from now on, if a job waits (or runs, for a policy that stops jobs); or let the clock move on.
+    """Ask the policy if `may_ask` and a job waits (or runs, for a preemptive policy); else let the clock move on.
 
-    Nothing else writes `deciding`.
+    This is the only function that writes `deciding`.
     """
     clock = view.clock[0]
     progress = truth.progress[0]
@@ -457,13 +457,13 @@ def set_asked(view: View, truth: Truth, may_ask: bool) -> None:
 
 @compiled
 def is_asked(truth: Truth) -> bool:
-    """Whether the policy is to choose before the clock moves on."""
+    """Whether the policy has to choose before the clock moves on."""
     return truth.progress[0].deciding != 0
 
 
 @compiled
 def clear_progress(view: View, truth: Truth) -> None:
-    """As at the beginning of a run: nothing logged, nobody running, nobody asked."""
+    """Reset to the beginning of a run: empty log, no running jobs, policy not asked."""
     progress = truth.progress[0]
     progress.events = 0
     progress.disturbances = 0
@@ -478,7 +478,7 @@ def clear_progress(view: View, truth: Truth) -> None:
 
 @compiled
 def resume(view: View, truth: Truth, j: int, place: int) -> None:
-    """Know of a job that runs already, in this place of View.running, when it will end."""
+    """Compute when a job that already runs will end. `place` is its index in View.running."""
     progress = truth.progress[0]
     row = progress.slots
     progress.slots += 1
@@ -495,7 +495,7 @@ def resume(view: View, truth: Truth, j: int, place: int) -> None:
 
 @compiled
 def copy_truth(truth: Truth, other: Truth) -> None:
-    """Make the other truth what this one is, as far as it is in use. Work and disturbances must be the same; no log."""
+    """Copy the used part of this truth, without the log. Both must have the same work and disturbances."""
     progress = truth.progress[0]
     other.progress[0] = progress
     other.progress[0].events = 0
@@ -535,7 +535,7 @@ def next_moment(view: View, truth: Truth) -> float:
 
 @compiled
 def arrive(view: View, truth: Truth) -> None:
-    """Take the next job of the table into the queue, or turn it away."""
+    """Put the next job of the table into the queue, or refuse it."""
     clock = view.clock[0]
     j = clock.arrived
     clock.arrived += 1
@@ -547,14 +547,14 @@ def arrive(view: View, truth: Truth) -> None:
 
 @compiled
 def undisturbed(view: View, truth: Truth) -> None:
-    """Stands for `disturb` where nothing is disturbed: compiling that one takes as long as all the rest."""
+    """Replaces `disturb` in runs without disturbances: `disturb` takes as long to compile as all the rest."""
 
 
 @compiled
 def advance_with(view: View, truth: Truth, disturb_next: Any) -> int:
     """Move the clock until the policy must be asked, the run is over, or the log is full.
 
-    `disturb_next(view, truth)` lets the next disturbance happen.
+    `disturb_next(view, truth)` applies the next disturbance.
     """
     clock = view.clock[0]
     progress = truth.progress[0]
@@ -583,7 +583,7 @@ def advance_with(view: View, truth: Truth, disturb_next: Any) -> int:
             arrive(view, truth)
         progress.halfway = log_is_full(view, truth)
         if progress.halfway != 0:
-            return LOG_FULL  # the same moment goes on when there is room again
+            return LOG_FULL  # this moment continues once the log has room again
         if clock.wake <= moment:
             clock.wake = FOREVER
         set_asked(view, truth, True)
@@ -601,7 +601,10 @@ def advance(view: View, truth: Truth) -> int:
 
 @compiled
 def apply(view: View, truth: Truth, choice: Choice) -> bool:
-    """Do what the policy chose; whether that was a start or a stop and was done. `is_asked` says if it chooses on."""
+    """Apply the policy's choice; True if it was a start or a stop and was carried out.
+
+    `is_asked` says whether the policy may choose again.
+    """
     clock = view.clock[0]
     progress = truth.progress[0]
     j = choice.job
@@ -653,18 +656,18 @@ def drive(view: View, truth: Truth, choose: Choose, look: Any, kept: Any, distur
 
 @compiled
 def look_nowhere(view: View, truth: Truth, kept: int) -> None:
-    """Nobody looks on."""
+    """Used when nobody watches the run."""
 
 
 @compiled_with(types.int64(VIEW_TYPE, TRUTH_TYPE, CHOOSE_TYPE))
 def play_undisturbed(view: View, truth: Truth, choose: Choose) -> int:
-    """As `play`, where nothing is disturbed."""
+    """Like `play`, without disturbances."""
     return drive(view, truth, choose, look_nowhere, 0, undisturbed)
 
 
 @compiled_with(types.int64(VIEW_TYPE, TRUTH_TYPE, CHOOSE_TYPE))
 def play_disturbed(view: View, truth: Truth, choose: Choose) -> int:
-    """As `play`, with disturbances."""
+    """Like `play`, with disturbances."""
     return drive(view, truth, choose, look_nowhere, 0, disturb)
 
 

@@ -7,15 +7,15 @@ AdlroError
 ├── TraceError      a trace cannot be read, or too much of it is wrong
 ├── PolicyError     a user's policy file cannot be loaded or does not answer
 ├── CheckpointError a checkpoint of a network, or the state of a training, cannot be read
-├── TelemetryError  a source of live figures does not answer, or not as it should
-├── AccountError    a user's name is not one that jobs may run as
-├── BackendError    a live cluster does not answer, or refuses what it was told
-└── StoreError      the daemon's own records cannot be opened, read or written
+├── TelemetryError  a telemetry source does not answer, or answers in an unexpected way
+├── AccountError    a text is not a user name, or jobs may not run as that account
+├── BackendError    a live cluster does not answer, or refuses an order
+└── StoreError      the daemon's database cannot be opened, read or written
 """
 
 
 class AdlroError(Exception):
-    """Something a person can put right; the text says how."""
+    """An error that a person can fix; the message says how."""
 
 
 class UsageError(AdlroError):
@@ -43,16 +43,16 @@ class CheckpointError(AdlroError):
 
 
 class TelemetryError(AdlroError):
-    """A source of live figures does not answer, or not as it should."""
+    """A telemetry source does not answer, or answers in an unexpected way."""
 
 
 class AccountError(AdlroError):
-    """A name is not a user's, or jobs may not run as that account."""
+    """A text is not a user name, or jobs may not run as that account."""
 
 
 class BackendError(AdlroError):
-    """A live cluster does not answer, or refuses what it was told."""
+    """A live cluster does not answer, or refuses an order."""
 
 
 class StoreError(AdlroError):
-    """The daemon's own records cannot be opened, read or written."""
+    """The daemon's database cannot be opened, read or written."""

@@ -1,4 +1,4 @@
-"""The table of jobs: the one place that checks jobs and fills their rows."""
+"""The job table: the only place that checks jobs and fills their rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, final
@@ -12,7 +12,7 @@ from adlro.core.tables import JOB, Floats, Jobs, Numbers, Table, records
 
 
 def wrong_with(job: Job) -> str:
-    """What no cluster could mean, as a whole line for the user; "" if all is well."""
+    """What makes this job invalid on every cluster, as an error line for the user; "" if it is valid."""
     wrong = problem_in(job)
     if not wrong and job.share < WHOLE_GPU and job.gpus != 1:
         wrong = f"share is {job.share} with {job.gpus} GPUs; expected {WHOLE_GPU}, or gpus = 1"
@@ -20,14 +20,14 @@ def wrong_with(job: Job) -> str:
 
 
 def check_job(job: Job) -> None:
-    """Refuse a job that no cluster could mean."""
+    """Raise an error for a job that is invalid on every cluster."""
     if wrong := wrong_with(job):
         raise ConfigError(wrong)
 
 
 @final
 class JobNames:
-    """The names behind the numbers of a table of jobs: families, users, sets of models, and users with a job's name."""
+    """The names behind the numbers in a job table: families, users, sets of models, and groups (user and job name)."""
 
     def __init__(self) -> None:
         self.families, self.users, self.groups, self.allowed = Numbers(), Numbers(), Numbers(), Numbers()
@@ -35,14 +35,14 @@ class JobNames:
         self.allowed.number(frozenset())
 
     def jobs(self, table: Table, work: Floats) -> Jobs:
-        """A table whose numbers these are, with the names as they are now."""
+        """A table that uses these numbers, together with the current names."""
         names = tuple(name for _, name in self.groups.things)
         return Jobs(
             table, work, tuple(self.families.things), tuple(self.users.things), names, tuple(self.allowed.things)
         )
 
     def of(self, jobs: Sequence[Job]) -> dict[str, list[int]]:
-        """The columns of these jobs."""
+        """The columns of numbers for these jobs."""
         return {
             "family": [self.families.number(job.family) for job in jobs],
             "allowed": [self.allowed.number(job.models) for job in jobs],
@@ -54,11 +54,11 @@ class JobNames:
 def job_table(
     work: Floats, amounts: Mapping[str, Any], labels: Mapping[str, Any], like: tuple[Any, Any] | None = None
 ) -> Table:
-    """The table of jobs with this work.
+    """The job table for jobs with this work.
 
-    `amounts` are columns by their names and in the units of `Job`; NaN is an amount of which nothing is said. `labels`
-    are columns of the table itself. A column that is in neither has its default, or what another table has: `like` is
-    that table and a row of it for each job. Where there is no estimate, it is the work.
+    `amounts` has columns by property name, in the units of `Job`; NaN means that no value was given. `labels` has
+    columns as the table stores them. A column in neither gets its default, or the values of another table: `like` is
+    that table and one of its rows for each job. A missing estimate becomes the true work.
     """
     table = records(JOB, len(work)).view(np.ndarray)
     for each in stored_in(Job):
@@ -87,7 +87,7 @@ def job_rows(jobs: Sequence[Job], names: JobNames) -> tuple[Table, Floats]:
 
 
 def amounts_of(row: Any) -> dict[str, Any]:
-    """The amounts of one row of the table, by their names and in the units of `Job`."""
+    """The amounts of one table row, by property name and in the units of `Job`."""
     found: dict[str, Any] = {}
     for each in stored_in(Job):
         amount = each.kind(each.from_table(row[each.column]))

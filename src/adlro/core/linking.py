@@ -1,11 +1,11 @@
-"""How compiled code is put together: a function that Python calls is a whole, and what it calls are its parts.
+"""How compiled code is linked: a function that Python calls is a whole, and the functions that it calls are its parts.
 
-Numba compiles every function by itself (a wrapper for Python, a wrapper for C, optimised code, machine code) and then
-again inside each function that calls it. Here only wholes are compiled in this way. Of a part the types are inferred
-and the code is written down; the whole links its parts, and is optimised and made into machine code once. An empty
-cache is filled several times as fast (docs/decisions.md).
+Numba compiles every function on its own (Python wrapper, C wrapper, optimisation, machine code) and then again inside
+each of its callers. Here only wholes are compiled like that. For a part we only infer types and generate code; the
+whole links its parts and is optimised and compiled to machine code once. This fills an empty cache several times as
+fast (docs/decisions.md).
 
-A function that both Python and compiled code call is compiled twice, as a whole and as a part.
+A function that is called both from Python and from compiled code is compiled twice, as a whole and as a part.
 """
 
 from collections.abc import Iterable
@@ -22,57 +22,57 @@ from numba.core.sigutils import normalize_signature
 from numba.core.typed_passes import NativeLowering
 
 ENVIRONMENT: Final = "_ZN08NumbaEnv"
-"""How the names of the globals begin through which compiled code finds Python's objects."""
+"""Prefix of the globals through which compiled code finds Python objects."""
 
 
 @final
 class _Depth:
-    """How many of our functions are being compiled, each for the one before. Numba's compiler lock guards it."""
+    """Nesting depth of our compilations: a function compiles its callees. Guarded by Numba's compiler lock."""
 
     now = 0
 
 
 class PartLibrary(JITCodeLibrary):  # type: ignore[misc]
-    """The code of a part. Function passes keep it small; nothing else is done before it is linked."""
+    """The code of a part. Only function passes run on it, which keep it small; the rest happens after linking."""
 
     def finalize(self) -> None:
-        """Leave everything to the whole."""
+        """Generate no machine code: the whole does that."""
         for library in self._linking_libraries:
             self._reload_init.update(library._reload_init)
         self._finalized = True
 
 
 class WholeLibrary(JITCodeLibrary):  # type: ignore[misc]
-    """The code of a whole, with all its parts."""
+    """The code of a whole with all its parts."""
 
     _linking_libraries: list[Any]
 
     def finalize(self) -> None:
-        """Link the parts, optimise, and write machine code."""
+        """Link the parts, optimise, and generate machine code."""
         self._linking_libraries = with_parts(self._linking_libraries)
         super().finalize()
 
     def _optimize_final_module(self) -> None:
-        """Optimise, and drop the names through which parts would find Python's objects: hardly any part does."""
+        """Optimise, and drop the globals through which parts would find Python objects: few parts use them."""
         for variable in self._final_module.global_variables:
             if variable.name.startswith(ENVIRONMENT) and not variable.is_declaration:
                 variable.linkage = Linkage.linkonce_odr
         super()._optimize_final_module()
 
     def serialize_using_object_code(self) -> tuple[str, str, tuple[bytes, bytes]]:
-        """For the cache: the machine code, and the names in it. Numba would add all code again for linking."""
+        """The machine code and its symbol names, for the cache. Numba would also store all code again for linking."""
         self._ensure_finalized()
         return self.name, "object", (self._get_compiled_object(), names_of_module(self._final_module).as_bitcode())
 
 
 def names_of_module(module: Any) -> Any:
-    """A module that defines the same functions as this one, with nothing in them."""
+    """A module that declares the same functions as this one, with empty bodies."""
     defined = [each for each in module.functions if not each.is_declaration and each.linkage == Linkage.external]
     return parse_assembly("\n".join(f'define void @"{each.name}"() {{ ret void }}' for each in defined))
 
 
 def with_parts(libraries: Iterable[Any]) -> list[Any]:
-    """These libraries and the parts that they need, each before those that it calls: only what is called is linked."""
+    """These libraries and all parts that they need, callers before callees, so that only called code is linked."""
     found: dict[Any, None] = {}
 
     def visit(library: Any) -> None:
@@ -89,17 +89,17 @@ def with_parts(libraries: Iterable[Any]) -> list[Any]:
 
 
 class EntryOfPart:
-    """Stands for a part where Numba expects a function that Python can call."""
+    """Placeholder for a part where Numba expects an entry point for Python."""
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class Lowering(NativeLowering):  # type: ignore[misc]
-    """Numba's last pass, which writes the code of a function: as a part inside another compilation, else as a whole."""
+    """Numba's last pass, which generates code: a part if another compilation is in progress, else a whole."""
 
     _name = "adlro_lowering"
 
     def run_pass(self, state: Any) -> bool:
-        """Lower the function."""
+        """Generate the code of the function."""
         is_part = _Depth.now > 1
         make = PartLibrary if is_part else WholeLibrary
         library = state.library = make(state.targetctx.codegen(), state.func_id.func_qualname)
@@ -118,7 +118,7 @@ class Lowering(NativeLowering):  # type: ignore[misc]
 
 
 def set_environments(library: Any) -> None:
-    """Let the parts of a whole find Python's objects; Numba does it for the whole itself."""
+    """Let the parts of a whole find Python objects. Numba does this only for the whole itself."""
     for variable in library._final_module.global_variables:
         if variable.name.startswith(ENVIRONMENT):
             environment = lookup_environment(variable.name)
@@ -130,7 +130,7 @@ class Compiler(CompilerBase):  # type: ignore[misc]
     """Numba's compiler with our last pass."""
 
     def define_pipelines(self) -> list[Any]:
-        """The passes."""
+        """The compiler passes."""
         manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
         manager.passes = [(Lowering if each is NativeLowering else each, what) for each, what in manager.passes]
         manager._finalized = False
@@ -139,19 +139,19 @@ class Compiler(CompilerBase):  # type: ignore[misc]
 
 
 def is_part(compile_result: Any) -> bool:
-    """Whether this can only be linked into other code."""
+    """Whether this code can only be linked into other code."""
     return isinstance(compile_result.library, PartLibrary)
 
 
 def is_inside() -> bool:
-    """Whether what is compiled now is compiled for another function."""
+    """Whether the current compilation is for another function."""
     return _Depth.now > 1
 
 
 def plain(kind: Any) -> Any:
-    """The type of an argument between compiled functions: constants as other numbers, signed integers as 64 bits.
+    """The type of an argument between compiled functions: constants become plain numbers, signed integers 64 bits wide.
 
-    Numba would compile a function once for each constant and each width that it is called with.
+    Otherwise Numba would compile a function once for each constant and integer width that it is called with.
     """
     if isinstance(kind, types.Literal) and isinstance(kind.literal_type, types.Integer | types.Boolean):
         kind = kind.literal_type
@@ -159,18 +159,18 @@ def plain(kind: Any) -> Any:
 
 
 def link(dispatcher: Any) -> None:
-    """Let a function, made with `Compiler`, be compiled as a whole when Python calls it, else as a part.
+    """Compile a function made with `Compiler` as a whole if Python calls it, and as a part otherwise.
 
-    Numba knows one result for each signature. We keep two, and show it the one that is needed at the moment.
+    Numba keeps one result for each signature. We keep two and show Numba the one that is needed now.
     """
     compile_now, add_overload, call_template = dispatcher.compile, dispatcher.add_overload, dispatcher.get_call_template
     compile_result_of = dispatcher.get_compile_result
     wholes: dict[Any, Any] = {}
     parts: dict[Any, Any] = {}
-    asked: dict[int, tuple[Any, Any]] = {}  # wholes by the identity of the signature, which is kept alive
+    asked: dict[int, tuple[Any, Any]] = {}  # wholes by id of the signature object, which is kept alive here
 
     def show(signature: Any) -> None:
-        """Show the kind of code that is needed here, or none if it must be compiled."""
+        """Show Numba the kind of code that is needed here, or nothing if it must be compiled."""
         arguments = tuple(normalize_signature(signature)[0])
         dispatcher.overloads.pop(arguments, None)
         known = parts if _Depth.now else wholes
@@ -195,7 +195,7 @@ def link(dispatcher: Any) -> None:
             add_overload(compile_result)
 
     def get_compile_result(signature: Any) -> Any:
-        # Each call that passes the function as a value asks for it, and to hash the types of a View takes long.
+        # Every call that passes the function as a value comes here, and hashing the types of a View is slow.
         if _Depth.now == 0 and id(signature) in asked:
             return asked[id(signature)][1]
         with global_compiler_lock:

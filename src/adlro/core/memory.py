@@ -1,4 +1,4 @@
-"""Memory that is no longer used goes back to the system."""
+"""Returns unused memory to the operating system."""
 
 import ctypes
 import ctypes.util
@@ -6,12 +6,12 @@ from functools import cache
 from typing import Any, Final
 
 MANY_ROWS: Final = 100_000
-"""Tables with fewer rows leave too little behind to be worth the call."""
+"""Below this number of rows the call is not worth its cost."""
 
 
 @cache
 def _trim() -> Any:
-    """The C library's function for this, or None where it has none."""
+    """The C library's malloc_trim, or None if it has none."""
     try:
         return ctypes.CDLL(ctypes.util.find_library("c")).malloc_trim
     except (OSError, AttributeError, TypeError):
@@ -19,9 +19,9 @@ def _trim() -> Any:
 
 
 def release_temporaries(rows: int) -> None:
-    """Return what temporary arrays left behind after a table of this many rows was made.
+    """Return the memory of temporary arrays after a table with this many rows was made.
 
-    The C library keeps freed blocks of a few megabytes for itself: 60 MB of the 400 that we allow for a million jobs.
+    The C library keeps freed blocks of a few MB: 60 MB of the 400 MB that we allow for a million jobs.
     """
     trim = _trim() if rows >= MANY_ROWS else None
     if trim is not None:

@@ -1,7 +1,7 @@
-"""Who holds what on a cluster, and what fits where, by names: the rules (`rules.py`) for whoever has no View.
+"""Who holds what on a cluster, and what fits where, by name: the rules (`rules.py`) for callers without a View.
 
-Back ends check an order with `Occupancy` before they carry it out. It keeps one View and asks the rules, so an order is
-never accepted that the rules would refuse. `stand` puts the jobs of a snapshot where they stand, for live views.
+Back ends check each order with `Occupancy` before they carry it out. It keeps a View and asks the rules, so it never
+accepts an order that the rules refuse. `stand` places the running jobs of a snapshot, for live views.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,14 +30,14 @@ from adlro.core.rules import (
 from adlro.core.schema import fill_row
 from adlro.core.tables import JOB, NOBODY, RUNNING, Ints, Masks, View, records
 
-# ---- compiled: the rules on parts --------------------------------------------------------------------------------
+# ---- compiled: the rules applied to parts ----------------------------------------------------------------------
 
 
 @compiled
 def gpus_that_stand(view: View, j: int, s: int, count: int, mask: int) -> int:
-    """The GPUs that a job which runs here already holds: those of the mask as far as they are free, and others instead.
+    """The GPUs held by a job that already runs here: those of `mask` that are free, and other free ones for the rest.
 
-    The cluster may have put it where our rules would not. 0 if no GPU has its share free.
+    The cluster may have placed the job against our rules. 0 if no GPU has the job's share free.
     """
     job = view.jobs[j]
     site = view.sites[s]
@@ -54,9 +54,10 @@ def gpus_that_stand(view: View, j: int, s: int, count: int, mask: int) -> int:
 
 @compiled
 def stand_at(view: View, j: int, s: int, count: int, mask: int, is_whole: bool) -> int:
-    """Let a job hold one part, with all its cores and memory if that is the whole job; the GPUs held, as a mask.
+    """Let a job hold one part; returns the GPUs held, as a mask.
 
-    NOBODY if it asks for a share that no GPU has free: then it holds nothing.
+    With `is_whole` the part is the whole job, with all its cores and memory. Returns NOBODY, and holds nothing, if the
+    job needs a share that no GPU has free.
     """
     job = view.jobs[j]
     held = np.int64(0)
@@ -74,10 +75,10 @@ def stand_at(view: View, j: int, s: int, count: int, mask: int, is_whole: bool) 
 
 @compiled_alone
 def stand(view: View, rows: Ints, firsts: Ints, sites: Ints, masks: Masks, counts: Ints, masked: bool) -> None:
-    """Let jobs hold their parts: those whose GPUs are all named if `masked`, else the others.
+    """Let running jobs hold their parts: with `masked` the jobs whose GPUs are all known, otherwise the others.
 
-    The parts of row r are those from firsts[r] to the one before firsts[r + 1]. They are held as `rules.release` gives
-    them back. A job on a share of a GPU that nobody has is left out: its run keeps no site.
+    The parts of row r are firsts[r] to firsts[r + 1] - 1. `rules.release` can release them. A job whose share fits on
+    no GPU is skipped: its run gets no site.
     """
     clock = view.clock[0]
     for r in range(len(rows)):
@@ -117,7 +118,7 @@ def stand(view: View, rows: Ints, firsts: Ints, sites: Ints, masks: Masks, count
 
 @compiled_alone
 def close_nodes(view: View, nodes: Ints) -> None:
-    """Let nodes take no more jobs; what runs there goes on."""
+    """Close nodes to new jobs; running jobs continue."""
     for n in nodes:
         view.nodes[n].up = 0
         refresh(view, n)
@@ -125,7 +126,7 @@ def close_nodes(view: View, nodes: Ints) -> None:
 
 @compiled_alone
 def open_nodes(view: View, nodes: Ints) -> None:
-    """Let nodes take jobs again."""
+    """Open nodes to new jobs again."""
     for n in nodes:
         view.nodes[n].up = 1
         note_release(view, n)
@@ -134,7 +135,7 @@ def open_nodes(view: View, nodes: Ints) -> None:
 
 @compiled_alone
 def may_start_at(view: View, sites: Ints, counts: Ints, masks: Masks) -> bool:
-    """Whether the first job may start on these parts. If so, masks of 0 become those of the GPUs that it would take."""
+    """Whether job 0 may start on these parts. If so, each mask of 0 is replaced by the GPUs that it would take."""
     if not fits_at(view, 0, sites, counts, masks):
         return False
     for i in range(len(sites)):
@@ -145,14 +146,14 @@ def may_start_at(view: View, sites: Ints, counts: Ints, masks: Masks) -> bool:
 
 @compiled_alone
 def hold_all(view: View, sites: Ints, counts: Ints, masks: Masks) -> None:
-    """Let the first job hold these parts as `stand_at` does. `masks` become what is held, NOBODY where nothing is."""
+    """Let job 0 hold these parts (`stand_at`). `masks` is overwritten with the GPUs held, NOBODY if none."""
     for i in range(len(sites)):
         masks[i] = stand_at(view, 0, sites[i], counts[i], masks[i], counts[i] >= view.jobs[0].gpus)
 
 
 @compiled_alone
 def release_all(view: View, sites: Ints, counts: Ints, masks: Masks) -> None:
-    """Take back what the first job holds, as `hold_all` left it."""
+    """Release what `hold_all` let job 0 hold."""
     job = view.jobs[0]
     for i in range(len(sites)):
         if masks[i] == NOBODY:
@@ -170,12 +171,12 @@ def release_all(view: View, sites: Ints, counts: Ints, masks: Masks) -> None:
 
 @final
 class Places:
-    """The sites of a plan by the names of their node and model. GPUs are numbered through a node, group by group."""
+    """The sites of a plan, by node name and model. A node numbers its GPUs through all its groups."""
 
     def __init__(self, plan: Plan) -> None:
         self._site: dict[tuple[str, str], int] = {}
         self._gpus: list[int] = plan.sites["gpus"].tolist()
-        self._first: list[int] = []  # [S] the number that the site's first GPU has on its node
+        self._first: list[int] = []  # [S] number of the site's first GPU on its node
         names = [node.name for node in plan.cluster.nodes]
         for s, site in enumerate(plan.sites):
             self._site.setdefault((names[site.node], plan.models[site.model]), s)
@@ -183,11 +184,11 @@ class Places:
             self._first.append(gpu_numbers(plan, s, 1)[0] if site.gpus else 0)
 
     def site_of(self, part: Part) -> int | None:
-        """The site of a part; None if the cluster has no such GPUs."""
+        """The site of a part, or None if the cluster does not have it."""
         return self._site.get((part.node, part.model))
 
     def mask_of(self, part: Part, s: int) -> int:
-        """The GPUs of the site that the part names, one bit each; numbers that the site does not have are left out."""
+        """The GPUs of the site that the part names, one bit each. Numbers outside the site are ignored."""
         mask = 0
         for number in part.indices:
             if 0 <= number - self._first[s] < self._gpus[s]:
@@ -207,14 +208,14 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobKind:
-    """How jobs of a kind run: work a second and number of nodes, by form."""
+    """How jobs of a kind run, by form: work per second and number of nodes."""
 
     rate: Any
     width: Any
 
 
 def alike(family: str, at: Placing) -> Speed:
-    """Every family runs on every GPU model, equally fast: for whoever does not know speeds."""
+    """Every family runs equally fast on every GPU model: for callers that do not know the speeds."""
     return Speed(1.0, MODELLED)
 
 
@@ -223,7 +224,7 @@ MOST_KINDS: Final = 4096
 
 @final
 class Occupancy:
-    """Who holds what on a cluster. Not for several threads at a time."""
+    """Who holds what on a cluster. Not thread-safe."""
 
     def __init__(self, cluster: Cluster, speed: SpeedOf = alike) -> None:
         self.cluster = cluster
@@ -250,7 +251,7 @@ class Occupancy:
     # ---- what fits ---------------------------------------------------------------------------------------------
 
     def fit(self, job: Job, parts: tuple[Part, ...]) -> tuple[Part, ...] | str:
-        """The parts with their GPUs chosen, or in words why the job may not start there."""
+        """The parts with their GPUs chosen, or the reason why the job may not start there."""
         if wrong := self._malformed(job, parts):
             return wrong
         self._ask_for(job)
@@ -263,7 +264,7 @@ class Occupancy:
         )
 
     def rate(self, job: Job, parts: tuple[Part, ...]) -> float:
-        """Work that the job does there in a second, if no GPU is worn."""
+        """Work per second of the job there, without wear."""
         s = self._places.site_of(parts[0])
         return float(self._kind(job).rate[self._plan.sites[s].form]) if s is not None else 0.0
 
@@ -271,15 +272,15 @@ class Occupancy:
 
     @property
     def down(self) -> Mapping[str, str]:
-        """The nodes that take no jobs, and why."""
+        """The nodes that accept no jobs, with the reason."""
         return self._down
 
     def has_node(self, node: str) -> bool:
-        """Whether the cluster has a node of this name."""
+        """Whether the cluster has a node with this name."""
         return node in self._number
 
     def on(self, node: str) -> frozenset[str]:
-        """Who holds some of a node."""
+        """The holders of anything on a node."""
         return frozenset(self._on[node])
 
     def holders(self) -> frozenset[str]:
@@ -287,10 +288,10 @@ class Occupancy:
         return frozenset(self._held)
 
     def take(self, holder: str, job: Job, parts: tuple[Part, ...]) -> None:
-        """Let a job hold these parts, whether or not the rules would allow it: it stands there.
+        """Let a job hold these parts even against the rules: it already runs there.
 
-        GPUs that another job holds are replaced by free ones, if there are any. KeyError if the cluster has no such
-        place.
+        GPUs that another job holds are replaced by free ones, if there are any. Raises KeyError if the cluster does not
+        have such a part.
         """
         for part in parts:
             s = self._places.site_of(part)
@@ -299,7 +300,7 @@ class Occupancy:
         self.stand(holder, job, parts)
 
     def stand(self, holder: str, job: Job, parts: tuple[Part, ...]) -> None:
-        """As `take`; parts that the cluster does not have are left out."""
+        """Like `take`, but parts that the cluster does not have are skipped."""
         self.release(holder)
         known = tuple(part for part in parts if self._places.site_of(part) is not None)
         if not known:
@@ -312,7 +313,7 @@ class Occupancy:
             self._on[part.node].add(holder)
 
     def release(self, holder: str) -> None:
-        """Take back what somebody holds, if anything."""
+        """Release everything that this holder has."""
         held = self._held.pop(holder, None)
         if held is None:
             return
@@ -323,7 +324,7 @@ class Occupancy:
                 self._on[part.node].discard(holder)
 
     def follow(self, now: Iterable[tuple[str, Job, tuple[Part, ...]]]) -> None:
-        """Let exactly these hold their places from now on."""
+        """Let exactly these jobs hold their parts from now on."""
         wanted = {holder: (job, parts) for holder, job, parts in now}
         for holder, held in list(self._held.items()):
             if wanted.get(holder) != (held.job, held.parts):
@@ -333,20 +334,20 @@ class Occupancy:
                 self.stand(holder, job, parts)
 
     def close(self, node: str, why: str) -> None:
-        """Let a node take no more jobs; those on it stay."""
+        """Close a node to new jobs; running jobs stay."""
         self._down = {**self._down, node: why}
         close_nodes(self._view, np.array([self._number[node]], np.int32))
 
     def open(self, node: str) -> None:
-        """Let a node take jobs again."""
+        """Open a node to new jobs again."""
         if node in self._down:
             self._down = {name: why for name, why in self._down.items() if name != node}
             open_nodes(self._view, np.array([self._number[node]], np.int32))
 
-    # ---- inside ------------------------------------------------------------------------------------------------
+    # ---- internals ---------------------------------------------------------------------------------------------
 
     def _malformed(self, job: Job, parts: tuple[Part, ...]) -> str:
-        """What is wrong with a place whatever is free there; nothing if it could be one."""
+        """What is wrong with these parts even on an empty cluster; "" if nothing is."""
         if job.gpus == 0:
             if len(parts) != 1 or parts[0].count:
                 return "the job needs no GPU, and one node"
@@ -367,7 +368,7 @@ class Occupancy:
         return next((wrong for part in parts if (wrong := self._malformed_part(part))), "")
 
     def _malformed_part(self, part: Part) -> str:
-        """What is wrong with one part whatever is free there."""
+        """What is wrong with one part even on an empty cluster; "" if nothing is."""
         if not self.has_node(part.node):
             return f"there is no node {part.node!r}"
         s = self._places.site_of(part)
@@ -382,7 +383,7 @@ class Occupancy:
         return ""
 
     def _why_not(self, job: Job, parts: tuple[Part, ...]) -> str:
-        """In words, what the rules miss at a place."""
+        """Which rule these parts break now, in words."""
         s = self._places.site_of(parts[0])
         assert s is not None
         width = int(self._view.width[0, int(self._plan.sites[s].form)])
@@ -394,7 +395,7 @@ class Occupancy:
         return wrong or f"the {parts[0].model} GPUs have no room for it now"
 
     def _missing(self, job: Job, part: Part) -> str:
-        """In words, what a node lacks for a part; nothing if nothing is seen."""
+        """What a node lacks for this part, in words; "" if nothing is found."""
         if part.node in self._down:
             return f"{part.node} takes no jobs: {self._down[part.node]}"
         s = self._places.site_of(part)
@@ -422,11 +423,11 @@ class Occupancy:
         return f"{part.node}: {free} of {part.count} GPUs are free" if free < part.count else ""
 
     def _allows(self, job: Job, model: str) -> bool:
-        """Whether a job allows a model, by any of the model's names."""
+        """Whether the job allows this model, under any of the model's names."""
         return model in job.models or any(word.strip().lower() in self._models[model] for word in job.models)
 
     def _kind(self, job: Job) -> JobKind:
-        """How a job runs here."""
+        """How fast this job runs on each form."""
         key = (job.family, job.gpus, job.share, job.gpu_memory_gb, job.models)
         if key not in self._kinds:
             if len(self._kinds) == MOST_KINDS:
@@ -442,7 +443,7 @@ class Occupancy:
         return self._kinds[key]
 
     def _ask_for(self, job: Job) -> None:
-        """Make this job the first of the view, about which the rules are asked."""
+        """Make this job number 0 of the view, which the rules are asked about."""
         kind = self._kind(job)
         self._view.rate[0], self._view.width[0] = kind.rate, kind.width
         self._fill(self._view.jobs, job)
@@ -459,14 +460,14 @@ class Occupancy:
 
 
 def on_each_node(job: Job, nodes: int) -> Job:
-    """A job as it stands on each of its nodes: the rules know a job without GPUs on one node only, so it is divided."""
+    """A job as it is on each of its nodes. The rules place a job without GPUs on one node only, so we divide it."""
     if job.gpus or nodes < 2:
         return job
     return replace(job, cpus=job.cpus / nodes, memory_gb=job.memory_gb / nodes)
 
 
 def is_at(parts: tuple[Part, ...], asked: tuple[Part, ...]) -> bool:
-    """Whether a job is where an order wants it; GPUs that the order does not name may be any."""
+    """Whether a job is where an order wants it. GPUs that the order does not name may be any."""
     have = {part.node: part for part in parts}
     return len(parts) == len(asked) and all(
         (mine := have.get(part.node)) is not None

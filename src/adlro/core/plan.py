@@ -1,7 +1,7 @@
-"""A cluster as tables: its sites, nodes, GPUs, forms and pools; over how many nodes a job runs there, and how fast.
+"""A cluster as tables: sites, nodes, GPUs, forms and pools; how many nodes a job takes there, and how fast it runs.
 
-It stands in core because more than one stage needs it: `normalise` packs jobs on top of it, and back ends keep with it
-who holds what (`occupancy.py`).
+It is in `core` because several modules need it: `normalise` adds jobs to it, and back ends track who holds what with it
+(`occupancy.py`).
 """
 
 import math
@@ -44,11 +44,11 @@ from adlro.core.tables import (
 from adlro.core.units import MIB_PER_GB
 
 MORE_OF_NODES: Final = tuple(each.column for each in stored_in(Node) if each.column not in ("cpus", "memory"))
-MOST_GPUS_ON_A_SITE: Final = 62  # a mask of GPUs is one 64-bit number
+MOST_GPUS_ON_A_SITE: Final = 62  # a mask of GPUs is one signed 64-bit integer
 
 
 class Form(NamedTuple):
-    """What makes two sites alike: the GPUs, the node around them, and what else stands in that node."""
+    """Sites with equal values are alike: their GPUs, the node around them, and the node's other GPUs."""
 
     model: str
     gpus: int
@@ -58,14 +58,14 @@ class Form(NamedTuple):
     link: Link
     neighbours: tuple[tuple[str, int], ...]
     factors: tuple[float, ...] = ()
-    """Speed factors of its GPUs, the least first, where they are known to differ from 1; none: all are 1."""
+    """Speed factors of its GPUs in ascending order, if any differs from 1; empty if all are 1."""
     more: tuple[float, ...] = ()
-    """What else `Node` declares of the node around them."""
+    """The other properties of the node, as `Node` declares them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A cluster as tables, before any job: what every view of it is copied from."""
+    """A cluster as tables, without jobs: every view of the cluster starts as a copy of it."""
 
     cluster: Cluster
     sites: Table
@@ -81,7 +81,7 @@ class Plan:
 
 
 def mib(gigabytes: float) -> int:
-    """Whole MiB."""
+    """GB converted to whole MiB."""
     return round(gigabytes * MIB_PER_GB)
 
 
@@ -89,10 +89,10 @@ def mib(gigabytes: float) -> int:
 
 
 def plan_cluster(cluster: Cluster, factors: Mapping[str, Sequence[float]] | None = None) -> Plan:
-    """Number the sites, forms and pools of a cluster, all empty and up.
+    """Number the sites, forms and pools of a cluster. All are empty and up.
 
-    `factors` has, by node, the measured speed factor of each of its GPUs in their order: sites that differ in them are
-    not alike, and have forms of their own.
+    `factors` gives, by node name, the measured speed factor of each GPU of the node. Sites with different factors have
+    different forms.
     """
     factors = factors or {}
     nodes = node_table(cluster.nodes)
@@ -126,7 +126,7 @@ def plan_cluster(cluster: Cluster, factors: Mapping[str, Sequence[float]] | None
 
 
 def node_table(members: Sequence[Node]) -> Table:
-    """The nodes, all of them free and up, their sites not known yet. Most are alike, and are filled in once."""
+    """The nodes, free and up, without their sites. Most nodes are alike; equal ones are computed once."""
     nodes, filled = records(NODE, len(members)), records(NODE, 1)
     known: dict[tuple[float, ...], Any] = {}
     for n, node in enumerate(members):
@@ -140,7 +140,7 @@ def node_table(members: Sequence[Node]) -> Table:
 
 
 def site_table(columns: Masks) -> Table:
-    """The sites, all of them free, from their nodes, numbers of GPUs, models and forms. [S, 4]"""
+    """The sites, all free, from columns of node, number of GPUs, model and form. [S, 4]"""
     sites = records(SITE, len(columns))
     node, gpus, model, form = columns.T
     sites.node, sites.gpus, sites.free_gpus, sites.free_share = node, gpus, gpus, gpus * WHOLE_GPU
@@ -150,19 +150,19 @@ def site_table(columns: Masks) -> Table:
 
 
 def known_factors(factors: Sequence[float], first: int, count: int) -> tuple[float, ...]:
-    """The speed factors of a site's GPUs, the least first; none if all are 1."""
+    """The speed factors of a site's GPUs in ascending order; empty if all are 1."""
     mine = [float(factor) for factor in factors[first : first + count]]
     mine += [1.0] * (count - len(mine))
     return () if all(factor == 1.0 for factor in mine) else tuple(sorted(mine))
 
 
 def groups_of(node: Node) -> list[tuple[str, int]]:
-    """The GPU groups of a node; a node without GPUs is one group of none."""
+    """The GPU groups of a node; a node without GPUs has one group of 0 GPUs."""
     return [(group.model, group.count) for group in node.gpus if group.count] or [(CPU_ONLY, 0)]
 
 
 def form_tables(sites: Table, forms: Sequence[Form]) -> tuple[Table, Ints, Ints]:
-    """The forms, a bit for each idle site (all of them), and the sites by form."""
+    """The forms, one bit for each idle site (all are idle), and the sites ordered by form."""
     table = records(FORM, len(forms))
     order = np.argsort(sites.form, kind="stable").astype(np.int32)
     counts = np.bincount(sites.form, minlength=len(forms))
@@ -183,7 +183,7 @@ def form_tables(sites: Table, forms: Sequence[Form]) -> tuple[Table, Ints, Ints]
 
 
 def pool_tables(sites: Table, models: int, first_word: int) -> tuple[Table, Ints, Ints]:
-    """The pools, for each a bit for each site where all its GPUs are free, and the sites by pool."""
+    """The pools, one bit for each site by its number of free GPUs (all are free), and the sites ordered by pool."""
     table = records(POOL, models)
     order = np.argsort(sites.pool, kind="stable").astype(np.int32)
     words: list[int] = []
@@ -207,19 +207,19 @@ def pool_tables(sites: Table, models: int, first_word: int) -> tuple[Table, Ints
 
 
 def gpu_numbers(plan: Plan, s: int, mask: int) -> tuple[int, ...]:
-    """The numbers that GPUs of a site, given as a mask, have on their node. A node counts its GPUs group by group."""
+    """The numbers on their node of a site's GPUs, given as a mask. A node numbers its GPUs through all its groups."""
     site = plan.sites[s]
     first = int(site.first_gpu - plan.sites[plan.nodes[site.node].first_site].first_gpu)
     return tuple(first + g for g in range(int(site.gpus)) if mask >> g & 1)
 
 
-# ---- a view of it ------------------------------------------------------------------------------------------------
+# ---- views of the cluster ----------------------------------------------------------------------------------------
 
 
 def empty_view(
     plan: Plan, jobs: Table, rate: Floats, width: Ints, *, demands: int, spread: Ints, home: Ints, users: int = 1
 ) -> View:
-    """The cluster with nothing on it, and jobs of which nothing has happened yet."""
+    """A view of the empty cluster, with jobs that are still to be submitted."""
     parts = records(PART, max(1, len(plan.gpus)))
     parts.next = np.arange(1, len(parts) + 1)
     parts[-1].next = NOBODY
@@ -257,14 +257,14 @@ def empty_view(
 
 
 def no_demands(count: int) -> Table:
-    """So many demands of which nothing is known and nobody waits."""
+    """A table of this many demands, with no waiting jobs and nothing known."""
     found = records(DEMAND, count)
     found.tried = found.first = found.last = found.next = found.previous = NOBODY
     return found
 
 
 def spare_of(plan: Plan) -> Ints:
-    """For each pool, how many sites have so many GPUs free: all of theirs."""
+    """[P, GPUs + 1] number of sites in each pool by their number of free GPUs; all GPUs are free."""
     spare = np.zeros((len(plan.pools), int(plan.sites.gpus.max(initial=0)) + 1), np.int32)
     np.add.at(spare, (plan.sites.pool, plan.sites.gpus), 1)
     return spare
@@ -273,9 +273,9 @@ def spare_of(plan: Plan) -> Ints:
 def fill_kind(
     plan: Plan, job: Any, family: str, allowed: Collection[str], speed: SpeedOf, rate: Floats, width: Ints
 ) -> None:
-    """How fast jobs like this row run on each form, and over how many nodes; on no other models than those allowed.
+    """Fill in how fast jobs like this row run on each form, and on how many nodes.
 
-    With nothing in `allowed`, on all models.
+    Only models in `allowed` are filled in; an empty `allowed` means all models.
     """
     if job.gpus == 0:
         rate[:], width[:] = 1.0, 1
@@ -286,7 +286,7 @@ def fill_kind(
 
 
 def fill_pool(plan: Plan, p: int, job: Any, family: str, speed: SpeedOf, rate: Floats, width: Ints) -> None:
-    """How fast a kind runs on the forms of one pool, and over how many nodes."""
+    """Fill in how fast a kind runs on the forms of one pool, and on how many nodes."""
     members = [h for h, form in enumerate(plan.form_records) if plan.forms[h].pool == p]
     if plan.form_records[members[0]].gpu_memory < job.gpu_memory:
         return
@@ -314,9 +314,9 @@ def fill_pool(plan: Plan, p: int, job: Any, family: str, speed: SpeedOf, rate: F
 
 
 def expected_factor(factors: Sequence[float], taken: int) -> float:
-    """The speed factor that a job may expect which takes some of these, any as likely as another, and the least counts.
+    """The expected speed factor of a job that takes `taken` of these GPUs at random and runs at the slowest one.
 
-    `factors` are in order, the least first. It is the mean of the time that counts, not of the speed.
+    `factors` are in ascending order. The result averages the run time, not the speed.
     """
     many = len(factors)
     if not 0 < taken <= many:
@@ -327,7 +327,7 @@ def expected_factor(factors: Sequence[float], taken: int) -> float:
 
 
 def fewest_nodes(sizes: Sequence[tuple[int, int]], gpus: int) -> int:
-    """How many nodes a gang takes when they are empty and the largest come first; 0 if there are not enough."""
+    """The fewest empty nodes that give a gang this many GPUs, largest nodes first; 0 if there are not enough."""
     nodes = 0
     for size, count in sorted(sizes, reverse=True):
         needed = -(-gpus // size) if size else count

@@ -1,8 +1,8 @@
 """What a policy is: of the legal (job, site) pairs, which one now, or wait?
 
-A policy is one function `choose(view) -> Choice`. Compiled ones share one signature, so that the simulator is compiled
-once for all of them. Policies that need a solver or keep state of their own are plain Python: `make(view, seed)`
-returns their `choose`. Both are asked in the same way, by the same rules.
+A policy is one function `choose(view) -> Choice`. All compiled policies share one signature, so the simulator is
+compiled once for all of them. Policies that need a solver or keep state are plain Python: `make(view, seed)` returns
+their `choose`. Both kinds are asked in the same way and obey the same rules.
 """
 
 from collections.abc import Callable
@@ -38,17 +38,17 @@ from adlro.core.tables import (
 Choose = Callable[[View], Choice]
 
 NEVER: Final = -np.inf
-"""The score of a pair that the policy will not have: it waits for a better one."""
+"""Score of a pair that the policy never chooses: it prefers to wait."""
 
 WAITING: Final = Choice(WAIT, NOBODY, NOBODY, FOREVER)
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A policy in the catalogue. Exactly one of `choose` (compiled) and `make` (plain Python) is there.
+    """A policy of the catalogue. It has either `choose` (compiled) or `make` (plain Python).
 
-    `needs` says what it must know: estimate, history, user, map, rates. `preemptive` ones are asked while jobs run even
-    if none waits. `prepare` sets what it needs in the view before the run begins.
+    `needs` names the data that it needs: estimate, history, user, map, rates. Policies with `preemptive` are also asked
+    while jobs run and none waits. `prepare` fills in the data in the view before the run begins.
     """
 
     name: str
@@ -71,12 +71,12 @@ def stopping(j: int) -> Choice:
 
 
 def waiting(until: float = FOREVER) -> Choice:
-    """Wait for the next event, or until a time."""
+    """Wait for the next event, or until a time (s) if that is sooner."""
     return Choice(WAIT, NOBODY, NOBODY, until)
 
 
 def table_type(dtype: np.dtype[Any]) -> types.Array:
-    """Numba's type for a table of these records."""
+    """Numba's type of a table of these records."""
     return types.Array(from_dtype(dtype), 1, "C")
 
 

@@ -1,7 +1,7 @@
-"""A live cluster as the daemon meets it: a snapshot is a fact, an order is a wish, an answer is what was said to it.
+"""The interface to a live cluster: snapshots (what is), orders (what we want) and answers (what the back end replied).
 
-A back end reads snapshots and carries out orders; it never decides. Whatever it cannot read it raises as BackendError:
-an error is never an empty cluster.
+A back end reads snapshots and carries out orders; it never decides. If it cannot read something it raises BackendError;
+it never reports an empty cluster instead.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,13 +14,13 @@ from adlro.core.records import Cluster, Job
 
 
 class JobState(StrEnum):
-    """Where a job of a live cluster stands."""
+    """The state of a job on a live cluster."""
 
-    WAITING = "waiting"  # it may be started; ours to place if `managed`
-    PLACED = "placed"  # let go to a place, and not seen running yet: it holds that place
+    WAITING = "waiting"  # it may start; we place it if it is `managed`
+    PLACED = "placed"  # released to its place but not seen running yet: it holds that place
     RUNNING = "running"
     FINISHED = "finished"
-    FAILED = "failed"  # ended with an error, or at its limit
+    FAILED = "failed"  # ended with an error, or at its walltime limit
     CANCELLED = "cancelled"
 
 
@@ -29,21 +29,21 @@ PLACES: frozenset[JobState] = frozenset([JobState.PLACED, JobState.RUNNING])
 """States in which a job holds its place."""
 
 RESERVED = "reserved"
-"""The first word of the reason in `Snapshot.down` of a node that is reserved for others."""
+"""First word of the reason in `Snapshot.down` if a node is reserved for others."""
 
 
 class Setback(StrEnum):
-    """What keeps a waiting job of ours from starting, besides a lack of room."""
+    """Why a waiting job of ours does not start, apart from a lack of resources."""
 
     NONE = ""
     LIMIT = "limit"  # a limit of its user, account or licence: it starts nowhere until that changes
     PLACE = "place"  # the cluster does not start it where we placed it
-    UNPLACEABLE = "unplaceable"  # held for us, but the cluster's own scheduler places it better: give it back
+    UNPLACEABLE = "unplaceable"  # held for us, but the cluster's own scheduler can place it better: give it back
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """GPUs of one model on one node that a job holds or shall hold. No `indices`: which of them is not known, or free.
+    """GPUs of one model on one node that a job holds or will hold. Empty `indices`: unknown, or any GPUs.
 
     A job without GPUs has one part with the model `records.CPU_ONLY` and a count of 0.
     """
@@ -56,11 +56,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class LiveJob:
-    """One job of a live cluster. Times are seconds since 1970.
+    """One job of a live cluster. Times are in seconds since 1970.
 
-    `job.submit_s` is the moment of its first submission in that clock (a requeue does not change it if the back end can
-    help it). `job.work` and `job.estimate` are what the submitter says, in GPU-seconds on the reference model; 0 and
-    None where nothing is said: the daemon predicts. `starts` counts how often it began.
+    `job.submit_s` is when it was first submitted, on that clock; a requeue does not change it if the back end can avoid
+    it. `job.work` and `job.estimate` are what the submitter declared, in GPU-seconds on the reference model. If nothing
+    was declared they are 0 and None, and the daemon predicts them. `starts` counts how often the job has started.
     """
 
     id: str
@@ -70,48 +70,48 @@ class LiveJob:
     started_s: float | None = None
     ended_s: float | None = None
     starts: int = 0
-    managed: bool = True  # ours to place; else it only takes room
+    managed: bool = True  # we place it; otherwise it only occupies resources
     exit_code: int | None = None
     signal: int | None = None
-    reason: str = ""  # what the back end says of it, in its own words
-    decision: str = ""  # the decision that placed it, as the back end keeps it: "" if none of ours did
-    partition: str = ""  # the queue it was submitted to, where the cluster has several
-    qos: str = ""  # the cluster's word for the set of limits that count for it
-    setback: Setback = Setback.NONE  # why it does not start although it waits for us; `reason` has the words
-    is_stopping: bool = False  # we told it to stop; it holds its place until it has ended, and then waits again
+    reason: str = ""  # the back end's own words about it
+    decision: str = ""  # id of the decision that placed it, as the back end stored it; "" if it was not ours
+    partition: str = ""  # the queue it was submitted to, if the cluster has several
+    qos: str = ""  # the cluster's name for the set of limits that apply to it
+    setback: Setback = Setback.NONE  # why it does not start although it waits for us; `reason` says it in words
+    is_stopping: bool = False  # we told it to stop; it holds its GPUs until it has ended, and then waits again
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a back end saw at one moment. `down` has the nodes that take no jobs, and why."""
+    """What a back end saw at one moment. `down` maps nodes that accept no jobs to the reason."""
 
     time_s: float
     cluster: Cluster
     jobs: tuple[LiveJob, ...]
     down: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()  # what could not be read as it should, in words
+    notes: tuple[str, ...] = ()  # what could not be read properly, in words
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Start a job at a place, or stop it so that it waits again (`parts` is empty then)."""
+    """Start a job on these parts, or stop it so that it waits again (then `parts` is empty)."""
 
     job: str
-    decision: str  # kept by the back end where it can, so that records agree after a crash
+    decision: str  # stored by the back end if it can, so that records agree after a crash
     parts: tuple[Part, ...] = ()
 
     @property
     def is_start(self) -> bool:
-        """Whether it starts a job."""
+        """Whether this order starts a job."""
         return bool(self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the back end said to an order. Not `done`: nothing happened, and `said` tells why.
+    """The back end's answer to an order. If not `done`, nothing happened, and `said` gives the reason.
 
-    `is_final`: it would be refused again. A job whose start is refused for good should be given back to the cluster.
-    `is_pending`: a stop that takes its time. The job holds its place until a snapshot shows that it waits.
+    `is_final`: the order would be refused again. If a start is refused for good, give the job back to the cluster.
+    `is_pending`: a stop that takes time. The job holds its GPUs until a snapshot shows that it waits.
     """
 
     job: str
@@ -123,7 +123,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job that a user hands in: what it needs, and what it does. A simulated cluster needs no command."""
+    """A job that a user submits: what it needs and what it runs. A simulated cluster needs no command."""
 
     job: Job
     command: tuple[str, ...] = ()
@@ -133,10 +133,10 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The end of what the latest start of a job wrote. The byte counts are those of the whole files."""
+    """The end of the output of a job's latest start. The byte counts are for the whole files."""
 
     job: str
-    user: str  # whose job it is, as the back end knows it
+    user: str  # the job's user, as the back end knows it
     out: str
     err: str
     out_bytes: int
@@ -145,14 +145,14 @@ class Output:
 
 @runtime_checkable
 class KeepsOutput(Protocol):
-    """A back end that keeps the output of jobs in a place that only it writes. Any thread may call it."""
+    """A back end that stores job output where no other program writes. Thread-safe."""
 
     def output(self, job: str) -> Output | None:
-        """The end of a job's output; None if there is none, or it cannot be read safely."""
+        """The end of a job's output; None if there is none or it cannot be read safely."""
 
 
 NOT_RESTARTABLE = "it is not marked as restartable"
-"""What every back end says to the order to stop a running job that its user has not marked."""
+"""The answer of every back end to the order to stop a running job that its user has not marked."""
 
 
 def nobody_to_give_to(reasons: Mapping[str, str]) -> list[Answer]:
@@ -161,86 +161,86 @@ def nobody_to_give_to(reasons: Mapping[str, str]) -> list[Answer]:
 
 
 class Backend(Protocol):
-    """A live cluster. One thread calls it at a time."""
+    """A live cluster. Not thread-safe: the caller makes one call at a time."""
 
     @property
     def name(self) -> str:
-        """What it is, in a word: simulated, local, slurm, kubernetes, shadow."""
+        """Its kind in one word: simulated, local, slurm, kubernetes, shadow."""
 
     @property
     def can_stop(self) -> bool:
-        """Whether orders to stop a job so that it waits again are carried out."""
+        """Whether it can stop a job so that it waits again."""
 
     @property
     def can_annotate(self) -> bool:
-        """Whether users see what `annotate` is given."""
+        """Whether users can see what `annotate` writes."""
 
     def read(self) -> Snapshot:
-        """The cluster now. Raises BackendError when it cannot be read whole."""
+        """The cluster now. Raises BackendError if it cannot be read completely."""
 
     def act(self, orders: Sequence[Order]) -> list[Answer]:
-        """Carry out orders, in this order; an answer for each. Raises BackendError when the back end is gone.
+        """Carry out orders in sequence; one answer for each. Raises BackendError if the back end is unreachable.
 
-        Carrying out an order twice does no harm: a job that is placed or runs already is not started again. The order
-        to stop a job is given again as long as the job is stopping, so that a back end that first warns a job can end
-        it later.
+        Orders are idempotent: a job that is already placed or running is not started again. The order to stop a job is
+        given again while the job is stopping, so a back end may warn a job first and end it later.
         """
 
     def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:
-        """Hand waiting jobs (by id, with the reason) to the cluster's own scheduler for good; an answer for each.
+        """Give waiting jobs (id and reason) to the cluster's own scheduler for good; one answer for each.
 
-        A cluster that has no scheduler of its own answers not done.
+        A cluster without its own scheduler answers "not done".
         """
 
     def annotate(self, lines: Mapping[str, str]) -> None:
-        """Show users a line about each waiting job where they look for it. What cannot be shown is left out."""
+        """Show users a line about each waiting job where they look for it. Lines that cannot be shown are dropped."""
 
     def submit(self, submission: Submission) -> str:
-        """Hand a job in, held for us; its id."""
+        """Submit a job, held for us; returns its id."""
 
     def cancel(self, job: str) -> None:
-        """End a job for good, whether it waits or runs."""
+        """End a waiting or running job for good."""
 
     def close(self) -> None:
-        """Let go of what it holds. Jobs that run go on where the back end can keep them."""
+        """Release all resources. Running jobs continue if the back end can keep them."""
 
 
 @runtime_checkable
 class SubmitsAside(Protocol):
-    """A back end whose submissions may take long because a user can hold them up. Turns go on meanwhile."""
+    """A back end where a user can make a submission slow. Turns continue meanwhile."""
 
     def submit_aside(self, submission: Submission, alone: AbstractContextManager[object]) -> str:
-        """Hand a job in as `submit` does; its id. Any thread may call it, several at a time.
+        """Submit a job like `submit`; returns its id. Thread-safe.
 
-        `alone` is the lock of all other calls. It is taken only for a moment, never while a user's process runs.
+        `alone` is the lock that guards all other calls. It is held only briefly, never while a user's process runs.
         """
 
 
 class Watched(Protocol):
-    """A back end that can also say cheaply whether anything has changed: a turn then does not wait for its time.
+    """A back end that can cheaply say whether anything has changed, so that a turn can begin early.
 
-    A back end without this method is read every turn, and only then.
+    A back end without this method is read once every turn.
     """
 
     def has_changed(self) -> bool:
         """Whether a job or a node may have changed since the latest read().
 
-        It is asked about once a second and must cost far less than read(). Raises BackendError when nobody answers.
-        A back end that knows the answer without asking anybody may have an attribute `probe_s`, and is asked so often.
+        It is called about once a second and must cost far less than read(). Raises BackendError if nobody answers. A
+        back end that knows the answer without asking anybody may have an attribute `probe_s`; it is then called at that
+        interval (s).
         """
 
 
 class Leadership(Protocol):
-    """Who leads. Only one of all that share a lock does."""
+    """Which daemon leads: at most one of all that share a lock."""
 
     def take(self) -> bool:
-        """Lead if nobody else does, at once; whether we lead now."""
+        """Become the leader if nobody else is, without waiting; returns whether we lead now."""
 
     def holds(self) -> bool:
-        """Whether we still lead; asked before every act."""
+        """Whether we still lead. Checked before every action."""
 
     def holder(self) -> str:
-        """Who leads, as far as it can be told, in words."""
+        """Who leads, in words, as far as it is known."""
 
     def release(self) -> None:
-        """Let the next one lead."""
+        """Give up the lead, so that another daemon can take it."""

@@ -1,4 +1,4 @@
-"""The vocabulary: one frozen record for each thing that has a name. Plural forms are tables (tables.py)."""
+"""The vocabulary: one frozen record for each kind of thing. Tables of them are in tables.py."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Final
 from adlro.core.schema import FromUser, about
 
 WHOLE_GPU: Final = 1000
-"""A GPU is shared in thousandths, so that shares add up exactly."""
+"""Shares of a GPU are in thousandths, so that they add up exactly."""
 
 CPU_ONLY: Final = "cpu"
 """The model name of a site without GPUs."""
@@ -15,7 +15,7 @@ CPU_ONLY: Final = "cpu"
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """One kind of GPU, with its datasheet. None means that the figure is not known, never zero."""
+    """One GPU model and its datasheet. None means unknown, never zero."""
 
     name: str
     title: str
@@ -40,13 +40,13 @@ class GpuModel:
 
     @property
     def words(self) -> frozenset[str]:
-        """Every word that means this model, in lower case."""
+        """Every name of this model, in lower case."""
         return frozenset(word.lower() for word in (self.name, self.title, *self.aliases))
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What joins GPUs: inside a node (nvlink, xgmi, pcie) or between nodes (a network). Both directions summed."""
+    """The connection between GPUs: inside a node (nvlink, xgmi, pcie) or between nodes. Sum of both directions."""
 
     kind: str
     gb_s: float
@@ -54,7 +54,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """The GPUs of one model on one node: what becomes a site."""
+    """The GPUs of one model on one node, which form a site."""
 
     model: str
     count: int
@@ -62,7 +62,7 @@ class Gpus:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One machine: CPU cores and memory that its GPUs share, and the link between those GPUs."""
+    """One machine: CPU cores, memory, GPUs, and the link between the GPUs."""
 
     name: str = field(metadata=about("Name of the node; with a `count` above 1 the nodes are NAME0, NAME1, …"))
     cpus: float = field(
@@ -107,7 +107,7 @@ class Cluster:
 
     @property
     def gpu_count(self) -> int:
-        """How many GPUs there are."""
+        """Number of GPUs."""
         return sum(gpus.count for node in self.nodes for gpus in node.gpus)
 
 
@@ -115,8 +115,8 @@ class Cluster:
 class Job:
     """What a user submits. It gets all its GPUs or none, all of one model.
 
-    `work` is the truth: GPU-seconds on the reference model. `estimate` is what policies may know of it, in the same
-    unit. A new property is declared here and nowhere else (schema.py).
+    `work` is the true size: GPU-seconds on the reference model. `estimate` is what policies may know about it, in the
+    same unit. New properties are declared here and nowhere else (schema.py).
     """
 
     family: str = field(metadata=about("The job's family in the speed table: `adlro speeds` lists them."))
@@ -251,7 +251,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Placing:
-    """Where a job of a family would run, as far as its speed depends on it."""
+    """Where a job of a family would run, with everything that its speed depends on."""
 
     model: GpuModel | None
     gpus: int
@@ -262,7 +262,7 @@ class Placing:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Speed of one GPU of the job, against one GPU of the reference model alone; 0 means that it does not run there."""
+    """Speed of one GPU of the job relative to one GPU of the reference model; 0 means that it does not run there."""
 
     value: float
     source: str
@@ -273,12 +273,12 @@ MEASURED: Final = "measured"
 MODELLED: Final = "modelled"
 
 SpeedOf = Callable[[str, Placing], Speed]
-"""Speed of a family at a placing; who composes the stages passes one in."""
+"""Function for the speed of a family at a placing. The code that composes the stages passes one in."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """Something that happens to the hardware: a node goes down or comes back, or a GPU changes its speed."""
+    """A hardware event: a node goes down or comes back, or a GPU changes its speed."""
 
     time_s: float
     what: str

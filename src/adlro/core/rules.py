@@ -1,7 +1,7 @@
-"""The rules: what may start where, how fast it runs, what it takes and gives back; docs/semantics.md in code.
+"""The rules: what may start where, how fast it runs, what it takes and releases. This is docs/semantics.md in code.
 
-The simulator, live clusters, the policies and the action mask of a learned policy all call these functions.
-`view` is a tables.View, `j` a job, `s` a site. All of this is compiled, and runs uncompiled too.
+The simulator, live clusters, the policies and the action mask of a learned policy all call these functions. `view` is a
+tables.View, `j` a job, `s` a site. Everything is compiled, and also runs uncompiled.
 
 Over 500 lines: the rules call each other all the time, and a reader should find each of them in one place.
 """
@@ -15,7 +15,7 @@ from adlro.core.records import WHOLE_GPU
 from adlro.core.tables import FOREVER, NOBODY, QUEUED, RECENT, RUNNING, Ints, Masks, View
 
 BITS_PER_WORD = 31
-"""Bits of View.bits used in each word: all of an int32 but its sign."""
+"""Bits used in each word of View.bits: all bits of an int32 except the sign."""
 
 
 # ---- what may start where ----------------------------------------------------------------------------------------
@@ -35,7 +35,7 @@ def fits(view: View, j: int, s: int) -> bool:
 
 @compiled
 def fits_on_node(view: View, j: int, s: int) -> bool:
-    """Whether one node has all that the job needs, free."""
+    """Whether one node has everything free that the job needs."""
     job = view.jobs[j]
     site = view.sites[s]
     if job.share == WHOLE_GPU:
@@ -49,7 +49,7 @@ def fits_on_node(view: View, j: int, s: int) -> bool:
 
 @compiled
 def shared_gpu(view: View, j: int, s: int) -> int:
-    """The partly used GPU of the site with the least share that is enough for the job, or NOBODY."""
+    """The partly used GPU of the site with the smallest free share that is enough for the job, or NOBODY."""
     job = view.jobs[j]
     site = view.sites[s]
     chosen = NOBODY
@@ -66,7 +66,7 @@ def shared_gpu(view: View, j: int, s: int) -> int:
 
 @compiled
 def fits_across(view: View, j: int, s: int, width: int) -> bool:
-    """Whether a gang can have its GPUs on the fewest nodes of this pool now."""
+    """Whether a gang can get its GPUs now on the fewest nodes that it can run on in this pool."""
     job = view.jobs[j]
     pool = view.pools[view.sites[s].pool]
     if s != pool.anchor or most_free_on(view, view.sites[s].pool, width) < job.gpus:
@@ -83,13 +83,13 @@ def fits_across(view: View, j: int, s: int, width: int) -> bool:
 
 @compiled
 def most_free_on(view: View, p: int, width: int) -> int:
-    """The most wholly free GPUs that so many nodes of a pool could have, whatever else they lack."""
+    """An upper bound of the free GPUs on `width` nodes of a pool: cores and memory are ignored."""
     return most_in(view.spare, p, view.pools[p].largest, width)
 
 
 @compiled
 def most_in(levels: Ints, p: int, largest: int, width: int) -> int:
-    """The most GPUs on so many sites of a pool, where `levels` has the number of sites with so many GPUs."""
+    """The most GPUs on `width` sites of a pool; `levels` has the number of sites by their number of GPUs."""
     gpus = 0
     nodes = width
     for free in range(largest, 0, -1):
@@ -103,7 +103,7 @@ def most_in(levels: Ints, p: int, largest: int, width: int) -> int:
 
 @compiled
 def add_free(view: View, s: int, count: int) -> None:
-    """So many more (or fewer) GPUs of the site are wholly free."""
+    """Record that the site has `count` more (or fewer, if negative) wholly free GPUs."""
     site = view.sites[s]
     pool = view.pools[site.pool]
     word = pool.first_word + site.place // BITS_PER_WORD
@@ -118,9 +118,9 @@ def add_free(view: View, s: int, count: int) -> None:
 
 @compiled
 def next_part(view: View, j: int, anchor: int, last: int, needed: int) -> int:
-    """The site after `last` in the order of most free GPUs (then lowest index) that can take its part of the gang.
+    """The site after `last`, by most free GPUs and then lowest index, that can take its part of the gang.
 
-    The order is kept as bits (`place_after`), so that all parts together cost one walk over the sites with free GPUs.
+    The order is stored as bits (`place_after`), so that finding all parts is one pass over the sites with free GPUs.
     """
     p = view.sites[anchor].pool
     pool = view.pools[p]
@@ -144,7 +144,7 @@ def next_part(view: View, j: int, anchor: int, last: int, needed: int) -> int:
 
 @compiled
 def place_after(view: View, p: int, free: int, place: int) -> int:
-    """The next place of the pool, after this one, at which a site has so many GPUs free; NOBODY if there is none."""
+    """The first place of the pool after `place` whose site has `free` GPUs free; NOBODY if there is none."""
     pool = view.pools[p]
     first = pool.first_word + free * pool.words
     word = (place + 1) // BITS_PER_WORD
@@ -160,7 +160,7 @@ def place_after(view: View, p: int, free: int, place: int) -> int:
 
 @compiled
 def has_portion(view: View, j: int, s: int, taken: int) -> bool:
-    """Whether the site's node takes jobs, and has the cores and memory that go with so many of the job's GPUs."""
+    """Whether the site's node is up, with enough cores and memory for `taken` of the job's GPUs."""
     job = view.jobs[j]
     node = view.nodes[view.sites[s].node]
     if node.up == 0 or is_short(node.free_cpus, job.cpus, taken, job.gpus):
@@ -170,7 +170,7 @@ def has_portion(view: View, j: int, s: int, taken: int) -> bool:
 
 @compiled
 def part_fits(view: View, j: int, s: int, count: int, mask: int) -> bool:
-    """Whether the job may take so many of its GPUs at the site: those of the mask, or any if the mask is 0."""
+    """Whether the job may take `count` of its GPUs at the site: those of the mask, or any if the mask is 0."""
     job = view.jobs[j]
     site = view.sites[s]
     if count == job.gpus:
@@ -188,9 +188,9 @@ def part_fits(view: View, j: int, s: int, count: int, mask: int) -> bool:
 
 @compiled
 def fits_at(view: View, j: int, sites: Ints, counts: Ints, masks: Masks) -> bool:
-    """Whether the job may start on exactly these parts of one pool: as few nodes as it takes there, with room on each.
+    """Whether the job may start on exactly these parts of one pool: on the fewest nodes, with room on each.
 
-    Never more than `fits` allows: a job that may not start at the site (or in the pool) may not start on its parts.
+    It never allows more than `fits`: a job that may not start at the site (or in the pool) may not start on its parts.
     """
     first = sites[0]
     width = view.width[view.jobs[j].kind, view.sites[first].form]
@@ -206,19 +206,19 @@ def fits_at(view: View, j: int, sites: Ints, counts: Ints, masks: Masks) -> bool
 
 @compiled
 def portion(amount: int, taken: int, gpus: int) -> int:
-    """What `taken` of a job's GPUs need of an amount given for the whole job, rounded up."""
+    """What `taken` of a job's GPUs need of an amount that is given for the whole job, rounded up."""
     return (amount * taken + gpus - 1) // gpus
 
 
 @compiled
 def is_short(free: int, amount: int, taken: int, gpus: int) -> bool:
-    """Whether so much is less than the `portion`, without a division: a policy asks it of every node of a pool."""
+    """Whether `free` is less than the `portion`. No division: policies call this for every node of a pool."""
     return free * gpus < amount * taken
 
 
 @compiled
 def best_rate(view: View, j: int) -> float:
-    """The best rate at which an empty cluster could run the job, 0 if it could not; asked before anything runs."""
+    """The best rate of the job on the empty cluster, 0 if it can never run there. Call it before anything runs."""
     kind = view.jobs[j].kind
     best = 0.0
     for h in range(len(view.forms)):
@@ -233,7 +233,7 @@ def best_rate(view: View, j: int) -> float:
 
 @compiled
 def seen(view: View) -> int:
-    """How many jobs of the queue a policy sees: admission to the window is by submit order."""
+    """How many jobs of the queue a policy sees. Jobs enter the window in submit order."""
     clock = view.clock[0]
     if 0 < clock.window < clock.queued:
         return clock.window
@@ -242,7 +242,7 @@ def seen(view: View) -> int:
 
 @compiled
 def last_seen(view: View) -> int:
-    """The last job of the queue that a policy sees, NOBODY if none waits: all waiting jobs up to it are seen."""
+    """The last job of the queue that a policy sees, or NOBODY if none waits. All waiting jobs before it are seen."""
     many = seen(view)
     return in_queue(view, many - 1) if many > 0 else NOBODY
 
@@ -252,7 +252,7 @@ def last_seen(view: View) -> int:
 
 @compiled
 def work_done(view: View, j: int) -> float:
-    """Work done until now, as far as can be known without knowing of wear: by its rate since this stretch began."""
+    """Work done until now, at its nominal rate in this stretch. Wear is not visible to policies."""
     run = view.runs[j]
     if run.state != RUNNING:
         return run.done
@@ -266,7 +266,7 @@ def work_done(view: View, j: int) -> float:
 
 @compiled
 def work_left(view: View, j: int) -> float:
-    """Estimated work left. A job that has done more than its estimate is expected to double it, and again."""
+    """Estimated work left. If a job has done more than its estimate, the estimate is doubled until it is enough."""
     done = work_done(view, j)
     estimate = view.jobs[j].estimate
     if done == 0.0:
@@ -280,7 +280,7 @@ def work_left(view: View, j: int) -> float:
 
 @compiled
 def restart_cost(view: View, j: int) -> float:
-    """Seconds lost before work goes on, if the job were started now."""
+    """Seconds lost before work continues, if the job started now."""
     if view.runs[j].starts > 0:
         return view.clock[0].restart
     return 0.0
@@ -288,7 +288,7 @@ def restart_cost(view: View, j: int) -> float:
 
 @compiled
 def runtime(view: View, j: int, s: int) -> float:
-    """Estimated seconds until the job ends, if it started at the site now; FOREVER where it cannot run."""
+    """Estimated seconds until the job ends if it starts at the site now; FOREVER if it cannot run there."""
     rate = view.rate[view.jobs[j].kind, view.sites[s].form]
     if rate <= 0.0:
         return FOREVER
@@ -297,13 +297,13 @@ def runtime(view: View, j: int, s: int) -> float:
 
 @compiled
 def best_runtime(view: View, j: int) -> float:
-    """Estimated seconds until the job ends, if it started now where it is fastest on this cluster."""
+    """Estimated seconds until the job ends if it starts now at the fastest site of the empty cluster."""
     return restart_cost(view, j) + work_left(view, j) / view.fastest[view.jobs[j].demand]
 
 
 @compiled
 def expected_end(view: View, j: int) -> float:
-    """When a running job is expected to end where it runs."""
+    """When a running job is expected to end."""
     run = view.runs[j]
     rate = view.rate[view.jobs[j].kind, view.sites[run.site].form]
     return max(view.clock[0].now, run.since) + work_left(view, j) / rate
@@ -311,7 +311,7 @@ def expected_end(view: View, j: int) -> float:
 
 @compiled
 def attained(view: View, j: int) -> float:
-    """GPU-seconds that the job has held until now (seconds, for a job without GPUs)."""
+    """GPU-seconds that the job has held so far (seconds, for a job without GPUs)."""
     run = view.runs[j]
     held = run.held
     if run.state == RUNNING:
@@ -321,19 +321,19 @@ def attained(view: View, j: int) -> float:
 
 @compiled
 def gpu_share(view: View, j: int) -> float:
-    """How many GPUs the job holds when it runs, as a number with fractions; 1 for a job without GPUs."""
+    """Number of GPUs that the job holds when it runs, with fractions; 1 for a job without GPUs."""
     job = view.jobs[j]
     if job.gpus == 0:
         return 1.0
     return job.gpus * job.share / WHOLE_GPU
 
 
-# ---- taking and giving back --------------------------------------------------------------------------------------
+# ---- taking and releasing ----------------------------------------------------------------------------------------
 
 
 @compiled
 def take(view: View, j: int, s: int) -> None:
-    """Give the job what it needs at the site; `fits` has said that it may."""
+    """Give the job what it needs at the site. The caller has checked `fits`."""
     job = view.jobs[j]
     run = view.runs[j]
     width = view.width[job.kind, view.sites[s].form]
@@ -342,7 +342,7 @@ def take(view: View, j: int, s: int) -> None:
         run.site = s
         run.mask = take_part(view, j, s, job.gpus, job.cpus, job.memory)
         return
-    # Choose every site before taking from any: taking would change the order.
+    # Choose all sites before taking from any, because taking changes the order.
     needed = job.gpus
     last = NOBODY
     tail = NOBODY
@@ -373,7 +373,7 @@ def take(view: View, j: int, s: int) -> None:
 
 @compiled
 def new_part(view: View, s: int, count: int) -> int:
-    """A row of View.parts for `count` GPUs at a site; the count stands in for the mask until they are taken."""
+    """A new row of View.parts for `count` GPUs at a site. The mask holds the count until the GPUs are taken."""
     clock = view.clock[0]
     p = clock.free_part
     clock.free_part = view.parts[p].next
@@ -385,7 +385,7 @@ def new_part(view: View, s: int, count: int) -> int:
 
 @compiled
 def drop_part(view: View, p: int) -> None:
-    """Give a row of View.parts back."""
+    """Free a row of View.parts."""
     clock = view.clock[0]
     view.parts[p].next = clock.free_part
     clock.free_part = p
@@ -393,7 +393,7 @@ def drop_part(view: View, p: int) -> None:
 
 @compiled
 def take_part(view: View, j: int, s: int, gpus: int, cpus: int, memory: int) -> int:
-    """Take GPUs, cores and memory at one site, by the rules; the GPUs taken as a mask."""
+    """Take GPUs, cores and memory at one site by the rules; returns the GPUs taken, as a mask."""
     mask = gpus_to_take(view, j, s, gpus)
     hold_part(view, j, s, mask, cpus, memory)
     return mask
@@ -401,7 +401,7 @@ def take_part(view: View, j: int, s: int, gpus: int, cpus: int, memory: int) -> 
 
 @compiled
 def gpus_to_take(view: View, j: int, s: int, gpus: int) -> int:
-    """The GPUs that a job takes at a site that has room: the lowest numbers; for a share the fullest GPU with room."""
+    """The GPUs that a job takes at a site with room: the lowest numbers; for a share, the fullest GPU with room."""
     site = view.sites[s]
     if view.jobs[j].share == WHOLE_GPU:
         return lowest_bits(site.free_mask, gpus)
@@ -413,7 +413,7 @@ def gpus_to_take(view: View, j: int, s: int, gpus: int) -> int:
 
 @compiled
 def lowest_bits(mask: int, count: int) -> int:
-    """The lowest bits of a mask, which has at least this many."""
+    """The `count` lowest bits that are set in a mask. The mask has at least that many."""
     taken = 0
     g = 0
     while count > 0:
@@ -426,7 +426,7 @@ def lowest_bits(mask: int, count: int) -> int:
 
 @compiled
 def hold_part(view: View, j: int, s: int, mask: int, cpus: int, memory: int) -> None:
-    """Let the job hold these GPUs (or its share of the one), cores and memory at one site. `release_part` undoes it."""
+    """Let the job hold these GPUs (or its share of one), cores and memory at one site. `release_part` undoes it."""
     job = view.jobs[j]
     site = view.sites[s]
     node = view.nodes[site.node]
@@ -451,7 +451,7 @@ def hold_part(view: View, j: int, s: int, mask: int, cpus: int, memory: int) -> 
 
 @compiled
 def hold_share(view: View, j: int, s: int, mask: int) -> None:
-    """Let the job hold its share of the one GPU that the mask names."""
+    """Let the job hold its share of the one GPU in the mask."""
     job = view.jobs[j]
     site = view.sites[s]
     if site.free_mask & mask:
@@ -467,7 +467,7 @@ def hold_share(view: View, j: int, s: int, mask: int) -> None:
 
 @compiled
 def lowest_number(mask: int) -> int:
-    """The number of the lowest bit of a mask, which has one."""
+    """Index of the lowest bit that is set in a mask. The mask is not 0."""
     bit = 0
     if mask & 0x7FFFFFFF == 0:
         bit += BITS_PER_WORD
@@ -486,7 +486,7 @@ def lowest_number(mask: int) -> int:
 
 @compiled
 def largest_open_share(view: View, s: int) -> int:
-    """The largest free share on a GPU of the site that is partly used."""
+    """The largest free share on a partly used GPU of the site."""
     site = view.sites[s]
     largest = 0
     for g in range(site.gpus):
@@ -498,7 +498,7 @@ def largest_open_share(view: View, s: int) -> int:
 
 @compiled
 def release(view: View, j: int) -> None:
-    """Take back all that the job holds."""
+    """Release everything that the job holds."""
     job = view.jobs[j]
     run = view.runs[j]
     if run.parts == NOBODY and view.width[job.kind, view.sites[run.site].form] == 1:
@@ -523,7 +523,7 @@ def release(view: View, j: int) -> None:
 
 @compiled
 def release_part(view: View, j: int, s: int, mask: int, cpus: int, memory: int) -> None:
-    """Take back what the job holds at one site."""
+    """Release what the job holds at one site."""
     job = view.jobs[j]
     site = view.sites[s]
     node = view.nodes[site.node]
@@ -547,7 +547,7 @@ def release_part(view: View, j: int, s: int, mask: int, cpus: int, memory: int) 
 
 @compiled
 def note_release(view: View, n: int) -> None:
-    """Remember that the node has more to give than before: jobs that fitted nowhere need look only there."""
+    """Record that the node has more free than before. Jobs that fitted nowhere then only check this node."""
     clock = view.clock[0]
     clock.version += 1
     view.released[clock.version % RECENT] = n
@@ -555,7 +555,7 @@ def note_release(view: View, n: int) -> None:
 
 @compiled
 def release_share(view: View, j: int, s: int, mask: int) -> None:
-    """Take back a share of one GPU."""
+    """Release a share of one GPU."""
     job = view.jobs[j]
     site = view.sites[s]
     gpu = view.gpus[site.first_gpu + lowest_number(mask)]
@@ -570,7 +570,7 @@ def release_share(view: View, j: int, s: int, mask: int) -> None:
 
 @compiled
 def count_bits(mask: int) -> int:
-    """How many GPUs a mask names."""
+    """Number of GPUs in a mask."""
     count = 0
     while mask:
         mask &= mask - 1
@@ -579,13 +579,13 @@ def count_bits(mask: int) -> int:
 
 
 # ---- which sites are worth a look --------------------------------------------------------------------------------
-# A cluster of thousands of sites is mostly full ones and idle ones that are all alike. A policy looks at the open sites
-# (partly used) and at the first idle site of each form; the rest cannot be chosen or cannot be told from those.
+# Most sites of a large cluster are full, or idle and alike. A policy looks at the open sites (partly used) and at the
+# first idle site of each form. The other sites are full, or equal to one of these.
 
 
 @compiled
 def refresh(view: View, n: int) -> None:
-    """Bring the lists of open and idle sites up to date after something changed on the node."""
+    """Update the lists of open and idle sites after a change on the node."""
     node = view.nodes[n]
     for s in range(node.first_site, node.first_site + node.sites):
         site = view.sites[s]
@@ -597,7 +597,7 @@ def refresh(view: View, n: int) -> None:
 
 @compiled
 def has_room(view: View) -> bool:
-    """Whether any site that is up has a GPU, or a share of one, to give."""
+    """Whether any site that is up has a GPU, or a share of one, free."""
     if view.clock[0].open > 0:
         return True
     for h in range(len(view.forms)):
@@ -608,7 +608,7 @@ def has_room(view: View) -> bool:
 
 @compiled
 def set_open(view: View, s: int, is_open: bool) -> None:
-    """Put the site on the list of open sites with what it offers, or take it off."""
+    """Add the site, with what it offers, to the list of open sites, or remove it."""
     site = view.sites[s]
     clock = view.clock[0]
     if is_open:
@@ -639,7 +639,7 @@ def set_open(view: View, s: int, is_open: bool) -> None:
 
 @compiled
 def open_to(view: View, j: int, i: int) -> bool:
-    """Whether the job may start at the i-th open site: as `fits_on_node`, from the offer where that is enough."""
+    """Whether the job may start at the i-th open site: like `fits_on_node`, but the offer often answers it quickly."""
     job = view.jobs[j]
     offer = view.open[i]
     if offer.most < job.gpus * job.share or offer.cpus < job.cpus or offer.memory < job.memory:
@@ -678,7 +678,7 @@ def first_idle(view: View, h: int) -> int:
 
 @compiled
 def first_of_form(view: View, j: int, h: int) -> int:
-    """The first site of this form at which the job fits, or NOBODY. The job is of whole GPUs, on one node there."""
+    """The first site of this form where the job fits, or NOBODY. Only for jobs with whole GPUs on one node."""
     job = view.jobs[j]
     form = view.forms[h]
     pool = view.pools[form.pool]
@@ -701,13 +701,13 @@ def first_of_form(view: View, j: int, h: int) -> int:
 
 @compiled
 def in_queue(view: View, position: int) -> int:
-    """The job at this position of the queue, 0 being its head."""
+    """The job at this position of the queue; 0 is the head."""
     return view.queue[view.clock[0].head + position]
 
 
 @compiled
 def queue_position(view: View, j: int) -> int:
-    """Where the job stands or would stand in the queue, which is in job order."""
+    """The position of the job in the queue, or where it would be. The queue is in job order."""
     low = 0
     high = view.clock[0].queued
     while low < high:
@@ -721,7 +721,7 @@ def queue_position(view: View, j: int) -> int:
 
 @compiled
 def enqueue(view: View, j: int) -> None:
-    """Put the job in the queue, at the place of its index."""
+    """Put the job into the queue, at the position of its index."""
     clock = view.clock[0]
     if clock.queued == 0:
         clock.head = 0
@@ -741,14 +741,14 @@ def enqueue(view: View, j: int) -> None:
 
 @compiled_alone
 def enqueue_all(view: View, jobs: Ints) -> None:
-    """Put jobs, given in submit order, in the queue."""
+    """Put jobs, given in submit order, into the queue."""
     for j in jobs:
         enqueue(view, j)
 
 
 @compiled
 def clear_demand(view: View, d: int) -> None:
-    """Nothing is known of the demand, and nobody waits."""
+    """Reset a demand: nothing is known about it, and no job waits."""
     demand = view.demands[d]
     demand.tried = NOBODY
     demand.first = NOBODY
@@ -760,7 +760,7 @@ def clear_demand(view: View, d: int) -> None:
 
 @compiled
 def join_demand(view: View, j: int) -> None:
-    """Put a job on the list of the waiting jobs of its demand, which is in submit order."""
+    """Add a job to the waiting jobs of its demand, which are in submit order."""
     d = view.jobs[j].demand
     demand = view.demands[d]
     run = view.runs[j]
@@ -792,7 +792,7 @@ def join_demand(view: View, j: int) -> None:
 
 @compiled
 def leave_demand(view: View, j: int) -> None:
-    """Take a job off the list of the waiting jobs of its demand."""
+    """Remove a job from the waiting jobs of its demand."""
     demand = view.demands[view.jobs[j].demand]
     run = view.runs[j]
     if run.previous == NOBODY:
@@ -817,7 +817,7 @@ def leave_demand(view: View, j: int) -> None:
 
 @compiled
 def dequeue(view: View, j: int) -> None:
-    """Take the job out of the queue, closing the gap from the nearer end: the head of a long queue goes at once."""
+    """Remove the job from the queue, closing the gap from the nearer end, so that removing the head is fast."""
     clock = view.clock[0]
     position = queue_position(view, j)
     clock.queued -= 1
@@ -831,12 +831,12 @@ def dequeue(view: View, j: int) -> None:
     leave_demand(view, j)
 
 
-# ---- what has been used and learnt -------------------------------------------------------------------------------
+# ---- usage and history -------------------------------------------------------------------------------------------
 
 
 @compiled
 def settle_usage(view: View, u: int, gpus: float) -> None:
-    """Bring a user's decayed usage up to now; from now on he holds `gpus` more (or fewer)."""
+    """Bring a user's decayed usage up to date; from now on the user holds `gpus` more (or fewer) GPUs."""
     clock = view.clock[0]
     user = view.users[u]
     if clock.half_life > 0.0:
@@ -847,7 +847,7 @@ def settle_usage(view: View, u: int, gpus: float) -> None:
 
 @compiled
 def usage_now(view: View, u: int) -> float:
-    """GPU-seconds that the user has had, older ones counting less by the half-life."""
+    """GPU-seconds that the user has used, decayed with the half-life."""
     clock = view.clock[0]
     user = view.users[u]
     if clock.half_life <= 0.0:
@@ -859,7 +859,7 @@ def usage_now(view: View, u: int) -> float:
 
 @compiled
 def learn(view: View, j: int, work: float) -> None:
-    """Remember how much work a finished job was, for its group and its user."""
+    """Record the work of a finished job for its group and its user."""
     job = view.jobs[j]
     length = math.log(max(work, 1.0))
     group = view.groups[job.group]

@@ -1,4 +1,4 @@
-"""What a finished simulation leaves behind: everything that the measures, the report and the event log read."""
+"""The result of a finished simulation, which measures, report and event log read."""
 
 from dataclasses import dataclass
 
@@ -8,18 +8,18 @@ from adlro.core.tables import Floats, Ints, Jobs, Table
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One finished simulation: what went in and everything that happened."""
+    """One finished simulation: its input and everything that happened."""
 
     cluster: Cluster
     jobs: Jobs
     events: Table  # EVENT, in time order, without submissions (they are in jobs)
     rate: Floats  # [K, H] as in View
-    site_form: Ints  # [S]; form of each site
+    site_form: Ints  # [S] form of each site
     site_model: tuple[str, ...]  # [S] model name
     site_gpus: Ints  # [S]
-    site_node: Ints  # [S]
+    site_node: Ints  # [S] node of each site
     policy: str
     seed: int
-    unfinished: int  # jobs that waited or ran when the run ended
+    unfinished: int  # jobs that were waiting or running when the run ended
     refusals: dict[int, str]  # job index -> reason
     illegal: int

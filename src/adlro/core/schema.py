@@ -1,7 +1,7 @@
 """What a property of a job or a node is. Each is declared once, on the field of its record in records.py.
 
-Tables, checks, our CSV and Parquet, workload and cluster files, the API, the command line and the tables in the
-documents all read these declarations.
+Tables, checks, our CSV and Parquet files, workload and cluster files, the API, the command line and the tables in the
+documents all use these declarations.
 """
 
 import math
@@ -16,42 +16,42 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 PROPERTY_KEY: Final = "property"
-"""Under which a field's metadata keeps its declaration."""
+"""Key of the declaration in a field's metadata."""
 
 _FARTHEST: Final = sys.float_info.max
 NO_BOUND: Final = 1e9
-"""A bound from here on only guards against nonsense. Messages leave it out."""
+"""Bounds from this value on only reject nonsense. Messages do not show them."""
 
 UNIT_SUFFIXES: Final = ("_s", "_gb")
 
 _NEEDED: Final = object()
-"""The default of a property that has none."""
+"""Marks a property without a default."""
 
 
 @dataclass(frozen=True, slots=True)
 class FromUser:
-    """What is different where a user writes the property: in the API, at the command line or in a file."""
+    """What is different when a user gives the property: in the API, on the command line or in a file."""
 
     most: float | None = None
     above: float | None = None  # exclusive lower bound
-    words: str = ""  # added to the property's own
+    words: str = ""  # added to the property's own words
 
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """One property: what it means, what it may be, and how tables store it. `properties_of` fills in the last four."""
+    """One property: its meaning, its range, and how tables store it. `properties_of` fills in the last four fields."""
 
-    words: str  # one sentence for users: API, command line and documents show it
+    words: str  # one sentence for users, shown in the API, the command line and the documents
     unit: str = ""
     least: float = -_FARTHEST
     most: float = _FARTHEST
-    dtype: str = ""  # of its column in the table; "": the table does not have it, or has a number for it
-    scale: int = 1  # the table has so many of its own units for one of ours: 1000 thousandths of a core
-    empty: str = ""  # in words, what None or an empty cell means
+    dtype: str = ""  # of its column in the table; "": not in the table, or stored as a number from `JobNames`
+    scale: int = 1  # table units in one of our units, such as 1000 thousandths in a core
+    empty: str = ""  # what None or an empty cell means, in words
     from_user: FromUser = FromUser()
-    option: str = ""  # how `adlro submit --help` shows the value (a flag has none); "": no option, or one of its own
-    in_workload: bool = False  # a key of [[families]] in workload files: the same for all jobs of the family
-    in_comment: bool = False  # Slurm has no field for it: it travels as a word in the job's comment
+    option: str = ""  # how `adlro submit --help` shows the value (a flag has none); "": no option, or one by hand
+    in_workload: bool = False  # a key of [[families]] in workload files: one value for all jobs of the family
+    in_comment: bool = False  # Slurm has no field for it, so it is a word in the job's comment
     name: str = ""
     kind: type = str
     default: Any = _NEEDED
@@ -59,17 +59,17 @@ class Property:
 
     @property
     def is_needed(self) -> bool:
-        """Whether there is no default."""
+        """Whether it has no default."""
         return self.default is _NEEDED
 
     @property
     def is_number(self) -> bool:
-        """Whether it is an amount, not a text or a list."""
+        """Whether it is a number, not a text or a list."""
         return self.kind in (int, float)
 
     @property
     def user_words(self) -> str:
-        """What users read who are to write it."""
+        """Its description for users who give it."""
         return f"{self.words} {self.from_user.words}".rstrip()
 
     @property
@@ -82,55 +82,55 @@ class Property:
 
     @property
     def word(self) -> str:
-        """Its word in a comment: letters only."""
+        """Its word in a Slurm comment: letters only."""
         return self.column.replace("_", "")
 
     @property
     def usual(self) -> Any:
-        """What the table has where nothing is said."""
+        """The table's value if none is given."""
         return self.stored(self.default)
 
     def stored(self, amount: Any) -> Any:
-        """An amount in the units of the table. None is an amount without end."""
+        """An amount in the units of the table. None means unlimited (inf)."""
         if amount is None:
             return math.inf
         return round(amount * self.scale) if self.scale != 1 else amount
 
     def from_table(self, amount: Any) -> Any:
-        """The reverse: a column in our units, or one amount."""
+        """The inverse of `stored`, for a column or one amount."""
         return amount / self.scale if self.scale != 1 else amount
 
     def filled(self, amounts: "npt.NDArray[Any]", usual: Any = None) -> Any:
-        """A column of the table from amounts in our units. Where nothing is said (NaN), it has the usual amount."""
-        import numpy as np  # here, because the command line shows properties without it
+        """A column of the table from amounts in our units. NaN (no value given) becomes the usual amount."""
+        import numpy as np  # imported here: the command line shows properties without NumPy
 
         missing = np.isnan(amounts)
         stored = np.rint(amounts * self.scale) if self.scale != 1 else amounts
         return np.where(missing, self.usual if usual is None else usual, stored) if missing.any() else stored
 
     def are_wrong(self, amounts: "npt.NDArray[np.float64]") -> "npt.NDArray[np.bool_]":
-        """Which of these amounts are out of bounds; NaN is not."""
+        """Which of these amounts are out of bounds. NaN is allowed."""
         return (amounts < self.least) | (amounts > self.most)
 
     @property
     def range_words(self) -> str:
-        """Its bounds in words: from 0 to 1."""
+        """Its bounds in words, such as "from 0 to 1"."""
         low = f" from {self.least}" if self.least > -NO_BOUND else ""
         return f"{low} to {self.most}" if self.most < NO_BOUND else low
 
     @property
     def kind_words(self) -> str:
-        """What sort of amount it is: a number of GB."""
+        """Its kind in words, such as "a number of GB"."""
         return ("a whole number" if self.kind is int else "a number") + (f" of {self.unit}" if self.unit else "")
 
     @property
     def expected(self) -> str:
-        """What it may be, in words."""
+        """Its valid values, in words."""
         return self.kind_words + self.range_words
 
     @property
     def expected_of_user(self) -> str:
-        """What a user may write, in words."""
+        """The values that a user may give, in words."""
         most = self.most if self.from_user.most is None else self.from_user.most
         if self.from_user.above is None:
             return self.kind_words + replace(self, most=most).range_words
@@ -176,13 +176,13 @@ def properties_of(record: type) -> tuple[Property, ...]:
 
 
 def property_of(record: type, name: str) -> Property:
-    """The property of this name."""
+    """The property with this name."""
     return next(each for each in properties_of(record) if each.name == name)
 
 
 @cache
 def stored_in(record: type) -> tuple[Property, ...]:
-    """The properties that have a column of amounts in the table of such records."""
+    """The properties that are amounts stored in the table of such records."""
     return tuple(each for each in properties_of(record) if each.dtype)
 
 
@@ -200,7 +200,7 @@ def fill_row(row: Any, record: Any) -> None:
 
 
 def problem_in(record: Any) -> str:
-    """What is wrong with the first amount of a record that is out of bounds; "" if none is."""
+    """What is wrong with the first amount of a record that is out of bounds; "" if all are valid."""
     kind: type = type(record)
     for each in _numbers(kind):
         if wrong := each.problem(getattr(record, each.name)):

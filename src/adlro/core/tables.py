@@ -1,7 +1,7 @@
-"""Tables: the plural of the records, as arrays that compiled code reads. `normalise.pack` builds them.
+"""Tables of records, as arrays that compiled code reads. `normalise.pack` builds them.
 
-Every table is a structured array; `table[i].field` reads the same compiled and plain (under NUMBA_DISABLE_JIT=1),
-because the arrays are record arrays. Axes: J jobs, S sites, N nodes, G GPUs, H forms, P pools, K kinds, U users.
+Every table is a structured record array, so `table[i].field` works both compiled and uncompiled (NUMBA_DISABLE_JIT=1).
+Axes: J jobs, S sites, N nodes, G GPUs, H forms, P pools, K kinds, U users.
 """
 
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ Masks: TypeAlias = npt.NDArray[np.int64]
 """GPUs of sites, one bit each."""
 
 NOBODY: Final = -1
-"""No job, no site, no part: the index of nothing."""
+"""Index that means no job, no site or no part."""
 
 FOREVER: Final = np.inf
 
 NOT_ASKED: Final = -1.0
-"""In View.fastest: nobody has asked yet how fast jobs of this demand could run."""
+"""In View.fastest: the best rate of this demand has not been computed yet."""
 
 RECENT: Final = 64
 """How many releases of capacity are remembered."""
@@ -35,7 +35,7 @@ MIX_COLUMNS: Final = 3
 
 MANY_STARTS: Final = 30_000
 
-# What state a job is in.
+# The state of a job.
 FUTURE: Final = 0
 QUEUED: Final = 1
 RUNNING: Final = 2
@@ -43,7 +43,7 @@ FINISHED: Final = 3
 KILLED: Final = 4
 REFUSED: Final = 5
 
-# What a policy can say.
+# What a policy can choose.
 WAIT: Final = 0
 START: Final = 1
 STOP: Final = 2
@@ -64,54 +64,54 @@ JOB = np.dtype(
         ("family", "i4"),
         ("allowed", "i4"),  # index into Jobs.allowed
         ("kind", "i4"),  # row of View.rate; set by pack
-        ("demand", "i4"),  # row of View.demands: jobs that need exactly the same; set by pack
+        ("demand", "i4"),  # row of View.demands, shared by jobs with equal needs; set by pack
         ("user", "i4"),
-        ("group", "i4"),  # one number for the same user and name: past jobs alike
+        ("group", "i4"),  # one number for each pair of user and job name, to find similar past jobs
     ],
     align=True,
 )
-"""What is known of a job when it is submitted. The true work is not here: policies never see it.
+"""What is known about a job when it is submitted. The true work is not here: policies never see it.
 
-The amounts are those that `Job` declares, in the units of the table: MiB, and thousandths of cores and GPUs. A limit or
-checkpoint of inf means none.
+The amounts are those that `Job` declares, in table units: MiB, and thousandths of cores and GPUs. A limit or checkpoint
+interval of inf means none.
 """
 
 RUN = np.dtype(
     [
         ("done", "f8"),  # work done and kept, up to `since`
-        ("saved", "f8"),  # work that a failure cannot take: what it had when it last started
+        ("saved", "f8"),  # work that a failure cannot destroy: what it had at its last start
         ("held", "f8"),  # seconds for which it held its GPUs in earlier stretches
         ("started", "f8"),  # when this stretch began
-        ("since", "f8"),  # work counts from here: after the restart cost, or after the last change of speed
+        ("since", "f8"),  # work counts from this time: after the restart cost, or after the last change of speed
         ("mask", "i8"),  # GPUs held at `site`, one bit each
         ("site", "i4"),
-        ("parts", "i4"),  # first of the further parts of a gang over several nodes, in View.parts
-        ("slot", "i4"),  # where the simulator keeps its end
-        ("next", "i4"),  # while it waits: the next waiting job of its demand, in submit order …
+        ("parts", "i4"),  # first row in View.parts of the other parts of a gang over several nodes
+        ("slot", "i4"),  # its row in the simulator's Truth.live
+        ("next", "i4"),  # while it waits: the next waiting job of its demand in submit order …
         ("previous", "i4"),  # … and the one before
-        ("starts", "i2"),  # how often it was started, counted up to MANY_STARTS
+        ("starts", "i2"),  # how often it was started, at most MANY_STARTS
         ("state", "i2"),
     ],
     align=True,
 )
-"""How a job stands now; visible to policies."""
+"""The state of a job now; visible to policies."""
 
 SITE = np.dtype(
     [
         ("free_mask", "i8"),  # wholly free GPUs, one bit each
-        ("free_gpus", "i4"),  # how many bits are set
-        ("free_share", "i4"),  # thousandths free over all its GPUs
-        ("open_share", "i4"),  # the largest free share on a GPU that is partly used
+        ("free_gpus", "i4"),  # number of bits set in free_mask
+        ("free_share", "i4"),  # thousandths free, summed over all its GPUs
+        ("open_share", "i4"),  # the largest free share on a partly used GPU
         ("gpus", "i4"),
         ("node", "i4"),
         ("model", "i4"),
         ("form", "i4"),
         ("pool", "i4"),
         ("first_gpu", "i4"),  # row of its first GPU in View.gpus
-        ("rank", "i4"),  # place among the sites of its form
-        ("slot", "i4"),  # where it stands in View.open; NOBODY: not open
-        ("place", "i4"),  # place among the sites of its pool
-        ("changes", "i4"),  # grows with everything that changes on its node
+        ("rank", "i4"),  # index among the sites of its form
+        ("slot", "i4"),  # index in View.open; NOBODY if it is not open
+        ("place", "i4"),  # index among the sites of its pool
+        ("changes", "i4"),  # grows with every change on its node
     ],
     align=True,
 )
@@ -122,7 +122,7 @@ NODE = np.dtype(
         *columns_for(Node),
         ("free_cpus", "i4"),
         ("free_memory", "i4"),
-        ("jobs", "i4"),  # parts of jobs running here
+        ("jobs", "i4"),  # parts of jobs that run here
         ("first_site", "i4"),
         ("sites", "i4"),
         ("up", "i4"),
@@ -135,7 +135,7 @@ GPU = np.dtype(
         ("free_share", "i4"),
         ("free_memory", "i4"),
         ("memory", "i4"),
-        ("holder", "i4"),  # the job that holds the whole GPU; meaningless while none does
+        ("holder", "i4"),  # the job that holds the whole GPU; only valid while one does
     ],
     align=True,
 )
@@ -148,101 +148,101 @@ FORM = np.dtype(
         ("gpu_memory", "i4"),
         ("model", "i4"),
         ("pool", "i4"),
-        ("sites", "i4"),  # how many
-        ("first_site", "i4"),  # where its list of sites begins in View.form_sites
-        ("first_word", "i4"),  # where the bits of its idle sites begin in View.bits
+        ("sites", "i4"),  # number of sites
+        ("first_site", "i4"),  # start of its list of sites in View.form_sites
+        ("first_word", "i4"),  # start of the bits of its idle sites in View.bits
         ("words", "i4"),
-        ("idle_sites", "i4"),  # how many are idle now
+        ("idle_sites", "i4"),  # number of idle sites now
     ],
     align=True,
 )
-"""Identical sites share a form: of several idle ones a policy need look at only the first."""
+"""Identical sites share a form: if several are idle, a policy only looks at the first."""
 
 POOL = np.dtype(
     [
         ("model", "i4"),
         ("gpus", "i4"),
         ("free_gpus", "i4"),
-        ("largest", "i4"),  # GPUs of its largest site
-        ("anchor", "i4"),  # its first site: stands for the pool when a gang is wider than one node
-        ("first_site", "i4"),  # where its list of sites begins in View.pool_sites
+        ("largest", "i4"),  # number of GPUs of its largest site
+        ("anchor", "i4"),  # its first site, which stands for the pool when a gang needs several nodes
+        ("first_site", "i4"),  # start of its list of sites in View.pool_sites
         ("sites", "i4"),
-        ("first_word", "i4"),  # where its bits begin in View.bits: for 0, 1, 2 … free GPUs the sites that have them
-        ("words", "i4"),  # words for each number of free GPUs
+        ("first_word", "i4"),  # start of its bits in View.bits: for 0, 1, 2 … free GPUs, the sites that have them
+        ("words", "i4"),  # number of words for each number of free GPUs
     ],
     align=True,
 )
 """All sites of one GPU model."""
 
 PART = np.dtype([("mask", "i8"), ("site", "i4"), ("next", "i4")], align=True)
-"""A further part of a gang over several nodes."""
+"""One of the other parts of a gang over several nodes."""
 
 USER = np.dtype(
     [("usage", "f8"), ("settled", "f8"), ("finished", "f8"), ("log_work", "f8"), ("gpus", "f8")], align=True
 )
-"""What a user has used (with a half-life) and how long his finished jobs were."""
+"""What a user has used (with a half-life), and the work of the user's finished jobs."""
 
 GROUP = np.dtype([("finished", "f8"), ("log_work", "f8")], align=True)
-"""How long the finished jobs of one user and name were."""
+"""The work of the finished jobs of one user and job name."""
 
 DEMAND = np.dtype(
     [
-        ("tried", "i4"),  # capacity version at which no site could take a job of this demand; NOBODY: not known
-        ("first", "i4"),  # its first waiting job in submit order, NOBODY if none waits; the next one is in its RUN
+        ("tried", "i4"),  # capacity version at which no site could take a job of this demand; NOBODY: unknown
+        ("first", "i4"),  # its first waiting job in submit order, NOBODY if none waits; RUN.next has the following ones
         ("last", "i4"),
-        ("waiting", "i4"),  # how many wait
-        ("next", "i4"),  # the next demand with a waiting job, in the order in which the first one of each came
+        ("waiting", "i4"),  # number of waiting jobs
+        ("next", "i4"),  # the next demand with waiting jobs, ordered by when its first job came
         ("previous", "i4"),
     ],
     align=True,
 )
-"""Jobs that need exactly the same: what is known of one where it fits is known of all."""
+"""Jobs with exactly equal needs: where one of them fits, all of them fit."""
 
 OFFER = np.dtype(
     [
         ("site", "i4"),
         ("form", "i4"),
-        ("most", "i4"),  # thousandths of a GPU that one job could have: whole GPUs, and the largest open share
+        ("most", "i4"),  # thousandths of a GPU that one job could get: whole GPUs plus the largest open share
         ("free_share", "i4"),
         ("cpus", "i4"),
         ("memory", "i4"),
     ],
     align=True,
 )
-"""What an open site has to give, side by side with the others: most jobs pass over most of them at a glance."""
+"""What the open sites offer, in one compact table: for most jobs it rules out most sites quickly."""
 
 CLOCK = np.dtype(
     [
         ("now", "f8"),
         ("wake", "f8"),  # when the policy wants to be asked again
-        ("restart", "f8"),  # s that a job loses each time it is started again
-        ("half_life", "f8"),  # s after which a user's usage counts half; 0: usage is not kept
-        ("random", "i8"),  # state of the generator that belongs to the policy
-        ("finished", "f8"),  # jobs learnt from
-        ("log_work", "f8"),  # sum of their log work
-        ("usage", "f8"),  # of all users together, when last summed
-        ("illegal", "i8"),  # choices that may not be
+        ("restart", "f8"),  # s that a job loses at each restart
+        ("half_life", "f8"),  # s after which a user's usage counts half; 0: usage is not recorded
+        ("random", "i8"),  # state of the policy's random generator
+        ("finished", "f8"),  # finished jobs recorded
+        ("log_work", "f8"),  # sum of the logarithms of their work
+        ("usage", "f8"),  # of all users together, at the last summation
+        ("illegal", "i8"),  # number of illegal choices
         ("arrived", "i4"),  # jobs of the table that have been submitted
-        ("head", "i4"),  # where the queue begins in View.queue
+        ("head", "i4"),  # start of the queue in View.queue
         ("queued", "i4"),
         ("running", "i4"),
         ("open", "i4"),
         ("version", "i4"),  # grows with every release of capacity on a node
-        ("clear", "i4"),  # that many jobs at the head of the queue fit nowhere …
+        ("clear", "i4"),  # this many jobs at the head of the queue fit nowhere …
         ("clear_version", "i4"),  # … at this version of the capacity
-        ("window", "i4"),  # how many queued jobs a policy sees; 0: all
+        ("window", "i4"),  # how many queued jobs a policy sees; 0 means all
         ("free_part", "i4"),  # first unused row of View.parts
-        ("demand", "i4"),  # first demand with a waiting job, NOBODY if none waits; the next one is in its row
-        ("last_demand", "i4"),  # the last one of these
-        ("learn", "i4"),  # finished jobs are remembered by group and user
+        ("demand", "i4"),  # first demand with a waiting job, NOBODY if none waits; DEMAND.next has the following ones
+        ("last_demand", "i4"),  # the last demand with a waiting job
+        ("learn", "i4"),  # 1 if finished jobs are recorded by group and user
     ],
     align=True,
 )
-"""The one row that holds what is single: the time, the counts of the lists, the settings that policies may know."""
+"""One row with all single values: the time, the lengths of the lists, and the settings that policies may know."""
 
 
 class View(NamedTuple):
-    """All that a policy may see, and the rules work on: the state of one cluster at one moment."""
+    """Everything that a policy may see and the rules use: the state of one cluster at one moment."""
 
     jobs: Table  # JOB [J]
     runs: Table  # RUN [J]
@@ -254,38 +254,38 @@ class View(NamedTuple):
     parts: Table  # PART [G]
     users: Table  # USER [U]
     groups: Table  # GROUP
-    open: Table  # OFFER [S] sites partly used and what they have to give; the first clock.open count
+    open: Table  # OFFER [S] partly used sites and what they offer; the first clock.open entries count
     clock: Table  # CLOCK [1]
     demands: Table  # DEMAND [demands]
-    queue: Ints  # waiting jobs in submit order, from clock.head on; read it with rules.in_queue
-    running: Ints  # [J or fewer] running jobs in no order; the first clock.running count
+    queue: Ints  # waiting jobs in submit order, from index clock.head on; read it with rules.in_queue
+    running: Ints  # [J or fewer] running jobs, unordered; the first clock.running entries count
     released: Ints  # [RECENT] node of each of the latest releases, by clock.version
     spread: Ints  # [demands] 1 where a job of that demand may take several nodes
-    bits: Ints  # [words] bits of sites: the idle ones by form, then those with so many GPUs free by pool
-    form_sites: Ints  # [S] sites by form
-    pool_sites: Ints  # [S] sites by pool
-    rate: Floats  # [K, H] work done in a second
-    width: Ints  # [K, H] nodes it takes: 0 never runs there, 1 one node, more: a gang over several
-    spare: Ints  # [P, GPUs + 1] how many sites of a pool have so many GPUs wholly free
-    fastest: Floats  # [demands] best rate anywhere on this cluster when it is empty; 0: can never run
-    home: Ints  # [K, H] 1 where the site's fixed map sends the kind; all 1 unless a policy needs the map
-    mix: Floats  # [MIX_ROWS, MIX_COLUMNS] the usual demand: thousandths of a GPU, cores, how often; for fgd
+    bits: Ints  # [words] bits of sites: the idle ones by form, then by pool those with each number of free GPUs
+    form_sites: Ints  # [S] sites ordered by form
+    pool_sites: Ints  # [S] sites ordered by pool
+    rate: Floats  # [K, H] work per second
+    width: Ints  # [K, H] number of nodes: 0 never runs there, 1 one node, more for a gang over several
+    spare: Ints  # [P, GPUs + 1] number of sites of a pool by their number of wholly free GPUs
+    fastest: Floats  # [demands] best rate anywhere on the empty cluster; 0: can never run
+    home: Ints  # [K, H] 1 if the operator's fixed map allows the kind there; all 1 unless a policy needs the map
+    mix: Floats  # [MIX_ROWS, MIX_COLUMNS] the usual mix of demands: thousandths of a GPU, cores, frequency; for fgd
 
 
 EVENT = np.dtype(
     [("time", "f8"), ("mask", "i8"), ("job", "i4"), ("site", "i4"), ("value", "f4"), ("what", "i4")], align=True
 )
-"""Something that happened. `site` is the node for DOWN and UP; SPEED has the GPU of its site in `mask`."""
+"""A logged event. `site` is the node for DOWN and UP; for SPEED, `mask` is the GPU of the site."""
 
 SUBMITTED: Final = 0
 STARTED: Final = 1
-SPREAD: Final = 2  # a further part of the gang that has just started
+SPREAD: Final = 2  # another part of the gang that has just started
 DONE: Final = 3
 OVERRAN: Final = 4  # killed at its walltime limit
-STOPPED: Final = 5  # by the policy; nothing lost
+STOPPED: Final = 5  # by the policy; no work is lost
 FAILED: Final = 6  # its node went down; value is the work lost
 TURNED_AWAY: Final = 7  # refused at submission: it can never run here
-ILLEGAL: Final = 8  # the policy chose what may not be; counted as waiting
+ILLEGAL: Final = 8  # the policy made an illegal choice, which counts as waiting
 DOWN: Final = 9
 UP: Final = 10
 SPEED: Final = 11  # a GPU changed its speed; value is the factor
@@ -306,15 +306,15 @@ EVENT_NAMES: Final = (
 )
 
 DISTURBANCE = np.dtype([("time", "f8"), ("factor", "f8"), ("node", "i4"), ("gpu", "i4"), ("what", "i4")], align=True)
-"""What befalls the hardware, in time order; `gpu` is a row of View.gpus."""
+"""Disturbances of the hardware, in time order; `gpu` is a row of View.gpus."""
 
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """The plural of Job: a table in submit order, the truth beside it, and the names behind the numbers."""
+    """A table of jobs in submit order, their true work, and the names behind the numbers."""
 
     table: Table  # JOB [J]
-    work: Floats  # [J] the truth
+    work: Floats  # [J] the true work
     families: tuple[str, ...]
     users: tuple[str, ...] = ("",)
     names: tuple[str, ...] = ()
@@ -325,19 +325,19 @@ class Jobs:
 
 
 def records(dtype: np.dtype[Any], count: int) -> Table:
-    """An empty table of records whose fields can be read by name, compiled or not."""
+    """An empty table of records. Its fields can be read by name, compiled or not."""
     return np.zeros(count, dtype).view(np.recarray)
 
 
 class Numbers:
-    """Numbers for things in the order in which they are first seen."""
+    """Numbers things in the order in which they are first seen."""
 
     def __init__(self) -> None:
         self.things: list[Any] = []
         self._known: dict[Any, int] = {}
 
     def number(self, thing: Any) -> int:
-        """The number of this thing."""
+        """The number of this thing; a new thing gets the next number."""
         if thing not in self._known:
             self._known[thing] = len(self.things)
             self.things.append(thing)

@@ -1,4 +1,4 @@
-"""What is read off live GPUs: the metrics with their units, one reading, and the table of many."""
+"""Readings from live GPUs: the metrics with their units, one reading, and a table of readings."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from adlro.core.records import GpuModel
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One quantity that a GPU reports, in one unit whatever the source. A counter only grows, until it is reset."""
+    """One quantity that a GPU reports, in the same unit for every source. A counter only grows, until it is reset."""
 
     name: str
     unit: str
@@ -43,12 +43,12 @@ METRICS: Final = (
     Metric("ecc_uncorrected", "errors", "memory errors that were not corrected", counter=True),
 )
 METRIC: Final = {metric.name: index for index, metric in enumerate(METRICS)}
-"""The place of a metric in tables, by its name."""
+"""Index of a metric in tables, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuSeen:
-    """One GPU as a source knows it; `name` is what its driver calls the model. What is not known is empty."""
+    """One GPU as a source knows it; `name` is the driver's name of the model. Unknown fields are empty."""
 
     node: str
     index: int
@@ -58,7 +58,7 @@ class GpuSeen:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One figure of one GPU at one moment (seconds since 1970), and who told it."""
+    """One value of one GPU at one moment (seconds since 1970), and its source."""
 
     node: str
     gpu: int
@@ -73,11 +73,11 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Readings:
-    """Readings as columns [R], and the GPUs they speak of.
+    """Readings as columns [R], and the GPUs that they are about.
 
-    `gpu` and `metric` are places in `gpus` and METRICS. Of several readings of one figure the lower `rank` is the
-    better source. `now_s` is the moment of reading by the clock that gave the times. `lost` counts what arrived and
-    is not in the table, by reason.
+    `gpu` and `metric` are indices into `gpus` and METRICS. If there are several readings of one metric, the one with
+    the lower `rank` has the better source. `now_s` is the time of reading, on the clock of the readings. `lost` counts
+    readings that arrived but were dropped, by reason.
     """
 
     source: str
@@ -106,7 +106,7 @@ TelemetryReader = Callable[[], Readings]
 """A function that reads a telemetry source once."""
 
 ModelOf = Callable[[str], GpuModel | None]
-"""A function that finds the catalogue's model for a GPU name of a driver or a person; None if there is none."""
+"""A function from a GPU name, as drivers and people write it, to the catalogue's model; None if there is none."""
 
 EARLIER: Final = "an earlier value of a series"
-"""Why a reading is dropped: the same series has a later one."""
+"""A reading was dropped because its series has a later one."""

@@ -1,4 +1,4 @@
-"""Checked TOML: a text and a schema give a model, or one clear line saying what is wrong and what to write instead."""
+"""Checked TOML: a text and a schema give a model, or one error line that says what is wrong and what to write."""
 
 import difflib
 import tomllib
@@ -20,15 +20,15 @@ _KINDS = {int: "a whole number", float: "a number", str: "a text in quotes", boo
 
 
 class Schema(BaseModel):
-    """A table of a TOML file: every key known, every type exact (a whole number may stand for a number)."""
+    """A table of a TOML file: only known keys, exact types (an integer is accepted as a number)."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 def model_field(each: Property, kind: Any = None) -> tuple[Any, Any]:
-    """The type and the rest of a field for a property that a user writes, for `model_with`.
+    """The type and default of a model field for a property that users give, for `model_with`.
 
-    `kind` is another type for it, such as one that also takes 2.0 for 2.
+    `kind` replaces its type, for example by one that also accepts 2.0 for 2.
     """
     kind = kind or each.kind
     limits: dict[str, Any] = {}
@@ -41,12 +41,12 @@ def model_field(each: Property, kind: Any = None) -> tuple[Any, Any]:
 
 
 def model_with(name: str, base: type[BaseModel], found: Mapping[str, tuple[Any, Any]]) -> Any:
-    """A model with these fields more than its base."""
+    """A model with these fields in addition to those of its base."""
     return create_model(name, __base__=base, **cast(Any, found))
 
 
 def parse_toml(text: str, where: str, schema: type[M]) -> M:
-    """The text as a `schema`; `where` is the file's name for the error message."""
+    """The text as a `schema`; `where` is the file name in error messages."""
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -55,11 +55,11 @@ def parse_toml(text: str, where: str, schema: type[M]) -> M:
 
 
 def checked(values: Any, where: str, schema: type[M]) -> M:
-    """The values as a `schema`; `where` says where they come from, for the error message."""
+    """The values as a `schema`; `where` names their source in error messages."""
     try:
         return schema.model_validate(values)
     except ValidationError as error:
-        # A misspelt key is missing under its right name too: the unknown one tells more.
+        # A misspelt key also makes its right name missing; the message about the unknown key helps more.
         problems = sorted(error.errors(include_url=False), key=lambda problem: problem["type"] != "extra_forbidden")
         more = len(problems) - 1
         rest = f" ({more} more problem{'s' if more > 1 else ''} in this file.)" if more else ""
@@ -67,7 +67,7 @@ def checked(values: Any, where: str, schema: type[M]) -> M:
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
-    """The end of a message, " Did you mean 'x'?", for the candidate most like the word; nothing if none is like it."""
+    """The end of a message, " Did you mean 'x'?", with the candidate most like the word; "" if none is similar."""
     by_lower = {candidate.lower(): candidate for candidate in candidates}
     close = difflib.get_close_matches(word.lower(), by_lower, n=1)
     return f" Did you mean '{by_lower[close[0]]}'?" if close else ""
@@ -99,7 +99,7 @@ def _dotted(path: tuple[int | str, ...]) -> str:
 
 
 def _shown(found: object) -> str:
-    """The value as its author wrote it, or what sort of thing it is where that would be long."""
+    """The value as its author wrote it, or only its type if that would be long."""
     if isinstance(found, bool):
         return str(found).lower()
     if isinstance(found, dict):
@@ -110,7 +110,7 @@ def _shown(found: object) -> str:
 
 
 def _look_up(schema: type[BaseModel], path: tuple[int | str, ...]) -> tuple[type[BaseModel] | None, FieldInfo | None]:
-    """The table that holds the key at the end of the path, and the key's field if the table has one."""
+    """The table with the last key of the path, and that key's field if the table has it."""
     kind: Any = schema
     table: type[BaseModel] | None = None
     field: FieldInfo | None = None
@@ -119,14 +119,14 @@ def _look_up(schema: type[BaseModel], path: tuple[int | str, ...]) -> tuple[type
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             table, field = kind, kind.model_fields.get(str(part))
             kind = field.annotation if field else None
-        else:  # an entry of a list or of a table with free names: what it holds is the last type argument
+        else:  # an entry of a list or of a table with free names: its type is the last type argument
             inner = get_args(kind)
             kind, field = (inner[-1] if inner else None), None
     return table, field
 
 
 def _without_none(kind: Any) -> Any:
-    """The X of X | None."""
+    """X for the type X | None."""
     if get_origin(kind) in (Union, types.UnionType):
         return next(part for part in get_args(kind) if part is not type(None))
     return kind
@@ -139,7 +139,7 @@ def _choices(kind: Any) -> tuple[str, ...]:
 
 
 def _expected(field: FieldInfo | None, problem: ErrorDetails) -> str:
-    """What the key should hold, with its range."""
+    """What the key should contain, with its range."""
     if field is None:
         return problem["msg"].removeprefix("Input should be ")
     if problem["type"] in ("too_short", "string_too_short"):
@@ -153,7 +153,7 @@ def _expected(field: FieldInfo | None, problem: ErrorDetails) -> str:
 
 
 def _range(limits: list[Any]) -> str:
-    """Limits of a number in words: from 1 to 64."""
+    """The limits of a number in words, such as "from 1 to 64"."""
     words = []
     for limit in limits:
         match limit:

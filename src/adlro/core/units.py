@@ -1,4 +1,4 @@
-"""Units that several modules count in."""
+"""Units that several modules use."""
 
 from typing import Final
 
@@ -6,4 +6,4 @@ HOUR_S: Final = 3600.0
 DAY_S: Final = 24 * HOUR_S
 
 MIB_PER_GB: Final = 1024
-"""Users give memory in GB; tables hold MiB."""
+"""Users give memory in GB; tables store MiB."""

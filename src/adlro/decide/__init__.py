@@ -1,1 +1,1 @@
-"""Which job goes where now: every policy."""
+"""All policies: which job starts where now."""

@@ -29,15 +29,15 @@ from adlro.decide.rules import allox, baselines, gavel, preemptive, reserving
 from adlro.decide.wrappers import unwrapped, wrapped
 
 MODULES = (baselines, reserving, outlook, preemptive, gavel, allox, lookahead, greedy_q)
-"""Adding a policy: its function and its Policy in a module, and the module here."""
+"""The modules with policies. A new policy needs its function and its Policy in a module, and the module here."""
 
 LONGEST_REASON: Final = 160
 
 COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
-"""What a terminal reads as colours."""
+"""Colour codes for terminals."""
 
 CHECKPOINT: Final = ".safetensors"
-"""How the name of a checkpoint ends."""
+"""File suffix of a checkpoint."""
 
 
 @cache
@@ -47,7 +47,7 @@ def policies() -> tuple[Policy, ...]:
 
 
 def find_policy(name: str) -> Policy:
-    """The policy of this name, or of a function in a user's file (`path.py:function`); with wrappers, if it has any."""
+    """The policy with this name, or the function of a user's file (`path.py:function`), with any wrappers."""
     if (found := unwrapped(name)) is not None:
         inner, wrapper, number = found
         return wrapped(find_policy(inner), wrapper, number)
@@ -66,7 +66,7 @@ def find_policy(name: str) -> Policy:
 
 
 def policy_of_checkpoint(path: Path) -> Policy:
-    """The policy of a network that a user has trained, of either preset, by the name of its file."""
+    """The policy of a network that a user has trained, of either preset. It is named after its file."""
     arrays, provenance = read_arrays(path)
     if provenance.get("preset") == "paper":
         return paper_policy(paper_weights(arrays, str(path)), path.stem)
@@ -74,7 +74,7 @@ def policy_of_checkpoint(path: Path) -> Policy:
 
 
 def load_policy(where: str) -> Policy:
-    """A policy from a user's file: a Policy, `choose(view)`, or `score(job, site, pair, now)`; compiled or plain."""
+    """A policy from a user's file: a Policy, `choose(view)`, or `score(job, site, pair, now)`, compiled or plain."""
     path_text, _, name = where.partition(":")
     path = Path(path_text)
     if not path.is_file():
@@ -92,9 +92,9 @@ def load_policy(where: str) -> Policy:
 
 
 def policy_of(thing: Callable[..., Any], name: str, where: str) -> Policy:
-    """The policy of a function: `choose(view)` or `score(job, site, pair, now)`, compiled or plain.
+    """The policy made from a function: `choose(view)` or `score(job, site, pair, now)`, compiled or plain.
 
-    `where` says in error messages which function it is.
+    `where` names the function in error messages.
     """
     plain = getattr(thing, "py_func", thing)
     summary = (inspect.getdoc(plain) or "a policy of your own").splitlines()[0]
@@ -113,8 +113,8 @@ def policy_of(thing: Callable[..., Any], name: str, where: str) -> Policy:
 
 
 def run_file(path: Path) -> ModuleType:
-    """The module of a user's file."""
-    # Compiled code from the cache looks for its module by name: one name for each file, the same at every start.
+    """Load a user's file as a module."""
+    # Cached compiled code finds its module by name, so each file gets a fixed name, the same at every start.
     name = f"adlro_policy_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -129,14 +129,14 @@ def run_file(path: Path) -> ModuleType:
 
 
 def in_one_line(error: BaseException, path: Path) -> str:
-    """The kind of an error, what it says first, and the last line of the user's file that it came by."""
+    """The type of an error, the first line of its message, and the last line of the user's file in its traceback."""
     said = (str(error).strip().splitlines() or [""])[0]
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
     return f"{type(error).__name__}: {said}" + (f" (line {lines[-1]})" if lines else "")
 
 
 def compiled_choose(choose: Callable[..., Any], allocating: bool) -> Choose:
-    """A user's compiled policy, with its answer in exactly the types that the simulator was compiled for."""
+    """A user's compiled policy, with its answer converted to exactly the types that the simulator expects."""
 
     def ask(view: View) -> Choice:
         verb, job, site, until = choose(view)
@@ -146,7 +146,7 @@ def compiled_choose(choose: Callable[..., Any], allocating: bool) -> Choose:
 
 
 def compiled_score(score: Callable[..., float], allocating: bool) -> Choose:
-    """A policy that starts the legal pair with the best score, compiled around a user's compiled score."""
+    """A policy that starts the legal pair with the highest score, compiled together with a user's compiled score."""
 
     def scored(view: View, j: int, s: int, pair: Pair) -> float:
         return score(view.jobs[j], view.sites[s], pair, view.clock[0].now)
@@ -160,9 +160,9 @@ def compiled_score(score: Callable[..., float], allocating: bool) -> Choose:
 
 
 def compiled_now(where: str, build: Callable[[bool], Choose]) -> Choose:
-    """A user's policy, compiled before the run, so that what cannot be compiled is told at once and in one line.
+    """Compile a user's policy before the run, so that compile errors are reported at once, in one line.
 
-    First as our own are compiled; a policy that creates arrays cannot be, and is then compiled as one that may.
+    It is first compiled like our own policies. If that fails because it creates arrays, it is compiled as one that may.
     """
     choose = build(False)
     try:
@@ -173,7 +173,7 @@ def compiled_now(where: str, build: Callable[[bool], Choose]) -> Choose:
     try:
         cast(Any, choose).compile((VIEW_TYPE,))
     except Exception as error:
-        # Numba first names the pass in which it failed, once for each function on the way; then the reason, with all
+        # Numba first names the pass that failed, once for each function in the call chain, then the reason with all
         # types in full.
         text = COLOURS.sub("", str(error))  # Numba colours its errors if colorama is installed
         lines = [line for line in text.splitlines() if not line.startswith("Failed in nopython mode")]
@@ -183,7 +183,7 @@ def compiled_now(where: str, build: Callable[[bool], Choose]) -> Choose:
 
 
 def plain_score(where: str, score: Callable[..., float]) -> Choose:
-    """A policy that starts the legal pair with the best score, in plain Python."""
+    """A policy in plain Python that starts the legal pair with the highest score."""
 
     def choose(view: View) -> Choice:
         pairs, known = legal_pairs(view)
@@ -204,7 +204,7 @@ def plain_score(where: str, score: Callable[..., float]) -> Choose:
 
 
 def guarded(where: str, path: Path, choose: Choose) -> Choose:
-    """The same plain policy, whose mistakes are told as the user's mistakes, with the line of the user's file."""
+    """The same plain policy, but its exceptions are reported as the user's errors, with the line of the user's file."""
 
     def ask(view: View) -> Choice:
         try:

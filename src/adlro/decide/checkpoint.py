@@ -1,7 +1,6 @@
-"""Reading a checkpoint: the weights of a network and where they come from, without the library that trained it.
+"""Reads checkpoints: the weights of a network and their provenance, without the library that trained it.
 
-A checkpoint is a safetensors file: arrays by name and a text of JSON, nothing that could run.
-`learn/train/checkpoint.py` writes it.
+A checkpoint is a safetensors file: named arrays and a JSON text, and no code. `learn/train/checkpoint.py` writes it.
 """
 
 import json
@@ -17,13 +16,13 @@ from adlro.decide.network.inference import Weights
 from adlro.decide.network.planes import PAIR_PLANES, POOL_PLANES, ROW_PLANES, WHOLE_PLANES
 
 FORMAT: Final = 3
-"""Raised when what the network sees, or its arithmetic, changes."""
+"""Increased when the network's inputs or its arithmetic change."""
 
 KEY: Final = "adlro"
-"""Where the provenance stands in the file's metadata."""
+"""Key of the provenance in the file's metadata."""
 
 LARGEST: Final = 2_000_000
-"""Bytes of a checkpoint."""
+"""Largest size of a checkpoint in bytes."""
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -53,7 +52,7 @@ def read_arrays(path: Path) -> tuple[Arrays, dict[str, Any]]:
             f"{'Upgrade adlro.' if age == 'newer' else 'Train again.'}"
         )
     for name, array in arrays.items():
-        if not (np.abs(array) <= np.finfo(np.float32).max).all():  # they are computed with in single precision
+        if not (np.abs(array) <= np.finfo(np.float32).max).all():  # the network computes in single precision
             raise CheckpointError(f"{path}: '{name}' has NaN or infinite values. Train again.")
     return arrays, provenance
 

@@ -1,7 +1,7 @@
-"""The verbs that policies are made of: the best pair, the first that fits, the head or nobody.
+"""Building blocks of policies: the best pair, the first job that fits, the head of the queue only.
 
-A score is `score(view, j, s, pair) -> float`, the larger the sooner, NEVER to refuse; equal scores go to the job
-submitted first, then to the first site. Scores are compiled into the policy that uses them.
+A score is `score(view, j, s, pair) -> float`. The highest score starts first, and NEVER excludes a pair. Ties go to the
+job that was submitted first, then to the first site. Scores are compiled into the policy that uses them.
 """
 
 from collections.abc import Callable
@@ -31,12 +31,12 @@ from adlro.core.tables import FOREVER, NOBODY, RECENT, START, WAIT, Choice, Floa
 
 
 class Pair(NamedTuple):
-    """What is known of a job at a site, before it starts there."""
+    """What is known about a job at a site before it starts there."""
 
-    runtime_s: float  # estimated seconds to its end, if it started here now
-    best_s: float  # the same on the fastest GPUs of this cluster
+    runtime_s: float  # estimated seconds until it ends, if it starts here now
+    best_s: float  # the same at the fastest site of this cluster
     leftover: float  # GPUs that would stay free at the site (with fractions)
-    home: bool  # the operator's fixed map sends the job here
+    home: bool  # whether the operator's fixed map allows the job here
 
 
 Score = Callable[[View, int, int, Pair], float]
@@ -51,31 +51,31 @@ class Spot(NamedTuple):
 
 
 class Search(NamedTuple):
-    """How far the search for a site has come."""
+    """Intermediate result of a search for a site."""
 
-    legal: bool  # some site is legal, whatever its score
+    legal: bool  # whether any site is legal, whatever its score
     site: int
     score: float
 
 
 @compiled
 def anywhere(view: View, j: int, s: int, pair: Pair) -> float:
-    """Any site is as good as another: the first one is taken."""
+    """All sites are equally good: the first one is taken."""
     return 0.0
 
 
 @compiled
 def shortest(view: View, j: int, s: int, pair: Pair) -> float:
-    """Where it ends soonest."""
+    """The site where the job ends soonest."""
     return -pair.runtime_s
 
 
 @compiled
 def best_spot(view: View, j: int, score: Score) -> Spot:
-    """The legal site with the best score for the job; NOBODY if there is none that the score accepts.
+    """The legal site with the highest score for the job; NOBODY if the score accepts none.
 
-    When a job fits nowhere, its demand is marked with the version of the capacity at which that was so. Later it need
-    be tried only where something has been released since, and others that need the same need not be tried at all.
+    If the job fits nowhere, its demand is marked with the current capacity version. Later searches then only look at
+    nodes that have released something since, and jobs with the same demand need no search at all.
     """
     best_s = best_runtime(view, j)
     search = Search(False, NOBODY, NEVER)
@@ -90,7 +90,7 @@ def best_spot(view: View, j: int, score: Score) -> Spot:
 
 @compiled
 def first_spot(view: View, j: int, score: Score) -> Spot:
-    """As `best_spot`, for a score that is the same at all sites of a form: only the first legal one is looked at."""
+    """Like `best_spot`, for a score that is equal at all sites of a form: only the first legal site of each counts."""
     best_s = best_runtime(view, j)
     search = Search(False, NOBODY, NEVER)
     if was_tried(view, j):
@@ -110,14 +110,14 @@ def first_spot(view: View, j: int, score: Score) -> Spot:
 
 @compiled
 def was_tried(view: View, j: int) -> bool:
-    """Whether jobs of this demand fitted nowhere a short time ago: then only what was released since counts."""
+    """Whether jobs of this demand recently fitted nowhere, so that only later releases matter."""
     tried = view.demands[view.jobs[j].demand].tried
     return tried != NOBODY and view.clock[0].version - tried <= RECENT
 
 
 @compiled
 def look_at_released(view: View, j: int, best_s: float, score: Score, search: Search) -> Search:
-    """The search with the nodes looked at that have released something since the demand was tried."""
+    """The search, continued at the nodes that have released something since the demand was tried."""
     for v in range(view.demands[view.jobs[j].demand].tried + 1, view.clock[0].version + 1):
         node = view.nodes[view.released[v % RECENT]]
         for s in range(node.first_site, node.first_site + node.sites):
@@ -127,7 +127,7 @@ def look_at_released(view: View, j: int, best_s: float, score: Score, search: Se
 
 @compiled
 def look_everywhere(view: View, j: int, best_s: float, score: Score, search: Search) -> Search:
-    """The search with all sites looked at: a job without GPUs may go where no GPU is free."""
+    """The search, continued at all sites: a job without GPUs can also run where no GPU is free."""
     for s in range(len(view.sites)):
         search = look_at(view, j, s, best_s, score, search)
     return search
@@ -135,7 +135,7 @@ def look_everywhere(view: View, j: int, best_s: float, score: Score, search: Sea
 
 @compiled
 def look_at_open(view: View, j: int, best_s: float, score: Score, search: Search) -> Search:
-    """The search with all open sites looked at, and the first idle one of each form."""
+    """The search, continued at all open sites and the first idle site of each form."""
     for i in range(view.clock[0].open):
         if open_to(view, j, i):
             offer = view.open[i]
@@ -149,7 +149,7 @@ def look_at_open(view: View, j: int, best_s: float, score: Score, search: Search
 
 @compiled
 def look_across(view: View, j: int, best_s: float, score: Score, search: Search) -> Search:
-    """The search with the pools looked at in which the job is a gang over several nodes."""
+    """The search, continued in the pools where the job is a gang over several nodes."""
     if view.spread[view.jobs[j].demand] == 0:
         return search
     for p in range(len(view.pools)):
@@ -162,14 +162,14 @@ def look_across(view: View, j: int, best_s: float, score: Score, search: Search)
 
 @compiled
 def note_search(view: View, j: int, search: Search) -> Spot:
-    """What a search has found. If no site is legal, the demand is marked with the version of the capacity."""
+    """The result of a search. If no site is legal, the demand is marked with the current capacity version."""
     view.demands[view.jobs[j].demand].tried = NOBODY if search.legal else view.clock[0].version
     return Spot(search.site, search.score)
 
 
 @compiled
 def look_at(view: View, j: int, s: int, best_s: float, score: Score, search: Search) -> Search:
-    """The search with this site looked at, for a job on one node."""
+    """The search, continued at this site, for a job on one node."""
     if view.width[view.jobs[j].kind, view.sites[s].form] == 1 and fits_on_node(view, j, s):
         return better(view, j, s, view.sites[s].free_share, best_s, score, search)
     return search
@@ -177,7 +177,7 @@ def look_at(view: View, j: int, s: int, best_s: float, score: Score, search: Sea
 
 @compiled
 def better(view: View, j: int, s: int, free_share: int, best_s: float, score: Score, search: Search) -> Search:
-    """The search with a legal site added: it is the best one if its score is."""
+    """The search with one more legal site, which becomes the best if its score is higher."""
     job = view.jobs[j]
     site = view.sites[s]
     leftover = (free_share - job.gpus * job.share) / WHOLE_GPU
@@ -190,7 +190,7 @@ def better(view: View, j: int, s: int, free_share: int, best_s: float, score: Sc
 
 @compiled
 def hopeless(view: View, j: int) -> bool:
-    """Whether the job fits nowhere, as far as can be told at a glance."""
+    """Whether a quick check shows that the job fits nowhere."""
     demand = view.jobs[j].demand
     if view.demands[demand].tried != view.clock[0].version:
         return False
@@ -201,7 +201,7 @@ def hopeless(view: View, j: int) -> bool:
 def settled(view: View, j: int) -> bool:
     """Whether the job fits nowhere, and will not until something is released.
 
-    A gang over several nodes is never settled: it may come to fit because another job started, since that changes which
+    This is never true for a gang over several nodes: a start of another job can make it fit, because that changes which
     nodes have the most free GPUs.
     """
     demand = view.jobs[j].demand
@@ -210,7 +210,7 @@ def settled(view: View, j: int) -> bool:
 
 @compiled
 def room_across(view: View, j: int) -> bool:
-    """Whether some pool has enough free GPUs for a gang over several nodes, on as many nodes as it may take."""
+    """Whether some pool has enough free GPUs for a gang over several nodes, on as many nodes as it may use."""
     job = view.jobs[j]
     for p in range(len(view.pools)):
         pool = view.pools[p]
@@ -222,7 +222,7 @@ def room_across(view: View, j: int) -> bool:
 
 @compiled
 def first_hopeful(view: View) -> int:
-    """The first position of the queue that may fit: those before it have been tried, and nothing was released since."""
+    """The first position of the queue that may fit. Jobs before it were tried, and nothing was released since."""
     clock = view.clock[0]
     if clock.clear_version != clock.version or clock.clear > clock.queued:
         clock.clear_version = clock.version
@@ -234,7 +234,7 @@ def first_hopeful(view: View) -> int:
 
 @compiled
 def best_pair(view: View, score: Score) -> Choice:
-    """Start the legal (job, site) pair with the best score."""
+    """Start the legal (job, site) pair with the highest score."""
     last = last_seen(view)
     chosen = NOBODY
     best = Spot(NOBODY, NEVER)
@@ -253,16 +253,16 @@ def best_pair(view: View, score: Score) -> Choice:
 
 @compiled
 def comes_before(value: float, j: int, best: float, chosen: int) -> bool:
-    """Whether a job with this value is taken rather than the one chosen so far; equal ones go by submit order."""
+    """Whether a job with this value is preferred to the one chosen so far; ties go by submit order."""
     return value > best or (value == best and value > NEVER and j < chosen)
 
 
 @compiled
 def shortest_pair(view: View, score: Score) -> Choice:
-    """As `best_pair`, for a score that is the same at all sites of a form, and never less for less work.
+    """Like `best_pair`, for a score that is equal at all sites of a form and does not fall with less work.
 
-    Of jobs that need the same and have never been started only the one with the least work left is looked at; and of
-    those that have been started, which would pay the restart cost.
+    Of the jobs with the same demand it only looks at two: the one with the least work left among those never started,
+    and among those that would pay the restart cost.
     """
     last = last_seen(view)
     chosen = NOBODY
@@ -284,9 +284,9 @@ def shortest_pair(view: View, score: Score) -> Choice:
 
 @compiled
 def least_work(view: View, first: int, last: int, again: bool) -> int:
-    """Of the waiting jobs of a demand, from its first to the last seen, the one with the least work left.
+    """The waiting job of a demand with the least work left, from its first job to the last one seen.
 
-    Only those count that have been started before, or that have not; NOBODY if there is none.
+    `again` selects the jobs that have been started before, or the others. NOBODY if there is none.
     """
     chosen = NOBODY
     least = FOREVER
@@ -305,8 +305,8 @@ def least_work(view: View, first: int, last: int, again: bool) -> int:
 def first_that_fits(view: View, score: Score) -> Choice:
     """Start the first job in the queue that fits anywhere, at its best site.
 
-    Demands that were tried a short time ago come first: for them only few nodes are of interest. Of the others only
-    jobs are tried that come before the one found.
+    Demands that were tried recently are checked first, because only few nodes matter for them. Of the other demands
+    only jobs before the one found are tried.
     """
     last = last_seen(view)
     chosen = NOBODY
@@ -352,7 +352,7 @@ def largest_key_first(view: View, key: Key, score: Score) -> Choice:
 
 @compiled
 def head_or_nobody(view: View, score: Score) -> Choice:
-    """Start the head of the queue at its best site; if it does not fit, everybody waits."""
+    """Start the head of the queue at its best site; if it does not fit, all jobs wait."""
     j = in_queue(view, 0)
     if hopeless(view, j):
         return start_or_wait(NOBODY, NOBODY)
@@ -369,7 +369,7 @@ def start_or_wait(j: int, s: int) -> Choice:
 
 @compiled_allocating
 def legal_pairs(view: View) -> tuple[Ints, Floats]:
-    """Every legal pair now: rows of (job, site), and of (runtime, best runtime, leftover) beside them."""
+    """All legal pairs now: rows of (job, site), and for each (runtime, best runtime, leftover)."""
     seen_jobs = seen(view)
     pairs = np.empty((seen_jobs * len(view.sites), 2), np.int32)
     known = np.empty((seen_jobs * len(view.sites), 3), np.float64)

@@ -1,8 +1,8 @@
-"""What can be foreseen at a decision: when GPUs come free, when each job could start where, and whom that would delay.
+"""A forecast at a decision: when GPUs become free, when each job could start where, and whom that would delay.
 
-Everything here follows from estimates and the rules. The rule `eft-reserving` decides by it alone; the network sees it
-as planes over (job, pool) pairs, the rule's judgement (`prior`) among them. A pool is all GPUs of one model; within
-it a job goes to the site where it fits most tightly, so the pair (job, pool) names a site.
+Everything follows from estimates and the rules. The rule `eft-reserving` decides by it alone. The network sees it as
+planes over (job, pool) pairs, including the rule's score (`prior`). A pool is all GPUs of one model. Within a pool a
+job goes to the site where it fits most tightly, so a pair (job, pool) stands for one site.
 
 Over 500 lines: one computation in steps, each of which fills arrays that the next one reads.
 """
@@ -31,64 +31,64 @@ from adlro.core.rules import (
 from adlro.core.tables import FOREVER, NOBODY, START, WAIT, Choice, Floats, Ints, View
 
 _ROWS: Final = 16
-"""How many queued jobs are looked at. Of jobs that need exactly the same only the shortest counts as one."""
+"""How many queued jobs are considered. Of jobs with the same demand only the shortest counts."""
 
 PATIENCE: Final = 1.0
-"""A start may last this much longer than to wait for the place where the job would end first: once more as long."""
+"""A start is acceptable if it takes at most 1 + PATIENCE times as long as the earliest possible finish."""
 
 UNWISE: Final = -4.0
-"""The prior of a legal pair that lasts too long or delays a job that would end before it."""
+"""The prior of a legal pair that runs too long, or delays a job that would end before it."""
 
 IDLE: Final = -3.0
-"""The prior of waiting: below every wise start, above every unwise one."""
+"""The prior of waiting: below every good start and above every UNWISE one."""
 
 LONGEST: Final = 2.5
-"""Priors of wise starts lie within this of 0."""
+"""Priors of good starts are within ±LONGEST."""
 
 ALIKE: Final = 1e-6
-"""Runtimes that differ by a smaller share may have priors that are the same, or not, by how they are rounded."""
+"""Relative difference of run times below which rounding decides whether two priors are equal."""
 
 
 FEW_SITES: Final = 4
-"""So few sites of a pool are looked at one by one without asking first whether any has enough."""
+"""In pools with at most this many sites all are checked one by one, without a test whether any has enough GPUs."""
 
 
 class Outlook(NamedTuple):
-    """What is foreseen, in arrays that are filled anew at each decision. W rows (jobs), P pools, G GPUs."""
+    """The forecast, in arrays that every decision fills again. W rows (jobs), P pools, G GPUs."""
 
-    gpu_free: Floats  # [G] when each GPU is expected to be free; on each site the soonest first
-    ready: Floats  # [P, GPUs of the largest site + 1] when a node of the pool first has so many free; 0: next release
-    rows: Ints  # [W] the jobs, by runtime at their fastest
-    alike: Ints  # [W] queued jobs with the same demand, this one included
-    brief: Floats  # [W] s to run at its fastest
-    finish: Floats  # [W] s until it would end, where it would end first, the wait for GPUs included
-    goal: Ints  # [W] the pool where that is
-    spot: Ints  # [W, P] where it may start now; NOBODY: nowhere in the pool
-    run: Floats  # [W, P] s to run there
+    gpu_free: Floats  # [G] when each GPU is expected to be free; sorted within each site
+    ready: Floats  # [P, GPUs of the largest site + 1] when a node of the pool first has that many free; 0: next release
+    rows: Ints  # [W] the jobs, sorted by best runtime
+    alike: Ints  # [W] number of queued jobs with the same demand, including this one
+    brief: Floats  # [W] best runtime in s
+    finish: Floats  # [W] s until its earliest possible end, including the wait for GPUs
+    goal: Ints  # [W] the pool with that end
+    spot: Ints  # [W, P] the site where it may start now; NOBODY: none in the pool
+    run: Floats  # [W, P] runtime there in s
     wait: Floats  # [W, P] s until it is expected to fit; 0 if it fits now
-    delay: Floats  # [W, P] s by which a start there would put off the head
-    prior: Floats  # [W, P] the rule's judgement: the larger the sooner
+    delay: Floats  # [W, P] s by which a start there would delay the head
+    prior: Floats  # [W, P] the rule's score: higher starts sooner
     counts: Ints  # [5] rows in use; legal pairs; the row of the head; row and pool of the rule's choice
-    unit: Floats  # [1] typical runtime of the rows in s: what the network measures time in
-    demand: Ints  # [W] what each row needs: the same number for the same
-    awaited: Ints  # [P] 1 where it is foreseen when GPUs come free
-    times: Floats  # [S] room to put times in order
-    # The rest has no rows unless the outlook is kept through a run. Sites are in the order of View.pool_sites.
-    known: Ints  # [S] Site.changes when the site was last foreseen; NOBODY: never
-    next_end: Floats  # [S] when the next GPU of the site that is held comes free
-    middle: Floats  # [S] when the middle one of its GPUs is free; FOREVER where the node is down
+    unit: Floats  # [1] typical runtime of the rows in s: the network's unit of time
+    demand: Ints  # [W] demand of each row; equal numbers mean equal needs
+    awaited: Ints  # [P] 1 if the forecast covers when the pool's GPUs become free
+    times: Floats  # [S] scratch space for sorting times
+    # The arrays below have length 0 unless the outlook is kept through a run. Sites are ordered as in View.pool_sites.
+    known: Ints  # [S] Site.changes when the site was last updated; NOBODY: never
+    next_end: Floats  # [S] when the site's next busy GPU becomes free
+    middle: Floats  # [S] when the median GPU of the site becomes free; FOREVER if the node is down
 
 
 NOT_YET: Final = -FOREVER
-"""In Outlook.ready: nobody has asked yet."""
+"""In Outlook.ready: not computed yet."""
 
 LN_2: Final = math.log(2.0)
 
 HEAD: Final = 2
-"""Where Outlook.counts names the head: of the jobs that must wait for their goal, the one that would end first."""
+"""Index in Outlook.counts of the head: of the jobs that must wait for their goal, the one that would end first."""
 
 WISEST: Final = 3
-"""Where Outlook.counts names the row that the rule would start, NOBODY if none; its pool comes next."""
+"""Index in Outlook.counts of the row that the rule would start, NOBODY if none. Its pool is next."""
 
 
 def make_outlook(view: View, rows: int = _ROWS) -> Outlook:
@@ -100,8 +100,8 @@ def make_outlook(view: View, rows: int = _ROWS) -> Outlook:
 def new_outlook(view: View, rows: int, is_kept: bool = False) -> Outlook:
     """Arrays of the right size for a view, for compiled code.
 
-    An outlook that is kept through a run looks only at sites that have changed since it was last filled. It must be
-    filled from one view alone, in the order of its history.
+    An outlook that is kept through a run updates only sites that have changed since the last time. It must always be
+    filled from the same view, in order of time.
     """
     pools = len(view.pools)
     kept = len(view.sites) if is_kept else 0
@@ -131,10 +131,10 @@ def new_outlook(view: View, rows: int, is_kept: bool = False) -> Outlook:
 
 @compiled
 def look(view: View, outlook: Outlook, whole: bool = True) -> int:
-    """Fill the outlook; how many legal pairs there are. Without any, only the rows and their places are filled.
+    """Fill the outlook and return the number of legal pairs. If it is 0, only rows and their sites are filled.
 
-    Unless the outlook is to be `whole`, only what the rule needs to choose is filled: when GPUs come free is foreseen
-    in the pools that some row would have to wait for, and not at all if the choice is plain without.
+    Without `whole`, only what the rule needs for its choice is filled: the forecast covers the pools that some row
+    would wait for, and is skipped if the choice is obvious without it.
     """
     for p in range(len(view.pools)):
         outlook.awaited[p] = whole
@@ -149,7 +149,7 @@ def look(view: View, outlook: Outlook, whole: bool = True) -> int:
 
 @compiled
 def is_worth_a_look(view: View) -> bool:
-    """Whether any queued job might start: none can where each needs more whole GPUs than any pool has free."""
+    """Whether any queued job might start: none can if each needs more whole GPUs than any pool has free."""
     most = 0
     for p in range(len(view.pools)):
         most = max(most, view.pools[p].free_gpus)
@@ -162,7 +162,7 @@ def is_worth_a_look(view: View) -> bool:
 
 @compiled
 def quick_log(x: float) -> float:
-    """The natural logarithm of a positive number within 1e-9; a network is shown dozens at every step.
+    """The natural logarithm of a positive number, within 1e-9. The network's inputs need dozens at every step.
 
     x = m · 2^e with m from √½ to √2, and log m = 2 artanh((m − 1) / (m + 1)) by its series.
     """
@@ -179,14 +179,14 @@ def quick_log(x: float) -> float:
 
 @compiled
 def admit_rows(view: View, outlook: Outlook) -> None:
-    """The shortest jobs of the queue, one for each demand: of two that need the same, the longer gains nothing."""
+    """Choose the rows: the shortest queued jobs, one for each demand. A longer job of the same demand gains nothing."""
     most = len(outlook.rows)
     count = 0
     for q in range(seen(view)):
         j = in_queue(view, q)
         job = view.jobs[j]
         if job.gpus == 0:
-            continue  # it needs no GPU: whoever asked starts it at once where it fits
+            continue  # it needs no GPU: the caller starts it at once if it fits
         brief = best_runtime(view, j)
         demand = job.demand
         twin = NOBODY
@@ -200,7 +200,7 @@ def admit_rows(view: View, outlook: Outlook) -> None:
                 outlook.alike[twin] += 1
                 continue
             waiting = outlook.alike[twin] + 1
-            w = twin  # the place falls free; the shorter job moves up from here
+            w = twin  # this row becomes free, and the shorter job moves up from here
         elif count < most:
             w = count
             count += 1
@@ -226,7 +226,7 @@ def admit_rows(view: View, outlook: Outlook) -> None:
 
 @compiled
 def find_spots(view: View, outlook: Outlook) -> None:
-    """For each row and pool, where the job may start now and how long it runs there (or would, if it fitted)."""
+    """For each row and pool: the site where the job may start now, and its runtime there, even if it does not fit."""
     legal = 0
     for w in range(outlook.counts[0]):
         j = outlook.rows[w]
@@ -234,7 +234,7 @@ def find_spots(view: View, outlook: Outlook) -> None:
         lost = restart_cost(view, j)
         left = work_left(view, j)
         for p in range(len(view.pools)):
-            outlook.run[w, p] = 0.0  # at first the best rate stands here
+            outlook.run[w, p] = 0.0  # holds the best rate first
         for h in range(len(view.forms)):
             if view.width[kind, h] > 0:
                 p = view.forms[h].pool
@@ -260,9 +260,9 @@ def find_spots(view: View, outlook: Outlook) -> None:
 
 @compiled
 def tightest_spot(view: View, j: int, p: int) -> int:
-    """The site of the pool where the job may start now with the least left over; of equal ones the fastest, then first.
+    """The site of the pool where the job fits now with the least left over; ties: the fastest, then the first.
 
-    A gang over several nodes has one site: the anchor of the pool.
+    For a gang over several nodes it is the anchor of the pool.
     """
     job = view.jobs[j]
     pool = view.pools[p]
@@ -298,7 +298,7 @@ def tightest_spot(view: View, j: int, p: int) -> int:
 
 @compiled
 def tightest_of_many(view: View, j: int, p: int) -> int:
-    """As `tightest_spot`, for a job of whole GPUs on one node: the sites with the fewest free GPUs first."""
+    """Like `tightest_spot`, for whole GPUs on one node: sites with the fewest free GPUs are checked first."""
     job = view.jobs[j]
     pool = view.pools[p]
     top = 0.0
@@ -323,17 +323,17 @@ def tightest_of_many(view: View, j: int, p: int) -> int:
                 least = site.free_share
                 fastest = rate
                 if least == free * WHOLE_GPU and fastest >= top:
-                    break  # none can be better
+                    break  # no later site can be better
             place = place_after(view, p, free, place)
     return chosen
 
 
 @compiled
 def is_plain(view: View, outlook: Outlook) -> bool:
-    """Whether the first legal pair is the rule's choice whatever is foreseen; if so it is noted as that.
+    """Whether the first legal pair is the rule's choice whatever the forecast says; if so, record it.
 
-    It is if no legal pair is shorter, its job cannot end twice as fast elsewhere, and no job that has to wait somewhere
-    could end before it: it lasts not too long, and delays nobody whom it may not.
+    This holds if no legal pair is shorter, its job cannot end in half the time elsewhere, and no job that has to wait
+    could end before it. Then it does not run too long and delays no job that it may not delay.
     """
     row = 0
     pool = 0
@@ -363,9 +363,9 @@ def is_plain(view: View, outlook: Outlook) -> bool:
 
 @compiled
 def foresee_gpus(view: View, outlook: Outlook) -> None:
-    """When each GPU is expected to be free, when each pool first has so many free on one node, and its next release.
+    """Forecast when each GPU is free, when each pool first has a number of GPUs free on one node, and its next release.
 
-    The next release (when a GPU that is held comes free; FOREVER if none is) stands where 0 GPUs would.
+    The next release (when a busy GPU becomes free; FOREVER if none is busy) is stored at index 0 GPUs.
     """
     if len(outlook.known) > 0:
         foresee_changes(view, outlook)
@@ -391,7 +391,7 @@ def foresee_gpus(view: View, outlook: Outlook) -> None:
 
 @compiled
 def foresee_pool(view: View, outlook: Outlook, p: int) -> None:
-    """Put the GPUs of each site of the pool in order, and note the soonest of them."""
+    """Sort the GPUs of each site of the pool by when they become free, and keep the earliest times for the pool."""
     now = view.clock[0].now
     pool = view.pools[p]
     for g in range(outlook.ready.shape[1]):
@@ -417,10 +417,10 @@ def foresee_pool(view: View, outlook: Outlook, p: int) -> None:
 
 @compiled
 def foresee_changes(view: View, outlook: Outlook) -> None:
-    """As `foresee_gpus`, for an outlook that is kept: only where something has changed, or should have ended by now.
+    """Like `foresee_gpus`, for an outlook that is kept: only where something has changed or should have ended by now.
 
-    A GPU that was free when its site last changed keeps that time, which is in the past. How soon a pool has so many
-    GPUs free on one node is found when somebody asks.
+    A GPU that was free when its site last changed keeps that time, which is in the past. When a pool has a number of
+    GPUs free on one node is computed on demand.
     """
     now = view.clock[0].now
     shared = 0
@@ -442,9 +442,9 @@ def foresee_changes(view: View, outlook: Outlook) -> None:
 
 @compiled
 def foresee_site(view: View, outlook: Outlook, i: int) -> int:
-    """When the GPUs of one site are expected to be free, from who holds them; 1 if some are shared, else 0.
+    """Forecast when the GPUs of one site are free, from the jobs that hold them; 1 if some are shared, else 0.
 
-    Who shares a GPU is not known here: such a site is marked as not known yet.
+    The holders of a shared GPU are not known here, so such a site is marked as unknown.
     """
     now = view.clock[0].now
     site = view.sites[view.pool_sites[i]]
@@ -468,7 +468,7 @@ def foresee_site(view: View, outlook: Outlook, i: int) -> int:
 
 @compiled
 def foresee_shared(view: View, outlook: Outlook) -> None:
-    """The same for the sites that are not known yet, from all running jobs."""
+    """The same for the sites marked as unknown, from all running jobs."""
     for k in range(view.clock[0].running):
         j = view.running[k]
         run = view.runs[j]
@@ -483,7 +483,7 @@ def foresee_shared(view: View, outlook: Outlook) -> None:
 
 @compiled
 def finish_site(view: View, outlook: Outlook, i: int) -> None:
-    """Put the GPUs of a site in order, and note the next end and the middle."""
+    """Sort the GPUs of a site by when they become free, and record the next end and the median."""
     now = view.clock[0].now
     site = view.sites[view.pool_sites[i]]
     outlook.known[i] = site.changes
@@ -504,7 +504,7 @@ def finish_site(view: View, outlook: Outlook, i: int) -> None:
 
 @compiled
 def sort_times(times: Floats, first: int, count: int) -> None:
-    """Put so many times in order, the soonest first."""
+    """Sort `count` times in place, the earliest first."""
     for g in range(first + 1, first + count):
         time = times[g]
         at = g
@@ -516,9 +516,9 @@ def sort_times(times: Floats, first: int, count: int) -> None:
 
 @compiled
 def hold(view: View, outlook: Outlook, s: int, mask: int, end: float) -> None:
-    """These GPUs of a site are held until then, or longer.
+    """Record that these GPUs of a site are held until `end` at least.
 
-    They are counted from the end: those with low numbers are taken first, and what is free shall come first.
+    They are counted from the last GPU: jobs take the lowest numbers first, and free GPUs must come first in the order.
     """
     site = view.sites[s]
     last = site.first_gpu + site.gpus - 1
@@ -529,7 +529,7 @@ def hold(view: View, outlook: Outlook, s: int, mask: int, end: float) -> None:
 
 @compiled
 def foresee_rows(view: View, outlook: Outlook) -> None:
-    """For each row: the wait for each pool, where it would end first and when; and which row is the head."""
+    """For each row: the wait for each pool, and where and when it would end first. Also finds the head."""
     now = view.clock[0].now
     outlook.counts[HEAD] = NOBODY
     logs = 0.0
@@ -565,7 +565,7 @@ def foresee_rows(view: View, outlook: Outlook) -> None:
 
 @compiled
 def width_in(view: View, kind: int, p: int) -> int:
-    """Over how many nodes of the pool a job of this kind goes; 0 if it never runs there."""
+    """On how many nodes of the pool a job of this kind runs; 0 if it never runs there."""
     widest = view.width[kind, view.sites[view.pools[p].anchor].form]
     if widest > 0:
         return widest
@@ -577,9 +577,9 @@ def width_in(view: View, kind: int, p: int) -> int:
 
 @compiled
 def time_until_ready(view: View, outlook: Outlook, gpus: int, width: int, p: int, count: int) -> float:
-    """When the pool is expected to have GPUs for a job that does not fit now: never sooner than its next release.
+    """When the pool is expected to have GPUs for a job that does not fit now: not before its next release.
 
-    So many times of sites have been gathered for it, unless the answer is known already.
+    Outlook.times holds `count` times of sites for it, unless the answer is already known.
     """
     if width > 1:
         return max(smallest(outlook.times, count, width), outlook.ready[p, 0])
@@ -588,11 +588,11 @@ def time_until_ready(view: View, outlook: Outlook, gpus: int, width: int, p: int
     time = outlook.ready[p, gpus]
     if time > view.clock[0].now:
         return time
-    return outlook.ready[p, 0]  # GPUs are free, but not the cores or the memory beside them
+    return outlook.ready[p, 0]  # GPUs are free, but cores or memory are not
 
 
 class Gathered(NamedTuple):
-    """What Outlook.times has: for which pool (NOBODY: nothing), how many GPUs on each site, and for how many sites."""
+    """The content of Outlook.times: the pool (NOBODY: empty), the number of GPUs, and the number of sites."""
 
     pool: int
     gpus: int
@@ -601,7 +601,7 @@ class Gathered(NamedTuple):
 
 @compiled
 def gather_times(view: View, outlook: Outlook, p: int, gpus: int, before: Gathered) -> Gathered:
-    """Write down when each site of the pool that has so many GPUs has them free, unless that was done before."""
+    """Collect when each site of the pool has `gpus` GPUs free, if it is large enough. Does nothing if already done."""
     if before.pool == p and before.gpus == gpus:
         return before
     pool = view.pools[p]
@@ -616,9 +616,9 @@ def gather_times(view: View, outlook: Outlook, p: int, gpus: int, before: Gather
 
 @compiled
 def smallest(times: Floats, count: int, k: int) -> float:
-    """The k-th smallest of the first so many times, FOREVER if there are fewer. Those after its place are no smaller.
+    """The k-th smallest of the first `count` times, FOREVER if there are fewer. Later entries are not smaller.
 
-    Hoare's selection: it costs as much as a few looks at each, however large k is.
+    This is Hoare's selection: it looks at each entry only a few times, however large k is.
     """
     if k > count:
         return FOREVER
@@ -648,11 +648,11 @@ def smallest(times: Floats, count: int, k: int) -> float:
 
 @compiled
 def ready_after(view: View, outlook: Outlook, s: int, gpus: int, taken: int, until: float) -> float:
-    """When the site has so many GPUs free, if the first `taken` of them are held until then."""
+    """When the site has `gpus` GPUs free, if the first `taken` GPUs are held until `until`."""
     site = view.sites[s]
     if gpus > site.gpus:
         return FOREVER
-    sooner = 0  # of those not taken
+    sooner = 0  # among those not taken
     for g in range(site.first_gpu + taken, site.first_gpu + site.gpus):
         if outlook.gpu_free[g] >= until:
             break
@@ -669,7 +669,7 @@ def ready_after(view: View, outlook: Outlook, s: int, gpus: int, taken: int, unt
 
 @compiled
 def judge(view: View, outlook: Outlook) -> None:
-    """The rule's judgement of every legal pair, how long it would put off the head, and which pair is the wisest."""
+    """The rule's score of every legal pair, the delay of the head for each, and the best pair."""
     head = outlook.counts[HEAD]
     best = IDLE
     ready = head_ready(view, outlook)
@@ -693,7 +693,7 @@ def judge(view: View, outlook: Outlook) -> None:
 
 
 class Ready(NamedTuple):
-    """When as many sites as the head takes each have its part free, and when one more has."""
+    """When enough sites for the head have their parts free, and when one more site has."""
 
     time: float
     later: float
@@ -701,7 +701,7 @@ class Ready(NamedTuple):
 
 @compiled
 def head_ready(view: View, outlook: Outlook) -> Ready:
-    """When the goal of the head is ready for it, if some row could start there before; else nobody asks."""
+    """When the goal of the head is ready for it. Only computed if some row could start there before it."""
     head = outlook.counts[HEAD]
     if head == NOBODY:
         return Ready(FOREVER, FOREVER)
@@ -723,7 +723,7 @@ def head_ready(view: View, outlook: Outlook) -> Ready:
 
 @compiled
 def delay_of_head(view: View, outlook: Outlook, w: int, p: int, ready: Ready) -> float:
-    """Seconds by which the head would start later in its pool, if this row started there now."""
+    """Seconds by which the head would start later in its pool if this row started there now."""
     head = outlook.counts[HEAD]
     first = view.jobs[outlook.rows[head]]
     job = view.jobs[outlook.rows[w]]
@@ -735,7 +735,7 @@ def delay_of_head(view: View, outlook: Outlook, w: int, p: int, ready: Ready) ->
     s = outlook.spot[w, p]
     if view.width[job.kind, view.sites[s].form] > 1:
         return until - expected if view.pools[p].free_gpus - job.gpus < first.gpus else 0.0
-    taken = job.gpus if view.sites[s].free_gpus >= job.gpus else 0  # a share of a GPU in use takes none that is free
+    taken = job.gpus if view.sites[s].free_gpus >= job.gpus else 0  # a share of a GPU in use takes no free GPU
     if taken == 0:
         return 0.0
     each = -(-first.gpus // width_in(view, first.kind, p))
@@ -744,10 +744,10 @@ def delay_of_head(view: View, outlook: Outlook, w: int, p: int, ready: Ready) ->
 
 @compiled
 def ready_without(view: View, outlook: Outlook, s: int, each: int, taken: int, until: float, ready: Ready) -> float:
-    """When the head's sites are ready, if some GPUs of one site are held until then.
+    """When the sites for the head are ready, if some GPUs of one site are held until `until`.
 
-    The site is one of the first to be ready, or it does not count. In its place comes the one that is ready next, or
-    the site itself, later.
+    This only matters if the site is among the first to be ready. Then either the next site replaces it, or the head
+    waits for this site.
     """
     site = view.sites[s]
     if site.gpus < each or outlook.gpu_free[site.first_gpu + each - 1] > ready.time:
@@ -760,7 +760,7 @@ def ready_without(view: View, outlook: Outlook, s: int, each: int, taken: int, u
 
 @compiled
 def start_without_gpu(view: View) -> Choice:
-    """Start the shortest job that needs no GPU and fits somewhere, where it is least in the way of those that do."""
+    """Start the shortest job without GPUs that fits, where it hinders jobs with GPUs least."""
     last = last_seen(view)
     chosen = NOBODY
     site = NOBODY
@@ -785,7 +785,7 @@ def start_without_gpu(view: View) -> Choice:
 
 @compiled
 def plainest_spot(view: View, j: int) -> int:
-    """The node that the job fits on with the fewest GPUs; of equal ones that with the fewest free, the fewest cores."""
+    """The node with the fewest GPUs on which the job fits; ties: the fewest free GPUs, then the fewest cores."""
     chosen = NOBODY
     for s in range(len(view.sites)):
         if chosen != NOBODY:
@@ -805,7 +805,7 @@ def plainest_spot(view: View, j: int) -> int:
 
 @compiled
 def wisest(view: View, outlook: Outlook) -> Choice:
-    """The legal pair with the largest prior, if it is better than to wait."""
+    """The legal pair with the highest prior, if it is better than waiting."""
     w = outlook.counts[WISEST]
     if w == NOBODY:
         return Choice(WAIT, NOBODY, NOBODY, FOREVER)
@@ -814,7 +814,7 @@ def wisest(view: View, outlook: Outlook) -> Choice:
 
 @compiled_allocating
 def eft_reserving(view: View) -> Choice:
-    """Shortest first, each where it ends about first; nobody delays the next to end once its GPUs come free."""
+    """Shortest job first, where it ends about soonest; no start delays the job that waits and would end next."""
     choice = start_without_gpu(view)
     if choice.verb == START:
         return choice

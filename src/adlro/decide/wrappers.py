@@ -1,9 +1,9 @@
-"""Policies around policies: no job waits for ever, none is stopped as soon as it has started, or again and again.
+"""Wrappers around policies: a bound on waiting, a minimum run time before a stop, and a bound on stops.
 
-`sjf+starvation(3600)` is sjf in which no job waits longer than an hour, as far as the hardware allows: a job that is
-about to gets nodes that are kept for it. `srtf+least-run(300)` is srtf that stops no job before it ran five minutes,
-`srtf+stops(10)` one that stops no job more than ten times (stops.py). They can be joined. A live cluster has all of
-them around its policy, by its settings.
+With `sjf+starvation(3600)` no job waits longer than an hour under sjf, as far as the hardware allows: nodes are
+reserved for a job that is about to exceed it. `srtf+least-run(300)` is srtf, but stops no job before it has run for
+five minutes; `srtf+stops(10)` stops no job more than ten times (stops.py). They can be combined. On a live cluster the
+settings put all of them around the policy.
 """
 
 import math
@@ -27,29 +27,31 @@ from adlro.decide.rules.reserving import reserve
 from adlro.decide.stops import STOPS, with_few_stops
 
 MOST_KEPT: Final = 16
-"""Jobs for which nodes are kept at the same time: the ones that have waited longest."""
+"""Maximum number of jobs with reserved nodes: those that have waited longest."""
 
 LOOKED_AT: Final = 64
-"""Jobs at the head of the queue that are looked at."""
+"""Number of jobs at the head of the queue that are considered."""
 
 EARLIEST: Final = 0.5
-"""Nodes are kept for a job when it has waited for this share of the bound at the earliest."""
+"""Nodes are not reserved for a job before it has waited for this share of the bound."""
 
 SAFETY: Final = 2.0
-"""Nodes are kept when they are expected to be free within this part of the time that is left: estimates are no promise,
-and until then others start there."""
+"""Nodes are reserved when the expected wait for them times SAFETY reaches the time left.
+
+Estimates can be wrong. Until then other jobs may start there.
+"""
 
 STARVATION: Final = "starvation"
 LEAST_RUN: Final = "least-run"
 WRAPPED: Final = re.compile(rf"(.+)\+({STARVATION}|{LEAST_RUN}|{STOPS})\(([^()]*)\)")
-"""A name with a wrapper at its end: the policy inside, the wrapper, its number."""
+"""A name that ends with a wrapper: the inner policy, the wrapper, its number."""
 
 
 # ---- by name -----------------------------------------------------------------------------------------------------
 
 
 def unwrapped(name: str) -> tuple[str, str, float] | None:
-    """The policy inside, the wrapper and its number, for a name that has a wrapper at its end; else None."""
+    """The inner policy, the wrapper and its number, if the name ends with a wrapper; otherwise None."""
     found = WRAPPED.fullmatch(name)
     if found is None:
         return None
@@ -72,17 +74,17 @@ def unwrapped(name: str) -> tuple[str, str, float] | None:
 
 
 def wrapped(policy: Policy, wrapper: str, number: float) -> Policy:
-    """A policy in one of the wrappers."""
+    """A policy inside one of the wrappers."""
     if wrapper == STOPS:
         return with_few_stops(policy, number)
     return without_starvation(policy, number) if wrapper == STARVATION else with_least_run(policy, number)
 
 
-# ---- no job is stopped too soon ----------------------------------------------------------------------------------
+# ---- minimum run time --------------------------------------------------------------------------------------------
 
 
 def with_least_run(policy: Policy, seconds: float) -> Policy:
-    """The same policy, which stops no job before it ran so long in this stretch: it waits until then."""
+    """The same policy, but it stops no job before `seconds` of its current stretch; it waits until then."""
     return replace(
         policy,
         name=f"{policy.name}+{LEAST_RUN}({seconds:g})",
@@ -94,13 +96,13 @@ def with_least_run(policy: Policy, seconds: float) -> Policy:
 
 @final
 class LeastRun:
-    """Asks another, and waits where that would stop a job too soon."""
+    """Asks the inner policy, and waits if that would stop a job too early."""
 
     def __init__(self, base: Choose, seconds: float) -> None:
         self.base, self._seconds = base, seconds
 
     def __call__(self, view: View) -> Choice:
-        """What the other chooses, unless it would stop a job too soon."""
+        """The inner policy's choice, unless it would stop a job too early."""
         choice = self.base(view)
         if choice.verb == STOP and 0 <= choice.job < len(view.jobs) and view.runs[choice.job].state == RUNNING:
             until = float(view.runs[choice.job].started) + self._seconds
@@ -109,20 +111,20 @@ class LeastRun:
         return choice
 
     def remembered(self) -> Remembered:
-        """What the other keeps."""
+        """The memory of the inner policy."""
         return self.base.remembered() if isinstance(self.base, Remembers) else Remembered()
 
     def recall(self, view: View, kept: Remembered) -> bool:
-        """Let the other go on."""
+        """Restore the memory of the inner policy."""
         return self.base.recall(view, kept) if isinstance(self.base, Remembers) else True
 
 
-# ---- no job waits for ever ---------------------------------------------------------------------------------------
+# ---- bound on waiting --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Nodes by the job for which they are kept, jobs that start at once, and jobs for which no node can be kept."""
+    """Reserved nodes by job, jobs that start now, and jobs for which no nodes can be reserved."""
 
     nodes: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     starting: tuple[tuple[int, int], ...] = ()  # (job, site)
@@ -142,7 +144,7 @@ def without_starvation(policy: Policy, max_wait_s: float) -> Policy:
 
 @final
 class Bounded:
-    """Asks another, from which it hides the nodes that are kept for jobs that have waited too long."""
+    """Asks the inner policy, and hides from it the nodes that are reserved for jobs close to the bound."""
 
     def __init__(self, base: Choose, max_wait_s: float) -> None:
         self.base, self._max_wait_s = base, max_wait_s
@@ -150,10 +152,10 @@ class Bounded:
         self._starting: list[tuple[int, int]] = []
         self.kept = Kept()
         self.is_overdue = False
-        """Whether the latest choice was made for a job that has waited too long, and not by the other."""
+        """Whether the latest choice was made for an overdue job, not by the inner policy."""
 
     def __call__(self, view: View) -> Choice:
-        """Start the jobs that have waited too long and fit now; then what the other chooses."""
+        """Start overdue jobs that fit now; otherwise the inner policy's choice."""
         now = float(view.clock[0].now)
         if now > self._moment:
             self._moment = now
@@ -172,20 +174,20 @@ class Bounded:
         return self.base(world)
 
     def keep(self, nodes: Mapping[int, tuple[int, ...]]) -> None:
-        """Go on keeping these nodes, by job; before the first question."""
+        """Continue with these reserved nodes, by job. Call it before the first choice."""
         self.kept = Kept(nodes)
 
     def remembered(self) -> Remembered:
-        """What is kept for whom, and what the other keeps."""
+        """The reserved nodes and the memory of the inner policy."""
         inner = self.base.remembered() if isinstance(self.base, Remembers) else Remembered()
         mine = tuple(self.kept.nodes)
         nodes = [list(self.kept.nodes[j]) for j in mine]
-        # Its own jobs come after those of the other, which has a list for each of its own and none for these.
+        # Our jobs follow those of the inner policy, whose lists have one entry for each of its own jobs only.
         rest = {**inner.rest, "kept_nodes": nodes}
         return Remembered((*inner.jobs, *mine), inner.by_job, inner.times, rest)
 
     def recall(self, view: View, kept: Remembered) -> bool:
-        """Keep what was kept, and let the other go on."""
+        """Restore the reserved nodes and the memory of the inner policy."""
         rest = dict(kept.rest)
         nodes = rest.pop("kept_nodes", [])
         count = len(kept.jobs) - len(nodes)
@@ -196,15 +198,15 @@ class Bounded:
 
 
 def nodes_of(kept: Mapping[int, tuple[int, ...]]) -> Ints:
-    """All nodes that are kept, each once."""
+    """All reserved nodes, each once."""
     return np.array(sorted({n for nodes in kept.values() for n in nodes}), np.int32)
 
 
 def keep_nodes(view: View, max_wait_s: float, before: Mapping[int, tuple[int, ...]]) -> Kept:
-    """The nodes to close to all others: which, for whom, and who may start at once. The view stays as it is.
+    """Which nodes to reserve for whom, and which jobs may start now. The view is not changed.
 
-    What was kept `before` stays kept until its job starts, as long as the nodes are up. A job is overdue when it has
-    waited, or would by then have waited, for as long as is allowed.
+    Nodes reserved `before` stay reserved until their job starts, as long as they are up. A job is overdue when it has
+    waited, or is expected to wait, for `max_wait_s`.
     """
     queued, now = int(view.clock[0].queued), float(view.clock[0].now)
     if not queued or now - float(view.jobs[in_queue(view, 0)].submit) < EARLIEST * max_wait_s:
@@ -262,7 +264,7 @@ def fastest_spot(view: View, j: int) -> int:
 
 @compiled_alone
 def sites_taken(view: View, j: int, s: int, sites: Ints, counts: Ints) -> int:
-    """The sites that a job would take if it started at this one, which it fits, with GPUs on each; how many sites."""
+    """Fill in the sites that a job would take if it started at `s`, and the GPUs on each; returns their number."""
     job = view.jobs[j]
     width = view.width[job.kind, view.sites[s].form]
     if width <= 1:

@@ -1,1 +1,1 @@
-"""What a job is like and how long it will run: hypervectors, a memory of past jobs, and runtime prediction."""
+"""Runtime prediction: hypervectors of jobs, a memory of past jobs, and predictors."""

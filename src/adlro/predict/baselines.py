@@ -11,7 +11,7 @@ from adlro.core.units import DAY_S
 from adlro.predict.following import P50, SHORTEST_S, UNKNOWN_S, Events
 
 _LEAST_JOBS: Final = 50
-"""LightGBM is not used with fewer jobs to learn from."""
+"""LightGBM needs at least this many jobs to learn from."""
 
 _ROUNDS: Final = 100
 LIGHTGBM: Final = {"objective": "l1", "verbose": -1, "num_threads": 1, "seed": 0, "deterministic": True}

@@ -1,9 +1,9 @@
-"""Hypervectors: a job, or the state of a GPU, as one long vector of +1 and −1 that can be compared and taken apart.
+"""Hypervectors: a job, or the state of a GPU, as one long vector of +1 and −1 that can be compared and decoded.
 
-A role (user, GPU model, …) is bound to its filler by the product of their vectors; a thing is the sign of the sum of
-its bound pairs. Binding again with the role undoes it, up to noise, and the most similar known filler is the answer.
-Texts have random vectors that depend on nothing but the text. Numbers have level vectors: near numbers are alike.
-Hours and weekdays have circular ones: 23 h is as near to 0 h as 1 h is.
+A role (user, GPU model, …) is bound to its filler by the product of their vectors. A thing is the sign of the sum of
+its bound pairs. Binding again with the role undoes it, up to noise; the most similar known filler is the answer. The
+vector of a text is random and depends only on the text. Numbers have level vectors: close numbers have similar vectors.
+Hours and weekdays have circular vectors: 23 h is as close to 0 h as 1 h is.
 """
 
 import math
@@ -23,11 +23,11 @@ Vector = npt.NDArray[np.int8]
 """[D], or [n, D] for several; each entry is +1 or −1."""
 
 Words = npt.NDArray[np.uint64]
-"""The same with 64 entries to a number, [D/64] or [n, D/64]; bit 1 is +1."""
+"""The same with 64 entries in each integer, [D/64] or [n, D/64]; bit 1 is +1."""
 
 DIMENSIONS: Final = 1024
 _LEVELS: Final = 32
-"""Steps of a number's scale."""
+"""Number of levels of a number's scale."""
 
 HOURS: Final = 24
 _WEEKDAYS: Final = 7
@@ -49,30 +49,31 @@ WEIGHTS: Final[Mapping[str, int]] = {
     "hour": 1,
     "weekday": 1,
 }
-"""Roles of a job and how often each is added: who and what tells more of a runtime than when.
+"""The roles of a job, and how often each is added: who and what says more about a runtime than when.
 
-The first seven have items for fillers, the next six levels and the last two circles. A name has several words, each of
-which is added: all have one role, because a word is the same wherever it stands. The same size or limit says more than
-a near one: it has an item of its own besides its level."""
+The fillers of the first seven are items, of the next six levels, and of the last two circles. A name has several words,
+and each is added with the same role, because a word means the same at every position. An equal size or limit says more
+than a similar one, so these also have an item in addition to their level.
+"""
 
 ITEMS: Final = 7
 SCALES: Final = len(WEIGHTS) - ITEMS
 _WORD: Final = list(WEIGHTS).index("word")
 PLANES: Final = 5
-"""Bits of a count of entries: all weights together are below 32."""
+"""Bits of a counter of entries: the sum of all weights is below 32."""
 
 _LONGEST_S: Final = 864_000.0
 _SHORTEST_S: Final = 60.0
 _MOST_GPUS: Final = 1e4
 _MOST: Final = 1e7
-"""Ends of the scales: a minute and ten days, thousandths of a core, MiB."""
+"""Ends of the scales: one minute and ten days, thousandths of a core, MiB."""
 
 
 @compiled
 def mixed_word(number: Any, place: int) -> Any:
-    """So many-th 64 entries of the item of a number: bits that follow from both and from nothing else.
+    """The 64 entries at index `place` of the item of a number: bits that depend only on the two.
 
-    No products and no sums: uncompiled, one that overflows would be a warning.
+    It uses no products or sums, because uncompiled code would warn when they overflow.
     """
     h = np.uint64(number) ^ (np.uint64(place + 1) << np.uint64(40)) ^ np.uint64(0x9E3779B97F4A7C15)
     for _ in range(6):
@@ -86,7 +87,7 @@ def mixed_word(number: Any, place: int) -> Any:
 
 @compiled_alone
 def fill_item(number: Any, words: Words) -> None:
-    """Write down the item of a number."""
+    """Fill in the item of a number."""
     for place in range(len(words)):
         words[place] = mixed_word(number, place)
 
@@ -98,26 +99,26 @@ def item(text: str, dimensions: int = DIMENSIONS) -> Vector:
 
 
 def numbered_item(number: int, dimensions: int = DIMENSIONS) -> Vector:
-    """The vector of a text of which only the hash is known."""
+    """The vector of a text, given by its hash."""
     words = np.zeros(dimensions // 64, np.uint64)
     fill_item(np.uint64(number), words)
     return _fixed(unpacked(words))
 
 
 def packed_bits(vectors: Vector) -> Words:
-    """Vectors [.., D] with 64 entries to a number [.., D/64]."""
+    """Pack vectors [.., D] with 64 entries in each integer [.., D/64]."""
     return np.packbits(vectors > 0, axis=-1, bitorder="little").view(np.uint64)
 
 
 def unpacked(words: Words) -> Vector:
-    """The reverse of packed."""
+    """The inverse of `packed_bits`."""
     bits = np.unpackbits(words.view(np.uint8), axis=-1, bitorder="little")
     return (2 * bits.astype(np.int8) - 1).astype(np.int8)
 
 
 @cache
 def levels(role: str, count: int = _LEVELS, dimensions: int = DIMENSIONS) -> Vector:
-    """Vectors [count, D] of the steps of a scale: the first and the last have nothing in common, neighbours much."""
+    """Vectors [count, D] of the levels of a scale. Neighbours are similar; the first and the last are unrelated."""
     turn_at = np.random.Generator(np.random.PCG64(text_hash(f"levels {role}"))).permutation(dimensions)
     low, high = item(f"low {role}", dimensions), item(f"high {role}", dimensions)
     share = np.linspace(0.0, 1.0, count)[:, None]
@@ -126,16 +127,16 @@ def levels(role: str, count: int = _LEVELS, dimensions: int = DIMENSIONS) -> Vec
 
 @cache
 def circle(role: str, count: int, dimensions: int = DIMENSIONS) -> Vector:
-    """Vectors [count, D] of the steps of a circle: alike by the shorter way round, opposite steps have least."""
+    """Vectors [count, D] of the steps of a circle, similar by the shorter way round; opposite steps differ most."""
     turn_at = np.random.Generator(np.random.PCG64(text_hash(f"circle {role}"))).permutation(dimensions) / dimensions
     base, other = item(f"low {role}", dimensions), item(f"high {role}", dimensions)
     angle = np.arange(count)[:, None] / count
-    # An entry is `other` on half of the circle that begins at its own angle.
+    # An entry is `other` on the half of the circle that begins at its own angle.
     return _fixed(np.where((angle - turn_at[None, :]) % 1.0 < 0.5, other, base))
 
 
 def as_torch_hd(vector: Vector) -> Any:
-    """The same vector as a tensor of torch-hd (multiply, add, permute), where torch-hd is installed (extra `hd`)."""
+    """The same vector as a tensor of torch-hd (multiply, add, permute), if torch-hd is installed (extra `hd`)."""
     import torch
     import torchhd
 
@@ -143,34 +144,34 @@ def as_torch_hd(vector: Vector) -> Any:
 
 
 def _fixed(vector: npt.NDArray[np.integer]) -> Vector:
-    """The vector as one that nobody changes: it is shared."""
+    """The vector, made read-only because it is shared."""
     made = vector.astype(np.int8)
     made.flags.writeable = False
     return made
 
 
 def bind(one: Vector, other: Vector) -> Vector:
-    """Role and filler as one vector unlike both; binding with either again gives the other."""
+    """Role and filler as one vector that is unlike both; binding it with one of them again gives the other."""
     return one * other
 
 
 def bundle(vectors: Vector) -> Vector:
-    """The vector that is like all of these [n, D]: by majority, and by a fixed coin where there is none."""
+    """The vector that is similar to all of these [n, D]: by majority, with ties broken by a fixed random vector."""
     total = vectors.sum(axis=0, dtype=np.int32)
     return np.where(total == 0, item("coin", len(total)), np.sign(total)).astype(np.int8)
 
 
 def similarity(one: Vector, others: Vector) -> Floats:
-    """Cosine of a vector with each of the others: 1 for the same, about 0 for strangers."""
+    """Cosine of a vector with each of the others: 1 for equal vectors, about 0 for unrelated ones."""
     return np.asarray(others.astype(np.int32) @ one.astype(np.int32) / one.shape[-1], np.float64)
 
 
 def step_of(value: float, steps: int = _LEVELS) -> int:
-    """The step of a share of 0 to 1."""
+    """The step of a number from 0 to 1."""
     return int(min(max(value, 0.0), 1.0) * (steps - 1) + 0.5)
 
 
-# ---- the state of a GPU: encoded, and taken apart ------------------------------------------------------------------
+# ---- the state of a GPU: encoding and decoding ---------------------------------------------------------------------
 
 UTILISATION_STEPS: Final = 11
 PRIORITY_STEPS: Final = 5
@@ -190,7 +191,7 @@ def encode_state(model: str, utilisation: float, priority: float, more: Mapping[
 
 
 def decode_state(vector: Vector, models: Sequence[str]) -> tuple[str, float, float]:
-    """Model, utilisation and priority of an encoded state, each by unbinding and looking for the most similar."""
+    """Model, utilisation and priority of an encoded state, each by unbinding and finding the most similar filler."""
     known = np.array([item(model) for model in models])
     model = int(similarity(bind(vector, item("role model")), known).argmax())
     used = similarity(bind(vector, item("role utilisation")), levels("utilisation", UTILISATION_STEPS)).argmax()
@@ -199,7 +200,7 @@ def decode_state(vector: Vector, models: Sequence[str]) -> tuple[str, float, flo
 
 
 def unbinding_accuracy(bundled: int, dimensions: int, fillers: int = 64, trials: int = 50, seed: int = 0) -> float:
-    """The share of fillers that come back right from vectors of so many bound pairs."""
+    """The share of fillers that are decoded correctly from vectors of `bundled` bound pairs."""
     rng = np.random.Generator(np.random.PCG64(seed))
     known = np.array([item(f"filler {number}", dimensions) for number in range(fillers)])
     roles = np.array([item(f"role {number}", dimensions) for number in range(bundled)])
@@ -216,17 +217,17 @@ def unbinding_accuracy(bundled: int, dimensions: int, fillers: int = 64, trials:
 
 
 class Codebook(NamedTuple):
-    """The vectors that jobs are made of. Axes: R roles, W words of 64 entries."""
+    """The vectors that jobs are encoded with. Axes: R roles, W words of 64 entries."""
 
     roles: Words  # [R, W]
     weights: npt.NDArray[np.int64]  # [R]
     scales: Words  # [SCALES, _LEVELS, W] vectors of the steps, for the roles from ITEMS on
-    coin: Words  # [W] which way an entry falls where there is no majority
+    coin: Words  # [W] breaks ties if there is no majority
 
 
 @cache
 def codebook(dimensions: int = DIMENSIONS) -> Codebook:
-    """The vectors that jobs of so many entries are made of."""
+    """The vectors that jobs are encoded with, for this number of entries."""
     scales = np.zeros((SCALES, _LEVELS, dimensions // 64), np.uint64)
     for place, role in enumerate(list(WEIGHTS)[ITEMS:]):
         match role:
@@ -246,7 +247,7 @@ def codebook(dimensions: int = DIMENSIONS) -> Codebook:
 
 
 def encode_jobs(traits: Table, dimensions: int = DIMENSIONS) -> Words:
-    """Jobs as hypervectors, 64 entries to a number [n, D/64]: bit 1 is +1."""
+    """Jobs as hypervectors, with 64 entries in each integer [n, D/64]; bit 1 is +1."""
     out = np.zeros((len(traits), dimensions // 64), np.uint64)
     fill_jobs(traits, codebook(dimensions), np.zeros((PLANES, out.shape[1]), np.uint64), out)
     return out
@@ -254,7 +255,7 @@ def encode_jobs(traits: Table, dimensions: int = DIMENSIONS) -> Words:
 
 @compiled_alone
 def fill_jobs(traits: Table, book: Codebook, planes: Words, out: Words) -> None:
-    """Write down the vectors of these jobs."""
+    """Fill in the vectors of these jobs."""
     for j in range(len(traits)):
         job = traits[j]
         planes[:, :] = np.uint64(0)
@@ -262,7 +263,7 @@ def fill_jobs(traits: Table, book: Codebook, planes: Words, out: Words) -> None:
         for role in range(ITEMS):
             if role == _WORD:
                 for token in job.tokens:
-                    if token != 0:  # no word adds nothing
+                    if token != 0:  # a missing word adds nothing
                         add_item(planes, book, role, token)
                         total += book.weights[role]
             else:
@@ -280,7 +281,7 @@ def fill_jobs(traits: Table, book: Codebook, planes: Words, out: Words) -> None:
 
 @compiled
 def filler(job: Table, role: int) -> Any:
-    """The number of what fills a role of a job."""
+    """The number of the filler of a role of a job."""
     if role == 0:
         return job.user
     if role == 1:
@@ -296,14 +297,14 @@ def filler(job: Table, role: int) -> Any:
 
 @compiled
 def step_on(job: Table, scale: int) -> int:
-    """The step of a job on a scale; sizes and times are on scales of their logarithm."""
+    """The step of a job on a scale. Sizes and times use logarithmic scales."""
     if scale == 6:
         return int(job.submit % DAY_S / DAY_S * HOURS) % HOURS
     if scale == 7:
         return int(job.submit // DAY_S) % _WEEKDAYS
     if scale == 0:
         share = math.log1p(float(job.gpus)) / math.log1p(_MOST_GPUS)
-    elif scale == 1:  # no limit is the far end
+    elif scale == 1:  # no limit is the upper end
         seconds = min(max(job.limit, _SHORTEST_S), _LONGEST_S)
         share = math.log(seconds / _SHORTEST_S) / math.log(_LONGEST_S / _SHORTEST_S)
     elif scale == 2:
@@ -326,7 +327,7 @@ def add_item(planes: Words, book: Codebook, role: int, number: Any) -> None:
 
 @compiled
 def add(planes: Words, w: int, bits: Any, times: int) -> None:
-    """Count 64 entries so many times: plane k holds bit k of each of the 64 counts."""
+    """Count 64 entries `times` times: plane k holds bit k of each of the 64 counters."""
     for _ in range(times):
         carry = bits
         for k in range(PLANES):
@@ -337,7 +338,7 @@ def add(planes: Words, w: int, bits: Any, times: int) -> None:
 
 @compiled
 def majority(planes: Words, w: int, total: int, coin: Any) -> Any:
-    """Bits whose count is more than half of the total; where it is exactly half, those of the coin."""
+    """Bits whose count is more than half of the total; if it is exactly half, the bits of the coin."""
     half = total // 2
     above = np.uint64(0)
     equal = ~np.uint64(0)
@@ -348,5 +349,5 @@ def majority(planes: Words, w: int, total: int, coin: Any) -> Any:
         else:
             above |= equal & planes[k, w]
             equal &= ~planes[k, w]
-    # With an odd total half is rounded down: who has exactly so many has fewer than the half.
+    # If the total is odd, half is rounded down, so a count equal to it is below half.
     return above | (equal & coin) if total % 2 == 0 else above

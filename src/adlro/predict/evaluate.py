@@ -1,4 +1,4 @@
-"""Runtime prediction as a whole: methods by name, their evaluation on a trace, and the prediction of one job."""
+"""Runtime prediction for users: methods by name, their evaluation on a trace, and the prediction of one job."""
 
 import importlib.util
 import re
@@ -35,7 +35,7 @@ from adlro.predict.memory import Memory
 DEFAULT: Final = "habits"
 LIKE: Final = 5
 REMEMBERED: Final = 100_000
-"""Jobs of a history that the memory keeps: the newest."""
+"""Number of jobs of a history that the memory keeps: the newest ones."""
 
 _WARM_UP_JOBS: Final = 64
 BUNDLED: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -44,12 +44,12 @@ DIMENSIONS_TRIED: Final = (256, 1024, 4096)
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method of prediction; `make` returns one that has learnt nothing."""
+    """A prediction method; `make` returns a predictor that has learnt nothing."""
 
     name: str
     summary: str
     make: Callable[[], Predictor]
-    package: str = ""  # what must be installed for it
+    package: str = ""  # the package that must be installed for it
 
 
 METHODS: Final = (
@@ -63,7 +63,7 @@ METHODS: Final = (
 
 
 def find_method(name: str) -> Method:
-    """The method of this name."""
+    """The method with this name."""
     for method in METHODS:
         if method.name == name:
             if not available(method):
@@ -87,9 +87,9 @@ def available(method: Method) -> bool:
 def evaluate(
     jobs: Jobs, methods: Sequence[Method], on_method: Callable[[str, int], None] = lambda name, done: None
 ) -> dict[str, dict[str, float | None]]:
-    """How well each method predicts these jobs in submit order, learning only what had ended by then.
+    """How well each method predicts these jobs in submit order, learning only from jobs that had ended by then.
 
-    Seconds are CPU time of the whole pass, compilation apart.
+    The seconds are CPU time of the whole pass, without compilation.
     """
     traits, seconds = traits_of(jobs), seconds_of(jobs)
     events = as_they_came(traits["submit"], seconds)
@@ -113,7 +113,7 @@ def prediction_errors(predicted: Floats, seconds: Floats) -> dict[str, float | N
     middle = predicted[:, P50]
     covered: float | None = None
     if np.isfinite(predicted[:, P10]).all():
-        # A second either way is nothing where a log has whole seconds; rounding must not count as a miss.
+        # A relative tolerance: rounding must not count as a miss.
         inside = (truth >= predicted[:, P10] * (1 - 1e-9)) & (truth <= predicted[:, P90] * (1 + 1e-9))
         covered = float(np.mean(inside))
     return {
@@ -132,7 +132,7 @@ SeenAmounts: Any = model_with(
 
 
 class AskedJob(SeenAmounts):  # type: ignore[misc]  # the amounts come from Job
-    """A job whose runtime is asked for, as in a TOML file; the names mean what they mean in our own table."""
+    """A job to predict, as in a TOML file; the names have the same meaning as in our own job files."""
 
     user: str = ""
     name: str = ""
@@ -177,7 +177,7 @@ def read_job(text: str, where: str) -> AskedJob:
 
 
 def traits_of_one(job: AskedJob, submit_s: float) -> Table:
-    """What predictors see of the asked job."""
+    """What predictors see of the job."""
     said = job.model_dump() | {"models": frozenset(job.models)}
     if job.submit_s is None:
         said["submit_s"] = submit_s
@@ -187,7 +187,7 @@ def traits_of_one(job: AskedJob, submit_s: float) -> Table:
 
 
 def predict_one(history: Jobs, job: AskedJob, method: Method) -> Prediction:
-    """Learn a history, then predict one job; with `submit_s` only what had ended by then is learnt."""
+    """Learn a history, then predict one job. With `submit_s`, only jobs that had ended by then are learnt."""
     past, ran = traits_of(history), seconds_of(history)
     end = past["submit"] + ran
     asked = traits_of_one(job, float(end.max()))
@@ -212,7 +212,7 @@ def predict_one(history: Jobs, job: AskedJob, method: Method) -> Prediction:
 
 
 def liked(history: Jobs, past: Table, ran: Floats, number: int, similarity: float) -> SimilarJob:
-    """A past job as a record for the answer."""
+    """A past job as a record of the answer."""
     row = history.table[number]
     limit = float(row.limit)
     return SimilarJob(
@@ -226,14 +226,14 @@ def liked(history: Jobs, past: Table, ran: Floats, number: int, similarity: floa
     )
 
 
-# ---- how much a hypervector holds ----------------------------------------------------------------------------------
+# ---- capacity of hypervectors --------------------------------------------------------------------------------------
 
 
 def unbinding_table() -> dict[int, list[tuple[int, float]]]:
-    """By dimensions: how many pairs were bundled, and the share of fillers that came back right."""
+    """By dimensions: how many pairs were bundled, and the share of fillers that were decoded correctly."""
     return {size: [(bundled, unbinding_accuracy(bundled, size)) for bundled in BUNDLED] for size in DIMENSIONS_TRIED}
 
 
 def evaluation_json(found: dict[str, dict[str, float | None]], name: str, jobs: int) -> dict[str, Any]:
-    """The evaluation in the form that --json promises."""
+    """The evaluation in the format of --json."""
     return {"trace": name, "jobs": jobs, "methods": found}

@@ -1,14 +1,14 @@
-"""The expected runtime: the mean over jobs like this one, jobs that still run counted in.
+"""The expected runtime: the mean over similar jobs, including those that still run.
 
-Who orders jobs by length wants the mean and not the median: one long job that was taken for a short one keeps all the
-others waiting. And the jobs that have ended are the short ones of those that were started; the others must count too.
+A policy that orders jobs by length needs the mean, not the median: one long job mistaken for a short one makes all
+others wait. The jobs that have ended are the shorter ones of those that were started, so running jobs must count too.
 
-A cascade of keys goes from all jobs over the limit, the user and the name to all of these together. What is kept of
-each key is the share of their limits that its jobs ran, and at each level
+A cascade of keys goes from all jobs over the limit, the user and the name to all of these together. Each key stores the
+share of their limits that its jobs ran, and at each level
 
     share = (sum of shares, over jobs that ended and jobs that run, + PRIOR · share one level up) / (ended + PRIOR)
 
-which is how a rate is estimated when some have not ended. All state is in arrays of fixed size.
+This is how a rate is estimated when some have not ended. All state is in arrays of fixed size.
 """
 
 import math
@@ -23,13 +23,13 @@ from adlro.predict.habits import Codes, Counts, find, mixed, place_for_key
 
 LEVELS: Final = 6
 PRIOR: Final = 6.0
-"""What one level up says counts as much as so many jobs of the key itself."""
+"""The value of the level above counts as much as this many jobs of the key itself."""
 
 DECAY: Final = 0.995
-"""A job counts by so much less with every later job of its key."""
+"""The weight of a job is multiplied by this with every later job of its key."""
 
 NO_LIMIT_S: Final = 3600.0
-"""Stands for the limit of jobs that have none; their share of it is learnt at the first level."""
+"""Used as the limit of jobs without one; their share of it is learnt at the first level."""
 
 
 class ExpectedState(NamedTuple):
@@ -37,24 +37,24 @@ class ExpectedState(NamedTuple):
 
     tags: Codes  # [L, K] 0: free
     times: Counts  # [L, K] 0: new
-    touched: Counts  # [L, K] when it last learnt, in jobs
+    touched: Counts  # [L, K] number of jobs learnt when it last changed
     share: Floats  # [L, K] decaying sum of the shares of jobs that ended …
-    ended: Floats  # [L, K] … and of how many they were
-    pace: Floats  # [L, K] sum of 1 / limit of jobs that run …
-    since: Floats  # [L, K] … and of their beginning / limit, so that what they ran is now · pace − since
+    ended: Floats  # [L, K] … and of their number
+    pace: Floats  # [L, K] sum of 1 / limit of running jobs …
+    since: Floats  # [L, K] … and of their start / limit, so that their share so far is now · pace − since
     learnt: Counts  # [1]
-    key: Codes  # [L] of the job at hand
+    key: Codes  # [L] keys of the current job
 
 
 @compiled
 def _whole(job: Table) -> float:
-    """The seconds of which a job runs a share: its limit."""
+    """The seconds that shares refer to: the job's limit."""
     return max(job.limit, SHORTEST_S) if job.limit < NO_LIMIT else NO_LIMIT_S
 
 
 @compiled
 def _set_keys(key: Codes, job: Table) -> None:
-    """The key of a job at each level."""
+    """Fill in the key of a job at each level."""
     user, group, gpus = np.uint64(job.user), np.uint64(job.group), np.uint64(job.gpus + 1)
     limit = np.uint64(job.limit + 1.0) if job.limit < NO_LIMIT else np.uint64(0)
     one = np.uint64(1)
@@ -65,7 +65,7 @@ def _set_keys(key: Codes, job: Table) -> None:
     key[4] = group
     key[5] = mixed(mixed(group, gpus), limit)
     for level in range(LEVELS):
-        key[level] |= one  # 0 is a free place
+        key[level] |= one  # 0 means an empty slot
 
 
 @compiled
@@ -84,7 +84,7 @@ def expect(state: ExpectedState, job: Table, now: float) -> float:
 
 @compiled
 def _place_of(state: ExpectedState, level: int) -> int:
-    """The place of the key at hand; a new one has seen nothing."""
+    """The slot of the current key; a new key is empty."""
     place = place_for_key(state.tags, state.times, state.touched, level, state.key[level])
     if state.times[level, place] == 0:
         state.times[level, place] = 1
@@ -98,9 +98,9 @@ def _place_of(state: ExpectedState, level: int) -> int:
 
 @compiled
 def count(state: ExpectedState, job: Table, speed: float, moment: float) -> None:
-    """Count the time of a job from this moment on, at this speed; the same with −speed takes it back.
+    """Count the time of a job from `moment` on, at this speed; the same call with −speed undoes it.
 
-    What it had run before is told by a moment that lies so much earlier.
+    If it has run before, the moment lies earlier by that time.
     """
     _set_keys(state.key, job)
     pace = speed / _whole(job)
@@ -112,7 +112,7 @@ def count(state: ExpectedState, job: Table, speed: float, moment: float) -> None
 
 @compiled
 def learn_runtime(state: ExpectedState, job: Table, seconds: float) -> None:
-    """Learn how long a job ran that has ended."""
+    """Learn the runtime of a job that has ended."""
     _set_keys(state.key, job)
     state.learnt[0] += 1
     share = max(seconds, SHORTEST_S) / _whole(job)
@@ -125,7 +125,7 @@ def learn_runtime(state: ExpectedState, job: Table, seconds: float) -> None:
 
 @compiled_alone
 def follow(state: ExpectedState, traits: Table, seconds: Floats, events: Events, out: Floats) -> None:
-    """Expect and learn, one event after another, as if every job began when it was submitted."""
+    """Predict and learn, event by event, as if every job started when it was submitted."""
     for event in events:
         if event >= 0:
             now = traits[event].submit
@@ -133,13 +133,13 @@ def follow(state: ExpectedState, traits: Table, seconds: Floats, events: Events,
             count(state, traits[event], 1.0, now)
         else:
             j = ~event
-            if not math.isnan(out[j]):  # else it came before we did
+            if not math.isnan(out[j]):  # NaN: submitted before we began
                 count(state, traits[j], -1.0, traits[j].submit)
             learn_runtime(state, traits[j], seconds[j])
 
 
 def empty(keys: int) -> ExpectedState:
-    """A state that has learnt nothing, with room for so many keys at each level."""
+    """An empty state with room for `keys` keys at each level."""
     return ExpectedState(
         tags=np.zeros((LEVELS, keys), np.uint64),
         times=np.zeros((LEVELS, keys), np.int64),

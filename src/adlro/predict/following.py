@@ -1,7 +1,7 @@
-"""What predictors of runtimes have in common: what they see of a job, and the order in which they see and learn.
+"""What runtime predictors have in common: what they see of a job, and the order in which they predict and learn.
 
-A predictor follows events: at one it predicts a job that is submitted, at another it learns a job that has ended.
-What it sees of a job is a row of TRAIT, which holds neither the job's work nor any estimate of it.
+A predictor follows events: a submission, at which it predicts the job, or an end, from which it learns. It sees a job
+as a row of TRAIT, which contains neither the job's work nor an estimate of it.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from adlro.core.schema import stored_in
 from adlro.core.tables import Floats, Jobs, Table, records
 
 Events = npt.NDArray[np.int64]
-"""Row j: job j is submitted and predicted. Row ~j: it has ended and is learnt."""
+"""Entry j: job j is submitted and predicted. Entry ~j: it has ended and is learnt."""
 
 P10: Final = 0
 P50: Final = 1
@@ -28,13 +28,13 @@ SHORTEST_S: Final = 1.0
 """Shorter runtimes count as this long: most logs have whole seconds, and a logarithm needs more than 0."""
 
 UNKNOWN_S: Final = 600.0
-"""What a job without a limit is predicted to run while nothing has been learnt."""
+"""Prediction for a job without a limit while nothing has been learnt."""
 
 NO_LIMIT: Final = 1e12
-"""A limit from here on is none; infinite ones are."""
+"""Limits from this value on, and infinite ones, count as no limit."""
 
 TOKENS: Final = 4
-"""Words of a name that are told apart, the first ones."""
+"""Number of words of a name that are used: the first ones."""
 
 _WORD: Final = re.compile(r"[a-z]+|[0-9]+")
 
@@ -52,25 +52,25 @@ TRAIT = np.dtype(
         ("memory", "i4"),  # MiB
         ("gpu_memory", "i4"),  # MiB
         ("priority", "f4"),
-        ("tokens", "u8", (TOKENS,)),  # hashes of the words in the name; 0: no more
+        ("tokens", "u8", (TOKENS,)),  # hashes of the words in the name; 0 if there are no more
     ],
     align=True,
 )
-"""What is known of a job when it is submitted, as far as its runtime may depend on it."""
+"""What is known about a job when it is submitted and may affect its runtime."""
 
 
 class Predictor(Protocol):
-    """Whatever predicts runtimes and learns from jobs that have ended."""
+    """Predicts runtimes, and learns from jobs that have ended."""
 
     def follow(self, traits: Table, seconds: Floats, events: Events) -> Floats:
-        """Predict and learn in this order; p10, p50 and p90 in s [J, 3], NaN for a job that was not predicted.
+        """Predict and learn in this order; p10, p50 and p90 in s [J, 3], NaN for jobs that were not predicted.
 
-        `seconds` are the runtimes; that of a job is read when it is learnt, not before.
+        `seconds` are the runtimes; the runtime of a job is only read when it is learnt.
         """
 
 
 AMOUNTS: Final = tuple(each for each in stored_in(Job) if each.column in (TRAIT.names or ()))
-"""The amounts among them."""
+"""The columns of TRAIT that are amounts."""
 
 
 def trait_of(job: Job) -> tuple[Any, ...]:
@@ -109,24 +109,24 @@ def tokens_in_name(name: str) -> list[int]:
 
 
 def text_hash(text: str) -> int:
-    """A number for a text, the same on every machine."""
+    """A hash of a text, equal on every machine."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 @lru_cache(maxsize=65536)
 def one_hash(text: str) -> int:
-    """`text_hash`, remembered."""
+    """`text_hash` with a cache."""
     return text_hash(text)
 
 
 @lru_cache(maxsize=65536)
 def _name_hashes(user: str, name: str) -> tuple[int, int, tuple[int, ...]]:
-    """The numbers under which predictors know a user's job of this name: group, name and words."""
+    """The hashes of a user's job with this name: group, name and words."""
     return text_hash(f"{user}\0{name}"), text_hash(name), tuple(tokens_in_name(name))
 
 
 def _hashes(texts: tuple[str, ...] | list[str]) -> npt.NDArray[np.uint64]:
-    """The number of each text."""
+    """The hash of each text."""
     return np.array([text_hash(text) for text in texts], np.uint64)
 
 
@@ -136,7 +136,7 @@ def seconds_of(jobs: Jobs) -> Floats:
 
 
 def untold(jobs: Jobs) -> Jobs:
-    """The same jobs with nothing told of their work: the limit, or the same for all that have none, in its place."""
+    """The same jobs without information on their work: the estimate is the limit, or a default if there is none."""
     table = jobs.table.copy().view(np.recarray)
     limit = np.where(np.isfinite(table["limit"]), table["limit"], UNKNOWN_S)
     table["estimate"] = limit * units_of(table)
@@ -144,15 +144,15 @@ def untold(jobs: Jobs) -> Jobs:
 
 
 def units_of(table: Table) -> Floats:
-    """GPUs of each job, with fractions; 1 for a job without."""
+    """Number of GPUs of each job, with fractions; 1 for a job without GPUs."""
     return np.where(table["gpus"] > 0, table["gpus"] * (table["share"] / 1000.0), 1.0)
 
 
 def as_they_came(submit: Floats, seconds: Floats, wait: Floats | float = 0.0) -> Events:
-    """The jobs in submit order, and before each of them the jobs that had ended by then, in the order of their ends."""
+    """The jobs in submit order, and before each the jobs that had ended by then, ordered by end."""
     count = len(submit)
     end = submit + wait + seconds
-    # At the same moment an end comes first: whoever submits then can know it. A job never ends before it is submitted.
+    # At equal times an end comes first, because it can be known at the submission. No job ends before it is submitted.
     time = np.concatenate([end, submit])
     ended = np.concatenate([np.zeros(count), np.ones(count)])
     instant = np.concatenate([end <= submit, np.zeros(count, bool)])

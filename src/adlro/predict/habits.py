@@ -1,10 +1,10 @@
-"""Runtimes from habits: what jobs with the same user, name, size or limit ran before, and which of these to trust.
+"""Runtimes from habits: how long jobs with the same user, name, size or limit ran before, and which of these to trust.
 
-Every level (user and name and size and limit; user and limit; user; …) keeps the latest runtimes of each of its keys.
-Each level gives three guesses: the last runtime, the median of the recent ones, and a moving average. How far each
-guess was off lately, for this user and overall, says how much it counts; the prediction is their weighted median.
-The interval is the prediction plus and minus two factors that follow the errors, so that it covers what it promises.
-All state is in arrays of fixed size: old keys make room for new ones, and compiled code can update it.
+Every level (user and name and size and limit; user and limit; user; …) stores the latest runtimes of each of its keys.
+Each level makes three guesses: the last runtime, the median of the recent ones, and a moving average. The weight of a
+guess depends on its recent errors, for this user and overall; the prediction is the weighted median. The interval is
+the prediction plus and minus two widths that follow the errors, so that it has the promised coverage. All state is in
+arrays of fixed size: new keys replace old ones, and compiled code can update it.
 """
 
 import math
@@ -22,39 +22,42 @@ from adlro.predict.following import NO_LIMIT, P10, P50, P90, SHORTEST_S, UNKNOWN
 
 _LEVELS: Final = 12
 RELATIVE: Final = 9
-"""From this level on it is the share of the limit that is kept, not the runtime."""
+"""From this level on the share of the limit is stored, not the runtime."""
 
 GUESSES: Final = 3
 _LIMIT: Final = _LEVELS * GUESSES
-"""After the guesses of the levels there is one more: that a job runs as long as it may."""
+"""After the guesses of the levels there is one more: that the job runs up to its limit."""
 
 EXPERTS: Final = _LIMIT + 1
 _RECENT: Final = 16
-"""Runtimes kept for a key."""
+"""Number of runtimes stored for a key."""
 
 AGES: Final = 5
-"""Keys with 1, 2, up to 4, up to 16 and more runtimes have guesses of different worth."""
+"""Age classes of keys: with 1, 2, up to 4, up to 16 and more runtimes. Their guesses have different errors."""
 
 PROBES: Final = 8
 _USERS: Final = 4096
 
 LEAST_ERROR: Final = 0.02
-"""A guess counts by its mean error, plus this, to the power of −4: one with half the error counts sixteen times."""
+"""The weight of a guess is (mean error + this) to the power of −4: half the error gives sixteen times the weight."""
 
 USER_DECAY: Final = 0.98
 OVERALL_DECAY: Final = 0.999
 _PRIOR: Final = 10.0
-"""The overall error of a guess counts as much as so many jobs of the user."""
+"""The overall error of a guess counts as much as this many jobs of the user."""
 
 LARGEST_ERROR: Final = 3.0
 SPREAD_RATE: Final = 0.05
 _QUANTILE_RATE: Final = 0.02
 _BEYOND: Final = 0.09
-"""Share of the jobs beyond each edge of the interval. A tenth is promised; but jobs that run longer than expected are
-learnt later than others, so that what has been learnt always looks a little better than it is."""
+"""Share of the jobs beyond each edge of the interval.
+
+The promise is 0.1. But jobs that run longer than expected are learnt later than others, so the learnt jobs always look
+slightly better than the truth.
+"""
 
 FIRST_STEPS: Final = 4.0
-"""The edges of the interval move faster at first: by this over the number of jobs learnt."""
+"""The edges of the interval move faster at first: by this divided by the number of jobs learnt."""
 
 _LEAST_SPREAD: Final = 0.05
 AVERAGE_RATE: Final = 0.1
@@ -64,28 +67,28 @@ Counts = npt.NDArray[np.int64]
 
 
 class HabitState(NamedTuple):
-    """All that has been learnt. Axes: L levels, K keys, E guesses, A ages, U users."""
+    """Everything that has been learnt. Axes: L levels, K keys, E guesses, A ages, U users."""
 
     tags: Codes  # [L, K] 0: free
-    times: Counts  # [L, K] runtimes learnt
-    touched: Counts  # [L, K] when it last learnt, in jobs
+    times: Counts  # [L, K] number of runtimes learnt
+    touched: Counts  # [L, K] number of jobs learnt when it last changed
     recent: Floats  # [L, K, _RECENT] logarithms of seconds, or of the share of the limit
-    ordered: Floats  # [L, K, _RECENT] the same, the shortest first
+    ordered: Floats  # [L, K, _RECENT] the same in ascending order
     average: Floats  # [L, K]
     people: Codes  # [1, U]
     met: Counts  # [1, U]
     met_at: Counts  # [1, U]
     user_error: Floats  # [U, E] decaying sums of errors …
-    user_weight: Floats  # [U, E] … and of how many they were
+    user_weight: Floats  # [U, E] … and of their number
     spread: Floats  # [U] mean error of the prediction
     error: Floats  # [E, A]
     weight: Floats  # [E, A]
-    edges: Floats  # [2] where the interval ends, in spreads
+    edges: Floats  # [2] edges of the interval, in units of the spread
     learnt: Counts  # [1]
 
 
 class PendingGuesses(NamedTuple):
-    """What was guessed of each job when it was submitted, until it ends."""
+    """The guesses for each job at its submission, kept until it ends."""
 
     guess: Floats  # [J, E] NaN: none
     age: Counts  # [J, L + 1]
@@ -94,7 +97,7 @@ class PendingGuesses(NamedTuple):
 
 
 class GuessScratch(NamedTuple):
-    """Room to work in."""
+    """Scratch arrays."""
 
     key: Codes  # [L]
     value: Floats  # [E]
@@ -103,9 +106,9 @@ class GuessScratch(NamedTuple):
 
 @compiled
 def mixed(hash_: Any, value: Any) -> Any:
-    """The hash with one more value in it."""
+    """The hash combined with one more value."""
     h = np.uint64(hash_) ^ np.uint64(value)
-    h ^= h << np.uint64(13)  # shifts only: uncompiled, a product that overflows would be a warning
+    h ^= h << np.uint64(13)  # shifts only: uncompiled code would warn when a product overflows
     h ^= h >> np.uint64(7)
     h ^= h << np.uint64(17)
     return h
@@ -113,7 +116,7 @@ def mixed(hash_: Any, value: Any) -> Any:
 
 @compiled
 def _set_keys(key: Codes, job: Table) -> None:
-    """The key of a job at each level."""
+    """Fill in the key of a job at each level."""
     user, group, gpus = np.uint64(job.user), np.uint64(job.group), np.uint64(job.gpus + 1)
     limit = np.uint64(job.limit + 1.0) if job.limit < NO_LIMIT else np.uint64(0)
     cpus, memory = np.uint64(job.cpus), np.uint64(job.memory)
@@ -131,12 +134,12 @@ def _set_keys(key: Codes, job: Table) -> None:
     key[10] = user
     key[11] = limit
     for level in range(_LEVELS):
-        key[level] |= one  # 0 is a free place
+        key[level] |= one  # 0 means an empty slot
 
 
 @compiled
 def find(tags: Codes, level: int, key: int) -> int:
-    """The place of a key, or NOBODY."""
+    """The slot of a key, or NOBODY."""
     size = np.uint64(tags.shape[1] - 1)
     for probe in range(PROBES):
         place = np.int64(((np.uint64(key) >> np.uint64(8)) + np.uint64(probe)) & size)
@@ -147,7 +150,7 @@ def find(tags: Codes, level: int, key: int) -> int:
 
 @compiled
 def place_for_key(tags: Codes, count: Counts, touched: Counts, level: int, key: int) -> int:
-    """The place of a key; a new key takes a free place, or that of the key that has not learnt for the longest."""
+    """The slot of a key. A new key takes an empty slot, or that of the key that has not learnt for the longest time."""
     size = np.uint64(tags.shape[1] - 1)
     oldest = np.int64(NOBODY)
     for probe in range(PROBES):
@@ -163,7 +166,7 @@ def place_for_key(tags: Codes, count: Counts, touched: Counts, level: int, key: 
 
 @compiled
 def age_of(count: int) -> int:
-    """Which of the ages a key with so many runtimes has."""
+    """The age class of a key with this many runtimes."""
     if count <= 2:
         return count - 1
     return 2 if count <= 4 else 3 if count <= 16 else 4
@@ -171,14 +174,14 @@ def age_of(count: int) -> int:
 
 @compiled
 def median(values: Floats, count: int) -> float:
-    """The median of the first values, which are in order."""
+    """The median of the first `count` values, which are sorted."""
     half = count // 2
     return values[half] if count % 2 else 0.5 * (values[half - 1] + values[half])
 
 
 @compiled
 def replaced(values: Floats, count: int, old: float, new: float) -> None:
-    """Put a value among so many that are in order; if there is no room, in the place of an old one."""
+    """Insert a value into `count` sorted values; if they are full, in place of an old one."""
     at = count
     if count == _RECENT:
         at = 0
@@ -195,7 +198,7 @@ def replaced(values: Floats, count: int, old: float, new: float) -> None:
 
 @compiled
 def weigh(state: HabitState, scratch: GuessScratch, user: int, expert: int, age: int, value: float, used: int) -> float:
-    """How much a guess counts, by its past errors; it is noted behind those that were weighed before."""
+    """The weight of a guess, from its past errors. The guess is added to the scratch arrays."""
     mean = state.error[expert, age] / state.weight[expert, age]
     if user != NOBODY:
         mean = (state.user_error[user, expert] + _PRIOR * mean) / (state.user_weight[user, expert] + _PRIOR)
@@ -208,7 +211,7 @@ def weigh(state: HabitState, scratch: GuessScratch, user: int, expert: int, age:
 
 @compiled
 def weighted_median(scratch: GuessScratch, used: int, total: float) -> float:
-    """The least value up to which half of the trust lies. A few passes over the values cost less than to sort them."""
+    """The smallest value that has half of the weight at or below it. A few passes cost less than sorting."""
     low, high = -math.inf, math.inf
     middle = math.nan
     for i in range(used):
@@ -232,7 +235,7 @@ def weighted_median(scratch: GuessScratch, used: int, total: float) -> float:
 
 @compiled
 def guess(state: HabitState, told: PendingGuesses, scratch: GuessScratch, j: int, job: Table) -> None:
-    """What each level says of a job, and the prediction from all of them."""
+    """The guesses of all levels for a job, and the prediction from them."""
     _set_keys(scratch.key, job)
     user = find(state.people, 0, scratch.key[6])
     has_limit = job.limit < NO_LIMIT
@@ -269,7 +272,7 @@ def guess(state: HabitState, told: PendingGuesses, scratch: GuessScratch, j: int
 def learn_runtime(
     state: HabitState, told: PendingGuesses, scratch: GuessScratch, j: int, job: Table, seconds: float
 ) -> None:
-    """Hold what was told of a job that has ended against its runtime, then remember that."""
+    """Compare the guesses for a job that has ended with its runtime, then store the runtime."""
     length = math.log(max(seconds, SHORTEST_S))
     _set_keys(scratch.key, job)
     state.learnt[0] += 1
@@ -290,7 +293,7 @@ def learn_runtime(
             state.user_error[user, expert] = state.user_error[user, expert] * USER_DECAY + error
             state.user_weight[user, expert] = state.user_weight[user, expert] * USER_DECAY + 1.0
     off = length - told.middle[j]
-    # Each edge moves so that in the long run this share of the jobs lies beyond it, whatever the errors look like.
+    # Each edge moves so that in the long run this share of the jobs is beyond it, whatever the distribution of errors.
     rate = max(_QUANTILE_RATE, FIRST_STEPS / (state.learnt[0] + 10.0))
     state.edges[0] += rate * (_BEYOND - (1.0 if off / told.spread[j] < state.edges[0] else 0.0))
     state.edges[1] += rate * ((1.0 if off / told.spread[j] > state.edges[1] else 0.0) - _BEYOND)
@@ -320,7 +323,7 @@ def follow(
     events: Events,
     out: Floats,
 ) -> None:
-    """Predict and learn, one event after another."""
+    """Predict and learn, event by event."""
     for event in events:
         if event >= 0:
             guess(state, told, scratch, event, traits[event])
@@ -332,13 +335,13 @@ def follow(
             out[event, P90] = max(math.exp(high), SHORTEST_S)
         else:
             j = ~event
-            if math.isnan(told.middle[j]):  # it came before we did
+            if math.isnan(told.middle[j]):  # submitted before we began
                 guess(state, told, scratch, j, traits[j])
             learn_runtime(state, told, scratch, j, traits[j], seconds[j])
 
 
 def empty(keys: int) -> HabitState:
-    """A state that has learnt nothing, with room for so many keys at each level."""
+    """An empty state with room for `keys` keys at each level."""
     return HabitState(
         tags=np.zeros((_LEVELS, keys), np.uint64),
         times=np.zeros((_LEVELS, keys), np.int64),
@@ -360,44 +363,44 @@ def empty(keys: int) -> HabitState:
 
 
 def nothing_told(count: int) -> PendingGuesses:
-    """Room for what is guessed of so many jobs."""
+    """Arrays for the guesses of `count` jobs."""
     return PendingGuesses(
         np.empty((count, EXPERTS)), np.zeros((count, _LEVELS + 1), np.int64), np.full(count, np.nan), np.ones(count)
     )
 
 
 def room_to_work() -> GuessScratch:
-    """Room for one guess at a time."""
+    """Scratch arrays for one guess at a time."""
     return GuessScratch(np.zeros(_LEVELS, np.uint64), np.zeros(EXPERTS), np.zeros(EXPERTS))
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """The predictor that is used unless another is asked for."""
+    """The default predictor."""
 
     state: HabitState
 
     @classmethod
     def new(cls, keys: int = 1 << 16) -> "Habits":
-        """One that has learnt nothing; `keys` is a power of two."""
+        """A predictor that has learnt nothing; `keys` is a power of two."""
         return cls(empty(keys))
 
     def follow(self, traits: Table, seconds: Floats, events: Events) -> Floats:
-        """Predict and learn in this order; p10, p50 and p90 in s, NaN for a job that was not predicted."""
+        """Predict and learn in this order; p10, p50 and p90 in s, NaN for jobs that were not predicted."""
         count = len(traits)
         out = np.full((count, 3), np.nan)
         follow(self.state, nothing_told(count), room_to_work(), traits, seconds, events, out)
         return out
 
     def save(self, path: Path) -> None:
-        """Write all that was learnt to a file."""
+        """Write everything that was learnt to a file."""
         with path.open("wb") as file:
             np.savez_compressed(file, **self.state._asdict())
 
     @classmethod
     def load(cls, path: Path) -> "Habits":
-        """What was saved."""
+        """Read a predictor from a file."""
         try:
             with np.load(path, allow_pickle=False) as found:
                 return cls(HabitState(**{name: found[name] for name in HabitState._fields}))

@@ -1,11 +1,11 @@
-"""The associative memory: finished jobs as hypervectors with their runtimes, and the most similar of them on request.
+"""The associative memory: finished jobs as hypervectors with their runtimes, and a search for the most similar ones.
 
-It learns in one pass, keeps so many jobs and no more, and forgets the oldest. What it recalls is also the reason for
-a prediction: like these jobs, which ran so long.
+It learns in one pass, keeps a fixed number of jobs, and forgets the oldest. The jobs that it finds also explain a
+prediction: similar jobs ran this long.
 
-A large memory is not searched whole. The vectors of two jobs of one user, or of one user and name, are nearer than
-those of strangers, so jobs are chained by both, newest first; a search looks at so many of each chain, and at the
-newest of all.
+A large memory is not searched completely. The vectors of two jobs of one user, or of one user and name, are closer than
+those of unrelated jobs. So jobs are chained by both, newest first, and a search looks at the first jobs of each chain
+and at the newest of all.
 """
 
 import math
@@ -25,41 +25,43 @@ from adlro.predict.habits import Codes, Counts, find, place_for_key
 CAPACITY: Final = 100_000
 NEIGHBOURS: Final = 32
 _WIDTH: Final = 0.04
-"""Jobs that are less similar than the nearest by this share of all entries count a third of it."""
+"""A job whose distance exceeds that of the nearest by this share of all entries has weight 1/e."""
 
 _QUANTILE_RATE: Final = 0.05
 _LEAST_SPREAD: Final = 0.05
 _BEYOND: Final = 0.085
-"""Share of the jobs beyond each edge of the interval; a tenth is promised, and what ends late is learnt late."""
+"""Share of the jobs beyond each edge of the interval. The promise is 0.1, but long jobs are learnt late."""
 
 CHAINS: Final = 2
 """By user, and by user and name."""
 
 SEARCHED: Final = 512
-"""Jobs of each chain, and of the newest, that a search looks at. A memory of no more than the three together is
-searched whole."""
+"""Number of jobs of each chain, and of the newest, in a search.
+
+A memory that is not larger than the three together is searched completely.
+"""
 
 NO_JOB: Final = 0
 """Jobs are numbered from 1 in the order in which they were learnt."""
 
 
 class MemoryState(NamedTuple):
-    """The jobs that are remembered, newest over oldest. Axes: C jobs, W words of 64 entries, K keys of a chain."""
+    """The stored jobs; new ones overwrite the oldest. Axes: C jobs, W words of 64 entries, K keys of a chain."""
 
     vectors: Words  # [C, W]
     length: Floats  # [C] log seconds
-    number: Counts  # [C] what its teacher called the job
-    before: Counts  # [CHAINS, C] which was learnt before it in its chain; NO_JOB: none
-    tags: Codes  # [CHAINS, K] user, or user and name; 0: free
-    newest: Counts  # [CHAINS, K] the newest of the chain
-    touched: Counts  # [CHAINS, K] when that was learnt
-    learnt: Counts  # [1] how many jobs were learnt
-    edges: Floats  # [2] what is added to the quantiles of the neighbours, in their spread
+    number: Counts  # [C] the caller's number of the job
+    before: Counts  # [CHAINS, C] the job learnt before it in its chain; NO_JOB: none
+    tags: Codes  # [CHAINS, K] user, or user and name; 0: empty
+    newest: Counts  # [CHAINS, K] the newest job of the chain
+    touched: Counts  # [CHAINS, K] number of jobs learnt when that was learnt
+    learnt: Counts  # [1] number of jobs learnt
+    edges: Floats  # [2] added to the quantiles of the neighbours, in units of their spread
 
 
 @compiled
 def ones(word: int) -> int:
-    """How many bits of a word are set."""
+    """Number of bits set in a word."""
     x = np.uint64(word)
     x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
     x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
@@ -72,15 +74,15 @@ def ones(word: int) -> int:
 
 @compiled
 def chain_key(job: Table, chain: int) -> Any:
-    """What ties a job to others in a chain."""
-    return (job.user if chain == 0 else job.group) | np.uint64(1)  # 0 is a free place
+    """The key that a job shares with the others in a chain."""
+    return (job.user if chain == 0 else job.group) | np.uint64(1)  # 0 means an empty slot
 
 
 @compiled
 def _compare(
     state: MemoryState, words: Words, which: int, found: int, most: int, jobs: Counts, distance: Counts
 ) -> int:
-    """Take a remembered job among the nearest if it is one of them; returns how many these are now."""
+    """Add a stored job to the nearest ones if it is one of them; returns their new number."""
     row = (which - 1) % len(state.length)
     apart = np.int64(0)
     for word in range(len(words)):
@@ -88,7 +90,7 @@ def _compare(
     if found == most and (apart > distance[most - 1] or (apart == distance[most - 1] and which <= jobs[most - 1])):
         return found
     for i in range(found):
-        if jobs[i] == which:  # seen in another chain
+        if jobs[i] == which:  # already found in another chain
             return found
     i = found if found < most else most - 1
     while i > 0 and (distance[i - 1] > apart or (distance[i - 1] == apart and jobs[i - 1] < which)):
@@ -100,7 +102,7 @@ def _compare(
 
 @compiled
 def recall(state: MemoryState, words: Words, job: Table, jobs: Counts, distance: Counts) -> int:
-    """The remembered jobs most like this one, nearest first and newest first among equals; returns how many."""
+    """The stored jobs most similar to this one, nearest first, ties newest first; returns their number."""
     learnt, most = state.learnt[0], len(jobs)
     oldest = max(learnt - len(state.length), 0) + 1
     found = 0
@@ -124,7 +126,7 @@ def recall(state: MemoryState, words: Words, job: Table, jobs: Counts, distance:
 
 @compiled
 def learn_runtime(state: MemoryState, words: Words, job: Table, number: int, seconds: float) -> None:
-    """Remember a job in the place of the oldest."""
+    """Store a job in place of the oldest."""
     row = state.learnt[0] % len(state.length)
     for word in range(len(words)):
         state.vectors[row, word] = words[word]
@@ -140,7 +142,7 @@ def learn_runtime(state: MemoryState, words: Words, job: Table, number: int, sec
 
 @compiled
 def quantile(values: Floats, weights: Floats, count: int, share: float) -> float:
-    """The value below which this share of the weights lies; values are in order."""
+    """The value below which this share of the weights lies. The values are sorted."""
     total = 0.0
     for i in range(count):
         total += weights[i]
@@ -157,7 +159,7 @@ def guess(
     state: MemoryState, words: Words, j: int, job: Table, jobs: Counts, distance: Counts, values: Floats,
     weights: Floats, told: Floats,
 ) -> None:  # fmt: skip
-    """The quantiles of the neighbours' runtimes, as logarithms, and their spread in the fourth place."""
+    """The quantiles of the neighbours' runtimes, as logarithms, and as the fourth value their spread."""
     found = recall(state, words, job, jobs, distance)
     limit = job.limit
     has_limit = limit < NO_LIMIT
@@ -187,7 +189,7 @@ def follow(
     state: MemoryState, vectors: Words, traits: Table, seconds: Floats, events: Events, jobs: Counts, distance: Counts,
     values: Floats, weights: Floats, told: Floats, out: Floats,
 ) -> None:  # fmt: skip
-    """Predict and learn, one event after another."""
+    """Predict and learn, event by event."""
     for event in events:
         j = event if event >= 0 else ~event
         if event >= 0 or math.isnan(told[j, 1]):
@@ -207,7 +209,7 @@ def follow(
 
 @compiled_alone
 def _remember(state: MemoryState, vectors: Words, traits: Table, seconds: Floats, order: Counts) -> None:
-    """Learn jobs in this order, without a word on what they were expected to run."""
+    """Store jobs in this order, without adjusting the interval."""
     for j in order:
         learn_runtime(state, vectors[j], traits[j], j, seconds[j])
 
@@ -216,14 +218,14 @@ def _remember(state: MemoryState, vectors: Words, traits: Table, seconds: Floats
 def recall_each(
     state: MemoryState, vectors: Words, traits: Table, jobs: Counts, distance: Counts, found: Counts
 ) -> None:
-    """As recall, for each of several jobs [n, most], and how many were found for each [n]."""
+    """Like `recall`, for several jobs [n, most]; also fills in the number found for each [n]."""
     for j in range(len(traits)):
         found[j] = recall(state, vectors[j], traits[j], jobs[j], distance[j])
 
 
 @dataclass(frozen=True, slots=True)
 class Similar:
-    """A remembered job: its number, how similar it is (1: the same) and how long it ran."""
+    """A stored job: its number, its similarity (1: equal) and its runtime."""
 
     number: int
     similarity: float
@@ -239,7 +241,7 @@ class Memory:
 
     @classmethod
     def new(cls, capacity: int = CAPACITY, dimensions: int = DIMENSIONS) -> "Memory":
-        """A memory for so many jobs."""
+        """An empty memory for `capacity` jobs."""
         keys = 1 << max(6, (capacity - 1).bit_length())
         return cls(
             MemoryState(
@@ -256,7 +258,7 @@ class Memory:
         )
 
     def __len__(self) -> int:
-        """How many jobs it remembers now."""
+        """Number of jobs stored now."""
         return int(min(self.state.learnt[0], len(self.state.length)))
 
     @property
@@ -265,7 +267,7 @@ class Memory:
         return 64 * self.state.vectors.shape[1]
 
     def follow(self, traits: Table, seconds: Floats, events: Events) -> Floats:
-        """Predict and learn in this order; p10, p50 and p90 in s, NaN for a job that was not predicted."""
+        """Predict and learn in this order; p10, p50 and p90 in s, NaN for jobs that were not predicted."""
         count = len(traits)
         out, told = np.full((count, 3), np.nan), np.full((count, 4), np.nan)
         follow(
@@ -275,16 +277,16 @@ class Memory:
         return out
 
     def remember(self, traits: Table, seconds: Floats, order: Counts) -> None:
-        """Learn these jobs for recall only: much faster than to follow, and the interval stays as it is."""
+        """Store these jobs for recall only. It is much faster than `follow` and does not adjust the interval."""
         kept = order[-len(self.state.length) :]
         _remember(self.state, encode_jobs(traits, self.dimensions), traits, seconds, kept)
 
     def like(self, traits: Table, most: int = 5) -> list[Similar]:
-        """The remembered jobs most similar to the first of these, most similar first."""
+        """The stored jobs most similar to the first of these, most similar first."""
         return self.like_each(traits[:1].view(np.recarray), most)[0]
 
     def like_each(self, traits: Table, most: int = 5) -> list[list[Similar]]:
-        """For each of these jobs the remembered ones most similar to it."""
+        """For each of these jobs the stored jobs most similar to it."""
         count, state = len(traits), self.state
         jobs, distance = np.zeros((count, most), np.int64), np.zeros((count, most), np.int64)
         found = np.zeros(count, np.int64)
@@ -298,13 +300,13 @@ class Memory:
         ]
 
     def save(self, path: Path) -> None:
-        """Write all that is remembered to a file."""
+        """Write everything stored to a file."""
         with path.open("wb") as file:
             np.savez_compressed(file, **self.state._asdict())
 
     @classmethod
     def load(cls, path: Path) -> "Memory":
-        """What was saved."""
+        """Read a memory from a file."""
         try:
             with np.load(path, allow_pickle=False) as found:
                 return cls(MemoryState(**{name: found[name] for name in MemoryState._fields}))

@@ -1,10 +1,10 @@
-"""Predictions while a run goes on: a job is guessed when it is submitted, and learnt when it has ended, not before.
+"""Predictions during a run: a job is predicted when it is submitted, and learnt only when it has ended.
 
-What is learnt is what anybody could have measured, from the log of events alone: when a job began and ended, and how
-fast the place is where it stood. Its true work is never read, nor is anything of a job that is still to come.
+It only learns what could be measured, from the event log: when a job started and ended, and how fast its site is. It
+never reads the true work, or anything about jobs that are still to come.
 
-Policies are told the expected runtime of a job that waits. Of a job that runs they are told more with time: runtimes
-have long tails, and the longer a job has run the longer it will still run. docs/prediction.md has what was measured.
+For waiting jobs, policies get the expected runtime. For running jobs the estimate grows with time: runtimes have long
+tails, so the longer a job has run, the longer it will still run. docs/prediction.md has the measurements.
 """
 
 import math
@@ -25,56 +25,63 @@ from adlro.predict.following import NO_LIMIT, SHORTEST_S, TRAIT
 
 MEDIAN: Final = 0.1
 LIMIT: Final = 0.2
-"""What is told is the geometric mean of the expected runtime, the median by habits and the limit, with these weights of
-the last two. For a job without a limit the longest stands that anybody gave so far; if nobody did there is no third."""
+"""Weights of the habit median and of the limit in the geometric mean with the expected runtime.
+
+A job without a limit uses the longest limit seen so far. If there is none, the mean has two terms.
+"""
 
 _LATE: Final = 3.5
-"""A job is expected to run on for as long as it has run and was expected to (a Pareto law with the exponent 2). 95 % of
-such jobs end in so many times that: who may not stop jobs and asks when a place is free is told this end. Told the
-mean, he would keep GPUs idle for jobs that do not end."""
+"""A running job is expected to need as long again as it has run plus its first prediction (Pareto with exponent 2).
+
+95 % of such jobs end within this multiple of that time. Policies that cannot stop jobs get this later end, because they
+ask when a site becomes free. With the mean they would keep GPUs idle for jobs that do not end.
+"""
 
 ANEW: Final = 0.1
-"""Of a job that runs, policies are told anew when it has run on for this share of what it ran and was expected to."""
+"""The estimate of a running job is updated when it has run on for this share of its run time plus first prediction."""
 
 AT_A_LOOK: Final = 16
-"""Waiting jobs that are guessed anew at each look, in turn: what has ended since they came is worth knowing."""
+"""Waiting jobs predicted again at each look, in turn, because jobs that have ended since then give new information."""
 
 EVENTS_READ: Final = 0
 ARRIVED: Final = 1
 TURN: Final = 2
-"""Places in Online.counts."""
+"""Indices in Online.counts."""
 
 
 class Online(NamedTuple):
-    """A predictor in a run: what it has learnt, and what it has seen of each job. Seconds of work are on the reference
-    model."""
+    """A predictor in a run: what it has learnt, and what it has seen of each job.
+
+    Seconds of work are on the reference model.
+    """
 
     traits: Table  # TRAIT [J]
     state: habits.HabitState
     told: habits.PendingGuesses
     scratch: habits.GuessScratch
     means: expected.ExpectedState
-    longest: Floats  # [1] s, the longest limit of a job that has come; 0: nobody gave one
-    said: Floats  # [J] s that the job was said to run when it was submitted
-    began: Floats  # [J] when the work of this stretch began; NaN: it never did
-    speed: Floats  # [J] seconds of work that it does in one second where it stands
-    worked: Floats  # [J] seconds of work that were seen done and kept, up to `began`
-    due: Floats  # [J] when policies are told anew how long it will run
-    counts: habits.Counts  # [3] events read, jobs that have arrived, whose turn it is in the queue
+    longest: Floats  # [1] s, the longest limit of any job so far; 0: none had one
+    said: Floats  # [J] s, the prediction at submission
+    began: Floats  # [J] when the work of this stretch began; NaN: it never started
+    speed: Floats  # [J] seconds of work per second at its site
+    worked: Floats  # [J] seconds of work seen done and kept, up to `began`
+    due: Floats  # [J] when its estimate is updated next
+    counts: habits.Counts  # [3] events read, jobs arrived, next position of the queue to predict again
 
 
 @compiled
 def _units_of(view: View, j: int) -> float:
-    """GPUs of a job, with fractions: its work is so many times its seconds. A job without GPUs counts as one."""
+    """Number of GPUs of a job, with fractions: work divided by seconds. A job without GPUs counts as 1."""
     job = view.jobs[j]
     return job.gpus * (job.share / WHOLE_GPU) if job.gpus > 0 else 1.0
 
 
 @compiled
 def blended(mean_s: float, middle: float, limit_s: float) -> float:
-    """Seconds that policies are told of a job that has not run: the only place that weighs what is known of it.
+    """The seconds that policies get for a job that has not run: the only place that combines what is known about it.
 
-    The geometric mean of the expected runtime, the median by habits (its logarithm) and the limit; 0: there is none.
+    The geometric mean of the expected runtime, the habit median (`middle` is its logarithm) and the limit; a limit of 0
+    means that there is none.
     """
     mean = math.log(mean_s)
     told = (1.0 - MEDIAN) * mean + MEDIAN * middle
@@ -85,7 +92,7 @@ def blended(mean_s: float, middle: float, limit_s: float) -> float:
 
 @compiled
 def welcome(view: View, online: Online, j: int) -> None:
-    """Guess how long a job will run that has not run yet, and tell."""
+    """Predict a job that has not run yet, and set its estimate."""
     job = online.traits[j]
     habits.guess(online.state, online.told, online.scratch, j, job)
     mean_s = expected.expect(online.means, job, view.clock[0].now)
@@ -99,7 +106,7 @@ def welcome(view: View, online: Online, j: int) -> None:
 def tell_live(
     means: expected.ExpectedState, traits: Table, middle: Floats, longest: Floats, now: float, seconds: Floats
 ) -> None:
-    """As `welcome`, for jobs of a live cluster: seconds of work of each, from the logarithm of its median by habits."""
+    """Like `welcome`, for jobs of a live cluster: fills in seconds of work from the logarithm of the habit median."""
     for j in range(len(traits)):
         limit = max(traits[j].limit, SHORTEST_S) if traits[j].limit < NO_LIMIT else longest[0]
         longest[0] = max(longest[0], limit)
@@ -108,21 +115,21 @@ def tell_live(
 
 @compiled_alone
 def learn_live(means: expected.ExpectedState, traits: Table, seconds: Floats) -> None:
-    """Learn how long jobs of a live cluster ran that have ended, in this order."""
+    """Learn the runtimes of jobs of a live cluster that have ended, in this order."""
     for j in range(len(traits)):
         expected.learn_runtime(means, traits[j], seconds[j])
 
 
 @compiled_alone
 def count_live(means: expected.ExpectedState, traits: Table, speeds: Floats, moments: Floats) -> None:
-    """Count the time of jobs that run on a live cluster; with negative speeds, take it back."""
+    """Count the time of jobs that run on a live cluster; negative speeds undo it."""
     for j in range(len(traits)):
         expected.count(means, traits[j], speeds[j], moments[j])
 
 
 @compiled
 def tell_left(view: View, online: Online, j: int, ran: float, times: float) -> None:
-    """Tell how long a job will run that has run already; not beyond its limit, as long as it is within it."""
+    """Set the estimate of a job that has already run: at most its limit, unless it has exceeded it."""
     seconds = ran + times * (online.said[j] + ran)
     limit = view.jobs[j].limit
     if ran < limit:
@@ -132,13 +139,13 @@ def tell_left(view: View, online: Online, j: int, ran: float, times: float) -> N
 
 @compiled
 def beginning(online: Online, j: int) -> float:
-    """When the job would have begun, had it done all its work at the speed that it has now."""
+    """When the job would have started if it had done all its work at its current speed."""
     return online.began[j] - online.worked[j] / online.speed[j]
 
 
 @compiled
 def _begin(view: View, online: Online, j: int, s: int, time: float) -> None:
-    """A job has been started: its time counts from now on."""
+    """A job has started: count its time from now on."""
     started_before = not math.isnan(online.began[j])
     online.began[j] = time + (view.clock[0].restart if started_before else 0.0)
     online.speed[j] = view.rate[view.jobs[j].kind, view.sites[s].form] / _units_of(view, j)
@@ -148,14 +155,14 @@ def _begin(view: View, online: Online, j: int, s: int, time: float) -> None:
 
 @compiled
 def pause(online: Online, j: int, time: float) -> None:
-    """A job runs no longer: what it has done counts."""
+    """A job no longer runs: keep the work that it has done."""
     expected.count(online.means, online.traits[j], -online.speed[j], beginning(online, j))
     online.worked[j] += max(0.0, time - online.began[j]) * online.speed[j]
 
 
 @compiled
 def _look(view: View, truth: Truth, online: Online) -> None:
-    """Learn from jobs that have ended since the last look, guess those that have come, and tell of those that run."""
+    """Learn from jobs that have ended since the last look, predict new jobs, and update running ones."""
     counts, now = online.counts, view.clock[0].now
     while counts[EVENTS_READ] < truth.progress[0].events:
         event = truth.events[counts[EVENTS_READ]]
@@ -182,7 +189,7 @@ def _look(view: View, truth: Truth, online: Online) -> None:
         counts[TURN] += 1
         if math.isnan(online.began[j]):
             welcome(view, online, j)
-    # Who may stop jobs weighs what is left of one against another; who may not asks when a place is free.
+    # Preemptive policies compare the work left of jobs; the others ask when a site becomes free.
     times = _LATE if truth.progress[0].asked_when_none_waits == 0 else 1.0
     for i in range(view.clock[0].running):
         j = view.running[i]
@@ -222,20 +229,20 @@ ONLINE_TYPE = types.NamedTuple(
 
 @compiled_with(types.int64(VIEW_TYPE, TRUTH_TYPE, CHOOSE_TYPE, ONLINE_TYPE))
 def _play(view: View, truth: Truth, choose: Choose, online: Online) -> int:
-    """As engine.play, with a look before the first choice at each moment."""
+    """Like `engine.play`, with a look before the first choice at each moment."""
     return drive(view, truth, choose, _look, online, disturb)
 
 
 @compiled_with(types.void(VIEW_TYPE, TRUTH_TYPE, ONLINE_TYPE))
 def look_once(view: View, truth: Truth, online: Online) -> None:
-    """As look, for Python."""
+    """`_look`, for Python."""
     _look(view, truth, online)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Predicting:
-    """Plays one run in which policies are told what is predicted. The jobs of the view must be the run's own."""
+    """Plays one run in which policies get predicted estimates. The jobs of the view must belong to this run only."""
 
     online: Online
 
@@ -253,9 +260,9 @@ class Predicting:
         )  # fmt: skip
 
     def play(self, view: View, truth: Truth, choose: Choose) -> int:
-        """As engine.play, with a look before the first choice at each moment."""
+        """Like `engine.play`, with a look before the first choice at each moment."""
         return _play(view, truth, choose, self.online)
 
     def look(self, view: View, truth: Truth) -> None:
-        """Learn what has ended, and tell what is predicted of jobs that have come and of those that run."""
+        """Learn from jobs that have ended, and update the estimates of new and running jobs."""
         look_once(view, truth, self.online)

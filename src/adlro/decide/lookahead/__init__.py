@@ -1,15 +1,16 @@
 """Look-ahead: play the best few choices forward on a small copy of the cluster, and take the one that ends best.
 
-The copy (the *world*) holds the running jobs and the waiting ones that the policy sees, numbered anew, and nothing
-else of the trace: it costs the same whether a thousand jobs are still to come or a million. Its truth is made of
-estimates; wear is unknown, and a node that is down stays down. In it the base policy decides on, by the same engine
-and the same rules as the run itself.
+The copy (the *world*) contains the running jobs and the waiting jobs that the policy sees, with new numbers, and
+nothing else of the trace. So its cost does not depend on how many jobs are still to come. Its truth is made from
+estimates; wear is unknown, and a node that is down stays down. In it the base policy goes on deciding, with the same
+engine and the same rules as the run itself.
 
-A choice is a pair that might start now, waiting for the next event, or a *plan*: keep a site (or, for a gang over
-several nodes, its pool) free of others until a waiting job can start there. Rules that take what fits now never start
-wide gangs while small jobs keep coming; one wait is not enough, since the base would give the GPUs away again.
+A choice is a pair that may start now, waiting for the next event, or a *plan*: keep a site (or, for a gang over several
+nodes, its pool) free of other jobs until a waiting job can start there. Rules that start whatever fits now never start
+wide gangs while small jobs keep arriving. A single wait does not help, because the base would give the GPUs away again.
 
-All compiled code of this stands in this one file, where Numba itself notices every change.
+Compiled functions of one module here never call those of another one, because the code cache finds a function by the
+text of its own file (`core/code_cache.py`).
 """
 
 import time
@@ -42,44 +43,50 @@ from adlro.decide.lookahead.ranking import by_runtime, fill_lengths
 from adlro.decide.rules import baselines, reserving
 
 Rank: TypeAlias = Callable[[View, int], tuple[Ints, Ints, Floats]]
-"""`rank(view, most)`: at most so many legal pairs worth a look, the best first: their jobs, sites and scores."""
+"""`rank(view, most)`: at most `most` legal pairs worth trying, the best first: their jobs, sites and scores."""
 
 
 class Advice(NamedTuple):
-    """What somebody who knows more than the base says about the choices at a decision."""
+    """The advice of an adviser, which knows more than the base, about the choices at a decision."""
 
-    first: Choice  # what he would do himself
-    jobs: Ints  # of the legal pairs worth a look, the best first
+    first: Choice  # its own choice
+    jobs: Ints  # [pairs] jobs of the legal pairs worth trying, the best first
     sites: Ints
-    regret_s: Floats  # s of completion time that each pair costs more than the best choice, in his opinion
-    waiting_s: float  # the same of waiting
+    regret_s: Floats  # [pairs] s of completion time that it expects each pair to cost more than the best choice
+    waiting_s: float  # the same for waiting
 
 
 Advise: TypeAlias = Callable[[View, int], Advice]
-"""`advise(view, most)`: advice with at most so many pairs."""
+"""`advise(view, most)`: advice on at most `most` pairs."""
 
 Leaf: TypeAlias = Callable[[View], float]
-"""`leaf(world)`: seconds that the unfinished jobs of the world still need from its clock on, summed."""
+"""`leaf(world)`: sum of the seconds that the unfinished jobs of the world still need."""
 
 MOST_CANDIDATES: Final = 16
 MOST_PLANS: Final = 16
 
 FORESEEN: Final = 64
-"""Jobs to come that the clairvoyant one knows."""
+"""Number of future jobs that the clairvoyant policy knows."""
 
 FIRST_ROWS: Final = 64
-"""Room for jobs in a new world; it is made larger when needed."""
+"""Rows for jobs in a new world. It grows when needed."""
 
 MOST_JOBS: Final = 128
-"""Waiting jobs in the world. Of a longer queue those with the least best runtime are taken, and all that a candidate
-names: whoever cares for the mean starts the short ones first, so the next hours are about them."""
+"""Maximum number of waiting jobs in the world.
+
+Of a longer queue, the jobs with the shortest best runtime are taken, and all that a candidate names. To minimise the
+mean, short jobs start first, so they matter most for the next hours.
+"""
 
 MOST_WORK: Final = 500_000
-"""Choices tried × jobs of the world × GPUs of the cluster: on large clusters fewer choices are tried, since playing
-one forward takes time in proportion to both. On 16 GPUs, or on 100 with less than a hundred jobs, all are tried."""
+"""Maximum of choices tried × jobs of the world × GPUs of the cluster.
+
+Playing one choice forward takes time in proportion to jobs and GPUs, so fewer choices are tried on large clusters. On
+16 GPUs, or on 100 GPUs with fewer than a hundred jobs, all are tried.
+"""
 
 ROUNDING: Final = 1e-9
-"""Another choice must be better than the base's by this share of the cost: sums depend on the order of the ends."""
+"""Another choice must beat the base's by this share of the cost, because rounding depends on the order of the ends."""
 
 
 def lookahead(
@@ -97,18 +104,18 @@ def lookahead(
     foresee: Foresee = nothing_comes,
     name: str | None = None,
 ) -> Policy:
-    """A policy that plays choices forward with the base deciding on, and takes the one with the least mean completion.
+    """A policy that plays choices forward with the base, and takes the one with the lowest mean completion time.
 
-    Tried are the base's own choice, the best pairs by `rank`, waiting, and plans, in this order; equals go to the
-    first. An `adviser`, made anew for each run, takes the place of `rank` and of the base's own choice, and what it
-    says that a choice costs is added: it may know what playing forward cannot show, such as the jobs that usually come.
-    On large clusters fewer are tried (MOST_WORK). Each choice is played until all known jobs have ended, or for
-    `horizon_s` simulated seconds (not for a number of decisions, of which a busy choice has more in the same time).
-    What is unfinished then costs what `leaf` says, or a guess: running jobs end as expected, others run at once where
+    It tries the base's own choice, the best pairs by `rank`, waiting, and plans, in this order; ties go to the first.
+    An `adviser`, made for each run, replaces `rank` and the base's own choice. The cost that it expects for a choice is
+    added: it may know what playing forward cannot show, such as the jobs that usually arrive. Large clusters get fewer
+    tries (MOST_WORK). Each choice is played until all known jobs have ended, or for `horizon_s` simulated seconds (not
+    a number of decisions, because a busy choice makes more decisions in the same time). Jobs unfinished by then cost
+    what `leaf` says. Without `leaf`, running jobs are assumed to end as expected, and the others to run at once where
     they are fastest.
 
-    After `budget_s` seconds by `clock` the best so far is taken. That makes an answer depend on the machine, so it is
-    for live clusters; without it the same run always comes out the same.
+    After `budget_s` seconds by `clock` the best choice so far is taken. Answers then depend on the machine, so this is
+    for live clusters; without it the same run always gives the same result.
     """
     ask = base.choose
     if ask is None:
@@ -116,7 +123,7 @@ def lookahead(
             f"look-ahead over {base.name!r}: expected a compiled policy; this one is plain Python with a memory of its "
             "own, which trying things out would spoil. Take a rule such as sjf or eft."
         )
-    # A base that stops jobs makes room for gangs by itself.
+    # A base that stops jobs can make room for gangs without plans.
     plans = 0 if base.preemptive else plans
     by_one = leaf is not None or budget_s < FOREVER
 
@@ -132,7 +139,7 @@ def lookahead(
             advice = advise(view, min(candidates, half))
             first = advice.first
             if first.verb == WAIT and not len(by_runtime(view, 1)[0]):
-                return first  # nothing can start: every plan begins with waiting too
+                return first  # nothing can start, and every plan begins with waiting too
             choices = choices_for(view, first, advice.jobs, advice.sites)
             planned = plans_for(view, min(plans, half))
             tried = len(choices) + len(planned)
@@ -171,14 +178,14 @@ def lookahead(
 
 
 def most_tries(view: View, most_jobs: int) -> int:
-    """How many choices there is time to try, beside the first and waiting: at least two."""
+    """How many choices there is time to try, in addition to the first and waiting; at least two."""
     clock = view.clock[0]
     jobs = int(clock.running) + min(int(clock.queued), most_jobs)
     return max(2, MOST_WORK // max(1, jobs * len(view.gpus)))
 
 
 def by_base(ask: Choose, rank: Rank) -> Advise:
-    """Advice of the base itself: its choice and the ranked pairs, with no opinion on what they cost."""
+    """Advice from the base itself: its choice and the ranked pairs, without costs."""
 
     def advise(view: View, most: int) -> Advice:
         first = ask(view)
@@ -189,9 +196,10 @@ def by_base(ask: Choose, rank: Rank) -> Advise:
 
 
 def add_regret(trial: Trial, members: Ints, tried: int, advice: Advice) -> None:
-    """Add to what each choice costs what the adviser says it costs more than the best; a plan counts as its beginning.
+    """Add to the cost of each choice what the adviser expects it to cost. A plan counts as its first choice.
 
-    A pair of which the adviser has not spoken counts as much as waiting: it is the base's, and he thinks little of it.
+    A pair that the adviser does not list costs as much as waiting: it comes from the base, and the adviser ranks it
+    low.
     """
     pairs = zip(advice.jobs.tolist(), advice.sites.tolist(), strict=True)
     said = dict(zip(pairs, advice.regret_s.tolist(), strict=True))
@@ -203,7 +211,7 @@ def add_regret(trial: Trial, members: Ints, tried: int, advice: Advice) -> None:
 
 
 def choices_for(view: View, first: Choice, jobs: Ints, sites: Ints) -> list[Choice]:
-    """The base's choice, then the ranked pairs, then waiting, if there is an end to wait for; nothing twice."""
+    """The base's choice, then the ranked pairs, then waiting if some running job will end; without duplicates."""
     pairs = [starting(j, s) for j, s in zip(jobs.tolist(), sites.tolist(), strict=True)]
     choices = [first, *(pair for pair in pairs if pair != first)]
     if first.verb != WAIT and view.clock[0].running > 0:
@@ -212,7 +220,7 @@ def choices_for(view: View, first: Choice, jobs: Ints, sites: Ints) -> list[Choi
 
 
 def known_jobs(view: View, most: int, named: list[int]) -> Ints:
-    """The jobs of the world in submit order: those that run, and the waiting ones that it has room for."""
+    """The jobs of the world in submit order: the running ones, and as many waiting ones as it has room for."""
     clock = view.clock[0]
     waits = view.queue[clock.head : clock.head + seen(view)]
     if len(waits) > most:
@@ -224,13 +232,13 @@ def known_jobs(view: View, most: int, named: list[int]) -> Ints:
 
 
 def blank_trial(rows: int) -> Trial:
-    """A trial with room for so many choices."""
+    """A trial with room for `rows` choices."""
     verb, job, site, target, kept = np.zeros((5, rows), np.int32)
     return Trial(verb, job, site, target, kept, np.zeros(rows), np.zeros(rows))
 
 
 def write_down(trial: Trial, members: Ints, choices: list[Choice], planned: list[tuple[int, int]]) -> None:
-    """Put choices and plans into the columns of the trial, with the world's numbers for jobs."""
+    """Write choices and plans into the columns of the trial, with the world's job numbers."""
     number = {j: i for i, j in enumerate(members.tolist())}
     for c, choice in enumerate(choices):
         trial.verb[c], trial.site[c], trial.until[c], trial.target[c] = choice.verb, choice.site, choice.until, NOBODY
@@ -240,7 +248,7 @@ def write_down(trial: Trial, members: Ints, choices: list[Choice], planned: list
 
 
 def chosen(trial: Trial, members: Ints, tried: int, first: Choice) -> Choice:
-    """The choice that costs least, or what the best plan begins with; the base's unless another is really better."""
+    """The cheapest choice, or the first choice of the cheapest plan; the base's unless another clearly wins."""
     best = 0
     for c, cost in enumerate(trial.cost[:tried].tolist()):
         if cost < trial.cost[best] * (1.0 - ROUNDING):
@@ -264,4 +272,4 @@ CLAIRVOYANT: Final = replace(
     summary=f"cheats: as lookahead-{STRONGEST}, and knows the next {FORESEEN} jobs to come; shows what is left to gain",
     needs=("truth",),
 )
-"""Not in the catalogue's list, whose policies know nothing of the future; found by its name."""
+"""It knows the future, so the catalogue does not list it; it can be found by its name."""

@@ -1,4 +1,4 @@
-"""What will come: nothing, or, for a bound, the true future."""
+"""Future jobs: none, or the true future, as an upper bound."""
 
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
@@ -13,7 +13,7 @@ from adlro.core.tables import (
 
 
 class Future(NamedTuple):
-    """Jobs that will come: which of the trace, and when."""
+    """Jobs that will arrive: their rows in the trace and their times."""
 
     jobs: Ints
     times: Floats
@@ -25,12 +25,12 @@ NOTHING: Final = Future(np.empty(0, np.int32), np.empty(0))
 
 
 def nothing_comes(view: View) -> Future:
-    """As far as an honest policy knows, nothing."""
+    """No future jobs: all that a real policy can know."""
     return NOTHING
 
 
 def clairvoyant(jobs: int) -> Foresee:
-    """The truth: the next jobs of the trace. No honest policy may know them."""
+    """The true future: the next jobs of the trace. No real policy can know them."""
 
     def foresee(view: View) -> Future:
         first = int(view.clock[0].arrived)

@@ -1,4 +1,4 @@
-"""Plans to try: for whom the next GPUs could be kept."""
+"""Plans to try: for which jobs the next free GPUs could be kept."""
 
 import numpy as np
 
@@ -21,17 +21,17 @@ from adlro.core.tables import (
 
 @compiled
 def fill_ends(view: View, ends: Floats) -> None:
-    """When each running job is expected to end."""
+    """Fill in when each running job is expected to end."""
     for i in range(view.clock[0].running):
         ends[i] = expected_end(view, view.running[i])
 
 
 @compiled
 def fill_plans(view: View, order: Ints, room: Ints, jobs: Ints, sites: Ints, seconds: Floats) -> int:
-    """Write down a job and a site for each plan worth a try; how many they are.
+    """Fill in a job and a site for each plan worth trying; returns the number of plans.
 
-    For each model and each number of GPUs: the waiting job with the least runtime there, unless it fits now, at the
-    site that will first have enough GPUs free. `order` has the running jobs by expected end, `room` a row by site.
+    For each model and number of GPUs: the waiting job with the shortest runtime there, unless it fits now, at the site
+    that will first have enough free GPUs. `order` has the running jobs by expected end, `room` one entry for each site.
     """
     count = 0
     for h in range(len(view.forms)):
@@ -52,7 +52,7 @@ def fill_plans(view: View, order: Ints, room: Ints, jobs: Ints, sites: Ints, sec
 
 @compiled
 def put_plan(view: View, jobs: Ints, sites: Ints, seconds: Floats, count: int, j: int, s: int) -> int:
-    """Add the job to the plans if it is the shortest of its model and size, and there is room; the new number."""
+    """Add the job to the plans if there is room and it is the shortest of its size; returns the new length."""
     needed = runtime(view, j, s)
     at = count
     for c in range(count):
@@ -72,9 +72,9 @@ def put_plan(view: View, jobs: Ints, sites: Ints, seconds: Floats, count: int, j
 
 @compiled
 def first_to_be_free(view: View, order: Ints, room: Ints, j: int, p: int) -> int:
-    """The site of the pool that will first have enough GPUs free, as running jobs end; NOBODY if one has them now.
+    """The site of the pool that will first have enough GPUs free as running jobs end; NOBODY if one has them now.
 
-    A gang over several nodes has its pool's anchor. Cores and memory are left to the trial itself.
+    For a gang over several nodes it is the anchor of the pool. Cores and memory are checked by the trial itself.
     """
     job = view.jobs[j]
     pool = view.pools[p]
@@ -106,7 +106,7 @@ def first_to_be_free(view: View, order: Ints, room: Ints, j: int, p: int) -> int
 
 
 def plans_for(view: View, most: int) -> list[tuple[int, int]]:
-    """The plans worth a try: each a waiting job and the site to be kept for it."""
+    """The plans worth trying: each a waiting job and the site to keep for it."""
     count = int(view.clock[0].running)
     if not most or not count:
         return []

@@ -1,4 +1,4 @@
-"""A small copy of the cluster, and playing a choice forward on it. Compiled; nothing outside calls it but Python."""
+"""A small copy of the cluster, and playing a choice forward on it. Compiled; only Python calls it from outside."""
 
 from typing import NamedTuple
 
@@ -52,21 +52,21 @@ from adlro.core.tables import (
 
 
 class World(NamedTuple):
-    """A small cluster to try things on, and what will come true there."""
+    """A small copy of the cluster to try choices on, and its truth."""
 
-    shown: View  # what the base sees
+    shown: View  # what the base policy sees
     truth: Truth
-    members: Ints  # [rows] the job of the trace behind each job of the world
-    numbers: Ints  # [demands] the world's number for a demand of the trace while it is being filled, else NOBODY
+    members: Ints  # [rows] the job of the trace for each job of the world
+    numbers: Ints  # [demands] the world's number for each demand of the trace while it is being filled, else NOBODY
 
 
 class Trial(NamedTuple):
-    """What is to be tried, as columns, and what each came to. Jobs are those of the world."""
+    """The choices to try, as columns, and the cost of each. Jobs are those of the world."""
 
     verb: Ints
     job: Ints
     site: Ints
-    target: Ints  # a plan's job, NOBODY if it is no plan; of a plan the first three say what it begins with
+    target: Ints  # the job of a plan, NOBODY if it is not a plan; the first three columns then are its first choice
     kept: Ints  # the site that the plan keeps for it
     until: Floats
     cost: Floats
@@ -76,7 +76,7 @@ class Trial(NamedTuple):
 
 
 def blank_world(view: View, rows: int, preemptive: bool) -> World:
-    """A world with room for so many jobs, to be filled; what no run ever changes is shared with the view."""
+    """An empty world with room for `rows` jobs. Arrays that no run changes are shared with the view."""
     kept = ("users",) if view.clock[0].half_life > 0.0 else ()
     world = copied(view, CLUSTER + LISTS + kept)._replace(
         jobs=records(JOB, rows),
@@ -97,7 +97,7 @@ TRIAL_TYPE = types.NamedTuple([INTS, INTS, INTS, INTS, INTS, FLOATS, FLOATS], Tr
 
 @compiled
 def fill(view: View, imagined: World, known: int, coming: int, arrivals: Floats) -> None:
-    """Make the world what is known now, with `coming` more jobs that arrive at these times."""
+    """Fill the world with what is known now, and `coming` more jobs that arrive at these times."""
     world, truth = imagined.shown, imagined.truth
     copy_cluster(view, world)
     copy_lists(view, world)
@@ -113,7 +113,7 @@ def fill(view: View, imagined: World, known: int, coming: int, arrivals: Floats)
     clock.clear = 0
     clock.clear_version = clock.version
     clock.wake = FOREVER
-    clock.learn = 0  # what ends here has not been seen to end
+    clock.learn = 0  # jobs that end here have not really ended
     clear_progress(world, truth)
     demands = 0
     for i in range(known + coming):
@@ -140,7 +140,7 @@ def fill(view: View, imagined: World, known: int, coming: int, arrivals: Floats)
     for i in range(known + coming):
         imagined.numbers[view.jobs[imagined.members[i]].demand] = NOBODY
     for i in range(known + coming, len(world.jobs)):
-        world.jobs[i].submit = FOREVER  # an unused row: a job that never comes
+        world.jobs[i].submit = FOREVER  # an unused row: a job that never arrives
     set_asked(world, truth, True)
 
 
@@ -153,7 +153,7 @@ def _stand(view: View, world: View, truth: Truth, i: int, j: int) -> None:
     if run.state != RUNNING:
         enqueue(world, i)
         return
-    # Work counts from the beginning of this stretch, by its rate: wear on the way cannot be seen.
+    # Work counts from the start of this stretch at the nominal rate: wear is not visible.
     run.done = run.saved
     run.since = run.started
     if run.starts > 1:
@@ -165,7 +165,7 @@ def _stand(view: View, world: View, truth: Truth, i: int, j: int) -> None:
 
 @compiled
 def clear_run(world: View, i: int) -> None:
-    """A job that has not come yet."""
+    """Reset a job to not yet submitted."""
     run = world.runs[i]
     run.state = FUTURE
     run.done = 0.0
@@ -183,7 +183,7 @@ def clear_run(world: View, i: int) -> None:
 
 @compiled
 def counted(world: View, truth: Truth, began: float) -> float:
-    """Seconds from `began` (or from its submission, if later) to the end of each job that the log says has ended."""
+    """Sum of the seconds from `began` (or from submission, if later) to the end of each job that has ended."""
     seconds = 0.0
     for e in range(truth.progress[0].events):
         event = truth.events[e]
@@ -194,9 +194,9 @@ def counted(world: View, truth: Truth, began: float) -> float:
 
 @compiled
 def outstanding(world: View, truth: Truth, jobs: int, began: float, guess: bool) -> float:
-    """Seconds that the unfinished jobs have been there since `began`; with a guess of those that they still need.
+    """Sum of the seconds since `began` of the unfinished jobs, and with `guess` also of those that they still need.
 
-    The guess: a running job ends as expected, any other runs at once where it is fastest.
+    The guess: running jobs end as expected, and the others run at once where they are fastest.
     """
     now = world.clock[0].now
     seconds = 0.0
@@ -212,7 +212,7 @@ def outstanding(world: View, truth: Truth, jobs: int, began: float, guess: bool)
 
 @compiled
 def _settled(world: View, truth: Truth) -> bool:
-    """Whether all jobs of the world have come and begun, so that nobody will be asked again."""
+    """Whether all jobs of the world have arrived and started, so that no more choices are needed."""
     clock = world.clock[0]
     if clock.queued > 0 or truth.progress[0].asked_when_none_waits != 0:
         return False
@@ -221,9 +221,9 @@ def _settled(world: View, truth: Truth) -> bool:
 
 @compiled
 def keep(view: View, world: View, target: int, s: int, for_all: bool) -> None:
-    """Keep a site (for a gang over several nodes: its pool) for the target, or open it for all again.
+    """Keep a site (for a gang over several nodes: its pool) for the target, or open it to all jobs again.
 
-    To others a node that is kept is as if it were down. What runs there goes on.
+    A kept node looks down to other jobs. Jobs that run there continue.
     """
     site = world.sites[s]
     if world.width[world.jobs[target].kind, site.form] == 1:
@@ -236,7 +236,7 @@ def keep(view: View, world: View, target: int, s: int, for_all: bool) -> None:
 
 @compiled
 def keep_node(view: View, world: View, n: int, for_all: bool) -> None:
-    """Keep one node, or open it for all again, if it is up at all."""
+    """Keep one node, or open it to all jobs again, if it is up."""
     if view.nodes[n].up == 0 or (world.nodes[n].up != 0) == for_all:
         return
     world.nodes[n].up = 1 if for_all else 0
@@ -247,7 +247,7 @@ def keep_node(view: View, world: View, n: int, for_all: bool) -> None:
 
 @compiled
 def _remember(trial: Trial, c: int, choice: Choice) -> None:
-    """Write down what a plan begins with."""
+    """Record the first choice of a plan."""
     if trial.verb[c] == NOBODY:
         trial.verb[c] = choice.verb
         trial.job[c] = choice.job
@@ -259,7 +259,7 @@ def _remember(trial: Trial, c: int, choice: Choice) -> None:
 def rolled_out(
     view: View, imagined: World, trial: Trial, c: int, choose: Choose, jobs: int, horizon: float, guess: bool
 ) -> float:
-    """Sum over the jobs of the seconds until each ends, if this is chosen now and the base decides on."""
+    """Sum over the jobs of the seconds until each ends, if this choice is taken now and the base decides after that."""
     world, truth = imagined.shown, imagined.truth
     clock = world.clock[0]
     progress = truth.progress[0]
@@ -288,15 +288,15 @@ def rolled_out(
             choice = choose(world)
             _remember(trial, c, choice)
             apply(world, truth, choice)
-        progress.events = 0  # nobody reads this log but `counted`
+        progress.events = 0  # only `counted` reads this log
         if guess and _settled(world, truth):
-            break  # nothing is left to decide, so what is guessed of those that run is the truth of this world
+            break  # no decisions are left, so the guess for the running jobs is exact in this world
         status = advance_with(world, truth, undisturbed)
         seconds += counted(world, truth, began)
         if status == OVER or clock.now >= began + horizon:
             break
     if target != NOBODY and status == OVER and world.runs[target].state != FINISHED:
-        return FOREVER  # the plan's job never starts, neither there nor, by the base, elsewhere
+        return FOREVER  # the job of the plan never starts, neither there nor elsewhere by the base
     return seconds + outstanding(world, truth, jobs, began, guess)
 
 
@@ -328,7 +328,7 @@ def try_out(
     horizon: float,
     guess: bool,
 ) -> None:
-    """Play the choices from the first to the one before the last forward, and write down what each comes to."""
+    """Play the choices from `first` to `last` - 1 forward, and record the cost of each."""
     for c in range(first, last):
         fill(view, world, known, coming, arrivals)
         trial.cost[c] = rolled_out(view, world, trial, c, choose, known + coming, horizon, guess)

@@ -1,4 +1,4 @@
-"""Which pairs are worth a try: the best sites of the jobs that end soonest."""
+"""Which pairs are worth trying: the best sites of the jobs that end soonest."""
 
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from adlro.decide.choosing import best_spot, hopeless, shortest
 
 
 class Pick(NamedTuple):
-    """A site for a job: the less, the better."""
+    """A site for a job. Lower values are better."""
 
     site: int
     pool: int
@@ -36,7 +36,7 @@ class Pick(NamedTuple):
 
 @compiled
 def before(a: Pick, b: Pick) -> bool:
-    """Whether a is the better one: it ends sooner, leaves less over, or comes first."""
+    """Whether a is better: it ends sooner, then leaves less over, then comes first."""
     if a.site == NOBODY or b.site == NOBODY:
         return a.site != NOBODY
     if a.seconds != b.seconds:
@@ -48,14 +48,14 @@ def before(a: Pick, b: Pick) -> bool:
 
 @compiled
 def pick_at(view: View, j: int, s: int) -> Pick:
-    """What the job would have at this site."""
+    """The values of the job at this site."""
     site = view.sites[s]
     return Pick(widened(s), widened(site.pool), runtime(view, j, s), widened(site.free_share))
 
 
 @compiled
 def with_pick(best: tuple[Pick, Pick], new: Pick) -> tuple[Pick, Pick]:
-    """The two best sites of different models, with one more looked at."""
+    """The two best sites of different models, with one more considered."""
     one, two = best
     if new.pool == one.pool:
         return (new, two) if before(new, one) else best
@@ -66,7 +66,7 @@ def with_pick(best: tuple[Pick, Pick], new: Pick) -> tuple[Pick, Pick]:
 
 @compiled
 def two_sites(view: View, j: int) -> tuple[Pick, Pick]:
-    """The best site for the job, and the best of another model; of equal idle sites the first stands for all."""
+    """The best site for the job, and the best of another model. Of equal idle sites only the first counts."""
     nowhere = Pick(NOBODY, NOBODY, FOREVER, 0)
     best = (nowhere, nowhere)
     if view.jobs[j].gpus == 0:
@@ -90,7 +90,7 @@ def two_sites(view: View, j: int) -> tuple[Pick, Pick]:
 
 @compiled
 def fill_ranking(view: View, jobs: Ints, sites: Ints, scores: Floats) -> int:
-    """Write down the pairs with the least runtimes, at most two for each job, the least first; how many they are."""
+    """Fill in the pairs with the shortest runtimes, shortest first, at most two for each job; returns their number."""
     count = 0
     for q in range(seen(view)):
         j = in_queue(view, q)
@@ -104,7 +104,7 @@ def fill_ranking(view: View, jobs: Ints, sites: Ints, scores: Floats) -> int:
 
 @compiled
 def insert(jobs: Ints, sites: Ints, scores: Floats, count: int, j: int, pick: Pick) -> int:
-    """Put a pair at its place in the ranking, if it is there and there is room or something worse; the new length."""
+    """Insert a pair into the ranking if it exists and there is room or a worse pair; returns the new length."""
     score = -pick.seconds
     if pick.site == NOBODY or (count == len(jobs) and score <= scores[count - 1]):
         return count
@@ -121,7 +121,7 @@ def insert(jobs: Ints, sites: Ints, scores: Floats, count: int, j: int, pick: Pi
 
 
 def by_runtime(view: View, most: int) -> tuple[Ints, Ints, Floats]:
-    """The legal pairs with the least runtimes, at most two sites (of different models) for each job."""
+    """The legal pairs with the shortest runtimes, at most two sites (of different models) for each job."""
     jobs, sites, scores = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most)
     count = fill_ranking(view, jobs, sites, scores) if most else 0
     return jobs[:count], sites[:count], scores[:count]
@@ -129,6 +129,6 @@ def by_runtime(view: View, most: int) -> tuple[Ints, Ints, Floats]:
 
 @compiled
 def fill_lengths(view: View, lengths: Floats) -> None:
-    """The best runtime of each waiting job that the policy sees."""
+    """Fill in the best runtime of each waiting job that the policy sees."""
     for q in range(seen(view)):
         lengths[q] = best_runtime(view, in_queue(view, q))

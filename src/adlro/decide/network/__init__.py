@@ -1,1 +1,1 @@
-"""The learned policies: what the network sees, and the network itself, without PyTorch."""
+"""The learned policies: the network's inputs, and the network itself without PyTorch."""

@@ -1,4 +1,4 @@
-"""The learned policy: what the network thinks best of all legal pairs and waiting; alone, and with look-ahead."""
+"""The learned policy: the legal pair, or waiting, with the highest Q; alone and with look-ahead."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,33 +21,33 @@ from adlro.decide.outlook import POLICIES as RULES
 from adlro.decide.outlook import Outlook, look, new_outlook, start_without_gpu, wisest
 
 ROWS: Final = 32
-"""Jobs that the network is shown: twice as many as in training, since its weights do not depend on the number."""
+"""Number of jobs that the network sees: twice as many as in training. Its weights do not depend on the number."""
 
 
 class Mind(NamedTuple):
-    """What the network works with at a decision, kept between decisions."""
+    """The arrays that the network uses at a decision, kept between decisions."""
 
     outlook: Outlook
     planes: Planes
     weights: Weights
     scratch: Scratch
     past: Past
-    q: Floats  # [rows * pools + 1] by pair, and waiting last
+    q: Floats  # [rows * pools + 1] by pair; the last one is waiting
 
 
 TRIED: Final = 512
-"""GPUs of the largest clusters that the network was held against rules on. Beyond, the rule's part in Q grows."""
+"""GPUs of the largest clusters on which the network was compared with rules. Beyond that the rule's part in Q grows."""
 
 
 KEPT_FROM: Final = 1024
-"""GPUs of clusters on which what is foreseen is kept between decisions, and brought up to date where it has changed."""
+"""From this number of GPUs on, the outlook is kept between decisions and updated where something has changed."""
 
 
 def new_mind(view: View, weights: Weights, rows: int, is_kept: bool = False) -> Mind:
-    """Room for the decisions of one run; those of one view alone if it `is_kept` (`outlook.new_outlook`).
+    """Arrays for the decisions of one run; of one view only if `is_kept` (`outlook.new_outlook`).
 
-    On thousands of GPUs what one choice changes is less than the network can tell, and by its word alone it was behind
-    plain rules. So the rule counts the more, the farther beyond TRIED the cluster is.
+    On thousands of GPUs one choice changes less than the network can resolve, and alone it did worse than plain rules.
+    So the rule's weight grows with the size of the cluster beyond TRIED.
     """
     more = np.float32(max(1.0, len(view.gpus) / TRIED))
     return room_for(view, weights._replace(trust=weights.trust * more), rows, is_kept and len(view.gpus) >= KEPT_FROM)
@@ -55,7 +55,7 @@ def new_mind(view: View, weights: Weights, rows: int, is_kept: bool = False) -> 
 
 @compiled_allocating
 def room_for(view: View, weights: Weights, rows: int, is_kept: bool) -> Mind:
-    """The arrays of a mind."""
+    """Allocate the arrays of a mind."""
     pools = len(view.pools)
     return Mind(
         new_outlook(view, rows, is_kept),
@@ -69,7 +69,7 @@ def room_for(view: View, weights: Weights, rows: int, is_kept: bool) -> Mind:
 
 @compiled
 def uses_past(weights: Weights) -> bool:
-    """Whether the network was trained with the memory of good placements: else its weights for that plane are 0."""
+    """Whether the network was trained with the memory of good placements; if not, its weights for it are 0."""
     row = weights.pair[LIKENESS]
     for o in range(len(row)):
         if row[o] != 0.0:
@@ -78,14 +78,16 @@ def uses_past(weights: Weights) -> bool:
 
 
 ADVICE: Final = 40.0
-"""How many typical runtimes one unit of Q is worth in look-ahead. Chosen from 1, 5, 15, 40, 100 and 250
-(docs/results/ablations.md). Q is measured in what a choice usually gains or loses in training, not in seconds.
+"""How many typical runtimes one unit of Q is worth in look-ahead.
+
+Chosen from 1, 5, 15, 40, 100 and 250 (docs/results/ablations.md). The unit of Q is what a choice usually gains or loses
+in training, not seconds.
 """
 
 
 @compiled
 def consider(view: View, mind: Mind) -> int:
-    """Fill in Q of every pair that may start now and of waiting; how many such pairs there are."""
+    """Compute Q of every pair that may start now, and of waiting; returns the number of such pairs."""
     legal = look(view, mind.outlook)
     remembers = uses_past(mind.weights)
     if remembers:
@@ -100,7 +102,7 @@ def consider(view: View, mind: Mind) -> int:
 
 @compiled_alone
 def best_by_q(view: View, mind: Mind) -> Choice:
-    """The legal pair with the largest Q, or to wait; a job that needs no GPU starts at once."""
+    """The legal pair with the highest Q, or wait. A job without GPUs starts at once."""
     free = start_without_gpu(view)
     if free.verb == START:
         return free
@@ -115,7 +117,7 @@ def best_by_q(view: View, mind: Mind) -> Choice:
                 best = mind.q[w * pools + p]
                 chosen = w * pools + p
     if chosen == NOBODY:
-        return wisest(view, mind.outlook)  # the network has no number for any pair: what the rule would do
+        return wisest(view, mind.outlook)  # Q is NaN for every pair: do what the rule would do
     if view.clock[0].running > 0 and mind.q[len(mind.q) - 1] >= best:
         return Choice(WAIT, NOBODY, NOBODY, FOREVER)
     w = chosen // pools
@@ -124,7 +126,7 @@ def best_by_q(view: View, mind: Mind) -> Choice:
 
 @compiled_alone
 def rank_by_q(view: View, mind: Mind, jobs: Ints, sites: Ints, scores: Floats) -> int:
-    """The legal pairs with the largest Q, the best first; how many."""
+    """Fill in the legal pairs with the highest Q, the best first; returns their number."""
     if consider(view, mind) == 0:
         return 0
     pools = len(view.pools)
@@ -150,7 +152,7 @@ def rank_by_q(view: View, mind: Mind, jobs: Ints, sites: Ints, scores: Floats) -
 
 
 def q_policy(weights: Callable[[], Weights], name: str, summary: str) -> Policy:
-    """A policy that does what the network thinks best. The weights are asked for when a run begins."""
+    """A policy that takes the choice with the highest Q. The weights are loaded when a run begins."""
 
     def make(view: View, seed: int) -> Choose:
         mind = new_mind(view, weights(), ROWS, is_kept=True)
@@ -158,7 +160,7 @@ def q_policy(weights: Callable[[], Weights], name: str, summary: str) -> Policy:
         def choose(shown: View) -> Choice:
             if shown is view:
                 return best_by_q(shown, mind)
-            # A copy, in which other things have happened: what was foreseen is worth nothing, there and here.
+            # A copy with another history: the outlook kept for one of them is invalid for the other.
             mind.outlook.known.fill(NOBODY)
             choice = best_by_q(shown, mind)
             mind.outlook.known.fill(NOBODY)
@@ -170,7 +172,7 @@ def q_policy(weights: Callable[[], Weights], name: str, summary: str) -> Policy:
 
 
 def q_lookahead(weights: Callable[[], Weights], name: str, summary: str, budget_s: float = FOREVER) -> Policy:
-    """Look-ahead over the rule `eft-reserving` with the network as adviser: what it thinks is added to what is seen."""
+    """Look-ahead over the rule `eft-reserving` with the network as adviser: its Q is added to the cost."""
 
     def adviser(view: View) -> Advise:
         mind = new_mind(view, weights(), ROWS)
@@ -199,17 +201,17 @@ def q_lookahead(weights: Callable[[], Weights], name: str, summary: str, budget_
 
 @cache
 def shipped() -> Weights:
-    """The weights that come with the package."""
+    """The weights that ship with the package."""
     return read_weights(shipped_path())[0]
 
 
 def shipped_path() -> Path:
-    """Where they are."""
+    """The path of the checkpoint that ships with the package."""
     return Path(str(resources.files("adlro.decide").joinpath("checkpoints", "adlro.safetensors")))
 
 
 def policy_from(path: Path) -> Policy:
-    """The policy of a user's own checkpoint, by the name of its file."""
+    """The policy of a user's own checkpoint, named after its file."""
     weights = read_weights(path)[0]
     return q_policy(lambda: weights, path.stem, f"the network of {path.name}")
 

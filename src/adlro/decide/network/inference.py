@@ -1,8 +1,8 @@
-"""The Q-network as compiled code: what a decision needs, without the library that trained it.
+"""The Q-network as compiled code, for decisions without the library that trained it.
 
-Planes over (job, pool) pairs pass through layers whose weights all pairs share. Each layer adds what is common to the
-row (the job), to the column (the pool) and to all pairs, so that a pair is judged among the others. The same arithmetic
-stands in `learn/train/network.py` for training; a test holds the two together.
+Planes over (job, pool) pairs pass through layers whose weights all pairs share. Each layer adds the mean of the pair's
+row (the job), of its column (the pool) and of all pairs, so that a pair is judged relative to the others.
+`learn/train/network.py` has the same arithmetic for training; a test checks that both agree.
 """
 
 from typing import Final, NamedTuple
@@ -25,21 +25,21 @@ class Weights(NamedTuple):
     pair: Singles  # [PAIR_PLANES, C]
     whole: Singles  # [WHOLE_PLANES, C]
     first: Singles  # [C] bias of the first layer
-    own: Singles  # [L, C, C] what a pair tells itself
-    along: Singles  # [L, C, C] what its row tells it
-    across: Singles  # [L, C, C] what its column tells it
-    common: Singles  # [L, 2 * C, C] what all pairs tell it: their mean and their largest
+    own: Singles  # [L, C, C] from the pair itself
+    along: Singles  # [L, C, C] from its row
+    across: Singles  # [L, C, C] from its column
+    common: Singles  # [L, 2 * C, C] from all pairs: their mean and their maximum
     bias: Singles  # [L, C]
     advantage: Singles  # [C]
     hidden: Singles  # [2 * C, C] from all pairs to the value and to waiting
     hidden_bias: Singles  # [C]
     waiting: Singles  # [C + 1] the advantage of waiting, bias last
     value: Singles  # [C + 1] the value of the state, bias last
-    trust: Singles  # [1] how much the prior counts
+    trust: Singles  # [1] weight of the prior
 
 
 class Scratch(NamedTuple):
-    """Room to compute in."""
+    """Scratch arrays."""
 
     pairs: Singles  # [W, P, C]
     sums: Singles  # [W, P, C]
@@ -54,7 +54,7 @@ class Scratch(NamedTuple):
 
 @compiled_allocating
 def new_scratch(rows: int, pools: int, channels: int) -> Scratch:
-    """Room for so many pairs."""
+    """Scratch arrays for `rows` × `pools` pairs."""
     return Scratch(
         np.zeros((rows, pools, channels), np.float32),
         np.zeros((rows, pools, channels), np.float32),
@@ -81,7 +81,7 @@ def add_product(vector: Singles, matrix: Singles, result: Singles) -> None:
 
 @compiled
 def pool_up(planes: Planes, x: Singles, scratch: Scratch, rows: int) -> None:
-    """The mean over each row and column, and the mean and the largest over all pairs that are there."""
+    """The mean of each row and column, and the mean and the maximum of all present pairs."""
     channels = x.shape[2]
     pools = planes.pools.shape[0]
     count = 0
@@ -123,7 +123,7 @@ def pool_up(planes: Planes, x: Singles, scratch: Scratch, rows: int) -> None:
 
 @compiled
 def forward(planes: Planes, rows: int, weights: Weights, scratch: Scratch, q: Floats) -> float:
-    """Q of every pair (rows first) and of waiting (last), without the value of the state, which is returned."""
+    """Compute Q of every pair (row by row) and of waiting (last), without the state's value, which is returned."""
     channels = len(weights.first)
     pools = planes.pools.shape[0]
     x = scratch.pairs
@@ -177,7 +177,7 @@ def forward(planes: Planes, rows: int, weights: Weights, scratch: Scratch, q: Fl
 
 @compiled
 def one_layer(planes: Planes, rows: int, weights: Weights, scratch: Scratch, layer: int) -> None:
-    """Let each pair hear of itself, its row, its column and all of them, and add what it makes of that."""
+    """Apply one layer: combine each pair with its row, its column and all pairs, and add the result to it."""
     x = scratch.pairs
     channels = len(weights.first)
     pools = planes.pools.shape[0]

@@ -1,14 +1,13 @@
 """The paper's agent (its section 4): what it sees, which assignments are legal, and its network without PyTorch.
 
-State: how much of each GPU is in use, how long the queue is, and the priority and the type of a job. Action: this job
+State: how much of each GPU is in use, the queue length, and the priority and the type of a job. Action: assign this job
 to one of the n GPUs. The network judges every waiting job in the same way, one after the other, and the best pair of a
-job and a GPU starts. It has one output for each GPU, so it fits clusters with exactly as many GPUs as the one that it
-was trained for.
+job and a GPU starts. It has one output for each GPU, so it only works on clusters with as many GPUs as in its training.
 
-An action names a GPU; the rules start jobs at sites (the GPUs of one model on one node) and take their lowest free
+An action names a GPU, but the rules start jobs at sites (the GPUs of one model on one node) and take their lowest free
 GPUs. So the action means the site of its GPU, and for a gang over several nodes the anchor of its pool. It is legal if
-`rules.fits` says so there and the named GPU has room: wholly free, or for a share of a GPU with as much left. GPUs of a
-site are alike, so that nothing is lost. There is no action to wait; when nothing is legal, time goes on by itself.
+`rules.fits` allows it there and the named GPU has room: wholly free, or for a share of a GPU with enough left. The GPUs
+of a site are alike, so nothing is lost. There is no action for waiting; if nothing is legal, time moves on.
 """
 
 from collections.abc import Mapping
@@ -29,21 +28,22 @@ _Singles = npt.NDArray[np.float32]
 _Bytes = npt.NDArray[np.uint8]
 
 WINDOW: Final = 64
-"""Waiting jobs that the agent judges in training, in submit order; those behind them count in the queue length only.
-Jobs that need no GPU are not its business."""
+"""Waiting jobs that the agent judges in training, in submit order. Later ones only count in the queue length.
+
+It does not see jobs without GPUs.
+"""
 
 MOST_JUDGED: Final = 1024
-"""The same for decisions. Under load, gangs that do not fit gather at the head of the queue: they must not fill the
-window."""
+"""The same for decisions. It is larger because under load, gangs that do not fit gather at the head of the queue."""
 
 CROWD: Final = 8
-"""The queue length at which its input is one half."""
+"""The queue length at which the input is 0.5."""
 
 TYPES: Final = 8
-"""Columns of the job type: the families in the order of the workload; the last one is for all that have no column."""
+"""Columns for the job type: the families in the order of the workload. The last one is for all others."""
 
 REACH: Final = 3
-"""GPUs side by side that a convolution sees at once."""
+"""Width of the convolutions: GPUs that they see at once."""
 
 
 class PaperSeen(NamedTuple):
@@ -51,12 +51,12 @@ class PaperSeen(NamedTuple):
 
     use: _Singles  # [B, n] share of each GPU in use; 1 while its node is down
     queue: _Singles  # [B, 1] waiting jobs, q / (q + CROWD)
-    jobs: _Singles  # [B, W, 1 + TYPES] priority and type, 0 where there is no job
-    legal: _Bytes  # [B, W * n] which assignments may be: job by job, GPU by GPU
+    jobs: _Singles  # [B, W, 1 + TYPES] priority and type; 0 if there is no job
+    legal: _Bytes  # [B, W * n] which assignments are legal: job by job, GPU by GPU
 
 
 class PaperWeights(NamedTuple):
-    """The weights of a network for n GPUs, with C channels and H units between the two full layers."""
+    """The weights of a network for n GPUs, with C channels and H hidden units."""
 
     near: _Singles  # [REACH, C] first convolution, from the share in use
     near_bias: _Singles  # [C]
@@ -69,7 +69,7 @@ class PaperWeights(NamedTuple):
 
 
 class PaperMind(NamedTuple):
-    """What a decision works with, kept between decisions."""
+    """The arrays for decisions, kept between decisions."""
 
     weights: PaperWeights
     rows: Ints  # [W]
@@ -84,12 +84,12 @@ class PaperMind(NamedTuple):
     q: _Singles  # [W * n]
 
 
-# ---- what is seen ------------------------------------------------------------------------------------------------
+# ---- observations ------------------------------------------------------------------------------------------------
 
 
 @compiled
 def window(view: View, rows: Ints) -> int:
-    """Find the first waiting jobs that need a GPU, NOBODY behind them; how many they are."""
+    """Find the first waiting jobs that need a GPU, and fill up with NOBODY; returns how many they are."""
     count = 0
     for q in range(seen(view)):
         if count == len(rows):
@@ -105,7 +105,7 @@ def window(view: View, rows: Ints) -> int:
 
 @compiled
 def target(view: View, j: int, s: int) -> int:
-    """Where a job starts that is assigned to a GPU of this site: here, or the anchor of its pool for a wide gang."""
+    """The site where a job assigned to a GPU of this site starts: this one, or for a wide gang its pool's anchor."""
     site = view.sites[s]
     if view.width[view.jobs[j].kind, site.form] > 1:
         return widened(view.pools[site.pool].anchor)
@@ -123,7 +123,7 @@ def site_of(view: View, g: int) -> int:
 
 @compiled
 def mark(view: View, rows: Ints, legal: _Bytes) -> int:
-    """Mark the legal assignments of the jobs in the window; how many there are. `fits` is asked once for each site."""
+    """Mark the legal assignments of the jobs in the window; returns their number. Calls `fits` once for each site."""
     gpus = len(view.gpus)
     for a in range(len(legal)):
         legal[a] = 0
@@ -148,7 +148,7 @@ def mark(view: View, rows: Ints, legal: _Bytes) -> int:
 
 @compiled
 def _has_room(view: View, j: int, g: int) -> bool:
-    """Whether a GPU has a share left that is enough for the job."""
+    """Whether a GPU has enough of its share left for the job."""
     job = view.jobs[j]
     gpu = view.gpus[g]
     return gpu.free_share >= job.share and gpu.free_memory >= job.gpu_memory
@@ -156,7 +156,7 @@ def _has_room(view: View, j: int, g: int) -> bool:
 
 @compiled
 def observe(view: View, rows: Ints, use: _Singles, queue: _Singles, jobs: _Singles) -> None:
-    """Write down the state. The window has been found."""
+    """Write the observation. `window` has been called before."""
     for s in range(len(view.sites)):
         site = view.sites[s]
         up = view.nodes[site.node].up != 0
@@ -176,7 +176,7 @@ def observe(view: View, rows: Ints, use: _Singles, queue: _Singles, jobs: _Singl
 
 @compiled
 def assignment(view: View, rows: Ints, action: int) -> Choice:
-    """What an action means to the rules."""
+    """The choice that an action stands for."""
     j = widened(rows[action // len(view.gpus)])
     return Choice(START, j, target(view, j, site_of(view, action % len(view.gpus))), FOREVER)
 
@@ -186,7 +186,7 @@ def assignment(view: View, rows: Ints, action: int) -> Choice:
 
 @compiled
 def forward(mind: PaperMind) -> None:
-    """Q of every waiting job on every GPU, legal or not: two convolutions along the GPUs, then two full layers."""
+    """Compute Q of every waiting job on every GPU, legal or not: two convolutions over the GPUs, two dense layers."""
     weights = mind.weights
     gpus, channels = mind.first.shape
     for g in range(gpus):
@@ -244,7 +244,7 @@ def add_scaled(x: float, row: _Singles, result: _Singles) -> None:
 
 @compiled_alone
 def best_assignment(view: View, mind: PaperMind) -> Choice:
-    """The legal assignment with the largest Q; a job that needs no GPU starts at once, and nothing legal is a wait."""
+    """The legal assignment with the highest Q, or wait if none is legal. A job without GPUs starts at once."""
     free = start_without_gpu(view)
     if free.verb == START:
         return free
@@ -262,7 +262,7 @@ def best_assignment(view: View, mind: PaperMind) -> Choice:
 
 
 def make_mind(weights: PaperWeights, window: int = WINDOW) -> PaperMind:
-    """Room for decisions with these weights."""
+    """Arrays for decisions with these weights."""
     channels, gpus = len(weights.near_bias), gpus_of(weights)
     single = np.float32
     return PaperMind(
@@ -281,7 +281,7 @@ def make_mind(weights: PaperWeights, window: int = WINDOW) -> PaperMind:
 
 
 def gpus_of(weights: PaperWeights) -> int:
-    """For how many GPUs the network was made."""
+    """The number of GPUs that the network was made for."""
     return len(weights.action_bias)
 
 
@@ -294,7 +294,7 @@ def paper_weights(arrays: Mapping[str, npt.NDArray[Any]], where: str) -> PaperWe
 
 
 def check_weights(weights: PaperWeights, name: str) -> None:
-    """Refuse weights whose shapes do not belong together, or that are no numbers."""
+    """Raise an error if the shapes do not fit together, or if a weight is NaN or infinite."""
     channels, hidden, gpus = len(weights.near_bias), len(weights.full_bias), gpus_of(weights)
     expected = (
         (REACH, channels),
@@ -317,7 +317,7 @@ def check_weights(weights: PaperWeights, name: str) -> None:
 
 
 def paper_policy(weights: PaperWeights, name: str) -> Policy:
-    """The policy of a trained network of preset paper: the legal assignment with the largest Q."""
+    """The policy of a trained network of preset paper: the legal assignment with the highest Q."""
     check_weights(weights, name)
     expected = gpus_of(weights)
 

@@ -1,12 +1,12 @@
-"""A memory of placements that turned out well: how jobs like this one fared on these GPUs lately.
+"""A memory of good placements: how similar jobs did recently on these GPUs.
 
-A placement is good when the job's time in the system, measured by its runtime at its fastest, was below what is usual.
-It is remembered under the job's family, gang and length and the pool it ran on; a pair is judged by the placements that
-are like it: the same pool and family, a gang and a length that are the same or next to it. That is what a hypervector
-memory answers in the limit of many dimensions (a bundle of job ⊗ pool, where like levels have like vectors), found
-exactly and in a few steps, because a network is shown it at every decision.
+A placement is good if the job's time in the system, relative to its best runtime, was below the usual value. It is
+stored by the job's family, gang size and length, and by the pool where it ran. A pair is judged by similar placements:
+the same pool and family, and an equal or neighbouring gang size and length. A hypervector memory (a bundle of job ⊗
+pool, in which similar levels have similar vectors) gives the same answer in the limit of many dimensions. Here it is
+computed exactly and in a few steps, because the network needs it at every decision.
 
-Policies see a view and nothing else, so ends are noticed by comparing who runs now with who ran at the last decision.
+Policies only see a view, so ends are detected by comparing the running jobs with those at the last decision.
 """
 
 import math
@@ -20,39 +20,39 @@ from adlro.decide.network.planes import LIKENESS, Planes
 from adlro.decide.outlook import Outlook
 
 GANGS: Final = 6
-"""Gangs of 1, 2, 4 … GPUs."""
+"""Classes of gang size: 1, 2, 4 … GPUs."""
 
 LENGTHS: Final = 6
 OCTAVES: Final = 3.0
-"""Lengths in steps of a factor of 8: below 8 s, 64 s, 512 s, 4096 s, 9 h, and longer."""
+"""Classes of length, a factor of 8 apart: below 8 s, 64 s, 512 s, 4096 s, 9 h, and longer."""
 
 NEXT_TO: Final = 0.5
-"""How like two neighbouring gangs or lengths are."""
+"""Similarity of two neighbouring classes of gang size or length."""
 
 KEPT: Final = 0.98
-"""What a memory counts after one more of its kind."""
+"""Decay of a memory with each further one of its kind."""
 
 USUAL_RATE: Final = 1.0 / 64.0
 
-# Where Past.state has what.
+# Indices in Past.state.
 WATCHED: Final = 0
 USUAL: Final = 1
 ENDS: Final = 2
 
 
 class Past(NamedTuple):
-    """What is remembered. F families, P pools."""
+    """The memory. F families, P pools."""
 
-    good: Floats  # [F * GANGS * LENGTHS, P] sum of likeness × (1 good, −1 not)
-    weight: Floats  # [F * GANGS * LENGTHS, P] sum of likeness
-    jobs: Ints  # [J or fewer] who ran at the last decision …
-    pools: Ints  # … and where
-    state: Floats  # [3] how many are watched, the usual logarithm of the stretch, ends learnt
+    good: Floats  # [F * GANGS * LENGTHS, P] sum of similarity × (1 if good, −1 if not)
+    weight: Floats  # [F * GANGS * LENGTHS, P] sum of similarity
+    jobs: Ints  # [J or fewer] jobs that ran at the last decision …
+    pools: Ints  # … and their pools
+    state: Floats  # [3] number of jobs watched, usual logarithm of the slowdown, number of ends learnt
 
 
 @compiled_allocating
 def new_past(view: View) -> Past:
-    """A memory of nothing."""
+    """An empty memory."""
     families = 1
     for j in range(len(view.jobs)):
         families = max(families, view.jobs[j].family + 1)
@@ -80,7 +80,7 @@ def forget(past: Past) -> None:
 
 @compiled
 def gang_of(gpus: int) -> int:
-    """The class of a gang: the logarithm of its size."""
+    """The class of a gang size: its logarithm."""
     gang = 0
     while gpus > 1 and gang < GANGS - 1:
         gpus = (gpus + 1) // 2
@@ -90,13 +90,13 @@ def gang_of(gpus: int) -> int:
 
 @compiled
 def length_of(seconds: float) -> int:
-    """The class of a runtime."""
+    """The class of a runtime (s)."""
     return min(LENGTHS - 1, int(math.log2(max(seconds, 1.0)) / OCTAVES))
 
 
 @compiled
 def notice_ends(view: View, past: Past) -> None:
-    """Learn from the jobs that have ended since the last decision, and see who runs now."""
+    """Learn from the jobs that have ended since the last decision, and record which jobs run now."""
     for i in range(int(past.state[WATCHED])):
         j = past.jobs[i]
         if view.runs[j].state == FINISHED:
@@ -111,10 +111,10 @@ def notice_ends(view: View, past: Past) -> None:
 
 @compiled
 def remember(view: View, past: Past, j: int, p: int) -> None:
-    """Remember how a job that ended fared on a pool."""
+    """Remember how a job that ended did on a pool."""
     job = view.jobs[j]
     run = view.runs[j]
-    brief = job.estimate / max(view.fastest[job.demand], 1e-9)  # as it was told, not what is left of it
+    brief = job.estimate / max(view.fastest[job.demand], 1e-9)  # from the original estimate, not from the work left
     end = run.started + run.held if run.starts == 1 else view.clock[0].now
     stretch = math.log(max((end - job.submit) / max(brief, 1.0), 1e-3))
     ends = past.state[ENDS] + 1.0
@@ -133,7 +133,7 @@ def remember(view: View, past: Past, j: int, p: int) -> None:
 
 @compiled
 def observe_past(view: View, outlook: Outlook, past: Past, planes: Planes) -> None:
-    """Write how like each pair is to placements that turned out well: from −1 to 1, and 0 where nothing is known."""
+    """Write how similar each pair is to good placements: from −1 to 1, and 0 if nothing is known."""
     pools = min(len(view.pools), planes.pools.shape[0])
     for w in range(outlook.counts[0]):
         job = view.jobs[outlook.rows[w]]

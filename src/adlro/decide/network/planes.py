@@ -1,8 +1,8 @@
-"""What the network sees: numbers for each waiting job, each pool of GPUs, each pair of them, and the whole cluster.
+"""The network's inputs: numbers for each waiting job, each pool of GPUs, each pair of them, and the whole cluster.
 
-All follow from the outlook. Times are logarithms of a time in units of the typical runtime of the waiting jobs, counts
-are logarithms or shares, so that one network serves clusters of any size and jobs of any length. No plane names a GPU
-model or a family: what counts is how fast the job runs there.
+All follow from the outlook. Times are logarithms, in units of the typical runtime of the waiting jobs. Counts are
+logarithms or shares. So one network works for clusters of any size and jobs of any length. No plane names a GPU model
+or a family: only how fast the job runs there matters.
 """
 
 import math
@@ -73,17 +73,17 @@ WHOLE_PLANES: Final = (
 )
 
 FAR: Final = 4.0
-"""Logarithms are cut off here."""
+"""Upper bound of logarithms."""
 
 FARTHEST: Final = 7.0
-"""Those of ratios here: in real traces a job may well be a thousand times as long as is usual."""
+"""Upper bound of logarithms of ratios: in real traces some jobs are a thousand times as long as the usual ones."""
 
 
 MOST_QUEUED: Final = 64
 MOST_ALIKE: Final = 16
 LONGEST_BACKLOG: Final = 1.5
 OLDEST: Final = 2.0
-"""A queue that grows for days shows no more than this: episodes of a training end long before."""
+"""Upper bounds of queue inputs, for queues that grow for days. Training episodes end long before that."""
 
 
 class Planes(NamedTuple):
@@ -93,19 +93,19 @@ class Planes(NamedTuple):
     pools: Singles  # [P, POOL_PLANES]
     pairs: Singles  # [W, P, PAIR_PLANES]
     whole: Singles  # [WHOLE_PLANES]
-    prior: Singles  # [W, P] the rule's judgement
-    present: Bytes  # [W, P] 1 where there is such a pair, legal or not
-    legal: Bytes  # [W, P] 1 where the pair may start now
+    prior: Singles  # [W, P] the rule's score
+    present: Bytes  # [W, P] 1 if the pair exists, legal or not
+    legal: Bytes  # [W, P] 1 if the pair may start now
 
 
 def make_planes(rows: int, pools: int) -> Planes:
-    """An observation of nothing."""
+    """An empty observation."""
     return new_planes(rows, pools)
 
 
 @compiled_allocating
 def new_planes(rows: int, pools: int) -> Planes:
-    """An observation of nothing, for compiled code."""
+    """An empty observation, for compiled code."""
     return Planes(
         np.zeros((rows, len(ROW_PLANES)), np.float32),
         np.zeros((pools, len(POOL_PLANES)), np.float32),
@@ -118,15 +118,15 @@ def new_planes(rows: int, pools: int) -> Planes:
 
 
 LEAST: Final = math.log(0.0183)
-"""Where differences of logarithms are cut off below."""
+"""Lower bound of differences of logarithms."""
 
 COUNT_LOGS: Final = 0.5 * np.log1p(np.arange(256.0))
-"""`log_of_more` of whole numbers: most of what is counted is small."""
+"""`log_of_more` of small integers, which are the most frequent."""
 
 
 @compiled
 def cut_off(difference: float) -> float:
-    """The logarithm of a ratio, as the difference of two logarithms, cut off at both ends."""
+    """The logarithm of a ratio, as the difference of two logarithms, clipped at both ends."""
     if difference <= LEAST:
         return -FAR
     return min(difference, FARTHEST)
@@ -134,7 +134,7 @@ def cut_off(difference: float) -> float:
 
 @compiled
 def log_of_more(ratio: float) -> float:
-    """The logarithm of one more than a ratio, halved and cut off: 0 for nothing."""
+    """log(1 + ratio) / 2, clipped; 0 for a ratio of 0."""
     if ratio == 0.0:
         return 0.0
     if ratio >= 2980.0:
@@ -144,7 +144,7 @@ def log_of_more(ratio: float) -> float:
 
 @compiled
 def log_of_count(count: int) -> float:
-    """`log_of_more` of a whole number."""
+    """`log_of_more` of an integer."""
     if count < len(COUNT_LOGS):
         return COUNT_LOGS[count]
     return log_of_more(float(count))
@@ -152,7 +152,7 @@ def log_of_count(count: int) -> float:
 
 @compiled
 def clear(marks: Bytes) -> None:
-    """Take all marks away."""
+    """Set all marks to 0."""
     flat = marks.reshape(marks.size)
     for i in range(len(flat)):
         flat[i] = 0
@@ -192,7 +192,7 @@ def observe(view: View, outlook: Outlook, planes: Planes) -> None:
 
 @compiled
 def observe_pools(view: View, outlook: Outlook, planes: Planes, pools: int, unit: float, gpus: int) -> None:
-    """Write the planes of the pools, and nothing where there are fewer pools than planes."""
+    """Write the planes of the pools, and 0 for pools that do not exist."""
     now = view.clock[0].now
     for p in range(planes.pools.shape[0]):
         plane = planes.pools[p]

@@ -1,1 +1,1 @@
-"""Policies that are rules: the classic ones, those that reserve, stop jobs, or solve a program."""
+"""Policies without a network: the classic rules, backfilling, preemptive rules, and those with a solver."""

@@ -1,8 +1,9 @@
-"""AlloX (Le et al., EuroSys 2020): match waiting jobs to places in the queues of GPUs so that they end soonest in sum.
+"""AlloX (Le et al., EuroSys 2020): match waiting jobs to places in the queues of GPUs.
 
-At every moment with a free GPU the matching is made anew; who comes first on a GPU that is free now is started, the
-others wait, also for a fast GPU while a slow one is free. AlloX knows jobs of one GPU. A gang counts here as one job of
-its duration times its GPUs, and starts only if all of them are free; a share of a GPU counts likewise.
+The matching minimises the sum of completion times. Whenever a GPU is free, a new matching is computed. Jobs that are
+first on a GPU that is free now start. The others wait, possibly for a fast GPU while a slow one is free. AlloX only has
+jobs of one GPU. Here a gang counts as one job with its duration times its GPUs, and starts only if all of them are
+free; a share of a GPU counts in the same way.
 """
 
 import math
@@ -27,12 +28,12 @@ from adlro.decide.rules.pools import (
 )
 
 _MOST_JOBS: Final = 150
-"""Waiting jobs that are matched, by submit order: the time of a matching grows with the cube of their number."""
+"""Waiting jobs that are matched, in submit order. The time of a matching grows with the cube of their number."""
 
 
 def make(view: View, seed: int) -> Choose:
-    """The policy for one run: one matching at each moment, then what came of it, start by start."""
-    ahead: list[Choice] = []  # what is still to be started at this moment, the next last
+    """The policy for one run: one matching at each moment, then its starts one by one."""
+    ahead: list[Choice] = []  # starts still to be made at this moment; the last is next
     moment = -math.inf
 
     def choose(view: View) -> Choice:
@@ -40,7 +41,7 @@ def make(view: View, seed: int) -> Choose:
         now = float(view.clock[0].now)
         job, site = first_without_gpus(view)
         if job != NOBODY:
-            ahead = []  # it may have taken what they need; they are matched again
+            ahead = []  # it may have taken what the others need, so they are matched again
             moment = -math.inf
             return starting(job, site)
         if now > moment:
@@ -52,7 +53,7 @@ def make(view: View, seed: int) -> Choose:
 
 def match(view: View) -> list[Choice]:
     """What should start now, by the matching with the least sum of completion times."""
-    from adlro.decide.rules import allocation  # here, because SciPy is slow to import and most commands do not need it
+    from adlro.decide.rules import allocation  # imported here: SciPy loads slowly and most commands do not need it
 
     jobs = waiting_jobs(view)
     jobs = jobs[view.jobs.gpus[jobs] > 0][:_MOST_JOBS]
@@ -61,7 +62,7 @@ def match(view: View) -> list[Choice]:
         return []
     first = allocation.allox(durations(view, jobs)[:, pool], ready)
     now = np.flatnonzero((first != NOBODY) & (ready <= 0.0))
-    now = now[np.argsort(first[now], kind="stable")]  # of two that take each other's room, the earlier
+    now = now[np.argsort(first[now], kind="stable")]  # if two need the same GPUs, the earlier one gets them
     seats = np.empty(len(jobs), np.int32)
     order = np.empty(len(jobs), np.int32)
     stays = np.zeros(len(jobs), np.int32)
@@ -71,13 +72,13 @@ def match(view: View) -> list[Choice]:
 
 
 def durations(view: View, jobs: Indices) -> Floats:
-    """Seconds of one GPU that each job would take on each pool; inf where it cannot run. [J, P]"""
+    """GPU time in seconds that each job would take on each pool; inf if it cannot run there. [J, P]"""
     demand = demand_of(view, jobs)
     restart = np.empty(len(jobs))
     fill_restart(view, jobs, restart)
     can = (demand.throughput > 0) & (demand.gpus[:, None] <= demand.capacity)
     if view.clock[0].running == 0:
-        # Nothing will end and make room. What does not fit now must not hold a GPU that another could have.
+        # No job will end and make room, so jobs that do not fit now must not block a GPU that others could use.
         can &= fitting(view, jobs)
     seconds = restart[:, None] + demand.left[:, None] / np.where(can, demand.throughput, 1.0)
     return np.where(can, seconds * demand.gpus[:, None], FOREVER)
@@ -91,23 +92,23 @@ def fitting(view: View, jobs: Indices) -> npt.NDArray[np.bool_]:
 
 
 def machines(view: View, most: int) -> tuple[Ints, Floats]:
-    """Pool of each GPU that is up, and seconds until it is expected to be free; of each pool the `most` soonest.
+    """The pool of each GPU that is up, and the seconds until it is expected to be free; the first `most` of each pool.
 
-    More would never be used: GPUs of a pool are alike, and there are no more jobs.
+    More are not needed: the GPUs of a pool are equal, and there are at most that many jobs.
     """
     ready = np.zeros(len(view.gpus))
     fill_ready(view, ready)
     pool = np.repeat(view.sites.pool, view.sites.gpus)
     ready = ready[: len(pool)]
     soonest = np.lexsort((ready, pool))
-    first = np.searchsorted(pool[soonest], pool[soonest])  # where its pool begins
+    first = np.searchsorted(pool[soonest], pool[soonest])  # start of its pool
     kept = soonest[(np.arange(len(pool)) - first < most) & (ready[soonest] < FOREVER)]
     return pool[kept], ready[kept]
 
 
 @compiled
 def fill_ready(view: View, ready: Floats) -> None:
-    """Write down how long each GPU is expected to be held; FOREVER if its node is down, 0 if a share of it is free."""
+    """Fill in for how many seconds each GPU is still held; FOREVER if its node is down, 0 if a share is free."""
     now = view.clock[0].now
     for i in range(view.clock[0].running):
         j = view.running[i]
@@ -130,7 +131,7 @@ def fill_ready(view: View, ready: Floats) -> None:
 
 @compiled
 def _hold(view: View, s: int, mask: int, seconds: float, ready: Floats) -> None:
-    """The GPUs of this mask are held for so long, or longer by another job."""
+    """Record that the GPUs of this mask are held for at least this many seconds."""
     site = view.sites[s]
     for g in range(site.gpus):
         if mask >> g & 1:

@@ -1,4 +1,4 @@
-"""The classic rules that never stop a job. docs/policies.md says each one exactly."""
+"""The classic rules that never stop a job. docs/policies.md defines each one exactly."""
 
 import math
 from typing import Final
@@ -26,21 +26,21 @@ from adlro.decide.choosing import (
 )
 
 PICKY: Final = 0.5
-"""sjf-picky takes only sites with at least this share of the job's best speed."""
+"""sjf-picky only uses sites with at least this share of the job's best speed."""
 
 LEHMER_FACTOR: Final = 48271
 LEHMER_PRIME: Final = 2147483647
 
 MOST_FAMILIES: Final = 62
-"""static-affinity keeps one bit for each family that waits; more families than this share bits."""
+"""static-affinity keeps one bit for each family that waits; with more families than this, some share a bit."""
 
 
-# ---- where: scores of a site -------------------------------------------------------------------------------------
+# ---- scores of sites ---------------------------------------------------------------------------------------------
 
 
 @compiled
 def shortest_if_fast(view: View, j: int, s: int, pair: Pair) -> float:
-    """Where it ends soonest, but nowhere much slower than its best place."""
+    """Where it ends soonest, but not at sites that are much slower than its best."""
     if pair.runtime_s * PICKY > pair.best_s:
         return NEVER
     return -pair.runtime_s
@@ -54,16 +54,16 @@ def tightest(view: View, j: int, s: int, pair: Pair) -> float:
 
 @compiled
 def at_home(view: View, j: int, s: int, pair: Pair) -> float:
-    """The first site that the fixed map names."""
+    """The first site that the fixed map allows."""
     return 0.0 if pair.home else NEVER
 
 
-# ---- which: keys of a job ----------------------------------------------------------------------------------------
+# ---- keys of jobs ------------------------------------------------------------------------------------------------
 
 
 @compiled
 def f1_key(view: View, j: int) -> float:
-    """Carastan-Santos and de Camargo's F1."""
+    """F1 of Carastan-Santos and de Camargo."""
     job = view.jobs[j]
     runtime = max(best_runtime(view, j), 1.0)
     return -(math.log10(runtime) * gpu_share(view, j) + 870.0 * math.log10(max(job.submit, 1.0)))
@@ -71,21 +71,21 @@ def f1_key(view: View, j: int) -> float:
 
 @compiled
 def wfp3_key(view: View, j: int) -> float:
-    """Tang and others' WFP3."""
+    """WFP3 of Tang et al."""
     waited = view.clock[0].now - view.jobs[j].submit
     return (waited / max(best_runtime(view, j), 1.0)) ** 3 * gpu_share(view, j)
 
 
 @compiled
 def unicep_key(view: View, j: int) -> float:
-    """Tang and others' UNICEP."""
+    """UNICEP of Tang et al."""
     waited = view.clock[0].now - view.jobs[j].submit
     return waited / (max(math.log2(gpu_share(view, j)), 1.0) * max(best_runtime(view, j), 1.0))
 
 
 @compiled
 def qssf_key(view: View, j: int) -> float:
-    """Least GPU time as past jobs alike let expect: same user and name, else same user, else everybody."""
+    """Least expected GPU time, from past jobs of the same user and name, else the same user, else everybody."""
     job = view.jobs[j]
     group = view.groups[job.group]
     if group.finished > 0.0:
@@ -104,7 +104,7 @@ def qssf_key(view: View, j: int) -> float:
 
 @compiled
 def random(view: View) -> Choice:
-    """Any legal pair, all alike."""
+    """A legal pair chosen at random, all with equal probability."""
     clock = view.clock[0]
     chosen = NOBODY
     site = NOBODY
@@ -116,7 +116,7 @@ def random(view: View) -> Choice:
         before = count
         for s in range(len(view.sites)):
             if fits(view, j, s):
-                # Each of the pairs seen so far has been kept with the same chance.
+                # Reservoir sampling: each pair seen so far has been kept with equal probability.
                 count += 1
                 clock.random = clock.random * LEHMER_FACTOR % LEHMER_PRIME
                 if clock.random % count == 0:
@@ -129,19 +129,19 @@ def random(view: View) -> Choice:
 
 @compiled
 def fcfs(view: View) -> Choice:
-    """The head of the queue on the first free GPUs, whatever their model; if it does not fit, all wait."""
+    """The head of the queue on the first free GPUs of any model; if it does not fit, all jobs wait."""
     return head_or_nobody(view, anywhere)
 
 
 @compiled
 def fcfs_first_fit(view: View) -> Choice:
-    """The first job that fits, on the first GPUs that it fits on."""
+    """The first job that fits, at the first site where it fits."""
     return first_that_fits(view, anywhere)
 
 
 @compiled
 def has_home(view: View, j: int) -> bool:
-    """Whether nodes at home are large enough for the job, and enough of them, if they were empty."""
+    """Whether the models that the map allows have enough large nodes for the job when they are empty."""
     job = view.jobs[j]
     whole = max(job.gpus, 1)
     for p in range(len(view.pools)):
@@ -162,7 +162,7 @@ def has_home(view: View, j: int) -> bool:
 
 @compiled
 def static_affinity(view: View) -> Choice:
-    """In submit order, each job on the models that the map gives its family; it waits for them, and so do its kin."""
+    """In submit order, each job on the models that the map gives its family. If it must wait, so must its family."""
     waiting = 0
     for q in range(seen(view)):
         j = in_queue(view, q)
@@ -180,43 +180,43 @@ def static_affinity(view: View) -> Choice:
 
 @compiled
 def sjf(view: View) -> Choice:
-    """The pair with the least estimated runtime."""
+    """The pair with the shortest estimated runtime."""
     return shortest_pair(view, shortest)
 
 
 @compiled
 def sjf_picky(view: View) -> Choice:
-    """The pair with the least estimated runtime among sites with at least half of the job's best speed."""
+    """The pair with the shortest estimated runtime among sites with at least half of the job's best speed."""
     return shortest_pair(view, shortest_if_fast)
 
 
 @compiled
 def f1(view: View) -> Choice:
-    """By F1, where it ends soonest."""
+    """By F1, at the site where it ends soonest."""
     return largest_key_first(view, f1_key, shortest)
 
 
 @compiled
 def wfp3(view: View) -> Choice:
-    """By WFP3, where it ends soonest."""
+    """By WFP3, at the site where it ends soonest."""
     return largest_key_first(view, wfp3_key, shortest)
 
 
 @compiled
 def unicep(view: View) -> Choice:
-    """By UNICEP, where it ends soonest."""
+    """By UNICEP, at the site where it ends soonest."""
     return largest_key_first(view, unicep_key, shortest)
 
 
 @compiled
 def qssf(view: View) -> Choice:
-    """By predicted GPU time, where it ends soonest."""
+    """By predicted GPU time, at the site where it ends soonest."""
     return largest_key_first(view, qssf_key, shortest)
 
 
 @compiled
 def best_fit(view: View) -> Choice:
-    """The first job that fits, where the least is left over."""
+    """The first job that fits, at the site where the least is left over."""
     return first_that_fits(view, tightest)
 
 
@@ -227,10 +227,10 @@ def best_fit(view: View) -> Choice:
 def less_unusable(
     view: View, s: int, extra_gpus: int, extra_share: int, from_gpu: int, extra_cpus: int, partly_used: int
 ) -> float:
-    """How much less free GPU share at the site the usual mix could not use, if a job took this much more there.
+    """By how much the free GPU share that the usual mix cannot use would shrink, if a job took this much at the site.
 
-    `partly_used` has a bit for each GPU of which some is free, but not all. Before and after are summed side by side:
-    one sum has to wait for itself at each step.
+    `partly_used` has one bit for each GPU that is partly free. The sums before and after are computed side by side,
+    which is faster than one after the other: each addition has to wait for the previous one of the same sum.
     """
     site = view.sites[s]
     cpus = view.nodes[site.node].free_cpus
@@ -241,7 +241,7 @@ def less_unusable(
         partly_used |= 1 << from_gpu
         if view.gpus[site.first_gpu + from_gpu].free_share == WHOLE_GPU:
             whole_after -= 1
-    # As floats from here on: to convert them in each step would take longer than the rest of it.
+    # Convert to floats once: converting in each step would take longer than the rest of it.
     room, room_after = float(whole * WHOLE_GPU), float(whole_after * WHOLE_GPU)
     some, some_after = float(free), float(free - extra_gpus * WHOLE_GPU - extra_share)
     rest, rest_after = some - room, some_after - room_after
@@ -254,7 +254,7 @@ def less_unusable(
         often = view.mix[m, 2]
         if often == 0.0:
             break
-        # Choices between two numbers, without branches: which way they go is as good as chance.
+        # Conditional values instead of branches: the processor could not predict these.
         is_share = need < WHOLE_GPU
         lost = 0.0 if is_share else (some if room < need else rest)
         lost_after = 0.0 if is_share else (some_after if room_after < need else rest_after)
@@ -274,7 +274,7 @@ def less_unusable(
 
 @compiled
 def partly_used_gpus(view: View, s: int) -> int:
-    """A bit for each GPU of the site of which some is free, but not all."""
+    """One bit for each GPU of the site that is partly free."""
     site = view.sites[s]
     found = 0
     if site.open_share > 0:
@@ -298,7 +298,7 @@ def least_fragmenting(view: View, j: int, s: int, pair: Pair) -> float:
         gpu = view.gpus[site.first_gpu + g]
         is_free = gpu.free_share == WHOLE_GPU
         if is_free and was_free:
-            continue  # with no partly used GPU between them, two that are free come to the same
+            continue  # a second free GPU gives the same result if no partly used one is between them
         if gpu.free_share >= job.share and gpu.free_memory >= job.gpu_memory:
             best = max(best, less_unusable(view, s, 0, job.share, g, job.cpus, partly_used))
         if is_free or gpu.free_share > 0:
@@ -313,7 +313,7 @@ def fgd(view: View) -> Choice:
 
 
 def learn_mix(view: View) -> None:
-    """Write down the usual mix of demands: the commonest sizes in the workload, unless somebody has done so."""
+    """Store the usual mix of demands, the most frequent sizes in the workload, unless it is already stored."""
     jobs = view.jobs[view.jobs.gpus > 0]
     if not len(jobs) or view.mix[0, 2] > 0.0:
         return
@@ -322,26 +322,26 @@ def learn_mix(view: View) -> None:
 
 
 def write_mix(view: View, sizes: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> None:
-    """Write down the commonest sizes (thousandths of a GPU, of a core), with their frequency; `sizes` are in order."""
+    """Store the most frequent sizes (thousandths of a GPU, of a core) with their frequency; `sizes` are sorted."""
     top = np.argsort(-counts, kind="stable")[:MIX_ROWS]
     view.mix[: len(top), :2] = sizes[top]
     view.mix[: len(top), 2] = counts[top] / counts[top].sum()
 
 
-# ---- what a policy needs before the run --------------------------------------------------------------------------
+# ---- preparation before the run ----------------------------------------------------------------------------------
 
 
 def keep_history(view: View) -> None:
-    """Let the simulator remember how long finished jobs were."""
+    """Let the simulator record the work of finished jobs."""
     view.clock[0].learn = 1
 
 
 def map_families(view: View) -> None:
-    """Give every family that the operator's map does not name its models: by comparative advantage.
+    """Give models to every family that the operator's map does not name, by comparative advantage.
 
-    A family goes to the model on which it gains most against the average model; a model takes a share of the families
-    no larger than its share of the GPUs, and one that is left over goes to the family that loses least on it. A job
-    that could never run at home may run anywhere, and one without GPUs needs no home.
+    A family gets the model on which it gains most relative to the average model. A model's share of the families is at
+    most its share of the GPUs. A model without a family goes to the family that loses least on it. A job that could
+    never run on its models may run anywhere, and a job without GPUs needs none.
     """
     firsts = np.unique(view.jobs.kind, return_index=True)[1]
     kinds = np.arange(len(firsts))
@@ -363,9 +363,9 @@ def map_families(view: View) -> None:
 
 
 def assign(speed: Floats, gpus: Floats, taken: npt.NDArray[np.bool_]) -> Ints:
-    """Which pools each family calls home, from its speed there and the size of the pools.
+    """The home pools of each family, from its speed there and the size of the pools.
 
-    The operator has `taken` some pools for other families: none of them is left over.
+    The operator's map has already `taken` some pools for other families; these need no further family.
     """
     families, pools = speed.shape
     total = max(gpus.sum(), 1.0)
@@ -384,7 +384,7 @@ def assign(speed: Floats, gpus: Floats, taken: npt.NDArray[np.bool_]) -> Ints:
 
 
 def forget_impossible_homes(view: View) -> None:
-    """A kind that could never run at home is at home everywhere."""
+    """If a kind could never run on its home pools, let it run everywhere."""
     stranded = ~((view.home != 0) & (view.width > 0)).any(axis=1)
     view.home[stranded] = 1
 

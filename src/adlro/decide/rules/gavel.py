@@ -1,12 +1,14 @@
-"""Gavel's policies (Narayanan et al., OSDI 2020): a linear program says what part of the time each job should spend on
-each GPU model, and rounds of six minutes realise it. docs/gavel.md says where ours differs from its simulator.
+"""Gavel's policies (Narayanan et al., OSDI 2020): a linear program and rounds of six minutes.
 
-A round begins when the last one is over, or with the first job after an idle time. Only then are jobs stopped, moved
-and started: who arrives in a round waits for its end, and GPUs that fall free in it stay free. Jobs without GPUs start
-at once and are never stopped.
+The program gives the fraction of time that each job should spend on each GPU model, and the rounds realise it.
+docs/gavel.md lists the differences from Gavel's simulator.
 
-Of a round, only what changed is computed: a linear program that was solved before is not solved again (allocation.py),
-and jobs and nodes that are as in the last round are not read again.
+A round begins when the last one is over, or with the first job after an idle time. Jobs are stopped, moved and started
+only then: a job that arrives during a round waits for its end, and GPUs that become free during it stay free. Jobs
+without GPUs start at once and are never stopped.
+
+Only what has changed is computed in a round: a linear program that was solved before is not solved again
+(allocation.py), and jobs and nodes that have not changed are not read again.
 """
 
 import math
@@ -26,58 +28,58 @@ Objective: TypeAlias = Literal["maxmin", "maxsum", "makespan"]
 ROUND_S: Final = 360.0
 
 HEAD_START_S: Final = ROUND_S / 2
-"""What every job counts as having had of every pool when it comes, as in Gavel: else the first second would decide."""
+"""Seconds of every pool credited to a new job, as in Gavel. Otherwise its first second would decide."""
 
 MEMORY_S: Final = 1920.0
-"""Time received counts for 1/e of itself after so long.
+"""Time constant in s: received time decays to 1/e after it.
 
-Gavel makes a new allocation after this time at the earliest, and forgets all time received when it does. We make one
-whenever a job has come or gone; forgetting everything then could starve whoever has a small share.
+Gavel computes a new allocation after this time at the earliest, and then forgets all received time. We compute one
+whenever a job has come or gone; forgetting everything then could starve jobs with a small share.
 """
 
 
 class Round(NamedTuple):
-    """One round, as far as the next one needs to know it."""
+    """What the next round needs to know about a round."""
 
     began: float
-    jobs: Indices  # [J] all that took part in the allocation, in submit order
+    jobs: Indices  # [J] all jobs of the allocation, in submit order
     capacity: Floats  # [P]
-    shares: Floats  # [J, P] of the time
-    received: Floats  # [J, P] seconds, up to the beginning of the round
-    pool: Ints  # [J] where each runs in this round, or NOBODY
-    demand: Demand | None = None  # what the program was made of; None if that is not known
-    up: Ints | None = None  # [N] which nodes were up then
+    shares: Floats  # [J, P] fractions of time
+    received: Floats  # [J, P] seconds, up to the start of the round
+    pool: Ints  # [J] the pool where each runs in this round, or NOBODY
+    demand: Demand | None = None  # input of the program; None if unknown
+    up: Ints | None = None  # [N] which nodes were up
 
 
 class Seating(NamedTuple):
-    """Who runs where in a round."""
+    """Which job runs where in a round."""
 
-    stays: Ints  # [J] 1 for jobs that go on where they run
-    seats: Ints  # [J] site of a job to be started, or NOBODY
-    order: Ints  # the jobs to be started, in this order
+    stays: Ints  # [J] 1 for jobs that continue where they run
+    seats: Ints  # [J] site of a job that starts, or NOBODY
+    order: Ints  # the jobs that start, in this order
 
 
 def rounds_of(objective: Objective, aware: bool = True) -> Callable[[View, int], Choose]:
-    """How a policy with this objective is made for a run; one that is not aware takes all models for alike."""
+    """How a policy with this objective is made for a run. If not `aware`, it treats all models as equal."""
 
     return lambda view, seed: Rounds(objective, aware)
 
 
 @final
 class Rounds:
-    """Round after round of one run."""
+    """The rounds of one run."""
 
     def __init__(self, objective: Objective, aware: bool) -> None:
         self._objective, self._aware = objective, aware
         self._last: Round | None = None
-        self._ahead: list[Choice] = []  # what is still to be done at this moment, the next last
+        self._ahead: list[Choice] = []  # actions still to be made at this moment; the last is next
         self._moment = -math.inf
 
     def __call__(self, view: View) -> Choice:
-        """The next start or stop of this round; after them, wait until it is over."""
+        """The next start or stop of this round; after these, wait until the round is over."""
         now = float(view.clock.now[0])
         if now > self._moment:
-            self._moment, self._ahead = now, []  # what was cut off at an earlier moment has no meaning now
+            self._moment, self._ahead = now, []  # actions left over from an earlier moment are not valid now
         if self._ahead:
             return self._ahead.pop()
         job, site = first_without_gpus(view)
@@ -101,7 +103,7 @@ class Rounds:
         )
 
     def recall(self, view: View, kept: Remembered) -> bool:
-        """Go on with the last round, if the cluster has as many GPU models as then."""
+        """Continue with the last round, if the number of GPU models has not changed."""
         if "began" not in kept.times:
             return True
         capacity = np.array(kept.rest["capacity"], np.float64)
@@ -119,11 +121,11 @@ class Rounds:
 def solve_round(
     view: View, objective: Objective, aware: bool = True, last: Round | None = None
 ) -> tuple[Round, list[Choice]]:
-    """Begin a round now: read the view, solve the program if the last shares hold no more, find a seat for each job.
+    """Begin a round now: read the view, solve the program unless the last shares still hold, and place the jobs.
 
-    Returns the round and what is to be done, in order; changes nothing in the view. Without `last` it is the first.
+    Returns the round and the actions in order; does not change the view. Without `last` it is the first round.
     """
-    from adlro.decide.rules import allocation  # here, because SciPy is slow to import and most commands do not need it
+    from adlro.decide.rules import allocation  # imported here: SciPy loads slowly and most commands do not need it
 
     now = float(view.clock.now[0])
     jobs, current = _jobs_with_gpus(view)
@@ -150,20 +152,20 @@ def solve_round(
 
 
 def allocate(objective: Objective, demand: Demand) -> Floats:
-    """The part of the time that each job should spend on each pool. [J, P]"""
+    """The fraction of time that each job should spend on each pool. [J, P]"""
     from adlro.decide.rules import allocation
 
     _, gpus, throughput, left, capacity = demand
     if objective == "maxmin":
         return allocation.max_min(throughput, gpus, capacity, np.ones(len(gpus)))
     if objective == "maxsum":
-        # A gang counts for as much as the GPUs it takes: else it would never run beside single jobs.
+        # A gang counts as many times as it has GPUs; otherwise it would never run beside single jobs.
         return allocation.max_sum(throughput, gpus, capacity, gpus)
     return allocation.min_makespan(throughput, gpus, capacity, left)
 
 
 def _jobs_with_gpus(view: View) -> tuple[Indices, Ints]:
-    """Waiting jobs in the window and running ones, those without GPUs left out; and the pool on which each runs now."""
+    """Waiting jobs in the window and running jobs, without those that need no GPU; and the pool where each runs now."""
     running = view.running[: int(view.clock.running[0])]
     jobs = np.sort(np.concatenate((waiting_jobs(view), running)))
     jobs = jobs[view.jobs.gpus[jobs] > 0]
@@ -172,7 +174,7 @@ def _jobs_with_gpus(view: View) -> tuple[Indices, Ints]:
 
 
 def _demand_now(view: View, jobs: Indices, up: Ints, objective: Objective, aware: bool, last: Round | None) -> Demand:
-    """What these jobs want: as in the last round, if neither they nor the nodes have changed. Work left does change."""
+    """What these jobs need: reused from the last round if jobs and nodes have not changed. Work left does change."""
     from adlro.decide.rules import allocation
 
     if last is not None and last.demand is not None and last.up is not None and objective != "makespan":  # noqa: SIM102
@@ -185,13 +187,13 @@ def _demand_now(view: View, jobs: Indices, up: Ints, objective: Objective, aware
 
 
 def _shares_hold(last: Round, demand: Demand, objective: Objective) -> bool:
-    """Whether the program would be the one of the last round. That of the makespan changes with the work done."""
+    """Whether the program equals that of the last round. For the makespan it changes with the work done."""
     same = np.array_equal(last.jobs, demand.jobs) and np.array_equal(last.capacity, demand.capacity)
     return same and objective != "makespan"
 
 
 def _received(last: Round | None, demand: Demand, now: float) -> Floats:
-    """Seconds that each job has had of each pool, old ones counting less. [J, P]"""
+    """Seconds that each job has received of each pool, decayed. [J, P]"""
     if last is None:
         return np.full(demand.throughput.shape, HEAD_START_S)
     kept = _one_more_round(last, last.received, now - last.began)
@@ -204,7 +206,7 @@ def _received(last: Round | None, demand: Demand, now: float) -> Floats:
 
 
 def _one_more_round(last: Round, received: Floats, elapsed: float) -> Floats:
-    """The time received after so many more seconds in which each job ran where it did in this round. [J, P]"""
+    """The time received after `elapsed` more seconds, during which each job ran as in this round. [J, P]"""
     kept = received.copy()
     served = np.flatnonzero(last.pool != NOBODY)
     kept[served, last.pool[served]] += elapsed
@@ -212,9 +214,9 @@ def _one_more_round(last: Round, received: Floats, elapsed: float) -> Floats:
 
 
 def _seat(view: View, demand: Demand, pick: Ints, current: Ints, pairs: tuple[Ints, Ints]) -> Seating:
-    """Seat the picked jobs, then fill what is left by falling priority. Who stays on a pool is not moved.
+    """Place the picked jobs, then fill what is left by descending priority. Jobs that stay on their pool do not move.
 
-    Unless a larger job finds no room because of it: then the smaller ones of its pool are seated anew, after it.
+    Exception: if a larger job finds no room because of them, the smaller jobs of its pool are placed again after it.
     """
     stays = (current != NOBODY) & (pick == current)
     first, missed = _seat_once(view, demand, pick, stays, pairs)
@@ -232,7 +234,7 @@ def _seat(view: View, demand: Demand, pick: Ints, current: Ints, pairs: tuple[In
 def _seat_once(
     view: View, demand: Demand, pick: Ints, stays: npt.NDArray[np.bool_], pairs: tuple[Ints, Ints]
 ) -> tuple[Seating, Indices]:
-    """Seat the jobs on a copy of the view, the largest first; also those not seated on the pool picked for them."""
+    """Place the jobs on a copy of the view, the largest first. Also returns those not placed on their picked pool."""
     picked = np.flatnonzero((pick != NOBODY) & ~stays)
     picked = picked[np.argsort(-demand.gpus[picked], kind="stable")]
     seats = np.empty(len(stays), np.int32)
@@ -246,7 +248,7 @@ def _seat_once(
 
 
 def _policy(objective: Objective, aware: bool, summary: str) -> Policy:
-    """One line of the catalogue."""
+    """One policy of the catalogue."""
     needs = ("rates",) * aware + ("estimate",) * (objective == "makespan")
     name = f"gavel-{objective}" if aware else f"gavel-{objective}-agnostic"
     return Policy(name, summary, make=rounds_of(objective, aware), preemptive=True, needs=needs)

@@ -1,7 +1,7 @@
-"""Jobs against pools as matrices: what the policies with a solver read from the view, in a few calls for all jobs.
+"""Jobs and pools as matrices: what the policies with a solver read from the view, in a few calls for all jobs.
 
-Axes: J jobs asked about, P pools, H forms. A call from Python into compiled code hands over the whole View, which costs
-more than what is computed for one job there; so everything here works on all jobs at once.
+Axes: J jobs asked about, P pools, H forms. Each call from Python into compiled code passes the whole View, which costs
+more than the computation for one job. So everything here handles all jobs at once.
 """
 
 from typing import NamedTuple
@@ -19,17 +19,17 @@ Indices = npt.NDArray[np.int64]
 
 
 class Demand(NamedTuple):
-    """What these jobs want, and what the pools can give."""
+    """What these jobs need, and what the pools can give."""
 
     jobs: Indices  # [J] rows of View.jobs, in submit order
     gpus: Floats  # [J] with fractions
-    throughput: Floats  # [J, P] work per second on the best form of the pool; 0 where it cannot run
+    throughput: Floats  # [J, P] work per second on the best form of the pool; 0 if it cannot run there
     left: Floats  # [J] estimated work left
     capacity: Floats  # [P] GPUs on nodes that are up
 
 
 class PoolSpot(NamedTuple):
-    """A job and a site where it may start; both NOBODY if there is none."""
+    """A job and a site where it may start; both are NOBODY if there is none."""
 
     job: int
     site: int
@@ -42,7 +42,7 @@ def waiting_jobs(view: View) -> Indices:
 
 
 def demand_of(view: View, jobs: Indices) -> Demand:
-    """What these jobs want of GPUs that are up."""
+    """What these jobs need, and the GPUs that are up."""
     sites, forms = view.sites, view.forms
     up = view.nodes.up[sites.node] != 0
     capacity = np.bincount(sites.pool[up], sites.gpus[up], len(view.pools)).astype(np.float64)
@@ -60,21 +60,21 @@ def demand_of(view: View, jobs: Indices) -> Demand:
 
 @compiled
 def fill_left(view: View, jobs: Indices, left: Floats) -> None:
-    """Write down the estimated work left of each job."""
+    """Fill in the estimated work left of each job."""
     for i in range(len(jobs)):
         left[i] = work_left(view, jobs[i])
 
 
 @compiled
 def fill_restart(view: View, jobs: Indices, restart: Floats) -> None:
-    """Write down what each job would lose before its work goes on, if it were started now."""
+    """Fill in the seconds that each job would lose to its restart, if it started now."""
     for i in range(len(jobs)):
         restart[i] = restart_cost(view, jobs[i])
 
 
 @compiled
 def site_in_pool(view: View, j: int, p: int) -> int:
-    """Where in the pool the job may start now: the fastest sites, of those the least leftover; NOBODY if nowhere."""
+    """The site of the pool where the job may start now: the fastest, then the least leftover; NOBODY if none."""
     job = view.jobs[j]
     pool = view.pools[p]
     if job.share == WHOLE_GPU and pool.free_gpus < job.gpus:
@@ -104,7 +104,7 @@ def site_in_pool(view: View, j: int, p: int) -> int:
 
 @compiled
 def fill_fitting(view: View, jobs: Indices, there: Ints) -> None:
-    """Write down 1 for each job and pool where it may start now. [J, P]"""
+    """Fill in 1 for each job and pool where it may start now. [J, P]"""
     for i in range(len(jobs)):
         for p in range(len(view.pools)):
             there[i, p] = 1 if site_in_pool(view, jobs[i], p) != NOBODY else 0
@@ -112,7 +112,7 @@ def fill_fitting(view: View, jobs: Indices, there: Ints) -> None:
 
 @compiled
 def first_without_gpus(view: View) -> PoolSpot:
-    """The first waiting job that needs no GPU and fits, at the first such site: nobody gains by its waiting."""
+    """The first waiting job without GPUs that fits, at its first such site: making it wait helps nobody."""
     job = NOBODY
     site = NOBODY
     for q in range(seen(view)):
@@ -130,10 +130,10 @@ def first_without_gpus(view: View) -> PoolSpot:
 
 @compiled
 def seat(view: View, stays: Ints, jobs: Ints, pools: Ints, seats: Ints, order: Ints) -> int:
-    """Take the jobs that do not stay off their GPUs, then start those of the list where they fit in their pool.
+    """Release the jobs that do not stay, then start the listed jobs where they fit in their pool.
 
-    The list may name a job more than once: the first pool with room counts. Writes the site of each job that is
-    started, and those jobs in their order; returns how many.
+    The list may contain a job several times: the first pool with room counts. Fills in the site of each job that is
+    started, and those jobs in order; returns their number.
     """
     for i in range(len(stays)):
         seats[i] = NOBODY
@@ -154,6 +154,6 @@ def seat(view: View, stays: Ints, jobs: Ints, pools: Ints, seats: Ints, order: I
 
 
 def copy_for(view: View, jobs: Indices) -> View:
-    """A view to try seats on, in which job number i is `jobs[i]`; what taking and releasing changes is its own."""
+    """A view to try placements on, in which job i is `jobs[i]`. It has its own copy of what placing changes."""
     own = copied(view, (*CLUSTER, *LISTS, "demands"))
     return own._replace(jobs=view.jobs[jobs].view(np.recarray), runs=view.runs[jobs].view(np.recarray))

@@ -1,4 +1,4 @@
-"""Rules that stop jobs: least remaining time, least attained service. docs/policies.md says each one exactly."""
+"""Rules that stop jobs: least remaining time, least attained service. docs/policies.md defines each one exactly."""
 
 from typing import Final
 
@@ -23,36 +23,36 @@ from adlro.core.tables import FOREVER, NOBODY, STOP, WAIT, Choice, Floats, Ints,
 from adlro.decide.choosing import Key, first_spot, hopeless, shortest, start_or_wait
 
 QUANTUM_S: Final = 360.0
-"""How often las looks again, beside arrivals and ends."""
+"""Seconds after which las checks again, in addition to arrivals and ends."""
 
 DEMOTION: Final = 3600.0
 """GPU-seconds after which tiresias moves a job from its first queue to its second."""
 
 
-# ---- keys: the smallest first ------------------------------------------------------------------------------------
+# ---- keys: smallest first ----------------------------------------------------------------------------------------
 
 
 @compiled
 def time_left(view: View, j: int) -> float:
-    """Estimated seconds of work left on the job's fastest GPUs."""
+    """Estimated seconds left at the job's fastest site."""
     return work_left(view, j) / view.fastest[view.jobs[j].demand]
 
 
 @compiled
 def service_left(view: View, j: int) -> float:
-    """Estimated GPU-seconds left on the job's fastest GPUs."""
+    """Estimated GPU-seconds left at the job's fastest site."""
     return time_left(view, j) * gpu_share(view, j)
 
 
 @compiled
 def service(view: View, j: int) -> float:
-    """GPU-seconds had so far."""
+    """GPU-seconds received so far."""
     return attained(view, j)
 
 
 @compiled
 def tiresias_key(view: View, j: int) -> float:
-    """Which of the two queues the job is in, and its place in that queue."""
+    """The job's queue (first or second), and its position in that queue."""
     place = j / (len(view.jobs) + 1.0)
     return place + (1.0 if attained(view, j) >= DEMOTION else 0.0)
 
@@ -62,10 +62,10 @@ def tiresias_key(view: View, j: int) -> float:
 
 @compiled
 def add_room(view: View, j: int, sign: int, room: Ints, levels: Ints) -> None:
-    """Count what a running job holds as room at each of its sites (sign 1), or no longer (-1).
+    """Count what a running job holds as room at each of its sites (sign 1), or no longer (sign -1).
 
-    `room` has for each site GPUs, and for each node cores and memory after them. `levels` has, as View.spare, how many
-    sites of each pool have so many GPUs, free ones and room together.
+    `room` has the GPUs of each site, followed by cores and memory of each node. `levels` is like View.spare: the number
+    of sites of each pool by their number of GPUs, counting free GPUs and room.
     """
     job = view.jobs[j]
     run = view.runs[j]
@@ -76,7 +76,7 @@ def add_room(view: View, j: int, sign: int, room: Ints, levels: Ints) -> None:
     p = run.parts
     while True:
         count = count_bits(mask)
-        # A job without GPUs holds all its cores and memory at its one site.
+        # A job without GPUs holds all its cores and memory at one site.
         part = count if job.gpus > 0 else 1
         site = view.sites[s]
         levels[site.pool, site.free_gpus + room[s]] -= 1
@@ -93,7 +93,7 @@ def add_room(view: View, j: int, sign: int, room: Ints, levels: Ints) -> None:
 
 @compiled
 def cleared_site(view: View, j: int, room: Ints, levels: Ints) -> int:
-    """Where the job would fit with the least runtime if all that counts as room were free, or NOBODY."""
+    """The site where the job would fit with the shortest runtime if all room were free, or NOBODY."""
     job = view.jobs[j]
     chosen = NOBODY
     soonest = FOREVER
@@ -123,18 +123,18 @@ def cleared_site(view: View, j: int, room: Ints, levels: Ints) -> int:
 
 @compiled
 def would_fit(view: View, j: int, s: int, room: Ints) -> bool:
-    """Whether the job, which takes one node there, would fit at the site if all that counts as room were free."""
+    """Whether the job, which needs one node there, would fit at the site if all room were free."""
     job = view.jobs[j]
-    # A share may go to a GPU that is shared already, once there are cores and memory for it.
+    # A share may go to a GPU that is already shared, once there are cores and memory for it.
     gpus = 0 if job.share < WHOLE_GPU and shared_gpu(view, j, s) != NOBODY else job.gpus
     return enough_at(view, s, room, gpus, job.cpus, job.memory)
 
 
 @compiled
 def would_fit_across(view: View, j: int, p: int, width: int, room: Ints) -> bool:
-    """Whether a gang would fit on so many nodes of the pool if all that counts as room were free.
+    """Whether a gang would fit on `width` nodes of the pool if all room were free.
 
-    As `fits_across`: the sites with the most GPUs first, each with its part of cores and memory.
+    Like `fits_across`: the sites with the most GPUs first, each with its part of cores and memory.
     """
     job = view.jobs[j]
     pool = view.pools[p]
@@ -158,7 +158,7 @@ def would_fit_across(view: View, j: int, p: int, width: int, room: Ints) -> bool
 
 @compiled
 def enough_at(view: View, s: int, room: Ints, gpus: int, cpus: int, memory: int) -> bool:
-    """Whether one site would have this much, room included."""
+    """Whether one site would have this much, including room."""
     site = view.sites[s]
     node = view.nodes[site.node]
     at = len(view.sites) + 2 * site.node
@@ -172,7 +172,7 @@ def enough_at(view: View, s: int, room: Ints, gpus: int, cpus: int, memory: int)
 
 @compiled
 def victim_for(view: View, j: int, s: int, key: Key, limit: float) -> int:
-    """The running job with the worst key, above the limit, among those in the job's way at the site; or NOBODY."""
+    """Of the running jobs that block the job at the site, the one with the largest key above the limit; or NOBODY."""
     job = view.jobs[j]
     pool = view.sites[s].pool if view.width[job.kind, view.sites[s].form] > 1 else NOBODY
     worst = NOBODY
@@ -216,11 +216,11 @@ def node_has(view: View, n: int, pool: int) -> bool:
 
 @compiled_allocating
 def preempting(view: View, key: Key, until: float) -> Choice:
-    """The waiting job with the smallest key that fits, or for which jobs of larger keys can be stopped.
+    """The waiting job with the smallest key that fits, or for which jobs with larger keys can be stopped.
 
-    Jobs are tried in the order of their keys. What counts as room for a job then counts for every one before it, so
-    that running jobs are counted once and taken out again one by one. Jobs on a share of a GPU are not stopped: the
-    rest of that GPU may be held by somebody else.
+    Jobs are tried in the order of their keys. The room of a job is also room for every job before it, so running jobs
+    are counted once and then removed one by one. Jobs on a share of a GPU are not stopped, because other jobs may hold
+    the rest of that GPU.
     """
     clock = view.clock[0]
     worst = -FOREVER
@@ -241,7 +241,7 @@ def preempting(view: View, key: Key, until: float) -> Choice:
     keys = np.empty(0, np.float64)
     room = np.empty(0, np.int32)
     levels = np.empty((0, 0), np.int32)
-    gone = NOBODY  # so many rivals are no longer room; NOBODY: none has been counted yet
+    gone = NOBODY  # number of rivals that no longer count as room; NOBODY: not counted yet
     for i in range(count):
         q = positions[order[i]]
         value = values[order[i]]
@@ -263,7 +263,7 @@ def preempting(view: View, key: Key, until: float) -> Choice:
             add_room(view, rivals[gone], -1, room, levels)
             gone += 1
         if clock.window > 0 and q + earlier(rivals[gone:], j) >= clock.window:
-            continue  # stopped jobs that were submitted earlier could push this one out of sight
+            continue  # stopped jobs that were submitted earlier could push this one out of the window
         site = cleared_site(view, j, room, levels)
         if site != NOBODY:
             victim = victim_for(view, j, site, key, value)
@@ -274,7 +274,7 @@ def preempting(view: View, key: Key, until: float) -> Choice:
 
 @compiled_allocating
 def rivals_by_key(view: View, key: Key) -> tuple[Ints, Floats]:
-    """The running jobs that may be stopped, the smallest key first, and their keys."""
+    """The running jobs that may be stopped, by ascending key, and their keys."""
     running = view.clock[0].running
     jobs = np.empty(running, np.int32)
     keys = np.empty(running, np.float64)
@@ -303,26 +303,26 @@ def earlier(jobs: Ints, j: int) -> int:
 
 @compiled_allocating
 def srtf(view: View) -> Choice:
-    """Least remaining time first."""
+    """Shortest remaining time first."""
     return preempting(view, time_left, FOREVER)
 
 
 @compiled_allocating
 def srsf(view: View) -> Choice:
-    """Least remaining service first."""
+    """Shortest remaining service first."""
     return preempting(view, service_left, FOREVER)
 
 
 @compiled_allocating
 def las(view: View) -> Choice:
-    """Least attained service first, looked at again after each quantum while somebody waits."""
+    """Least attained service first; checked again after each quantum while a job waits."""
     clock = view.clock[0]
     return preempting(view, service, clock.now + QUANTUM_S if clock.queued > 0 else FOREVER)
 
 
 @compiled
 def next_demotion(view: View) -> float:
-    """When the first running job leaves the first queue; FOREVER if nobody waits."""
+    """When the first running job leaves the first queue; FOREVER if no job waits."""
     clock = view.clock[0]
     soonest = FOREVER
     if clock.queued > 0:
@@ -330,14 +330,14 @@ def next_demotion(view: View) -> float:
             j = view.running[i]
             left = DEMOTION - attained(view, j)
             if left > 0.0:
-                # A hair later than computed, so that rounding cannot leave the job short of its threshold.
+                # Slightly later than computed, so that rounding cannot leave the job below its threshold.
                 soonest = min(soonest, clock.now + left / gpu_share(view, j) + 1e-6)
     return soonest
 
 
 @compiled_allocating
 def tiresias(view: View) -> Choice:
-    """Two queues by attained service, first come first served in each; the first before the second."""
+    """Two queues by attained service, first come first served in each; the first has priority."""
     return preempting(view, tiresias_key, next_demotion(view))
 
 

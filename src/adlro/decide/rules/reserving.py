@@ -1,4 +1,4 @@
-"""Rules that look at when running jobs will end: EASY backfilling, Slurm's multifactor, earliest finish."""
+"""Rules that use the expected ends of running jobs: EASY backfilling, Slurm's multifactor, earliest finish."""
 
 from typing import Final, NamedTuple
 
@@ -43,12 +43,12 @@ class Reservation(NamedTuple):
     site: int
 
 
-# ---- the cluster as it will be -----------------------------------------------------------------------------------
+# ---- the cluster in the future -----------------------------------------------------------------------------------
 
 
 @compiled
 def free_all_parts(world: View, j: int) -> None:
-    """Give back, in an imagined cluster, all that a running job holds."""
+    """Release everything that a running job holds, in an imagined cluster."""
     job = world.jobs[j]
     run = world.runs[j]
     if run.parts == NOBODY:
@@ -63,7 +63,7 @@ def free_all_parts(world: View, j: int) -> None:
 
 @compiled
 def free_portion(world: View, j: int, s: int, mask: int) -> None:
-    """Give back one part of a gang over several nodes."""
+    """Release one part of a gang over several nodes."""
     job = world.jobs[j]
     count = count_bits(mask)
     release_part(world, j, s, mask, portion(job.cpus, count, job.gpus), portion(job.memory, count, job.gpus))
@@ -71,7 +71,7 @@ def free_portion(world: View, j: int, s: int, mask: int) -> None:
 
 @compiled
 def no_room_in(view: View, j: int, p: int) -> bool:
-    """Whether the job fits nowhere in the pool, as far as the numbers of free GPUs tell."""
+    """Whether the numbers of free GPUs show that the job fits nowhere in the pool."""
     job = view.jobs[j]
     width = max(1, view.width[job.kind, view.sites[view.pools[p].anchor].form])
     return job.share == WHOLE_GPU and most_free_on(view, p, width) < job.gpus
@@ -79,7 +79,7 @@ def no_room_in(view: View, j: int, p: int) -> bool:
 
 @compiled
 def last_place_worth_a_look(view: View, j: int, p: int) -> int:
-    """After which place of the pool's list no site can take the job: a gang over several nodes has only the first."""
+    """End of the pool's sites to check for the job: a gang over several nodes only has the first."""
     pool = view.pools[p]
     wide = view.width[view.jobs[j].kind, view.sites[pool.anchor].form] > 1
     return pool.first_site + 1 if wide else pool.first_site + pool.sites
@@ -87,7 +87,7 @@ def last_place_worth_a_look(view: View, j: int, p: int) -> int:
 
 @compiled
 def first_site_that_fits(view: View, j: int) -> int:
-    """The lowest site at which the job fits, or NOBODY."""
+    """The site with the lowest index where the job fits, or NOBODY."""
     chosen = NOBODY
     for p in range(len(view.pools)):
         if no_room_in(view, j, p):
@@ -104,7 +104,7 @@ def first_site_that_fits(view: View, j: int) -> int:
 
 @compiled_allocating
 def by_expected_end(view: View) -> tuple[Ints, Floats]:
-    """The running jobs in the order of their expected ends (equal ones by index), and those ends."""
+    """The running jobs by expected end (ties by index), and those ends."""
     count = view.clock[0].running
     jobs = np.sort(view.running[:count])
     ends = np.empty(count, np.float64)
@@ -116,7 +116,7 @@ def by_expected_end(view: View) -> tuple[Ints, Floats]:
 
 @compiled_allocating
 def reserve(view: View, world: View, head: int) -> Reservation:
-    """Let running jobs end in the imagined cluster until the head fits; it stays as it is then."""
+    """Let running jobs end in the imagined cluster until the head fits. The imagined cluster keeps that state."""
     jobs, ends = by_expected_end(view)
     i = 0
     while i < len(jobs):
@@ -135,10 +135,10 @@ def reserve(view: View, world: View, head: int) -> Reservation:
 
 @compiled
 def take_counts(view: View, world: View, j: int, s: int, sign: int) -> None:
-    """Count a job's GPUs, cores and memory as taken (sign 1) or given back (-1) in the imagined cluster.
+    """Count a job's GPUs, cores and memory as taken (sign 1) or released (sign -1) in the imagined cluster.
 
-    Only counts change: which GPUs they are is left open. A share counts as a whole GPU, unless the job would go to a
-    GPU that is shared already.
+    Only the counts change, not which GPUs are held. A share counts as a whole GPU, unless the job would go to a GPU
+    that is already shared.
     """
     job = view.jobs[j]
     width = view.width[job.kind, view.sites[s].form]
@@ -169,7 +169,7 @@ def take_counts_at(world: View, s: int, gpus: int, cpus: int, memory: int) -> No
 
 @compiled
 def harmless_site(view: View, world: View, j: int, head: int, reservation: Reservation) -> int:
-    """The lowest site where the job fits now and does not delay the head, or NOBODY."""
+    """The site with the lowest index where the job fits now and does not delay the head, or NOBODY."""
     chosen = NOBODY
     for p in range(len(view.pools)):
         if no_room_in(view, j, p):
@@ -211,7 +211,7 @@ def top_job(view: View, key: Key) -> int:
 
 @compiled
 def somebody_else_fits(view: View, head: int) -> bool:
-    """Whether any job but the head could start now; only then is a reservation worth computing."""
+    """Whether any job except the head could start now. Only then is a reservation worth computing."""
     last = last_seen(view)
     d = view.clock[0].demand
     while d != NOBODY:
@@ -226,9 +226,9 @@ def somebody_else_fits(view: View, head: int) -> bool:
 
 @compiled_allocating
 def easy(view: View, key: Key, score: Score) -> Choice:
-    """Start the job with the largest key; while it waits, the next ones that fit and do not delay it.
+    """Start the job with the largest key; while it waits, start later jobs that fit and do not delay it.
 
-    The score is the same at all sites of a form.
+    The score must be equal at all sites of a form.
     """
     head = top_job(view, key)
     if not hopeless(view, head):
@@ -258,7 +258,7 @@ def easy(view: View, key: Key, score: Score) -> Choice:
 
 @compiled
 def submit_order(view: View, j: int) -> float:
-    """The first submitted has the largest key."""
+    """Key that is largest for the job submitted first."""
     return -float(j)
 
 
@@ -298,7 +298,7 @@ def multifactor(view: View) -> Choice:
 
 
 def keep_usage(view: View) -> None:
-    """Let the simulator keep what each user has used, with a half-life."""
+    """Let the simulator record the usage of each user, with a half-life."""
     view.clock[0].half_life = HALF_LIFE_S
 
 
@@ -307,7 +307,7 @@ def keep_usage(view: View) -> None:
 
 @compiled_allocating
 def release_times(view: View) -> Floats:
-    """For each site, when its GPUs in use come free, soonest first: rows as in View.gpus, FOREVER at the end."""
+    """For each site, when its busy GPUs become free, earliest first: rows as in View.gpus, then FOREVER."""
     times = np.full(len(view.gpus), FOREVER)
     filled = np.zeros(len(view.sites), np.int32)
     jobs, ends = by_expected_end(view)
@@ -331,7 +331,7 @@ def release_times(view: View) -> Floats:
 
 @compiled
 def free_at(view: View, times: Floats, s: int, gpus: int) -> float:
-    """When the site is expected to have this many GPUs free."""
+    """When the site is expected to have this many free GPUs."""
     site = view.sites[s]
     if view.nodes[site.node].up == 0 or site.gpus < gpus:
         return FOREVER
@@ -342,7 +342,7 @@ def free_at(view: View, times: Floats, s: int, gpus: int) -> float:
 
 @compiled
 def large_enough(view: View, j: int, s: int) -> bool:
-    """Whether the node could ever give the job its cores and memory (for a gang over several: its part of them)."""
+    """Whether the empty node has enough cores and memory for the job (for a gang over several: for its part)."""
     job = view.jobs[j]
     site = view.sites[s]
     node = view.nodes[site.node]
@@ -353,7 +353,7 @@ def large_enough(view: View, j: int, s: int) -> bool:
 
 @compiled
 def pool_free_at(view: View, times: Floats, j: int, s: int, width: int) -> float:
-    """When the pool is expected to have its part of a gang free on each of as many nodes as the gang takes."""
+    """When the pool is expected to have enough nodes that each have a part of the gang free."""
     pool = view.pools[view.sites[s].pool]
     each = -(-view.jobs[j].gpus // width)
     last = -1.0
@@ -376,7 +376,7 @@ def pool_free_at(view: View, times: Floats, j: int, s: int, width: int) -> float
 
 @compiled_allocating
 def next_ends(view: View) -> Floats:
-    """For each node, when the next of its jobs is expected to end; FOREVER where none runs."""
+    """For each node, when its next job is expected to end; FOREVER if none runs."""
     soonest = np.full(len(view.nodes), FOREVER)
     for i in range(view.clock[0].running):
         j = view.running[i]
@@ -404,9 +404,9 @@ def next_end_in(view: View, ends: Floats, s: int) -> float:
 
 @compiled
 def earliest_finish_site(view: View, times: Floats, ends: Floats, j: int) -> tuple[int, float]:
-    """Where the job is expected to finish first, waiting for a busy site included, and when.
+    """Where the job is expected to finish first, including the wait for a busy site, and when.
 
-    Where GPUs are free and it still does not fit, cores or memory are short: at the soonest until a job there ends.
+    If GPUs are free but the job does not fit, it lacks cores or memory, and waits at least until a job there ends.
     """
     job = view.jobs[j]
     best = NOBODY
@@ -424,7 +424,7 @@ def earliest_finish_site(view: View, times: Floats, ends: Floats, j: int) -> tup
             if start <= view.clock[0].now:
                 start = next_end_in(view, ends, s)
         elif not large_enough(view, j, s):
-            continue  # to wait for it would be to wait for ever
+            continue  # waiting for it would never end
         else:
             start = free_at(view, times, s, job.gpus)
             if start <= view.clock[0].now:
@@ -438,7 +438,7 @@ def earliest_finish_site(view: View, times: Floats, ends: Floats, j: int) -> tup
 
 @compiled_allocating
 def eft(view: View) -> Choice:
-    """Each job waits for the site where it finishes first; of those that need not wait, the first to finish."""
+    """Each job waits for the site where it finishes first; of those that can start now, the one that finishes first."""
     times = release_times(view)
     ends = next_ends(view)
     chosen = NOBODY

@@ -1,13 +1,13 @@
-"""The paper's task (its section 4) as many environments side by side, over the compiled pieces of `batch.py`.
+"""The paper's task (its section 4) as many environments side by side, using the compiled functions of `batch.py`.
 
-The paper's reward is R = −(job completion time + λ · idle GPU time), for a whole run. Here it comes step by step: minus
-the time that all jobs spent in the system since the last decision, minus λ times the GPU time that nobody used
-(a GPU of which 3/4 are in use is idle by 1/4; the GPUs of a node that is down are not idle). Summed from the first
-decision to the end of the last job that is −(sum of completion times + λ · idle GPU time). Both are in units of the
-typical runtime of the world's jobs.
+The paper's reward is R = −(job completion time + λ · idle GPU time) for a whole run. Here it comes step by step: minus
+the time that all jobs spent in the system since the last decision, minus λ times the idle GPU time. A GPU of which 3/4
+are in use is idle by 1/4; GPUs of a node that is down are not idle. The sum from the first decision to the end of the
+last job is −(sum of completion times + λ · idle GPU time). Both are in units of the typical runtime of the world's
+jobs.
 
-What is seen, and what an action means, stands in `decide/network/paper_q.py`. There is no action to wait: an
-environment stops only where something is legal, so a legal action is always there.
+`decide/network/paper_q.py` defines observations and actions. There is no action for waiting: an environment stops only
+where something is legal, so there is always a legal action.
 """
 
 import os
@@ -29,15 +29,15 @@ from adlro.learn.worlds.envs import Came, Draw, Envs, Worlds, envs_for, truth_of
 from adlro.learn.worlds.episodes import begin_episode, chance
 
 LAMBDA: Final = 0.5
-"""The weight of idle GPU time unless another is given; the paper says only that it lies between 0 and 1."""
+"""Default weight of idle GPU time. The paper only says that it is between 0 and 1."""
 
 
 class Passed(NamedTuple):
-    """What passed on the way to the next decision."""
+    """What happened on the way to the next decision."""
 
     jobs: float  # s of job time
     idle: float  # s of idle GPU time
-    over: bool  # the run ended
+    over: bool  # whether the run ended
 
 
 # ---- a step ------------------------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ class Passed(NamedTuple):
 
 @compiled
 def idle_now(view: View) -> float:
-    """How many GPUs nobody uses, with fractions; those of nodes that are down do not count."""
+    """Number of idle GPUs, with fractions. GPUs of nodes that are down do not count."""
     share = 0
     for s in range(len(view.sites)):
         site = view.sites[s]
@@ -56,7 +56,7 @@ def idle_now(view: View) -> float:
 
 @compiled
 def gpus_on(view: View, n: int) -> int:
-    """How many GPUs a node has."""
+    """Number of GPUs of a node."""
     node = view.nodes[n]
     gpus = 0
     for s in range(node.first_site, node.first_site + node.sites):
@@ -66,7 +66,7 @@ def gpus_on(view: View, n: int) -> int:
 
 @compiled
 def add_up(view: View, truth: Truth, before: float, jobs: int, idle: float, arrived: int) -> Passed:
-    """Job time and idle GPU time since then, from what there was then and from what happened; empties the log."""
+    """Job time and idle GPU time since `before`, from the state then and the events since; empties the log."""
     now = view.clock[0].now
     in_system = jobs * (now - before)
     unused = idle * (now - before)
@@ -100,7 +100,7 @@ def to_next_choice(view: View, truth: Truth, rows: Ints, legal: Any) -> Passed:
             if clock.queued > 0 and mark(view, rows, legal) > 0:
                 return Passed(jobs_s, idle_s, False)
             set_asked(view, truth, False)
-        progress.events = 0  # starts: they are in the state already, and many at one moment must not fill the log
+        progress.events = 0  # only starts, which the state already has; many at one moment must not fill the log
         before, jobs, idle, arrived = clock.now, clock.queued + clock.running, idle_now(view), clock.arrived
         status = advance(view, truth)
         passed = add_up(view, truth, before, jobs, idle, arrived)
@@ -112,7 +112,7 @@ def to_next_choice(view: View, truth: Truth, rows: Ints, legal: Any) -> Passed:
 
 @compiled
 def _start_over(worlds: Worlds, envs: Envs, rows: Ints, legal: Any, b: int, draw: Draw) -> None:
-    """Begin an episode that has a decision, and go to it."""
+    """Begin an episode that has a decision, and move on to that decision."""
     while True:
         begin_episode(worlds, envs, b, draw)
         passed = to_next_choice(view_of(worlds, envs, b, b), truth_of(envs, b, b), rows, legal)
@@ -125,7 +125,7 @@ def _start_over(worlds: Worlds, envs: Envs, rows: Ints, legal: Any, b: int, draw
 def _step_one(
     worlds: Worlds, envs: Envs, rows: Ints, seen: PaperSeen, came: Came, action: int, lam: float, draw: Draw, b: int
 ) -> None:
-    """Take one action in one environment, and go on to its next decision. What is illegal counts as a wait."""
+    """Take one action in one environment, and move on to its next decision. An illegal action counts as waiting."""
     state = envs.state[b]
     view = view_of(worlds, envs, b, b)
     truth = truth_of(envs, b, b)
@@ -164,14 +164,14 @@ def _step_some(
     first: int,
     last: int,
 ) -> None:
-    """Step the environments from `first` to before `last`."""
+    """Step the environments from `first` to `last` - 1."""
     for b in range(first, last):
         _step_one(worlds, envs, rows[b], seen, came, actions[b], lam, draw, b)
 
 
 @compiled_alone
 def _start_some(worlds: Worlds, envs: Envs, rows: Ints, seen: PaperSeen, draw: Draw, first: int, last: int) -> None:
-    """Begin episodes in the environments from `first` to before `last`."""
+    """Begin episodes in the environments from `first` to `last` - 1."""
     for b in range(first, last):
         _start_over(worlds, envs, rows[b], seen.legal[b], b, draw)
         observe(view_of(worlds, envs, b, b), rows[b], seen.use[b], seen.queue[b], seen.jobs[b])
@@ -179,7 +179,7 @@ def _start_some(worlds: Worlds, envs: Envs, rows: Ints, seen: PaperSeen, draw: D
 
 @compiled_alone
 def _choose_some(legal: Any, envs: Envs, actions: Ints, first: int, last: int) -> None:
-    """A legal action by chance for each environment."""
+    """A random legal action for each environment."""
     for b in range(first, last):
         count = 0
         for a in range(legal.shape[1]):
@@ -198,7 +198,7 @@ def _choose_some(legal: Any, envs: Envs, actions: Ints, first: int, last: int) -
 
 @dataclass(frozen=True, slots=True)
 class PaperBatch:
-    """Many environments of the paper's task and what they show. `step_paper` changes all of it in place."""
+    """Many environments of the paper's task and their observations. `step_paper` changes everything in place."""
 
     worlds: Worlds
     envs: Envs
@@ -212,23 +212,23 @@ class PaperBatch:
 
     @property
     def count(self) -> int:
-        """How many environments there are."""
+        """Number of environments."""
         return len(self.came.done)
 
     @property
     def actions(self) -> int:
-        """How many actions there are: jobs in the window times GPUs."""
+        """Number of actions: jobs in the window times GPUs."""
         return self.seen.legal.shape[1]
 
 
 def check_lambda(lam: float) -> None:
-    """Refuse a weight of idle GPU time that the paper does not allow."""
+    """Raise an error if the weight of idle GPU time is outside the paper's range."""
     if not 0.0 < lam < 1.0:
         raise ConfigError(f"lambda is {lam}; expected a number above 0 and below 1, such as {LAMBDA}.")
 
 
 def check_worlds(worlds: Worlds) -> int:
-    """Refuse worlds that one head of the network cannot serve; how many GPUs each has."""
+    """Raise an error if one network cannot be used for all worlds; returns the number of GPUs of each."""
     counts = sorted({int(row.gpus) for row in worlds.info})
     if len(counts) != 1:
         raise ConfigError(
@@ -282,7 +282,7 @@ def make_paper_batch(
 
 
 def step_paper(batch: PaperBatch, actions: Ints) -> None:
-    """Take one action in every environment, on all threads; `came` says what came of it, `seen` what is seen now."""
+    """Take one action in every environment, on all threads. `came` has the results, `seen` the new observations."""
 
     def some(first: int, last: int, _worker: int) -> None:
         ours = batch.worlds, batch.envs, batch.rows, batch.seen, batch.came
@@ -292,5 +292,5 @@ def step_paper(batch: PaperBatch, actions: Ints) -> None:
 
 
 def choose_paper_by_chance(batch: PaperBatch, actions: Ints) -> None:
-    """A legal action by chance for every environment."""
+    """A random legal action for every environment."""
     in_parts(cast(Any, batch), lambda first, last, _: _choose_some(batch.seen.legal, batch.envs, actions, first, last))

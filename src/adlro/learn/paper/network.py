@@ -12,9 +12,8 @@ PAPER_MASKED_Q = -1e9
 class PaperNetwork(nn.Module):
     """Q of assigning each waiting job to each of the n GPUs.
 
-    The convolutions run along the n × 1 matrix of utilisation, in which the GPUs of a node stand side by side. What
-    they find, the queue length, and priority and type of a job go through two fully connected layers. All jobs go
-    through the same layers.
+    The convolutions run along the n × 1 matrix of utilisation, in which the GPUs of a node are adjacent. Their output,
+    the queue length, and the priority and type of a job go through two fully connected layers, which all jobs share.
     """
 
     def __init__(self, gpus: int, channels: int = 16, hidden: int = 256) -> None:
@@ -26,7 +25,7 @@ class PaperNetwork(nn.Module):
         self.action = nn.Linear(hidden, gpus)
 
     def forward(self, sight: tuple[Tensor, ...]) -> Tensor:
-        """Q of every action from what is seen (in the order of PaperSeen); PAPER_MASKED_Q for illegal actions."""
+        """Q of every action from the observations (in the order of PaperSeen); PAPER_MASKED_Q for illegal actions."""
         use, queue, jobs, legal = sight
         x = torch.relu(self.far(torch.relu(self.near(use.to(self.near.weight.dtype).unsqueeze(1)))))
         x = torch.cat([x.flatten(1), queue.to(x.dtype)], 1)
@@ -38,7 +37,7 @@ class PaperNetwork(nn.Module):
 
 
 def paper_weights_of(network: PaperNetwork) -> PaperWeights:
-    """The weights as the compiled policy wants them."""
+    """The weights in the form that the compiled policy needs."""
 
     def numbers(tensor: Tensor, *axes: int) -> np.ndarray:
         array = tensor.detach().float().cpu().numpy()
@@ -60,7 +59,7 @@ def paper_weights_of(network: PaperNetwork) -> PaperWeights:
 
 
 def paper_network_of(weights: PaperWeights) -> PaperNetwork:
-    """The network with these weights: the way back from `paper_weights_of`."""
+    """The network with these weights: the inverse of `paper_weights_of`."""
     network = PaperNetwork(gpus_of(weights), len(weights.near_bias), len(weights.full_bias))
     values = {
         "near.weight": weights.near.T[:, None],

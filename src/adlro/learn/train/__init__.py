@@ -1,1 +1,1 @@
-"""Training: the networks in PyTorch, the loop, what it writes, and its evaluation."""
+"""Training: the networks in PyTorch, the loop, its files, and the evaluation."""

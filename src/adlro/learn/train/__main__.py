@@ -1,4 +1,4 @@
-"""`python -m adlro.learn.train`: a whole training, on a machine that has PyTorch and Numba (see run.py)."""
+"""`python -m adlro.learn.train`: a complete training on a machine that has PyTorch and Numba (see run.py)."""
 
 import sys
 

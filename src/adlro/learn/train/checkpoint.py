@@ -1,7 +1,7 @@
-"""Writing what a training leaves behind: checkpoints (weights and their provenance), and its state to resume from.
+"""Writes the files of a training: checkpoints (weights and their provenance), and the state for resuming.
 
-Both are safetensors files, which hold arrays and text and nothing that could run. Each is written beside its final name
-and then put there at once, so that whoever is killed while writing leaves the one before.
+Both are safetensors files, which contain arrays and text and no code. Each file is written under another name and then
+renamed, so that a process killed while writing leaves the previous file intact.
 """
 
 import json
@@ -23,7 +23,7 @@ LAST: Final = "last.safetensors"
 
 
 def write_checkpoint(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]], provenance: Mapping[str, Any]) -> None:
-    """Write the weights of a network and their provenance. NaN and infinite weights are refused."""
+    """Write the weights of a network and their provenance. Refuses NaN and infinite weights."""
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise CheckpointError(f"{path}: not written, because '{name}' has NaN or infinite values.")
@@ -33,7 +33,7 @@ def write_checkpoint(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]], pro
 
 
 def check_size(arrays: Mapping[str, np.ndarray[Any, Any]], text: int, where: str) -> None:
-    """Refuse a network that is too large for a checkpoint together with a text of this many bytes."""
+    """Raise an error if a network is too large for a checkpoint with a text of this many bytes."""
     size = sum(array.nbytes for array in arrays.values()) + text + 4096
     if size > LARGEST:
         raise CheckpointError(
@@ -43,12 +43,12 @@ def check_size(arrays: Mapping[str, np.ndarray[Any, Any]], text: int, where: str
 
 
 def write_state(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]], told: Mapping[str, Any]) -> None:
-    """Write the whole state of a training."""
+    """Write the complete state of a training."""
     _put(path, arrays, {KEY: json.dumps({"state": FORMAT, **told})})
 
 
 def read_state(path: Path) -> tuple[Arrays, dict[str, Any]]:
-    """The whole state of a training."""
+    """Read the complete state of a training."""
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file; expected the folder of a training with a saved state.")
     try:
@@ -66,7 +66,7 @@ def _put(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]], metadata: dict[
     """Write a file completely or not at all."""
     beside = path.with_name(path.name + ".new")
     beside.touch()
-    mode = beside.stat().st_mode  # as the user's other files: the library's are closed to everybody else
+    mode = beside.stat().st_mode  # as the user's other files: the library's own mode excludes everybody else
     save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, beside, metadata)
     beside.chmod(mode)
     with beside.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Every option of a training, in one record: the presets are this record with other values."""
+"""All options of a training in one record. Each preset is this record with its own values."""
 
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ ENDLESS: Final = 0
 
 
 def _option(default: Any, help: str, low: float | None = None, high: float | None = None, open: bool = False) -> Any:
-    """A field with its help text and its range; `open` refuses the ends of the range themselves."""
+    """A field with its help text and range; `open` excludes the ends of the range."""
     return field(default=default, metadata={"help": help, "low": low, "high": high, "open": open})
 
 
@@ -22,7 +22,7 @@ def _option(default: Any, help: str, low: float | None = None, high: float | Non
 class TrainConfig:
     """How a network is trained. A round is one step of every environment."""
 
-    # How long. The learning rate falls until the first of these is reached.
+    # Duration. The learning rate falls until the first of these limits is reached.
     steps: int = _option(100_000_000, "Total environment steps; 0: no limit.", 0)
     episodes: int = _option(0, "Total episodes; 0: no limit.", 0)
     minutes: float = _option(0.0, "Minutes of training; 0: no limit.", 0)
@@ -95,7 +95,7 @@ class TrainConfig:
     explore_prior: float = _option(
         0.0, "Fraction of random actions that are drawn by the rule's judgement instead of uniformly.", 0, 1
     )
-    # Looking at it.
+    # Evaluation and output.
     report_every: int = _option(50, "Rounds between two progress lines.", 1)
     evaluate_every: int = _option(500, "Rounds between two evaluations; 0: only one at the end.", 0)
     checkpoint_every: int = _option(2000, "Rounds between two saved states to resume from; 0: none are saved.", 0)
@@ -124,7 +124,7 @@ FIELDS: Final = {each.name: each for each in fields(TrainConfig)}
 
 
 def altered(config: TrainConfig, values: Mapping[str, Any], where: str) -> TrainConfig:
-    """The config with other values, each checked; errors name `where`."""
+    """The config with these values, each checked; error messages name `where`."""
     for name, value in values.items():
         if name not in FIELDS:
             close = get_close_matches(name, FIELDS, n=1)
@@ -151,18 +151,18 @@ def altered(config: TrainConfig, values: Mapping[str, Any], where: str) -> Train
 
 
 def is_real(name: str) -> bool:
-    """Whether an option is a number that need not be whole."""
+    """Whether an option is a real number, not an integer."""
     return type(FIELDS[name].default) is float
 
 
 def _check(name: str, value: Any, where: str) -> None:
-    """Refuse a value of the wrong type, or out of range."""
+    """Raise an error for a value of the wrong type or out of range."""
     each = FIELDS[name]
     kind = type(each.default)
     fits = type(value) is kind or (kind is float and type(value) is int)
     low, high, is_open = (each.metadata[key] for key in ("low", "high", "open"))
     if fits and kind is not bool:
-        fits = abs(value) <= 1e300  # neither infinite nor no number, and a float can hold it
+        fits = abs(value) <= 1e300  # neither NaN nor infinite, and a float can hold it
         fits = fits and (low is None or (value > low if is_open else value >= low))
         fits = fits and (high is None or (value < high if is_open else value <= high))
     if not fits:
@@ -187,7 +187,7 @@ def expected(name: str) -> str:
 
 
 def read_train_config(path: Path, config: TrainConfig) -> TrainConfig:
-    """The config with what a TOML file says."""
+    """The config with the values of a TOML file."""
     try:
         values = tomllib.loads(path.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -1,6 +1,6 @@
-"""How good a network is: mean completion times on a fixed set of episodes, against two rules on the same ones.
+"""How good a network is: mean completion times on fixed episodes, compared with two rules on the same ones.
 
-The set follows from its seed alone: the paper's cluster at three loads, and clusters drawn at random.
+The episodes only depend on the seed: the paper's cluster at three loads, and random clusters.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ LOADS: Final = (0.7, 0.9, 1.1)
 
 Scores = npt.NDArray[np.float64]
 Act = Callable[[Any], Ints]
-"""For a batch, the action in every environment."""
+"""A function from a batch to the action in every environment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def reference(preset: Preset, how: TrainConfig, worlds: Worlds, choose: Choose, 
 
 
 def _play_out(batch: Any, b: int, choose: Choose) -> float:
-    """The mean completion time of an environment's episode, in units of the world, if a policy decides from here on."""
+    """The mean completion time of an environment's episode, in units of the world, under this policy."""
     view, truth = _plain(view_of)(batch.worlds, batch.envs, b, b), _plain(truth_of)(batch.envs, b, b)
     driver = Driver(view, truth, Policy("reference", "", choose))
     progress, total, is_over = truth.progress[0], 0.0, False
@@ -92,7 +92,7 @@ def _play_out(batch: Any, b: int, choose: Choose) -> float:
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function as plain Python, because compiled ones cannot pass arrays to it."""
+    """The uncompiled function: without reference counts, a compiled one cannot return arrays to Python."""
     return function.py_func if is_compiled(function) else function  # type: ignore[attr-defined]
 
 

@@ -1,9 +1,9 @@
-"""The training loop: environments that step on the CPU while the network learns, told as records that one may watch.
+"""The training loop: environments step on the CPU while the network learns. It yields progress records.
 
-Environments come in groups that take turns. A turn: what came of the group's last step is written down, the network
-chooses its next actions, the group steps on threads of its own, and meanwhile the network learns and the next group has
-its turn. On the CPU the result depends on the config and the seed alone: the turns come in a fixed order, and each
-environment has its own chance.
+Environments come in groups that take turns. In its turn, the results of the group's last step are stored, the network
+chooses the next actions, and the group steps on its own threads. Meanwhile the network learns and the next group has
+its turn. On the CPU the result only depends on the config and the seed: the order of turns is fixed, and each
+environment has its own random numbers.
 """
 
 import time
@@ -49,13 +49,13 @@ class TrainProgress:
     steps: int
     episodes: int
     seconds: float
-    done: float  # which part of the training, 0 to 1
+    done: float  # share of the training that is done, 0 to 1
     steps_per_s: float
     episodes_per_s: float
     waited: float  # share of the time in which the network waited for environments
     episode_return: float | None  # mean sum of rewards of the episodes that ended
     jct: float | None  # their mean completion time, in units of their worlds
-    agreed: float  # share of actions that were the rule's own
+    agreed: float  # share of actions that equal the rule's
     epsilon: float  # mean share of explored actions
     loss: float | None
     rate: float
@@ -94,9 +94,9 @@ class TrainingState:
     ring: Ring
     generator: torch.Generator
     epsilon: Tensor  # [groups, environments of a group]
-    host_actions: list[Tensor]  # where the environments read what to do
+    host_actions: list[Tensor]  # where the environments read their actions
     actions: list[Tensor | None]  # the same on the device; None before the first turn
-    returns: list[Any]  # [environments of a group] rewards of the episode so far
+    returns: list[Any]  # [environments of a group] sum of rewards of the episode so far
     loss: Tensor  # sum of losses since the last record
     tally: Tally = field(default_factory=Tally)
     round: int = 0
@@ -112,7 +112,7 @@ class TrainingState:
 
 @dataclass(frozen=True, slots=True)
 class StartNetwork:
-    """The network that a training begins with, instead of random weights."""
+    """The network that a training starts from, instead of random weights."""
 
     arrays: Arrays
     provenance: dict[str, Any]
@@ -181,7 +181,7 @@ def begin_training(
 
 
 def check_clusters(preset: Preset, worlds: Worlds, exam: tuple[Sheet, ...]) -> None:
-    """Refuse an evaluation on clusters of another size, if the network serves one size only."""
+    """Raise an error if the evaluation has clusters of another size and the network supports only one size."""
     sizes = [sorted(set(each.info.gpus.tolist())) for each in (worlds, *(sheet.worlds for sheet in exam))]
     if not preset.any_cluster and any(each != sizes[0] for each in sizes):
         found = next(each for each in sizes if each != sizes[0])
@@ -192,7 +192,7 @@ def check_clusters(preset: Preset, worlds: Worlds, exam: tuple[Sheet, ...]) -> N
 
 
 def take_over(network: nn.Module, preset: Preset, start: StartNetwork) -> None:
-    """Give the network the weights that a training begins with."""
+    """Copy the weights that the training starts from into the network."""
     try:
         network.load_state_dict(preset.network_of(start.arrays).state_dict())
     except (RuntimeError, TypeError, KeyError, ValueError):
@@ -203,13 +203,13 @@ def take_over(network: nn.Module, preset: Preset, start: StartNetwork) -> None:
 
 
 def compile_step(preset: Preset, config: TrainConfig, worlds: Worlds) -> None:
-    """Compile the step before the training's clock runs."""
+    """Compile the environment step before the training's clock starts."""
     batch = preset.make_batch(config, worlds, 1, 0, 1)
     preset.step(batch, np.zeros(1, np.int32))
 
 
 def compile_network(learner: Learner, ring: Ring, sizes: set[int]) -> None:
-    """Compile the network too, for judging and learning, for batches of these sizes."""
+    """Compile the network too, for acting and learning, with batches of these sizes."""
     for size in sizes:
         sights = tuple(each.flatten(0, 1)[:size] for each in ring.sights)
         with torch.no_grad():
@@ -219,7 +219,7 @@ def compile_network(learner: Learner, ring: Ring, sizes: set[int]) -> None:
 
 
 def pinned(batch: Any) -> Any:
-    """The same batch with its observations in pinned memory, which a GPU reads directly."""
+    """The same batch with its observations in pinned memory, which a GPU can read directly."""
 
     def moved(arrays: Any) -> Any:
         return type(arrays)(*(torch.from_numpy(array).pin_memory().numpy() for array in arrays))
@@ -228,9 +228,9 @@ def pinned(batch: Any) -> Any:
 
 
 def shares_explored(config: TrainConfig, seed: int) -> Tensor:
-    """The share of explored actions in every environment: from low to high in equal ratios, in no order.
+    """The share of explored actions in every environment: from low to high in equal ratios, in random order.
 
-    In order, the environments that explore most would all be on one thread; there steps take longest.
+    If they were sorted, one thread would have all environments that explore most, and steps there take longest.
     """
     low, high = max(config.explore_low, 1e-4), max(config.explore_high, 1e-4)
     shares = np.geomspace(low, high, config.environments) if config.explore_high > 0 else np.zeros(config.environments)
@@ -264,10 +264,10 @@ def rounds(training: TrainingState) -> Iterator[TrainProgress]:
             due = Due(training, done >= 1.0)
             if not due.anything:
                 continue
-            for group in range(config.groups):  # a record is of complete rounds
+            for group in range(config.groups):  # a record covers complete rounds
                 wait_for(pending, group)
             check_loss(training)
-            passed = training.seconds - before  # without the evaluation: speed is that of learning
+            passed = training.seconds - before  # without the evaluation, so that the speed is that of learning
             marks = examine(training) if due.marks else None
             is_best = marks is not None and marks.against_rule < training.best
             counted = take_time(training, counted)
@@ -283,7 +283,7 @@ def rounds(training: TrainingState) -> Iterator[TrainProgress]:
 
 
 def take_time(training: TrainingState, since: float) -> float:
-    """Add the elapsed time to the training's; returns the time now."""
+    """Add the elapsed time to the training's; returns the current time."""
     now = time.monotonic()
     training.seconds += now - since
     return now
@@ -297,7 +297,7 @@ class Due:
     is_last: bool
 
     def every(self, rounds: int) -> bool:
-        """Whether something is due that happens every N rounds."""
+        """Whether something that happens every `rounds` rounds is due."""
         return self.is_last or (rounds > 0 and self.training.round % rounds == 0)
 
     @property
@@ -346,13 +346,13 @@ def turn(training: TrainingState, group: int, done: float) -> None:
         q = judged(training, sights)
         action = explored(training, group, sights, q.argmax(1), done)
     training.actions[group] = action
-    training.host_actions[group].copy_(action.int(), non_blocking=True)  # across as it is: else the copy waits
+    training.host_actions[group].copy_(action.int(), non_blocking=True)  # int() first: a converting copy would block
     if training.device.type == "cuda":
         torch.cuda.current_stream().synchronize()
 
 
 def judged(training: TrainingState, sights: Sights) -> Tensor:
-    """Q of the present observations."""
+    """Q of the current observations."""
     learner = training.learner
     if not (training.config.graphs and training.device.type == "cuda"):
         return learner.judge(learner.network, sights)
@@ -362,7 +362,7 @@ def judged(training: TrainingState, sights: Sights) -> Tensor:
 
 
 def explored(training: TrainingState, group: int, sights: Sights, greedy: Tensor, done: float) -> Tensor:
-    """The greedy actions, some replaced by chance: evenly, or by the rule's judgement (softmax, by Gumbel's trick)."""
+    """The greedy actions, some replaced: uniformly at random, or by softmax of the rule's prior (Gumbel trick)."""
     config, legal = training.config, sights[-1].bool()
     options: Any = {"device": training.device, "generator": training.generator}
     judged = -torch.log(-torch.log(torch.rand(legal.shape, **options).clamp_(1e-9, 1 - 1e-7)))
@@ -381,7 +381,7 @@ def epsilon_at(training: TrainingState, group: int, done: float) -> Tensor:
 
 
 def _count(training: TrainingState, group: int) -> None:
-    """Count the result of a group's step."""
+    """Add the results of a group's step to the tally."""
     came, returns, tally = training.batches[group].came, training.returns[group], training.tally
     returns += came.reward
     ended = came.done > 0
@@ -438,7 +438,7 @@ def examine(training: TrainingState) -> Marks:
 
 
 def greedy(training: TrainingState) -> Callable[[Any], Any]:
-    """The best actions by the averaged network; not compiled, because each batch size would be compiled again."""
+    """The best actions by the averaged network. It is not compiled, because every batch size would compile again."""
     learner, real = training.learner, training.ring.sights[0].dtype
     judge = judging(training.device.type == "cuda", compiled=False)
 
@@ -456,7 +456,7 @@ def greedy(training: TrainingState) -> Callable[[Any], Any]:
 def _told(
     training: TrainingState, seconds: float, done: float, marks: Marks | None, is_best: bool, state_is_due: bool
 ) -> TrainProgress:
-    """A record of the training's state."""
+    """A record of the training's current state."""
     tally, passed = training.tally, max(seconds, 1e-9)
     epsilon = [float(epsilon_at(training, group, done).mean()) for group in range(training.config.groups)]
     return TrainProgress(

@@ -47,8 +47,8 @@ class PairNetwork(nn.Module):
         self.trust: Tensor
         self.register_buffer("trust", torch.tensor([trust]))
         with torch.no_grad():
-            self.pair.weight[:, LIKENESS] = 0.0  # stays so unless the plane is shown
-        for last in (self.advantage, self.waiting, self.value):  # it begins as the prior alone
+            self.pair.weight[:, LIKENESS] = 0.0  # stays 0 unless the plane is shown
+        for last in (self.advantage, self.waiting, self.value):  # the network starts equal to the prior
             nn.init.zeros_(last.weight)
             if last.bias is not None:
                 nn.init.zeros_(last.bias)
@@ -75,13 +75,13 @@ class PairNetwork(nn.Module):
 
     @staticmethod
     def of_all(x: Tensor, present: Tensor) -> Tensor:
-        """Mean and largest over all pairs that are there."""
+        """Mean and maximum over all present pairs."""
         count = present.sum((1, 2)).clamp(min=1.0)
         return torch.cat([x.sum((1, 2)) / count, x.amax((1, 2))], -1)
 
 
 def prior_of(seen: tuple[Tensor, ...]) -> Tensor:
-    """The rule's judgement of every action, waiting last."""
+    """The rule's prior of every action; waiting is last."""
     prior = Sight(*seen).prior.flatten(1).float()
     return torch.nn.functional.pad(prior, (0, 1), value=IDLE)
 

@@ -1,11 +1,11 @@
 """Environments on the nodes of a Ray cluster, for a learner in this process (docs/ray.md).
 
-Each node steps a slice of every group of environments. The learner chooses the actions, as on one machine: it sends
-them out, and gets back what is seen and what came of it. So the network is the same as on one machine. While one group
-is under way, the learner works on the other.
+Each node steps a slice of every group of environments. As on one machine, the learner chooses the actions: it sends
+them to the nodes and receives observations and results, so the network learns the same as on one machine. While one
+group steps, the learner works on the other.
 
-The state of the environments is fetched now and then. A node that is lost is replaced: its slice begins with the state
-that was fetched last, and repeats the actions since then.
+The state of the environments is fetched from time to time. A lost node is replaced: its slice starts from the state
+fetched last and repeats the actions since then.
 """
 
 from contextlib import AbstractContextManager
@@ -25,26 +25,26 @@ from adlro.learn.train.state import changing
 from adlro.learn.worlds.envs import Worlds
 
 FETCH_EVERY: Final = 1000
-"""Steps of a group after which the state of its environments is fetched: what a lost node has to repeat at most."""
+"""Steps of a group between two fetches of its state: the most that a lost node has to repeat."""
 
 _SHARED: Final = ("batch.envs.mix",)
-"""Arrays that have no row for each environment."""
+"""Arrays without a row for each environment."""
 
 ATTEMPTS: Final = 8
-"""How often a slice is replaced in one step before the training gives up."""
+"""How often a slice is replaced in one step before the training fails."""
 
 
 class Slice:
-    """Some environments of every group, in a process of a node. It becomes an actor of Ray."""
+    """Some environments of every group, in a process on a node. It becomes a Ray actor."""
 
     def __init__(self, preset: str, config: TrainConfig, worlds: Worlds, counts: list[int], threads: int) -> None:
         self.preset = find_preset(preset)
-        writable = type(worlds)(*(np.array(each) for each in worlds))  # those in Ray's store cannot be written to
+        writable = type(worlds)(*(np.array(each) for each in worlds))  # arrays in Ray's object store are read-only
         self.batches = [self.preset.make_batch(config, writable, count, 0, threads) for count in counts]
-        self.done = [0 for _ in counts]  # steps of each group, since the training began
+        self.done = [0 for _ in counts]  # steps of each group since the training began
 
     def begin(self, group: int, arrays: Arrays, done: int) -> None:
-        """Go on from the state after so many steps."""
+        """Continue from the state after `done` steps."""
         self.done[group] = done
         batch = self.batches[group]
         for name, array in changing(batch):
@@ -52,9 +52,9 @@ class Slice:
                 array[: len(arrays[name])] = arrays[name]
 
     def step(self, group: int, number: int, actions: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """Take the actions of this step in the environments of a group, unless they were taken already.
+        """Take the actions of this step in the environments of a group, unless they were already taken.
 
-        What is seen now, and what came of it.
+        Returns the new observations and the results.
         """
         batch = self.batches[group]
         if self.done[group] < number:
@@ -63,7 +63,7 @@ class Slice:
         return tuple(batch.seen), tuple(batch.came)
 
     def repeat(self, group: int, actions: list[Any]) -> None:
-        """Take actions that were taken before, in order."""
+        """Take earlier actions again, in order."""
         for each in actions:
             self.step(group, self.done[group] + 1, each)
 
@@ -80,28 +80,28 @@ def state_rows(batch: Any, first: int, last: int) -> Arrays:
 
 @dataclass(slots=True)
 class Member:
-    """A slice as the learner sees it. State that changes, owned by the crew."""
+    """A slice as the learner sees it. Mutable; owned by the crew."""
 
     actor: Any
     threads: int
-    bounds: list[tuple[int, int]]  # by group: its environments
-    saved: list[Arrays] = field(default_factory=list)  # by group: the state that was fetched last
+    bounds: list[tuple[int, int]]  # by group: first and last + 1 of its environments
+    saved: list[Arrays] = field(default_factory=list)  # by group: the state fetched last
 
 
 @final
 class Crew(AbstractContextManager["Crew"]):
-    """The environments of a training on the nodes of a cluster. The training's own batches show what is seen there."""
+    """The environments of a training on the nodes of a cluster. The training's own batches show their state."""
 
     def __init__(self, training: TrainingState, place: RayCluster) -> None:
         self.training, self.place = training, place
         self.here = training.preset.step
         self.members: list[Member] = []
-        self.since: list[list[Any]] = [[] for _ in training.batches]  # by group: actions since the state was fetched
-        self.fetched = [0 for _ in training.batches]  # by group: the step after which that was
-        self.changing = RLock()  # groups step at the same time, and a lost slice has both
+        self.since: list[list[Any]] = [[] for _ in training.batches]  # by group: actions since the last fetch
+        self.fetched = [0 for _ in training.batches]  # by group: the step of the last fetch
+        self.changing = RLock()  # groups step at the same time, and a lost slice belongs to both
 
     def __enter__(self) -> "Crew":
-        """Send the environments out, as they are now."""
+        """Send the environments to the nodes, in their current state."""
         self.place.__enter__()
         training = self.training
         cores = self.cores()
@@ -125,7 +125,7 @@ class Crew(AbstractContextManager["Crew"]):
     def __exit__(self, *_: object) -> None:
         self.training.preset = replace(self.training.preset, step=self.here)
         for member in self.members:
-            self._ray.kill(member.actor)  # at once: their cores are for whoever is next on this connection
+            self._ray.kill(member.actor)  # at once: the next user of this connection needs the cores
         self.place.__exit__()
 
     @property
@@ -133,7 +133,7 @@ class Crew(AbstractContextManager["Crew"]):
         return self.place.ray
 
     def cores(self) -> dict[str, int]:
-        """The cores of each node that environments run on."""
+        """The cores of each node that runs environments."""
         found = {
             node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in self._ray.nodes() if node["Alive"]
         }  # fmt: skip
@@ -143,7 +143,7 @@ class Crew(AbstractContextManager["Crew"]):
         return used
 
     def start(self, member: Member, node: str | None) -> None:
-        """Start the process of a slice on a node (or on any, beside others) with its state and the actions since."""
+        """Start the process of a slice on a node (or on any node), with its state and the actions since then."""
         options: dict[str, Any] = {"num_cpus": 0}
         if node is not None:
             strategy = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=True)
@@ -159,16 +159,16 @@ class Crew(AbstractContextManager["Crew"]):
             actor.begin.remote(group, member.saved[group], self.fetched[group])
             if self.since[group]:
                 actor.repeat.remote(group, [actions[first:last] for actions in self.since[group]])
-        member.actor = actor  # at last: what another group asks of it comes after the above
+        member.actor = actor  # last, so that requests of another group come after the above
 
     def step(self, batch: Any, actions: Any) -> None:
-        """Step a group on the nodes, and show here what came of it; any other batch is stepped here."""
+        """Step a group on the nodes and copy the results here; any other batch is stepped here."""
         groups = [number for number, each in enumerate(self.training.batches) if each is batch]
         if not groups:
             self.here(batch, actions)
             return
         (group,) = groups
-        self.since[group].append(np.array(actions))  # first of all: a slice that is replaced meanwhile takes it too
+        self.since[group].append(np.array(actions))  # first, so that a slice replaced meanwhile takes it too
         asked = [self.ask(member, group) for member in self.members]
         for member, (actor, answer) in zip(self.members, asked, strict=True):
             seen, came = self.answer(member, group, actor, answer)
@@ -179,12 +179,12 @@ class Crew(AbstractContextManager["Crew"]):
             self.fetch(group)
 
     def ask(self, member: Member, group: int) -> tuple[Any, Any]:
-        """Ask a slice for the latest step; who was asked, and where the answer will be."""
+        """Ask a slice for the latest step; returns the actor asked and the reference to its answer."""
         (first, last), since, actor = member.bounds[group], self.since[group], member.actor
         return actor, actor.step.remote(group, self.fetched[group] + len(since), since[-1][first:last])
 
     def answer(self, member: Member, group: int, actor: Any, asked: Any) -> Any:
-        """The answer of a slice; if its process is lost, that of the one in its place."""
+        """The answer of a slice, or of its replacement if its process is lost."""
         errors = self._ray.exceptions
         for _ in range(ATTEMPTS):
             try:
@@ -195,13 +195,13 @@ class Crew(AbstractContextManager["Crew"]):
         raise BackendError(f"--ray: a process with environments was lost {ATTEMPTS} times in one step.")
 
     def replace(self, member: Member, lost: Any) -> None:
-        """Put another process in the place of a lost one, unless another group has done so."""
+        """Replace a lost process, unless another group has already done so."""
         with self.changing:
             if member.actor is lost:
                 self.start(member, None)
 
     def fetch(self, group: int) -> None:
-        """Fetch the state of a group: into the training's batch, and as what lost slices begin with."""
+        """Fetch the state of a group into the training's batch, and keep it as the starting point of lost slices."""
         found = [self.state_of(member, group) for member in self.members]
         with self.changing:
             for member, arrays in zip(self.members, found, strict=True):
@@ -214,7 +214,7 @@ class Crew(AbstractContextManager["Crew"]):
                 array[first:last] = member.saved[group][name]
 
     def state_of(self, member: Member, group: int) -> Arrays:
-        """The state of a slice; if its process is lost, that of the one in its place."""
+        """The state of a slice, or of its replacement if its process is lost."""
         errors = self._ray.exceptions
         for _ in range(ATTEMPTS):
             actor = member.actor
@@ -226,6 +226,6 @@ class Crew(AbstractContextManager["Crew"]):
         raise BackendError(f"--ray: a process with environments was lost {ATTEMPTS} times while its state was fetched.")
 
     def fetch_all(self) -> None:
-        """Fetch everything, for a state of the training that can be resumed anywhere."""
+        """Fetch all groups, for a state of the training that can be resumed anywhere."""
         for group in range(len(self.training.batches)):
             self.fetch(group)

@@ -1,8 +1,7 @@
-"""The network as an ONNX file, for programs that have neither our code nor PyTorch.
+"""Exports the network as an ONNX file, for programs without our code and without PyTorch.
 
-Inputs are named as the arrays of the batch's `seen`, in single precision (bytes where they are marks); the output is q,
-very negative where an action may not be. The number of states, and where the network allows it of rows and pools, is
-left open.
+The inputs have the names of the arrays of the batch's `seen`, in single precision (bytes for marks). The output is q,
+very negative for illegal actions. The number of states is dynamic, and so are rows and pools if the network allows it.
 """
 
 import json
@@ -22,7 +21,7 @@ from adlro.learn.train.network import Sight
 from adlro.learn.train.presets import find_preset
 
 _STATES, _ROWS, POOLS = 3, 5, 4
-"""An example to trace; no two numbers alike, so that none stands for another."""
+"""Sizes of an example to trace. All differ, so that no axis is mistaken for another."""
 
 OPSET: Final = 18
 
@@ -53,10 +52,10 @@ def export_onnx(checkpoint: Path, target: Path) -> None:
         import onnxscript  # noqa: F401  (PyTorch needs it)
     except ImportError:
         raise UsageError("ONNX is not installed: pip install 'adlro[learn]'.") from None
-    for name in ("onnxscript", "torch.onnx"):  # they tell of operators that we do not use
+    for name in ("onnxscript", "torch.onnx"):  # they log about operators that we do not use
         logging.getLogger(name).setLevel(logging.ERROR)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch and its converter warn of their own code
+        warnings.simplefilter("ignore")  # PyTorch and its converter warn about their own code
         program: Any = torch.onnx.export(
             ByName(network).eval(),
             tuple(_example()),

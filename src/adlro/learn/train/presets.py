@@ -19,9 +19,10 @@ from adlro.learn.worlds.envs import Draw, Worlds
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """What one agent has of its own. Everything else is the same loop with other values in its config.
+    """What is specific to one agent. Everything else is the same loop with other config values.
 
-    A batch has `seen` (a tuple of arrays [B, …], which actions are legal last), `came`, `count` and `actions`.
+    A batch has `seen` (a tuple of arrays [B, …]; the last one says which actions are legal), `came`, `count` and
+    `actions`.
     """
 
     name: str
@@ -32,8 +33,8 @@ class Preset:
     make_network: Callable[[TrainConfig, Any], nn.Module]  # config, one batch
     arrays_of: Callable[[nn.Module], Arrays]
     network_of: Callable[[Arrays], nn.Module]
-    prior: Callable[[tuple[Tensor, ...]], Tensor] | None  # the rule's judgement of every action
-    any_cluster: bool  # one network serves clusters of all sizes
+    prior: Callable[[tuple[Tensor, ...]], Tensor] | None  # the rule's prior of every action
+    any_cluster: bool  # whether one network works for clusters of all sizes
 
 
 def draw_of(config: TrainConfig) -> Draw:
@@ -65,7 +66,7 @@ def make_pair_network(config: TrainConfig, batch: Any) -> nn.Module:
 
 
 def pair_arrays(network: Any) -> Arrays:
-    """The arrays of the network over pairs, named as compiled code names them."""
+    """The arrays of the network over pairs, with the names of the compiled code."""
     return weights_of(network)._asdict()
 
 
@@ -92,15 +93,17 @@ QUICK: Final = {
     "evaluate_every": 400, "checkpoint_every": 400, "exam_environments": 8, "exam_jobs": 128, "rate": 5e-4,
     "trust": 1.0, "explore_prior": 0.5, "horizon": 8, "learner_threads": 1,
 }  # fmt: skip
-"""What --quick changes: a few minutes on two CPU cores, too few to learn what the rule knows, so it starts from it.
-One thread learns: two are a third faster on an idle machine, and ten times slower beside others' work, since PyTorch's
-threads wait for each other after every operation."""
+"""What --quick changes: a few minutes on two CPU cores. That is too short to learn what the rule knows.
+
+So the training starts from the rule. It learns on one thread: two are a third faster on an idle machine, but ten times
+slower on a busy one, because PyTorch's threads wait for each other after every operation.
+"""
 
 PRESET_NAMES: Final = ("adlro", "paper")
 
 
 def find_preset(name: str) -> Preset:
-    """The preset of this name."""
+    """The preset with this name."""
     if name == "adlro":
         return ADLRO
     if name == "paper":

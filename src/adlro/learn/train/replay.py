@@ -1,6 +1,6 @@
-"""What was seen, done and gained, kept on the device: a ring of rounds, each a step of all environments.
+"""The replay memory, on the device: a ring of rounds. A round is one step of all environments.
 
-Environments come in groups that take turns, so while one is written the others may be a round behind.
+Environments come in groups that take turns, so while one group is written the others may be a round behind.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from torch import Tensor
 from adlro.learn.worlds.envs import Came
 
 LEAST_SURPRISE: Final = 0.05
-"""The least priority, so that nothing is forgotten for good."""
+"""Lowest priority, so that every transition can still be drawn."""
 
 Sights = tuple[Tensor, ...]
 """Observations as tensors, in the order of the batch's `seen`; the last one says which actions are legal."""
@@ -25,19 +25,19 @@ class Samples(NamedTuple):
     before: Sights
     action: Tensor  # [N]
     gain: Tensor  # [N] discounted sum of rewards until `after`
-    discount: Tensor  # [N] what the value of `after` counts; 0 where the episode ended on the way
+    discount: Tensor  # [N] weight of the value of `after`; 0 if the episode ended before
     after: Sights
-    place: Tensor  # [N] where each begins in the ring
-    weight: Tensor  # [N] what each counts: less if it was drawn more often than others
+    place: Tensor  # [N] index of each in the ring
+    weight: Tensor  # [N] importance weight: lower if it is drawn more often than others
 
 
 class Ring:
-    """The latest rounds of all environments. State that changes, with one owner: the training loop."""
+    """The latest rounds of all environments. Mutable; owned by the training loop."""
 
     def __init__(self, length: int, seen: Sequence[Any], groups: int, device: torch.device, real: torch.dtype) -> None:
         self.length, self.groups, self.device = length, groups, device
         self.size = len(seen[0])  # environments of one group
-        self.round = [0] * groups  # the round that each group is in
+        self.round = [0] * groups  # current round of each group
         shape = length, groups * self.size
         self.sights: Sights = tuple(
             torch.zeros((*shape, *each.shape[1:]), dtype=kind_of(each.dtype.kind, real), device=device) for each in seen
@@ -45,17 +45,17 @@ class Ring:
         self.action = torch.zeros(shape, dtype=torch.int64, device=device)
         self.reward = torch.zeros(shape, device=device)
         self.done = torch.zeros(shape, device=device)
-        self.surprise = torch.ones(shape, device=device)  # how wrong the network last was there
+        self.surprise = torch.ones(shape, device=device)  # latest error of the network on each transition
 
     def place(self, group: int) -> tuple[int, slice]:
-        """The place of a group's present round."""
+        """The index of a group's current round."""
         return self.round[group] % self.length, slice(group * self.size, (group + 1) * self.size)
 
     def see(self, group: int, seen: Sequence[Any]) -> Sights:
-        """Store a group's present observations, and return them on the device."""
+        """Store a group's current observations, and return them on the device."""
         place = self.place(group)
         for kept, new in zip(self.sights, seen, strict=True):
-            # First across, then to half precision: a copy that does both would convert on the CPU.
+            # Copy first, then convert to half precision: a copy that does both would convert on the CPU.
             kept[place].copy_(torch.from_numpy(new).to(self.device, non_blocking=True))
         return tuple(each[place] for each in self.sights)
 
@@ -65,19 +65,19 @@ class Ring:
         self.action[place] = action
         self.reward[place] = torch.from_numpy(came.reward).to(self.device, non_blocking=True).clamp(-limit, limit)
         self.done[place] = torch.from_numpy(came.done).to(self.device, non_blocking=True).float()
-        self.surprise[place] = self.surprise.amax()  # nobody has looked at it yet
+        self.surprise[place] = self.surprise.amax()  # not sampled yet
         self.round[group] += 1
 
     def rounds(self, horizon: int) -> range:
-        """The rounds in which a sample may begin: all groups have seen how it ends, and nothing is overwritten."""
+        """The rounds in which a sample may begin: all groups have its last step, and nothing is overwritten."""
         return range(max(0, max(self.round) - self.length + 1), min(self.round) - horizon)
 
     def sample(
         self, count: int, horizon: int, gamma: float, generator: torch.Generator, priority: float = 0.0
     ) -> Samples:
-        """So many transitions over `horizon` steps: each as likely as the others, or with surprise to this power.
+        """Draw `count` transitions over `horizon` steps: uniformly, or in proportion to error ** priority.
 
-        What is drawn more often counts less in return, so that the mean is that of all (importance sampling).
+        Transitions that are drawn more often get a lower weight, so that the mean is unbiased (importance sampling).
         """
         within, width = self.rounds(horizon), self.action.shape[1]
         options: Any = {"generator": generator, "device": self.device}
@@ -133,10 +133,10 @@ class Ring:
 
 
 def tensor_bytes(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """The bytes of a tensor: NumPy has no half precision of this kind."""
+    """The bytes of a tensor: NumPy has no bfloat16."""
     return tensor.detach().contiguous().cpu().view(-1).view(torch.uint8).numpy()
 
 
 def kind_of(kind: str, real: torch.dtype) -> torch.dtype:
-    """The type in which an array is kept on the device."""
+    """The type in which an array is stored on the device."""
     return real if kind == "f" else torch.uint8

@@ -1,7 +1,7 @@
-"""A whole training with its folder: what it begins with, how it goes on after a kill, and what is said meanwhile.
+"""A complete training with its folder: its setup, resuming after a kill, and progress messages.
 
-`python -m adlro.learn.train --worlds FILE` trains on a machine that has PyTorch and Numba but not all that the command
-`adlro train` wants.
+`python -m adlro.learn.train --worlds FILE` trains on a machine that has PyTorch and Numba, but not everything that the
+command `adlro train` needs.
 """
 
 import argparse
@@ -38,7 +38,7 @@ LOG: Final = "log.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class TrainSetup:
-    """What a training begins with."""
+    """The setup of a training."""
 
     preset: str
     config: TrainConfig
@@ -46,17 +46,17 @@ class TrainSetup:
     worlds: Worlds
     fixed: Worlds  # for the evaluation at given loads
     drawn: Worlds | None  # for the evaluation on random clusters
-    start: StartNetwork | None = None  # the network to begin with; none: one by chance
+    start: StartNetwork | None = None  # the network to start from; None: random weights
 
 
 Listener = Callable[[TrainProgress, Sequence[str]], None]
-"""Is told each record, and which files were written."""
+"""Receives each record and the names of the files written."""
 
 
 def write_setup(setup: TrainSetup, folder: Path) -> None:
-    """Write down what a training begins with, for who resumes it."""
+    """Write the setup of a training, for resuming."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (STATE, LOG, _START, BEST, LAST, "exam-random.npz"):  # of a training that was here before
+    for name in (STATE, LOG, _START, BEST, LAST, "exam-random.npz"):  # left by an earlier training in this folder
         (folder / name).unlink(missing_ok=True)
     for name, worlds in (("worlds", setup.worlds), ("exam-fixed", setup.fixed), ("exam-random", setup.drawn)):
         if worlds is not None:
@@ -68,7 +68,7 @@ def write_setup(setup: TrainSetup, folder: Path) -> None:
 
 
 def read_setup(folder: Path) -> TrainSetup:
-    """What the training in a folder began with."""
+    """The setup of the training in a folder."""
     try:
         about = json.loads((folder / SETUP).read_text())
         preset, seed, values = str(about["preset"]), int(about["seed"]), dict(about["config"])
@@ -89,11 +89,11 @@ def read_setup(folder: Path) -> TrainSetup:
 
 
 SHAPE: Final = ("channels", "layers", "trust", "dueling")
-"""Options that say what network it is; with --from they are the checkpoint's."""
+"""Options that define the network; with --from the checkpoint sets them."""
 
 
 def read_start(path: Path, preset: str, config: TrainConfig) -> tuple[StartNetwork, TrainConfig]:
-    """A checkpoint to begin with, and the config with the shape of its network."""
+    """A checkpoint to start from, and the config with the shape of its network."""
     arrays, provenance = read_arrays(path)
     if provenance.get("preset") != preset:
         raise CheckpointError(f"{path}: its preset is {provenance.get('preset')!r}; expected {preset!r}.")
@@ -103,7 +103,7 @@ def read_start(path: Path, preset: str, config: TrainConfig) -> tuple[StartNetwo
 
 
 def find_device(name: str) -> torch.device:
-    """The device of this name; auto: a GPU if there is one. ROCm's GPUs are called cuda too."""
+    """The device with this name. "auto": a GPU if there is one. ROCm GPUs are also called cuda."""
     if name not in ("auto", "cpu", "cuda"):
         raise UsageError(f"--device is {name!r}; expected auto, cpu or cuda (also for ROCm).")
     there = torch.cuda.is_available()
@@ -123,7 +123,7 @@ def train_network(
     resume: bool = False,
     ray: str | None = None,
 ) -> TrainingState:
-    """Train from the beginning, or go on from the state in the folder; tell the listener and write what is due.
+    """Train from the beginning, or resume from the state in the folder. Calls the listener and writes what is due.
 
     With `ray` the environments run on the nodes of that Ray cluster.
     """
@@ -134,7 +134,7 @@ def train_network(
     if folder is not None and resumes:
         restore(training, *read_state(folder / STATE))
     with crew_of(training, ray) as crew:
-        if folder is not None and not resumes:  # a cluster that cannot be reached leaves no folder behind
+        if folder is not None and not resumes:  # if the Ray cluster cannot be reached, no folder is created
             write_setup(setup, folder)
         for progress in rounds(training):
             if crew is not None and progress.state_is_due:
@@ -144,7 +144,7 @@ def train_network(
 
 
 def crew_of(training: TrainingState, ray: str | None) -> "AbstractContextManager[Crew | None]":
-    """Who steps the environments: the nodes of a Ray cluster, or nobody but this process."""
+    """The Ray cluster that steps the environments, or None if this process does."""
     if ray is None:
         return nullcontext()
     from adlro.experiment.on_ray import RayCluster
@@ -154,12 +154,12 @@ def crew_of(training: TrainingState, ray: str | None) -> "AbstractContextManager
 
 
 def write_due(training: TrainingState, progress: TrainProgress, folder: Path | None, listener: Listener) -> None:
-    """Write what is due at a record, and tell the listener."""
+    """Write what is due at a record, and call the listener."""
     written: list[str] = []
     if folder is not None:
         write_line(
             folder / LOG, progress
-        )  # first: a training killed in between and resumed repeats a line, and lacks none
+        )  # first: if killed in between and resumed, a line is repeated but none is missing
         written = keep_checkpoints(training, progress, folder)
     listener(progress, written)
 
@@ -170,11 +170,11 @@ def write_line(path: Path, progress: TrainProgress) -> None:
         file.write(json.dumps(asdict(progress)) + "\n")
 
 
-# ---- in words ----------------------------------------------------------------------------------------------------
+# ---- messages ----------------------------------------------------------------------------------------------------
 
 
 def progress_line(progress: TrainProgress) -> str:
-    """A record as one line."""
+    """A record as one line of text."""
     words = [
         f"{progress.done:4.0%}",
         f"{progress.steps:,} steps ({progress.steps_per_s:,.0f}/s)",
@@ -197,11 +197,11 @@ def progress_line(progress: TrainProgress) -> str:
 
 
 def in_percent(ratio: float) -> str:
-    """A ratio as a change."""
+    """A ratio as a change in percent."""
     return f"{100.0 * (ratio - 1.0):+.1f} %".replace("-", "−")
 
 
-# ---- by hand -----------------------------------------------------------------------------------------------------
+# ---- command line ------------------------------------------------------------------------------------------------
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -242,7 +242,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _setup_of(given: argparse.Namespace) -> tuple[TrainSetup, Path | None]:
-    """What the words of the small command line ask for."""
+    """The setup that the small command line asks for."""
     if given.resume is not None:
         return read_setup(given.resume), given.resume
     if given.worlds is None:
@@ -265,7 +265,7 @@ def config_of(
     episodes: int | None,
     minutes: float | None,
 ) -> TrainConfig:
-    """The preset's config with what was asked for; a limit that is given takes the place of the preset's."""
+    """The preset's config with the given values. A given limit replaces the preset's limits."""
     config = find_preset(preset).config
     if quick:
         config = altered(config, QUICK, "--quick")

@@ -1,9 +1,9 @@
-"""How large rewards are in each world, so that all worlds count alike.
+"""The size of rewards in each world, so that all worlds count equally.
 
-What a choice gains or loses differs a thousandfold between worlds: with few GPUs and jobs of very different lengths one
-start in the wrong place delays everybody for hours. Left as they are, most rewards lie far outside the range in which
-the loss is squared, and what is learnt is nearer to the median than to the mean of what a choice gains. Dividing by one
-number for each world changes nothing about which choice is best there.
+What a choice gains or loses differs a thousandfold between worlds: with few GPUs and jobs of very different lengths,
+one start in the wrong place delays everybody for hours. Unscaled, most rewards are far outside the range in which the
+loss is quadratic, and the network learns something closer to the median gain than to the mean. Dividing by one number
+for each world does not change which choice is best there.
 """
 
 from typing import Any, Final
@@ -18,17 +18,17 @@ from adlro.learn.worlds.envs import Draw, Seen, Worlds
 _ROUNDS: Final = 96
 _MOST: Final = 4096
 EACH: Final = 16
-"""Environments for each world, at most _MOST in all."""
+"""Environments for each world; at most _MOST in total."""
 
 CHANCE: Final = 0.15
 """Share of random actions; the others are the rule's."""
 
 KNOWN: Final = 8.0
-"""A world with this many observed rewards is weighted one half; the rest is the usual size."""
+"""A world with this many observed rewards has weight one half; the usual size has the other half."""
 
 
 def with_scales(worlds: Worlds, draw: Draw, jobs: int, rows: int, seed: int, threads: int) -> Worlds:
-    """The worlds with the size of their rewards, found by playing the rule with some actions by chance."""
+    """The worlds with the size of their rewards, measured by playing the rule with some random actions."""
     count = min(_MOST, EACH * len(worlds.info))
     batch = make_batch(worlds, count, jobs, rows, worlds.pools.shape[1], draw, seed, threads)
     total, seen = np.zeros(len(worlds.info)), np.zeros(len(worlds.info))
@@ -47,7 +47,7 @@ def with_scales(worlds: Worlds, draw: Draw, jobs: int, rows: int, seed: int, thr
 
 
 def sizes(total: Floats, seen: Floats) -> Floats:
-    """The mean size of each world's rewards, drawn towards the usual one where few were seen."""
+    """The mean size of each world's rewards, shrunk towards the usual size if few were observed."""
     often = (seen >= KNOWN) & (total > 0)
     usual = float(np.exp(np.mean(np.log(total[often] / seen[often])))) if often.any() else 1.0
     found: Floats = (total + KNOWN * usual) / (seen + KNOWN)

@@ -1,4 +1,4 @@
-"""What a training writes: checkpoints with their provenance, and its whole state, to resume from."""
+"""The files of a training: checkpoints with their provenance, and its complete state for resuming."""
 
 import platform
 from collections.abc import Iterator
@@ -20,10 +20,10 @@ from adlro.learn.train.replay import tensor_bytes
 from adlro.learn.train.update import Learner
 
 CURVE: Final = 200
-"""The most points of the training curve that a checkpoint keeps."""
+"""Maximum number of points of the training curve that a checkpoint keeps."""
 
 SCRATCH: Final = ("events", "worlds")
-"""Arrays of a batch that mean nothing between two steps, or never change."""
+"""Arrays of a batch that have no meaning between two steps, or never change."""
 
 
 def provenance(training: TrainingState) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def keep_checkpoints(training: TrainingState, progress: TrainProgress, folder: P
 
 
 def state_of(training: TrainingState) -> tuple[Arrays, dict[str, Any]]:
-    """All that changes during a training, as arrays and as a record for JSON."""
+    """Everything that changes during a training, as arrays and as a record for JSON."""
     learner = training.learner
     arrays: Arrays = {}
     for name, network in networks(learner).items():
@@ -117,7 +117,7 @@ def is_record(thing: Any) -> bool:
 
 
 def restore(training: TrainingState, arrays: Arrays, told: dict[str, Any]) -> None:
-    """Put a training into a state that was written."""
+    """Restore a training from a state that was written."""
     learner = training.learner
     try:
         with torch.no_grad():
@@ -131,7 +131,7 @@ def restore(training: TrainingState, arrays: Arrays, told: dict[str, Any]) -> No
         for group, batch in enumerate(training.batches):
             for name, array in changing(batch):
                 saved = arrays[f"group{group}.{name}"].view(array.dtype).reshape(-1, *array.shape[1:])
-                rows = min(len(array), len(saved))  # the rest is room for threads, of which there may be others now
+                rows = min(len(array), len(saved))  # the other rows are for threads, whose number may have changed
                 array[:rows] = saved[:rows]
             training.returns[group][:] = arrays[f"returns{group}"]
             if f"action{group}" in arrays:
@@ -148,7 +148,7 @@ def restore(training: TrainingState, arrays: Arrays, told: dict[str, Any]) -> No
 
 
 def restore_optimiser(learner: Learner, arrays: Arrays) -> None:
-    """Put back what the optimiser remembers of each parameter."""
+    """Restore what the optimiser remembers about each parameter."""
     state: dict[int, dict[str, Tensor]] = {}
     for number, parameter in enumerate(learner.network.parameters()):
         prefix = f"optimiser.{number}."

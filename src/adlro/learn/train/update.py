@@ -1,4 +1,4 @@
-"""One update of the network from samples of what it did: deep Q-learning, each of its parts switched by the config."""
+"""One update of the network from samples: deep Q-learning, with each extension switched on or off by the config."""
 
 import copy
 import math
@@ -16,7 +16,7 @@ from adlro.learn.train.replay import Samples, Sights
 
 
 class DivergedError(AdlroError):
-    """A training whose numbers diverged; the text says which, and what to do."""
+    """The numbers of a training diverged; the message says which, and what to do."""
 
 
 @dataclass(slots=True)
@@ -24,20 +24,20 @@ class Learner:
     """The network, its slow copies and its optimiser. Mutable; owned by the training."""
 
     network: nn.Module
-    target: nn.Module  # values what comes after a sample
-    average: nn.Module  # is evaluated and kept
+    target: nn.Module  # gives the value of the state after a sample
+    average: nn.Module  # evaluated and saved
     optimiser: torch.optim.Optimizer
     judge: Callable[[nn.Module, Sights], Tensor]
     updates: int = 0
-    descend: "Callable[[Samples], tuple[Tensor, Tensor]] | None" = None  # on a GPU, once it has been recorded
-    act: Callable[[Sights], Tensor] | None = None  # the same for Q of what is seen now
+    descend: "Callable[[Samples], tuple[Tensor, Tensor]] | None" = None  # on a GPU, once it is recorded as a CUDA graph
+    act: Callable[[Sights], Tensor] | None = None  # the same for Q of the current observations
 
 
 def make_learner(network: nn.Module, config: TrainConfig, device: torch.device) -> Learner:
     """A new learner."""
     network = network.to(device)
     cuda = device.type == "cuda"
-    if cuda and config.graphs:  # a recorded step reads its rate from the device
+    if cuda and config.graphs:  # a recorded step reads its learning rate from the device
         rate = torch.tensor(config.rate, device=device)
         optimiser = torch.optim.Adam(network.parameters(), lr=rate, eps=1e-5, fused=True, capturable=True)
     else:
@@ -52,10 +52,10 @@ def frozen_copy(network: nn.Module) -> nn.Module:
 
 
 def judging(mixed: bool, compiled: bool) -> Callable[[nn.Module, Sights], Tensor]:
-    """How Q is computed: in mixed precision on a GPU (CUDA or ROCm, which answers to the same name).
+    """How Q is computed: in mixed precision on a GPU (CUDA, or ROCm, which uses the same name).
 
-    Compiled, its many small kernels become a few. They round where the others would: else the largest number of a
-    layer, computed again on the way back, is not found among its numbers, and the loss is none.
+    Compiling fuses many small kernels into a few. They must round like the others: otherwise the maximum of a layer,
+    computed again in the backward pass, is not found among its values, and the loss becomes NaN.
     """
     if compiled:
         import torch._inductor.config as inductor
@@ -68,7 +68,7 @@ def judging(mixed: bool, compiled: bool) -> Callable[[nn.Module, Sights], Tensor
     run: Any = torch.compile(call, dynamic=False) if compiled else call
 
     def judge(network: nn.Module, sights: Sights) -> Tensor:
-        # Without a cache: casts of weights must be part of a recorded step.
+        # No cache: casts of weights must be part of a recorded step.
         with torch.autocast("cuda", dtype=torch.bfloat16, enabled=mixed, cache_enabled=False):
             return run(network, sights)
 
@@ -76,9 +76,9 @@ def judging(mixed: bool, compiled: bool) -> Callable[[nn.Module, Sights], Tensor
 
 
 def update(learner: Learner, samples: Samples, config: TrainConfig, rate: float) -> tuple[Tensor, Tensor]:
-    """Take one step down the gradient and move the slow copies; the loss, and how wrong each sample was.
+    """Take one gradient step and move the slow copies; returns the loss and the error of each sample.
 
-    Both are returned without waiting for them.
+    Both are returned without waiting for the device.
     """
     set_rate(learner.optimiser, rate)
     if config.graphs and samples.gain.is_cuda:
@@ -95,7 +95,7 @@ def update(learner: Learner, samples: Samples, config: TrainConfig, rate: float)
 
 
 def descend(learner: Learner, samples: Samples, config: TrainConfig) -> tuple[Tensor, Tensor]:
-    """Take one step down the gradient; the loss, and how wrong each sample was."""
+    """Take one gradient step; returns the loss and the error of each sample."""
     judge, network = learner.judge, learner.network
     with torch.no_grad():
         after = judge(learner.target, samples.after)
@@ -116,7 +116,7 @@ def descend(learner: Learner, samples: Samples, config: TrainConfig) -> tuple[Te
 
 
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate, in place where a recorded step reads it."""
+    """Set the learning rate, in place if a recorded step reads it."""
     for group in optimiser.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)
@@ -125,8 +125,10 @@ def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
 
 
 def recorded(function: Callable[[Any], Any], given: Any) -> Callable[[Any], Any]:
-    """The function as one CUDA graph: its hundreds of small kernels start at once, which from Python takes longer than
-    they run. What is given later must have the same shapes; the function runs three times before it is recorded.
+    """The function as one CUDA graph.
+
+    Starting its hundreds of small kernels from Python takes longer than running them. Later inputs must have the same
+    shapes. The function runs three times before it is recorded.
     """
     kept = mapped(given, torch.clone)
     aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -136,7 +138,7 @@ def recorded(function: Callable[[Any], Any], given: Any) -> Callable[[Any], Any]
             function(kept)
     torch.cuda.current_stream().wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
-    # Other threads copy to the GPU meanwhile; only this one is recorded.
+    # Other threads copy to the GPU meanwhile; only this thread is recorded.
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         result = function(kept)
 
@@ -150,7 +152,7 @@ def recorded(function: Callable[[Any], Any], given: Any) -> Callable[[Any], Any]
 
 
 def leaves(tensors: Any) -> list[Tensor]:
-    """The tensors in tuples of tuples."""
+    """The tensors in nested tuples."""
     return [tensors] if isinstance(tensors, Tensor) else [leaf for each in tensors for leaf in leaves(each)]
 
 
@@ -163,7 +165,7 @@ def mapped(tensors: Any, function: Callable[[Tensor], Tensor]) -> Any:
 
 
 def approach(slow: nn.Module, network: nn.Module, share: float) -> None:
-    """Move the slow copy by a share of the way to the network."""
+    """Move the slow copy towards the network by this share of the difference."""
     with torch.no_grad():
         torch._foreach_lerp_(list(slow.parameters()), list(network.parameters()), share)
 

@@ -1,1 +1,1 @@
-"""What is learned in: worlds, and environments that step many of them at once."""
+"""Worlds to train in, and environments that step many of them at once."""

@@ -1,15 +1,15 @@
 """Many simulated clusters side by side, each stepped to its next decision in one compiled call.
 
 A *world* is a cluster with a menu of jobs, made once by `draw.py`; an *environment* is a run in progress on a world.
-An environment that ends draws a new world, load and jobs inside the same call. Observations are written into arrays
-that the caller keeps, without a copy.
+When an episode ends, a new world, load and jobs are drawn in the same call. Observations are written without a copy
+into arrays that the caller keeps.
 
-The reward is minus the time that all jobs spend in the system until the next decision. With `shaped` it is compared
-with the rule `eft-reserving`: what the choice gains or loses if the rule decides everything afterwards, found by
-playing both on with the same future. That is the same task (the sum of what the choices of a policy gain over the
-rule's is what the policy gains over the rule), but a choice that agrees with the rule gets exactly 0 instead of a large
-number that says little about the choice. With `ahead` the future ends with the next so many jobs to come: what one
-choice does to jobs that come much later is mostly chance, and would drown the rest.
+The reward is minus the time that all jobs spend in the system until the next decision. With `shaped` it is relative to
+the rule `eft-reserving`: what the choice gains or loses if the rule makes all later decisions, found by playing both on
+with the same future. The task stays the same, because the sum of these gains is what the policy gains over the rule.
+But a choice that agrees with the rule gets exactly 0, instead of a large number that says little about the choice. With
+`ahead` the future ends after that many further jobs: the effect of one choice on much later jobs is mostly noise, which
+would hide the rest.
 """
 
 import os
@@ -47,18 +47,24 @@ from adlro.learn.worlds.envs import (
 from adlro.learn.worlds.episodes import begin_episode, chance
 
 TOGETHER: Final = 16
-"""The jobs that choices are judged by grow by so many at once."""
+"""The number of jobs that choices are judged by is rounded up to a multiple of this."""
 
 TURNS_OF_A_THREAD: Final = 4
-"""How often each thread takes some of the environments in a step that plays ahead: some take a hundred times as long as
-others. Else it takes its part at once: threads that come back often wait for each other at the interpreter's lock."""
+"""Parts of the environments that each thread takes in a step with `shaped` rewards.
+
+There, some environments take a hundred times as long as others. Other steps use one part for each thread, because
+threads that return often wait for each other at the interpreter's lock.
+"""
 
 APART: Final = 16
-"""Rows from one thread's spare row to the next: side by side, threads would write to the same lines of the processors'
-caches, and wait for each other. So even arrays with one number in a row have a line between two of them."""
+"""Distance in rows between the spare rows of two threads.
+
+If they were adjacent, threads would write to the same cache lines and wait for each other. At this distance even arrays
+with one number in a row use different cache lines.
+"""
 
 BY_CHANCE: Final = -2
-"""In place of an action: any legal one. The step writes down which it took."""
+"""Used as an action: draw a legal one at random. The step overwrites it with the action taken."""
 
 
 # ---- a step ------------------------------------------------------------------------------------------------------
@@ -66,7 +72,7 @@ BY_CHANCE: Final = -2
 
 @compiled
 def area(view: View, truth: Truth, before: float, jobs: int, arrived: int) -> float:
-    """Job time since then: of those that were in the system, plus those that came, less those that ended."""
+    """Job time (s) since `before`: of the jobs in the system then, plus those that came, minus those that ended."""
     now = view.clock[0].now
     total = jobs * (now - before)
     for j in range(arrived, view.clock[0].arrived):
@@ -81,15 +87,15 @@ def area(view: View, truth: Truth, before: float, jobs: int, arrived: int) -> fl
 
 @compiled
 def move_on(view: View, truth: Truth, outlook: Outlook, whole: bool) -> float:
-    """Move on until there is a legal pair to decide on; the job time on the way, or minus one when the run is over.
+    """Move on to the next legal pair; returns the job time t (s) on the way, or -1 - t if the run is over.
 
-    Unless the outlook is to be `whole`, only what the rule needs of it is filled.
+    Without `whole`, only the part of the outlook that the rule needs is filled.
     """
     total = 0.0
     clock = view.clock[0]
     while True:
         if is_asked(truth):
-            truth.progress[0].events = 0  # starts of this moment: no end is among them, and many might fill the log
+            truth.progress[0].events = 0  # these are only starts, no ends; many at one moment might fill the log
             if clock.queued > 0 and has_room(view) and is_worth_a_look(view) and look(view, outlook, whole) > 0:
                 return total
             set_asked(view, truth, False)
@@ -100,10 +106,10 @@ def move_on(view: View, truth: Truth, outlook: Outlook, whole: bool) -> float:
             return -1.0 - total
 
 
-# It is long and called from several places, so it is compiled once and not into each of them.
+# It is long and has several callers, so it is compiled once instead of into each of them.
 @compiled_alone
 def cost_after(worlds: Worlds, envs: Envs, foreseen: Foreseen, b: int, spare: int, limit: int, choice: Choice) -> float:
-    """Job time until the first `limit` jobs end, if the rule decides after this choice, played in a spare row."""
+    """Job time (s) until the first `limit` jobs end, if the rule decides after this choice. Played in a spare row."""
     copy_state(worlds, envs, b, spare, limit)
     view = view_of(worlds, envs, b, spare, limit)
     truth = truth_of(envs, b, spare)
@@ -120,7 +126,7 @@ def cost_after(worlds: Worlds, envs: Envs, foreseen: Foreseen, b: int, spare: in
 
 @compiled
 def judged_until(arrived: int, jobs: int, gpus: int, draw: Draw) -> int:
-    """How many jobs of the episode a choice is judged by; the same for several choices, so that costs stay known."""
+    """How many jobs of the episode a choice is judged by. Equal for several choices, to reuse costs."""
     if draw.ahead == 0:
         return jobs
     until = arrived + draw.ahead + gpus // 4
@@ -140,7 +146,7 @@ def _step_one(
     b: int,
     spare: int,
 ) -> None:
-    """Take one action in one environment, and go on to its next decision."""
+    """Take one action in one environment, and move on to its next decision."""
     state = envs.state[b]
     view = view_of(worlds, envs, b, b)
     truth = truth_of(envs, b, b)
@@ -154,7 +160,7 @@ def _step_one(
         choice = Choice(START, widened(outlook.rows[w]), widened(s), FOREVER)
     rule = wisest(view, outlook)
     if choice.verb == WAIT and next_moment(view, truth) == FOREVER:
-        choice = rule  # nothing runs and nothing is to come: to wait would leave the jobs undone
+        choice = rule  # nothing runs and nothing will arrive: waiting would leave the jobs undone
     agreed = rule.verb == choice.verb and rule.job == choice.job and rule.site == choice.site
     reward = 0.0
     if draw.shaped and not agreed:
@@ -193,10 +199,11 @@ def _step_one(
     legal[len(legal) - 1] = may_wait(view)
 
 
-# It is long and seldom called. What each step calls is compiled into it: to hand over a view takes its time.
+# It is long and rarely called, so it is compiled separately. What every step calls is compiled into the step, because
+# passing a view takes time.
 @compiled_alone
 def _start_over(worlds: Worlds, envs: Envs, foreseen: Foreseen, b: int, draw: Draw) -> None:
-    """Begin an episode that has a decision, and go to it."""
+    """Begin an episode that has a decision, and move on to that decision."""
     while True:
         begin_episode(worlds, envs, b, draw)
         if draw.similar:
@@ -209,7 +216,7 @@ def _start_over(worlds: Worlds, envs: Envs, foreseen: Foreseen, b: int, draw: Dr
 
 @compiled
 def may_wait(view: View) -> bool:
-    """Whether to wait is a legal action: while something runs, else nothing would come of it."""
+    """Whether waiting is a legal action: only while something runs, because otherwise nothing would happen."""
     return view.clock[0].running > 0
 
 
@@ -226,7 +233,7 @@ def _step_some(
     last: int,
     spare: int,
 ) -> None:
-    """Step the environments from `first` to before `last`, with one spare row to play ahead in."""
+    """Step the environments from `first` to `last` - 1, with one spare row for playing ahead."""
     for b in range(first, last):
         if actions[b] == BY_CHANCE:
             actions[b] = legal_by_chance(seen.legal[b], envs.state[b])
@@ -235,7 +242,7 @@ def _step_some(
 
 @compiled_alone
 def _start_some(worlds: Worlds, envs: Envs, foreseen: Foreseen, seen: Seen, draw: Draw, first: int, last: int) -> None:
-    """Begin episodes in the environments from `first` to before `last`."""
+    """Begin episodes in the environments from `first` to `last` - 1."""
     for b in range(first, last):
         _start_over(worlds, envs, foreseen, b, draw)
         view = view_of(worlds, envs, b, b)
@@ -245,7 +252,7 @@ def _start_some(worlds: Worlds, envs: Envs, foreseen: Foreseen, seen: Seen, draw
 
 @compiled
 def legal_by_chance(legal: Bytes, state: Any) -> int:
-    """A legal action by chance."""
+    """A random legal action."""
     count = 0
     for a in range(len(legal)):
         count += legal[a]
@@ -260,7 +267,7 @@ def legal_by_chance(legal: Bytes, state: Any) -> int:
 
 @compiled_alone
 def _choose_some(seen: Seen, envs: Envs, actions: Ints, first: int, last: int) -> None:
-    """A legal action by chance for each environment."""
+    """A random legal action for each environment."""
     for b in range(first, last):
         actions[b] = legal_by_chance(seen.legal[b], envs.state[b])
 
@@ -270,7 +277,7 @@ def _choose_some(seen: Seen, envs: Envs, actions: Ints, first: int, last: int) -
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Many environments and what they show. `step` changes all of it in place."""
+    """Many environments and their observations. `step` changes everything in place."""
 
     worlds: Worlds
     envs: Envs
@@ -280,23 +287,23 @@ class Batch:
     draw: Draw
     threads: ThreadPoolExecutor
     workers: int
-    versions: dict[Any, Any]  # of `_step_some`, by the type of the actions
+    versions: dict[Any, Any]  # compiled versions of `_step_some`, by the type of the actions
 
     @property
     def count(self) -> int:
-        """How many environments there are."""
+        """Number of environments."""
         return len(self.came.done)
 
     @property
     def actions(self) -> int:
-        """How many actions there are, waiting included; it is the last."""
+        """Number of actions. The last one is waiting."""
         return self.seen.legal.shape[1]
 
 
 def make_batch(
     worlds: Worlds, count: int, jobs: int, rows: int, pools: int, draw: Draw, seed: int, workers: int | None = None
 ) -> Batch:
-    """So many environments of so many jobs each, at their first decision."""
+    """Make `count` environments of `jobs` jobs each, at their first decision."""
     workers = workers or os.cpu_count() or 1
     total = count + APART * workers
     envs = envs_for(worlds, count, total, jobs, seed, draw.similar)
@@ -322,14 +329,14 @@ def make_batch(
 
 
 def start_all(batch: Batch) -> None:
-    """Begin a new episode in every environment, by the states of their generators (`envs.state.random`)."""
+    """Begin a new episode in every environment, from the random states in `envs.state.random`."""
     _start_some(batch.worlds, batch.envs, batch.foreseen, batch.seen, batch.draw, 0, batch.count)
 
 
 def step(batch: Batch, actions: Ints) -> None:
-    """Take one action in every environment, on all threads; `came` says what came of it, `seen` what is seen now.
+    """Take one action in every environment, on all threads. `came` has the results, `seen` the new observations.
 
-    An action that may not be counts as waiting. Where it is BY_CHANCE a legal one is drawn, and written in its place.
+    Illegal actions count as waiting. For BY_CHANCE a legal action is drawn and written in its place.
     """
     ours = batch.worlds, batch.envs, batch.foreseen, batch.seen, batch.came
     kind = numba.typeof(actions)
@@ -344,26 +351,26 @@ def step(batch: Batch, actions: Ints) -> None:
 
 
 def spare_row(count: int, worker: int) -> int:
-    """The row in which a thread plays ahead, behind so many environments."""
+    """The row in which a thread plays ahead. These rows follow those of the environments."""
     return count + APART * (worker + 1) - 1
 
 
 def version_for(function: Any, *arguments: Any) -> Any:
     """The compiled version of a function for arguments of these types.
 
-    To choose it Numba looks at each of a hundred arrays: 16 of the 17 µs of a call for no environments (an EPYC, 2
-    cores), in which no other thread may do the same.
+    Numba selects it by looking at each of a hundred arrays. That takes 16 of the 17 µs of an empty call (EPYC, 2
+    cores), and no other thread can do the same meanwhile.
     """
     return function.compile(tuple(map(numba.typeof, arguments))) if is_compiled(function) else function
 
 
 def choose_by_chance(batch: Batch, actions: Ints) -> None:
-    """A legal action by chance for every environment."""
+    """A random legal action for every environment."""
     in_parts(batch, lambda first, last, _: _choose_some(batch.seen, batch.envs, actions, first, last))
 
 
 def in_parts(batch: Batch, work: Any, turns: int = 1) -> None:
-    """Do something for all environments: this thread and the others each take the next part until none is left."""
+    """Do `work` for all environments: this thread and the others take the next part until none is left."""
     if batch.workers == 1:
         work(0, batch.count, 0)
         return
@@ -377,5 +384,5 @@ def in_parts(batch: Batch, work: Any, turns: int = 1) -> None:
     others = [batch.threads.submit(share, worker) for worker in range(1, batch.workers)]
     share(0)
     for other in others:
-        if not other.cancel():  # it has begun, so it may have something in hand
+        if not other.cancel():  # it has begun, so it may still be working
             other.result()

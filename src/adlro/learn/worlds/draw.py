@@ -1,7 +1,7 @@
-"""Worlds to learn in: clusters and menus of jobs, drawn at random over a wide range, or a given cluster and workload.
+"""Worlds to train in: random clusters and menus of jobs over a wide range, or a given cluster and workload.
 
-Nothing of the rules is repeated here: clusters are planned and jobs are packed as for a run, then all worlds are padded
-to one size so that one compiled function steps them all.
+Clusters are planned and jobs are packed as for a run. Then all worlds are padded to one size, so that one compiled
+function steps them all.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from adlro.learn.worlds.envs import WORLD, Worlds
 from adlro.normalise.pack import pack
 
 _MENU: Final = 512
-"""Jobs on the menu of a drawn world."""
+"""Number of jobs on the menu of a random world."""
 
 _MOST_NODES: Final = 96
 
@@ -35,7 +35,7 @@ Random = np.random.Generator
 
 @dataclass(frozen=True, slots=True)
 class DrawnWorld:
-    """One world before it is padded: the cluster, its view with the menu of jobs, and their true work."""
+    """One world before padding: the cluster, its view with the menu of jobs, and their true work."""
 
     plan: Plan
     view: View
@@ -45,19 +45,19 @@ class DrawnWorld:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """From what random worlds are drawn."""
+    """The range from which random worlds are drawn."""
 
     gpus: tuple[int, int] = (8, 256)
     models: tuple[int, int] = (1, 6)
-    one_model: float = 0.2  # share of clusters with one model whatever `models` says: most real ones have few
+    one_model: float = 0.2  # share of clusters with a single model, whatever `models` says: most real ones have few
     gangs: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 32)
-    mostly_one: float = 0.3  # share of workloads with jobs of one GPU for the most part, as most real logs are
+    mostly_one: float = 0.3  # share of workloads with mostly single-GPU jobs, like most real logs
     giants: float = 0.0  # share of workloads in which a few jobs are much longer than the others
-    speed_error: float = 0.35  # spread of the logarithm by which a speed differs from the catalogue's
+    speed_error: float = 0.35  # standard deviation of the logarithm of a speed's factor to the catalogue's
 
 
 def random_worlds(count: int, seed: int, within: Range = Range()) -> list[DrawnWorld]:  # noqa: B008  (frozen)
-    """So many worlds drawn at random; the same for the same seed."""
+    """Draw `count` worlds at random; the same seed gives the same worlds."""
     found: list[DrawnWorld] = []
     random = np.random.default_rng(seed)
     while len(found) < count:
@@ -77,12 +77,12 @@ def random_world(random: Random, within: Range) -> DrawnWorld:
 def make_world(
     plan: Plan, jobs: Jobs, speed: Callable[[str, Placing], Speed] = speed_of, in_order: bool = False
 ) -> DrawnWorld:
-    """A world of a given cluster and given jobs."""
+    """A world with a given cluster and given jobs."""
     return DrawnWorld(plan, pack(plan, jobs, speed), jobs, in_order)
 
 
 def worlds_of(cluster: str | Cluster, workload: str | Any, count: int, seed: int) -> list[DrawnWorld]:
-    """Worlds of a given cluster, with other jobs of a workload in each; a trace makes one world."""
+    """Worlds with a given cluster, each with other jobs of a workload. A trace gives one world."""
     from adlro.experiment.instance import draw
     from adlro.experiment.scenario import load_scenario
 
@@ -96,7 +96,7 @@ def worlds_of(cluster: str | Cluster, workload: str | Any, count: int, seed: int
 
 
 def random_cluster(random: Random, within: Range) -> Cluster:
-    """A cluster with a size drawn evenly on a logarithmic scale."""
+    """A cluster whose size is drawn evenly on a logarithmic scale."""
     catalogue = gpu_models()
     kinds = int(random.integers(within.models[0], within.models[1] + 1)) if random.random() >= within.one_model else 1
     models = random.choice(list(catalogue), kinds, replace=False)
@@ -116,7 +116,7 @@ def random_cluster(random: Random, within: Range) -> Cluster:
 
 
 def random_workload(random: Random, plan: Plan, within: Range) -> Workload:
-    """One to five families, each with gang sizes and lengths of its own."""
+    """One to five families, each with its own gang sizes and lengths."""
     everything = list(families())
     groups = {name: [each for each in everything if each.startswith(name)] for name in ("gavel/", "sia/")}
     groups["plain"] = [each for each in everything if "/" not in each]
@@ -126,10 +126,10 @@ def random_workload(random: Random, plan: Plan, within: Range) -> Workload:
     middle = float(np.exp(random.uniform(np.log(60.0), np.log(7200.0))))
     parts: list[dict[str, Any]] = []
     mostly_one = random.random() < within.mostly_one
-    wide = not mostly_one and random.random() < 0.2  # large gangs alone, as in lists of training jobs
-    even = random.random() < 0.25  # jobs of a family are all about as long
-    apart = float(random.uniform(0.3, 1.6))  # how far the families' lengths are
-    # A few jobs hold most of the work, as in Philly's trace. Not asked for, it must not use up chance.
+    wide = not mostly_one and random.random() < 0.2  # only large gangs, as in lists of training jobs
+    even = random.random() < 0.25  # all jobs of a family have about the same length
+    apart = float(random.uniform(0.3, 1.6))  # how far apart the lengths of the families are
+    # A few jobs hold most of the work, as in the Philly trace. If this is off, it must not use random numbers.
     giants = within.giants > 0 and random.random() < within.giants
     for name in random.choice(names, min(len(names), int(random.integers(1, 6))), replace=False):
         weights = random.dirichlet(np.full(len(sizes), 0.7)) + 1e-3
@@ -170,14 +170,14 @@ def random_workload(random: Random, plan: Plan, within: Range) -> Workload:
 
 
 def giant(random: Random, part: dict[str, Any]) -> dict[str, Any]:
-    """Of a family's jobs a few that are much longer, in gangs of the same sizes."""
+    """A part of a family with a few much longer jobs, in gangs of the same sizes."""
     times = float(np.exp(random.uniform(np.log(20.0), np.log(400.0))))
     duration = {**part["duration"], "median_s": times * part["duration"]["median_s"], "sigma": 0.7}
     return {**part, "weight": part["weight"] * float(random.uniform(0.01, 0.08)), "duration": duration}
 
 
 def wrong_by(random: Random, spread: float) -> Callable[[str, Placing], Speed]:
-    """Speeds that differ from the catalogue's by a factor for each family and model: GPUs that nobody has seen."""
+    """Speeds with a random factor to the catalogue's for each family and model, like GPUs never seen before."""
     factors: dict[tuple[str, str], float] = {}
 
     def speed(family: str, at: Placing) -> Speed:
@@ -190,14 +190,14 @@ def wrong_by(random: Random, spread: float) -> Callable[[str, Placing], Speed]:
     return speed
 
 
-# ---- how much a cluster can do -----------------------------------------------------------------------------------
+# ---- capacity of a cluster ---------------------------------------------------------------------------------------
 
 
 def capacity_load(view: View, work: npt.NDArray[np.float64]) -> float:
-    """GPU-time that the jobs need with the best division over the GPU models, in seconds of the whole cluster.
+    """GPU time that the jobs need with the best split over the GPU models, in seconds of the whole cluster.
 
-    The least time in which the cluster could do all of the work if jobs could be divided at will: a linear programme
-    over the share of each kind of job that goes to each pool.
+    This is the shortest time in which the cluster could do all the work if jobs could be divided freely: a linear
+    program over the fraction of each kind of job that goes to each pool.
     """
     table, kinds = view.jobs, len(view.rate)
     runs = view.runs.state != REFUSED
@@ -227,7 +227,7 @@ def capacity_load(view: View, work: npt.NDArray[np.float64]) -> float:
 
 
 def stack(worlds: Sequence[DrawnWorld]) -> Worlds:
-    """The worlds padded to the size of the largest, side by side; their menus are the jobs that use a GPU there."""
+    """The worlds padded to the size of the largest. Their menus are the jobs that use a GPU there."""
     views = [world.view for world in worlds]
     learnt = [np.flatnonzero((view.runs.state != REFUSED) & (view.jobs.gpus > 0)) for view in views]
     if not all(map(len, learnt)):
@@ -278,7 +278,7 @@ def stack(worlds: Sequence[DrawnWorld]) -> Worlds:
 
 
 def padded(arrays: Sequence[npt.NDArray[Any]], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """The arrays one above the other, each filled up with zeros to the largest."""
+    """The arrays stacked, each padded with zeros to the largest."""
     shape = tuple(max(array.shape[axis] for array in arrays) for axis in range(arrays[0].ndim))
     whole = np.zeros((len(arrays), *shape), dtype)
     for n, array in enumerate(arrays):

@@ -1,5 +1,6 @@
-"""What many simulated clusters side by side are made of: worlds, environments, what is seen of them and what comes of a
-step. And one of them as the simulator and policies know it.
+"""The arrays of many simulated clusters side by side: worlds, environments, observations and results of a step.
+
+Also converts one of them to the View and Truth that the simulator and policies use.
 """
 
 from typing import Any, NamedTuple, TypeAlias
@@ -38,43 +39,43 @@ from adlro.decide.network.planes import PAIR_PLANES, POOL_PLANES, ROW_PLANES, WH
 from adlro.decide.outlook import Outlook
 
 Tables: TypeAlias = Any
-"""Records in an array of two axes: environments or worlds, then what they have. NumPy has no type for its rows."""
+"""Records in an array with two axes: environments or worlds, then their rows. NumPy has no type for this."""
 
 WORLD = np.dtype(
     [
-        ("gap", "f8"),  # s between two arrivals at load 1
+        ("gap", "f8"),  # mean s between two arrivals at load 1
         ("unit", "f8"),  # typical runtime in s
         ("scale", "f8"),  # s by which shaped rewards are divided
-        ("crowd", "f8"),  # jobs that fill the cluster
+        ("crowd", "f8"),  # number of jobs that fill the cluster
         ("sites", "i4"),
         ("nodes", "i4"),
         ("gpus", "i4"),
         ("forms", "i4"),
         ("pools", "i4"),
-        ("menu", "i4"),  # jobs on the menu
-        ("in_order", "i4"),  # the menu is a recorded trace: jobs come in its order
+        ("menu", "i4"),  # number of jobs on the menu
+        ("in_order", "i4"),  # 1 if the menu is a recorded trace, whose jobs arrive in order
     ],
     align=True,
 )
-"""What is single about a world."""
+"""The single values of a world."""
 
 _STATE = np.dtype(
     [
         ("random", "u8"),
-        ("cost", "f8"),  # the rule's cost from here on, if known, for the jobs before `limit`
-        ("raw", "f8"),  # s of job time since the last decision
+        ("cost", "f8"),  # the rule's cost from here on for the jobs before `limit`, if known
+        ("raw", "f8"),  # job time since the last decision, s
         ("episode_cost", "f8"),  # sum of completion times so far, s
         ("world", "i4"),
         ("jobs", "i4"),
-        ("known", "i4"),  # cost is known
+        ("known", "i4"),  # 1 if `cost` is known
         ("limit", "i4"),
-        ("arrived", "i4"),  # arrivals counted into the area so far
-        ("finished", "i4"),  # episodes ended
-        ("steps", "i4"),  # in this episode
+        ("arrived", "i4"),  # arrivals counted in the job time so far
+        ("finished", "i4"),  # number of episodes that have ended
+        ("steps", "i4"),  # number of steps in this episode
     ],
     align=True,
 )
-"""What is single about an environment."""
+"""The single values of an environment."""
 
 
 class Worlds(NamedTuple):
@@ -101,7 +102,7 @@ class Worlds(NamedTuple):
 
 
 class Envs(NamedTuple):
-    """The state of all environments, and behind them spare rows to play ahead in, one of each APART for a thread."""
+    """The state of all environments, followed by spare rows for playing ahead: for each thread one of APART rows."""
 
     state: Tables  # _STATE [B]
     jobs: Tables
@@ -130,7 +131,7 @@ class Envs(NamedTuple):
     disturbances: Tables
     events: Tables
     progress: Tables
-    good: Floats  # [B, cells, P] and what follows: the memory of good placements
+    good: Floats  # [B, cells, P] this and the next four: the memory of good placements
     weight: Floats
     watched: Ints
     watched_pools: Ints
@@ -171,17 +172,17 @@ class Seen(NamedTuple):
     whole: Singles  # [B, WHOLE_PLANES]
     prior: Singles  # [B, W, P]
     present: Bytes  # [B, W, P]
-    legal: Bytes  # [B, W * P + 1] which actions may be; the last one is to wait
+    legal: Bytes  # [B, W * P + 1] which actions are legal; the last one is waiting
 
 
 class Came(NamedTuple):
-    """What came of a step."""
+    """The results of a step."""
 
     reward: Singles  # [B]
     raw: Singles  # [B] minus the job time until the next decision, in units of the world's typical runtime
-    done: Bytes  # [B] the episode ended, and the observation is of the next one
-    agreed: Bytes  # [B] the choice was the rule's own
-    score: Singles  # [B] where an episode ended: its mean completion time in units of the world's typical runtime
+    done: Bytes  # [B] 1 if the episode ended; the observation then belongs to the next one
+    agreed: Bytes  # [B] 1 if the choice was the rule's own
+    score: Singles  # [B] if the episode ended: its mean completion time in units of the world's typical runtime
 
 
 class Draw(NamedTuple):
@@ -189,25 +190,25 @@ class Draw(NamedTuple):
 
     load_low: float
     load_high: float
-    backlog: int  # at most so many jobs are there from the start on SMALL GPUs, on more GPUs more, up to half of all
-    burst: float  # share of episodes whose jobs come in bursts
-    sigma: float  # largest spread of the logarithm of estimates
-    jitter: float  # spread of the logarithm of a job's work around its menu's
+    backlog: int  # maximum number of jobs at the start on SMALL GPUs; grows with the GPUs, up to half of all jobs
+    burst: float  # share of episodes with bursts of arrivals
+    sigma: float  # largest standard deviation of the logarithm of estimates
+    jitter: float  # standard deviation of the logarithm of a job's work around the menu's
     failures: float  # share of episodes in which nodes fail
     shaped: bool
-    similar: bool = False  # the memory of good placements is shown
-    jobs: int = 0  # jobs of an episode at least, and more where more fill the cluster; 0: as many as there is room for
-    ahead: int = 0  # jobs to come that a choice is judged by, and one more for each four GPUs; 0: all of the episode
+    similar: bool = False  # whether the memory of good placements is shown
+    jobs: int = 0  # minimum jobs of an episode; more if more fill the cluster; 0: as many as there is room for
+    ahead: int = 0  # future jobs that a choice is judged by, plus one for every four GPUs; 0: the whole episode
 
 
-# ---- one environment out of many ---------------------------------------------------------------------------------
+# ---- one of many environments ------------------------------------------------------------------------------------
 
 
 @compiled
 def view_of(worlds: Worlds, envs: Envs, b: int, row: int, limit: int = NOBODY) -> View:
-    """The view of an environment on the row that holds its state: its own, or a spare one to play ahead in.
+    """The view of an environment, with its state from `row`: its own row, or a spare one for playing ahead.
 
-    With a limit, as if no jobs came after the first so many.
+    With `limit`, only the first `limit` jobs arrive.
     """
     n = envs.state[b].world
     info = worlds.info[n]
@@ -243,7 +244,7 @@ def view_of(worlds: Worlds, envs: Envs, b: int, row: int, limit: int = NOBODY) -
 
 @compiled
 def truth_of(envs: Envs, b: int, row: int) -> Truth:
-    """What only the simulator knows of an environment."""
+    """The truth of an environment, which only the simulator sees."""
     return Truth(
         envs.work[b],
         envs.live[row],
@@ -257,13 +258,13 @@ def truth_of(envs: Envs, b: int, row: int) -> Truth:
 
 @compiled
 def past_of(envs: Envs, b: int) -> Past:
-    """What an environment remembers of good placements."""
+    """The memory of good placements of an environment."""
     return Past(envs.good[b], envs.weight[b], envs.watched[b], envs.watched_pools[b], envs.past[b])
 
 
 @compiled
 def outlook_of(foreseen: Foreseen, row: int) -> Outlook:
-    """The outlook kept on a row."""
+    """The outlook stored in a row."""
     return Outlook(
         foreseen.gpu_free[row],
         foreseen.ready[row],
@@ -298,7 +299,7 @@ def planes_of(seen: Seen, b: int) -> Planes:
 
 @compiled
 def copy_state(worlds: Worlds, envs: Envs, source: int, target: int, limit: int) -> None:
-    """Copy all that changes during a run to another row, for the first so many jobs. The log is not copied."""
+    """Copy everything that changes during a run to another row, for the first `limit` jobs. The log is not copied."""
     view, other = view_of(worlds, envs, source, source), view_of(worlds, envs, source, target)
     for i in range(limit):
         other.runs[i] = view.runs[i]
@@ -310,7 +311,7 @@ def copy_state(worlds: Worlds, envs: Envs, source: int, target: int, limit: int)
 
 @compiled
 def copy_world(worlds: Worlds, envs: Envs, b: int) -> None:
-    """Give an environment the empty cluster of its world."""
+    """Reset an environment to the empty cluster of its world."""
     n = envs.state[b].world
     info = worlds.info[n]
     view = view_of(worlds, envs, b, b)
@@ -345,7 +346,7 @@ def copy_world(worlds: Worlds, envs: Envs, b: int) -> None:
     copy_cluster(empty, view)
 
 
-# ---- nothing yet -------------------------------------------------------------------------------------------------
+# ---- empty arrays ------------------------------------------------------------------------------------------------
 
 
 def _table(dtype: np.dtype[Any], *shape: int) -> Tables:
@@ -354,7 +355,7 @@ def _table(dtype: np.dtype[Any], *shape: int) -> Tables:
 
 
 def envs_for(worlds: Worlds, count: int, total: int, jobs: int, seed: int, similar: bool = False) -> Envs:
-    """So many environments of so many jobs each, with `total` rows for what changes in a run, and nothing begun."""
+    """Arrays for `count` environments of `jobs` jobs each, with `total` rows for state that changes in a run."""
     sites, nodes, gpus, pools = (each.shape[1] for each in (worlds.sites, worlds.nodes, worlds.gpus, worlds.pools))
     cells = (int(worlds.jobs["family"].max(initial=0)) + 1) * GANGS * LENGTHS if similar else 0
     envs = Envs(
@@ -396,7 +397,7 @@ def envs_for(worlds: Worlds, count: int, total: int, jobs: int, seed: int, simil
 
 
 def foreseen_for(total: int, rows: int, worlds: Worlds) -> Foreseen:
-    """Outlooks for so many rows of environments."""
+    """Outlooks for `total` rows of environments."""
     pools = worlds.pools.shape[1]
     return Foreseen(
         np.zeros((total, worlds.gpus.shape[1])),
@@ -423,7 +424,7 @@ def foreseen_for(total: int, rows: int, worlds: Worlds) -> Foreseen:
 
 
 def seen_for(count: int, rows: int, pools: int) -> Seen:
-    """Observations of nothing."""
+    """Empty observations."""
     return Seen(
         np.zeros((count, rows, len(ROW_PLANES)), np.float32),
         np.zeros((count, pools, len(POOL_PLANES)), np.float32),

@@ -1,4 +1,4 @@
-"""A new episode: a world, its jobs, when they come, what policies are told of them, and what fails. All by chance."""
+"""A new random episode: a world, its jobs, their arrivals and estimates, and node failures."""
 
 import math
 from typing import Any, Final
@@ -12,18 +12,18 @@ from adlro.core.tables import DOWN, FOREVER, FUTURE, NOBODY, RECENT, UP
 from adlro.learn.worlds.envs import Draw, Envs, Worlds, copy_world, truth_of, view_of
 
 SMALL: Final = 16
-"""GPUs of a small cluster."""
+"""Number of GPUs of a small cluster."""
 
 FILLS: Final = 6.0
-"""How often the jobs of an episode fill the cluster."""
+"""How many times the jobs of an episode fill the cluster."""
 
 
-# ---- chance ------------------------------------------------------------------------------------------------------
+# ---- random numbers ----------------------------------------------------------------------------------------------
 
 
 @compiled
 def chance(state: Any) -> float:
-    """A number from 0 to 1, excluding 1."""
+    """A random number from 0 to 1, excluding 1."""
     x = state.random
     x ^= x >> np.uint64(12)
     x ^= x << np.uint64(25)
@@ -34,19 +34,19 @@ def chance(state: Any) -> float:
 
 @compiled
 def gap(state: Any) -> float:
-    """An exponential number with mean 1."""
+    """An exponential random number with mean 1."""
     return -math.log(1.0 - chance(state))
 
 
 @compiled
 def bell(state: Any) -> float:
-    """A normal number (Box and Muller)."""
+    """A normal random number (Box-Muller)."""
     return math.sqrt(2.0 * gap(state)) * math.cos(2.0 * math.pi * chance(state))
 
 
 @compiled
 def _spread(sigma: float, state: Any) -> float:
-    """A factor with a normal logarithm of this spread around 0; without any, chance goes on all the same."""
+    """A lognormal factor with this standard deviation of its logarithm. It always uses two random numbers."""
     if sigma == 0.0:
         chance(state)
         chance(state)
@@ -59,7 +59,7 @@ def _spread(sigma: float, state: Any) -> float:
 
 @compiled
 def begin_episode(worlds: Worlds, envs: Envs, b: int, draw: Draw) -> None:
-    """Draw a world and its jobs, and set everything to the beginning."""
+    """Draw a world and its jobs, and reset everything to the beginning."""
     state = envs.state[b]
     state.world = int(chance(state) * len(worlds.info))
     n = state.world
@@ -119,13 +119,13 @@ def begin_episode(worlds: Worlds, envs: Envs, b: int, draw: Draw) -> None:
 
 @compiled
 def jobs_in_episode(info: Any, draw: Draw, room: int) -> int:
-    """How many jobs an episode has: enough that a large cluster is full for most of it."""
+    """Number of jobs of an episode: enough to keep a large cluster full for most of it."""
     return room if draw.jobs == 0 else min(room, max(draw.jobs, int(FILLS * info.crowd)))
 
 
 @compiled
 def draw_jobs(worlds: Worlds, envs: Envs, b: int, draw: Draw) -> None:
-    """Draw the jobs of an episode from the menu of its world, when they come, what policies are told, and failures."""
+    """Draw the jobs of an episode from the menu of its world: their arrivals, estimates, and node failures."""
     state = envs.state[b]
     n = state.world
     info = worlds.info[n]
@@ -165,7 +165,7 @@ def draw_jobs(worlds: Worlds, envs: Envs, b: int, draw: Draw) -> None:
 
 @compiled
 def draw_failures(worlds: Worlds, envs: Envs, b: int, draw: Draw, last: float) -> None:
-    """Nodes that go down for a while, in time order, or none; the list is filled up with times that never come."""
+    """Nodes that go down for a while, in time order, or none. The list is padded with times that never come."""
     state = envs.state[b]
     info = worlds.info[state.world]
     for i in range(envs.disturbances.shape[1]):

@@ -1,4 +1,4 @@
-"""Worlds in a file, so that a machine that only trains needs nothing of what made them."""
+"""Worlds in a file, so that a machine that only trains does not need the code that made them."""
 
 import zipfile
 from pathlib import Path
@@ -23,7 +23,7 @@ def save_worlds(path: Path, worlds: Worlds) -> None:
 
 
 def with_columns(array: Any, dtype: "np.dtype[Any]", name: str) -> Any:
-    """The records with our columns in our order. NumPy's format forgets that they are aligned."""
+    """The records with our columns in our order. NumPy's file format loses their alignment."""
     columns = dtype.names or ()
     if set(array.dtype.names or ()) != set(columns):
         raise ValueError(f"'{name}' has other columns")
