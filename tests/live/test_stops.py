@@ -306,3 +306,51 @@ def test_a_policy_that_plans_rounds_goes_on_as_soon_as_the_gpus_are_free() -> No
     stopped = min(memory.time_s for memory in ours._notes.memory.decisions() if memory.verb == "stop")
     started = min(memory.time_s for memory in ours._notes.memory.decisions() if memory.verb == "start")
     assert started - stopped < 120.0
+
+
+# ---- what is told ------------------------------------------------------------------------------------------------
+
+
+def test_the_decision_says_for_whom_a_job_is_stopped_and_what_that_one_gains() -> None:
+    backend = long_ones("a", "b")
+    come(backend, "short")
+    stop = orchestrator(backend).tick().decisions[0]
+    assert (stop.verb, stop.job) == ("stop", "a")
+    assert stop.reason.startswith("srtf stops it after 83 min so that job short can start, which needs about 100 s: ")
+    assert "that job gains up to 26" in stop.reason
+    assert [mention.job for mention in stop.mentions] == ["short"]
+
+
+def test_why_says_when_and_for_whom_a_job_was_stopped_and_how_often() -> None:
+    backend, memory = replace(long_ones("a", "b"), grace_s=45.0), Notebook()
+    come(backend, "short")
+    ours = orchestrator(backend, memory)
+    ours.tick()
+    backend.wait(10.0)
+    ours.tick()
+    told_to = ours.why("a")
+    assert told_to is not None
+    assert told_to.text.startswith("It was told to stop at ")
+    for _ in range(8):
+        backend.wait(10.0)
+        ours.tick()
+    why = ours.why("a")
+    assert why is not None
+    assert why.text.startswith("It was stopped at ")
+    assert "(1 of at most 10 times): srtf stops it after 83 min so that job short can start" in why.text
+    assert "Waits for 4 v100 on one node" in why.text
+    assert "short" in [mention.job for mention in why.mentions]
+    other = ours.why("short")
+    assert other is not None
+    assert "stopped" not in other.text
+
+
+def test_predicted_starts_assume_that_no_job_is_stopped() -> None:
+    backend = long_ones("a", "b", restartable=False)
+    come(backend, "short")
+    settings = replace(turns(**ON), starts_s=5.0)
+    ours = Orchestrator(backend, Notebook(), "srtf", "fcfs", settings)
+    ours.tick()
+    start = ours.state().starts["short"].middle_s
+    assert start is not None
+    assert start > backend.now_s + 3600.0

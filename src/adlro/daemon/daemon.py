@@ -483,6 +483,8 @@ class Daemon:
             self.metrics_page.read()
         for decision in tick.decisions:
             self._emit("decided", _told(decision), tick.time_s)
+            if decision.verb == "stop":
+                log.info("a running job is stopped", extra={"job": decision.job, "why": decision.reason})
         for alarm in tick.alarms:
             self._tell_alarm(alarm)
         with suppress(BackendError):  # it was never read

@@ -8,6 +8,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Final, Generic, Protocol, TypeVar, final
 
 import numpy as np
@@ -111,6 +112,12 @@ def with_few_stops(policy: Policy, per_job: float) -> Policy:
             policy.choose or made(policy, view, seed), CountedRule(StopBudget(per_job))
         ),
     )
+
+
+@cache
+def without_stops(policy: Policy) -> Policy:
+    """The same policy, which stops no job; a policy that stops none anyway stays as it is."""
+    return with_few_stops(policy, 0) if policy.preemptive else policy
 
 
 def with_stop_rule(policy: Policy, rule: StopRule) -> Policy:

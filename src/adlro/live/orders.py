@@ -127,7 +127,8 @@ class Orders:
 
     def go_on_stopping(self, snapshot: Snapshot, heard: Heard) -> None:
         """Give the order again for jobs that are stopping: a back end that has warned them ends them in time."""
-        orders = [Order(job.id, self._stop_of(job.id)) for job in snapshot.jobs if job.is_stopping and job.managed]
+        stopping = [job for job in snapshot.jobs if job.is_stopping and job.managed]
+        orders = [Order(job.id, stop.id if (stop := self.stop_of(job)) else "") for job in stopping]
         if not orders:
             return
         try:
@@ -141,11 +142,13 @@ class Orders:
                 text = f"job {answer.job} was told to stop, and has not ended: {answer.said}."
                 self._notes.tell_once(heard, snapshot.time_s, "refused", text)
 
-    def _stop_of(self, id: str) -> str:
-        """The id of the decision that stops a job; "" if it is not known."""
+    def stop_of(self, job: LiveJob) -> Decision | None:
+        """The decision that stopped a job, if it is stopping or waits because of it."""
+        if not job.is_stopping and not (job.state is JobState.WAITING and job.starts):
+            return None
         none: Sequence[Decision] = []
-        found = self._notes.ask(lambda: self._notes.memory.decisions(job=id, limit=1), none)
-        return found[0].id if found and found[0].verb == "stop" else ""
+        found = self._notes.ask(lambda: self._notes.memory.decisions(job=job.id, limit=1), none)
+        return found[0] if found and found[0].verb == "stop" else None
 
     def refuse(self, id: str, said: str, time_s: float, heard: Heard) -> None:
         """Note that an order was not carried out: the job is left alone for a while."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Final, TypeVar, final
+from typing import Final, final
 
 import numpy as np
 
@@ -19,9 +19,11 @@ from adlro.core.policy import Policy
 from adlro.core.ports import Backend, JobState, LiveJob, Snapshot
 from adlro.core.tables import QUEUED, REFUSED, START
 from adlro.decide.catalogue import find_policy
+from adlro.decide.stops import without_stops
 from adlro.live.compared import ComparedTimes, ComparisonWindow
 from adlro.live.explain import Standing, explain_job
 from adlro.live.explain_start import Explaining, Judge, why_started
+from adlro.live.explain_stop import why_stopped, with_stop
 from adlro.live.first_ask import warm_up
 from adlro.live.foresee import Foresight, changed_snapshot
 from adlro.live.guard import Chosen, Decided, Guarded
@@ -47,8 +49,6 @@ from adlro.normalise.pack import why_refused
 
 GpuFigures = Mapping[str, Mapping[str, float | None]]
 """By "node/index", as State.telemetry."""
-
-_T = TypeVar("_T")
 
 WARM: Final[dict[int, Policy]] = {}
 """Policies that have been asked once in this process. They are kept, so that an id() is not used again."""
@@ -157,13 +157,17 @@ class Orchestrator:
         found = found or self._notes.ask(lambda: self._notes.memory.job(job), None)
         if found is None:
             return None
-        return explain_job(standing, found, self._orders.decision_of(found))
+        why = explain_job(standing, found, self._orders.decision_of(found))
+        if (stop := self._orders.stop_of(found)) is None:
+            return why
+        stops = self._guarded.stops
+        return with_stop(why, found, stop, stops.stops_of(job), stops.table.per_job, state.snapshot.time_s)
 
     def what_if(self, question: WhatIf) -> WhatIfAnswer:
         """The effect of a change, played forward from the latest snapshot."""
         state = self.state()
-        policy = self._guarded.policy
-        other = find_policy(question.policy) if question.policy else policy
+        policy = without_stops(self._guarded.policy)
+        other = without_stops(find_policy(question.policy)) if question.policy else policy
         snapshot = state.snapshot
         changed, new = changed_snapshot(snapshot, question)
         corrections = self._seen.watch.corrections
@@ -299,8 +303,6 @@ class Orchestrator:
             return "telemetry", "telemetry is gone."
         return None
 
-    # ---- what was decided before -------------------------------------------------------------------------------------
-
     # ---- what is decided now -----------------------------------------------------------------------------------------
 
     def _decide(self, scene: Scene, unfit: tuple[str, str] | None, heard: Heard) -> Decided:
@@ -399,21 +401,27 @@ class Orchestrator:
         """Choices as records, with their reasons and predictions."""
         corrections = self._seen.watch.corrections
         started = {chosen.job for chosen in decided.chosen if chosen.verb == START}
-        found = []
-        for number, chosen in enumerate(decided.chosen):
-            found.append(self._decision(scene, chosen, number, corrections, started))
-        return tuple(found)
+        return tuple(
+            self._decision(scene, chosen, number, corrections, started)
+            if chosen.verb == START
+            else self._stop_decision(scene, decided.chosen, number, corrections)
+            for number, chosen in enumerate(decided.chosen)
+        )
+
+    def _stop_decision(self, scene: Scene, chosen: Sequence[Chosen], number: int, corrections: Corrections) -> Decision:
+        """A stop as a record."""
+        time_s, job = scene.snapshot.time_s, scene.live[chosen[number].job]
+        reason, mentions = why_stopped(scene, chosen, number, corrections)
+        id = self._orders.id_of(time_s, self._number, number)
+        return Decision(id, time_s, self._number, job.id, "stop", (), chosen[number].by, reason, mentions=mentions)
 
     def _decision(
         self, scene: Scene, chosen: Chosen, number: int, corrections: Corrections, started: Collection[int]
     ) -> Decision:
-        """One choice as a record; `started` are all jobs that start in this turn."""
+        """A start as a record; `started` are all jobs that start in this turn."""
         job = scene.live[chosen.job]
         time_s = scene.snapshot.time_s
         id = self._orders.id_of(time_s, self._number, number)
-        if chosen.verb != START:
-            reason = f"{chosen.by} stopped it so that another job can run; it goes on later."
-            return Decision(id, time_s, self._number, job.id, "stop", (), chosen.by, reason)
         speed = pace(job.job, chosen.parts, scene.plan.cluster, corrections)
         low, middle, high = (scene.predicted[chosen.job] / max(speed, 1e-9)).tolist()
         mine = scene.traits[chosen.job : chosen.job + 1].view(np.recarray)
@@ -440,7 +448,7 @@ class Orchestrator:
         found = self._window.compare(
             self._scenes,
             self._seen.runtimes.predict,
-            policy,
+            policy if self._settings.preempt.is_on else without_stops(policy),
             fallback,
             self._seen.watch.corrections,
             self._settings.decide_s / 2,
@@ -458,7 +466,7 @@ class Orchestrator:
 
     def _publish(self, scene: Scene, decided: Decided, snapshot: Snapshot, heard: Heard) -> None:
         """Make the latest state, for other threads to read."""
-        starts = self._starts.predicted(scene, decided, self._standing, self._playing())
+        starts = self._starts.predicted(scene, decided, self._standing, without_stops(self._playing()))
         held = self._orders.setbacks.passed_over({job.id: job for job in scene.live})
         self._standing = Standing(
             scene, decided.view, self._named, decided.by, starts, decided.kept.nodes, held, decided.is_cut
