@@ -1,13 +1,17 @@
 """Stopping running jobs live: who may be stopped, how often, and what waits until they have ended."""
 
+import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.live.stand_in import EPOCH_S, Notebook, Obedient, running, waiting
 
+from adlro.backends.local.backend import Local
 from adlro.catalogue.clusters import load_cluster
-from adlro.core.ports import JobState, Part
+from adlro.core.ports import ENDED, Backend, JobState, LiveJob, Part, Submission
+from adlro.core.records import Job
 from adlro.live.limits import PreemptTable
 from adlro.live.service import Tick
 from adlro.live.turn import Orchestrator, TurnSettings
@@ -21,7 +25,7 @@ def turns(**preempt: Any) -> TurnSettings:
 
 
 def orchestrator(
-    backend: Obedient, memory: Notebook | None = None, policy: str = "srtf", **preempt: Any
+    backend: Backend, memory: Notebook | None = None, policy: str = "srtf", **preempt: Any
 ) -> Orchestrator:
     return Orchestrator(backend, memory or Notebook(), policy, "fcfs", turns(**(preempt or ON)))
 
@@ -354,3 +358,40 @@ def test_predicted_starts_assume_that_no_job_is_stopped() -> None:
     start = ours.state().starts["short"].middle_s
     assert start is not None
     assert start > backend.now_s + 3600.0
+
+
+# ---- with real processes -----------------------------------------------------------------------------------------
+
+
+def test_on_this_machine_a_marked_job_ends_for_a_short_one_and_runs_again_once_although_the_daemon_dies(
+    tmp_path: Path,
+) -> None:
+    whole = load_cluster("paper16")
+    cluster = replace(whole, nodes=whole.nodes[:1], models={V100: whole.models[V100]})
+    backend, memory, marks = Local(cluster, tmp_path / "spool", grace_s=5.0), Notebook(), tmp_path / "marks"
+    script = (
+        f"echo begin >> {marks}; grep -q saved {marks} && exit 0; "
+        f"trap 'sleep 0.3; echo saved >> {marks}; exit 0' TERM; while :; do sleep 0.05; done"
+    )
+    wish = Job("uniform", gpus=4, estimate=4e5, restartable=True)
+    long = backend.submit(Submission(wish, ("/bin/sh", "-c", script)))
+
+    def job(id: str) -> LiveJob:
+        return {each.id: each for each in backend.read().jobs}[id]
+
+    ours, short, deaths, end = orchestrator(backend, memory), "", 0, time.monotonic() + 60.0
+    while not short or job(long).state not in ENDED:
+        assert time.monotonic() < end, backend.read().jobs
+        tick = ours.tick()
+        assert not [alarm for alarm in tick.alarms if alarm.kind == "refused"]
+        if not short and job(long).state is JobState.RUNNING and marks.exists():
+            time.sleep(0.2)  # it sets its trap
+            short = backend.submit(Submission(replace(wish, estimate=40.0), ("true",)))
+        if job(long).is_stopping and not deaths:
+            ours, deaths = orchestrator(backend, memory), 1
+        time.sleep(0.02)
+    starts = {each.id: each.starts for each in backend.read().jobs}
+    backend.close()
+    assert marks.read_text().split() == ["begin", "saved", "begin"]
+    assert (starts, deaths) == ({long: 2, short: 1}, 1)
+    assert [made.verb for made in memory.decisions(job=long)[::-1]] == ["start", "stop", "start"]

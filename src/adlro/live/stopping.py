@@ -37,11 +37,20 @@ class Stopper:
                 self._notes.tell(
                     heard, time_s, "preempt", "how often jobs were stopped cannot be read; it begins at 0."
                 )
+            self._take_back_unmade()
         if policy != self._told:
             self._told = policy
             if why := self._why_none():
                 text = f"{policy} stops running jobs, but {why}. No running job is stopped."
                 self._notes.tell(heard, time_s, "preempt", text)
+
+    def _take_back_unmade(self) -> None:
+        """Uncount stops whose decisions were never recorded: the daemon died right after it had counted them."""
+        none: Sequence[Decision] = []
+        for id, stop in self._ledger.under_way.items():
+            found = self._notes.ask(lambda id=id: self._notes.memory.decisions(job=id, limit=1), none)  # type: ignore[misc]
+            if not found or found[0].verb != "stop" or found[0].time_s < stop.time_s:
+                self._ledger.take_back(id)
 
     def _why_none(self) -> str:
         """Why no job is ever stopped although the policy wants it; "" if jobs are, or if it never does."""

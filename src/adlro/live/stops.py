@@ -165,6 +165,11 @@ class StopLedger:
         """What stopping and restarting costs a job, as policies are told."""
         return self.table.restart_s + (self.took_s or 0.0)
 
+    @property
+    def under_way(self) -> dict[str, StopUnderWay]:
+        """The stops that were ordered, and have not been seen to be over, by job."""
+        return dict(self._under_way)
+
     def stops_of(self, id: str) -> int:
         """How often a job was stopped."""
         return self._counts.by_job.get(id, 0)
