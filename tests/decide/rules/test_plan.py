@@ -101,3 +101,15 @@ def test_at_one_moment_no_job_is_stopped_after_it_was_started(seed: int) -> None
 def test_with_a_window_of_one_no_job_is_stopped_for_one_that_would_be_out_of_sight() -> None:
     case = Case([(V100, 1)], [(0, 1000), (20, 10)], restart_s=5.0, window=1)
     assert run(case, "plan") == {0: Fate(0, 0, 1000), 1: Fate(1000, 0, 1010)}
+
+
+def test_a_job_that_may_not_be_stopped_waits_for_the_fast_gpu_instead_of_moving_there() -> None:
+    # As above, but nobody may be stopped: on the T4 job 1 would stay until 800.
+    case = Case([(V100, 1), (T4, 1)], [(0, 100), (0, 200)], SLOW_T4, restart_s=5.0)
+    assert run(case, "plan+stops(0)") == {0: Fate(0, 0, 100), 1: Fate(100, 0, 300)}
+
+
+def test_a_job_that_is_hidden_because_it_may_not_be_stopped_holds_its_gpu_until_its_end() -> None:
+    # Job 0 is stopped once, for job 1. Job 2 then plans around it: it waits for its end at 1015.
+    case = Case([(V100, 1)], [(0, 1000), (20, 10), (40, 10)], restart_s=5.0)
+    assert run(case, "plan+stops(1)") == {0: Fate(0, 0, 1015, stops=1), 1: Fate(20, 0, 30), 2: Fate(1015, 0, 1025)}

@@ -119,7 +119,7 @@ def gap_place(view: View, lines: Timelines, i: int, until: float) -> int:
             done = (min(gap, until) - clock.now - restart) * rate / view.fastest[job.demand]
             if end <= gap and end <= until:
                 done = FOREVER
-            elif view.runs[j].starts > MOST_STARTS // 2 or done <= WORTH * clock.restart:
+            elif job.stoppable == 0 or view.runs[j].starts > MOST_STARTS // 2 or done <= WORTH * clock.restart:
                 continue
             if done > most:
                 most = done

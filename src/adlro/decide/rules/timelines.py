@@ -54,8 +54,11 @@ class Timelines(NamedTuple):
 @compiled
 def may_be_stopped(view: View, j: int) -> bool:
     """Whether a running job may be stopped at this moment."""
+    job = view.jobs[j]
     run = view.runs[j]
-    return view.jobs[j].share == WHOLE_GPU and run.started < view.clock[0].now and run.starts <= MOST_STARTS
+    return (
+        job.stoppable != 0 and job.share == WHOLE_GPU and run.started < view.clock[0].now and run.starts <= MOST_STARTS
+    )
 
 
 @compiled
@@ -149,8 +152,14 @@ def new_timelines(view: View) -> Timelines:
     holder = np.full(gpus, NOBODY, np.int32)
     for s in range(len(view.sites)):
         site = view.sites[s]
-        if view.nodes[site.node].up == 0:
-            free[site.first_gpu : site.first_gpu + site.gpus] = FOREVER
+        for g in range(site.first_gpu, site.first_gpu + site.gpus):
+            gpu = view.gpus[g]
+            if view.nodes[site.node].up == 0:
+                free[g] = FOREVER
+            elif gpu.free_share < WHOLE_GPU and gpu.holder != NOBODY:
+                free[g] = expected_end(
+                    view, gpu.holder
+                )  # also a job that the policy is not shown: it may not be stopped
     for i in range(view.clock[0].running):
         j = view.running[i]
         stoppable = may_be_stopped(view, j)
