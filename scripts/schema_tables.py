@@ -70,6 +70,8 @@ def asked_rows(found: Iterable[Property]) -> list[str]:
 
 def range_of(each: Property, asked: bool = False) -> str:
     """What the values are, with bounds."""
+    if each.kind is bool:
+        return "true or false"
     if not each.is_number:
         return "names" if each.kind is frozenset else "text"
     most = each.from_user.most if asked and each.from_user.most is not None else each.most
@@ -86,7 +88,7 @@ def default_of(each: Property) -> str:
     """What counts where nothing is written."""
     if each.is_needed:
         return "required"
-    return each.empty or number(each.default)
+    return each.empty or (str(each.default).lower() if each.kind is bool else number(each.default))
 
 
 def number(amount: float) -> str:

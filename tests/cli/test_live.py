@@ -187,7 +187,15 @@ def test_a_job_is_submitted_with_its_command_word_by_word(
     job = service.jobs[id].job
     assert (job.gpus, job.family, job.limit_s, job.name) == (2, "learning", 7200.0, "x")
     assert job.models == frozenset({"t4", "mi50"})
+    assert not job.restartable
     assert service.commands[id] == tuple(command)
+
+
+def test_a_job_that_is_submitted_as_restartable_has_the_mark(
+    service: FakeService, place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["submit", "--family", "data", "--restartable", "--json", "--", "true"]) == 0
+    assert service.jobs[json.loads(capsys.readouterr().out)["id"]].job.restartable
 
 
 def test_submit_tells_the_id_and_what_to_ask_next(place: Place, capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,12 +50,26 @@ def test_the_report_as_json_has_the_promised_keys(file: Path, capsys: pytest.Cap
     found = json.loads(capsys.readouterr().out)
     assert set(found) == {
         "source", "cluster", "begin_s", "end_s", "unwatched_s", "down_share", "policy", "estimates", "jobs",
-        "calibration", "blocks", "lines", "agreement", "wishes", "gain", "lose", "users", "speeds", "not_modelled",
-        "notes", "doubts", "trusted",
+        "calibration", "blocks", "lines", "agreement", "wishes", "gain", "lose", "users", "speeds", "stopping",
+        "not_modelled", "notes", "doubts", "trusted",
     }  # fmt: skip
     assert [line["policy"] for line in found["lines"]] == ["as it happened", "adlro", "fcfs", "adlro, same models"]
     assert found["trusted"] is True
     assert abs(found["calibration"]["error"]) < 0.001
+
+
+def test_a_report_on_a_policy_that_stops_jobs_names_the_users_and_jobs(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["shadow", "report", "--record", str(file), "--policy", "srtf", "--others", ""]) == 0
+    said = capsys.readouterr().out
+    for words in (
+        "Stops under srtf",
+        "with stops the mean time in the system is",
+        "GPU hours lost",
+        "0 of 80 jobs are",
+    ):
+        assert words in said
 
 
 def test_without_a_word_the_record_of_this_users_daemon_is_reported(

@@ -77,6 +77,7 @@ class World:
     is_gone: bool = False
     shift_s: float = 0.0
     flags: dict[str, Any] = field(default_factory=lambda: dict(FLAGS))
+    settings: TurnSettings = QUICK
     name: str = "simulated"
     can_stop: bool = False
     can_annotate: bool = False
@@ -148,7 +149,7 @@ class World:
         return DaemonParts(backend, memory, self.decide, clock=lambda: self.cluster.now_s)
 
     def decide(self, config: Config, backend: Fenced, memory: DaemonMemory) -> tuple[Decider, Sequence[Closing]]:
-        return Orchestrator(backend, memory, config.policy.name, config.policy.fallback, QUICK), ()
+        return Orchestrator(backend, memory, config.policy.name, config.policy.fallback, self.settings), ()
 
     def turn(self) -> bool:
         """One turn; a daemon that dies in it is followed by another, without a word of farewell. Whether it lived."""

@@ -5,7 +5,9 @@ import os
 import random
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -13,13 +15,14 @@ from types import ModuleType
 import pytest
 from tests.accounts import temporary_account
 from tests.daemon.daemons import until
-from tests.daemon.mortal import World
+from tests.daemon.mortal import FLAGS, QUICK, World
 from tests.daemon.processes import Served, served
 
 from adlro.api.tokens import TokenFile
 from adlro.core.accounts import own_account_name
 from adlro.core.ports import ENDED, JobState, Submission
 from adlro.core.records import Job
+from adlro.live.limits import PreemptTable
 
 ROOT = Path(__file__).parents[2]
 
@@ -92,6 +95,69 @@ def test_a_hundred_deaths_at_random_points_lose_nothing_and_run_nothing_twice(wo
     assert len(jobs) > 50
     assert {job.id for job in jobs} == set(world.handed_in)
     world.check_all_ran_once(jobs)
+
+
+STOPPING = replace(QUICK, preempt=PreemptTable(is_on=True, least_run_s=0.0, per_job=2))
+
+
+@pytest.fixture
+def stopping(tmp_path: Path) -> Iterator[World]:
+    """A world in which marked jobs are stopped."""
+    made = World(tmp_path, flags=FLAGS | {"policy.name": "srtf"}, can_stop=True, settings=STOPPING)
+    yield made
+    made.daemon.close()
+
+
+def stops_of(world: World) -> Counter[str]:
+    return Counter(order.job for order in world.orders if not order.is_start)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "before put", "after put", "before intend", "after intend", "before act", "after an order", "after act",
+        "before answered", "after answered", "before ticked",
+    ],
+)  # fmt: skip
+def test_a_daemon_that_is_killed_around_a_stop_stops_the_job_once_and_runs_it_again_once(
+    stopping: World, place: str
+) -> None:
+    where = frozenset(["v100-sxm2-16gb"])
+    long, short = (Job("learning", work, gpus=8, estimate=work, models=where, restartable=True) for work in (9e3, 9e2))
+    first = stopping.cluster.submit(Submission(long))
+    stopping.turn()
+    stopping.clock.move(60.0)
+    second = stopping.cluster.submit(Submission(short))
+    stopping.fuse.at = place
+    assert not stopping.turn()
+    jobs = stopping.played_to_the_end()
+    assert {job.id: job.starts for job in jobs} == {first: 2, second: 1}
+    assert stops_of(stopping) == {first: 1}
+    stopping.check_all_ran_once(jobs, starts=2)
+
+
+def test_deaths_at_random_points_lose_no_stopped_job_and_stop_none_too_often_or_without_its_mark(
+    stopping: World,
+) -> None:
+    chance, number = random.Random(21), 0
+    while stopping.fuse.deaths < 30:
+        if chance.random() < 0.7:
+            stopping.fuse.left = chance.randint(1, 40)
+        for _ in range(chance.choice([1, 2])):
+            number += 1
+            work, gpus = chance.choice([30, 60, 900]), chance.choice([1, 2, 4, 8])
+            job = Job("learning", work * gpus, gpus=gpus, estimate=work * gpus, restartable=number % 3 > 0)
+            stopping.cluster.submit(Submission(job))
+        stopping.turn()
+        stopping.clock.move(chance.uniform(0, 60))
+    stopping.fuse.left = float("inf")
+    jobs = stopping.played_to_the_end(step_s=200.0)
+    stops = stops_of(stopping)
+    assert sum(stops.values()) > 8
+    assert max(stops.values()) == 2
+    assert {job.id: job.starts for job in jobs} == {job.id: 1 + stops[job.id] for job in jobs}
+    assert {job.job.restartable for job in jobs if job.id in stops} == {True}
+    stopping.check_all_ran_once(jobs, starts=3)
 
 
 def test_a_cluster_that_is_gone_for_a_while_is_waited_for_and_is_never_taken_for_an_empty_one(world: World) -> None:

@@ -14,7 +14,7 @@ from adlro.api.metrics import Requests
 from adlro.core.ports import Answer, JobState, LiveJob, Part
 from adlro.core.records import Job
 from adlro.daemon.metrics import DaemonMetrics, file_bytes, gpu_states, held_by_node, held_gpus, largest_free
-from adlro.live.service import Alarm, Compared, Drift, State
+from adlro.live.service import Alarm, Compared, Drift, State, Stopping
 
 V100 = "v100-sxm2-16gb"
 HERE = Part("volta0", V100, 1)
@@ -48,6 +48,21 @@ def test_turns_decisions_answers_and_alarms_are_counted() -> None:
     assert page["adlro_alarms_total", "stale"] == 1
     assert page[("adlro_tick_seconds_count",)] == 2
     assert page["adlro_info", "1.2.3"] == 1
+
+
+def test_stops_that_were_carried_out_are_counted_beside_what_is_allowed() -> None:
+    metrics = DaemonMetrics()
+    (made,) = tick(1).decisions
+    stops = (replace(made, job="1", verb="stop", parts=()), replace(made, job="2", verb="stop", parts=()))
+    metrics.ticked(replace(tick(1), decisions=stops, answers=(Answer("1", True, is_pending=True), Answer("2", False))))
+    found = Stopping(True, 5, 3, 100, 20, 10, ("1",), 42.0, 72.0)
+    metrics.show(state(stopping=found))
+    page = read(metrics)
+    assert page["adlro_stops_total", "sjf"] == 1
+    assert (page["adlro_stops_last_hour", "stopped"], page["adlro_stops_last_hour", "allowed"]) == (3, 100)
+    assert page[("adlro_stop_seconds",)] == 42.0
+    metrics.show(state(stopping=replace(found, is_on=False)))
+    assert read(metrics)["adlro_stops_last_hour", "allowed"] == 0
 
 
 def test_the_cluster_is_shown_by_model_and_a_node_that_is_down_is_not_up() -> None:

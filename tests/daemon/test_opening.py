@@ -209,6 +209,14 @@ def test_once_is_one_turn_in_words_or_as_json() -> None:
     assert all(answer["done"] for answer in told["tick"]["answers"])
 
 
+def test_jobs_are_stopped_only_with_the_flag_and_a_policy_that_stops_jobs_says_so_without() -> None:
+    words = ("--once", "--policy", "srtf", "--fallback", "fcfs")
+    assert "No running job is stopped" in command(*words).output
+    shown = command(*words, "--preempt")
+    assert shown.exit_code == 0, shown.output
+    assert "No running job is stopped" not in shown.output
+
+
 def test_the_printed_config_can_be_read() -> None:
     assert tomllib.loads(command("--print-config").output)["policy"]["name"] == "adlro"
 

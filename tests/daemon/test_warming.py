@@ -26,7 +26,7 @@ REAL_LIFE = """
     from adlro.core.ports import Submission
     from adlro.core.records import Job
     from adlro.backends.simulated.demo import demo_backend
-    from adlro.live.limits import GuardTable
+    from adlro.live.limits import GuardTable, PreemptTable
     from adlro.live.turn import Orchestrator, TurnSettings
     from adlro.live.service import WhatIf
     from adlro.daemon.store import open_store
@@ -49,7 +49,8 @@ REAL_LIFE = """
     job = Job("learning", 900.0, user="ada", name="train")
     wide = replace(job, gpus=12, models=frozenset(["v100-sxm2-16gb"]))
     kinds = (job, wide, replace(job, gpus=0, cpus=2.0), replace(job, share=500), replace(job, limit_s=60.0))
-    settings = TurnSettings(compare_s=0.0, guard=GuardTable(max_wait_s=1500.0), least_run_s=0.0)
+    stopping = PreemptTable(is_on=True, least_run_s=0.0)
+    settings = TurnSettings(compare_s=0.0, guard=GuardTable(max_wait_s=1500.0), preempt=stopping)
     memory, alarms = open_store("sqlite::memory:"), set()
     ours = Orchestrator(backend, memory, policy, fallback, settings)
     for turn in range(16):

@@ -59,6 +59,8 @@ class Obedient:
     name: str = "stand-in"
     can_stop: bool = True
     can_annotate: bool = True
+    grace_s: float = 0.0  # a job that is told to stop is warned, and put back by an order that comes so long after
+    warned: dict[str, float] = field(default_factory=dict)
     is_gone: bool = False
     dies_in_act: bool = False
     refuses: frozenset[str] = frozenset()
@@ -90,7 +92,11 @@ class Obedient:
         if order.job in self.ignores:
             return Answer(order.job, True)
         if not order.is_start:
-            self.jobs[job.id] = replace(job, state=JobState.WAITING, parts=(), started_s=None)
+            if self.now_s < self.warned.setdefault(job.id, self.now_s) + self.grace_s:
+                self.jobs[job.id] = replace(job, is_stopping=True)
+                return Answer(job.id, True, "it was warned", is_pending=True)
+            del self.warned[job.id]
+            self.jobs[job.id] = replace(job, state=JobState.WAITING, parts=(), started_s=None, is_stopping=False)
             self.ends.pop(job.id, None)
             return Answer(job.id, True)
         if job.state is not JobState.WAITING:

@@ -17,7 +17,7 @@ from adlro.core.ports import ENDED, Part
 from adlro.core.records import CPU_ONLY, Job
 from adlro.core.tables import SPREAD, STARTED
 from adlro.decide.catalogue import find_policy, policies
-from adlro.live.limits import GuardTable
+from adlro.live.limits import GuardTable, PreemptTable
 from adlro.live.turn import Orchestrator, TurnSettings
 from adlro.normalise.pack import pack, pack_jobs
 from adlro.simulation.simulator import SimulationSettings as World
@@ -32,8 +32,11 @@ CLUSTER = replace(
 
 RESTART_S = 32.0
 ALONE = TurnSettings(
-    decide_s=600.0, decision_s=600.0, guard=GuardTable(stale_s=1e9, max_wait_s=0.0), least_run_s=0.0,
-    compare_s=math.inf, restart_s=RESTART_S, starts_s=0.0, explained=0, alike=0,
+    decide_s=600.0, decision_s=600.0, guard=GuardTable(stale_s=1e9, max_wait_s=0.0),
+    preempt=PreemptTable(
+        is_on=True, least_run_s=0.0, per_job=1000, per_user_hour=10_000, per_hour=10_000, restart_s=RESTART_S
+    ),
+    compare_s=math.inf, starts_s=0.0, explained=0, alike=0,
 )  # fmt: skip
 
 Starts = list[tuple[float, int, tuple[Part, ...]]]
@@ -108,7 +111,7 @@ def test_a_policy_starts_the_same_jobs_live_as_in_the_simulator(name: str) -> No
 
 
 @pytest.mark.parametrize(
-    "name", ["sjf+starvation(4000)", "srtf+least-run(2500)", "las+least-run(300)+starvation(6000)"]
+    "name", ["sjf+starvation(4000)", "srtf+least-run(2500)", "las+least-run(300)+starvation(6000)", "srtf+stops(1)"]
 )
 def test_a_wrapped_policy_starts_the_same_jobs_live_as_in_the_simulator(name: str) -> None:
     jobs = some_jobs()

@@ -14,6 +14,7 @@ from adlro.catalogue.clusters import load_cluster
 from adlro.core.errors import BackendError, CatalogueError
 from adlro.core.ports import ENDED, JobState, LiveJob, Order, Part, Submission
 from adlro.core.records import Job
+from adlro.live.limits import PreemptTable
 from adlro.live.orders import stands_as
 from adlro.live.service import Decision, Tick, WhatIf
 from adlro.live.turn import Orchestrator, TurnSettings
@@ -21,7 +22,7 @@ from adlro.live.turn import Orchestrator, TurnSettings
 V100 = "v100-sxm2-16gb"
 
 
-def busy(count: int, seed: int = 0) -> Obedient:
+def busy(count: int, seed: int = 0, restartable: bool = False) -> Obedient:
     """A cluster of 16 GPUs with so many jobs waiting."""
     random = Random(seed)
     backend = Obedient(load_cluster("paper16"))
@@ -29,8 +30,9 @@ def busy(count: int, seed: int = 0) -> Obedient:
     for number in range(count):
         family, gpus = random.choice(["simulation", "learning", "data"]), random.choice([1, 1, 2, 4, 8])
         job = Job(
-            family, 0.0, gpus=gpus, user=f"u{number % 3}", name=f"n{number % 5}", estimate=random.uniform(60, 900)
-        )
+            family, 0.0, gpus=gpus, user=f"u{number % 3}", name=f"n{number % 5}", estimate=random.uniform(60, 900),
+            restartable=restartable,
+        )  # fmt: skip
         backend.submit(Submission(job))
     return backend
 
@@ -53,10 +55,13 @@ def kinds(tick: Tick) -> list[str]:
     return [alarm.kind for alarm in tick.alarms]
 
 
+STOPPING = TurnSettings(starts_s=0.01, compare_s=1e9, preempt=PreemptTable(is_on=True, least_run_s=100.0))
+
+
 @pytest.mark.parametrize("policy", ["sjf", "adlro", "fcfs-easy", "srtf"])
 def test_every_job_runs_once_and_where_it_was_decided(policy: str) -> None:
-    backend, memory = busy(40), Notebook()
-    ours = orchestrator(backend, memory, policy)
+    backend, memory = busy(40, restartable=True), Notebook()
+    ours = orchestrator(backend, memory, policy, settings=STOPPING)
     until_done(backend, ours.tick)
     stops = {order.job for order in backend.orders if not order.is_start}
     assert all(times == 1 for id, times in backend.starts.items() if id not in stops)
@@ -294,17 +299,17 @@ def test_another_policy_decides_from_the_next_turn_on() -> None:
 
 
 def test_a_cluster_that_cannot_stop_jobs_is_never_told_to() -> None:
-    backend = busy(40)
+    backend = busy(40, restartable=True)
     backend.can_stop = False
-    ours = orchestrator(backend, policy="srtf", settings=TurnSettings(starts_s=0.01, compare_s=1e9, least_run_s=0.0))
+    ours = orchestrator(backend, policy="srtf", settings=STOPPING)
     until_done(backend, ours.tick)
     assert all(order.is_start for order in backend.orders)
 
 
 def test_a_job_that_is_stopped_keeps_its_work_and_its_place_in_the_queue() -> None:
     backend = Obedient(load_cluster("paper16"), can_stop=True)
-    backend.jobs["long"] = waiting("long", family="uniform", gpus=8, estimate=80_000.0)
-    ours = orchestrator(backend, policy="srtf", settings=TurnSettings(starts_s=0.01, compare_s=1e9, least_run_s=100.0))
+    backend.jobs["long"] = waiting("long", family="uniform", gpus=8, estimate=80_000.0, restartable=True)
+    ours = orchestrator(backend, policy="srtf", settings=STOPPING)
     backend.seconds = lambda job, parts: 1e6
     ours.tick()
     backend.wait(50.0)

@@ -83,7 +83,7 @@ def test_a_job_that_is_placed_again_right_after_its_requeue_runs(driven: Driven)
 
 def test_a_stopped_job_waits_again_with_its_first_submit_time_and_runs_elsewhere(driven: Driven) -> None:
     assert driven.backend.can_stop
-    name = driven.submit("sleep 1.5")
+    name = driven.submit("sleep 1.5", restartable=True)
     first = driven.job(name).job.submit_s
     driven.place(name, Part("turing0", TURING, 1))
     driven.until(name, JobState.RUNNING)

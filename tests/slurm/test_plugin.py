@@ -256,9 +256,9 @@ def test_a_hold_that_is_said_to_be_adlros_is(site: Lab) -> None:
 
 @as_root
 def test_a_job_that_is_slurms_waits_for_nobody_and_says_nothing_of_adlro(site: Lab) -> None:
-    words = "--comment=mine adlro:held adlro:decision=7 adlro:family=data"
+    words = "--comment=mine adlro:held adlro:decision=7 adlro:family=data adlro:restartable adlro:signal=B:USR1@9"
     job = site.sbatch("sleep 1", "-n2", "--gpus-per-task=1", "--hold", words, LATER, user=A_USER)
-    assert told(site, job) == ("mine adlro:family=data", False)
+    assert told(site, job) == ("mine adlro:family=data adlro:restartable adlro:signal=B:USR1@9", False)
 
 
 FORGED = "adlro:held adlro:user=alice adlro:priority=1 adlro:gpus=4 adlro:submit=5 adlro:decision=7 adlro:userheld"

@@ -8,7 +8,7 @@ from adlro.core.ports import JobState, Part, Setback
 from adlro.core.records import Job, Link, Node
 from adlro.core.schema import Property, properties_of
 from adlro.core.toml import model_with
-from adlro.live.service import Alarm, Compared, Decision, Drift, Start
+from adlro.live.service import Alarm, Compared, Decision, Drift, Start, Stopping
 
 # ---- out ------------------------------------------------------------------------------------------------------------
 
@@ -63,6 +63,7 @@ class JobOut(Out):
     partition: str = Field(description='The queue it was submitted to; "" where the cluster has no queues.')
     qos: str = Field(description='The name of the limits that count for it; "" where the cluster has none.')
     setback: Setback = Field(description="What keeps a waiting job from starting, besides missing resources.")
+    is_stopping: bool = Field(description="It was told to stop, and will wait again once it has ended.")
     is_hidden: bool = Field(description="It belongs to another user: user, name and reason are not shown.")
 
 
@@ -141,6 +142,7 @@ class StateOut(Out):
     starts: dict[str, Start]
     alarms: list[Alarm]
     drifts: list[Drift]
+    stopping: Stopping | None = Field(description="Whether running jobs may be stopped, and how often they were.")
     history: list[Compared]
     telemetry: dict[str, dict[str, float | None]]
     counts: dict[str, int]

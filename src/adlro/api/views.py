@@ -120,7 +120,7 @@ def state_shown(picture: Picture, eyes: Eyes, waiting: int, ended: int) -> dict[
         "backend": state.backend, "policy": state.policy, "fallback": state.fallback, "is_guarded": state.is_guarded,
         "is_leader": state.is_leader, "starts": starts_of(state, queue),
         "alarms": alarms_shown(state.alarms, picture.jobs, eyes)[-MOST_ALARMS:], "drifts": state.drifts,
-        "history": state.history[-_MOST_HISTORY:], "telemetry": state.telemetry,
+        "stopping": state.stopping, "history": state.history[-_MOST_HISTORY:], "telemetry": state.telemetry,
         "counts": {str(kind): counts[kind] for kind in JobState},
         "partitions": sorted({live.partition for live in snapshot.jobs} - {""}),
     }  # fmt: skip

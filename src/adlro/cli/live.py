@@ -263,7 +263,10 @@ def show_decision(decision: dict[str, Any], said: str, scores: bool = False) -> 
 
 def amount_option(each: Property) -> tuple[str, Any, Any]:
     """The option of `adlro submit` for an amount that a job asks for."""
-    option = typer.Option(metavar=each.option, min=each.least, max=each.most, help=each.user_words)
+    if each.kind is bool:
+        option = typer.Option(f"--{each.name.replace('_', '-')}", help=each.user_words)
+    else:
+        option = typer.Option(metavar=each.option, min=each.least, max=each.most, help=each.user_words)
     return each.name, Annotated[each.kind, option], each.default
 
 
@@ -273,7 +276,7 @@ PlainAmounts: Any = make_dataclass(
 
 
 class Amounts(PlainAmounts):  # type: ignore[misc]  # its fields come from Job
-    """What a job asks for besides GPUs."""
+    """What a job asks for besides GPUs, and what may be done to it."""
 
 
 @spread_into_flags

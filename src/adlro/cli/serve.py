@@ -49,6 +49,12 @@ class ConfigFlags:
         str | None,
         typer.Option("--fallback", metavar="NAME", help="The policy that decides while the guard is active."),
     ] = None
+    preempt: Annotated[
+        bool,
+        typer.Option(
+            "--preempt", help="Let the policy stop running jobs that are marked as restartable (docs/preemption.md)."
+        ),
+    ] = False
     cluster: Annotated[
         str | None,
         typer.Option("--cluster", "-c", metavar="NAME", help="simulated, local: the cluster, a name or a file."),
@@ -82,7 +88,7 @@ class ConfigFlags:
             "backend.kind": self.backend, "policy.name": self.policy, "policy.fallback": self.fallback,
             "simulated.cluster": self.cluster, "local.cluster": self.cluster, "simulated.workload": self.workload,
             "local.gpus": self.gpus, "simulated.speed": self.speed, "tick_s": self.tick, "store.url": self.store,
-            "api.host": self.host, "api.port": self.port,
+            "api.host": self.host, "api.port": self.port, "preempt.is_on": self.preempt or None,
         }  # fmt: skip
         return {name: value for name, value in values.items() if value is not None}
 

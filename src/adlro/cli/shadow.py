@@ -14,9 +14,11 @@ from adlro.core.errors import StoreError, UsageError
 if TYPE_CHECKING:
     from adlro.backends.shadow.record import Record
     from adlro.backends.shadow.report import Affected, Changed, Line, Report
+    from adlro.backends.shadow.stops import StopEffect
 
 OTHERS: Final = "fcfs-first-fit,fcfs,fcfs-easy"
 _MOST_USERS: Final = 5
+_MOST_STOPPED: Final = 10
 
 app = typer.Typer(
     help="Show what ADLRO would have done on a cluster that another scheduler runs (docs/shadow.md).",
@@ -165,6 +167,8 @@ def _show(found: "Report") -> None:
             stdout().print(f"\n{title} under {found.policy}", style="bold")
             show_list(JOB_COLUMNS, [_job_cells(job) for job in jobs])
     show_users(found)
+    if found.stopping is not None:
+        show_stops(found.stopping)
     stdout().print("\nNot modelled", style="bold")
     for text in found.not_modelled:
         stdout().print(f"  · {text}", markup=False)
@@ -305,6 +309,54 @@ def show_users(found: "Report") -> None:
                 for one in rows
             ],
         )
+
+
+def show_stops(found: "StopEffect") -> None:
+    """Print what stopping jobs would have brought, and to whom it would have happened."""
+    stdout().print(f"\nStops under {found.policy}", style="bold")
+    for line in stop_lines(found):
+        stdout().print(line, markup=False)
+    if found.users:
+        show_list(
+            (("user", "name"), ("jobs stopped", "right"), ("stops", "right"), ("GPU hours lost", "right")),
+            [
+                (user.user, f"{user.jobs:,}", f"{user.stops:,}", f"{user.lost_gpu_h:,.1f}")
+                for user in found.users[:_MOST_STOPPED]
+            ],
+        )
+        show_list(
+            (
+                ("job", "name"),
+                ("user", "left"),
+                ("name", "text"),
+                ("GPUs", "right"),
+                ("stops", "right"),
+                ("ends by the stops", "right"),
+            ),
+            [
+                (
+                    job.id, job.user, job.name, str(job.gpus), f"{job.stops:,}",
+                    "" if job.difference_s is None else _signed(job.difference_s),
+                )
+                for job in found.often
+            ],
+        )  # fmt: skip
+
+
+def stop_lines(found: "StopEffect") -> list[str]:
+    """What stopping would have brought, in words."""
+    if not found.stops:
+        return ["  no job would have been stopped"]
+    with_s, without_s = found.in_system_s, found.in_system_without_s
+    change = f" ({_percent(with_s / without_s - 1)})" if without_s else ""
+    return [
+        f"  with stops the mean time in the system is {length(with_s)}, without {length(without_s)}{change}; the mean "
+        f"JCT of ended jobs {length(found.jct_s)} and {length(found.jct_without_s)}",
+        f"  {found.stops:,} stops of {found.jobs:,} jobs, at most {found.most:,} of one; their restarts "
+        f"({length(found.restart_s)} each) cost {found.lost_gpu_h:,.1f} GPU hours",
+        f"  in the replay every job may be stopped; {found.restartable:,} of {found.of_jobs:,} jobs are marked as "
+        "restartable. The daemon would stop only those (docs/preemption.md)",
+    ]
 
 
 def _verdict(found: "Report") -> str:

@@ -166,6 +166,9 @@ def _warnings(state: dict[str, Any], width: int) -> Iterator[Text]:
         Text(f"! {short(now - alarm['time_s'])} ago, {alarm['kind']}: {printable(alarm['text'])}", "yellow")
         for alarm in state["alarms"][-2:]
     ]
+    if (stopping := state.get("stopping")) and stopping["is_on"]:
+        used = f"{stopping['last_hour']} of {stopping['per_hour']} stops in the last hour"
+        lines.append(Text(f"= {used}, {len(stopping['under_way'])} under way", "dim"))
     for drift in state["drifts"][:2]:
         where = drift["node"] + (f" GPU {drift['gpu']}" if drift["gpu"] is not None else "") or "everywhere"
         family = f", {drift['family']}" if drift["family"] else ""

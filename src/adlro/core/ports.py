@@ -78,6 +78,7 @@ class LiveJob:
     partition: str = ""  # the queue it was submitted to, if the cluster has several
     qos: str = ""  # the cluster's name for the set of limits that apply to it
     setback: Setback = Setback.NONE  # why it does not start although it waits for us; `reason` says it in words
+    is_stopping: bool = False  # we told it to stop; it holds its GPUs until it has ended, and then waits again
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +111,14 @@ class Answer:
     """The back end's answer to an order. If not `done`, nothing happened, and `said` gives the reason.
 
     `is_final`: the order would be refused again. If a start is refused for good, give the job back to the cluster.
+    `is_pending`: a stop that takes time. The job holds its GPUs until a snapshot shows that it waits.
     """
 
     job: str
     done: bool
     said: str = ""
     is_final: bool = False
+    is_pending: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,10 @@ class KeepsOutput(Protocol):
         """The end of a job's output; None if there is none or it cannot be read safely."""
 
 
+NOT_RESTARTABLE = "it is not marked as restartable"
+"""The answer of every back end to the order to stop a running job that its user has not marked."""
+
+
 def nobody_to_give_to(reasons: Mapping[str, str]) -> list[Answer]:
     """The answers of a cluster that has no scheduler of its own."""
     return [Answer(job, False, "this cluster has no scheduler besides ADLRO", is_final=True) for job in reasons]
@@ -174,7 +181,8 @@ class Backend(Protocol):
     def act(self, orders: Sequence[Order]) -> list[Answer]:
         """Carry out orders in sequence; one answer for each. Raises BackendError if the back end is unreachable.
 
-        Orders are idempotent: a job that is already placed or running is not started again.
+        Orders are idempotent: a job that is already placed or running is not started again. The order to stop a job is
+        given again while the job is stopping, so a back end may warn a job first and end it later.
         """
 
     def give_back(self, reasons: Mapping[str, str]) -> list[Answer]:

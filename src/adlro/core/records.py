@@ -238,6 +238,15 @@ class Job:
             from_user=FromUser(most=1e12),
         ),
     )
+    restartable: bool = field(
+        default=False,
+        metadata=about(
+            "Whether it may be stopped while it runs, and started again later.",
+            from_user=FromUser(words="Mark only jobs that go on from a checkpoint."),
+            option="flag",
+            in_comment=True,
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)

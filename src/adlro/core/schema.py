@@ -49,7 +49,7 @@ class Property:
     scale: int = 1  # table units in one of our units, such as 1000 thousandths in a core
     empty: str = ""  # what None or an empty cell means, in words
     from_user: FromUser = FromUser()
-    option: str = ""  # how `adlro submit --help` shows the value; "": no option, or one declared by hand
+    option: str = ""  # how `adlro submit --help` shows the value (a flag has none); "": no option, or one by hand
     in_workload: bool = False  # a key of [[families]] in workload files: one value for all jobs of the family
     in_comment: bool = False  # Slurm has no field for it, so it is a word in the job's comment
     name: str = ""

@@ -18,7 +18,7 @@ from adlro.core.telemetry import TelemetryReader
 from adlro.core.toml import Schema, parse_toml
 from adlro.daemon.keep import Keep
 from adlro.ingest.telemetry.catalogue import SOURCES, open_telemetry
-from adlro.live.limits import GuardTable, Limits
+from adlro.live.limits import GuardTable, Limits, PreemptTable
 
 BACKEND_NAMES: Final = tuple(BACKENDS)
 
@@ -140,6 +140,7 @@ class Config(Clusters):  # type: ignore[misc]
 
     policy: PolicyTable = PolicyTable()
     guard: GuardTable = GuardTable()
+    preempt: PreemptTable = PreemptTable()
     store: StoreTable = StoreTable()
     api: ApiTable = ApiTable()
     log: LogTable = LogTable()

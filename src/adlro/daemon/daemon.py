@@ -77,7 +77,7 @@ _LATE: Final = 3.0
 LATE_S: Final = 30.0
 """… or than this."""
 
-_AT_ONCE: Final = frozenset(["tick_s", "policy", "guard", "log", "telemetry"])
+_AT_ONCE: Final = frozenset(["tick_s", "policy", "guard", "preempt", "log", "telemetry"])
 """Tables that take effect as soon as the config is read again; the others need a restart."""
 
 POLICY_KEY: Final = "policy"
@@ -308,7 +308,7 @@ class Daemon:
             changed = changes(self.config, new)
             self._compile(new)
             same_but_name = new.policy.model_copy(update={"name": self.config.policy.name}) == self.config.policy
-            if changed & {"guard", "telemetry"} or not same_but_name:
+            if changed & {"guard", "preempt", "telemetry"} or not same_but_name:
                 in_use = running.policy_in_use()
                 running.decide_by(new)
                 if new.policy.name == self.config.policy.name and in_use:
@@ -483,6 +483,8 @@ class Daemon:
             self.metrics_page.read()
         for decision in tick.decisions:
             self._emit("decided", _told(decision), tick.time_s)
+            if decision.verb == "stop":
+                log.info("a running job is stopped", extra={"job": decision.job, "why": decision.reason})
         for alarm in tick.alarms:
             self._tell_alarm(alarm)
         with suppress(BackendError):  # it was never read

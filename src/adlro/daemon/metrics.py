@@ -37,8 +37,8 @@ HeldByNode = dict[tuple[str, str], float]
 
 ALARMS: Final = (
     "api", "back", "backend", "clock", "config", "drift", "fault", "given-back", "illegal", "kept", "left-out", "limit",
-    "misplaced", "nan", "policy", "refused", "settled", "slow", "stale", "starving", "store", "telemetry", "vanished",
-    "worse",
+    "misplaced", "nan", "policy", "preempt", "refused", "settled", "slow", "stale", "starving", "store", "telemetry",
+    "vanished", "worse",
 )  # fmt: skip
 """Kinds of alarms that are shown from the beginning, with 0: an increase from nothing would not be seen."""
 
@@ -144,6 +144,18 @@ class DaemonMetrics:
         self._refusals = Counter(
             "adlro_refusals", "Orders that the cluster refused, by class of its reason.", ["reason"], registry=registry
         )
+        self._stopped = Counter(
+            "adlro_stops", "Running jobs that were stopped so that others could run.", ["policy"], registry=registry
+        )
+        self._stops_left = Gauge(
+            "adlro_stops_last_hour",
+            "Running jobs that were stopped in the last hour, and how many may be.",
+            ["what"],
+            registry=registry,
+        )
+        self._stop_s = Gauge(
+            "adlro_stop_seconds", "Median time from the order to stop a job to its end; 0: none yet.", registry=registry
+        )
         self._given_back = Counter(
             "adlro_given_back", "Jobs that were left to the cluster's own scheduler.", registry=registry
         )
@@ -190,6 +202,9 @@ class DaemonMetrics:
             self._seconds.observe(tick.seconds)
             for decision in tick.decisions:
                 self._decisions.labels(decision.verb, decision.policy).inc()
+                is_done = any(answer.job == decision.job and answer.done for answer in tick.answers)
+                if decision.verb == "stop" and is_done:
+                    self._stopped.labels(decision.policy).inc()
             for answer in tick.answers:
                 self._orders.labels("done" if answer.done else "refused").inc()
                 if not answer.done:
@@ -225,7 +240,7 @@ class DaemonMetrics:
                 self._jobs.labels(state.value).set(0)
             for gauge in (
                 self._gpus, self._used, self._nodes, self._drift, self._jct, self._by_model, self._by_partition,
-                self._by_state, self._largest, self._smallest, self._size,
+                self._by_state, self._largest, self._smallest, self._size, self._stops_left,
             ):  # fmt: skip
                 gauge.clear()
 
@@ -233,6 +248,10 @@ class DaemonMetrics:
         """Show a state in place of the one before."""
         with self._lock:
             self._guarded.set(state.is_guarded)
+            if (stopping := state.stopping) is not None:
+                self._stops_left.labels("stopped").set(stopping.last_hour)
+                self._stops_left.labels("allowed").set(stopping.per_hour if stopping.is_on else 0)
+                self._stop_s.set(stopping.took_s or 0.0)
             self._show_cluster(state.snapshot)
             self._show_jobs(state.snapshot)
             self._notice(state.snapshot)

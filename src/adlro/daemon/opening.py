@@ -96,6 +96,7 @@ def open_orchestrator(
     settings = TurnSettings(
         decision_s=config.policy.budget_ms / 1000,
         guard=config.guard,
+        preempt=config.preempt,
         compare_s=_SOON_S if config.kind.ends_with_daemon else SELDOM_S,
     )
     levels, watcher = _telemetry(config, backend, opened)

@@ -23,7 +23,7 @@ from adlro.daemon.store import open_store
 from adlro.decide.catalogue import find_policy
 from adlro.live.foresee import CHEAP
 from adlro.live.forward import play_forward, usual_work
-from adlro.live.limits import GuardTable
+from adlro.live.limits import GuardTable, PreemptTable
 from adlro.live.said import as_said
 from adlro.live.scene import Scenes
 from adlro.live.service import WhatIf
@@ -33,8 +33,9 @@ _LONG_S: Final = 3600.0
 """Time for one decision of the rehearsal: it may have to be compiled first."""
 
 PATIENT: Final = TurnSettings(
-    decide_s=_LONG_S, decision_s=_LONG_S, compare_s=0.0, starts_s=0.01, what_if_s=0.05, least_run_s=0.0
-)
+    decide_s=_LONG_S, decision_s=_LONG_S, compare_s=0.0, starts_s=0.01, what_if_s=0.05,
+    preempt=PreemptTable(is_on=True, least_run_s=0.0),
+)  # fmt: skip
 _TURNS: Final = 5
 TURN_S: Final = 400.0
 """Turns of the rehearsal, and seconds of the simulated cluster between two of them: most of its jobs end within."""
@@ -220,7 +221,7 @@ class Rehearsal:
             replace(job, models=frozenset(["t4"]), name="named"),
         ]
         for each in kinds:
-            self.backend.submit(Submission(each))
+            self.backend.submit(Submission(replace(each, restartable=True)))
 
     def play(self, name: str) -> None:
         """Play the first picture forward."""
@@ -237,7 +238,7 @@ class Rehearsal:
         for turn in range(_TURNS):
             self.hand_in()
             if turn == 0:
-                self.backend.submit(Submission(long))
+                self.backend.submit(Submission(replace(long, restartable=True)))
             if turn == 1:  # it waits for the long one: nodes are kept for it
                 gpus = sum(
                     group.count for each in self.backend.cluster.nodes for group in each.gpus if group.model == model

@@ -25,10 +25,10 @@ from adlro.decide.checkpoint import read_arrays
 from adlro.decide.choosing import Pair, best_pair, legal_pairs
 from adlro.decide.network import greedy_q
 from adlro.decide.network.paper_q import paper_policy, paper_weights
-from adlro.decide.rules import allox, baselines, earliest, gavel, preemptive, reserving
+from adlro.decide.rules import allox, baselines, earliest, gavel, plan, preemptive, reserving
 from adlro.decide.wrappers import unwrapped, wrapped
 
-MODULES = (baselines, reserving, earliest, outlook, preemptive, gavel, allox, lookahead, greedy_q)
+MODULES = (baselines, reserving, earliest, outlook, preemptive, plan, gavel, allox, lookahead, greedy_q)
 """The modules with policies. A new policy needs its function and its Policy in a module, and the module here."""
 
 LONGEST_REASON: Final = 160
@@ -49,8 +49,8 @@ def policies() -> tuple[Policy, ...]:
 def find_policy(name: str) -> Policy:
     """The policy with this name, or the function of a user's file (`path.py:function`), with any wrappers."""
     if (found := unwrapped(name)) is not None:
-        inner, wrapper, seconds = found
-        return wrapped(find_policy(inner), wrapper, seconds)
+        inner, wrapper, number = found
+        return wrapped(find_policy(inner), wrapper, number)
     if name.endswith(CHECKPOINT):
         return policy_of_checkpoint(Path(name))
     if ":" in name or name.endswith(".py"):
@@ -61,7 +61,7 @@ def find_policy(name: str) -> Policy:
     names = [policy.name for policy in policies()]
     raise CatalogueError(
         f"there is no policy {name!r}.{nearest(name, names)} `adlro policies` lists them. Also possible: "
-        "path.py:function, NAME+starvation(SECONDS) and NAME+least-run(SECONDS)."
+        "path.py:function, NAME+starvation(SECONDS), NAME+least-run(SECONDS) and NAME+stops(NUMBER)."
     )
 
 

@@ -41,3 +41,12 @@ def swap(keys: Floats, numbers: Ints, a: int, b: int) -> None:
     """Exchange two pairs."""
     keys[a], keys[b] = keys[b], keys[a]
     numbers[a], numbers[b] = numbers[b], numbers[a]
+
+
+@compiled
+def is_among(numbers: Ints, count: int, number: int) -> bool:
+    """Whether a number is among the first `count`."""
+    for i in range(count):
+        if numbers[i] == number:
+            return True
+    return False

@@ -1,8 +1,9 @@
-"""Wrappers around policies: a bound on waiting, and a minimum run time before a stop.
+"""Wrappers around policies: a bound on waiting, a minimum run time before a stop, and a bound on stops.
 
 With `sjf+starvation(3600)` no job waits longer than an hour under sjf, as far as the hardware allows: nodes are
 reserved for a job that is about to exceed it. `srtf+least-run(300)` is srtf, but stops no job before it has run for
-five minutes. They can be combined. On a live cluster the settings put both around the policy.
+five minutes; `srtf+stops(10)` stops no job more than ten times (stops.py). They can be combined. On a live cluster the
+settings put all of them around the policy.
 """
 
 import math
@@ -23,6 +24,7 @@ from adlro.core.remembering import Remembered, Remembers
 from adlro.core.rules import fits, in_queue, next_part, runtime
 from adlro.core.tables import FOREVER, NOBODY, RUNNING, STOP, Choice, Ints, View
 from adlro.decide.rules.reserving import reserve
+from adlro.decide.stops import STOPS, with_few_stops
 
 MOST_KEPT: Final = 16
 """Maximum number of jobs with reserved nodes: those that have waited longest."""
@@ -41,33 +43,41 @@ Estimates can be wrong. Until then other jobs may start there.
 
 STARVATION: Final = "starvation"
 LEAST_RUN: Final = "least-run"
-WRAPPED: Final = re.compile(rf"(.+)\+({STARVATION}|{LEAST_RUN})\(([^()]*)\)")
-"""A name that ends with a wrapper: the inner policy, the wrapper, its seconds."""
+WRAPPED: Final = re.compile(rf"(.+)\+({STARVATION}|{LEAST_RUN}|{STOPS})\(([^()]*)\)")
+"""A name that ends with a wrapper: the inner policy, the wrapper, its number."""
 
 
 # ---- by name -----------------------------------------------------------------------------------------------------
 
 
 def unwrapped(name: str) -> tuple[str, str, float] | None:
-    """The inner policy, the wrapper and its seconds, if the name ends with a wrapper; otherwise None."""
+    """The inner policy, the wrapper and its number, if the name ends with a wrapper; otherwise None."""
     found = WRAPPED.fullmatch(name)
     if found is None:
         return None
     inner, wrapper, text = found.groups()
     try:
-        seconds = float(text)
+        number = float(text)
     except ValueError:
-        seconds = math.nan
-    if not 0.0 < seconds < math.inf:
+        number = math.nan
+    if wrapper == STOPS and not (number >= 0.0 and number.is_integer()):
+        raise CatalogueError(
+            f"policy {name!r}: {STOPS}({text}) needs a whole number from 0, as in {inner}+{STOPS}(10)."
+        )
+    if wrapper != STOPS and not 0.0 < number < math.inf:
         raise CatalogueError(
             f"policy {name!r}: {wrapper}({text}) needs a number of seconds above 0, as in {inner}+{wrapper}(3600)."
         )
-    return inner, wrapper, seconds
+    if wrapper == LEAST_RUN and f"+{STOPS}(" in inner:  # stops that come to nothing would count
+        raise CatalogueError(f"policy {name!r}: write +{LEAST_RUN} before +{STOPS}.")
+    return inner, wrapper, number
 
 
-def wrapped(policy: Policy, wrapper: str, seconds: float) -> Policy:
+def wrapped(policy: Policy, wrapper: str, number: float) -> Policy:
     """A policy inside one of the wrappers."""
-    return without_starvation(policy, seconds) if wrapper == STARVATION else with_least_run(policy, seconds)
+    if wrapper == STOPS:
+        return with_few_stops(policy, number)
+    return without_starvation(policy, number) if wrapper == STARVATION else with_least_run(policy, number)
 
 
 # ---- minimum run time --------------------------------------------------------------------------------------------
@@ -89,11 +99,11 @@ class LeastRun:
     """Asks the inner policy, and waits if that would stop a job too early."""
 
     def __init__(self, base: Choose, seconds: float) -> None:
-        self._base, self._seconds = base, seconds
+        self.base, self._seconds = base, seconds
 
     def __call__(self, view: View) -> Choice:
         """The inner policy's choice, unless it would stop a job too early."""
-        choice = self._base(view)
+        choice = self.base(view)
         if choice.verb == STOP and 0 <= choice.job < len(view.jobs) and view.runs[choice.job].state == RUNNING:
             until = float(view.runs[choice.job].started) + self._seconds
             if until > view.clock[0].now:
@@ -102,11 +112,11 @@ class LeastRun:
 
     def remembered(self) -> Remembered:
         """The memory of the inner policy."""
-        return self._base.remembered() if isinstance(self._base, Remembers) else Remembered()
+        return self.base.remembered() if isinstance(self.base, Remembers) else Remembered()
 
     def recall(self, view: View, kept: Remembered) -> bool:
         """Restore the memory of the inner policy."""
-        return self._base.recall(view, kept) if isinstance(self._base, Remembers) else True
+        return self.base.recall(view, kept) if isinstance(self.base, Remembers) else True
 
 
 # ---- bound on waiting --------------------------------------------------------------------------------------------
@@ -137,7 +147,7 @@ class Bounded:
     """Asks the inner policy, and hides from it the nodes that are reserved for jobs close to the bound."""
 
     def __init__(self, base: Choose, max_wait_s: float) -> None:
-        self._base, self._max_wait_s = base, max_wait_s
+        self.base, self._max_wait_s = base, max_wait_s
         self._moment = -math.inf
         self._starting: list[tuple[int, int]] = []
         self.kept = Kept()
@@ -158,10 +168,10 @@ class Bounded:
                 return starting(j, s)
         self.is_overdue = False
         if not self.kept.nodes:
-            return self._base(view)
+            return self.base(view)
         world = copied(view)
         close_nodes(world, nodes_of(self.kept.nodes))
-        return self._base(world)
+        return self.base(world)
 
     def keep(self, nodes: Mapping[int, tuple[int, ...]]) -> None:
         """Continue with these reserved nodes, by job. Call it before the first choice."""
@@ -169,7 +179,7 @@ class Bounded:
 
     def remembered(self) -> Remembered:
         """The reserved nodes and the memory of the inner policy."""
-        inner = self._base.remembered() if isinstance(self._base, Remembers) else Remembered()
+        inner = self.base.remembered() if isinstance(self.base, Remembers) else Remembered()
         mine = tuple(self.kept.nodes)
         nodes = [list(self.kept.nodes[j]) for j in mine]
         # Our jobs follow those of the inner policy, whose lists have one entry for each of its own jobs only.
@@ -184,7 +194,7 @@ class Bounded:
         there = {j: tuple(mine) for j, mine in zip(kept.jobs[count:], nodes, strict=True) if j >= 0}
         self.kept = Kept({j: mine for j, mine in there.items() if all(0 <= n < len(view.nodes) for n in mine)})
         inner = Remembered(kept.jobs[:count], kept.by_job, kept.times, rest)
-        return self._base.recall(view, inner) if isinstance(self._base, Remembers) else True
+        return self.base.recall(view, inner) if isinstance(self.base, Remembers) else True
 
 
 def nodes_of(kept: Mapping[int, tuple[int, ...]]) -> Ints:

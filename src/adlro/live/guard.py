@@ -21,13 +21,16 @@ from adlro.core.errors import AdlroError
 from adlro.core.occupancy import close_nodes
 from adlro.core.policy import Policy
 from adlro.core.ports import PLACES, Part
+from adlro.core.remembering import Remembers
 from adlro.core.rules import dequeue
 from adlro.core.tables import RUNNING, START, STOP, WAIT, Choice, Ints, View
+from adlro.decide.stops import innermost, with_stop_rule
 from adlro.decide.wrappers import Bounded, nodes_of, with_least_run, without_starvation
 from adlro.live.limits import Limits
 from adlro.live.scene import Scene, log_length, prepare_policy
 from adlro.live.service import Alternative
 from adlro.live.session import Session
+from adlro.live.stops import StopLedger
 
 GRACE: Final = 2.0
 """A policy that does not answer is given up after the longest turn plus this many times its time for one decision."""
@@ -110,6 +113,7 @@ class Guarded:
         self.policy = policy
         self.fallback = fallback
         self.limits = limits
+        self.stops = StopLedger(limits.preempt)
         self._monotonic = monotonic
         self._until = -math.inf
         self._reason: tuple[str, str] | None = None
@@ -136,8 +140,10 @@ class Guarded:
         """The session of the policy or the fallback, inside the bounds that apply to every policy here."""
         if policy.name not in self._sessions:
             bounded = policy
-            if policy.preemptive and self.limits.least_run_s > 0.0:
-                bounded = with_least_run(bounded, self.limits.least_run_s)
+            if policy.preemptive:
+                if self.limits.preempt.least_run_s > 0.0:
+                    bounded = with_least_run(bounded, self.limits.preempt.least_run_s)
+                bounded = with_stop_rule(bounded, self.stops)
             if self.limits.guard.max_wait_s > 0.0:
                 bounded = without_starvation(bounded, self.limits.guard.max_wait_s)
             self._sessions[policy.name] = Session(bounded)
@@ -171,11 +177,11 @@ class Guarded:
             is_guarded = True
         else:
             is_guarded = self._monotonic() < self._until or self._stuck is not None
-        if not is_guarded and self._still_waits(scene, held):
-            assert self._waits is not None
+        if not is_guarded and (self._still_waits(scene, held) or self._waits_for_stops()):
             view = self._view_of(scene, self.policy, held, seed)
             close_nodes(view, nodes_named(scene, self._kept))
-            return Decided((), self.policy.name, view, Reservations(self._kept), until_s=self._waits[0])
+            until_s = self._waits[0] if self._waits is not None else math.inf
+            return Decided((), self.policy.name, view, Reservations(self._kept), until_s=until_s)
         self._waits = None
         if not is_guarded:
             decided = self._ask(scene, self.policy, held, can_stop, explain, check, seed)
@@ -210,6 +216,20 @@ class Guarded:
             return False
         return standing_after(scene, (), held) == self._waits[1]
 
+    def _waits_for_stops(self) -> bool:
+        """Whether the policy plans several steps at once, and jobs that it has stopped hold their GPUs still.
+
+        What it planned for these GPUs would come to nothing: it is asked again when they are free.
+        """
+        session = self._sessions.get(self.policy.name)
+        return session is not None and self.stops.is_busy and isinstance(innermost(session.choose), Remembers)
+
+    def undo(self) -> None:
+        """Let the policy forget this turn, because its starts must wait for jobs that it has stopped."""
+        self._waits = None
+        for session in self._sessions.values():
+            session.undo()
+
     def _view_of(self, scene: Scene, policy: Policy, held: frozenset[int], seed: int) -> View:
         """A copy of the scene's view to decide on."""
         view = copied(scene.view)
@@ -232,7 +252,8 @@ class Guarded:
         view = self._view_of(scene, policy, held, seed)
         turn = Turn()
         session = self.session_of(policy)
-        asking = Asking(scene, view, policy, session, self._kept, can_stop, explain, check, seed, self.limits)
+        self.stops.begin(scene, view, can_stop)
+        asking = Asking(scene, view, policy, session, self._kept, self.stops, explain, check, seed, self.limits)
         thread = threading.Thread(target=asking.ask_all, args=(turn,), name=f"policy {policy.name}", daemon=True)
         thread.start()
         thread.join(_LONGEST * self.limits.decide_s + GRACE * self.limits.decision_s)
@@ -259,14 +280,14 @@ class Asking:
         policy: Policy,
         session: Session,
         kept: Mapping[str, tuple[str, ...]],
-        can_stop: bool,
+        stops: StopLedger,
         explain: Explain,
         check: Check,
         seed: int,
         limits: Limits,
     ) -> None:
         self._scene, self._view, self._policy, self._session, self._kept = scene, view, policy, session, kept
-        self._can_stop, self._explain, self._check, self._limits = can_stop, explain, check, limits
+        self._stops, self._explain, self._check, self._limits = stops, explain, check, limits
         work = np.maximum(view.jobs["estimate"].astype(np.float64), 1.0)
         truth = truth_from_here(view, work, log_length(view) + 8 * len(view.jobs), policy.preemptive)
         self._driver = Driver(view, truth, session.for_turn(scene, view), seed)
@@ -321,8 +342,8 @@ class Asking:
         view, policy = self._view, self._policy
         known = 0 <= choice.job < len(view.jobs)
         stops = choice.verb == STOP and known and view.runs[choice.job].state == RUNNING
-        if stops and not (self._can_stop and self._scene.live[choice.job].managed):
-            return False  # it would get the same question again: it is done for this turn
+        if stops and not self._stops.is_chosen(choice.job):
+            return False  # a policy that should stop no jobs. It would get the same question again: it is done
         explained: tuple[tuple[Alternative, ...], float | None] = ((), None)
         if choice.verb == START and known and 0 <= choice.site < len(view.sites):
             explained = self._explain(view, choice.job, choice.site)

@@ -1,4 +1,4 @@
-"""What the guard allows: the table [guard] of the daemon's config, and the times of a turn."""
+"""What the guard allows: the tables [guard] and [preempt] of the daemon's config, and the times of a turn."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -28,7 +28,30 @@ class GuardTable(Schema):
     worse_by: float = Field(default=0.1, ge=0, description="How much worse than the fallback it may be, as a fraction.")
 
 
+class PreemptTable(Schema):
+    """[preempt]: which running jobs may be stopped, and how often (docs/preemption.md)."""
+
+    is_on: bool = Field(
+        default=False,
+        description="Whether jobs that are marked as restartable may be stopped while they run. Others never are.",
+    )
+    least_run_s: float = Field(
+        default=300.0, ge=0, description="A job that has started is not stopped before it ran this many seconds."
+    )
+    per_job: int = Field(default=10, ge=0, le=1000, description="How often one job may be stopped in its life.")
+    per_user_hour: int = Field(default=20, ge=0, description="How many jobs of one user may be stopped in an hour.")
+    per_hour: int = Field(
+        default=100, ge=0, description="How many jobs may be stopped in an hour, on the whole cluster."
+    )
+    restart_s: float = Field(
+        default=30.0,
+        ge=0,
+        description="Seconds that a restart costs a job. Policies add the time from a stop to its end, as measured.",
+    )
+
+
 _DEFAULT: Final = GuardTable()
+_NO_STOPS: Final = PreemptTable()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +63,5 @@ class Limits:
     long: with a limit by the clock, a busy machine would decide less and less."""
     decision_s: float = 0.5
     """Time that one decision may take; a policy that is slower is replaced by the fallback."""
-    least_run_s: float = 300.0
-    """A job that has started is not stopped before it ran so long."""
     guard: GuardTable = _DEFAULT
+    preempt: PreemptTable = _NO_STOPS

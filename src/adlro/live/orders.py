@@ -7,6 +7,7 @@ from adlro.core.errors import BackendError
 from adlro.core.ports import PLACES, Answer, Backend, JobState, LiveJob, Order, Part, Setback, Snapshot
 from adlro.live.service import Decision
 from adlro.live.setbacks import Setbacks
+from adlro.live.stops import REFUSED_S, StopLedger
 from adlro.live.telling import Heard, Notes
 
 
@@ -14,8 +15,8 @@ from adlro.live.telling import Heard, Notes
 class Orders:
     """Gives the orders of a turn, and remembers them until a snapshot shows their result."""
 
-    def __init__(self, backend: Backend, notes: Notes, monotonic: Callable[[], float]) -> None:
-        self._backend, self._notes = backend, notes
+    def __init__(self, backend: Backend, notes: Notes, stops: StopLedger, monotonic: Callable[[], float]) -> None:
+        self._backend, self._notes, self._stops = backend, notes, stops
         self.setbacks = Setbacks(monotonic)
         self.by_job: dict[str, Decision] = {}
         """The decision that started each job."""
@@ -53,6 +54,9 @@ class Orders:
             return
         there = {job.id: job for job in snapshot.jobs}
         answers = [_settled(decision, there.get(decision.job)) for decision in found]
+        for decision, answer in zip(found, answers, strict=True):
+            if decision.verb == "stop" and not answer.done:
+                self._stops.take_back(decision.job)
         self._notes.write(heard, now_s, lambda: self._notes.memory.answered(found, answers), None)
         done = sum(answer.done for answer in answers)
         self._notes.tell(
@@ -95,20 +99,56 @@ class Orders:
             self.is_unsettled = True
             self._notes.tell_once(heard, time_s, "backend", f"the cluster did not accept the orders: {error}")
             return None
-        heard.answers = tuple(answers)
+        heard.answers += tuple(answers)
         self._notes.write(heard, time_s, lambda: self._notes.memory.answered(decisions, answers), None)
         done = []
         for decision, answer in zip(decisions, answers, strict=True):
             if answer.is_final:
                 self.give_back({decision.job: answer.said}, time_s, heard)
             if not answer.done:
-                self.refuse(decision.job, answer.said or "the cluster gave no reason", time_s, heard)
+                self._note_refusal(decision, answer.said or "the cluster gave no reason", time_s, heard)
                 continue
             self._unchecked[decision.job] = decision
             if decision.verb == "start":
                 self.by_job[decision.job] = decision
+            elif not answer.is_pending:
+                self._stops.finish(decision.job)
             done.append(decision)
         return done
+
+    def _note_refusal(self, decision: Decision, said: str, time_s: float, heard: Heard) -> None:
+        """Note that a decision was not carried out."""
+        if decision.verb == "start":
+            self.refuse(decision.job, said, time_s, heard)
+            return
+        self._stops.refuse(decision.job, time_s)
+        text = f"job {decision.job} could not be stopped: {said}. It is left alone for {REFUSED_S:.0f} s."
+        self._notes.tell(heard, time_s, "refused", text, decision.job)
+
+    def go_on_stopping(self, snapshot: Snapshot, heard: Heard) -> None:
+        """Give the order again for jobs that are stopping: a back end that has warned them ends them in time."""
+        stopping = [job for job in snapshot.jobs if job.is_stopping and job.managed]
+        orders = [Order(job.id, stop.id if (stop := self.stop_of(job)) else "") for job in stopping]
+        if not orders:
+            return
+        try:
+            answers = self._backend.act(orders)
+        except BackendError as error:
+            text = f"the cluster did not accept the orders: {error}"
+            self._notes.tell_once(heard, snapshot.time_s, "backend", text)
+            return
+        for answer in answers:
+            if not answer.done:
+                text = f"job {answer.job} was told to stop, and has not ended: {answer.said}."
+                self._notes.tell_once(heard, snapshot.time_s, "refused", text)
+
+    def stop_of(self, job: LiveJob) -> Decision | None:
+        """The decision that stopped a job, if it is stopping or waits because of it."""
+        if not job.is_stopping and not (job.state is JobState.WAITING and job.starts):
+            return None
+        none: Sequence[Decision] = []
+        found = self._notes.ask(lambda: self._notes.memory.decisions(job=job.id, limit=1), none)
+        return found[0] if found and found[0].verb == "stop" else None
 
     def refuse(self, id: str, said: str, time_s: float, heard: Heard) -> None:
         """Note that an order was not carried out: the job is left alone for a while."""
@@ -183,7 +223,7 @@ def _settled(decision: Decision, job: LiveJob | None) -> Answer:
     if job is None:
         return Answer(decision.job, False, "the job is not there any more")
     waits = job.state is JobState.WAITING
-    done = waits if decision.verb == "stop" else not waits
+    done = waits or job.is_stopping if decision.verb == "stop" else not waits
     said = "found so after it had no answer" if done else "not carried out: it had no answer"
     return Answer(decision.job, done, said)
 

@@ -209,15 +209,19 @@ class Scenes:
         coming: bool = False,
         remind: Remind | None = None,
         tell: TellWork | None = None,
+        restart_s: float | None = None,
     ) -> Scene:
         """The tables of a snapshot.
 
         `submitted` has first submissions that are known better than the back end knows them.
 
         With `coming`, jobs that are submitted after the snapshot arrive then; otherwise they count as submitted now.
+        `restart_s` is what a stop and a restart cost from now on, where that is known better.
         """
         with self._lock:
             scene = self._scene(snapshot, predict, submitted or {}, corrections, carried or {}, coming, tell)
+            if restart_s is not None:
+                scene.view.clock[0].restart = restart_s
             if remind is not None:
                 remind(scene.view, self._names.users.things, self._names.groups.things, snapshot.time_s)
             return scene

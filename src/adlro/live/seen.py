@@ -1,6 +1,6 @@
 """What was seen of jobs from turn to turn: first submissions, ends and saved work; and what is learnt from it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from threading import Lock
 from typing import Final, final
@@ -132,8 +132,12 @@ class SeenJobs:
         self.stopped.add(before.id)
         self._carry_stretch(before, snapshot, 0.0)
 
-    def carry(self, snapshot: Snapshot, before_it: Scene | None) -> None:
-        """Note what a run left behind when a running job waits again and we did not stop it."""
+    def carry(self, snapshot: Snapshot, before_it: Scene | None, ended: Collection[str] = ()) -> None:
+        """Note what a run left behind when a running job waits again.
+
+        Of jobs that we stopped at once it is noted already. `ended` are jobs whose stop is over now: all their work is
+        kept.
+        """
         stopped, self.stopped = self.stopped, set()
         if before_it is None:
             return
@@ -143,7 +147,7 @@ class SeenJobs:
             j = before_it.index.get(job.id)
             before = before_it.live[j] if j is not None else None
             if before is not None and before.state in PLACES:
-                self._carry_stretch(before, snapshot, job.job.checkpoint)
+                self._carry_stretch(before, snapshot, 0.0 if job.id in ended else job.job.checkpoint)
 
     def _carry_stretch(self, before: LiveJob, snapshot: Snapshot, step: float | None) -> None:
         """Add the run that ended now. Its work is kept in steps of this size; 0: all of it, None: nothing."""

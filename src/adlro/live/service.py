@@ -163,6 +163,21 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Stopping:
+    """Whether running jobs may be stopped, how often they were, and what it costs."""
+
+    is_on: bool
+    restartable: int  # running jobs that are marked as restartable
+    last_hour: int  # stops within the last hour …
+    per_hour: int  # … of so many, …
+    per_user_hour: int  # … of each user, …
+    per_job: int  # … and of one job in its life
+    under_way: tuple[str, ...]  # jobs that were told to stop and have not ended yet
+    took_s: float | None  # median time from a stop to its end, as measured
+    restart_s: float  # what stopping and restarting costs a job, as policies are told
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """All that is shown, at one moment."""
 
@@ -176,6 +191,7 @@ class State:
     starts: Mapping[str, Start] = field(default_factory=dict)  # by job
     alarms: tuple[Alarm, ...] = ()  # the latest last
     drifts: tuple[Drift, ...] = ()
+    stopping: Stopping | None = None
     history: tuple[Compared, ...] = ()  # the oldest first
     telemetry: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     """By "node/index": utilisation, temperature (0..1 of the throttle point), memory …; None: missing."""

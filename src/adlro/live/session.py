@@ -44,6 +44,7 @@ class Session:
         self.choose: Choose | None = None  # what answers in this turn
         self.lost = ""
         self._saved: Saved | None = None
+        self._before: Saved | None = None  # as it was before the latest turn
         self._random = 0  # at the beginning of the turn
         self._draws = False  # the policy has used its random generator
 
@@ -78,6 +79,7 @@ class Session:
 
     def keep(self, scene: Scene, view: View) -> None:
         """Save the policy's memory after this turn."""
+        self._before = self._saved
         random = int(view.clock[0].random)
         self._draws = self._draws or random != self._random
         saved = Saved(self.policy.name, random)
@@ -89,6 +91,10 @@ class Session:
             models, nodes = names_of(scene)
             saved = Saved(self.policy.name, random, models, nodes, ids, kept.by_job, times, kept.rest)
         self._saved = saved
+
+    def undo(self) -> None:
+        """Forget the latest turn, which could not be carried out: the policy is asked again from where it was."""
+        self._saved = self._before
 
     def as_text(self) -> str:
         """The text that survives a restart; "" if there is nothing to remember."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Final, TypeVar, final
+from typing import Final, final
 
 import numpy as np
 
@@ -19,9 +19,11 @@ from adlro.core.policy import Policy
 from adlro.core.ports import Backend, JobState, LiveJob, Snapshot
 from adlro.core.tables import QUEUED, REFUSED, START
 from adlro.decide.catalogue import find_policy
+from adlro.decide.stops import without_stops
 from adlro.live.compared import ComparedTimes, ComparisonWindow
 from adlro.live.explain import Standing, explain_job
 from adlro.live.explain_start import Explaining, Judge, why_started
+from adlro.live.explain_stop import why_stopped, with_stop
 from adlro.live.first_ask import warm_up
 from adlro.live.foresee import Foresight, changed_snapshot
 from adlro.live.guard import Chosen, Decided, Guarded
@@ -41,13 +43,12 @@ from adlro.live.service import (
 )
 from adlro.live.session import Session
 from adlro.live.showing import History, Lines, Starts
+from adlro.live.stopping import Stopper
 from adlro.live.telling import Heard, Notes
 from adlro.normalise.pack import why_refused
 
 GpuFigures = Mapping[str, Mapping[str, float | None]]
 """By "node/index", as State.telemetry."""
-
-_T = TypeVar("_T")
 
 WARM: Final[dict[int, Policy]] = {}
 """Policies that have been asked once in this process. They are kept, so that an id() is not used again."""
@@ -62,8 +63,6 @@ class TurnSettings(Limits):
 
     compare_s: float = 60.0
     """How often they are held against each other."""
-    restart_s: float = 30.0
-    """What a restart costs a job, as policies believe."""
     history: int = 10_000
     """Jobs of the past that are learnt from at the start."""
     starts_s: float = 0.15
@@ -110,22 +109,24 @@ class Orchestrator:
         self._clock, self._monotonic, self._telemetry = clock, monotonic, telemetry
         self._is_leader = is_leader
         self._notes = Notes(memory, settings.kept_alarms)
-        self._seen = SeenJobs(self._notes, settings.history, settings.restart_s)
-        self._orders = Orders(backend, self._notes, monotonic)
+        self._seen = SeenJobs(self._notes, settings.history, settings.preempt.restart_s)
         self._starts = Starts(settings.starts_s)
         self._lines = Lines(backend, settings.annotated, settings.annotate_s)
         self._history = History(self._notes, settings.kept_history, settings.history_s)
-        self._scenes = Scenes(restart_s=settings.restart_s)
+        self._scenes = Scenes(restart_s=settings.preempt.restart_s)
         self._window = ComparisonWindow(settings.guard.window_s)
         self._compared_at = -np.inf
         self._outcome: ComparedTimes | None = None
         self._named = policy
         self._guarded = Guarded(find_policy(policy), find_policy(fallback), settings, monotonic)
+        self._orders = Orders(backend, self._notes, self._guarded.stops, monotonic)
+        self._stopper = Stopper(backend, self._guarded, self._notes, self._orders, self._seen)
         self._fallback = fallback
         self._judge = Judge(policy)
         self._next: tuple[str, Policy, Judge] | None = None
         self._asking = Lock()  # one question at a time
-        self._asked, self._asked_scenes = Foresight(seed=1), Scenes(restart_s=settings.restart_s)  # turns do not wait
+        self._asked = Foresight(seed=1)
+        self._asked_scenes = Scenes(restart_s=settings.preempt.restart_s)  # of its own: turns do not wait
         self._by_id: tuple[Snapshot | None, Mapping[str, LiveJob]] = None, {}  # of the snapshot that was asked about
         self._number = 0
         self._moved: tuple[float, float] | None = None  # the snapshot's time, and when it last moved
@@ -156,13 +157,17 @@ class Orchestrator:
         found = found or self._notes.ask(lambda: self._notes.memory.job(job), None)
         if found is None:
             return None
-        return explain_job(standing, found, self._orders.decision_of(found))
+        why = explain_job(standing, found, self._orders.decision_of(found))
+        if (stop := self._orders.stop_of(found)) is None:
+            return why
+        stops = self._guarded.stops
+        return with_stop(why, found, stop, stops.stops_of(job), stops.table.per_job, state.snapshot.time_s)
 
     def what_if(self, question: WhatIf) -> WhatIfAnswer:
         """The effect of a change, played forward from the latest snapshot."""
         state = self.state()
-        policy = self._guarded.policy
-        other = find_policy(question.policy) if question.policy else policy
+        policy = without_stops(self._guarded.policy)
+        other = without_stops(find_policy(question.policy)) if question.policy else policy
         snapshot = state.snapshot
         changed, new = changed_snapshot(snapshot, question)
         corrections = self._seen.watch.corrections
@@ -171,7 +176,7 @@ class Orchestrator:
         with self._asking:
             before = scenes.scene(snapshot, predict, submitted, corrections, carried, tell=tell)
             if changed.cluster is not snapshot.cluster:
-                scenes = Scenes(restart_s=self._settings.restart_s)
+                scenes = Scenes(restart_s=self._settings.preempt.restart_s)
             after = scenes.scene(changed, predict, submitted, corrections, carried, tell=tell)
             return self._asked.what_if(before, after, policy, other, new, self._settings.what_if_s)
 
@@ -214,10 +219,12 @@ class Orchestrator:
         submitted = self._seen.noted(snapshot, heard)
         ended = self._seen.learn(snapshot, heard)
         self._orders.resume(now_s, heard)
+        self._stopper.resume(self._named, now_s, heard)
         self._orders.settle(snapshot, now_s, heard)
+        stopped = self._stopper.look(snapshot, heard)
         self._orders.check_placed(snapshot, heard)
         self._orders.meet_setbacks(snapshot, heard)
-        self._seen.carry(snapshot, self._standing.scene if self._standing is not None else None)
+        self._seen.carry(snapshot, self._standing.scene if self._standing is not None else None, stopped)
         seen, runtimes = self._seen, self._seen.runtimes
         remind = runtimes.past.remind if self._looks_back() else None
         scene = self._scenes.scene(
@@ -228,6 +235,7 @@ class Orchestrator:
             seen.carried,
             remind=remind,
             tell=runtimes.tell,
+            restart_s=self._guarded.stops.restart_s,
         )
         for text in scene.notes[len(snapshot.notes) :][:MOST_NAMED]:
             self._notes.tell_once(heard, now_s, "left-out", text)
@@ -294,8 +302,6 @@ class Orchestrator:
         if self._telemetry is not None and self._telemetry() is None:
             return "telemetry", "telemetry is gone."
         return None
-
-    # ---- what was decided before -------------------------------------------------------------------------------------
 
     # ---- what is decided now -----------------------------------------------------------------------------------------
 
@@ -374,15 +380,11 @@ class Orchestrator:
         if not decided.chosen:
             return None
         time_s = scene.snapshot.time_s
-        decisions = self._decisions(scene, decided)
-        heard.decisions = decisions
-        done = self._orders.carry_out(decisions, time_s, heard)
+        done = self._stopper.carry_out(self._decisions(scene, decided), scene, heard)
         if done is None:
             return None
         for decision in done:
-            if decision.verb == "stop":
-                self._seen.note_stopped(scene.live[scene.index[decision.job]], scene.snapshot)
-            else:
+            if decision.verb == "start":
                 self._seen.expected[decision.job] = float(scene.predicted[scene.index[decision.job], 1])
         self._orders.forget_all_but(scene.index)
         self._seen.forget_all_but(scene.index)
@@ -399,21 +401,27 @@ class Orchestrator:
         """Choices as records, with their reasons and predictions."""
         corrections = self._seen.watch.corrections
         started = {chosen.job for chosen in decided.chosen if chosen.verb == START}
-        found = []
-        for number, chosen in enumerate(decided.chosen):
-            found.append(self._decision(scene, chosen, number, corrections, started))
-        return tuple(found)
+        return tuple(
+            self._decision(scene, chosen, number, corrections, started)
+            if chosen.verb == START
+            else self._stop_decision(scene, decided.chosen, number, corrections)
+            for number, chosen in enumerate(decided.chosen)
+        )
+
+    def _stop_decision(self, scene: Scene, chosen: Sequence[Chosen], number: int, corrections: Corrections) -> Decision:
+        """A stop as a record."""
+        time_s, job = scene.snapshot.time_s, scene.live[chosen[number].job]
+        reason, mentions = why_stopped(scene, chosen, number, corrections)
+        id = self._orders.id_of(time_s, self._number, number)
+        return Decision(id, time_s, self._number, job.id, "stop", (), chosen[number].by, reason, mentions=mentions)
 
     def _decision(
         self, scene: Scene, chosen: Chosen, number: int, corrections: Corrections, started: Collection[int]
     ) -> Decision:
-        """One choice as a record; `started` are all jobs that start in this turn."""
+        """A start as a record; `started` are all jobs that start in this turn."""
         job = scene.live[chosen.job]
         time_s = scene.snapshot.time_s
         id = self._orders.id_of(time_s, self._number, number)
-        if chosen.verb != START:
-            reason = f"{chosen.by} stopped it so that another job can run; it goes on later."
-            return Decision(id, time_s, self._number, job.id, "stop", (), chosen.by, reason)
         speed = pace(job.job, chosen.parts, scene.plan.cluster, corrections)
         low, middle, high = (scene.predicted[chosen.job] / max(speed, 1e-9)).tolist()
         mine = scene.traits[chosen.job : chosen.job + 1].view(np.recarray)
@@ -440,7 +448,7 @@ class Orchestrator:
         found = self._window.compare(
             self._scenes,
             self._seen.runtimes.predict,
-            policy,
+            policy if self._settings.preempt.is_on else without_stops(policy),
             fallback,
             self._seen.watch.corrections,
             self._settings.decide_s / 2,
@@ -458,7 +466,7 @@ class Orchestrator:
 
     def _publish(self, scene: Scene, decided: Decided, snapshot: Snapshot, heard: Heard) -> None:
         """Make the latest state, for other threads to read."""
-        starts = self._starts.predicted(scene, decided, self._standing, self._playing())
+        starts = self._starts.predicted(scene, decided, self._standing, without_stops(self._playing()))
         held = self._orders.setbacks.passed_over({job.id: job for job in scene.live})
         self._standing = Standing(
             scene, decided.view, self._named, decided.by, starts, decided.kept.nodes, held, decided.is_cut
@@ -476,6 +484,7 @@ class Orchestrator:
             starts=starts,
             alarms=tuple(self._notes.alarms),
             drifts=self._seen.watch.drifts,
+            stopping=self._guarded.stops.shown(snapshot),
             history=tuple(self._history.points),
             telemetry=figures or {},
             placed={

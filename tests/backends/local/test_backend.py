@@ -290,18 +290,40 @@ def test_a_job_that_holds_more_memory_than_it_may_is_ended_with_all_its_processe
 
 def test_a_stop_ends_every_process_of_the_job_and_it_waits_again(bench: Bench) -> None:
     escape = "setsid sh -c 'echo $$ > escaped; sleep 60' & sleep 60 & echo $! > child; wait"
-    job = bench.sh(escape)
+    job = bench.sh(escape, restartable=True)
     assert bench.start(job) == ""
     folder = bench.spool / "jobs" / job / "run-1"
     pids = [int(until(lambda name=name: read(folder / name))) for name in ("escaped", "child")]  # type: ignore[misc]
     assert all(map(is_alive, pids))
     answers = bench.backend.act([Order(job, "s"), Order(job, "s"), Order(job, "d2", (Part("n0", GREEN, 1),))])
-    assert [answer.done for answer in answers] == [True, True, False]
+    assert [(answer.done, answer.is_pending) for answer in answers] == [(True, True), (True, True), (False, False)]
     stopped = bench.until(job, JobState.WAITING)
+    assert not stopped.is_stopping
     assert (stopped.starts, stopped.parts, stopped.reason) == (1, (), "stopped")
     assert not any(map(is_alive, pids))
     assert bench.start(job, decision="d3") == ""
     assert bench.until(job, JobState.RUNNING).starts == 2
+
+
+def test_a_job_that_is_told_to_stop_says_so_until_it_has_ended_also_after_a_restart(bench: Bench) -> None:
+    job = bench.sh("trap 'sleep 0.5; exit 0' TERM; echo ready; while :; do sleep 0.05; done", restartable=True)
+    assert bench.start(job) == ""
+    until(lambda: bench.job(job).state is JobState.RUNNING and bench.output(job))
+    bench.backend.act([Order(job, "s")])
+    assert bench.job(job).is_stopping
+    bench.restart()
+    assert bench.job(job).is_stopping
+    stopped = bench.until(job, JobState.WAITING)
+    assert (stopped.is_stopping, stopped.starts) == (False, 1)
+
+
+def test_a_running_job_without_the_mark_is_not_stopped(bench: Bench) -> None:
+    job = bench.sh("sleep 60")
+    bench.start(job)
+    bench.until(job, JobState.RUNNING)
+    (answer,) = bench.backend.act([Order(job, "s")])
+    assert (answer.done, answer.said) == (False, "it is not marked as restartable")
+    assert (bench.job(job).state, bench.job(job).is_stopping) == (JobState.RUNNING, False)
 
 
 def read(path: Path) -> str:

@@ -334,6 +334,31 @@ def test_a_whole_record_is_trusted_and_says_who_gains(whole: Record) -> None:
     assert json.loads(json.dumps(found.as_json()))["trusted"] is True
 
 
+def test_a_policy_that_stops_jobs_says_what_that_brings_and_to_whom_it_happens(whole: Record) -> None:
+    found = replay_report(whole, "srtf", [])
+    effect = found.stopping
+    assert effect is not None
+    lines = {line.policy: line for line in found.lines}
+    assert (effect.in_system_s, effect.jct_s) == (lines["srtf"].in_system_s, lines["srtf"].jct_s)
+    assert (effect.in_system_without_s, effect.jct_without_s) == (
+        lines["srtf+stops(0)"].in_system_s, lines["srtf+stops(0)"].jct_s,
+    )  # fmt: skip
+    assert effect.in_system_s < effect.in_system_without_s
+    assert effect.stops == sum(user.stops for user in effect.users) >= effect.jobs > 0
+    assert effect.jobs == sum(user.jobs for user in effect.users)
+    assert effect.lost_gpu_h == pytest.approx(sum(user.lost_gpu_h for user in effect.users))
+    assert max(job.stops for job in effect.often) == effect.most
+    first = effect.often[0]
+    assert first.lost_gpu_h == pytest.approx(first.stops * first.gpus * effect.restart_s / 3600.0)
+    assert (effect.restartable, effect.of_jobs) == (0, 120)
+
+
+def test_a_policy_that_stops_no_jobs_has_no_such_part(whole: Record) -> None:
+    found = replay_report(whole, "sjf", [])
+    assert found.stopping is None
+    assert [line.policy for line in found.lines] == [HAPPENED, "sjf", "sjf, same models"]
+
+
 def test_a_record_that_the_simulator_cannot_tell_again_is_not_to_be_trusted(whole: Record) -> None:
     """Two jobs on the same GPUs at the same time: the description of the cluster is wrong."""
     crowded = tuple(replace(job, parts=(Part("turing", "t4", part.count),)) if (part := job.parts[0]).count < 4 else job

@@ -177,7 +177,7 @@ def test_an_order_given_twice_is_carried_out_once() -> None:
 
 def test_a_stopped_job_waits_again_keeps_its_work_and_pays_to_come_back() -> None:
     small = Small(restart_s=3.0)
-    job = small.submit(10.0)
+    job = small.submit(10.0, restartable=True)
     small.start(job)
     small.wait(4.0)
     assert small.stop(job)
@@ -281,9 +281,19 @@ def test_a_placed_job_holds_its_place_before_it_runs() -> None:
     assert small.wait(5.0).jobs[1].state is JobState.WAITING
 
 
+def test_a_running_job_without_the_mark_is_not_stopped_and_those_of_a_list_have_it() -> None:
+    small = Small(arrivals=arriving([Job("any", 10.0)]))
+    job = small.submit(10.0)
+    assert [live.job.restartable for live in small.wait(0.0).jobs] == [True, False]
+    small.start(job)
+    (answer,) = small.backend.act([Order(job, "d")])
+    assert (answer.done, answer.said) == (False, "it is not marked as restartable")
+    assert small.job(job).state is JobState.RUNNING
+
+
 def test_work_saved_by_a_stop_outlives_a_failure_before_the_job_runs_again() -> None:
     small = Small({FAST: 1}, start_delay_s=2.0)
-    job = small.submit(10.0)
+    job = small.submit(10.0, restartable=True)
     small.start(job)
     small.wait(6.0)
     assert small.stop(job)

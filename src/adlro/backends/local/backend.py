@@ -45,6 +45,7 @@ from adlro.core.jobs import wrong_with
 from adlro.core.occupancy import Occupancy, is_at
 from adlro.core.ports import (
     ENDED,
+    NOT_RESTARTABLE,
     Answer,
     JobState,
     LiveJob,
@@ -503,6 +504,7 @@ class Local:
             entry.signal,
             entry.reason,
             entry.decision,
+            is_stopping=entry.stopping and not entry.cancelled,
         )
         if entry.live is None or entry.live != live:
             entry.live = live
@@ -609,7 +611,7 @@ class Local:
         return sight
 
     def _stop(self, order: Order) -> Answer:
-        """Tell a job to end; it waits again once it has ended."""
+        """Tell a job that is restartable to end; it waits again once it has ended."""
         entry = self._entries.get(order.job)
         if entry is None:
             return Answer(order.job, False, "there is no such job")
@@ -618,9 +620,11 @@ class Local:
             return Answer(order.job, False, f"it is {entry.state} already")
         if entry.state is JobState.WAITING:
             return Answer(order.job, True, "it waits already")
+        if entry.state is JobState.RUNNING and not entry.job.restartable and not entry.stopping:
+            return Answer(order.job, False, NOT_RESTARTABLE)
         if not entry.stopping:
             self._tell_to_stop(entry, order.decision)
-        return Answer(order.job, True, "it is being ended")
+        return Answer(order.job, True, "it is being ended", is_pending=True)
 
     def _tell_to_stop(self, entry: _Entry, decision: str) -> None:
         write_record(self._folder(entry) / "stop", {"decision": decision} | self._stamp())

@@ -19,7 +19,7 @@ from adlro.core.driver import Driver
 from adlro.core.engine import Truth
 from adlro.core.policy import Policy, starting, waiting
 from adlro.core.rules import fits
-from adlro.core.tables import DONE, QUEUED, START, STARTED, Choice, Floats, View
+from adlro.core.tables import DONE, QUEUED, START, STARTED, STOPPED, Choice, Floats, Ints, View
 from adlro.simulation.simulator import SimulationSettings, prepare
 
 HAPPENED: Final = "as it happened"
@@ -74,10 +74,11 @@ OnStep = Callable[[str, int], None]
 
 @dataclass(frozen=True, slots=True)
 class ReplayTimes:
-    """When each job started and finished in a replay; inf: never. [J]"""
+    """When each job started and finished in a replay (inf: never), and how often it was stopped. [J]"""
 
     start: Floats
     finish: Floats
+    stops: Ints  # how often it was stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +178,11 @@ def under(made: Prepared, policy: Policy) -> ReplayTimes:
 
 
 def times_of(made: Prepared, truth: Truth) -> ReplayTimes:
-    """First starts and finishes in the log."""
+    """First starts, finishes and stops in the log."""
     events = truth.events[: truth.progress[0].events]
     start, finish = np.full(len(made.jobs), math.inf), np.full(len(made.jobs), math.inf)
     for times, what in ((start, STARTED), (finish, DONE)):
         rows = events[events["what"] == what]
         np.minimum.at(times, rows["job"], rows["time"])
-    return ReplayTimes(start, finish)
+    stops = np.bincount(events["job"][events["what"] == STOPPED], minlength=len(made.jobs)).astype(np.int32)
+    return ReplayTimes(start, finish, stops)

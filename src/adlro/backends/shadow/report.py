@@ -36,13 +36,16 @@ from adlro.backends.shadow.replay import (
     happened,
     under,
 )
+from adlro.backends.shadow.stops import StopEffect, stop_effect
 from adlro.backends.shadow.tables import SHORTEST_RUN_S, Prepared, prepared
 from adlro.catalogue.speeds import UNKNOWN_FAMILY
 from adlro.core.ports import JobState
 from adlro.core.records import CPU_ONLY
 from adlro.core.tables import NOBODY, Floats
 from adlro.decide.catalogue import find_policy
+from adlro.decide.stops import without_stops
 from adlro.measure.statistics import against
+from adlro.simulation.simulator import SimulationSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,7 @@ class Report:
     lose: tuple[Changed, ...]
     users: tuple[Affected, ...]
     speeds: SpeedCheck
+    stopping: StopEffect | None  # what stopping jobs would have brought; None if the policy stops none
     not_modelled: tuple[str, ...]
     notes: tuple[str, ...]
     doubts: tuple[str, ...]  # reasons not to trust the comparison
@@ -195,13 +199,17 @@ def replay_report(
     for done, each in enumerate(wanted, 1):
         on_step(each.name, done)
         times[each.name] = under(made, each)
-    on_step("on the same models", len(wanted) + 1)
+    without = without_stops(asked)
+    if asked.preemptive:
+        on_step(without.name, len(wanted) + 1)
+        times[without.name] = under(made, without)
+    on_step("on the same models", len(wanted) + 1 + asked.preemptive)
     alike = prepared(record, estimates, same_models=True)
     place = {(job.id, job.job.submit_s): j for j, job in enumerate(alike.live)}
     order = [place.get((job.id, job.job.submit_s), NOBODY) for job in made.live]
     if NOBODY not in order:
         found = under(alike, asked)
-        times[f"{policy}, same models"] = ReplayTimes(found.start[order], found.finish[order])
+        times[f"{policy}, same models"] = ReplayTimes(found.start[order], found.finish[order], found.stops[order])
     over = np.flatnonzero(made.compared & np.all([np.isfinite(each.finish) for each in times.values()], axis=0))
     calibration = calibrated(
         (made.end - made.submit)[over], (times[HAPPENED].finish - made.submit)[over], made.end[over] - made.start[over]
@@ -225,6 +233,9 @@ def replay_report(
         **changed_jobs(made, over, times[HAPPENED], times[policy]),
         users=affected_users(made, times[HAPPENED], times[policy]),
         speeds=speeds,
+        stopping=stop_effect(made, policy, times[policy], times[without.name], over, SimulationSettings().restart_s)
+        if asked.preemptive
+        else None,
         not_modelled=NOT_MODELLED,
         notes=(*record.notes, *([UNIFORM_REMARK] if knows_no_speeds(made) else [])),
         doubts=tuple(doubts(record, counted, calibration, speeds)),

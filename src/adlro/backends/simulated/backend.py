@@ -18,6 +18,7 @@ from adlro.core.jobs import wrong_with
 from adlro.core.occupancy import Occupancy, is_at
 from adlro.core.ports import (
     ENDED,
+    NOT_RESTARTABLE,
     Answer,
     JobState,
     LiveJob,
@@ -386,7 +387,7 @@ class Simulated:
             entry.since = self._now
 
     def _stop(self, order: Order) -> Answer:
-        """Stop a job so that it waits again; all its work is kept."""
+        """Stop a job that is restartable, so that it waits again; all its work is kept."""
         entry = self._entries.get(order.job)
         if entry is None:
             return Answer(order.job, False, "there is no such job")
@@ -394,6 +395,8 @@ class Simulated:
             return Answer(order.job, False, f"it is {entry.state} already")
         if entry.state is JobState.WAITING:
             return Answer(order.job, True, "it waits already")
+        if entry.state is JobState.RUNNING and not entry.job.restartable:
+            return Answer(order.job, False, NOT_RESTARTABLE)
         self._settle(entry)
         entry.saved = entry.done
         self._requeue(entry, f"stopped by decision {order.decision}" if order.decision else "stopped")

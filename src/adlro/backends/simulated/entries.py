@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from adlro.core.ports import (
@@ -47,8 +48,8 @@ def spoken_work(job: Job) -> float:
 
 
 def arriving(jobs: Iterable[Job]) -> Iterator[Submission]:
-    """Jobs as a stream of submissions, by their submit times."""
-    return (Submission(job) for job in jobs)
+    """Jobs as a stream of submissions, by their submit times. All are restartable, as in a simulation."""
+    return (Submission(replace(job, restartable=True)) for job in jobs)
 
 
 def checkpointed(done: float, each: float | None) -> float:

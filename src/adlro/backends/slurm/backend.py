@@ -58,7 +58,7 @@ def slurm_backend(options: SlurmOptions, min_uid: int = 0) -> Backend:
     parts = slurm_parts(options)
     partition = options.submit_partition or next(iter(options.partitions), "")
     handing = Handing(options.submit_as, partition, min_uid=min_uid)
-    return Slurm(parts.reader, parts.rest, parts.commands, handing)
+    return Slurm(parts.reader, parts.rest, parts.commands, handing, grace_s=options.grace_s)
 
 
 def check_submitting(submit_as: str, has_commands: bool) -> None:

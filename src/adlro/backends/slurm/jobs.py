@@ -9,7 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from adlro.backends.slurm.comments import DEFAULT_PRIORITY, IN_COMMENT, PROVEN, USER_HELD, words_in
+from adlro.backends.slurm.comments import (
+    DEFAULT_PRIORITY,
+    IN_COMMENT,
+    PROVEN,
+    USER_HELD,
+    number_of,
+    said_in,
+    stop_in,
+    words_in,
+)
 from adlro.backends.slurm.models import PATIENCE_S, ClusterLook, is_in, models_for
 from adlro.backends.slurm.nodes import NamedNode, Naming, Reserved, down_of
 from adlro.backends.slurm.parse_jobs import SlurmJob, job_of
@@ -35,6 +44,9 @@ _ENDS: Final = {
     "OUT_OF_MEMORY": JobState.FAILED,
     "REVOKED": JobState.CANCELLED,
 }
+ENDED_BY_ITSELF: Final = frozenset(["COMPLETED", "FAILED"])
+"""Ends of a job that was told to stop, after which it is put back: many jobs end after their last checkpoint."""
+
 RUNS: Final = frozenset(["RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"])
 TASK_LIMIT: Final = "JobArrayTaskLimit"
 CLOSED: Final = frozenset(["JobHeldAdmin", TASK_LIMIT, "SpecialExit"])
@@ -180,6 +192,7 @@ def _told(job: SlurmJob, is_task: bool, look: ClusterLook) -> ReportedJob:
             partition=job.partition,
             qos=job.qos,
             setback=stands.setback,
+            is_stopping=stands.is_stopping,
         ),
         job,
         words,
@@ -204,6 +217,7 @@ class JobStanding:
     reason: str = ""
     setback: Setback = Setback.NONE
     is_kept_out: bool = False  # Slurm keeps its GPUs for another job
+    is_stopping: bool = False  # we told it to stop
 
 
 def _standing(job: SlurmJob, words: Mapping[str, str], look: ClusterLook) -> JobStanding:
@@ -212,10 +226,13 @@ def _standing(job: SlurmJob, words: Mapping[str, str], look: ClusterLook) -> Job
     reason = "" if job.reason == "None" else job.reason
     if "COMPLETING" in job.states or job.state == "COMPLETING":
         return JobStanding(JobState.RUNNING, ours, "Completing")  # its GPUs are not free yet
+    is_stopping = ours and bool(stop_in(words, job.restarts))
+    if is_stopping and job.state in ENDED_BY_ITSELF:
+        return JobStanding(JobState.RUNNING, True, "it ended after its signal", is_stopping=True)
     if job.state in _ENDS:
         return JobStanding(_ENDS[job.state], ours, reason)
     if job.state in RUNS:
-        return JobStanding(JobState.RUNNING, ours, reason)
+        return JobStanding(JobState.RUNNING, ours, "Stopping" if is_stopping else reason, is_stopping=is_stopping)
     if job.state == "CONFIGURING":
         return JobStanding(JobState.PLACED, ours, job.reason)
     if job.state != "PENDING":
@@ -256,7 +273,7 @@ def _let_go(job: SlurmJob, words: Mapping[str, str], look: ClusterLook) -> JobSt
         return JobStanding(JobState.WAITING, True, said, Setback.LIMIT)
     if look.down & set(hosts_in(job.required_nodes)) or LOST_ITS_PLACE.match(why):
         return JobStanding(JobState.WAITING, True, said, Setback.PLACE)
-    waited_s = look.now_s - _number(words.get("placed"), look.now_s)
+    waited_s = look.now_s - number_of(words.get("placed"), look.now_s)
     if waited_s > look.patience_s and KEPT_FOR_OTHERS.match(job.reason):
         text = f"{said} for {waited_s:.0f} s: it keeps the GPUs for another job"
         return JobStanding(JobState.WAITING, False, text, Setback.UNPLACEABLE, is_kept_out=True)
@@ -281,8 +298,8 @@ def _job(job: SlurmJob, words: Mapping[str, str], models: frozenset[str], look: 
     found = family or next((rule.family for rule in naming.families if rule.fits(job)), UNKNOWN_FAMILY)
     submit = job.submit_unix or 0.0
     if job.restarts:  # a requeue overwrites the time; before one, nobody but Slurm is believed
-        submit = min(submit, _number(words.get("submit"), submit))
-    estimate = _number(words.get("estimate"), 0.0)
+        submit = min(submit, number_of(words.get("submit"), submit))
+    estimate = number_of(words.get("estimate"), 0.0)
     ours = job_of(job, naming.model_of, found)
     asked = frozenset[str]() if "bound" in words else ours.models  # bound: the types are our choice, not its wish
     named = frozenset(words["models"].split("+")) if words.get("models") else frozenset()
@@ -295,17 +312,9 @@ def _job(job: SlurmJob, words: Mapping[str, str], models: frozenset[str], look: 
         work=0.0,
         submit_s=submit,
         gpus=ours.gpus or whole_in(words.get("gpus", "0")),
-        **{each.name: each.kind(_number(words.get(each.word), each.default)) for each in IN_COMMENT},
+        **{each.name: said_in(words, each) for each in IN_COMMENT},
         models=(models & named if models else named) if named else models or asked,
-        priority=min(max(_number(priority, DEFAULT_PRIORITY), 0.0), 1.0),
+        priority=min(max(number_of(priority, DEFAULT_PRIORITY), 0.0), 1.0),
         user=(words.get("user") if is_for_others else "") or job.user,
         estimate=estimate if estimate > 0 else None,
     )
-
-
-def _number(text: str | None, otherwise: float) -> float:
-    try:
-        value = float(text or "")
-    except ValueError:
-        return otherwise
-    return value if abs(value) < 1e15 else otherwise

@@ -44,4 +44,10 @@ class SlurmOptions(Schema):
         "user (the user's own; the daemon must be root).",
     )
     submit_partition: str = Field(default="", description='Partition of jobs submitted over the API; "": the first.')
+    grace_s: float = Field(
+        default=120.0,
+        ge=0,
+        le=3600,
+        description="Most seconds from the signal that a job wants before its end (--signal) to its requeue.",
+    )
     timeout_s: float = Field(default=30.0, gt=0, le=600, description="Time limit of one request to Slurm, in seconds.")

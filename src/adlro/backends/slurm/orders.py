@@ -14,8 +14,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-from adlro.backends.slurm.comments import DEFAULT_PRIORITY, IN_COMMENT
+from adlro.backends.slurm.comments import DEFAULT_PRIORITY, IN_COMMENT, word_for
 from adlro.backends.slurm.giving_back import GivenBack, hand_back, place_of_freed
+from adlro.backends.slurm.putting_back import stop_running
 from adlro.backends.slurm.ways import (
     PATH,
     ClusterReader,
@@ -31,7 +32,7 @@ from adlro.backends.slurm.ways import (
 )
 from adlro.core.accounts import Account, account_of, checked_name
 from adlro.core.errors import AccountError, BackendError
-from adlro.core.ports import ENDED, Answer, JobState, Order, Part, Snapshot, Submission
+from adlro.core.ports import ENDED, NOT_RESTARTABLE, Answer, JobState, Order, Part, Snapshot, Submission
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Job
 
 REQUEUED_S: Final = 3.0
@@ -97,9 +98,10 @@ class Slurm:
         commands: CommandRunner | None = None,
         handing: Handing = Handing(),  # noqa: B008  (frozen)
         largest_node: Callable[[Snapshot], int] | None = None,
+        grace_s: float = 120.0,
     ) -> None:
-        """At least one of `rest` and `commands`."""
-        self._reader, self._rest, self._handing = reader, rest, handing
+        """At least one of `rest` and `commands`. `grace_s`: the most time from a job's signal to its requeue."""
+        self._reader, self._rest, self._handing, self._grace_s = reader, rest, handing, grace_s
         self._commands = None if commands is None else CommandWay(commands)
         self._largest = largest_node or most_on_a_node
         self._done: dict[str, str] = {}  # orders since the last reading
@@ -292,15 +294,19 @@ class Slurm:
         told = self._reader.told(order.job)
         if told is None:
             return Answer(order.job, False, "Slurm does not know this job")
+        is_pending = False
         try:
             with self._updating(told):
-                said = self._start(told, order) if order.is_start else self._stop(told, order)
+                if order.is_start:
+                    said = self._start(told, order)
+                else:
+                    said, is_pending = self._stop(told)
         except NotNowError as no:
             return Answer(order.job, False, str(no))
         except RefusedError as no:
             return Answer(order.job, False, f"Slurm says: {no}", is_final=order.is_start)
         self._done[order.job] = order.decision
-        return Answer(order.job, True, said)
+        return Answer(order.job, True, said, is_pending=is_pending)
 
     def _start(self, told: KnownJob, order: Order) -> str:
         """Place and release a job; one that is released already is left alone."""
@@ -315,7 +321,7 @@ class Slurm:
         if sum(part.count for part in order.parts) != live.job.gpus:
             raise NotNowError(f"it asks for {live.job.gpus} GPUs, and the order has another number")
         gres, words, said = self._request(told, order.parts)
-        words |= {"decision": order.decision, "held": "", "restarts": str(told.restarts)}
+        words |= {"decision": order.decision, "held": "", "stopping": "", "restarts": str(told.restarts)}
         words |= {"submit": f"{live.job.submit_s:.0f}"}
         nodes = tuple(dict.fromkeys(part.node for part in order.parts))
         now_s = self._snapshot.time_s if self._snapshot else 0.0
@@ -360,25 +366,31 @@ class Slurm:
         asked_each = f"gpu:{first.count}"
         return None if told.asked.rpartition(":")[2] == str(first.count) else asked_each
 
-    def _stop(self, told: KnownJob, order: Order) -> str:
-        """Requeue a job, so that it waits again."""
+    def _stop(self, told: KnownJob) -> tuple[str, bool]:
+        """Requeue a job, so that it waits again; a remark, and whether it takes time.
+
+        A job that wants a signal first is sent it, and requeued by the order that comes after its time. The comment has
+        the moment, so that a daemon that was killed in between goes on.
+        """
         commands = self._commands
         if commands is None:
             raise NotNowError("stopping a job needs Slurm's commands, which are switched off (command_line)")
         marked, held = told.comment(held="yes"), told.comment(decision="", placed="", held="yes")
         if told.is_pending and not told.is_held:  # let go to a place, and it has not begun
             self._say(lambda _: commands.withdraw(told.live.id, marked, held), commands)
-            return ""
+            return "", False
         if told.live.state is JobState.WAITING:
-            return "it waits already"
+            return "it waits already", False
         if told.live.state is not JobState.RUNNING or not told.live.managed:
             raise NotNowError(f"it is {told.live.state}" if told.live.managed else "it is not ours to stop")
         if not told.may_requeue:
             raise NotNowError("it was submitted with --no-requeue")
-        again = told.comment(held="yes")
-        proof = told.admin_comment(submit=f"{told.live.job.submit_s:.0f}")
-        self._say(lambda _: commands.put_back(told.live.id, again, proof), commands)
-        return ""
+        if not told.live.job.restartable:
+            raise NotNowError(NOT_RESTARTABLE)
+        now_s = self._snapshot.time_s if self._snapshot else 0.0
+        said: list[str] = []
+        self._say(lambda _: said.append(stop_running(told, commands, now_s, self._grace_s)), commands)
+        return said[0], True
 
     def _tell(self, say: Callable[[Way], None], is_task: bool = False) -> None:
         """Tell Slurm over the first way that answers. slurmrestd of 22.05 cannot tell how an update of a task went."""
@@ -478,8 +490,8 @@ def _words_of(job: Job, token: str, as_whom: str) -> Iterator[str]:
     if job.priority != DEFAULT_PRIORITY and as_whom == "self":
         yield f"adlro:priority={job.priority:g}"
     for each in IN_COMMENT:
-        if (amount := getattr(job, each.name)) != each.default:
-            yield f"adlro:{each.word}={amount:g}"
+        if (value := getattr(job, each.name)) != each.default:
+            yield word_for(each, value)
     if job.models:
         yield f"adlro:models={'+'.join(sorted(job.models))}"
     if job.user and as_whom == "self":

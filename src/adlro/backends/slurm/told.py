@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from adlro.backends.slurm.comments import HELD, LINE, RELEASED, USER_HELD, comment_with, words_in
+from adlro.backends.slurm.comments import HELD, LINE, RELEASED, USER_HELD, comment_with, stop_in, words_in
 from adlro.backends.slurm.parse_jobs import SlurmJob
 from adlro.core.ports import LiveJob
 from adlro.ingest.host_lists import gpus_in
@@ -63,6 +63,16 @@ class ReportedJob:
     def may_requeue(self) -> bool:
         """Whether it may be put back once it has begun."""
         return self.job.may_requeue
+
+    @property
+    def stop(self) -> str:
+        """When it is put back, if it was told to stop."""
+        return stop_in(self.words, self.job.restarts)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended in Slurm's eyes."""
+        return self.job.state in ("COMPLETED", "FAILED")
 
     @property
     def is_ours_to_give_back(self) -> bool:

@@ -66,6 +66,14 @@ class KnownJob(Protocol):
         """Whether it may be put back once it has begun."""
 
     @property
+    def stop(self) -> str:
+        """When it is put back, if it was told to stop: a moment, or comments.ASKED; "" if it was not."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended in Slurm's eyes, although it was told to stop and waits again soon."""
+
+    @property
     def restarts(self) -> int:
         """How often it began and was put back."""
 
@@ -328,6 +336,10 @@ class CommandWay:
         """Write the comment of a job."""
         self._run(["scontrol", "update", f"JobId={job}", f"Comment={comment}"])
 
+    def note_both(self, job: str, comment: str, admin_comment: str) -> None:
+        """Write both comments of a job."""
+        self._run(["scontrol", "update", f"JobId={job}", f"Comment={comment}", f"AdminComment={admin_comment}"])
+
     def note_as_admin(self, job: str, comment: str) -> None:
         """Write the admin comment of a job, which only operators of Slurm can write."""
         self._run(["scontrol", "update", f"JobId={job}", f"AdminComment={comment}"])
@@ -340,10 +352,19 @@ class CommandWay:
         words = ["TresPerNode=", f"Comment={comment}", f"AdminComment={admin_comment}"]
         self._run(["scontrol", "update", f"JobId={job}", *words])
 
-    def put_back(self, job: str, comment: str, admin_comment: str) -> None:
-        """End a running job so that it waits, held. The comment says first for whom."""
-        self._run(["scontrol", "update", f"JobId={job}", f"Comment={comment}", f"AdminComment={admin_comment}"])
+    def put_back(self, job: str, comment: str = "", admin_comment: str = "") -> None:
+        """End a running job so that it waits, held. The comment, unless it stays as it is, says first for whom."""
+        if comment:
+            self.note_both(job, comment, admin_comment)
         self._run(["scontrol", "requeuehold", job])
+
+    def warn(self, job: str, signal: str, to_script: bool) -> None:
+        """Send a running job a signal: to its batch script, or to its steps."""
+        self._run(["scancel", f"--signal={signal}", *(["--batch"] if to_script else []), job])
+
+    def script(self, job: str) -> str:
+        """The batch script of a job; all tasks of an array have one."""
+        return self._run(["scontrol", "write", "batch_script", job.partition("_")[0], "-"])
 
     def cancel(self, job: str) -> None:
         """End a job for good."""

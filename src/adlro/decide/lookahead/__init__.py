@@ -35,7 +35,7 @@ from adlro.decide.lookahead.future import Foresee, clairvoyant, nothing_comes
 from adlro.decide.lookahead.gathering import add_regret, gather, jobs_of_world, room_to_gather
 from adlro.decide.lookahead.playing import Trial, blank_world, try_out
 from adlro.decide.lookahead.ranking import by_runtime
-from adlro.decide.rules import baselines, earliest, reserving
+from adlro.decide.rules import baselines, earliest, plan, reserving
 
 Rank: TypeAlias = Callable[[View, int], tuple[Ints, Ints, Floats]]
 """`rank(view, most)`: at most `most` legal pairs worth trying, the best first: their jobs, sites and scores."""
@@ -235,12 +235,12 @@ def chosen(trial: Trial, members: Ints, tried: int, first: Choice) -> Choice:
 
 
 RULES: Final = {
-    policy.name: policy for module in (baselines, earliest, reserving, outlook) for policy in module.POLICIES
+    policy.name: policy for module in (baselines, earliest, reserving, outlook, plan) for policy in module.POLICIES
 }
 
 STRONGEST: Final = "eft-reserving"
 
-POLICIES: Final = tuple(lookahead(RULES[name]) for name in ("sjf", "sjf-picky", "eft", STRONGEST))
+POLICIES: Final = tuple(lookahead(RULES[name]) for name in ("sjf", "sjf-picky", "eft", STRONGEST, "plan"))
 
 CLAIRVOYANT: Final = replace(
     lookahead(RULES[STRONGEST], foresee=clairvoyant(FORESEEN)),

@@ -10,7 +10,7 @@ from adlro.core.tables import FOREVER, NOBODY, START, WAIT, Choice, Floats, Ints
 from adlro.decide.lookahead.plans import fill_plans
 from adlro.decide.lookahead.playing import Trial
 from adlro.decide.lookahead.ranking import fill_ranking
-from adlro.decide.sorting import sort_pairs
+from adlro.decide.sorting import is_among, sort_pairs
 
 
 class Room(NamedTuple):
@@ -156,15 +156,6 @@ def fill_members(view: View, keys: Floats, members: Ints, most: int, named: Ints
         keys[i] = members[i]
     sort_pairs(keys, members, count)
     return count
-
-
-@compiled
-def is_among(numbers: Ints, count: int, number: int) -> bool:
-    """Whether a number is among the first `count`."""
-    for i in range(count):
-        if numbers[i] == number:
-            return True
-    return False
 
 
 @compiled
