@@ -55,6 +55,7 @@ class Place:
     stopping: bool = False
     clairvoyant: bool = False
     ours: tuple[str, ...] = OURS
+    names: tuple[str, ...] = ()  # the policies to compare, instead of the baselines and ours
 
 
 def paper16(load: float, estimates: str) -> Place:
@@ -122,15 +123,16 @@ SETS: Final[dict[str, tuple[Place, ...]]] = {
 }
 
 
-def compared(place: Place, given: argparse.Namespace) -> dict[str, Any]:
+def compared(place: Place, given: argparse.Namespace, of_set: str = "") -> dict[str, Any]:
     """The JSON of one comparison, from the folder of kept ones if it is there."""
-    names = [*KEEPING, *(STOPPING if place.stopping else ()), *place.ours]
+    names = [*(place.names or (*KEEPING, *(STOPPING if place.stopping else ()), *place.ours))]
     names += ["lookahead-clairvoyant"] if place.clairvoyant else []
     threads = max(1, (os.cpu_count() or 1) // given.at_once)
     words = ["compare", *shlex.split(place.options), "-p", ",".join(names), "--threads", str(threads), "--json"]
     if place.seeds:
         words += ["--first-seed", str(given.first_seed), "--seeds", str(min(place.seeds, given.seeds))]
-    kept = given.keep / f"{place.title.replace(' ', '-').replace(',', '').replace(':', '')}.json"
+    title = f"{of_set} {place.title}".strip()
+    kept = given.keep / f"{title.replace(' ', '-').replace(',', '').replace(':', '').replace('*', 'tuned')}.json"
     print(f"{place.title} …", file=sys.stderr, flush=True)
     if not kept.exists():
         ended = subprocess.run(

@@ -47,6 +47,10 @@ CLUSTERS_SIDE_BY_SIDE: Final = 256
 
 _QUEUE: Final = 40
 _LONG_QUEUE: Final = 1000
+_PLAN_QUEUE: Final = 100
+
+_RUN_FOR_S: Final = 600.0
+"""How long the jobs of a full cluster have run when a policy that may stop them is measured."""
 
 LCG: Final = Path(__file__).resolve().parents[3] / "shared" / "traces" / "lcg_2005" / "LCG.swf.xz"
 
@@ -337,12 +341,13 @@ def bench_decide_100k() -> Measurement:
 def bench_lp_round() -> Measurement:
     """One round of an LP policy on a full cluster with a queue."""
     from adlro.decide.rules.gavel import solve_round  # SciPy's solver takes a while to import
+    from adlro.decide.rules.pools import ViewReader
 
     view = busy_view("sia64", "sia-philly", waiting=40)
     times = []
     for _ in range(20):
         begin = time.perf_counter()
-        solve_round(view, "maxmin")
+        solve_round(ViewReader(view), "maxmin")
         times.append(time.perf_counter() - begin)
     value = 1000 * statistics.median(times[3:])
     return value, "ms", 20.0, True, "gavel-maxmin, one round on sia64 (64 GPUs), full, with 40 jobs waiting"
@@ -628,6 +633,27 @@ def bench_decide_6212() -> Measurement:
     return value, "ms", 10.0, True, what
 
 
+def with_dear_restarts(view: View) -> View:
+    """The cluster later, with restarts so dear that every job is planned to the end and none is stopped or started."""
+    view.clock[0].now, view.clock[0].restart = _RUN_FOR_S, 1e6
+    return view
+
+
+def bench_plan_108() -> Measurement:
+    """One answer of `plan` on a middling cluster."""
+    view = with_dear_restarts(busy_view("gavel108", "gavel", waiting=400))
+    value = decision_ms("plan", view, _PLAN_QUEUE, freed=0)
+    return value, "ms", 1.0, True, f"plan, one decision on gavel108 with {_PLAN_QUEUE} jobs waiting, one core"
+
+
+def bench_plan_6212() -> Measurement:
+    """One answer of `plan` on a large cluster."""
+    view = with_dear_restarts(busy_view("openb", "paper", waiting=8_000))
+    value = decision_ms("plan", view, _LONG_QUEUE, freed=0)
+    what = f"plan, one decision on openb (6,212 GPUs) with {int(view.clock[0].queued):,} jobs waiting, one core"
+    return value, "ms", 20.0, True, what
+
+
 def bench_lookahead_16() -> Measurement:
     """One answer of look-ahead on the paper's cluster."""
     value = decision_ms("adlro-lookahead", busy_view("paper16", "paper", waiting=_QUEUE), _QUEUE)
@@ -650,22 +676,21 @@ def bench_lookahead_512() -> Measurement | str:
     return seconds[slowest], "s", 30.0, True, what
 
 
-def decision_ms(policy_name: str, view: View, waiting: int) -> float:
+def decision_ms(policy_name: str, view: View, waiting: int, freed: int = 2) -> float:
     """Milliseconds of CPU time that a policy takes to answer, the median over many times.
 
-    The queue is cut to so many jobs, and two running jobs are taken off their GPUs: there is something to decide.
+    The queue is cut to `waiting` jobs, and `freed` running jobs are taken off their GPUs: there is something to decide.
     """
     while view.clock[0].queued > waiting:
         dequeue(view, int(in_queue(view, waiting)))
     policy = find_policy(policy_name)
-    assert policy.make is not None
-    for j in np.sort(view.running[: view.clock[0].running])[:2].tolist():
+    for j in np.sort(view.running[: view.clock[0].running])[:freed].tolist():
         release(view, j)
         view.clock[0].running -= 1
         view.running[: view.clock[0].running] = [
             other for other in view.running[: view.clock[0].running + 1].tolist() if other != j
         ]
-    choose = policy.make(view, 0)
+    choose = policy.choose or policy.make(view, 0)  # type: ignore[misc]
     times = []
     for _ in range(60):
         begin = time.process_time()
@@ -799,6 +824,8 @@ BENCHES: Final[dict[str, Callable[[], Measurement | str]]] = {
     "decide-16": bench_decide_16,
     "decide-6212": bench_decide_6212,
     "decide-100k": bench_decide_100k,
+    "plan-108": bench_plan_108,
+    "plan-6212": bench_plan_6212,
     "lookahead-16": bench_lookahead_16,
     "lookahead-512": bench_lookahead_512,
     "train-paper-episodes": bench_train_paper,

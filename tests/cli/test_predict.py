@@ -101,8 +101,8 @@ def test_what_is_asked_wrongly_ends_with_2_and_one_line(
 
 def test_a_byte_order_mark_before_toml_is_no_error(tmp_path: Path) -> None:
     from adlro.catalogue.clusters import load_cluster
+    from adlro.core.toml import read_text
     from adlro.daemon.config import load_config
-    from adlro.experiment.traces import read_text
 
     mark = b"\xef\xbb\xbf"
     (tmp_path / "job.toml").write_bytes(mark + b"gpus = 2\n")

@@ -26,7 +26,8 @@ from adlro.core.rules import best_runtime
 from adlro.core.tables import Choice, Floats, Ints, View
 from adlro.decide import lookahead as looking
 from adlro.decide.catalogue import find_policy, policies
-from adlro.decide.lookahead import known_jobs, lookahead
+from adlro.decide.lookahead import lookahead
+from adlro.decide.lookahead.gathering import fill_members, room_to_gather
 from adlro.decide.lookahead.playing import Trial, World, blank_world, fill, try_out
 from adlro.decide.lookahead.ranking import by_runtime
 from adlro.normalise.pack import pack, pack_disturbances, pack_jobs
@@ -39,6 +40,13 @@ ROOT = Path(__file__).parent.parent.parent
 def over(name: str) -> Policy:
     """Look-ahead over a rule."""
     return lookahead(find_policy(name))
+
+
+def known_jobs(view: View, most: int, named: list[int]) -> Ints:
+    """The jobs of the world, with at most so many that wait and all that are named."""
+    room = room_to_gather(view, 1, 0)
+    count = fill_members(view, room.keys, room.numbers, most, np.array(named, np.int32), len(named))
+    return room.numbers[:count]
 
 
 # ---- by hand ------------------------------------------------------------------------------------------------------

@@ -115,7 +115,8 @@ def row(name: str, values: dict[str, Any]) -> tuple[str, ...]:
 
 def _predicted(history: str, job: str, method: str | None, as_json: bool, reading: ReadingOptions) -> None:
     """Print the prediction of one job."""
-    from adlro.experiment.traces import read_text, read_trace
+    from adlro.core.toml import read_text
+    from adlro.experiment.traces import read_trace
     from adlro.predict import evaluate as prediction
 
     chosen = prediction.find_method(method or prediction.DEFAULT)

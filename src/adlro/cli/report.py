@@ -37,9 +37,9 @@ class Reporting:
 
     def check(self, names: Sequence[str]) -> None:
         """Refuse what cannot be done, before anything is computed."""
-        from adlro.experiment.report import check_report
-
         if self.report is not None:
+            from adlro.experiment.report import check_report
+
             check_report(self.report, self.report_policy, names, "--report")
         elif self.report_policy is not None:
             raise UsageError("--report-policy needs --report DIR.")

@@ -6,6 +6,7 @@ separately, but as parts of their callers (`linking.py`). With NUMBA_DISABLE_JIT
 
 from collections import deque
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 import numba
@@ -95,18 +96,24 @@ def compiled_with(signature: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        ready: list[Callable[P, R]] = []
+        @cache
+        def form() -> Callable[P, R]:
+            found = _jitted(function, **UNCOUNTED)
+            if is_compiled(found):
+                found.compile(signature)
+                found.disable_compile()
+            return cast(Callable[P, R], found)
 
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            if not ready:
-                found = _jitted(function, **UNCOUNTED)
-                if is_compiled(found):
-                    found.compile(signature)
-                    found.disable_compile()
-                ready.append(found)
-            return ready[0](*args, **kwargs)
+            return form()(*args, **kwargs)
 
         call.__doc__, call.__name__ = function.__doc__, function.__name__
+        call.form = form  # type: ignore[attr-defined]
         return call
 
     return decorate
+
+
+def compiled_form(function: Callable[P, R]) -> Callable[P, R]:
+    """What Numba compiles of a function: itself, except for those of `compiled_with`."""
+    return cast(Callable[P, R], function.form()) if hasattr(function, "form") else function

@@ -9,6 +9,7 @@ from typing import Final, Protocol, final
 
 import numpy as np
 
+from adlro.core.calling import quick_call
 from adlro.core.compiled import compiled_alone
 from adlro.core.engine import (
     DECIDE,
@@ -55,13 +56,24 @@ class Driver:
         self._choose: Choose | None = None
 
     @property
+    def truth(self) -> Truth:
+        """What will come true, and the log."""
+        return self._truth
+
+    @truth.setter
+    def truth(self, truth: Truth) -> None:
+        self._truth = truth
+        self._next_question = quick_call(next_question, self.view, truth)
+        self._carry_out = quick_call(carry_out, self.view, truth)
+
+    @property
     def is_asked(self) -> bool:
         """Whether the policy has to choose before the clock moves on."""
         return bool(is_asked(self.truth))
 
     def advance(self) -> bool:
         """Move the clock until the policy is asked; False if the run is over."""
-        while (status := next_question(self.view, self.truth)) != OVER:
+        while (status := self._next_question()) != OVER:
             if status != LOG_FULL:
                 return True
             self.truth = with_longer_log(self.truth)
@@ -81,7 +93,7 @@ class Driver:
         """Apply a choice; True if it was a start or a stop and was carried out."""
         if log_is_full(self.view, self.truth):
             self.truth = with_longer_log(self.truth)
-        return bool(apply_choice(self.view, self.truth, choice))
+        return bool(self._carry_out(choice))
 
     def run(self) -> None:
         """Play to the end."""
@@ -94,12 +106,12 @@ class Driver:
             playing = play if self._player is None else self._player.play
             return playing(self.view, self.truth, self.policy.choose) == OVER
         while not stop():
-            status = next_question(self.view, self.truth)
+            status = self._next_question()
             if status != DECIDE:
                 return status == OVER
             if self._player is not None and self.truth.progress[0].choices == 0:
                 self._player.look(self.view, self.truth)
-            apply_choice(self.view, self.truth, self.ask())
+            self._carry_out(self.ask())
         return False
 
 
@@ -107,12 +119,18 @@ class Driver:
 def next_question(view: View, truth: Truth) -> int:
     """Like `engine.advance`, but also LOG_FULL if the log might have no room for the answer.
 
-    One call from Python instead of two: passing the tables costs as much as a small decision.
+    One call from Python instead of two.
     """
     status = advance(view, truth)
     if status == DECIDE and log_is_full(view, truth):
         return LOG_FULL
     return status
+
+
+@compiled_alone
+def carry_out(view: View, truth: Truth, choice: Choice) -> bool:
+    """As `engine.apply`."""
+    return apply_choice(view, truth, choice)
 
 
 def made(policy: Policy, view: View, seed: int) -> Choose:

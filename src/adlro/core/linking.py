@@ -9,6 +9,7 @@ A function that is called both from Python and from compiled code is compiled tw
 """
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, Final, cast, final
 
 from llvmlite.binding import Linkage, parse_assembly
@@ -203,6 +204,8 @@ def link(dispatcher: Any) -> None:
             found = compile_result_of(signature)
             if not is_part(found):
                 asked[id(signature)] = signature, found
+                # Each call asks for two addresses, and LLVM takes long to find one.
+                found.library.get_pointer_to_function = cache(found.library.get_pointer_to_function)
             return found
 
     def get_call_template(arguments: Iterable[Any], keywords: dict[str, Any]) -> Any:

@@ -66,6 +66,7 @@ JOB = np.dtype(
         ("kind", "i4"),  # row of View.rate; set by pack
         ("demand", "i4"),  # row of View.demands, shared by jobs with equal needs; set by pack
         ("user", "i4"),
+        ("stoppable", "i4"),  # 1: a policy may stop it, 0: not; set by pack, and live by who may be stopped there
         ("group", "i4"),  # one number for each pair of user and job name, to find similar past jobs
     ],
     align=True,

@@ -4,6 +4,7 @@ import difflib
 import tomllib
 import types
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from adlro.core.errors import ConfigError
+from adlro.core.errors import CatalogueError, ConfigError
 from adlro.core.schema import Property
 
 M = TypeVar("M", bound=BaseModel)
@@ -166,3 +167,12 @@ def _range(limits: list[Any]) -> str:
             case Lt(high):
                 words.append(f"below {high}")
     return f" {' '.join(words)}" if words else ""
+
+
+def read_text(path: str, what: str) -> str:
+    """The text of a user's file."""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise CatalogueError(f"cannot read the {what} '{path}': {reason}.") from None

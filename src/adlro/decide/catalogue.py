@@ -25,10 +25,10 @@ from adlro.decide.checkpoint import read_arrays
 from adlro.decide.choosing import Pair, best_pair, legal_pairs
 from adlro.decide.network import greedy_q
 from adlro.decide.network.paper_q import paper_policy, paper_weights
-from adlro.decide.rules import allox, baselines, gavel, preemptive, reserving
+from adlro.decide.rules import allox, baselines, earliest, gavel, plan, preemptive, reserving
 from adlro.decide.wrappers import unwrapped, wrapped
 
-MODULES = (baselines, reserving, outlook, preemptive, gavel, allox, lookahead, greedy_q)
+MODULES = (baselines, reserving, earliest, outlook, preemptive, plan, gavel, allox, lookahead, greedy_q)
 """The modules with policies. A new policy needs its function and its Policy in a module, and the module here."""
 
 LONGEST_REASON: Final = 160

@@ -34,6 +34,9 @@ class StopRule(Protocol):
     def note_stop(self, view: View, j: int) -> None:
         """Count a stop that was chosen."""
 
+    def never_again(self, view: View) -> Sequence[int]:
+        """Jobs that may not be stopped any more, waiting ones too, as far as the view does not say so."""
+
 
 @dataclass(frozen=True, slots=True)
 class StopBudget:
@@ -99,6 +102,13 @@ class CountedRule:
         """Count it."""
         self.counts.add(j, int(view.jobs[j].user), float(view.clock[0].now))
 
+    def never_again(self, view: View) -> Sequence[int]:
+        """Jobs that have used up their own budget."""
+        most = self.counts.budget.per_job
+        if most <= 0:
+            return range(len(view.jobs))
+        return [j for j, count in self.counts.by_job.items() if count >= most]
+
 
 def with_few_stops(policy: Policy, per_job: float) -> Policy:
     """The same policy, which stops no job more often than this; 0: it stops none."""
@@ -154,7 +164,12 @@ class LimitedStops:
         """The view as the other sees it: jobs that may not be stopped hold their GPUs, and are in no list."""
         running = view.running[: view.clock[0].running]
         fixed = [j for j in running.tolist() if not self._rule.may_stop(view, j)]
-        return without_running(view, fixed) if fixed else view
+        shown = without_running(view, fixed) if fixed else view
+        if spent := self._rule.never_again(view):
+            jobs = view.jobs.copy()
+            jobs.stoppable[spent] = 0
+            shown = shown._replace(jobs=jobs)
+        return shown
 
     def remembered(self) -> Remembered:
         """What the other keeps, and how often each job was stopped."""

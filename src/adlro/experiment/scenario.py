@@ -16,8 +16,7 @@ from adlro.core.errors import CatalogueError, ConfigError, UsageError
 from adlro.core.plan import Plan, plan_cluster
 from adlro.core.records import WHOLE_GPU, Cluster, Disturbance
 from adlro.core.tables import Floats, Jobs, View
-from adlro.core.toml import nearest
-from adlro.experiment.traces import read_text, read_trace
+from adlro.core.toml import nearest, read_text
 from adlro.ingest.disturbances import read_disturbances
 from adlro.ingest.synthetic import one_of_each
 from adlro.ingest.traces.tabulate import TraceOptions, TraceReport
@@ -238,6 +237,8 @@ def record(
     options: TraceOptions = TraceOptions(),  # noqa: B008  (frozen)
 ) -> Recorded:
     """A trace as these options ask for it, with these estimates or its own."""
+    from adlro.experiment.traces import read_trace  # the readers of all formats: most commands need none of them
+
     wanted = estimates_of(estimates) if estimates is not None else None
     if wanted is not None and wanted.source == "limit" and wanted.sigma:
         raise UsageError(f"--estimates is {estimates!r}; the limits of a trace cannot be changed; expected user.")

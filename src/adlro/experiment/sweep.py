@@ -20,7 +20,7 @@ from pydantic import Field
 from adlro import __version__
 from adlro.catalogue.clusters import load_cluster
 from adlro.core.errors import ConfigError, UsageError
-from adlro.core.toml import Schema, checked, parse_toml
+from adlro.core.toml import Schema, checked, parse_toml, read_text
 from adlro.decide.catalogue import find_policy
 from adlro.experiment.compare import Judged, OnProgress, Runs
 from adlro.experiment.conditions import DEFAULT_CLUSTER, DEFAULT_JOBS, DEFAULT_POLICY, UNCHANGED, Conditions
@@ -28,7 +28,6 @@ from adlro.experiment.places import Group, RunPlace, Tell, Work, run_place
 from adlro.experiment.public import TraceJobs, scenario_of
 from adlro.experiment.scenario import Scenario, find_workload, is_trace
 from adlro.experiment.sweep_table import Row, SweepJournal, replace_file, write_table
-from adlro.experiment.traces import read_text
 from adlro.experiment.trainings import Trainings
 from adlro.ingest.traces.tabulate import TraceOptions
 from adlro.measure.metrics import Metrics

@@ -4,7 +4,6 @@ import csv
 import tomllib
 from collections.abc import Callable, Mapping
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from adlro.catalogue.clusters import cluster_names, load_cluster
@@ -15,7 +14,7 @@ from adlro.catalogue.workloads import SUFFIX
 from adlro.core.errors import CatalogueError, ConfigError, TraceError, UsageError
 from adlro.core.records import Cluster, GpuModel, Link, Placing
 from adlro.core.tables import Jobs
-from adlro.core.toml import checked, nearest
+from adlro.core.toml import checked, nearest, read_text
 from adlro.ingest.host_lists import INDEX_TYPE
 from adlro.ingest.telemetry.names import model_of
 from adlro.ingest.traces import catalogue as traces
@@ -185,12 +184,3 @@ def reference_rate(family: str) -> float | None:
         if (row["family"], row["gpu"], row["gpus"], row["across"]) == (family, REFERENCE, "1", "0"):
             return float(row["per_second"])
     return None
-
-
-def read_text(path: str, what: str) -> str:
-    """The text of a user's file."""
-    try:
-        return Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-        raise CatalogueError(f"cannot read the {what} '{path}': {reason}.") from None

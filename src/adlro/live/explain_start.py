@@ -11,7 +11,7 @@ from adlro.core.rules import in_queue, queue_position, runtime
 from adlro.core.tables import FOREVER, NOBODY, View
 from adlro.decide.catalogue import CHECKPOINT
 from adlro.decide.checkpoint import read_arrays, read_weights
-from adlro.decide.network.greedy_q import ROWS, Mind, new_mind, rank_by_q, shipped
+from adlro.decide.network.greedy_q import ROWS, Mind, advice_by_q, new_mind, shipped
 from adlro.decide.network.inference import Weights
 from adlro.live.explain_places import mention_of, parts_at, places_of
 from adlro.live.guard import STARVATION_GUARD, Chosen
@@ -55,7 +55,7 @@ class Judge:
             return {}, 0.0
         most = ROWS * len(view.pools)
         jobs, sites, scores = np.zeros(most, np.int32), np.zeros(most, np.int32), np.zeros(most)
-        count = rank_by_q(view, mind, jobs, sites, scores)
+        _, count, _, _ = advice_by_q(view, mind, jobs, sites, scores)
         pairs = zip(jobs[:count].tolist(), sites[:count].tolist(), strict=True)
         return dict(zip(pairs, scores[:count].tolist(), strict=True)), float(mind.q[-1])
 

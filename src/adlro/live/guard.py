@@ -250,7 +250,7 @@ class Guarded:
         view = self._view_of(scene, policy, held, seed)
         turn = Turn()
         session = self.session_of(policy)
-        self.stops.begin(scene, can_stop)
+        self.stops.begin(scene, view, can_stop)
         asking = Asking(scene, view, policy, session, self._kept, self.stops, explain, check, seed, self.limits)
         thread = threading.Thread(target=asking.ask_all, args=(turn,), name=f"policy {policy.name}", daemon=True)
         thread.start()

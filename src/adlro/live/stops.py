@@ -77,9 +77,12 @@ class StopLedger:
         """Whether a job is stopping."""
         return bool(self._waits_for)
 
-    def begin(self, scene: Scene, can_stop: bool) -> None:
-        """Begin to choose for a scene; `can_stop`: whether the back end can stop jobs."""
+    def begin(self, scene: Scene, view: View, can_stop: bool) -> None:
+        """Begin to choose for a scene and tell its view who may be stopped; `can_stop`: the back end can stop jobs."""
         self._scene, self._can_stop, self._chosen, self.ran_out = scene, can_stop, [], False
+        view.jobs.stoppable[:] = 0
+        if self.table.is_on and can_stop:
+            view.jobs.stoppable[: len(scene.live)] = [not self._never(job) for job in scene.live]
 
     def may_stop(self, view: View, j: int) -> bool:
         """Whether this running job of the scene may be stopped now."""
@@ -88,6 +91,10 @@ class StopLedger:
     def note_stop(self, view: View, j: int) -> None:
         """Remember that this job is stopped in this turn."""
         self._chosen.append(j)
+
+    def never_again(self, view: View) -> Sequence[int]:
+        """None: the view says who may be stopped."""
+        return ()
 
     def is_chosen(self, j: int) -> bool:
         """Whether the stop of this job was allowed and counted in this turn."""

@@ -63,10 +63,12 @@ def unpack_job(jobs: Jobs, j: int) -> Job:
 def pack(plan: Plan, jobs: Jobs, speed: SpeedOf) -> View:
     """A fresh view: the cluster empty, every job still to come, those that can never run marked as refused.
 
-    `jobs.allowed` must name models as the cluster does. The kinds are written into the table of jobs.
+    `jobs.allowed` must name models as the cluster does. The kinds are written into the table of jobs, and that
+    all of them may be stopped.
     """
     rate, width = number_kinds(plan, jobs, speed)
     demands = number_demands(jobs.table)
+    jobs.table.stoppable = 1
     count = len(jobs)
     view = empty_view(
         plan,

@@ -16,7 +16,7 @@ from adlro.core.rules import fits
 from adlro.core.tables import NOBODY, View
 from adlro.decide.catalogue import find_policy
 from adlro.decide.network import greedy_q
-from adlro.decide.network.greedy_q import ROWS, TRIED, best_by_q, new_mind, q_lookahead, q_policy, rank_by_q, shipped
+from adlro.decide.network.greedy_q import ROWS, TRIED, advice_by_q, best_by_q, new_mind, q_lookahead, q_policy, shipped
 from adlro.decide.network.inference import Weights
 from adlro.decide.wrappers import wrapped
 from adlro.experiment.instance import draw
@@ -112,10 +112,11 @@ def test_the_ranking_has_legal_pairs_only_and_the_best_first() -> None:
 
         def choose(view: View):  # type: ignore[no-untyped-def]
             nonlocal seen
-            count = rank_by_q(view, mind, jobs, sites, scores)
+            first, count, _, _ = advice_by_q(view, mind, jobs, sites, scores)
             assert all(fits(view, j, s) for j, s in zip(jobs[:count], sites[:count], strict=True))
             assert all(scores[: count - 1] >= scores[1:count]) if count > 1 else True
             choice = best_by_q(view, mind)
+            assert choice == first
             if choice.site != NOBODY and view.jobs[choice.job].gpus > 0:
                 assert (choice.job, choice.site) == (jobs[0], sites[0])
             seen += count > 1

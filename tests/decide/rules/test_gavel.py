@@ -15,6 +15,7 @@ from adlro.core.policy import Policy
 from adlro.core.records import Disturbance, Job
 from adlro.decide.rules.allox import POLICIES as ALLOX
 from adlro.decide.rules.gavel import POLICIES, ROUND_S, solve_round
+from adlro.decide.rules.pools import ViewReader
 from adlro.normalise.pack import pack, pack_jobs
 
 BY_NAME = {policy.name: policy for policy in POLICIES}
@@ -119,7 +120,7 @@ def test_planning_a_round_changes_nothing_in_the_view() -> None:
     view.queue[:2] = [0, 1]
     view.clock[0].queued = 2
     before = [table.tobytes() for table in view]
-    plan, choices = solve_round(view, "maxmin")
+    plan, choices = solve_round(ViewReader(view), "maxmin")
     assert len(choices) == 2
     assert plan.pool.tolist() == [0, 1]
     assert [table.tobytes() for table in view] == before

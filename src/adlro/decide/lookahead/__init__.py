@@ -8,27 +8,22 @@ engine and the same rules as the run itself.
 A choice is a pair that may start now, waiting for the next event, or a *plan*: keep a site (or, for a gang over several
 nodes, its pool) free of other jobs until a waiting job can start there. Rules that start whatever fits now never start
 wide gangs while small jobs keep arriving. A single wait does not help, because the base would give the GPUs away again.
-
-Compiled functions of one module here never call those of another one, because the code cache finds a function by the
-text of its own file (`core/code_cache.py`).
 """
 
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, final
 
 import numpy as np
 
+from adlro.core.calling import quick_call
+from adlro.core.compiled import compiled_alone, widened
 from adlro.core.errors import PolicyError
-from adlro.core.policy import Choose, Policy, starting, waiting
-from adlro.core.rules import (
-    seen,
-)
+from adlro.core.policy import Choose, Policy
 from adlro.core.tables import (
     FOREVER,
     NOBODY,
-    START,
     WAIT,
     Choice,
     Floats,
@@ -37,10 +32,10 @@ from adlro.core.tables import (
 )
 from adlro.decide import outlook
 from adlro.decide.lookahead.future import Foresee, clairvoyant, nothing_comes
-from adlro.decide.lookahead.plans import plans_for
+from adlro.decide.lookahead.gathering import add_regret, gather, jobs_of_world, room_to_gather
 from adlro.decide.lookahead.playing import Trial, blank_world, try_out
-from adlro.decide.lookahead.ranking import by_runtime, fill_lengths
-from adlro.decide.rules import baselines, reserving
+from adlro.decide.lookahead.ranking import by_runtime
+from adlro.decide.rules import baselines, earliest, plan, reserving
 
 Rank: TypeAlias = Callable[[View, int], tuple[Ints, Ints, Floats]]
 """`rank(view, most)`: at most `most` legal pairs worth trying, the best first: their jobs, sites and scores."""
@@ -128,42 +123,36 @@ def lookahead(
     by_one = leaf is not None or budget_s < FOREVER
 
     def make(view: View, seed: int) -> Choose:
-        world = blank_world(view, FIRST_ROWS, base.preemptive)
-        trial = blank_trial(candidates + plans + 2)
+        desk = Desk(view, candidates + plans + 2, plans, base.preemptive)
         advise = by_base(ask, rank) if adviser is None else adviser(view)
 
-        def choose(view: View) -> Choice:
-            nonlocal world
+        def choose(shown: View) -> Choice:
+            desk.show(shown)
             deadline = clock() + budget_s
-            half = most_tries(view, most_jobs) // 2
-            advice = advise(view, min(candidates, half))
-            first = advice.first
-            if first.verb == WAIT and not len(by_runtime(view, 1)[0]):
-                return first  # nothing can start, and every plan begins with waiting too
-            choices = choices_for(view, first, advice.jobs, advice.sites)
-            planned = plans_for(view, min(plans, half))
-            tried = len(choices) + len(planned)
-            if tried == 1 or clock() >= deadline:
+            half = most_tries(desk.jobs_of_world(most_jobs), len(shown.gpus)) // 2
+            advice = advise(shown, min(candidates, half))
+            first, jobs, sites = advice.first, *map(_as_ints, (advice.jobs, advice.sites))
+            future = foresee(shown)
+            coming = len(future.jobs)
+            tried, known = desk.gather(first, jobs, sites, min(plans, half), most_jobs, coming)
+            if tried <= 1 or clock() >= deadline:
                 return first
-            future = foresee(view)
-            named = [choice.job for choice in choices if choice.verb == START] + [job for job, _ in planned]
-            members = known_jobs(view, most_jobs, named)
-            known, coming = len(members), len(future.jobs)
-            if known + coming > len(world.members):
-                world = blank_world(view, 2 * (known + coming), base.preemptive)
-            world.members[:known], world.members[known : known + coming] = members, future.jobs
-            write_down(trial, members, choices, planned)
+            if known + coming > len(desk.world.members):
+                desk.enlarge(2 * (known + coming))
+                desk.gather(first, jobs, sites, min(plans, half), most_jobs, coming)
+            members, trial = desk.world.members, desk.trial
+            members[known : known + coming] = future.jobs
             for c in range(tried) if by_one else (0,):
                 last = c + 1 if by_one else tried
-                try_out(view, world, known, coming, future.times, trial, c, last, ask, horizon_s, leaf is None)
+                desk.try_out(known, coming, future.times, trial, c, last, ask, horizon_s, leaf is None)
                 if leaf is not None:
-                    trial.cost[c] += leaf(world.shown)
+                    trial.cost[c] += leaf(desk.world.shown)
                 if clock() >= deadline:
                     tried = last
                     break
             if adviser is not None:
-                add_regret(trial, members, tried, advice)
-            return chosen(trial, members, tried, first)
+                desk.add_regret(members, tried, jobs, sites, advice.regret_s, advice.waiting_s)
+            return desk.chosen(members, tried, first)
 
         return choose
 
@@ -177,11 +166,42 @@ def lookahead(
     )
 
 
-def most_tries(view: View, most_jobs: int) -> int:
+@final
+class Desk:
+    """The arrays that the decisions of a run use (a world, a trial), and the functions that work on them."""
+
+    def __init__(self, view: View, choices: int, plans: int, preemptive: bool) -> None:
+        self._view, self._preemptive = view, preemptive
+        self._room = room_to_gather(view, choices, plans)
+        self.trial = blank_trial(choices)
+        self.add_regret, self.chosen = quick_call(add_regret, self.trial), quick_call(chosen, self.trial)
+        self.enlarge(FIRST_ROWS)
+
+    def show(self, view: View) -> None:
+        """Use this view from now on. Mostly it is the view of the last decision, but it may be a copy."""
+        if view is not self._view:
+            self._view = view
+            self._bind()
+
+    def enlarge(self, rows: int) -> None:
+        """Replace the world by one with room for `rows` jobs."""
+        self.world = blank_world(self._view, rows, self._preemptive)
+        self._bind()
+
+    def _bind(self) -> None:
+        self.jobs_of_world = quick_call(jobs_of_world, self._view)
+        self.gather = quick_call(gather, self._view, self._room, self.trial, self.world.members)
+        self.try_out = quick_call(try_out, self._view, self.world)
+
+
+def _as_ints(numbers: Ints) -> Ints:
+    """The numbers with the type that compiled code expects; a user's adviser may give another."""
+    return np.ascontiguousarray(numbers, np.int32)
+
+
+def most_tries(jobs: int, gpus: int) -> int:
     """How many choices there is time to try, in addition to the first and waiting; at least two."""
-    clock = view.clock[0]
-    jobs = int(clock.running) + min(int(clock.queued), most_jobs)
-    return max(2, MOST_WORK // max(1, jobs * len(view.gpus)))
+    return max(2, MOST_WORK // max(1, jobs * gpus))
 
 
 def by_base(ask: Choose, rank: Rank) -> Advise:
@@ -195,76 +215,32 @@ def by_base(ask: Choose, rank: Rank) -> Advise:
     return advise
 
 
-def add_regret(trial: Trial, members: Ints, tried: int, advice: Advice) -> None:
-    """Add to the cost of each choice what the adviser expects it to cost. A plan counts as its first choice.
-
-    A pair that the adviser does not list costs as much as waiting: it comes from the base, and the adviser ranks it
-    low.
-    """
-    pairs = zip(advice.jobs.tolist(), advice.sites.tolist(), strict=True)
-    said = dict(zip(pairs, advice.regret_s.tolist(), strict=True))
-    for c in range(tried):
-        regret = advice.waiting_s
-        if trial.verb[c] != WAIT:
-            regret = said.get((int(members[trial.job[c]]), int(trial.site[c])), regret)
-        trial.cost[c] += regret
-
-
-def choices_for(view: View, first: Choice, jobs: Ints, sites: Ints) -> list[Choice]:
-    """The base's choice, then the ranked pairs, then waiting if some running job will end; without duplicates."""
-    pairs = [starting(j, s) for j, s in zip(jobs.tolist(), sites.tolist(), strict=True)]
-    choices = [first, *(pair for pair in pairs if pair != first)]
-    if first.verb != WAIT and view.clock[0].running > 0:
-        choices.append(waiting())
-    return choices
-
-
-def known_jobs(view: View, most: int, named: list[int]) -> Ints:
-    """The jobs of the world in submit order: the running ones, and as many waiting ones as it has room for."""
-    clock = view.clock[0]
-    waits = view.queue[clock.head : clock.head + seen(view)]
-    if len(waits) > most:
-        lengths = np.empty(len(waits))
-        fill_lengths(view, lengths)
-        shortest_ones = waits[np.argsort(lengths, kind="stable")[:most]]
-        waits = np.union1d(shortest_ones, np.array(named, np.int32))
-    return np.sort(np.concatenate([waits, view.running[: clock.running]]))
-
-
 def blank_trial(rows: int) -> Trial:
     """A trial with room for `rows` choices."""
     verb, job, site, target, kept = np.zeros((5, rows), np.int32)
     return Trial(verb, job, site, target, kept, np.zeros(rows), np.zeros(rows))
 
 
-def write_down(trial: Trial, members: Ints, choices: list[Choice], planned: list[tuple[int, int]]) -> None:
-    """Write choices and plans into the columns of the trial, with the world's job numbers."""
-    number = {j: i for i, j in enumerate(members.tolist())}
-    for c, choice in enumerate(choices):
-        trial.verb[c], trial.site[c], trial.until[c], trial.target[c] = choice.verb, choice.site, choice.until, NOBODY
-        trial.job[c] = NOBODY if choice.verb == WAIT else number[choice.job]
-    for c, (j, s) in enumerate(planned, start=len(choices)):
-        trial.target[c], trial.kept[c] = number[j], s
-
-
+@compiled_alone
 def chosen(trial: Trial, members: Ints, tried: int, first: Choice) -> Choice:
     """The cheapest choice, or the first choice of the cheapest plan; the base's unless another clearly wins."""
     best = 0
-    for c, cost in enumerate(trial.cost[:tried].tolist()):
-        if cost < trial.cost[best] * (1.0 - ROUNDING):
+    for c in range(tried):
+        if trial.cost[c] < trial.cost[best] * (1.0 - ROUNDING):
             best = c
     if best == 0:
         return first
-    verb = int(trial.verb[best])
-    job = NOBODY if verb == WAIT else int(members[trial.job[best]])
-    return Choice(verb, job, int(trial.site[best]), float(trial.until[best]))
+    job = NOBODY if trial.verb[best] == WAIT else widened(members[trial.job[best]])
+    return Choice(widened(trial.verb[best]), job, widened(trial.site[best]), trial.until[best])
 
 
-RULES: Final = {policy.name: policy for module in (baselines, reserving, outlook) for policy in module.POLICIES}
+RULES: Final = {
+    policy.name: policy for module in (baselines, earliest, reserving, outlook, plan) for policy in module.POLICIES
+}
 
 STRONGEST: Final = "eft-reserving"
 
-POLICIES: Final = tuple(lookahead(RULES[name]) for name in ("sjf", "sjf-picky", "eft", STRONGEST))
+POLICIES: Final = tuple(lookahead(RULES[name]) for name in ("sjf", "sjf-picky", "eft", STRONGEST, "plan"))
 
 CLAIRVOYANT: Final = replace(
     lookahead(RULES[STRONGEST], foresee=clairvoyant(FORESEEN)),

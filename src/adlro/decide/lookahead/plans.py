@@ -1,7 +1,5 @@
 """Plans to try: for which jobs the next free GPUs could be kept."""
 
-import numpy as np
-
 from adlro.core.compiled import compiled, widened
 from adlro.core.rules import (
     count_bits,
@@ -17,21 +15,17 @@ from adlro.core.tables import (
     Ints,
     View,
 )
+from adlro.decide.sorting import sort_pairs
 
 
 @compiled
-def fill_ends(view: View, ends: Floats) -> None:
-    """Fill in when each running job is expected to end."""
-    for i in range(view.clock[0].running):
-        ends[i] = expected_end(view, view.running[i])
-
-
-@compiled
-def fill_plans(view: View, order: Ints, room: Ints, jobs: Ints, sites: Ints, seconds: Floats) -> int:
-    """Fill in a job and a site for each plan worth trying; returns the number of plans.
+def fill_plans(
+    view: View, keys: Floats, order: Ints, room: Ints, jobs: Ints, sites: Ints, seconds: Floats, most: int
+) -> int:
+    """Fill in a job and a site for each plan worth trying, at most `most`; returns the number of plans.
 
     For each model and number of GPUs: the waiting job with the shortest runtime there, unless it fits now, at the site
-    that will first have enough free GPUs. `order` has the running jobs by expected end, `room` one entry for each site.
+    that will first have enough free GPUs. `keys` and `order` have room for the running jobs, `room` for the sites.
     """
     count = 0
     for h in range(len(view.forms)):
@@ -39,7 +33,9 @@ def fill_plans(view: View, order: Ints, room: Ints, jobs: Ints, sites: Ints, sec
         for q in range(seen(view)):
             j = in_queue(view, q)
             if view.jobs[j].gpus > 0 and view.width[view.jobs[j].kind, h] > 0:
-                count = put_plan(view, jobs, sites, seconds, count, j, s)
+                count = put_plan(view, jobs, sites, seconds, count, most, j, s)
+    if count > 0:
+        fill_order(view, keys, order)
     kept = 0
     for c in range(count):
         s = first_to_be_free(view, order, room, jobs[c], view.sites[sites[c]].pool)
@@ -51,7 +47,19 @@ def fill_plans(view: View, order: Ints, room: Ints, jobs: Ints, sites: Ints, sec
 
 
 @compiled
-def put_plan(view: View, jobs: Ints, sites: Ints, seconds: Floats, count: int, j: int, s: int) -> int:
+def fill_order(view: View, keys: Floats, order: Ints) -> None:
+    """Fill in the running jobs by expected end."""
+    running = view.clock[0].running
+    for i in range(running):
+        keys[i] = expected_end(view, view.running[i])
+        order[i] = i
+    sort_pairs(keys, order, running)
+    for i in range(running):
+        order[i] = view.running[order[i]]
+
+
+@compiled
+def put_plan(view: View, jobs: Ints, sites: Ints, seconds: Floats, count: int, most: int, j: int, s: int) -> int:
     """Add the job to the plans if there is room and it is the shortest of its size; returns the new length."""
     needed = runtime(view, j, s)
     at = count
@@ -59,7 +67,7 @@ def put_plan(view: View, jobs: Ints, sites: Ints, seconds: Floats, count: int, j
         if view.jobs[jobs[c]].gpus == view.jobs[j].gpus and view.sites[sites[c]].pool == view.sites[s].pool:
             at = c
     if at == count:
-        if count == len(jobs):
+        if count == most:
             return count
         count += 1
     elif seconds[at] <= needed:
@@ -87,7 +95,7 @@ def first_to_be_free(view: View, order: Ints, room: Ints, j: int, p: int) -> int
             return NOBODY
     if width > 1:
         return widened(pool.anchor)
-    for i in range(len(order)):
+    for i in range(view.clock[0].running):
         run = view.runs[order[i]]
         s = run.site
         mask = run.mask
@@ -103,16 +111,3 @@ def first_to_be_free(view: View, order: Ints, room: Ints, j: int, p: int) -> int
             mask = view.parts[part].mask
             part = view.parts[part].next
     return NOBODY
-
-
-def plans_for(view: View, most: int) -> list[tuple[int, int]]:
-    """The plans worth trying: each a waiting job and the site to keep for it."""
-    count = int(view.clock[0].running)
-    if not most or not count:
-        return []
-    ends, room = np.empty(count), np.empty(len(view.sites), np.int32)
-    fill_ends(view, ends)
-    order = view.running[:count][np.argsort(ends, kind="stable")]
-    jobs, sites, seconds = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most)
-    found = fill_plans(view, order, room, jobs, sites, seconds)
-    return list(zip(jobs[:found].tolist(), sites[:found].tolist(), strict=True))

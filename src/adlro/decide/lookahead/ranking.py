@@ -6,7 +6,6 @@ import numpy as np
 
 from adlro.core.compiled import compiled, widened
 from adlro.core.rules import (
-    best_runtime,
     first_idle,
     fits_across,
     fits_on_node,
@@ -125,10 +124,3 @@ def by_runtime(view: View, most: int) -> tuple[Ints, Ints, Floats]:
     jobs, sites, scores = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most)
     count = fill_ranking(view, jobs, sites, scores) if most else 0
     return jobs[:count], sites[:count], scores[:count]
-
-
-@compiled
-def fill_lengths(view: View, lengths: Floats) -> None:
-    """Fill in the best runtime of each waiting job that the policy sees."""
-    for q in range(seen(view)):
-        lengths[q] = best_runtime(view, in_queue(view, q))

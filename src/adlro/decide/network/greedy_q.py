@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from adlro.core.calling import quick_call
 from adlro.core.compiled import compiled, compiled_allocating, compiled_alone, widened
 from adlro.core.policy import Choose, Policy
 from adlro.core.tables import FOREVER, NOBODY, START, WAIT, Choice, Floats, Ints, View
@@ -104,9 +105,13 @@ def consider(view: View, mind: Mind) -> int:
 def best_by_q(view: View, mind: Mind) -> Choice:
     """The legal pair with the highest Q, or wait. A job without GPUs starts at once."""
     free = start_without_gpu(view)
-    if free.verb == START:
-        return free
-    if consider(view, mind) == 0:
+    return free if free.verb == START else best_of(view, mind, consider(view, mind))
+
+
+@compiled
+def best_of(view: View, mind: Mind, legal: int) -> Choice:
+    """The legal pair with the largest Q, or waiting; `legal` is the number of legal pairs."""
+    if legal == 0:
         return Choice(WAIT, NOBODY, NOBODY, FOREVER)
     pools = len(view.pools)
     chosen = NOBODY
@@ -125,10 +130,21 @@ def best_by_q(view: View, mind: Mind) -> Choice:
 
 
 @compiled_alone
-def rank_by_q(view: View, mind: Mind, jobs: Ints, sites: Ints, scores: Floats) -> int:
-    """Fill in the legal pairs with the highest Q, the best first; returns their number."""
-    if consider(view, mind) == 0:
-        return 0
+def advice_by_q(view: View, mind: Mind, jobs: Ints, sites: Ints, scores: Floats) -> tuple[Choice, int, float, float]:
+    """Fill in the legal pairs with the largest Q, the best first.
+
+    Returns the network's own choice, the number of pairs, Q of waiting, and the typical runtime.
+    """
+    free = start_without_gpu(view)
+    legal = consider(view, mind)
+    count = fill_by_q(view, mind, jobs, sites, scores) if legal > 0 else 0
+    first = free if free.verb == START else best_of(view, mind, legal)
+    return first, count, mind.q[len(mind.q) - 1], mind.outlook.unit[0]
+
+
+@compiled
+def fill_by_q(view: View, mind: Mind, jobs: Ints, sites: Ints, scores: Floats) -> int:
+    """Fill in the legal pairs with the largest Q, the best first; returns their number."""
     pools = len(view.pools)
     count = 0
     for w in range(mind.outlook.counts[0]):
@@ -156,11 +172,12 @@ def q_policy(weights: Callable[[], Weights], name: str, summary: str) -> Policy:
 
     def make(view: View, seed: int) -> Choose:
         mind = new_mind(view, weights(), ROWS, is_kept=True)
+        best = quick_call(best_by_q, view, mind)
 
         def choose(shown: View) -> Choice:
             if shown is view:
-                return best_by_q(shown, mind)
-            # A copy with another history: the outlook kept for one of them is invalid for the other.
+                return best()
+            # A copy, in which other things have happened: what was foreseen is worth nothing, there and here.
             mind.outlook.known.fill(NOBODY)
             choice = best_by_q(shown, mind)
             mind.outlook.known.fill(NOBODY)
@@ -176,17 +193,17 @@ def q_lookahead(weights: Callable[[], Weights], name: str, summary: str, budget_
 
     def adviser(view: View) -> Advise:
         mind = new_mind(view, weights(), ROWS)
+        own = quick_call(advice_by_q, view, mind)
         room: dict[int, tuple[Ints, Ints, Floats]] = {}
 
-        def advise(view: View, most: int) -> Advice:
+        def advise(shown: View, most: int) -> Advice:
             if most not in room:
                 room[most] = np.zeros(most, np.int32), np.zeros(most, np.int32), np.zeros(most)
             jobs, sites, scores = room[most]
-            first = best_by_q(view, mind)
-            count = rank_by_q(view, mind, jobs, sites, scores)
-            waiting = float(mind.q[-1])
+            by_q = own if shown is view else quick_call(advice_by_q, shown, mind)
+            first, count, waiting, typical_s = by_q(jobs, sites, scores)
             best = max(waiting, float(scores[0])) if count else waiting
-            unit_s = ADVICE * float(mind.outlook.unit[0])
+            unit_s = ADVICE * typical_s
             regret_s = (best - scores[:count]) * unit_s
             return Advice(first, jobs[:count], sites[:count], regret_s, (best - waiting) * unit_s)
 

@@ -18,13 +18,10 @@ from adlro.core.rules import expected_end
 from adlro.core.tables import FOREVER, NOBODY, Choice, Floats, Ints, View
 from adlro.decide.rules.pools import (
     Indices,
-    copy_for,
+    ViewReader,
     demand_of,
     fill_fitting,
     fill_restart,
-    first_without_gpus,
-    seat,
-    waiting_jobs,
 )
 
 _MOST_JOBS: Final = 150
@@ -35,39 +32,38 @@ def make(view: View, seed: int) -> Choose:
     """The policy for one run: one matching at each moment, then its starts one by one."""
     ahead: list[Choice] = []  # starts still to be made at this moment; the last is next
     moment = -math.inf
+    reader = ViewReader(view)
 
     def choose(view: View) -> Choice:
-        nonlocal ahead, moment
-        now = float(view.clock[0].now)
-        job, site = first_without_gpus(view)
+        nonlocal ahead, moment, reader
+        if view is not reader.view:
+            reader = ViewReader(view)
+        now = reader.now
+        job, site = reader.first_without_gpus()
         if job != NOBODY:
             ahead = []  # it may have taken what the others need, so they are matched again
             moment = -math.inf
             return starting(job, site)
         if now > moment:
-            moment, ahead = now, match(view)[::-1]
+            moment, ahead = now, match(reader)[::-1]
         return ahead.pop() if ahead else waiting()
 
     return choose
 
 
-def match(view: View) -> list[Choice]:
+def match(reader: ViewReader) -> list[Choice]:
     """What should start now, by the matching with the least sum of completion times."""
     from adlro.decide.rules import allocation  # imported here: SciPy loads slowly and most commands do not need it
 
-    jobs = waiting_jobs(view)
-    jobs = jobs[view.jobs.gpus[jobs] > 0][:_MOST_JOBS]
+    view = reader.view
+    jobs = reader.waiting()[:_MOST_JOBS]
     pool, ready = machines(view, len(jobs))
     if not len(jobs) or not (ready <= 0.0).any():
         return []
     first = allocation.allox(durations(view, jobs)[:, pool], ready)
     now = np.flatnonzero((first != NOBODY) & (ready <= 0.0))
-    now = now[np.argsort(first[now], kind="stable")]  # if two need the same GPUs, the earlier one gets them
-    seats = np.empty(len(jobs), np.int32)
-    order = np.empty(len(jobs), np.int32)
-    stays = np.zeros(len(jobs), np.int32)
-    count = seat(copy_for(view, jobs), stays, first[now], pool[now], seats, order)
-    started = order[:count]
+    now = now[np.argsort(first[now], kind="stable")]  # of two that take each other's room, the earlier
+    seats, started = reader.seats(jobs, np.zeros(len(jobs), np.int32), first[now], pool[now])
     return [starting(j, s) for j, s in zip(jobs[started].tolist(), seats[started].tolist(), strict=True)]
 
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from adlro.core.policy import Choose, Policy, starting, stopping, waiting
 from adlro.core.remembering import Remembered
 from adlro.core.tables import NOBODY, Choice, Floats, Ints, View
-from adlro.decide.rules.pools import Demand, Indices, copy_for, demand_of, first_without_gpus, seat, waiting_jobs
+from adlro.decide.rules.pools import Demand, Indices, ViewReader, demand_of
 
 Objective: TypeAlias = Literal["maxmin", "maxsum", "makespan"]
 
@@ -74,19 +74,23 @@ class Rounds:
         self._last: Round | None = None
         self._ahead: list[Choice] = []  # actions still to be made at this moment; the last is next
         self._moment = -math.inf
+        self._reader: ViewReader | None = None
 
     def __call__(self, view: View) -> Choice:
         """The next start or stop of this round; after these, wait until the round is over."""
-        now = float(view.clock.now[0])
+        reader = self._reader
+        if reader is None or view is not reader.view:
+            reader = self._reader = ViewReader(view)
+        now = reader.now
         if now > self._moment:
             self._moment, self._ahead = now, []  # actions left over from an earlier moment are not valid now
         if self._ahead:
             return self._ahead.pop()
-        job, site = first_without_gpus(view)
+        job, site = reader.first_without_gpus()
         if job != NOBODY:
             return starting(job, site)
         if self._last is None or now >= self._last.began + ROUND_S:
-            self._last, choices = solve_round(view, self._objective, self._aware, self._last)
+            self._last, choices = solve_round(reader, self._objective, self._aware, self._last)
             self._ahead = choices[::-1]
         return self._ahead.pop() if self._ahead else waiting(self._last.began + ROUND_S)
 
@@ -119,7 +123,7 @@ class Rounds:
 
 
 def solve_round(
-    view: View, objective: Objective, aware: bool = True, last: Round | None = None
+    reader: ViewReader, objective: Objective, aware: bool = True, last: Round | None = None
 ) -> tuple[Round, list[Choice]]:
     """Begin a round now: read the view, solve the program unless the last shares still hold, and place the jobs.
 
@@ -127,10 +131,10 @@ def solve_round(
     """
     from adlro.decide.rules import allocation  # imported here: SciPy loads slowly and most commands do not need it
 
-    now = float(view.clock.now[0])
-    jobs, current = _jobs_with_gpus(view)
-    up = view.nodes.up.copy()
-    demand = _demand_now(view, jobs, up, objective, aware, last)
+    now = reader.now
+    jobs, current = reader.jobs()
+    up = reader.up()
+    demand = _demand_now(reader.view, jobs, up, objective, aware, last)
     if last is not None and _shares_hold(last, demand, objective):
         shares = last.shares
     else:
@@ -143,11 +147,11 @@ def solve_round(
     pick = allocation.pick_in_order(pairs, demand.gpus, demand.capacity)
     if np.array_equal(pick, current) and NOBODY not in current:
         return Round(now, jobs, demand.capacity, shares, received, current, demand, up), []
-    stays, seats, order = _seat(view, demand, pick, current, pairs)
+    stays, seats, order = _seat(reader, demand, pick, current, pairs)
     stopped = jobs[(current != NOBODY) & (stays == 0)]
     choices = [stopping(j) for j in stopped.tolist()]
     choices += [starting(j, s) for j, s in zip(jobs[order].tolist(), seats[order].tolist(), strict=True)]
-    pool = np.where(stays != 0, current, np.where(seats != NOBODY, view.sites.pool[seats], NOBODY))
+    pool = np.where(stays != 0, current, reader.pool_of(seats))
     return Round(now, jobs, demand.capacity, shares, received, pool, demand, up), choices
 
 
@@ -162,15 +166,6 @@ def allocate(objective: Objective, demand: Demand) -> Floats:
         # A gang counts as many times as it has GPUs; otherwise it would never run beside single jobs.
         return allocation.max_sum(throughput, gpus, capacity, gpus)
     return allocation.min_makespan(throughput, gpus, capacity, left)
-
-
-def _jobs_with_gpus(view: View) -> tuple[Indices, Ints]:
-    """Waiting jobs in the window and running jobs, without those that need no GPU; and the pool where each runs now."""
-    running = view.running[: int(view.clock.running[0])]
-    jobs = np.sort(np.concatenate((waiting_jobs(view), running)))
-    jobs = jobs[view.jobs.gpus[jobs] > 0]
-    site = view.runs.site[jobs]
-    return jobs, np.where(site != NOBODY, view.sites.pool[site], np.int32(NOBODY))
 
 
 def _demand_now(view: View, jobs: Indices, up: Ints, objective: Objective, aware: bool, last: Round | None) -> Demand:
@@ -188,8 +183,11 @@ def _demand_now(view: View, jobs: Indices, up: Ints, objective: Objective, aware
 
 def _shares_hold(last: Round, demand: Demand, objective: Objective) -> bool:
     """Whether the program equals that of the last round. For the makespan it changes with the work done."""
-    same = np.array_equal(last.jobs, demand.jobs) and np.array_equal(last.capacity, demand.capacity)
-    return same and objective != "makespan"
+    if objective == "makespan":
+        return False
+    if demand is last.demand:
+        return True
+    return np.array_equal(last.jobs, demand.jobs) and np.array_equal(last.capacity, demand.capacity)
 
 
 def _received(last: Round | None, demand: Demand, now: float) -> Floats:
@@ -213,13 +211,13 @@ def _one_more_round(last: Round, received: Floats, elapsed: float) -> Floats:
     return kept * math.exp(-elapsed / MEMORY_S)
 
 
-def _seat(view: View, demand: Demand, pick: Ints, current: Ints, pairs: tuple[Ints, Ints]) -> Seating:
+def _seat(reader: ViewReader, demand: Demand, pick: Ints, current: Ints, pairs: tuple[Ints, Ints]) -> Seating:
     """Place the picked jobs, then fill what is left by descending priority. Jobs that stay on their pool do not move.
 
     Exception: if a larger job finds no room because of them, the smaller jobs of its pool are placed again after it.
     """
     stays = (current != NOBODY) & (pick == current)
-    first, missed = _seat_once(view, demand, pick, stays, pairs)
+    first, missed = _seat_once(reader, demand, pick, stays, pairs)
     if not len(missed):
         return first
     largest = np.zeros(len(demand.capacity))
@@ -227,24 +225,21 @@ def _seat(view: View, demand: Demand, pick: Ints, current: Ints, pairs: tuple[In
     in_the_way = stays & (demand.gpus < largest[pick])
     if not in_the_way.any():
         return first
-    second, missed_now = _seat_once(view, demand, pick, stays & ~in_the_way, pairs)
+    second, missed_now = _seat_once(reader, demand, pick, stays & ~in_the_way, pairs)
     return second if demand.gpus[missed_now].sum() < demand.gpus[missed].sum() else first
 
 
 def _seat_once(
-    view: View, demand: Demand, pick: Ints, stays: npt.NDArray[np.bool_], pairs: tuple[Ints, Ints]
+    reader: ViewReader, demand: Demand, pick: Ints, stays: npt.NDArray[np.bool_], pairs: tuple[Ints, Ints]
 ) -> tuple[Seating, Indices]:
     """Place the jobs on a copy of the view, the largest first. Also returns those not placed on their picked pool."""
     picked = np.flatnonzero((pick != NOBODY) & ~stays)
     picked = picked[np.argsort(-demand.gpus[picked], kind="stable")]
-    seats = np.empty(len(stays), np.int32)
-    order = np.empty(len(stays), np.int32)
     staying = stays.astype(np.int32)
     jobs = np.concatenate((picked, pairs[0])).astype(np.int32)
     pools = np.concatenate((pick[picked], pairs[1])).astype(np.int32)
-    count = seat(copy_for(view, demand.jobs), staying, jobs, pools, seats, order)
-    got = (seats[picked] != NOBODY) & (view.sites.pool[seats[picked]] == pick[picked])
-    return Seating(staying, seats, order[:count]), picked[~got]
+    seats, order = reader.seats(demand.jobs, staying, jobs, pools)
+    return Seating(staying, seats, order), picked[reader.pool_of(seats[picked]) != pick[picked]]
 
 
 def _policy(objective: Objective, aware: bool, summary: str) -> Policy:

@@ -4,16 +4,17 @@ Axes: J jobs asked about, P pools, H forms. Each call from Python into compiled 
 more than the computation for one job. So everything here handles all jobs at once.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
 
+from adlro.core.calling import quick_call
 from adlro.core.compiled import compiled
-from adlro.core.copying import CLUSTER, LISTS, copied
+from adlro.core.copying import CLUSTER, LISTS, copied, copy_cluster, copy_lists
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import fits, fits_across, fits_on_node, in_queue, release, restart_cost, seen, take, work_left
-from adlro.core.tables import NOBODY, Floats, Ints, View
+from adlro.core.tables import JOB, NOBODY, RUN, Floats, Ints, View, records
 
 Indices = npt.NDArray[np.int64]
 
@@ -33,12 +34,6 @@ class PoolSpot(NamedTuple):
 
     job: int
     site: int
-
-
-def waiting_jobs(view: View) -> Indices:
-    """The jobs of the queue that a policy sees, in submit order."""
-    head = int(view.clock[0].head)
-    return view.queue[head : head + seen(view)].astype(np.int64)
 
 
 def demand_of(view: View, jobs: Indices) -> Demand:
@@ -129,31 +124,102 @@ def first_without_gpus(view: View) -> PoolSpot:
 
 
 @compiled
-def seat(view: View, stays: Ints, jobs: Ints, pools: Ints, seats: Ints, order: Ints) -> int:
-    """Release the jobs that do not stay, then start the listed jobs where they fit in their pool.
+def fill_with_gpus(view: View, jobs: Indices, with_running: bool) -> int:
+    """Fill in the waiting jobs with GPUs that a policy sees, and the running ones if asked; returns their number."""
+    count = 0
+    for q in range(seen(view)):
+        j = in_queue(view, q)
+        if view.jobs[j].gpus > 0:
+            jobs[count] = j
+            count += 1
+    if with_running:
+        for i in range(view.clock[0].running):
+            j = view.running[i]
+            if view.jobs[j].gpus > 0:
+                jobs[count] = j
+                count += 1
+    return count
 
-    The list may contain a job several times: the first pool with room counts. Fills in the site of each job that is
-    started, and those jobs in order; returns their number.
+
+@compiled
+def seat(
+    view: View, own: View, members: Indices, stays: Ints, jobs: Ints, pools: Ints, seats: Ints, order: Ints
+) -> int:
+    """Release the members that do not stay, then start the listed ones where they fit in their pool, all on a copy.
+
+    The list may name a member more than once: the first pool with room counts. Fills in the site of each member that
+    is started, and these members in their order; returns their number.
     """
+    copy_cluster(view, own)
+    copy_lists(view, own)
+    for d in range(len(view.demands)):
+        own.demands[d] = view.demands[d]
+    for i in range(len(members)):
+        own.jobs[i] = view.jobs[members[i]]
+        own.runs[i] = view.runs[members[i]]
     for i in range(len(stays)):
         seats[i] = NOBODY
-        if view.runs[i].site != NOBODY and stays[i] == 0:
-            release(view, i)
+        if own.runs[i].site != NOBODY and stays[i] == 0:
+            release(own, i)
     count = 0
     for entry in range(len(jobs)):
         i = jobs[entry]
         if stays[i] != 0 or seats[i] != NOBODY:
             continue
-        s = site_in_pool(view, i, pools[entry])
+        s = site_in_pool(own, i, pools[entry])
         if s != NOBODY:
-            take(view, i, s)
+            take(own, i, s)
             seats[i] = s
             order[count] = i
             count += 1
     return count
 
 
-def copy_for(view: View, jobs: Indices) -> View:
-    """A view to try placements on, in which job i is `jobs[i]`. It has its own copy of what placing changes."""
-    own = copied(view, (*CLUSTER, *LISTS, "demands"))
-    return own._replace(jobs=view.jobs[jobs].view(np.recarray), runs=view.runs[jobs].view(np.recarray))
+@final
+class ViewReader:
+    """Reads one view many times, and tries placements on a copy of it.
+
+    Columns are looked up once, because finding a column in a table takes longer than using it.
+    """
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self._clock, self._up, self._site = view.clock.now, view.nodes.up, view.runs.site
+        self._pool: Ints = view.sites.pool
+        self._room = np.empty(len(view.jobs) + 1, np.int64)
+        self._fill = quick_call(fill_with_gpus, view)
+        self._rows = 0
+        self.first_without_gpus = quick_call(first_without_gpus, view)
+
+    @property
+    def now(self) -> float:
+        """The time."""
+        return float(self._clock.item())
+
+    def up(self) -> Ints:
+        """Which nodes are up now."""
+        return self._up.copy()
+
+    def waiting(self) -> Indices:
+        """The waiting jobs with GPUs that a policy sees, in submit order."""
+        return np.sort(self._room[: self._fill(self._room, False)])
+
+    def jobs(self) -> tuple[Indices, Ints]:
+        """The same together with the running jobs; and the pool where each runs, or NOBODY."""
+        jobs = np.sort(self._room[: self._fill(self._room, True)])
+        return jobs, self.pool_of(self._site[jobs])
+
+    def pool_of(self, sites: Ints) -> Ints:
+        """The pool of each of these sites; NOBODY for NOBODY."""
+        return np.where(sites != NOBODY, self._pool[sites], np.int32(NOBODY))
+
+    def seats(self, members: Indices, stays: Ints, jobs: Ints, pools: Ints) -> tuple[Ints, Ints]:
+        """The site of each member that gets one, and these members in their order: see `seat`."""
+        if len(members) > self._rows:
+            self._rows = 2 * len(members)
+            own = copied(self.view, (*CLUSTER, *LISTS, "demands"))
+            own = own._replace(jobs=records(JOB, self._rows), runs=records(RUN, self._rows))
+            self._seat = quick_call(seat, self.view, own)
+        seats, order = np.empty((2, len(members)), np.int32)
+        count = self._seat(members, stays, jobs, pools, seats, order) if len(members) else 0
+        return seats, order[:count]

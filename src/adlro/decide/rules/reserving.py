@@ -1,4 +1,4 @@
-"""Rules that use the expected ends of running jobs: EASY backfilling, Slurm's multifactor, earliest finish."""
+"""Rules that use the expected ends of running jobs: EASY backfilling, Slurm's multifactor."""
 
 from typing import Final, NamedTuple
 
@@ -302,160 +302,6 @@ def keep_usage(view: View) -> None:
     view.clock[0].half_life = HALF_LIFE_S
 
 
-# ---- earliest finish ---------------------------------------------------------------------------------------------
-
-
-@compiled_allocating
-def release_times(view: View) -> Floats:
-    """For each site, when its busy GPUs become free, earliest first: rows as in View.gpus, then FOREVER."""
-    times = np.full(len(view.gpus), FOREVER)
-    filled = np.zeros(len(view.sites), np.int32)
-    jobs, ends = by_expected_end(view)
-    for i in range(len(jobs)):
-        run = view.runs[jobs[i]]
-        s = run.site
-        mask = run.mask
-        p = run.parts
-        while True:
-            for _ in range(count_bits(mask)):
-                if filled[s] < view.sites[s].gpus:
-                    times[view.sites[s].first_gpu + filled[s]] = ends[i]
-                    filled[s] += 1
-            if p == NOBODY:
-                break
-            s = view.parts[p].site
-            mask = view.parts[p].mask
-            p = view.parts[p].next
-    return times
-
-
-@compiled
-def free_at(view: View, times: Floats, s: int, gpus: int) -> float:
-    """When the site is expected to have this many free GPUs."""
-    site = view.sites[s]
-    if view.nodes[site.node].up == 0 or site.gpus < gpus:
-        return FOREVER
-    if gpus <= site.free_gpus:
-        return view.clock[0].now
-    return max(view.clock[0].now, times[site.first_gpu + gpus - site.free_gpus - 1])
-
-
-@compiled
-def large_enough(view: View, j: int, s: int) -> bool:
-    """Whether the empty node has enough cores and memory for the job (for a gang over several: for its part)."""
-    job = view.jobs[j]
-    site = view.sites[s]
-    node = view.nodes[site.node]
-    whole = max(job.gpus, 1)
-    part = max(min(site.gpus, job.gpus), 1)
-    return node.cpus >= portion(job.cpus, part, whole) and node.memory >= portion(job.memory, part, whole)
-
-
-@compiled
-def pool_free_at(view: View, times: Floats, j: int, s: int, width: int) -> float:
-    """When the pool is expected to have enough nodes that each have a part of the gang free."""
-    pool = view.pools[view.sites[s].pool]
-    each = -(-view.jobs[j].gpus // width)
-    last = -1.0
-    for _ in range(width):
-        soonest = FOREVER
-        ready = 0
-        for i in range(pool.first_site, pool.first_site + pool.sites):
-            time = free_at(view, times, view.pool_sites[i], each)
-            if not large_enough(view, j, view.pool_sites[i]):
-                continue
-            if time <= last:
-                ready += 1
-            elif time < soonest:
-                soonest = time
-        if ready >= width:
-            return last
-        last = soonest
-    return last
-
-
-@compiled_allocating
-def next_ends(view: View) -> Floats:
-    """For each node, when its next job is expected to end; FOREVER if none runs."""
-    soonest = np.full(len(view.nodes), FOREVER)
-    for i in range(view.clock[0].running):
-        j = view.running[i]
-        end = expected_end(view, j)
-        run = view.runs[j]
-        n = view.sites[run.site].node
-        soonest[n] = min(soonest[n], end)
-        p = run.parts
-        while p != NOBODY:
-            n = view.sites[view.parts[p].site].node
-            soonest[n] = min(soonest[n], end)
-            p = view.parts[p].next
-    return soonest
-
-
-@compiled
-def next_end_in(view: View, ends: Floats, s: int) -> float:
-    """When the next job in the pool of a site is expected to end."""
-    pool = view.pools[view.sites[s].pool]
-    soonest = FOREVER
-    for i in range(pool.first_site, pool.first_site + pool.sites):
-        soonest = min(soonest, ends[view.sites[view.pool_sites[i]].node])
-    return soonest
-
-
-@compiled
-def earliest_finish_site(view: View, times: Floats, ends: Floats, j: int) -> tuple[int, float]:
-    """Where the job is expected to finish first, including the wait for a busy site, and when.
-
-    If GPUs are free but the job does not fit, it lacks cores or memory, and waits at least until a job there ends.
-    """
-    job = view.jobs[j]
-    best = NOBODY
-    finish = FOREVER
-    for s in range(len(view.sites)):
-        width = view.width[job.kind, view.sites[s].form]
-        if width == 0:
-            continue
-        if fits(view, j, s):
-            start = view.clock[0].now
-        elif width > 1:
-            if s != view.pools[view.sites[s].pool].anchor:
-                continue
-            start = pool_free_at(view, times, j, s, width)
-            if start <= view.clock[0].now:
-                start = next_end_in(view, ends, s)
-        elif not large_enough(view, j, s):
-            continue  # waiting for it would never end
-        else:
-            start = free_at(view, times, s, job.gpus)
-            if start <= view.clock[0].now:
-                start = ends[view.sites[s].node]
-        end = start + runtime(view, j, s)
-        if end < finish:
-            finish = end
-            best = s
-    return best, finish
-
-
-@compiled_allocating
-def eft(view: View) -> Choice:
-    """Each job waits for the site where it finishes first; of those that can start now, the one that finishes first."""
-    times = release_times(view)
-    ends = next_ends(view)
-    chosen = NOBODY
-    site = NOBODY
-    best = FOREVER
-    for q in range(seen(view)):
-        j = in_queue(view, q)
-        if hopeless(view, j):
-            continue
-        s, finish = earliest_finish_site(view, times, ends, j)
-        if s != NOBODY and finish < best and fits(view, j, s):
-            best = finish
-            chosen = j
-            site = s
-    return start_or_wait(chosen, site)
-
-
 POLICIES: Final = (
     Policy(
         "fcfs-easy",
@@ -469,11 +315,5 @@ POLICIES: Final = (
         choose=multifactor,
         needs=("estimate", "user"),
         prepare=keep_usage,
-    ),
-    Policy(
-        "eft",
-        "earliest finish first, including the wait for a busy site (HEFT without a graph)",
-        choose=eft,
-        needs=("estimate",),
     ),
 )

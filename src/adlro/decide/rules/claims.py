@@ -1,0 +1,235 @@
+"""Claims: a waiting job takes its place from running jobs, if it gains more than they lose."""
+
+from typing import Final, NamedTuple
+
+from adlro.core.compiled import compiled, widened
+from adlro.core.rules import expected_end, most_in, portion, queue_position, restart_cost, work_left
+from adlro.core.tables import FOREVER, NOBODY, RUNNING, View
+from adlro.decide.rules.timelines import Timelines, externality, free_at_once
+from adlro.decide.sorting import is_among
+
+SETBACK: Final = 0.25
+"""What a stopped job loses, as a share of the runtime of the job that takes its place."""
+
+
+class Claim(NamedTuple):
+    """The best place that others would have to leave: one of them, and the job's cost there with their loss."""
+
+    victim: int
+    cost: float
+
+
+@compiled
+def loss_of(view: View, j: int, seconds: float) -> float:
+    """What a running job loses if a job that runs so many seconds takes its place, apart from GPUs left idle."""
+    clock = view.clock[0]
+    pressure = clock.queued / max(1, len(view.gpus))
+    return SETBACK * seconds + clock.restart * (1.0 + pressure * view.jobs[j].gpus)
+
+
+@compiled
+def stays_visible(view: View, j: int) -> bool:
+    """Whether the policy would still see the job in the queue if all running jobs that came before it were stopped."""
+    clock = view.clock[0]
+    if clock.window == 0:
+        return True
+    before = queue_position(view, j)
+    for i in range(clock.running):
+        before += view.running[i] < j
+    return before < clock.window
+
+
+@compiled
+def best_claim(view: View, lines: Timelines, i: int, limit: float) -> Claim:
+    """The place now with the least cost and loss below the limit, if running jobs leave it."""
+    clock = view.clock[0]
+    j = lines.jobs[i]
+    job = view.jobs[j]
+    left = work_left(view, j)
+    restart = restart_cost(view, j)
+    best = Claim(NOBODY, limit)
+    if not stays_visible(view, j):
+        return best
+    for p in range(len(view.pools)):
+        pool = view.pools[p]
+        width = view.width[job.kind, view.sites[pool.anchor].form]
+        if width > 1:
+            rate = view.rate[job.kind, view.sites[pool.anchor].form]
+            if rate > 0.0:
+                best = claim_across(view, lines, i, p, width, restart + left / rate, best)
+            continue
+        for k in range(pool.first_site, pool.first_site + pool.sites):
+            s = view.pool_sites[k]
+            site = view.sites[s]
+            rate = view.rate[job.kind, site.form]
+            if view.width[job.kind, site.form] != 1 or rate <= 0.0:
+                continue
+            seconds = restart + left / rate
+            cost = clock.now + seconds + externality(view, j, p, seconds, lines.rivals[i, p])
+            if cost + SETBACK * seconds + clock.restart < best.cost:
+                best = claim_at(view, lines, j, s, seconds, cost, best)
+    return best
+
+
+@compiled
+def held_at(view: View, lines: Timelines, v: int, s: int) -> int:
+    """How many GPUs of the site a running job holds that are not booked for others."""
+    site = view.sites[s]
+    count = 0
+    for g in range(site.first_gpu, site.first_gpu + site.gpus):
+        count += lines.holder[g] == v
+    return count
+
+
+@compiled
+def claim_at(view: View, lines: Timelines, j: int, s: int, seconds: float, cost: float, best: Claim) -> Claim:
+    """The better of a claim and the claim on one site."""
+    clock = view.clock[0]
+    job = view.jobs[j]
+    site = view.sites[s]
+    node = view.nodes[site.node]
+    if node.up == 0:
+        return best
+    free = free_at_once(view, lines, s)
+    cpus = node.free_cpus
+    memory = node.free_memory
+    count = 0
+    # The victims: those with the most time left first, until there is room.
+    while free < job.gpus or cpus < job.cpus or memory < job.memory:
+        longest = FOREVER
+        victim = NOBODY
+        for g in range(site.first_gpu, site.first_gpu + site.gpus):
+            v = lines.holder[g]
+            if v != NOBODY and not is_among(lines.victims, count, v):
+                rest = expected_end(view, v) - clock.now
+                price = loss_of(view, v, seconds) / min(job.gpus, held_at(view, lines, v, s))
+                if rest > seconds + clock.restart and price < longest:
+                    longest = price
+                    victim = v
+        if victim == NOBODY:
+            return best
+        lines.victims[count] = victim
+        count += 1
+        held = held_at(view, lines, victim, s)
+        free += held
+        cpus += portion(view.jobs[victim].cpus, held, view.jobs[victim].gpus)
+        memory += portion(view.jobs[victim].memory, held, view.jobs[victim].gpus)
+    # None that is not needed, the shortest spared first.
+    k = count - 1
+    while k >= 0:
+        v = lines.victims[k]
+        other = view.jobs[v]
+        held = held_at(view, lines, v, s)
+        less_cpus = portion(other.cpus, held, other.gpus)
+        less_memory = portion(other.memory, held, other.gpus)
+        if free - held >= job.gpus and cpus - less_cpus >= job.cpus and memory - less_memory >= job.memory:
+            free -= held
+            cpus -= less_cpus
+            memory -= less_memory
+            count -= 1
+            lines.victims[k] = lines.victims[count]
+        k -= 1
+    if count == 0:
+        return best
+    loss = idle_loss(view, lines, count, free_at_once(view, lines, s), job.gpus, seconds)
+    for k in range(count):
+        loss += loss_of(view, lines.victims[k], seconds)
+    if cost + loss < best.cost:
+        return Claim(widened(lines.victims[0]), cost + loss)
+    return best
+
+
+@compiled
+def idle_loss(view: View, lines: Timelines, count: int, free: int, gpus: int, seconds: float) -> float:
+    """What it costs the waiting jobs that victims free GPUs which the job does not use."""
+    freed = 0
+    for k in range(count):
+        freed += view.jobs[lines.victims[k]].gpus
+    unused = freed - max(0, gpus - free)
+    return view.clock[0].queued / max(1, len(view.gpus)) * max(0, unused) * seconds
+
+
+@compiled
+def claim_across(view: View, lines: Timelines, i: int, p: int, width: int, seconds: float, best: Claim) -> Claim:
+    """The better of a claim and the claim of a gang on several nodes of a pool."""
+    clock = view.clock[0]
+    j = lines.jobs[i]
+    job = view.jobs[j]
+    pool = view.pools[p]
+    cost = clock.now + seconds + externality(view, j, p, seconds, lines.rivals[i, p])
+    if cost + SETBACK * seconds + clock.restart >= best.cost:
+        return best
+    for count in range(pool.largest + 1):
+        lines.levels[0, count] = 0
+    for k in range(pool.first_site, pool.first_site + pool.sites):
+        s = view.pool_sites[k]
+        lines.have[s] = free_at_once(view, lines, s) if view.nodes[view.sites[s].node].up != 0 else 0
+        lines.levels[0, lines.have[s]] += 1
+    count = 0
+    # The longest first: the plan is in the order of remaining times.
+    for k in range(len(lines.jobs) - 1, i, -1):
+        if most_in(lines.levels, 0, pool.largest, width) >= job.gpus:
+            break
+        v = lines.jobs[k]
+        if is_claimable(view, lines, v, p, seconds + clock.restart):
+            clear_gpus(view, lines, v, p, 1)
+            lines.victims[count] = v
+            count += 1
+    if most_in(lines.levels, 0, pool.largest, width) < job.gpus:
+        return best
+    for k in range(count - 1, -1, -1):  # none that is not needed, the shortest spared first
+        v = lines.victims[k]
+        clear_gpus(view, lines, v, p, -1)
+        if most_in(lines.levels, 0, pool.largest, width) >= job.gpus:
+            count -= 1
+            lines.victims[k] = lines.victims[count]
+        else:
+            clear_gpus(view, lines, v, p, 1)
+    if count == 0:
+        return best
+    free = 0
+    for k in range(pool.first_site, pool.first_site + pool.sites):
+        free += free_at_once(view, lines, view.pool_sites[k])
+    loss = idle_loss(view, lines, count, free, job.gpus, seconds)
+    for k in range(count):
+        loss += loss_of(view, lines.victims[k], seconds)
+    if cost + loss < best.cost:
+        return Claim(widened(lines.victims[0]), cost + loss)
+    return best
+
+
+@compiled
+def is_claimable(view: View, lines: Timelines, v: int, p: int, least: float) -> bool:
+    """Whether the running job may be stopped, is in the pool, and has more than the least time left."""
+    run = view.runs[v]
+    if not is_running_here(view, v, p) or expected_end(view, v) - view.clock[0].now <= least:
+        return False
+    site = view.sites[run.site]
+    for g in range(site.gpus):
+        if run.mask >> g & 1 and lines.holder[site.first_gpu + g] == v:
+            return True
+    return False
+
+
+@compiled
+def is_running_here(view: View, v: int, p: int) -> bool:
+    """Whether the job runs in the pool."""
+    run = view.runs[v]
+    return run.state == RUNNING and view.sites[run.site].pool == p
+
+
+@compiled
+def clear_gpus(view: View, lines: Timelines, v: int, p: int, sign: int) -> None:
+    """Count the GPUs of a running job in the pool as ones that a gang could have (sign 1), or no longer (-1)."""
+    run = view.runs[v]
+    s = run.site
+    part = run.parts
+    while True:
+        if view.sites[s].pool == p:
+            lines.levels[0, lines.have[s]] -= 1
+            lines.have[s] += sign * held_at(view, lines, v, s)
+            lines.levels[0, lines.have[s]] += 1
+        if part == NOBODY:
+            return
+        s = view.parts[part].site
+        part = view.parts[part].next
