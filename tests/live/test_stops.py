@@ -199,6 +199,16 @@ def test_the_state_says_how_much_of_the_budget_is_used() -> None:
     assert (found.under_way, found.took_s, found.restart_s) == ((), None, 30.0)
 
 
+def test_a_job_that_has_just_started_is_not_stopped_and_others_start_beside_it_meanwhile() -> None:
+    backend = long_ones("a", "b")
+    ours = orchestrator(backend, is_on=True, least_run_s=6000.0)
+    come(backend, "short")
+    come(backend, "elsewhere", estimate=9000.0, models=frozenset(["t4"]))
+    assert made(ours.tick()) == [("start", "elsewhere")]
+    backend.wait(1100.0)
+    assert made(ours.tick()) == [("stop", "a"), ("start", "short")]
+
+
 # ---- stops that take their time ----------------------------------------------------------------------------------
 
 

@@ -36,7 +36,7 @@ def test_two_jobs_for_one_device_run_one_after_the_other(by_index: Driven) -> No
 
 def test_a_job_that_is_moved_to_other_devices_lets_go_of_the_first(by_index: Driven) -> None:
     """Slurm would add the new types to the old ones, and give the job four GPUs."""
-    name = by_index.submit(f"{SAY_WHERE}; sleep 2", gpus=2)
+    name = by_index.submit(f"{SAY_WHERE}; sleep 2", gpus=2, restartable=True)
     by_index.place(name, Part("volta1", VOLTA, 2, (1, 3)))
     by_index.until(name, JobState.RUNNING)
     assert by_index.order(name).done

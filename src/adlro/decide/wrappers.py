@@ -2,8 +2,8 @@
 
 With `sjf+starvation(3600)` no job waits longer than an hour under sjf, as far as the hardware allows: nodes are
 reserved for a job that is about to exceed it. `srtf+least-run(300)` is srtf, but stops no job before it has run for
-five minutes; `srtf+stops(10)` stops no job more than ten times (stops.py). They can be combined. On a live cluster the
-settings put all of them around the policy.
+five minutes; `srtf+stops(10)` stops no job more than ten times (stops.py). They can be combined. A live cluster
+has such bounds too, by its settings (live/guard.py).
 """
 
 import math

@@ -25,7 +25,7 @@ from adlro.core.remembering import Remembers
 from adlro.core.rules import dequeue
 from adlro.core.tables import RUNNING, START, STOP, WAIT, Choice, Ints, View
 from adlro.decide.stops import innermost, with_stop_rule
-from adlro.decide.wrappers import Bounded, nodes_of, with_least_run, without_starvation
+from adlro.decide.wrappers import Bounded, nodes_of, without_starvation
 from adlro.live.limits import Limits
 from adlro.live.scene import Scene, log_length, prepare_policy
 from adlro.live.service import Alternative
@@ -141,8 +141,6 @@ class Guarded:
         if policy.name not in self._sessions:
             bounded = policy
             if policy.preemptive:
-                if self.limits.preempt.least_run_s > 0.0:
-                    bounded = with_least_run(bounded, self.limits.preempt.least_run_s)
                 bounded = with_stop_rule(bounded, self.stops)
             if self.limits.guard.max_wait_s > 0.0:
                 bounded = without_starvation(bounded, self.limits.guard.max_wait_s)

@@ -106,6 +106,8 @@ class StopLedger:
         job, now_s = self._scene.live[j], self._scene.snapshot.time_s
         if why := self._never(job):
             return why
+        if now_s - (now_s if job.started_s is None else job.started_s) < self.table.least_run_s:
+            return f"it has not run for {self.table.least_run_s:g} s yet"
         if self._waits_for:
             return f"job {self._waits_for} is being stopped, and others are stopped only after that"
         if job.id in self._refused:
