@@ -12,6 +12,10 @@ SETBACK: Final = 0.25
 """What a stopped job loses, as a share of the runtime of the job that takes its place."""
 
 
+MOST_EFFORT: Final = 1_000_000
+"""How many parts of gangs the search for victims looks at in one plan. The shortest jobs come first."""
+
+
 class Claim(NamedTuple):
     """The best place that others would have to leave: one of them, and the job's cost there with their loss."""
 
@@ -157,7 +161,7 @@ def claim_across(view: View, lines: Timelines, i: int, p: int, width: int, secon
     job = view.jobs[j]
     pool = view.pools[p]
     cost = clock.now + seconds + externality(view, j, p, seconds, lines.rivals[i, p])
-    if cost + SETBACK * seconds + clock.restart >= best.cost:
+    if cost + SETBACK * seconds + clock.restart >= best.cost or lines.effort[0] > MOST_EFFORT:
         return best
     for count in range(pool.largest + 1):
         lines.levels[0, count] = 0
@@ -225,6 +229,7 @@ def clear_gpus(view: View, lines: Timelines, v: int, p: int, sign: int) -> None:
     s = run.site
     part = run.parts
     while True:
+        lines.effort[0] += 1
         if view.sites[s].pool == p:
             lines.levels[0, lines.have[s]] -= 1
             lines.have[s] += sign * held_at(view, lines, v, s)

@@ -49,6 +49,7 @@ class Timelines(NamedTuple):
     victims: Ints  # [running jobs] scratch
     have: Ints  # [S] scratch: GPUs of a site that a gang could have
     levels: Ints  # [1, most GPUs of a site + 1] scratch: how many sites of a pool could give so many
+    effort: Ints  # [1] how many parts of gangs the search for victims has looked at
 
 
 @compiled
@@ -190,6 +191,7 @@ def new_timelines(view: View) -> Timelines:
         np.empty(max(1, view.clock[0].running), np.int32),
         np.empty(len(view.sites), np.int32),
         np.empty((1, view.spare.shape[1]), np.int32),
+        np.zeros(1, np.int32),
     )
 
 
@@ -376,21 +378,17 @@ def book_place(view: View, lines: Timelines, j: int, place: Place) -> None:
         return
     pool = view.pools[view.sites[place.site].pool]
     needed = job.gpus
-    while needed > 0:
-        chosen = NOBODY
-        most = 0
+    for most in range(pool.largest, 0, -1):  # the sites with the most GPUs first, as the rules take them
         for k in range(pool.first_site, pool.first_site + pool.sites):
+            if needed <= 0:
+                return
             s = view.pool_sites[k]
             site = view.sites[s]
             count = 0
             for g in range(site.first_gpu, site.first_gpu + site.gpus):
                 count += lines.free[g] <= place.start
-            if count > most:
-                most = count
-                chosen = s
-        if chosen == NOBODY:
-            return
-        needed -= book(view, lines, chosen, needed, place.start, end)
+            if count == most:
+                needed -= book(view, lines, s, needed, place.start, end)
 
 
 @compiled
