@@ -154,7 +154,9 @@ def test_a_job_in_a_spool_of_old_that_has_no_account_does_not_run_as_root(bench:
 def test_a_cancel_or_a_stop_ends_all_processes_of_another_user(bench: Bench, ann: Account, is_cancel: bool) -> None:
     files = [Path(ann.home) / name for name in (f"escaped{is_cancel}", f"first{is_cancel}")]
     escaped = f"setsid sh -c 'echo $$ > {files[0]}; sleep 60'"
-    job = bench.sh(f"trap '' TERM; {escaped} & echo $$ > {files[1]}; sleep 60; sleep 60", user=ann.name)
+    job = bench.sh(
+        f"trap '' TERM; {escaped} & echo $$ > {files[1]}; sleep 60; sleep 60", user=ann.name, restartable=True
+    )
     assert bench.start(job) == ""
     pids = [int(until(lambda file=file: read(file))) for file in files]  # type: ignore[misc]
     assert all(map(is_alive, pids))
