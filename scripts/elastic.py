@@ -5,7 +5,8 @@
     python scripts/elastic.py --policies sia --columns adapted  # one cell
 
 Each list is written as a table of our own, once for each column, with Sia's slowdowns in the work (1.2; CIFAR-10 1.8)
-and its restart costs (25 to 250 s), which the first start pays too. Then `adlro compare -c sia64 --json` runs it.
+and its restart costs (25 to 250 s), which the first start pays too. Then it runs on `sia64`, as
+`adlro simulate -c sia64 -w TABLE -p POLICY` does.
 
 - fixed: the sizes of the list, at its batch sizes;
 - resized: any of SIZES, at the batch sizes of the list (families sia-fixed/…);
@@ -15,12 +16,12 @@ and its restart costs (25 to 250 s), which the first start pays too. Then `adlro
 import argparse
 import csv
 import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
+
+import adlro
 
 LISTS: Final = Path(__file__).resolve().parents[2] / "shared" / "traces" / "sia_workloads"
 SIZES: Final = "1,2,4,8,12,16"
@@ -62,28 +63,14 @@ def written(source: Path, column: str, target: Path) -> Path:
     return target
 
 
-def ran(source: Path, column: str, policies: list[str], folder: Path) -> dict[str, Any]:
-    """The result of a comparison, by policy; what is in the folder is not run again."""
-    found = {}
-    for policy in policies:
-        kept = folder / f"{source.parent.name}-{source.stem}-{column}-{policy}.json"
-        if not kept.exists():
-            table = written(source, column, folder / f"{source.parent.name}-{source.stem}-{column}.csv")
-            command = [
-                sys.executable,
-                "-m",
-                "adlro",
-                "compare",
-                "-c",
-                "sia64",
-                "-w",
-                str(table),
-                "-p",
-                policy,
-                "--json",
-            ]
-            kept.write_text(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        found[policy] = json.loads(kept.read_text())["policies"][policy]
+def ran(source: Path, column: str, policy: str, folder: Path) -> dict[str, Any]:
+    """The measures of one run; what is in the folder is not run again."""
+    name = f"{source.parent.name}-{source.stem}-{column}"
+    kept = folder / f"{name}-{policy}.json"
+    if not kept.exists():
+        table = written(source, column, folder / f"{name}.csv")
+        kept.write_text(json.dumps(adlro.simulate("sia64", str(table), policy=policy).metrics.as_dict()))
+    found: dict[str, Any] = json.loads(kept.read_text())
     return found
 
 
@@ -106,9 +93,9 @@ def main() -> None:
                 cells = []
                 for column in given.columns:
                     files = sorted((LISTS / mix).glob("*.csv"))[: given.most]
-                    rows = [ran(file, column, [policy], folder)[policy]["per_seed"] for file in files]
+                    rows = [ran(file, column, policy, folder) for file in files]
                     jct, late, stops, jobs = (
-                        fmean(value for row in rows for value in row[name])
+                        fmean(row[name] for row in rows)
                         for name in ("jct_mean_s", "jct_p95_s", "preemptions", "finished")
                     )
                     cells.append(f"{jct / 3600:.3f} ({late / 3600:.2f}; {stops / jobs:.1f})")

@@ -33,7 +33,7 @@ def rank_weights(problem: SizingProblem) -> Ints:
         return np.zeros(0, np.int32)
     smallest = problem.smallest
     alone = problem.left / smallest
-    order = np.argsort(-alone, kind="stable")
+    order = np.lexsort((-problem.jobs, -alone))  # the longest first; of equal jobs the one that came last
     rank = np.empty(len(order))
     rank[order] = np.arange(1, len(order) + 1)
     weight = (rank**RANK_POWER - (rank - 1) ** RANK_POWER) ** (1 / RANK_POWER)
@@ -80,7 +80,8 @@ def sia_sizing(problem: SizingProblem) -> Ints:
         integrality=np.ones(len(owner)),
         bounds=Bounds(0, able.astype(np.float64)),
         constraints=[LinearConstraint(one_each, 0, 1), LinearConstraint(gpus, 0, problem.capacity)],
-        options={"mip_rel_gap": 1e-4, "time_limit": 10.0},
+        # Presolving saves nothing on programs this small, and HiGHS then prints lines of its own now and then.
+        options={"mip_rel_gap": 1e-4, "time_limit": 10.0, "presolve": False},
     )
     pick = np.full(count, NOBODY, np.int32)
     if solved.x is None:
