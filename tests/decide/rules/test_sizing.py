@@ -61,7 +61,8 @@ def problem_of(work: list[float], sizes: list[int], gpus: float, restart: float 
     size = np.tile(np.array(sizes, np.int32), jobs)
     return SizingProblem(
         np.arange(jobs), np.array(work), np.full(jobs, restart), np.zeros(jobs), np.zeros(jobs),
-        np.full(jobs, NOBODY, np.int32), owner, np.zeros(jobs * count, np.int32), size.astype(float), size,
+        np.full(jobs, NOBODY, np.int32), np.zeros(jobs), np.zeros(jobs, bool), owner,
+        np.zeros(jobs * count, np.int32), size.astype(float), size,
         size.astype(float), np.array([gpus]),
     )  # fmt: skip
 
@@ -86,12 +87,22 @@ def test_rank_weights_do_not_resize_a_job_that_would_lose_more_than_it_gains() -
 def test_sias_program_has_the_least_sum_of_costs() -> None:
     # A job costs 1 with one GPU, 0.71 with two, 1.1 with none. Four GPUs for three: two, two and none (2.51), not two,
     # one and one (2.71). Four for four: one each (4), and not two, one, one and none (3.81), if nobody may double.
-    running = {"now": np.array([0, 2, 4], np.int32), "starts": np.ones(3), "age": np.full(3, 1e6)}
+    running = {
+        "now": np.array([0, 2, 4], np.int32), "starts": np.ones(3), "age": np.full(3, 1e6), "most": np.ones(3),
+    }  # fmt: skip
     picked = sia_sizing(problem_of([100.0] * 3, [1, 2], 4.0)._replace(**running))
     assert sorted(picked.tolist()).index(NOBODY) == 0
     assert np.count_nonzero(picked != NOBODY) == 2
     new = sia_sizing(problem_of([100.0] * 4, [1, 2], 4.0))
     assert new.tolist() == [0, 2, 4, 6]
+
+
+def test_under_sia_a_job_that_still_pays_for_its_start_stays_as_it_is() -> None:
+    problem = problem_of([100.0], [1, 2, 4], 4.0)._replace(
+        now=np.array([0], np.int32), most=np.array([4.0]), age=np.full(1, 1e6), starts=np.ones(1)
+    )
+    assert sia_sizing(problem).tolist() == [2]
+    assert sia_sizing(problem._replace(restarting=np.array([True]))).tolist() == [0]
 
 
 def test_a_change_counts_less_the_more_a_young_job_has_restarted() -> None:

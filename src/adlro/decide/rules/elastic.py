@@ -37,6 +37,8 @@ class SizingProblem(NamedTuple):
     age: Floats  # [J] s since its submission
     starts: Floats  # [J] how often it was started
     now: Ints  # [J] the configuration in which it runs, or NOBODY; an index of the lists below
+    most: Floats  # [J] the most GPUs that it has run with
+    restarting: npt.NDArray[np.bool_]  # [J] whether it runs, but still pays for its start
     owner: Ints  # [C] index of the job
     pool: Ints  # [C]
     gpus: Floats  # [C] with fractions
@@ -118,6 +120,7 @@ class SizingRounds:
         self._ahead: list[Choice] = []  # actions still to be made at this moment; the last is next
         self._moment = -math.inf
         self._rows = 0
+        self._most: dict[int, float] = {}  # by job, the most GPUs that it has run with
 
     def __call__(self, view: View) -> Choice:
         """The next action of this round; after these, wait until the round is over."""
@@ -172,12 +175,17 @@ class SizingRounds:
         now = np.full(len(jobs), NOBODY, np.int32)
         mine = np.flatnonzero((pool == current[owner]) & (size == held[owner]))
         now[owner[mine]] = mine
+        for i in np.flatnonzero(current != NOBODY).tolist():
+            self._most[int(jobs[i])] = max(self._most.get(int(jobs[i]), 0.0), float(held[i]))
+        most = np.array([self._most.get(j, 0.0) for j in jobs.tolist()])
+        restarting = (current != NOBODY) & (view.runs.since[jobs] > self._reader.now)
         sites = view.sites
         up = view.nodes.up[sites.node] != 0
         capacity = np.bincount(sites.pool[up], sites.gpus[up], len(view.pools)).astype(np.float64)
         return SizingProblem(
             jobs, left, restart, self._reader.now - view.jobs.submit[jobs], view.runs.starts[jobs].astype(np.float64),
-            now, owner, pool.astype(np.int32), gpus.astype(np.float64), size.astype(np.int32), rate, capacity,
+            now, most, restarting, owner, pool.astype(np.int32), gpus.astype(np.float64), size.astype(np.int32), rate,
+            capacity,
         )  # fmt: skip
 
     def _seat(

@@ -23,6 +23,9 @@ FAIRNESS: Final = -0.5
 UNSERVED: Final = 1.1
 """Sia's λ: what a job without GPUs costs; above the cost of any configuration, which is at most 1."""
 
+MUST: Final = 1000.0
+"""More than all other terms of the sum together: a job that still pays for its start stays where it is."""
+
 LEAST_FACTOR: Final = 0.01
 """Lower bound of the factor for changes, which is negative for a job that has restarted more than it has lived."""
 
@@ -53,10 +56,14 @@ def pool_prices(problem: SizingProblem) -> Floats:
 
 
 def change_factor(problem: SizingProblem) -> Floats:
-    """What a change leaves of a running job's goodput (Sia, Pollux): (age - restarts * cost) / (age + cost). [J]"""
+    """What a change leaves of a running job's goodput (Sia, Pollux): (age - restarts * cost) / (age + cost). [J]
+
+    It is 1 for a waiting job, and for one that is younger than a restart is long.
+    """
     restarts = np.maximum(problem.starts - 1, 0)
     factor = (problem.age - restarts * problem.restart) / np.maximum(problem.age + problem.restart, 1e-9)
-    return np.where(problem.now == NOBODY, 1.0, np.clip(factor, LEAST_FACTOR, 1.0))
+    free = (problem.now == NOBODY) | (problem.age < problem.restart)
+    return np.where(free, 1.0, np.clip(factor, LEAST_FACTOR, 1.0))
 
 
 def sia_sizing(problem: SizingProblem) -> Ints:
@@ -72,11 +79,13 @@ def sia_sizing(problem: SizingProblem) -> Ints:
     np.minimum.at(fewest, owner, problem.gpus)
     goodput = problem.rate / least[owner] * fewest[owner]
     goodput = goodput * np.where(problem.changes, change_factor(problem)[owner], 1.0)
+    cost = goodput**FAIRNESS - UNSERVED
+    cost[problem.now[problem.restarting]] = -MUST
     columns = np.arange(len(owner))
     one_each = csr_array((np.ones(len(owner)), (owner, columns)), (count, len(owner)))
     gpus = csr_array((problem.gpus, (problem.pool, columns)), (len(problem.capacity), len(owner)))
     solved = milp(
-        goodput**FAIRNESS - UNSERVED,
+        cost,
         integrality=np.ones(len(owner)),
         bounds=Bounds(0, able.astype(np.float64)),
         constraints=[LinearConstraint(one_each, 0, 1), LinearConstraint(gpus, 0, problem.capacity)],
@@ -92,11 +101,10 @@ def sia_sizing(problem: SizingProblem) -> Ints:
 
 
 def _within_reach(problem: SizingProblem) -> Ints:
-    """1 for configurations that Sia allows now: the smallest size, or at most twice the GPUs of now. [C]"""
+    """1 for configurations that Sia allows now: the smallest size, or at most twice the most GPUs so far. [C]"""
     fewest = np.full(len(problem.jobs), np.inf)
     np.minimum.at(fewest, problem.owner, problem.gpus)
-    held = np.where(problem.now == NOBODY, 0.0, problem.gpus[np.maximum(problem.now, 0)])
-    most = np.maximum(fewest, 2 * held)[problem.owner]
+    most = np.maximum(fewest, 2 * problem.most)[problem.owner]
     return (problem.gpus <= most).astype(np.int32)
 
 
