@@ -206,6 +206,7 @@ class PolicyOut(Out):
     name: str
     summary: str
     preemptive: bool
+    resizes: bool
     needs: list[str]
 
 
