@@ -239,6 +239,12 @@ class EventsAsked(Asked):
     after: EventNumber | None = Field(None, description="As the header Last-Event-ID.", json_schema_extra=one_of_them)
 
 
+class ReadyAsked(Asked):
+    """What counts as ready."""
+
+    standby: bool = Field(False, description="Whether a daemon that stands by for a leader is ready too.")
+
+
 class NothingAsked(Asked):
     """No more than the address."""
 

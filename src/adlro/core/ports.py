@@ -82,6 +82,14 @@ class LiveJob:
 
 
 @dataclass(frozen=True, slots=True)
+class MissingRight:
+    """Something that the cluster does not let us do."""
+
+    right: str  # verb and resource, in the cluster's own words
+    is_needed: bool  # whether jobs cannot be placed without it
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """What a back end saw at one moment. `down` maps nodes that accept no jobs to the reason."""
 
@@ -90,6 +98,7 @@ class Snapshot:
     jobs: tuple[LiveJob, ...]
     down: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # what could not be read properly, in words
+    lacks: tuple[MissingRight, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -287,13 +287,17 @@ class Who:
     role: str
 
 
+STANDING_BY: Final = "a standby"
+"""How the reason of a daemon begins that is not ready because another one leads."""
+
 NOT_READY: Final = frozenset({
     "the daemon is starting",
-    "a standby",
+    STANDING_BY,
     "the cluster or the store cannot be opened",
     "the policies are being compiled",
     "the first turn is still running",
     "the cluster cannot be read",
+    "rights are missing",
     "the latest reading of the cluster is too old",
     "the daemon does not answer",
     "the daemon has ended",
