@@ -8,9 +8,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from adlro.core.records import Cluster, Job
+
+LONGEST_ID: Final = 320
+"""Characters of a job's id at most: a pod's is its namespace (63 characters), a dot and its name (253)."""
 
 
 class JobState(StrEnum):

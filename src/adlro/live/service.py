@@ -246,18 +246,31 @@ def with_names(text: str, mentions: Sequence[Mention]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherWish:
+    """A waiting job that asks for something else; None: as it does now."""
+
+    job: str
+    gpus: int | None = None
+    models: tuple[str, ...] | None = None  # GPU models; empty: any
+
+
+@dataclass(frozen=True, slots=True)
 class WhatIf:
-    """A question: hand in these jobs now, add or take away these nodes, use that policy."""
+    """A question: hand in these jobs now, let others ask for something else, change nodes, use that policy."""
 
     jobs: tuple[Submission, ...] = ()
     add_nodes: tuple[tuple[str, int, int], ...] = ()  # (model, GPUs on each, how many)
     remove_nodes: tuple[str, ...] = ()
     policy: str = ""  # "" is the one in use
+    change: tuple[OtherWish, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIfAnswer:
-    """The answer: means over the jobs that wait now, with and without the change; and the starts of the new jobs."""
+    """The answer: means over the jobs that wait now, with and without the change.
+
+    `starts` has the new jobs, then the jobs that ask for something else.
+    """
 
     jct_s: float | None
     jct_if_s: float | None
