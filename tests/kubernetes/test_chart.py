@@ -111,12 +111,26 @@ def test_the_tokens_that_the_chart_makes_open_the_api() -> None:
 
 def test_requests_go_to_the_leader_and_the_lead_may_label_the_pods_of_the_set_only() -> None:
     objects = template("mode=scheduler", "replicas=3")
-    assert one(objects, "Service")["spec"]["selector"]["adlro.io/leader"] == "true"
+    assert one(objects, "Service", "adlro")["spec"]["selector"]["adlro.io/leader"] == "true"
     (labelling,) = [rule for rule in one(objects, "Role")["rules"] if rule["resources"] == ["pods"]]
     assert labelling["resourceNames"] == ["adlro-0", "adlro-1", "adlro-2"]
     assert one(objects, "StatefulSet")["spec"]["replicas"] == 3
-    assert "adlro.io/leader" not in one(template(), "Service")["spec"]["selector"]
+    assert "adlro.io/leader" not in one(template(), "Service", "adlro")["spec"]["selector"]
     assert one(template("replicas=3"), "StatefulSet")["spec"]["replicas"] == 1  # a shadow has no Lease
+
+
+def test_prometheus_reads_every_replica_with_a_token_that_the_api_knows() -> None:
+    objects = template("mode=scheduler", "serviceMonitor.enabled=true", "serviceMonitor.labels.release=prometheus")
+    monitor = one(objects, "ServiceMonitor")
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    services = [each for each in objects if each["kind"] == "Service" and wanted <= each["metadata"]["labels"].items()]
+    (replicas,) = services
+    assert "adlro.io/leader" not in replicas["spec"]["selector"]
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["port"] in [port["name"] for port in replicas["spec"]["ports"]]
+    credentials = endpoint["authorization"]["credentials"]
+    assert credentials["key"] in one(objects, "Secret", credentials["name"])["stringData"]
 
 
 def test_an_old_cluster_gets_the_disruption_budget_that_it_knows() -> None:

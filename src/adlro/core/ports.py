@@ -102,6 +102,7 @@ class Snapshot:
     down: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # what could not be read properly, in words
     lacks: tuple[MissingRight, ...] = ()
+    partition_word: str = "partition"  # what the cluster calls the partition of a job: namespace on Kubernetes
 
 
 @dataclass(frozen=True, slots=True)

@@ -277,7 +277,7 @@ class PodReader:
         notes += [f"{watch.path}: {watch.trouble}" for watch in self._needed if watch.trouble]
         notes += [f"the right to {right} is missing" for right in sorted(self._api.denied)]
         lacks = tuple(MissingRight(right, right in NEEDED_RIGHTS) for right in sorted(self._api.denied))
-        return Snapshot(self._clock(), pools.cluster, jobs, down, tuple(notes), lacks)
+        return Snapshot(self._clock(), pools.cluster, jobs, down, tuple(notes), lacks, "namespace")
 
     def pools(self) -> Pools:
         """The nodes as pools, divided by what waiting pods demand."""
