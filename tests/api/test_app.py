@@ -479,6 +479,15 @@ def test_health_readiness_and_metrics(service: FakeService) -> None:
     assert client_for(service).get("/metrics").status_code == 404
 
 
+def test_a_standby_is_ready_only_for_those_who_ask_about_standbys(service: FakeService) -> None:
+    client = client_for(service)
+    service.ready = (False, "a standby: adlro-1 leads.")
+    assert client.get("/readyz").status_code == client.get("/readyz?standby=false").status_code == 503
+    assert client.get("/readyz?standby=true").json()["ready"]
+    service.ready = (False, "the first turn is still running.")
+    assert client.get("/readyz?standby=true").status_code == 503
+
+
 def test_the_dashboard_is_served_with_a_policy_that_reaches_nothing_else(service: FakeService, tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     (tmp_path / "index.html").write_text("<!doctype html>é")

@@ -21,11 +21,16 @@ from adlro.backends.kubernetes.volumes import Volumes
 from adlro.backends.kubernetes.wants import Wants
 from adlro.backends.kubernetes.watching import Watching, wait_until_listed
 from adlro.core.errors import BackendError
-from adlro.core.ports import JobState, LiveJob, Part, Setback, Snapshot
+from adlro.core.ports import JobState, LiveJob, MissingRight, Part, Setback, Snapshot
 from adlro.core.records import CPU_ONLY, Job
 
 STALE_S: Final = 30.0
 """A copy that has not been up to date for so long is no snapshot."""
+
+NEEDED_RIGHTS: Final = frozenset(f"{verb} {what}" for verb in ("list", "watch") for what in ("nodes", "pods")) | {
+    "create pods/binding"
+}
+"""Without these no pod can be placed."""
 
 ASSUMED_S: Final = 60.0
 """A binding that the watch does not tell of for so long is forgotten."""
@@ -271,7 +276,8 @@ class PodReader:
         notes = [*pools.notes]
         notes += [f"{watch.path}: {watch.trouble}" for watch in self._needed if watch.trouble]
         notes += [f"the right to {right} is missing" for right in sorted(self._api.denied)]
-        return Snapshot(self._clock(), pools.cluster, jobs, down, tuple(notes))
+        lacks = tuple(MissingRight(right, right in NEEDED_RIGHTS) for right in sorted(self._api.denied))
+        return Snapshot(self._clock(), pools.cluster, jobs, down, tuple(notes), lacks, "namespace")
 
     def pools(self) -> Pools:
         """The nodes as pools, divided by what waiting pods demand."""
