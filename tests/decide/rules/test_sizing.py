@@ -99,6 +99,10 @@ def test_sias_program_has_the_least_sum_of_costs() -> None:
     assert new.tolist() == [0, 2, 4, 6]
 
 
+def test_sia_starts_a_job_on_a_share_of_a_gpu() -> None:
+    assert finishes(run(SIA, cluster_of({ADA: 1}), [Job("same", 25.0, share=250)])) == {0: 100.0}
+
+
 def test_the_solver_prints_nothing_and_our_output_is_back_afterwards(capfd: pytest.CaptureFixture[str]) -> None:
     with _nothing_printed():
         os.write(1, b"a line of the solver")
