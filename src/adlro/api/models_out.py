@@ -207,6 +207,7 @@ class PolicyOut(Out):
     name: str
     summary: str
     preemptive: bool
+    resizes: bool
     needs: list[str]
 
 
