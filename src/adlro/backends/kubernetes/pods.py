@@ -21,6 +21,10 @@ GROUP_LABELS: Final = (
     "pod-group.scheduling.sigs.k8s.io/name",
 )
 """LabelSet of the coscheduling plugin that name a PodGroup."""
+COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
+RESTARTABLE: Final = "restartable"
+"""Our note by which a user marks a pod that goes on from a checkpoint."""
+
 DECISION: Final = "decision"
 GPUS: Final = "gpus"
 """Our notes on a pod that is bound: annotations, with the prefix `OUR_PREFIX`."""
@@ -75,8 +79,11 @@ class Pod:
     repels: tuple[Repels, ...] = ()
     is_leaving: bool = False
     grace_s: float = 30.0
+    index: str = ""  # its completion index, if its Job numbers its pods
+    nominated: str = ""  # the node on which pods end for it
     gang: str = ""
     gang_size: int = 0  # as its own label says; 0: a PodGroup does
+    workload: tuple[str, str] = ("", "")  # the Workload that has its group, and the group
     unsupported: str = ""  # what it asks for and we do not place, in words
     shown: str = ""  # the message of PodScheduled=False
 
@@ -84,6 +91,11 @@ class Pod:
     def key(self) -> str:
         """Its id: a namespace has no dot, so the first dot ends it."""
         return f"{self.namespace}.{self.name}"
+
+    @property
+    def is_restartable(self) -> bool:
+        """Whether its user says that it goes on from a checkpoint when it is created again."""
+        return self.notes.get(RESTARTABLE) == "true"
 
     @property
     def gpu_resource(self) -> str:
@@ -171,8 +183,11 @@ def pod_of(raw: Raw, keep: frozenset[str] = frozenset()) -> Pod:
         repels=_repels(spec),
         is_leaving="deletionTimestamp" in meta,
         grace_s=float(spec.get("terminationGracePeriodSeconds", 30) or 0),
+        index=str(annotations.get(COMPLETION_INDEX) or labels.get(COMPLETION_INDEX) or ""),
+        nominated=status.get("nominatedNodeName") or "",
         gang=gang,
         gang_size=size,
+        workload=_workload(spec),
         unsupported=unsupported or _unsupported(spec, asks),
         shown=waits_why,
     )  # fmt: skip
@@ -261,8 +276,15 @@ def _gang(labels: Mapping[str, str], annotations: Mapping[str, str], spec: Mappi
     for label in GROUP_LABELS:
         if name := labels.get(label):
             return name, 0
+    if reference := spec.get("workloadRef"):
+        words = (reference.get("name"), reference.get("podGroup"), reference.get("podGroupReplicaKey"))
+        return "-".join(filter(None, words)), 0
+    return str((spec.get("schedulingGroup") or {}).get("podGroupName") or ""), 0
+
+
+def _workload(spec: Mapping[str, Any]) -> tuple[str, str]:
     reference = spec.get("workloadRef") or {}
-    return str(reference.get("podGroup") or (spec.get("schedulingGroup") or {}).get("podGroupName") or ""), 0
+    return str(reference.get("name") or ""), str(reference.get("podGroup") or "")
 
 
 def _repels(spec: Mapping[str, Any]) -> tuple[Repels, ...]:

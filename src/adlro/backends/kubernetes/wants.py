@@ -67,7 +67,7 @@ class Toleration:
             return False
         if not self.key and self.operator != "Exists":
             return False
-        return self.operator == "Exists" or self.value == taint.value
+        return self.operator == "Exists" or (self.operator in ("", "Equal") and self.value == taint.value)
 
 
 @dataclass(frozen=True, slots=True)
