@@ -114,7 +114,7 @@ class Kubernetes:
         if not pods:
             is_there = self._reader.pods_of(order.job) != ()
             return Answer(order.job, is_there, "it is bound already" if is_there else "the pod is gone")
-        wrong = next((each.unsupported for each in pods if each.unsupported), "")
+        wrong = next((said for each in pods if (said := each.unsupported or self._reader.volumes.problem(each))), "")
         found = wrong or placing.seats(order, pods)
         return Answer(order.job, False, found) if isinstance(found, str) else SeatedOrder(order, found)
 

@@ -155,7 +155,7 @@ class PodReader:
             self.nodes.pop(raw["metadata"]["name"], None)
 
     def _put_pod(self, raw: Raw) -> None:
-        pod = not_later(pod_of(raw, self._keep), self._clock())
+        pod = pod_of(raw, self._keep)
         with self._changing():
             assumed = self._assumed.get(pod.uid)
             if assumed is not None and not pod.node and pod.phase == "Pending":
@@ -338,11 +338,3 @@ class PodReader:
                 del self._ended[id]
             else:
                 found[id] = job
-
-
-def not_later(pod: Pod, now_s: float) -> Pod:
-    """The pod with no time in the future: the server's clock, or a kubelet's, may be ahead of ours."""
-    if pod.created_s <= now_s and (pod.started_s or 0.0) <= now_s:
-        return pod
-    started_s = pod.started_s if pod.started_s is None else min(pod.started_s, now_s)
-    return replace(pod, created_s=min(pod.created_s, now_s), started_s=started_s)
