@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kubernetes.lab import ControlPlane
 from tests.kubernetes.test_turns import KilledError, bound, check_room, first_fit, kill_at
 from tests.kubernetes.world import World, eventually
 
 from adlro.backends.kubernetes.client import Api, ApiError
+from adlro.backends.kubernetes.lab import ControlPlane
 from adlro.backends.kubernetes.lease import LeaseLock
 from adlro.backends.kubernetes.reader import PodReader
 from adlro.core.errors import BackendError

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from tests.kubernetes.lab import ControlPlane
 from tests.kubernetes.world import World, eventually
+
+from adlro.backends.kubernetes.lab import ControlPlane
 
 Make = Callable[[World], None]
 HOST = "kubernetes.io/hostname"

@@ -91,7 +91,8 @@ class Kubernetes:
         planned: list[SeatedOrder] = []
         starts = [order for order in orders if order.is_start]
         with self._reader.lock:
-            placing = PodSeating(self._reader, self._reader.pools()) if starts else None
+            # The pools of the latest snapshot: an order means these.
+            placing = PodSeating(self._reader, self._reader.dividing.latest or self._reader.pools()) if starts else None
             for order in starts:
                 assert placing is not None
                 found = self._plan(order, placing)
@@ -202,7 +203,7 @@ class Kubernetes:
                 if job.setback is Setback.UNPLACEABLE
                 for pod in self._pods_of(job.id)
             ]
-            waiting = {pod.uid: pod for pod in self._reader.pods.values() if pod.waits}
+            waiting = {pod.uid: pod for pod in self._reader.waiting.values()}
         for pod, line in refused:
             if pod.shown != line:
                 self._telling.tell(pod, line)

@@ -1,7 +1,7 @@
 """Pods as jobs: what a pod or a gang asks for, where it stands, and why nobody can place it."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
 
@@ -61,17 +61,11 @@ class PodJobs:
         """What a pod demands of its node, its volumes included."""
         return self.volumes.added(pod) if pod.claims else pod.wants
 
-    def look(self, waiting: Sequence[Pod]) -> None:
+    def look(self, waiting: Iterable[Pod]) -> None:
         """Before the jobs of a snapshot are made: give new pods their slots, and see for whom others may end."""
         self.slots.assign()
         ours = (pod.priority for pod in waiting if pod.can_preempt and pod.scheduler == self.naming.scheduler)
         self.most_waiting = max(ours, default=_NOBODY)
-
-    def made_from(self, pod: Pod) -> tuple[object, ...]:
-        """What the job of a pod depends on: while this is the same, so is the job."""
-        volumes = self.volumes.version if pod.claims else 0
-        may_end = pod.is_restartable and pod.priority <= self.most_waiting
-        return (pod, self.dividing.version, volumes, may_end, pod.uid in self.evicted)
 
     def job_of(self, pod: Pod, pools: Pools | None = None) -> LiveJob:
         """A pod as a job."""

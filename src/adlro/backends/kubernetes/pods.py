@@ -86,26 +86,14 @@ class Pod:
     workload: tuple[str, str] = ("", "")  # the Workload that has its group, and the group
     unsupported: str = ""  # what it asks for and we do not place, in words
     shown: str = ""  # the message of PodScheduled=False
+    gpu_resource: str = ""  # the GPU resource that it asks for; "" if none
+    gpus: int = 0
+    is_restartable: bool = False  # its user says that it goes on from a checkpoint when it is created again
 
     @property
     def key(self) -> str:
         """Its id: a namespace has no dot, so the first dot ends it."""
         return f"{self.namespace}.{self.name}"
-
-    @property
-    def is_restartable(self) -> bool:
-        """Whether its user says that it goes on from a checkpoint when it is created again."""
-        return self.notes.get(RESTARTABLE) == "true"
-
-    @property
-    def gpu_resource(self) -> str:
-        """The GPU resource that it asks for; "" if none."""
-        return next((name for name in GPU_RESOURCES if self.asks.get(name)), "")
-
-    @property
-    def gpus(self) -> int:
-        """How many GPUs it asks for."""
-        return self.asks.get(self.gpu_resource, 0)
 
     @property
     def holds_room(self) -> bool:
@@ -155,6 +143,7 @@ def pod_of(raw: Raw, keep: frozenset[str] = frozenset()) -> Pod:
         if found := annotations.get(name) or labels.get(name):
             notes[name] = str(found)
     containers = spec.get("containers") or ()
+    gpu_resource = next((name for name in GPU_RESOURCES if asks.get(name)), "")
     return Pod(
         uid=meta.get("uid", ""),
         namespace=meta.get("namespace", "default"),
@@ -190,6 +179,9 @@ def pod_of(raw: Raw, keep: frozenset[str] = frozenset()) -> Pod:
         workload=_workload(spec),
         unsupported=unsupported or _unsupported(spec, asks),
         shown=waits_why,
+        gpu_resource=gpu_resource,
+        gpus=asks.get(gpu_resource, 0),
+        is_restartable=notes.get(RESTARTABLE) == "true",
     )  # fmt: skip
 
 

@@ -52,11 +52,19 @@ class PodReader:
         self.pods: dict[str, Pod] = {}
         self.on_node: dict[str, dict[str, Pod]] = {}
         """By node, the pods that take room there, those that we assume among them."""
+        self.waiting: dict[str, Pod] = {}
+        self.repelling: dict[str, Pod] = {}
+        """Of all pods, those that wait for a node; and those that stand on one and keep others away."""
+        self._of_nodes: dict[str, Pod] = {}  # pods of DaemonSets and the like, which belong to their node
+        self._of_gangs: dict[str, Pod] = {}  # pods that may be of a gang of ours
+        self._changed: set[str] = set()  # keys of pods that have changed since the latest snapshot
+        self._live: dict[str, LiveJob] = {}  # by key: the jobs of pods that are their own job
+        self._made_from = (-1, -1)  # the versions of pools and volumes with which these were made
+        self._restartable: set[str] = set()  # keys
         self.volumes, self.groups = self.making.volumes, Groups()
         self._ended: dict[str, tuple[LiveJob, float]] = {}  # by id, with the time at which it was seen to have ended
         self._assumed: dict[str, tuple[Pod, float]] = {}  # by uid: as it was bound, and until when that counts
         self._returning: dict[str, tuple[LiveJob, float]] = {}  # by id: its pods were evicted, and are not there again
-        self._jobs: dict[str, tuple[object, LiveJob]] = {}  # by id, with what it was made from
         self._background: dict[str, Mapping[str, int]] = {}
         self._keep = frozenset(filter(None, [naming.user_label]))
         self._nodes_copy: dict[str, NodeFacts] = {}
@@ -176,7 +184,6 @@ class PodReader:
             self._note_gone(before, pod_of(raw, self._keep) if "spec" in raw else before)
             self.making.evicted.discard(before.uid)
             self.making.slots.drop(before)
-            self._jobs.pop(key, None)
 
     def _note_gone(self, before: Pod, last: Pod) -> None:
         """Remember the job of a pod that is gone: how it ended, or that it will go on in another pod."""
@@ -184,7 +191,7 @@ class PodReader:
         gang = self.gangs.get(gang_id(before)) if before.gang else None
         if gang is not None:
             job = making.whole_gang(gang, before)
-        elif before.owner[0] not in BACKGROUND or before.gpus:
+        elif not is_of_node(before):
             job = making.job_of(before if before.node else last)
         else:
             return
@@ -209,11 +216,25 @@ class PodReader:
         self.pods[pod.key] = pod
         self.making.slots.put(pod)
         self._ended.pop(pod.key, None)
+        self._changed.add(pod.key)
         if pod.holds_room:
             self.on_node.setdefault(pod.node, {})[pod.key] = pod
+            if pod.repels:
+                self.repelling[pod.key] = pod
+            if is_of_node(pod):
+                self._of_nodes[pod.key] = pod
+        elif pod.waits:
+            self.waiting[pod.key] = pod
+        if pod.gang and pod.scheduler == self.naming.scheduler:
+            self._of_gangs[pod.key] = pod
+        if pod.is_restartable:
+            self._restartable.add(pod.key)
 
     def _remove(self, pod: Pod) -> None:
-        self.pods.pop(pod.key, None)
+        self._changed.add(pod.key)
+        for index in (self.pods, self.waiting, self.repelling, self._of_nodes, self._of_gangs):
+            index.pop(pod.key, None)
+        self._restartable.discard(pod.key)
         if pod.node in self.on_node:
             self.on_node[pod.node].pop(pod.key, None)
 
@@ -279,7 +300,8 @@ class PodReader:
 
     def pools(self) -> Pools:
         """The nodes as pools, divided by what waiting pods demand."""
-        waiting = {self.making.wants_of(pod) for pod in self.pods.values() if pod.waits and pod.gpus}
+        wanted = (self.making.wants_of(pod) for pod in self.waiting.values() if pod.gpus)
+        waiting = {id(wants): wants for wants in wanted}.values()  # equal ones are mostly one object: few are hashed
         if self._nodes_copy != self.nodes:
             self._nodes_copy = dict(self.nodes)
         return self.dividing.pools(self._nodes_copy, self._held_by_nodes(), waiting)
@@ -287,40 +309,46 @@ class PodReader:
     def _held_by_nodes(self) -> Mapping[str, Mapping[str, int]]:
         """What DaemonSets and static pods hold on each node; the same object while nothing changes."""
         found: dict[str, dict[str, int]] = {}
-        for node, pods in self.on_node.items():
-            for pod in pods.values():
-                if pod.owner[0] in BACKGROUND and not pod.gpus:
-                    held = found.setdefault(node, {})
-                    for name in (CPU, RAM):
-                        held[name] = held.get(name, 0) + pod.asks.get(name, 0)
+        for pod in self._of_nodes.values():
+            held = found.setdefault(pod.node, {})
+            for name in (CPU, RAM):
+                held[name] = held.get(name, 0) + pod.asks.get(name, 0)
         if found != self._background:
             self._background = dict(found)
         return self._background
 
     def _all_jobs(self, pools: Pools) -> list[LiveJob]:
+        """All jobs: those of pods that have not changed are as they were."""
         making = self.making
-        making.look([pod for pod in self.pods.values() if pod.waits])
-        self.gangs = gangs_of(self.pods.values(), self.groups, self.naming.scheduler)
-        found = {}
-        for pod in self.pods.values():
-            if pod.owner[0] in BACKGROUND and not pod.gpus:
-                continue
-            if pod.gang and pod.scheduler == self.naming.scheduler and gang_id(pod) in self.gangs:
-                continue
-            if not making.slots.is_current(pod):
-                continue
-            made_from = making.made_from(pod)
-            known = self._jobs.get(pod.key)
-            if known is None or known[0] != made_from:
-                known = made_from, making.job_of(pod, pools)
-                self._jobs[pod.key] = known
-            found[known[1].id] = known[1]
+        making.look(self.waiting.values())
+        self.gangs = gangs_of(self._of_gangs.values(), self.groups, self.naming.scheduler)
+        changed = self._all_changed()
+        for key in changed:
+            pod = self.pods.get(key)
+            is_member = pod is not None and key in self._of_gangs and gang_id(pod) in self.gangs
+            if pod is None or is_member or is_of_node(pod) or not making.slots.is_current(pod):
+                self._live.pop(key, None)
+            else:
+                self._live[key] = making.job_of(pod, pools)
+        found = {job.id: job for job in self._live.values()}
         for gang in self.gangs.values():
             for job in making.jobs_of_gang(gang, pools):
                 found[job.id] = job
         making.slots.forget_past(found)
         self._add_gone(found)
         return list(found.values())
+
+    def _all_changed(self) -> set[str]:
+        """The keys of pods whose jobs may have changed since the latest snapshot."""
+        changed, self._changed = self._changed, set()
+        pools, volumes = self._made_from
+        if pools != self.dividing.version:
+            changed |= self.pods.keys()
+        elif volumes != self.volumes.version:
+            changed |= {key for key, pod in self.pods.items() if pod.claims}
+        self._made_from = self.dividing.version, self.volumes.version
+        # Whether a pod is its job, and may end for others, depends on other pods.
+        return changed | self._of_gangs.keys() | self._restartable
 
     def _add_gone(self, found: dict[str, LiveJob]) -> None:
         """Add jobs whose pods are gone: those that will go on, and for a while those that have ended."""
@@ -338,3 +366,8 @@ class PodReader:
                 del self._ended[id]
             else:
                 found[id] = job
+
+
+def is_of_node(pod: Pod) -> bool:
+    """Whether a pod belongs to its node, as those of DaemonSets do: it takes room for good, and is no job."""
+    return pod.owner[0] in BACKGROUND and not pod.gpus

@@ -36,9 +36,7 @@ class PodSeating:
     def __init__(self, reader: PodReader, pools: Pools) -> None:
         self._reader, self._pools = reader, pools
         self._room: dict[str, dict[str, int]] = {}
-        self._repelling = [
-            (pod, each) for pods in reader.on_node.values() for pod in pods.values() for each in pod.repels
-        ]
+        self._repelling = [(pod, each) for pod in reader.repelling.values() for each in pod.repels]
 
     def seats(self, order: Order, pods: Sequence[Pod]) -> list[Seat] | str:
         """A node for each pod of an order; why there is none, in words. Nothing is taken in that case."""
