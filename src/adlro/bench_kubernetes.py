@@ -28,7 +28,7 @@ from adlro.backends.kubernetes.options import KubernetesOptions
 from adlro.core.errors import BackendError
 
 PRODUCTS: Final = ("NVIDIA-A100-SXM4-80GB", "Tesla-V100-SXM2-16GB", "Tesla-T4", "NVIDIA-A10")
-GPUS_ON_A_NODE: Final = 8
+_GPUS: Final = 8
 _PODS: Final = "/api/v1/namespaces/default/pods"
 _CREATORS: Final = 8
 _PATIENCE_S: Final = 600.0
@@ -36,7 +36,7 @@ _PATIENCE_S: Final = 600.0
 
 def node_body(name: str, product: str) -> dict[str, Any]:
     """A node with eight GPUs, which is ready."""
-    room = {"cpu": "96", "memory": "768Gi", "pods": "110", "nvidia.com/gpu": str(GPUS_ON_A_NODE)}
+    room = {"cpu": "96", "memory": "768Gi", "pods": "110", "nvidia.com/gpu": str(_GPUS)}
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "ready"}
     return {
         "apiVersion": "v1", "kind": "Node",
@@ -78,12 +78,13 @@ class BenchCluster:
     def nodes(self, count: int) -> None:
         """Create nodes of four models in turn."""
 
-        def create(number: int) -> None:
-            name = f"n{number}"
-            self.api.ask("POST", "/api/v1/nodes", None, node_body(name, PRODUCTS[number % len(PRODUCTS)]))
-            self.api.ask("PATCH", f"/api/v1/nodes/{name}", None, {"spec": {"taints": None}}, MERGE)
+        bodies = (node_body(f"n{number}", PRODUCTS[number % len(PRODUCTS)]) for number in range(count))
+        list(self.pool.map(self.node, bodies))
 
-        list(self.pool.map(create, range(count)))
+    def node(self, body: Mapping[str, Any]) -> None:
+        """Create a node. Without controllers nobody else removes the taint of a new one."""
+        self.api.ask("POST", "/api/v1/nodes", None, body)
+        self.api.ask("PATCH", f"/api/v1/nodes/{body['metadata']['name']}", None, {"spec": {"taints": None}}, MERGE)
 
     def pods(self, bodies: Iterable[Mapping[str, Any]]) -> None:
         """Create pods."""
@@ -121,6 +122,7 @@ class BoundPods:
         self._api = Api(cluster.api.door, 60.0)
         self._changed = threading.Condition()
         self.at: dict[str, float] = {}
+        self.node: dict[str, str] = {}
         version = str(self._api.get(_PODS, {"limit": "1"})["metadata"]["resourceVersion"])
         self._thread = threading.Thread(target=self._follow, args=(version,), daemon=True)
         self._thread.start()
@@ -129,9 +131,10 @@ class BoundPods:
         query = {"resourceVersion": version, "fieldSelector": "spec.nodeName!="}
         with suppress(BackendError):
             for event in self._api.watch(_PODS, query, _PATIENCE_S):
-                name = ((event.get("object") or {}).get("metadata") or {}).get("name")
-                if name:
+                pod = event.get("object") or {}
+                if name := (pod.get("metadata") or {}).get("name"):
                     with self._changed:
+                        self.node[name] = pod["spec"]["nodeName"]
                         self.at.setdefault(name, time.monotonic())
                         self._changed.notify_all()
 
@@ -206,7 +209,7 @@ _ENDING: Final = 20
 def fill_for_turns(cluster: BenchCluster, nodes: int, waiting: int) -> None:
     """A full cluster: a pod runs on each node, and many wait."""
     cluster.nodes(nodes)
-    cluster.pods(pod_body(f"run{n}", GPUS_ON_A_NODE, node=f"n{n}") for n in range(nodes))
+    cluster.pods(pod_body(f"run{n}", _GPUS, node=f"n{n}") for n in range(nodes))
     list(cluster.pool.map(lambda n: cluster.ends(f"run{n}", "Running"), range(nodes)))
     cluster.pods(pod_body(f"wait{n}", (1, 1, 1, 2, 4, 8)[n % 6], estimate=str(600 + n % 7200)) for n in range(waiting))
 
@@ -280,7 +283,7 @@ def _asked_s(address: str, nodes: Mapping[str, Any], count: int) -> list[float]:
     connection = http.client.HTTPConnection(address, timeout=60)
     found = []
     for number in range(count + _WARM):
-        pod = pod_body(f"p{number}", 1 + number % GPUS_ON_A_NODE, "default-scheduler")
+        pod = pod_body(f"p{number}", 1 + number % _GPUS, "default-scheduler")
         pod["metadata"] |= {"namespace": "default", "uid": f"u{number}"}
         body = json.dumps({"Pod": pod, **nodes}, separators=(",", ":"))
         for verb in ("filter", "prioritize"):

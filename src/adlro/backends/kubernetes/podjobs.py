@@ -9,7 +9,7 @@ from adlro.backends.kubernetes.gangs import Gang, gang_id
 from adlro.backends.kubernetes.pods import DECISION, GPUS, Pod
 from adlro.backends.kubernetes.pools import Dividing, Pools
 from adlro.backends.kubernetes.quantities import CPU, RAM
-from adlro.backends.kubernetes.returning import SLOT, STARTS, SUBMITTED, Slots, can_return
+from adlro.backends.kubernetes.returning import SLOT, STARTS, SUBMITTED_AT, Slots, can_return
 from adlro.backends.kubernetes.volumes import Volumes
 from adlro.backends.kubernetes.wants import Wants
 from adlro.core.ports import JobState, LiveJob, Part, Setback
@@ -161,13 +161,13 @@ class PodJobs:
             return {}
         id = gang_id(pod) if pod.gang else self.slots.id_of(pod)
         slot = self.slots.slot_of(pod)
-        notes = {STARTS: str(self.starts_of(id, [pod]) + 1), SUBMITTED: f"{self.submitted_s(id, [pod]):.0f}"}
+        notes = {STARTS: str(self.starts_of(id, [pod]) + 1), SUBMITTED_AT: f"{self.submitted_s(id, [pod]):.0f}"}
         return notes if slot is None else notes | {SLOT: str(slot)}
 
     def submitted_s(self, id: str, pods: Sequence[Pod]) -> float:
         """When a job was first submitted: with its first pod."""
         past = self.slots.past(id)
-        said = pods[0].notes.get(SUBMITTED, "")
+        said = pods[0].notes.get(SUBMITTED_AT, "")
         first = float(said) if said.replace(".", "", 1).isdigit() else min(pod.created_s for pod in pods)
         return min(first, past.submit_s) if past is not None else first
 

@@ -13,10 +13,10 @@ from adlro.backends.kubernetes.pods import BACKGROUND, DECISION, GPUS, Pod
 
 SLOT: Final = "slot"
 STARTS: Final = "starts"
-SUBMITTED: Final = "submitted"
+SUBMITTED_AT: Final = "submitted"
 """Our notes on a bound pod: its slot, how often its job has started with it, and when the job was first submitted."""
 
-OF_BINDING: Final = frozenset([DECISION, GPUS, SLOT, STARTS, SUBMITTED])
+OF_BINDING: Final = frozenset([DECISION, GPUS, SLOT, STARTS, SUBMITTED_AT])
 """The notes that a binding writes."""
 
 RETURN_S: Final = 600.0
