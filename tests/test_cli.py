@@ -142,7 +142,7 @@ def test_lists_have_a_line_for_each_item_and_all_of_it_in_json(capsys: pytest.Ca
         lines = capsys.readouterr().out.splitlines()
         for item in found:
             assert sum(line.split()[:1] == [item["name"]] for line in lines) == 1
-    assert set(answer(capsys, "policies")[0]) == {"name", "summary", "preemptive", "needs"}
+    assert set(answer(capsys, "policies")[0]) == {"name", "summary", "preemptive", "resizes", "needs"}
 
 
 def test_speeds_say_whether_they_were_measured(capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,7 +90,7 @@ class Driver:
         return _checked(self.make()(self.view), self.policy.name)
 
     def apply(self, choice: Choice) -> bool:
-        """Apply a choice; True if it was a start or a stop and was carried out."""
+        """Apply a choice; True if it was a start, a stop or a resize and was carried out."""
         if log_is_full(self.view, self.truth):
             self.truth = with_longer_log(self.truth)
         return bool(self._carry_out(choice))

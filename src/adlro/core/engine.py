@@ -16,7 +16,20 @@ from numba import types
 from adlro.core.compiled import compiled, compiled_with
 from adlro.core.policy import CHOOSE_TYPE, FLOATS, INTS, VIEW_TYPE, Choose, table_type
 from adlro.core.records import WHOLE_GPU
-from adlro.core.rules import dequeue, enqueue, fits, learn, note_release, refresh, release, settle_usage, take
+from adlro.core.rules import (
+    dequeue,
+    enqueue,
+    fits,
+    learn,
+    may_resize,
+    note_release,
+    refresh,
+    release,
+    resize,
+    restart_cost,
+    settle_usage,
+    take,
+)
 from adlro.core.tables import (
     DISTURBANCE,
     DONE,
@@ -32,6 +45,8 @@ from adlro.core.tables import (
     OVERRAN,
     QUEUED,
     REFUSED,
+    RESIZE,
+    RESIZED,
     RUNNING,
     SPEED,
     SPREAD,
@@ -245,9 +260,7 @@ def begin(view: View, truth: Truth, j: int, s: int) -> None:
     take(view, j, s)
     run.state = RUNNING
     run.started = clock.now
-    run.since = clock.now
-    if run.starts > 0:
-        run.since += clock.restart
+    run.since = clock.now + restart_cost(view, j)
     if run.starts < MANY_STARTS:
         run.starts += 1
     run.saved = run.done
@@ -601,7 +614,7 @@ def advance(view: View, truth: Truth) -> int:
 
 @compiled
 def apply(view: View, truth: Truth, choice: Choice) -> bool:
-    """Apply the policy's choice; True if it was a start or a stop and was carried out.
+    """Apply the policy's choice; True if it was a start, a stop or a resize and was carried out.
 
     `is_asked` says whether the policy may choose again.
     """
@@ -619,6 +632,11 @@ def apply(view: View, truth: Truth, choice: Choice) -> bool:
                 return True
         elif choice.verb == STOP and known and view.runs[j].state == RUNNING:
             halt(view, truth, j)
+            set_asked(view, truth, True)
+            return True
+        elif choice.verb == RESIZE and known and may_resize(view, j, choice.site):
+            resize(view, j, choice.site)
+            note(view, truth, RESIZED, j, NOBODY, 0, float(choice.site))
             set_asked(view, truth, True)
             return True
     set_asked(view, truth, False)

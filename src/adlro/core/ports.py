@@ -8,9 +8,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from adlro.core.records import Cluster, Job
+
+LONGEST_ID: Final = 320
+"""Characters of a job's id at most: a pod's is its namespace (63 characters), a dot and its name (253)."""
 
 
 class JobState(StrEnum):
@@ -82,6 +85,14 @@ class LiveJob:
 
 
 @dataclass(frozen=True, slots=True)
+class MissingRight:
+    """Something that the cluster does not let us do."""
+
+    right: str  # verb and resource, in the cluster's own words
+    is_needed: bool  # whether jobs cannot be placed without it
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """What a back end saw at one moment. `down` maps nodes that accept no jobs to the reason."""
 
@@ -90,6 +101,8 @@ class Snapshot:
     jobs: tuple[LiveJob, ...]
     down: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # what could not be read properly, in words
+    lacks: tuple[MissingRight, ...] = ()
+    partition_word: str = "partition"  # what the cluster calls the partition of a job: namespace on Kubernetes
 
 
 @dataclass(frozen=True, slots=True)

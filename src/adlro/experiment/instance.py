@@ -113,7 +113,8 @@ def play_out(instance: Instance, view: View, policy: Policy) -> Run:
     player = None
     if instance.traits is not None:
         player = Predicting.new(instance.traits)
-        view = view._replace(jobs=view.jobs.copy())  # what is told of them changes in each run
+    if player is not None or len(view.shapes):
+        view = view._replace(jobs=view.jobs.copy())  # what is told of them, or their sizes, change in each run
     try:
         outcome = simulate(
             view, instance.jobs.work, policy, scenario.settings, instance.disturbances, instance.seed, player
@@ -137,6 +138,7 @@ def play_out(instance: Instance, view: View, policy: Policy) -> Run:
         unfinished=outcome.unfinished,
         refusals=instance.refusals,
         illegal=outcome.illegal,
+        shapes=view.shapes,
     )
 
 

@@ -20,6 +20,7 @@ from adlro.core.tables import (
     Table,
 )
 from adlro.measure.events import outages, stretches
+from adlro.measure.sizes import at_best, kinds_held
 
 SHORTEST_RUNTIME_S: Final = 10.0
 """A job counts as at least this long in slowdown and fairness, so that very short jobs do not dominate the mean."""
@@ -76,7 +77,7 @@ class _Finished:
 
     job: npt.NDArray[np.int32]  # [F]
     jct: Floats  # [F] s
-    best: Floats  # [F] s alone at its fastest placing on this cluster
+    best: Floats  # [F] s alone at its fastest placing and size on this cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,8 @@ def _finished(run: Run) -> _Finished:
     jct = run.events["time"][rows]
     jct -= run.jobs.table["submit"][job]
     best = run.jobs.work[job]
-    best /= run.rate.max(axis=1)[run.jobs.table["kind"][job]]
+    possible = at_best(run)
+    best /= possible.fastest[possible.row[job]]
     return _Finished(job, jct, best)
 
 
@@ -189,11 +191,17 @@ def _use(run: Run, held: Table) -> _Use:
 def _effective_gpu_s(run: Run, held: Table, done: _Finished) -> float:
     """GPU-seconds that the work done would have taken at the fastest placing of each job.
 
+    For a job that can be resized: at the size and placing with the fewest GPU-seconds.
+
     A finished job did its work, no more: what restarts, failures, wear and slow placings cost is not in it. How far any
     other job came is taken from its rates, less what it lost (as if restarts cost nothing).
     """
     table = run.jobs.table
-    gpu_s = float(done.best @ (table["gpus"][done.job] * table["share"][done.job]) / WHOLE_GPU)
+    possible = at_best(run)
+    units = table["gpus"] * table["share"]
+    if len(run.shapes):
+        units = units * (possible.fastest / np.maximum(possible.thrifty.max(axis=1), 1e-300))[possible.row]
+    gpu_s = float(done.best @ units[done.job] / WHOLE_GPU)
     other = np.ones(len(table), np.bool_)
     other[done.job] = False
     rows = np.flatnonzero(other[held["job"]] & (held["began"] == STARTED))
@@ -201,12 +209,13 @@ def _effective_gpu_s(run: Run, held: Table, done: _Finished) -> float:
         return gpu_s
     failed = np.flatnonzero(run.events["what"] == FAILED)
     job = held["job"][rows]
-    work = run.rate[table["kind"][job], run.site_form[held["site"][rows]]] * (held["end"] - held["start"])[rows]
+    work = run.rate[kinds_held(run, held, rows), run.site_form[held["site"][rows]]]
+    work *= (held["end"] - held["start"])[rows]
     came = np.bincount(job, work, minlength=len(table))
     came -= np.bincount(run.events["job"][failed], run.events["value"][failed], minlength=len(table))
     job = np.unique(job)
-    came = np.clip(came[job], 0.0, run.jobs.work[job]) / run.rate.max(axis=1)[table["kind"][job]]
-    gpu_s += float(came @ (table["gpus"][job] * table["share"][job]) / WHOLE_GPU)
+    came = np.clip(came[job], 0.0, run.jobs.work[job]) / possible.fastest[possible.row[job]]
+    gpu_s += float(came @ units[job] / WHOLE_GPU)
     return gpu_s
 
 

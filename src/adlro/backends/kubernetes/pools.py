@@ -28,6 +28,9 @@ _KEPT: Final = 200
 
 PCIE_LINK: Final = Link("pcie", 32.0)
 PLAIN_NETWORK: Final = Link("ethernet-10g", 2.5)
+_Card = tuple[str, str]
+"""A kind of GPU: its model, and its product where the model is a guess."""
+
 _GIB: Final = 1024**3
 _MIB: Final = 1024**2
 
@@ -105,19 +108,20 @@ class Dividing:
     def _divide(
         self, nodes: Mapping[str, NodeFacts], background: Mapping[str, Mapping[str, int]], demands: Sequence[Wants]
     ) -> Pools:
-        found: dict[str, GpuModel] = {}
+        found: dict[_Card, GpuModel] = {}
         notes: dict[str, str] = {}
-        groups: dict[tuple[str, tuple[bool, ...]], list[NodeFacts]] = {}
+        groups: dict[tuple[_Card, tuple[bool, ...]], list[NodeFacts]] = {}
         judged = [(wants, self._known_of(wants)) for wants in demands]
         for node in nodes.values():
             if not node.gpus:
                 continue
             model, note = self._products.of(node)
-            found[model.name] = model
+            card = (model.name, node.product if note else "")  # two unknown products are two kinds of GPU
+            found[card] = model
             if note:
                 notes.setdefault(node.product, note)
             alike = tuple(not self._judged(known, wants, node) for wants, known in judged)
-            groups.setdefault((model.name, alike), []).append(node)
+            groups.setdefault((card, alike), []).append(node)
         members, models = _named(groups, found)
         pool_of = {node.name: name for name, group in members.items() for node in group}
         slices = Counter(name for node in nodes.values() for name in node.slices)
@@ -197,16 +201,17 @@ def amount_in_words(resource: str, many: int) -> str:
 
 
 def _named(
-    groups: Mapping[tuple[str, tuple[bool, ...]], list[NodeFacts]], found: Mapping[str, GpuModel]
+    groups: Mapping[tuple[_Card, tuple[bool, ...]], list[NodeFacts]], found: Mapping[_Card, GpuModel]
 ) -> tuple[dict[str, list[NodeFacts]], dict[str, GpuModel]]:
     """Groups under the names of their pools: the largest of a model has the plain name."""
     ranked = sorted(groups.items(), key=lambda each: (each[0][0], -len(each[1]), each[1][0].name))
     numbers: Counter[str] = Counter()
     members, models = {}, {}
-    for (model, _), group in ranked:
+    for (card, _), group in ranked:
+        model = card[0]
         numbers[model] += 1
         name = model if numbers[model] == 1 else f"{model}@{numbers[model]}"
-        members[name], models[name] = group, found[model]
+        members[name], models[name] = group, found[card]
     return members, models
 
 

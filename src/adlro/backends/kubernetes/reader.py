@@ -20,10 +20,15 @@ from adlro.backends.kubernetes.quantities import CPU, RAM
 from adlro.backends.kubernetes.returning import OF_BINDING, RETURN_S
 from adlro.backends.kubernetes.watching import Watching, wait_until_listed
 from adlro.core.errors import BackendError
-from adlro.core.ports import JobState, LiveJob, Snapshot
+from adlro.core.ports import JobState, LiveJob, MissingRight, Snapshot
 
 STALE_S: Final = 30.0
 """A copy that has not been up to date for so long is no snapshot."""
+
+NEEDED_RIGHTS: Final = frozenset(f"{verb} {what}" for verb in ("list", "watch") for what in ("nodes", "pods")) | {
+    "create pods/binding"
+}
+"""Without these no pod can be placed."""
 
 ASSUMED_S: Final = 60.0
 """A binding that the watch does not tell of for so long is forgotten."""
@@ -289,7 +294,8 @@ class PodReader:
         notes = [*pools.notes]
         notes += [f"{watch.path}: {watch.trouble}" for watch in self._needed if watch.trouble]
         notes += [f"the right to {right} is missing" for right in sorted(self._api.denied)]
-        return Snapshot(self._clock(), pools.cluster, jobs, down, tuple(notes))
+        lacks = tuple(MissingRight(right, right in NEEDED_RIGHTS) for right in sorted(self._api.denied))
+        return Snapshot(self._clock(), pools.cluster, jobs, down, tuple(notes), lacks, "namespace")
 
     def pods_of(self, job: str) -> tuple[Pod, ...]:
         """The pods of a job of the latest snapshot, as they are now."""

@@ -30,6 +30,7 @@ from adlro.core.rules import (
     fits,
     note_release,
     refresh,
+    start_cost,
     work_done,
     work_left,
 )
@@ -130,6 +131,7 @@ def fill(view: View, imagined: World, known: int, coming: int, arrivals: Floats)
             world.spread[number] = view.spread[job.demand]
             world.fastest[number] = view.fastest[job.demand]
         world.jobs[i].demand = number
+        world.jobs[i].shapes = 0  # nobody is resized here
         if i < known:
             truth.work[i] = work_done(view, j) + work_left(view, j)
             _stand(view, world, truth, i, j)
@@ -155,9 +157,7 @@ def _stand(view: View, world: View, truth: Truth, i: int, j: int) -> None:
         return
     # Work counts from the start of this stretch at the nominal rate: wear is not visible.
     run.done = run.saved
-    run.since = run.started
-    if run.starts > 1:
-        run.since += clock.restart
+    run.since = run.started + start_cost(world, i, run.starts - 1)
     world.running[clock.running] = i
     resume(world, truth, i, clock.running)
     clock.running += 1
@@ -171,6 +171,7 @@ def clear_run(world: View, i: int) -> None:
     run.done = 0.0
     run.saved = 0.0
     run.held = 0.0
+    run.more = 0.0
     run.starts = 0
     run.mask = 0
     run.site = NOBODY

@@ -3,7 +3,7 @@
 from typing import Final, NamedTuple
 
 from adlro.core.compiled import compiled, widened
-from adlro.core.rules import expected_end, most_in, portion, queue_position, restart_cost, work_left
+from adlro.core.rules import expected_end, most_in, portion, queue_position, restart_cost, restart_of, work_left
 from adlro.core.tables import FOREVER, NOBODY, RUNNING, View
 from adlro.decide.rules.timelines import Timelines, externality, free_at_once
 from adlro.decide.sorting import is_among
@@ -28,7 +28,7 @@ def loss_of(view: View, j: int, seconds: float) -> float:
     """What a running job loses if a job that runs so many seconds takes its place, apart from GPUs left idle."""
     clock = view.clock[0]
     pressure = clock.queued / max(1, len(view.gpus))
-    return SETBACK * seconds + clock.restart * (1.0 + pressure * view.jobs[j].gpus)
+    return SETBACK * seconds + restart_of(view, j) * (1.0 + pressure * view.jobs[j].gpus)
 
 
 @compiled
@@ -107,7 +107,7 @@ def claim_at(view: View, lines: Timelines, j: int, s: int, seconds: float, cost:
             if v != NOBODY and not is_among(lines.victims, count, v):
                 rest = expected_end(view, v) - clock.now
                 price = loss_of(view, v, seconds) / min(job.gpus, held_at(view, lines, v, s))
-                if rest > seconds + clock.restart and price < longest:
+                if rest > seconds + restart_of(view, v) and price < longest:
                     longest = price
                     victim = v
         if victim == NOBODY:
@@ -175,7 +175,7 @@ def claim_across(view: View, lines: Timelines, i: int, p: int, width: int, secon
         if most_in(lines.levels, 0, pool.largest, width) >= job.gpus:
             break
         v = lines.jobs[k]
-        if is_claimable(view, lines, v, p, seconds + clock.restart):
+        if is_claimable(view, lines, v, p, seconds + restart_of(view, v)):
             clear_gpus(view, lines, v, p, 1)
             lines.victims[count] = v
             count += 1

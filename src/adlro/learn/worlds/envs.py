@@ -28,6 +28,7 @@ from adlro.core.tables import (
     POOL,
     RECENT,
     RUN,
+    SHAPE,
     SITE,
     USER,
     Floats,
@@ -124,6 +125,7 @@ class Envs(NamedTuple):
     bits: Ints
     spare: Ints
     mix: Floats
+    shapes: Tables  # SHAPE [0]: jobs are never resized here
     work: Floats
     live: Tables
     heap: Ints
@@ -226,6 +228,7 @@ def view_of(worlds: Worlds, envs: Envs, b: int, row: int, limit: int = NOBODY) -
         envs.open[row],
         envs.clock[row],
         envs.demands[row],
+        envs.shapes,
         envs.queue[row],
         envs.running[row],
         envs.released[row],
@@ -329,6 +332,7 @@ def copy_world(worlds: Worlds, envs: Envs, b: int) -> None:
         view.open,
         view.clock,
         view.demands,
+        view.shapes,
         view.queue,
         view.running,
         view.released,
@@ -379,6 +383,7 @@ def envs_for(worlds: Worlds, count: int, total: int, jobs: int, seed: int, simil
         bits=np.zeros((total, worlds.bits.shape[1]), np.int32),
         spare=np.zeros((total, *worlds.spare.shape[1:]), np.int32),
         mix=np.zeros((MIX_ROWS, MIX_COLUMNS)),
+        shapes=_table(SHAPE, 0),
         work=np.zeros((count, jobs)),
         live=_table(LIVE, total, jobs + 1),
         heap=np.zeros((total, jobs + 1), np.int32),
