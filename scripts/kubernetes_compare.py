@@ -11,7 +11,6 @@ does not slow it down. `--load 1` would fill all GPUs if every job ran on the av
 
 import argparse
 import heapq
-import json
 import subprocess
 import sys
 import time
@@ -24,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from adlro.backends.kubernetes.client import Api
-from adlro.backends.kubernetes.lab import PROGRAMS, why_no_control_plane
+from adlro.backends.kubernetes.lab import why_no_control_plane
 from adlro.backends.kubernetes.pools import PCIE_LINK, PLAIN_NETWORK
 from adlro.bench_kubernetes import BenchCluster, BoundPods, bench_cluster, node_body, pod_body
 from adlro.catalogue.gpus import find_gpu
@@ -103,16 +102,8 @@ def started(scheduler: str, cluster: BenchCluster, folder: Path) -> subprocess.P
         command = [sys.executable, "-m", "adlro", "serve", "--config", str(cluster.config(folder))]
         with (folder / "log").open("wb") as log:
             return subprocess.Popen(command, stdout=log, stderr=log)
-    config = folder / "scheduler.json"
-    config.write_text(json.dumps({
-        "apiVersion": "kubescheduler.config.k8s.io/v1beta1", "kind": "KubeSchedulerConfiguration",
-        "leaderElection": {"leaderElect": False}, "podInitialBackoffSeconds": 1, "podMaxBackoffSeconds": 1,
-        "clientConnection": {"kubeconfig": str(cluster.plane.kubeconfig), "qps": 1000, "burst": 1000},
-    }))  # fmt: skip
-    cluster.plane.start("kube-scheduler", [
-        str(PROGRAMS / "kube-scheduler"), f"--config={config}", "--bind-address=127.0.0.1", "--secure-port=0",
-        "--port=0",
-    ])  # fmt: skip
+    client = {"kubeconfig": str(cluster.plane.kubeconfig), "qps": 1000, "burst": 1000}
+    cluster.plane.start_scheduler(podInitialBackoffSeconds=1, podMaxBackoffSeconds=1, clientConnection=client)
     return None
 
 

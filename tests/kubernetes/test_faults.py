@@ -161,8 +161,9 @@ def test_a_server_that_is_killed_and_started_again_costs_no_pod(
 
 @pytest.mark.real_only
 def test_a_server_that_dies_while_many_pods_are_bound_leaves_each_bound_once(
-    world: World, control_plane: ControlPlane
+    world: World, control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("adlro.backends.kubernetes.reader.ASSUMED_S", 3.0)
     for number in range(4):
         world.node(f"n{number}", gpus=16)
     for number in range(60):
