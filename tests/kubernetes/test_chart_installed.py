@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 from tests.kubernetes.charts import CHART, SPACE, Raw, helm
-from tests.kubernetes.lab import ControlPlane
 from tests.kubernetes.world import World, eventually
 
 from adlro.backends.kubernetes.client import MERGE, Api, ApiError
 from adlro.backends.kubernetes.credentials import door_of
+from adlro.backends.kubernetes.lab import ControlPlane
 from adlro.backends.kubernetes.leading import LEADER_LABEL
 from adlro.backends.kubernetes.options import KubernetesOptions
 from adlro.daemon.config import load_config

@@ -112,6 +112,7 @@ class Order:
     job: str
     decision: str  # stored by the back end if it can, so that records agree after a crash
     parts: tuple[Part, ...] = ()
+    for_job: str = ""  # the job that a stop makes room for, if that is known
 
     @property
     def is_start(self) -> bool:
