@@ -52,6 +52,7 @@ def test_a_stopped_job_goes_on_in_the_pod_that_its_owner_creates(world: World) -
     job_pod(world, "train-x2")  # its owner replaces it while it still ends
     eventually(lambda: world.id("train-x2") in backend._reader.pods)
     stopping = world.seen(backend, "train:0")
+    assert stopping.also == (world.id("train-x1"),)  # what `adlro why pod/train-x1` asks for
     assert (stopping.state, stopping.is_stopping, stopping.parts) == (JobState.RUNNING, True, before.parts)
     assert stop(backend, world.id("train:0")).is_pending  # the daemon repeats the order
     world.delete("train-x1")  # the kubelet has ended it
