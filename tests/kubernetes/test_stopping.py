@@ -210,6 +210,17 @@ def test_the_pod_that_gets_the_room_shows_the_node_that_is_emptied_for_it(world:
     assert world.get("short")["status"]["nominatedNodeName"] == "a"
 
 
+def test_room_that_kube_scheduler_empties_for_a_pod_of_its_own_is_not_taken(world: World) -> None:
+    world.node("a", gpus=2)
+    world.pod("theirs", gpus=2, scheduler="default-scheduler")
+    status = {"status": {"nominatedNodeName": "a"}}
+    world.api.ask("PATCH", f"{world.path('theirs')}/status", None, status, "application/merge-patch+json")
+    world.pod("ours")
+    backend = world.backend()
+    world.seen(backend, "ours")
+    assert "Insufficient nvidia.com/gpu" in world.order(backend, "ours", ("a", 1)).said
+
+
 # ---- turns -----------------------------------------------------------------------------------------------------------
 
 
