@@ -52,6 +52,7 @@ def test_a_stopped_job_goes_on_in_the_pod_that_its_owner_creates(world: World) -
     job_pod(world, "train-x2")  # its owner replaces it while it still ends
     eventually(lambda: world.id("train-x2") in backend._reader.pods)
     stopping = world.seen(backend, "train:0")
+    assert stopping.also == (world.id("train-x1"),)  # what `adlro why pod/train-x1` asks for
     assert (stopping.state, stopping.is_stopping, stopping.parts) == (JobState.RUNNING, True, before.parts)
     assert stop(backend, world.id("train:0")).is_pending  # the daemon repeats the order
     world.delete("train-x1")  # the kubelet has ended it
@@ -207,6 +208,17 @@ def test_the_pod_that_gets_the_room_shows_the_node_that_is_emptied_for_it(world:
     world.seen(backend, "short")
     assert stop(backend, world.id("train:0"), world.id("short")).done
     assert world.get("short")["status"]["nominatedNodeName"] == "a"
+
+
+def test_room_that_kube_scheduler_empties_for_a_pod_of_its_own_is_not_taken(world: World) -> None:
+    world.node("a", gpus=2)
+    world.pod("theirs", gpus=2, scheduler="default-scheduler")
+    status = {"status": {"nominatedNodeName": "a"}}
+    world.api.ask("PATCH", f"{world.path('theirs')}/status", None, status, "application/merge-patch+json")
+    world.pod("ours")
+    backend = world.backend()
+    world.seen(backend, "ours")
+    assert "Insufficient nvidia.com/gpu" in world.order(backend, "ours", ("a", 1)).said
 
 
 # ---- turns -----------------------------------------------------------------------------------------------------------

@@ -151,7 +151,8 @@ def why_no_control_plane() -> str:
 
 def _free_ports(count: int) -> list[int]:
     """Ports that nobody has, below those that the system gives to outgoing connections."""
-    choose, found = random.SystemRandom(), []
+    choose = random.SystemRandom()
+    found: list[int] = []
     with ExitStack() as stack:
         while len(found) < count:
             port, one = choose.randrange(*_PORTS), stack.enter_context(socket.socket())

@@ -82,6 +82,7 @@ class PodJobs:
             id, self._request(id, pod, [pod], models), state, self.parts_of([pod]), pod.started_s, pod.ended_s,
             self.starts_of(id, [pod]), managed, pod.exit_code, pod.signal, reason, pod.notes.get(DECISION, ""),
             pod.namespace, setback=setback, is_stopping=self._is_stopping([pod]),
+            also=() if id == pod.key else (pod.key,),
         )  # fmt: skip
 
     def jobs_of_gang(self, gang: Gang, pools: Pools) -> Iterator[LiveJob]:
@@ -102,6 +103,7 @@ class PodJobs:
                 id, self._request(gang.id, first, standing, frozenset()), state, self.parts_of(standing),
                 min(began) if began else None, None, self.starts_of(gang.id, standing), not waiting,
                 decision=standing[0].notes.get(DECISION, ""), partition=first.namespace, is_stopping=is_stopping,
+                also=tuple(pod.key for pod in standing),
             )  # fmt: skip
         if waiting:
             yield self._waiting_gang(gang, pools)
@@ -126,7 +128,7 @@ class PodJobs:
         return LiveJob(
             gang.id, self._request(gang.id, first, waiting, models), JobState.WAITING, managed=not refused,
             starts=self.starts_of(gang.id, waiting), reason=refused, partition=first.namespace,
-            setback=Setback.UNPLACEABLE if refused else Setback.NONE,
+            setback=Setback.UNPLACEABLE if refused else Setback.NONE, also=tuple(pod.key for pod in waiting),
         )  # fmt: skip
 
     def _ended_gang(self, gang: Gang) -> LiveJob:
@@ -140,6 +142,7 @@ class PodJobs:
             gang.id, self._request(gang.id, first, ended, frozenset()), state, self.parts_of(ended),
             min(began, default=None), max(times, default=None), max(1, self.starts_of(gang.id, ended)),
             decision=ended[0].notes.get(DECISION, ""), partition=first.namespace,
+            also=tuple(pod.key for pod in ended),
         )  # fmt: skip
 
     def _is_stopping(self, pods: Sequence[Pod]) -> bool:

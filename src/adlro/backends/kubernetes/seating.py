@@ -36,6 +36,10 @@ class PodSeating:
     def __init__(self, reader: PodReader, pools: Pools) -> None:
         self._reader, self._pools = reader, pools
         self._room: dict[str, dict[str, int]] = {}
+        self._nominated: dict[str, list[Pod]] = {}  # by node: pods of other schedulers, for which pods end there
+        for pod in reader.waiting.values():
+            if pod.nominated and pod.scheduler != reader.naming.scheduler:
+                self._nominated.setdefault(pod.nominated, []).append(pod)
         self._repelling = [(pod, each) for pod in reader.repelling.values() for each in pod.repels]
 
     def seats(self, order: Order, pods: Sequence[Pod]) -> list[Seat] | str:
@@ -102,7 +106,8 @@ class PodSeating:
         known = self._room.get(node.name)
         if known is None:
             known = dict(node.allocatable)
-            for pod in self._reader.on_node.get(node.name, {}).values():
+            here = self._reader.on_node.get(node.name, {}).values()
+            for pod in (*here, *self._nominated.get(node.name, ())):
                 for name, many in pod.asks.items():
                     known[name] = known.get(name, 0) - many
             self._room[node.name] = known
