@@ -48,7 +48,8 @@ class Policy:
     """A policy of the catalogue. It has either `choose` (compiled) or `make` (plain Python).
 
     `needs` names the data that it needs: estimate, history, user, map, rates. Policies with `preemptive` are also asked
-    while jobs run and none waits. `prepare` fills in the data in the view before the run begins.
+    while jobs run and none waits. Those with `heeds_marks` stop only jobs with `stoppable`, so no running job needs
+    to be hidden from them. `prepare` fills in the data in the view before the run begins.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Policy:
     choose: Choose | None = None
     make: Callable[[View, int], Choose] | None = None
     preemptive: bool = False
+    heeds_marks: bool = False
     needs: tuple[str, ...] = ()
     prepare: Callable[[View], None] | None = None
 
