@@ -654,6 +654,22 @@ def bench_plan_6212() -> Measurement:
     return value, "ms", 20.0, True, what
 
 
+def bench_preemptive_16() -> Measurement:
+    """One answer of the network and `plan` together on the paper's cluster, on which nothing is free."""
+    view = with_dear_restarts(busy_view("paper16", "paper", waiting=_QUEUE))
+    value = decision_ms("adlro-preemptive", view, _QUEUE, freed=0)
+    return value, "ms", 1.0, True, f"adlro-preemptive, one decision on paper16 with {_QUEUE} jobs waiting, one core"
+
+
+def bench_preemptive_6212() -> Measurement:
+    """The same on a large cluster."""
+    view = with_dear_restarts(busy_view("openb", "paper", waiting=8_000))
+    value = decision_ms("adlro-preemptive", view, _LONG_QUEUE, freed=0)
+    queued = int(view.clock[0].queued)
+    what = f"adlro-preemptive, one decision on openb (6,212 GPUs) with {queued:,} jobs waiting, one core"
+    return value, "ms", 10.0, True, what
+
+
 def bench_lookahead_16() -> Measurement:
     """One answer of look-ahead on the paper's cluster."""
     value = decision_ms("adlro-lookahead", busy_view("paper16", "paper", waiting=_QUEUE), _QUEUE)
@@ -884,6 +900,8 @@ BENCHES: Final[dict[str, Callable[[], Measurement | str]]] = {
     "decide-100k": bench_decide_100k,
     "plan-108": bench_plan_108,
     "plan-6212": bench_plan_6212,
+    "preemptive-16": bench_preemptive_16,
+    "preemptive-6212": bench_preemptive_6212,
     "lookahead-16": bench_lookahead_16,
     "lookahead-512": bench_lookahead_512,
     "train-paper-episodes": bench_train_paper,

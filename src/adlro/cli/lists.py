@@ -22,7 +22,9 @@ def policies(as_json: Json = False) -> None:
 
     if as_json:
         keys = ("name", "summary", "preemptive", "resizes", "needs")
-        print_json([{key: getattr(policy, key) for key in keys} for policy in catalogue()])
+        print_json(
+            [{key: getattr(policy, key) for key in keys} | {"stops": policy.preemptive} for policy in catalogue()]
+        )
         return
     show_list(
         (("policy", "name"), ("what it does", "text")),

@@ -248,6 +248,7 @@ CLOCK = np.dtype(
         ("demand", "i4"),  # first demand with a waiting job, NOBODY if none waits; DEMAND.next has the following ones
         ("last_demand", "i4"),  # the last demand with a waiting job
         ("learn", "i4"),  # 1 if finished jobs are recorded by group and user
+        ("weighted", "i4"),  # 1 if a job counts by its priority, 0 if all count the same
     ],
     align=True,
 )

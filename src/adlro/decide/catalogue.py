@@ -23,12 +23,25 @@ from adlro.core.toml import nearest
 from adlro.decide import lookahead, outlook
 from adlro.decide.checkpoint import read_arrays
 from adlro.decide.choosing import Pair, best_pair, legal_pairs
-from adlro.decide.network import greedy_q
+from adlro.decide.network import greedy_q, preemptive_q
 from adlro.decide.network.paper_q import paper_policy, paper_weights
 from adlro.decide.rules import allox, baselines, earliest, gavel, plan, preemptive, reserving, sizing
 from adlro.decide.wrappers import unwrapped, wrapped
 
-MODULES = (baselines, reserving, earliest, outlook, preemptive, plan, gavel, allox, sizing, lookahead, greedy_q)
+MODULES = (
+    baselines,
+    reserving,
+    earliest,
+    outlook,
+    preemptive,
+    plan,
+    gavel,
+    allox,
+    sizing,
+    lookahead,
+    greedy_q,
+    preemptive_q,
+)
 """The modules with policies. A new policy needs its function and its Policy in a module, and the module here."""
 
 LONGEST_REASON: Final = 160

@@ -18,6 +18,7 @@ from adlro.experiment.conditions import (
     DEFAULT_POLICIES,
     DEFAULT_POLICY,
     DEFAULT_SEEDS,
+    JOB_WEIGHTS,
     UNCHANGED,
     Conditions,
 )
@@ -165,6 +166,7 @@ def compare(
     mtbf_h: float | None = UNCHANGED.mtbf_h,
     repair_h: float = UNCHANGED.repair_h,
     wear_per_day: float = UNCHANGED.wear_per_day,
+    weights: str = UNCHANGED.weights,
     disturbances: Disturbances | None = UNCHANGED.disturbances,
     hyperscore: str | Path | Mapping[str, float] | None = None,
     regression: bool = False,
@@ -188,10 +190,10 @@ def compare(
     per run), but cannot write a report. `progress(what, done, total)` is told how it goes.
     """
     made = call_text("compare", locals(), compare)
-    weights = _weights_of(hyperscore)
+    shares = _weights_of(hyperscore)
     scenario = scenario_of(
         cluster, jobs, job_count, windows, disturbances,
-        Conditions(load, estimates, restart_s, kill_at_limit, queue_window, mtbf_h, repair_h, wear_per_day),
+        Conditions(load, estimates, restart_s, kill_at_limit, queue_window, mtbf_h, repair_h, wear_per_day, weights),
     )  # fmt: skip
     chosen = find_policies(policies)
     which = _seeds_of(scenario, seeds, first_seed)
@@ -205,7 +207,7 @@ def compare(
     tell(f"Comparing {runs}", 0, len(chosen) * len(which))
     found = compare_on(scenario, chosen, which, threads, tell, baseline, keep_times, ray)
     is_the_papers = (_named(cluster), _named(jobs), load) == (DEFAULT_CLUSTER, DEFAULT_JOBS, None)
-    return replace(found, weights=weights, with_regression=regression, is_the_papers=is_the_papers, command=made)
+    return replace(found, weights=shares, with_regression=regression, is_the_papers=is_the_papers, command=made)
 
 
 def simulate(
@@ -224,6 +226,7 @@ def simulate(
     mtbf_h: float | None = UNCHANGED.mtbf_h,
     repair_h: float = UNCHANGED.repair_h,
     wear_per_day: float = UNCHANGED.wear_per_day,
+    weights: str = UNCHANGED.weights,
     disturbances: Disturbances | None = UNCHANGED.disturbances,
     progress: OnProgress | None = None,
 ) -> Simulation:
@@ -234,7 +237,7 @@ def simulate(
     made = call_text("simulate", locals(), simulate)
     scenario = scenario_of(
         cluster, jobs, job_count, windows, disturbances,
-        Conditions(load, estimates, restart_s, kill_at_limit, queue_window, mtbf_h, repair_h, wear_per_day),
+        Conditions(load, estimates, restart_s, kill_at_limit, queue_window, mtbf_h, repair_h, wear_per_day, weights),
     )  # fmt: skip
     check_whole("seed", seed, 0)
     chosen = find_policy(policy)
@@ -270,7 +273,11 @@ def scenario_of(
         listed, origin = find_disturbances(str(disturbances)), str(disturbances)
     elif disturbances:
         listed, origin = tuple(disturbances), f"{len(disturbances)} given in Python"
-    settings = SimulationSettings(conditions.restart_s, conditions.kill_at_limit, conditions.queue_window)
+    if conditions.weights not in JOB_WEIGHTS:
+        raise UsageError(f"weights is {conditions.weights!r}; expected {' or '.join(JOB_WEIGHTS)}.")
+    settings = SimulationSettings(
+        conditions.restart_s, conditions.kill_at_limit, conditions.queue_window, conditions.weights
+    )
     hazards = Hazards(conditions.mtbf_h, conditions.repair_h, conditions.wear_per_day, listed, origin)
     return load_scenario(
         cluster(where), source, job_count, settings, hazards, conditions.estimates, wanted.options, windows,

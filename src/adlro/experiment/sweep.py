@@ -74,6 +74,7 @@ class RunsTable(Schema):
     mtbf_h: NumberAxis | None = None
     repair_h: NumberAxis = UNCHANGED.repair_h
     wear_per_day: NumberAxis = UNCHANGED.wear_per_day
+    weights: Axis[str] = UNCHANGED.weights
     disturbances: Axis[str] | None = None
     policy: Axis[str] = DEFAULT_POLICY
 

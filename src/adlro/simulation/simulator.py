@@ -5,12 +5,14 @@ The run driver of core plays it. A predictor, which must see what happens before
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Final, cast
 
 from adlro.core.driver import Driver, Player, new_truth
 from adlro.core.engine import Truth
 from adlro.core.policy import Policy
 from adlro.core.tables import DISTURBANCE, FOREVER, Floats, Table, View, records
+
+BY_PRIORITY: Final = "priority"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,7 @@ class SimulationSettings:
     restart_s: float = 30.0
     kill_at_limit: bool = False
     window: int = 0
+    weights: str = "equal"  # what jobs count by: "equal" or BY_PRIORITY
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ def prepare(
     """Set the clock, give the policy what it needs, and make the tables that it may not see."""
     clock = view.clock[0]
     clock.restart, clock.window = settings.restart_s, settings.window
+    clock.weighted = settings.weights == BY_PRIORITY and priorities_differ(view)
     clock.wake = FOREVER
     clock.random = seed * 7919 % 2147483646 + 1
     if policy.prepare is not None:
@@ -72,6 +76,11 @@ def prepare(
     truth = new_truth(view, work, events, policy.preemptive, happening)
     truth.progress[0].kill = settings.kill_at_limit
     return truth
+
+
+def priorities_differ(view: View) -> bool:
+    """Whether any two jobs have different priorities. If none have, weights change nothing, not even by rounding."""
+    return len(view.jobs) > 0 and bool((view.jobs.priority != view.jobs.priority[0]).any())
 
 
 def first(row: tuple[float, int, int, int, float]) -> float:

@@ -1,5 +1,7 @@
 """Policies that resize jobs: who gets how many GPUs, of which model, and that every run ends."""
 
+import os
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,7 +14,7 @@ from adlro.core.policy import Policy
 from adlro.core.records import Job
 from adlro.core.tables import NOBODY
 from adlro.decide.rules.elastic import SizingProblem, packs_well
-from adlro.decide.rules.sizing import POLICIES, change_factor, rank_weights, sia_sizing
+from adlro.decide.rules.sizing import POLICIES, _nothing_printed, change_factor, rank_weights, sia_sizing
 
 BY_NAME = {policy.name: policy for policy in POLICIES}
 RANK, SIA, POLLUX = BY_NAME["rank-elastic"], BY_NAME["sia"], BY_NAME["pollux"]
@@ -95,6 +97,13 @@ def test_sias_program_has_the_least_sum_of_costs() -> None:
     assert np.count_nonzero(picked != NOBODY) == 2
     new = sia_sizing(problem_of([100.0] * 4, [1, 2], 4.0))
     assert new.tolist() == [0, 2, 4, 6]
+
+
+def test_the_solver_prints_nothing_and_our_output_is_back_afterwards(capfd: pytest.CaptureFixture[str]) -> None:
+    with _nothing_printed():
+        os.write(1, b"a line of the solver")
+    print("ours")
+    assert capfd.readouterr().out == "ours\n"
 
 
 def test_under_sia_a_job_that_still_pays_for_its_start_stays_as_it_is() -> None:

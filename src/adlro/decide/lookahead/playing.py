@@ -31,6 +31,7 @@ from adlro.core.rules import (
     note_release,
     refresh,
     start_cost,
+    weight_of,
     work_done,
     work_left,
 )
@@ -184,12 +185,15 @@ def clear_run(world: View, i: int) -> None:
 
 @compiled
 def counted(world: View, truth: Truth, began: float) -> float:
-    """Sum of the seconds from `began` (or from submission, if later) to the end of each job that has ended."""
+    """Sum of the seconds from `began` (or from submission, if later) to the end of each job that has ended.
+
+    Here and below each job's seconds count by its weight.
+    """
     seconds = 0.0
     for e in range(truth.progress[0].events):
         event = truth.events[e]
         if event.what == DONE:
-            seconds += event.time - max(began, world.jobs[event.job].submit)
+            seconds += (event.time - max(began, world.jobs[event.job].submit)) * weight_of(world, event.job)
     return seconds
 
 
@@ -205,9 +209,10 @@ def outstanding(world: View, truth: Truth, jobs: int, began: float, guess: bool)
         run = world.runs[i]
         if run.state == FINISHED:
             continue
-        seconds += max(0.0, now - max(began, world.jobs[i].submit))
+        weight = weight_of(world, i)
+        seconds += max(0.0, now - max(began, world.jobs[i].submit)) * weight
         if guess:
-            seconds += truth.live[run.slot].end - now if run.state == RUNNING else best_runtime(world, i)
+            seconds += (truth.live[run.slot].end - now if run.state == RUNNING else best_runtime(world, i)) * weight
     return seconds
 
 

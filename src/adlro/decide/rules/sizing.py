@@ -3,6 +3,11 @@
 Each is a way to choose one configuration (pool and GPUs) for every job; elastic.py has the rounds around it.
 """
 
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
@@ -25,6 +30,9 @@ UNSERVED: Final = 1.1
 
 MUST: Final = 1000.0
 """More than all other terms of the sum together: a job that still pays for its start stays where it is."""
+
+_SOLVING: Final = threading.Lock()
+"""One program at a time: the standard output belongs to the whole process."""
 
 LEAST_FACTOR: Final = 0.01
 """Lower bound of the factor for changes, which is negative for a job that has restarted more than it has lived."""
@@ -84,20 +92,35 @@ def sia_sizing(problem: SizingProblem) -> Ints:
     columns = np.arange(len(owner))
     one_each = csr_array((np.ones(len(owner)), (owner, columns)), (count, len(owner)))
     gpus = csr_array((problem.gpus, (problem.pool, columns)), (len(problem.capacity), len(owner)))
-    solved = milp(
-        cost,
-        integrality=np.ones(len(owner)),
-        bounds=Bounds(0, able.astype(np.float64)),
-        constraints=[LinearConstraint(one_each, 0, 1), LinearConstraint(gpus, 0, problem.capacity)],
-        # Presolving saves nothing on programs this small, and HiGHS then prints lines of its own now and then.
-        options={"mip_rel_gap": 1e-4, "time_limit": 10.0, "presolve": False},
-    )
+    with _nothing_printed():
+        solved = milp(
+            cost,
+            integrality=np.ones(len(owner)),
+            bounds=Bounds(0, able.astype(np.float64)),
+            constraints=[LinearConstraint(one_each, 0, 1), LinearConstraint(gpus, 0, problem.capacity)],
+            options={"mip_rel_gap": 1e-4, "time_limit": 10.0, "presolve": False},  # it saves nothing on these
+        )
     pick = np.full(count, NOBODY, np.int32)
     if solved.x is None:
         return problem.now.copy()
     for c in np.flatnonzero(solved.x > 0.5):
         pick[owner[c]] = c
     return pick
+
+
+@contextmanager
+def _nothing_printed() -> Iterator[None]:
+    """Let nothing reach the standard output: HiGHS prints a line of its own now and then, which would spoil JSON."""
+    with _SOLVING:
+        sys.stdout.flush()
+        kept = os.dup(1)
+        try:
+            with open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), 1)
+            yield
+        finally:
+            os.dup2(kept, 1)
+            os.close(kept)
 
 
 def _within_reach(problem: SizingProblem) -> Ints:
