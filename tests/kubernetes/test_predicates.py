@@ -34,7 +34,11 @@ def nothing(world: World) -> None:
 
 def other(**pod: Any) -> Make:
     """Another pod stands on the node."""
-    return lambda world: world.pod("other", node="a", **pod) and None
+
+    def make(world: World) -> None:
+        world.pod("other", node="a", **pod)
+
+    return make
 
 
 @dataclass(frozen=True)

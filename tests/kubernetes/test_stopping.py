@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.kubernetes.test_turns import KilledError
 from tests.kubernetes.world import World, eventually
 
 from adlro.backends.kubernetes.backend import Kubernetes
+from adlro.backends.kubernetes.client import Api
 from adlro.core.ports import Answer, JobState, LiveJob, Order
 from adlro.daemon.store import Store, open_store
 from adlro.live.limits import PreemptTable
@@ -247,3 +249,56 @@ def test_a_policy_stops_a_long_job_for_a_short_one_and_both_run(world: World, st
     world.runs("short", "Succeeded")
     eventually(lambda: daemon.tick().number > 0 and bool(world.node_of("long-x2")))
     assert world.get("long-x2")["metadata"]["annotations"]["adlro.io/starts"] == "2"
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before the eviction", "between eviction and record"])
+def test_a_daemon_that_is_killed_while_it_stops_a_job_loses_neither_of_the_two(
+    world: World, store: Store, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    world.node("a", gpus=1)
+    long = MARKED | {"adlro.io/estimate": "360000"}
+    world.pod("long-x1", annotations=long, owner="long")
+    settings = TurnSettings(
+        starts_s=0.0, compare_s=1e9, decide_s=60.0, decision_s=60.0, preempt=PreemptTable(is_on=True, least_run_s=0.0)
+    )
+    backend = world.backend()
+    daemon = Orchestrator(backend, store, "srtf", "fcfs-first-fit", settings)
+    eventually(lambda: daemon.tick().number > 0 and bool(world.node_of("long-x1")))
+    world.runs("long-x1")
+    world.seen(backend, "long:0", lambda job: job.state is JobState.RUNNING)
+    world.pod("short", annotations={"adlro.io/estimate": "60"})
+    world.seen(backend, "short")
+    whole = Api.ask
+
+    def ask(self: Api, method: str, path: str, *rest: Any) -> Any:
+        if not path.endswith("/eviction"):
+            return whole(self, method, path, *rest)
+        if after:
+            whole(self, method, path, *rest)
+        raise KilledError
+
+    def is_killed() -> bool:
+        try:
+            daemon.tick()
+        except KilledError:
+            return True
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Api, "ask", ask)
+        eventually(is_killed)
+    backend.close()
+    world.backends.remove(backend)
+    successor = Orchestrator(world.backend(), store, "srtf", "fcfs-first-fit", settings)
+
+    def short_is_bound() -> bool:
+        names = {pod["metadata"]["name"] for pod in world.pods()}
+        if not names & {"long-x1", "long-x2"}:
+            world.pod("long-x2", annotations=long, owner="long")  # as the Job controller does
+        successor.tick()
+        return bool(world.node_of("short"))
+
+    eventually(short_is_bound)
+    world.runs("short", "Succeeded")
+    eventually(lambda: successor.tick().number > 0 and bool(world.node_of("long-x2")))
+    assert successor._guarded.stops.stops_of(world.id("long:0")) == 1

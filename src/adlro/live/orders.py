@@ -55,7 +55,8 @@ class Orders:
         there = {job.id: job for job in snapshot.jobs}
         answers = [_settled(decision, there.get(decision.job)) for decision in found]
         for decision, answer in zip(found, answers, strict=True):
-            if decision.verb == "stop" and not answer.done:
+            # A job that is gone may have been stopped, and come back: the stop counts.
+            if decision.verb == "stop" and not answer.done and decision.job in there:
                 self._stops.take_back(decision.job)
         self._notes.write(heard, now_s, lambda: self._notes.memory.answered(found, answers), None)
         done = sum(answer.done for answer in answers)
