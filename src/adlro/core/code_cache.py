@@ -69,6 +69,7 @@ SHARED: Final = (
     "decide/lookahead/ranking.py",
     "decide/network/inference.py",
     "decide/network/paper_q.py",
+    "decide/network/paper_state.py",
     "decide/network/past.py",
     "decide/network/planes.py",
     "decide/outlook.py",

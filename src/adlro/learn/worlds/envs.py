@@ -183,6 +183,17 @@ class Came(NamedTuple):
     done: Bytes  # [B] 1 if the episode ended; the observation then belongs to the next one
     agreed: Bytes  # [B] 1 if the choice was the rule's own
     score: Singles  # [B] if the episode ended: its mean completion time in units of the world's typical runtime
+    span: Singles  # [B] what the discount counts: 1 for each decision, or the time until the next one
+
+
+def came_for(count: int) -> Came:
+    """Room for the results of this many environments."""
+    single, byte = np.float32, np.uint8
+    zeros = np.zeros
+    return Came(
+        zeros(count, single), zeros(count, single), zeros(count, byte), zeros(count, byte), zeros(count, single),
+        np.ones(count, single),
+    )  # fmt: skip
 
 
 class Draw(NamedTuple):
