@@ -65,6 +65,11 @@ class Metrics:
     work_lost: float
     illegal: int
 
+    @property
+    def placement_efficiency(self) -> float | None:
+        """Effective utilisation over utilisation: how fast the GPUs that jobs held were, against their best ones."""
+        return _ratio(self.effective_utilisation or 0.0, self.utilisation) if self.utilisation else None
+
     def as_dict(self) -> dict[str, int | float | None]:
         """The measures by name, ready for JSON."""
         return asdict(self)

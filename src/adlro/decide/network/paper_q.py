@@ -4,8 +4,11 @@ The network judges every waiting job in the same way, one after the other, and t
 chosen. It has one output for each GPU, so it only works on clusters with as many GPUs as in its training.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +16,9 @@ import numpy.typing as npt
 from adlro.core.compiled import compiled, compiled_alone
 from adlro.core.errors import CheckpointError, PolicyError
 from adlro.core.policy import Choose, Policy
+from adlro.core.remembering import Remembered
 from adlro.core.tables import FOREVER, NOBODY, START, WAIT, Choice, Ints, View
+from adlro.decide.checkpoint import read_arrays
 from adlro.decide.network.paper_state import (
     CHANNELS_IN,
     MOST_JUDGED,
@@ -240,19 +245,79 @@ def check_weights(weights: PaperWeights, name: str) -> None:
         raise PolicyError(f"policy {name!r}: its grid does not hold each of {gpus} GPUs once: train it again.")
 
 
-def paper_policy(weights: PaperWeights, name: str, summary: str = "") -> Policy:
+@final
+class PaperChooser:
+    """The decisions of a network in one run, with the GPUs that it keeps for gangs (core.remembering.Remembers)."""
+
+    def __init__(self, view: View, mind: PaperMind) -> None:
+        self._view, self._mind = view, mind
+
+    def __call__(self, view: View) -> Choice:
+        """The choice now. In a copy of the view nothing is kept for later."""
+        if view is self._view:
+            return best_assignment(view, self._mind)
+        kept = self._mind.kept.copy()
+        choice = best_assignment(view, self._mind)
+        self._mind.kept[:] = kept
+        return choice
+
+    def remembered(self) -> Remembered:
+        """For which jobs which sites are kept."""
+        kept = self._mind.kept
+        jobs = tuple(sorted({int(j) for j in kept if j != NOBODY}))
+        sites = [np.flatnonzero(kept == j).tolist() for j in jobs]
+        return Remembered(jobs, {"sites": sites}, rest={"sites": len(kept)})
+
+    def recall(self, view: View, kept: Remembered) -> bool:
+        """Go on keeping the same sites, for the jobs that still exist."""
+        if kept.rest.get("sites") != len(self._mind.kept):
+            return False
+        self._mind.kept[:] = NOBODY
+        for job, sites in zip(kept.jobs, kept.by_job.get("sites", []), strict=True):
+            if job > NOBODY:
+                self._mind.kept[sites] = job
+        return True
+
+
+def paper_policy(weights: PaperWeights, name: str) -> Policy:
     """The policy of a trained network of preset paper: the legal assignment with the highest Q."""
     check_weights(weights, name)
-    expected = gpus_of(weights)
+    return _policy_by(lambda: weights, name, f"the paper's DQN, trained for {gpus_of(weights)} GPUs")
+
+
+def _policy_by(weights: Callable[[], PaperWeights], name: str, summary: str) -> Policy:
+    """A policy whose weights are loaded when a run begins."""
 
     def make(view: View, seed: int) -> Choose:
-        gpus = sum(int(site.gpus) for site in view.sites)
+        found = weights()
+        expected, gpus = gpus_of(found), sum(int(site.gpus) for site in view.sites)
         if gpus != expected:
             raise PolicyError(
                 f"policy {name!r} was trained for a cluster of {expected} GPUs and this one has {gpus}; expected as "
                 f"many. Train it for this cluster, or take preset adlro, which works on any."
             )
-        mind = make_mind(weights, len(view.sites), MOST_JUDGED)
-        return lambda view: best_assignment(view, mind)
+        return PaperChooser(view, make_mind(found, len(view.sites), MOST_JUDGED))
 
-    return Policy(name, summary or f"the paper's DQN, trained for {expected} GPUs", make=make)
+    return Policy(name, summary, make=make)
+
+
+# ---- the checkpoint that ships -----------------------------------------------------------------------------------
+
+
+@cache
+def paper_shipped() -> PaperWeights:
+    """The weights of the paper's agent that ship with the package."""
+    path = paper_shipped_path()
+    weights = paper_weights(read_arrays(path)[0], str(path))
+    check_weights(weights, PAPER_DQN.name)
+    return weights
+
+
+def paper_shipped_path() -> Path:
+    """The path of its checkpoint."""
+    return Path(str(resources.files("adlro.decide").joinpath("checkpoints", "paper-dqn.safetensors")))
+
+
+PAPER_DQN: Final = _policy_by(
+    paper_shipped, "paper-dqn", "the paper's own agent, trained for the cluster paper16: only there does it make sense"
+)

@@ -355,8 +355,13 @@ def make_paper_batch(
         ThreadPoolExecutor(workers),
         workers,
     )
-    _start_some(worlds, batch.envs, batch.rows, batch.kept, batch.seen, draw, 0, count)
+    begin_paper(batch)
     return batch
+
+
+def begin_paper(batch: PaperBatch) -> None:
+    """Begin a new episode in every environment, from the random states in `envs.state.random`."""
+    _start_some(batch.worlds, batch.envs, batch.rows, batch.kept, batch.seen, batch.draw, 0, batch.count)
 
 
 def step_paper(batch: PaperBatch, actions: Ints) -> None:
