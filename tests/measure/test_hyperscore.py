@@ -99,7 +99,7 @@ def replace_weight(part: str) -> ScoreWeights:
 
 def test_throughput_and_efficiency_differ_when_all_jobs_finish() -> None:
     # Twice the makespan for the same work, on the fastest GPUs but mostly idle.
-    late = replace(METRICS, throughput_per_h=18.0, effective_utilisation=0.2, utilisation=0.2)
+    late = replace(METRICS, throughput_per_h=18.0, effective_utilisation=0.2, utilisation=0.25)
     found = scores({"soon": [METRICS], "late": [late]})["late"]
     assert found is not None
     assert found.parts["throughput"] == pytest.approx(0.5)

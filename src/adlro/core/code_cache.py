@@ -59,6 +59,7 @@ SHARED: Final = (
     "core/compiled.py",
     "core/copying.py",
     "core/engine.py",
+    "core/heat.py",
     "core/linking.py",
     "core/policy.py",
     "core/records.py",

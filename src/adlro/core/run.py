@@ -23,3 +23,4 @@ class Run:
     unfinished: int  # jobs that were waiting or running when the run ended
     refusals: dict[int, str]  # job index -> reason
     illegal: int
+    heat: "Table | None" = None  # HEAT at the end; None or no rows in a run without heat

@@ -75,6 +75,8 @@ class RunsTable(Schema):
     repair_h: NumberAxis = UNCHANGED.repair_h
     wear_per_day: NumberAxis = UNCHANGED.wear_per_day
     disturbances: Axis[str] | None = None
+    thermal: Axis[bool] = UNCHANGED.thermal
+    room_c: NumberAxis = UNCHANGED.room_c
     policy: Axis[str] = DEFAULT_POLICY
 
 

@@ -11,11 +11,11 @@ from tests.learn.observations import observations, stirred
 
 from adlro.core.errors import CheckpointError
 from adlro.decide.network.inference import forward, new_scratch
+from adlro.decide.network.paper_state import PaperSeen
 from adlro.decide.network.planes import Planes
+from adlro.learn.paper.network import PaperNetwork, line_grid, node_grid, paper_weights_of
 from adlro.learn.train.checkpoint import write_checkpoint
 from adlro.learn.train.network import PairNetwork, Sight, weights_of
-from adlro.decide.network.paper_state import PaperSeen
-from adlro.learn.paper.network import PaperNetwork, line_grid, node_grid, paper_weights_of
 from adlro.learn.train.onnx import export_onnx
 
 

@@ -28,7 +28,7 @@ from adlro.decide.network.paper_state import (
     assignment,
     mark,
     observe,
-    settle,
+    start_due,
 )
 from adlro.decide.outlook import start_without_gpu
 
@@ -158,7 +158,7 @@ def best_assignment(view: View, mind: PaperMind) -> Choice:
     free = start_without_gpu(view)
     if free.verb == START:
         return free
-    due = settle(view, mind.kept)
+    due = start_due(view, mind.kept)
     if due.verb == START:
         return due
     while mark(view, mind.rows, mind.kept, mind.legal) > 0:

@@ -118,7 +118,7 @@ def _can_be_kept(view: View, kept: Ints, s: int) -> bool:
 
 
 @compiled
-def settle(view: View, kept: Ints) -> Choice:
+def start_due(view: View, kept: Ints) -> Choice:
     """Start the job that GPUs were kept for, if it fits by now; WAIT if there is none. Drops what is obsolete.
 
     GPUs are no longer kept if the job waits no more, if a node of them is down, or if all of them are free and the job
@@ -203,7 +203,7 @@ def window(view: View, rows: Ints, kept: Ints) -> int:
 def mark(view: View, rows: Ints, kept: Ints, legal: _Bytes) -> int:
     """Mark the legal assignments of the jobs in the window; returns their number, 0 if nothing can start.
 
-    `settle` has been called before. If `kept` is empty, GPUs are never kept.
+    `start_due` has been called before. If `kept` is empty, GPUs are never kept.
     """
     for a in range(len(legal)):
         legal[a] = 0

@@ -38,7 +38,7 @@ from adlro.decide.network.paper_state import (
     assignment,
     mark,
     observe,
-    settle,
+    start_due,
 )
 from adlro.learn.worlds.batch import in_parts
 from adlro.learn.worlds.envs import Came, Draw, Envs, Worlds, came_for, envs_for, truth_of, view_of
@@ -125,7 +125,7 @@ def to_next_choice(view: View, truth: Truth, rows: Ints, kept: Ints, legal: Any)
     progress = truth.progress[0]
     while True:
         if is_asked(truth):
-            due = settle(view, kept)
+            due = start_due(view, kept)
             if due.verb == START:
                 apply(view, truth, due)
                 continue

@@ -196,7 +196,7 @@ def expected(name: str) -> str:
 def read_train_config(path: Path, config: TrainConfig) -> TrainConfig:
     """The config with the values of a TOML file."""
     try:
-        values = tomllib.loads(path.read_text())
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: this is not TOML: {error}.") from None
     return altered(config, values, str(path))

@@ -133,9 +133,9 @@ def paper() -> Preset:
         name="paper",
         summary="the paper's agent: a CNN over the utilisation of the GPUs of one cluster",
         config=replace(
-            TrainConfig(), rows=64, steps=0, episodes=1_000_000, jobs=256, worlds=8, paper_share=1.0, load_low=1.0,
+            TrainConfig(), rows=64, steps=0, episodes=1_000_000, jobs=128, worlds=8, paper_share=1.0, load_low=2.0,
             load_high=2.0, backlog=0, burst=0.0, sigma=0.0, failures=0.0, shaped=False, timed=True, averaged=True,
-            idle_weight=0.9, double=True, dueling=False, trust=0.0, horizon=8, gamma=0.99, rate=1e-4, rate_warm_up=0,
+            idle_weight=0.95, double=True, dueling=False, trust=0.0, horizon=8, gamma=0.99, rate=1e-4, rate_warm_up=0,
             rate_end=1.0, limit=1e6, average=0.002, target_share=0.01, target_every=1, explore_low=0.005,
             explore_high=0.1, explore_until=0.3, explore_prior=0.0, worst=0.0, loss_limit=1e9, exam_environments=64,
             exam_jobs=256,

@@ -18,6 +18,7 @@ from adlro.core.tables import (
     FORM,
     GPU,
     GROUP,
+    HEAT,
     JOB,
     MIX_COLUMNS,
     MIX_ROWS,
@@ -131,6 +132,7 @@ class Envs(NamedTuple):
     disturbances: Tables
     events: Tables
     progress: Tables
+    heat: Tables  # no rows
     good: Floats  # [B, cells, P] this and the next four: the memory of good placements
     weight: Floats
     watched: Ints
@@ -264,6 +266,7 @@ def truth_of(envs: Envs, b: int, row: int) -> Truth:
         envs.disturbances[b],
         envs.events[row],
         envs.progress[row],
+        envs.heat,
     )
 
 
@@ -397,6 +400,7 @@ def envs_for(worlds: Worlds, count: int, total: int, jobs: int, seed: int, simil
         disturbances=_table(DISTURBANCE, count, 8),
         events=_table(EVENT, total, 4 * (gpus + 2 * sites + 16)),
         progress=_table(PROGRESS, total, 1),
+        heat=_table(HEAT, 0),
         good=np.zeros((count, cells, pools)),
         weight=np.zeros((count, cells, pools)),
         watched=np.zeros((count, jobs + 1), np.int32),
