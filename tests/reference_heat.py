@@ -84,6 +84,6 @@ class Heat:
             gpu.clock = math.sqrt((power - IDLE) / ((1 - IDLE) * gpu.use)) if gpu.throttled else 1.0
             gpu.goal = gpu.room + air + OWN * gpu.resistance * power
             gpu.hits = math.inf
-            if not gpu.throttled and gpu.goal > gpu.limit:
+            if not gpu.throttled and gpu.use > 0 and gpu.goal > gpu.limit + 1e-6:
                 ratio = (gpu.goal - gpu.temperature) / (gpu.goal - gpu.limit)
                 gpu.hits = self.now + INERTIA * math.log(max(1.0, ratio))

@@ -85,6 +85,14 @@ def test_wear_and_heat_multiply_and_either_can_change_alone() -> None:
     assert heat[0].wear == 0.5
 
 
+def test_an_idle_gpu_among_hot_neighbours_may_be_hotter_than_its_limit() -> None:
+    # 25 + 45 * 0.15 + 15 * 1.15 / 2 = 40.4 C at the idle GPU: it has no clock to lower, and the run goes on.
+    outcome, heat = run(TWO, [Job("same", 2000.0, 0.0)], limit=40.0)
+    assert heat[1].hottest > 40.0
+    assert heat[1].throttled == 0.0
+    assert end_of(outcome) > 2000.0
+
+
 def test_what_goes_into_a_gpu_goes_into_the_air_or_warms_it() -> None:
     # Small steps of the differential equation, with the clock that the run logged: an independent account.
     jobs = [Job("same", 900.0, 0.0), Job("same", 300.0, 100.0), Job("same", 200.0, 700.0)]

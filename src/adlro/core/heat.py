@@ -54,6 +54,9 @@ ROOM_C: Final = 25.0
 
 _HALVINGS: Final = 60
 
+_TOLERANCE_C: Final = 1e-6
+"""A GPU that settles this close to its limit stays at its full clock: rounding must not hold and free it in turns."""
+
 
 def new_heat(tdp_w: list[float], limit_c: list[float], resistance: list[float], room_c: float = ROOM_C) -> Table:
     """The heat of GPUs that have been idle for long, one row for each."""
@@ -146,7 +149,7 @@ def settle_node(heat: Table, first: int, count: int, now: float) -> None:
             row.held = 0
         row.settles = air + OWN_C * row.resistance * row.power
         row.reaches = FOREVER
-        if row.held == 0 and row.settles > row.limit:
+        if row.held == 0 and row.use > 0.0 and row.settles > row.limit + _TOLERANCE_C:
             ahead = (row.settles - row.temperature) / (row.settles - row.limit)
             row.reaches = now + INERTIA_S * math.log(ahead) if ahead > 1.0 else now
 
