@@ -18,7 +18,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else
 
 def policies(as_json: Json = False) -> None:
     """List the policies: what each does, whether it stops or resizes jobs, and what it needs to know."""
-    from adlro.decide.catalogue import policies as catalogue
+    from adlro.decide.catalogue import shipped_policies as catalogue
 
     if as_json:
         keys = ("name", "summary", "preemptive", "resizes", "needs")

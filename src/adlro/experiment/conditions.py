@@ -57,6 +57,8 @@ class Conditions:
     disturbances: str | None = _option(
         None, "A list of node failures and speed changes: docs/workloads.md.", metavar="FILE"
     )
+    thermal: bool = _option(False, "GPUs become hot and lower their clocks: docs/semantics.md#heat.")
+    room_c: float = _option(25.0, "With --thermal: temperature of the air that enters the nodes.", metavar="C")
 
 
 UNCHANGED: Final = Conditions()

@@ -168,6 +168,8 @@ def compare(
     wear_per_day: float = UNCHANGED.wear_per_day,
     weights: str = UNCHANGED.weights,
     disturbances: Disturbances | None = UNCHANGED.disturbances,
+    thermal: bool = UNCHANGED.thermal,
+    room_c: float = UNCHANGED.room_c,
     hyperscore: str | Path | Mapping[str, float] | None = None,
     regression: bool = False,
     threads: int | None = None,
@@ -183,7 +185,7 @@ def compare(
 
     `seeds` is how many seeds (default 10, but 1 for a trace), from `first_seed` on, or which. `windows` cuts a trace
     into so many windows, which take the place of seeds. `job_count` is how many jobs there are on each seed or in each
-    window. The conditions from `load` to `disturbances` are those of `adlro compare --help`. `hyperscore` are the
+    window. The conditions from `load` to `room_c` are those of `adlro compare --help`. `hyperscore` are the
     weights of the HyperScore, `regression` adds the regression of completion times to the results. Compiled policies
     run on all cores or on `threads` of them; `ray` executes the runs on a Ray cluster instead: its address, "auto" or
     "local" (docs/ray.md). The results do not depend on either. Without `keep_times` the result needs less memory (3 kB
@@ -193,7 +195,10 @@ def compare(
     shares = _weights_of(hyperscore)
     scenario = scenario_of(
         cluster, jobs, job_count, windows, disturbances,
-        Conditions(load, estimates, restart_s, kill_at_limit, queue_window, mtbf_h, repair_h, wear_per_day, weights),
+        Conditions(
+            load, estimates, restart_s, kill_at_limit, queue_window, mtbf_h, repair_h, wear_per_day, weights,
+            thermal=thermal, room_c=room_c,
+        ),
     )  # fmt: skip
     chosen = find_policies(policies)
     which = _seeds_of(scenario, seeds, first_seed)
@@ -228,6 +233,8 @@ def simulate(
     wear_per_day: float = UNCHANGED.wear_per_day,
     weights: str = UNCHANGED.weights,
     disturbances: Disturbances | None = UNCHANGED.disturbances,
+    thermal: bool = UNCHANGED.thermal,
+    room_c: float = UNCHANGED.room_c,
     progress: OnProgress | None = None,
 ) -> Simulation:
     """Run one policy on one seed, or on one window of a trace: every event and every measure.
@@ -237,7 +244,10 @@ def simulate(
     made = call_text("simulate", locals(), simulate)
     scenario = scenario_of(
         cluster, jobs, job_count, windows, disturbances,
-        Conditions(load, estimates, restart_s, kill_at_limit, queue_window, mtbf_h, repair_h, wear_per_day, weights),
+        Conditions(
+            load, estimates, restart_s, kill_at_limit, queue_window, mtbf_h, repair_h, wear_per_day, weights,
+            thermal=thermal, room_c=room_c,
+        ),
     )  # fmt: skip
     check_whole("seed", seed, 0)
     chosen = find_policy(policy)
@@ -278,7 +288,8 @@ def scenario_of(
     settings = SimulationSettings(
         conditions.restart_s, conditions.kill_at_limit, conditions.queue_window, conditions.weights
     )
-    hazards = Hazards(conditions.mtbf_h, conditions.repair_h, conditions.wear_per_day, listed, origin)
+    room_c = conditions.room_c if conditions.thermal else None
+    hazards = Hazards(conditions.mtbf_h, conditions.repair_h, conditions.wear_per_day, listed, origin, room_c)
     return load_scenario(
         cluster(where), source, job_count, settings, hazards, conditions.estimates, wanted.options, windows,
         conditions.load,
