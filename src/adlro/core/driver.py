@@ -154,8 +154,18 @@ NOTHING_HAPPENS: Final = records(DISTURBANCE, 0)
 # ---- the truth of a run ------------------------------------------------------------------------------------------
 
 
-def new_truth(view: View, work: Floats, events: int, preemptive: bool, disturbances: Table = NOTHING_HAPPENS) -> Truth:
-    """The data that policies may not see, for jobs with this work. No job runs yet, and the policy is not asked."""
+def new_truth(
+    view: View,
+    work: Floats,
+    events: int,
+    preemptive: bool,
+    disturbances: Table = NOTHING_HAPPENS,
+    rate: Floats | None = None,
+) -> Truth:
+    """The data that policies may not see, for jobs with this work. No job runs yet, and the policy is not asked.
+
+    `rate` is how fast jobs really run, if that is not what the view says.
+    """
     count = len(view.jobs)
     truth = Truth(
         work=work,
@@ -165,6 +175,7 @@ def new_truth(view: View, work: Floats, events: int, preemptive: bool, disturban
         disturbances=disturbances,
         events=records(EVENT, events),
         progress=records(PROGRESS, 1),
+        rate=view.rate if rate is None else rate,
     )
     truth.progress[0].free_slot = NOBODY
     truth.progress[0].asked_when_none_waits = preemptive

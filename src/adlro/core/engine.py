@@ -14,7 +14,7 @@ import numpy as np
 from numba import types
 
 from adlro.core.compiled import compiled, compiled_with
-from adlro.core.policy import CHOOSE_TYPE, FLOATS, INTS, VIEW_TYPE, Choose, table_type
+from adlro.core.policy import CHOOSE_TYPE, FLOATS, FLOATS_2D, INTS, VIEW_TYPE, Choose, table_type
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import dequeue, enqueue, fits, learn, note_release, refresh, release, settle_usage, take
 from adlro.core.tables import (
@@ -100,10 +100,15 @@ class Truth(NamedTuple):
     disturbances: Table  # DISTURBANCE [D], in time order
     events: Table  # EVENT, the log
     progress: Table  # PROGRESS [1]
+    rate: Floats  # [K, H] work per second, as View.rate; another array where policies do not know the speeds
 
 
 TRUTH_TYPE = types.NamedTuple(
-    [FLOATS, table_type(LIVE), INTS, FLOATS, table_type(DISTURBANCE), table_type(EVENT), table_type(PROGRESS)], Truth
+    [
+        *[FLOATS, table_type(LIVE), INTS, FLOATS, table_type(DISTURBANCE), table_type(EVENT), table_type(PROGRESS)],
+        FLOATS_2D,
+    ],
+    Truth,
 )
 
 
@@ -209,7 +214,7 @@ def slowest_factor(view: View, truth: Truth, s: int, mask: int) -> float:
 def pace_of(view: View, truth: Truth, j: int) -> float:
     """Work per second of the job on the GPUs that it holds, with wear."""
     run = view.runs[j]
-    rate = view.rate[view.jobs[j].kind, view.sites[run.site].form]
+    rate = truth.rate[view.jobs[j].kind, view.sites[run.site].form]
     if truth.progress[0].worn == 0:
         return rate
     factor = slowest_factor(view, truth, run.site, run.mask)

@@ -49,6 +49,12 @@ class Conditions:
     disturbances: str | None = _option(
         None, "A list of node failures and speed changes: docs/workloads.md.", metavar="FILE"
     )
+    speeds: str = _option(
+        "known",
+        "What policies know about speeds: known (the table), prior (the datasheet, by a family guessed from the name), "
+        "agnostic (all GPUs alike), or learned (the prior, corrected by the jobs that ran): docs/speeds.md.",
+        metavar="KNOWLEDGE",
+    )
 
 
 UNCHANGED: Final = Conditions()

@@ -75,6 +75,7 @@ class RunsTable(Schema):
     repair_h: NumberAxis = UNCHANGED.repair_h
     wear_per_day: NumberAxis = UNCHANGED.wear_per_day
     disturbances: Axis[str] | None = None
+    speeds: Axis[str] = UNCHANGED.speeds
     policy: Axis[str] = DEFAULT_POLICY
 
 

@@ -38,6 +38,7 @@ _SETTINGS: Final = {
     "restart_s": "starting again costs {} s", "kill_at_limit": "jobs end at their limit: {}",
     "mtbf_h": "nodes fail every {} h", "repair_h": "and are back after {} h",
     "wear_per_day": "GPUs lose {} of their speed a day", "disturbances": "disturbances: {}", "load": "load set to {}",
+    "speeds": "speeds: {}",
 }  # fmt: skip
 """The settings of a result in words."""
 

@@ -39,9 +39,13 @@ def simulate(
     disturbances: Sequence[tuple[float, int, int, int, float]] = (),
     seed: int = 0,
     player: Player | None = None,
+    rate: Floats | None = None,
 ) -> Outcome:
-    """Run a policy on a freshly packed view to the end, and return everything that happened."""
-    driver = Driver(view, prepare(view, work, policy, settings, disturbances, seed), policy, seed, player)
+    """Run a policy on a freshly packed view to the end, and return everything that happened.
+
+    `rate` is how fast jobs really run, if that is not what the view says.
+    """
+    driver = Driver(view, prepare(view, work, policy, settings, disturbances, seed, rate), policy, seed, player)
     driver.run()
     clock, progress = view.clock[0], driver.truth.progress[0]
     events = cast(Table, driver.truth.events[: progress.events])
@@ -55,6 +59,7 @@ def prepare(
     settings: SimulationSettings,
     disturbances: Sequence[tuple[float, int, int, int, float]],
     seed: int,
+    rate: Floats | None = None,
 ) -> Truth:
     """Set the clock, give the policy what it needs, and make the tables that it may not see."""
     clock = view.clock[0]
@@ -69,7 +74,7 @@ def prepare(
         row.time, row.what, row.node, row.gpu, row.factor = time, what, node, gpu, factor
     # Two events for each job and a few more; memory that is never written is never used.
     events = 3 * jobs + 2 * len(view.sites) + 1024
-    truth = new_truth(view, work, events, policy.preemptive, happening)
+    truth = new_truth(view, work, events, policy.preemptive, happening, rate)
     truth.progress[0].kill = settings.kill_at_limit
     return truth
 

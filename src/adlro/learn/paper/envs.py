@@ -115,7 +115,7 @@ def _start_over(worlds: Worlds, envs: Envs, rows: Ints, legal: Any, b: int, draw
     """Begin an episode that has a decision, and move on to that decision."""
     while True:
         begin_episode(worlds, envs, b, draw)
-        passed = to_next_choice(view_of(worlds, envs, b, b), truth_of(envs, b, b), rows, legal)
+        passed = to_next_choice(view_of(worlds, envs, b, b), truth_of(worlds, envs, b, b), rows, legal)
         if not passed.over:
             envs.state[b].episode_cost += passed.jobs
             return
@@ -128,7 +128,7 @@ def _step_one(
     """Take one action in one environment, and move on to its next decision. An illegal action counts as waiting."""
     state = envs.state[b]
     view = view_of(worlds, envs, b, b)
-    truth = truth_of(envs, b, b)
+    truth = truth_of(worlds, envs, b, b)
     info = worlds.info[state.world]
     legal = seen.legal[b]
     choice = Choice(WAIT, NOBODY, NOBODY, FOREVER)
