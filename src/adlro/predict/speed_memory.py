@@ -28,7 +28,7 @@ MOST_EXPERIENCES: Final = 1024
 """A full memory first forgets experiences that newer ones say as well, then the oldest."""
 
 ALL_JOBS: Final = 1.0
-LIKE_JOBS: Final = 5.0
+LIKE_JOBS: Final = 3.0
 """Variance of what all jobs have in common on a model, and of what jobs alike have in common, in units of the
 likeness of GPUs."""
 
@@ -195,11 +195,14 @@ class SpeedMemory:
         known = np.einsum("ij,ij->i", flat @ self._inverse[:n, :n], flat).reshape(own.shape)
         return SpeedBelief(np.clip(shift, -_MOST_SHIFT, _MOST_SHIFT), np.sqrt(np.maximum(own - known, 1e-6)))
 
-    def profile(self, vector: Words) -> tuple[Floats, Floats]:
-        """What is believed of one job on the models together: the mean [M] and the covariance [M, M]."""
+    def profile(self, vectors: Words) -> tuple[Floats, Floats]:
+        """What is believed of these jobs in the mean, on the models together: mean [M] and covariance [M, M]."""
         n, models = self._count, self.gpu_likeness
-        own = ALL_JOBS * models + LIKE_JOBS * (self._any_gpu + models)
-        covariance = self._covariance(np.repeat(vector[None, :], len(models), axis=0), np.arange(len(models)))
+        alike = float(np.maximum(similarities(vectors, vectors), 0.0).mean())
+        own = ALL_JOBS * models + LIKE_JOBS * alike * (self._any_gpu + models)
+        gpus = models[:, self._model[:n]]
+        jobs = self._job_likeness(vectors).mean(axis=0)
+        covariance = ALL_JOBS * gpus + LIKE_JOBS * jobs * (self._any_gpu + gpus)
         known = covariance @ self._inverse[:n, :n] @ covariance.T
         return np.asarray(self._usual + covariance @ self._weights[:n]), np.asarray(own - known)
 

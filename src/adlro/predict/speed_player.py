@@ -95,6 +95,7 @@ class LearningSpeeds:
         self._ran = np.zeros(count, np.bool_)
         self._spoiled = np.zeros(count, np.bool_)
         self._heard = np.full(count, np.inf)  # seconds after which an overdue job teaches something new
+        self._taught: list[tuple[int, int]] = []
         self._read = self._arrived = self._turn = 0
 
     def play(self, view: View, truth: Truth, choose: Choose) -> int:
@@ -124,6 +125,10 @@ class LearningSpeeds:
             new += view.running[: int(clock.running)].tolist()
         if new:
             self._correct(view, sorted(set(new)))
+
+    def taught(self) -> list[tuple[int, int]]:
+        """The jobs that have taught something, each with the number of the model that it ran on."""
+        return list(self._taught)
 
     def _read_log(self, view: View, truth: Truth) -> bool:
         """Read what has happened; whether something was learnt."""
@@ -171,6 +176,7 @@ class LearningSpeeds:
             if self._model_of[h] != NOBODY:
                 log = off + float(np.log(rate[h] / self._prior[j, h]))
                 model = int(self._model_of[h])
+                self._taught.append((j, model))
                 if self._heard[j] == np.inf or not self.memory.revise(model, log, j):
                     self.memory.learn(self._vectors[j], model, log, j, whole / float(spent[h]))
         return True
