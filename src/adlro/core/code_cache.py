@@ -85,6 +85,7 @@ SHARED: Final = (
     "learn/worlds/episodes.py",
     "predict/expected.py",
     "predict/habits.py",
+    "predict/memory.py",
 )
 """Sources with compiled functions that are compiled into functions of other files.
 

@@ -14,7 +14,7 @@ import numpy as np
 from numba import types
 
 from adlro.core.compiled import compiled, compiled_with
-from adlro.core.policy import CHOOSE_TYPE, FLOATS, INTS, VIEW_TYPE, Choose, table_type
+from adlro.core.policy import CHOOSE_TYPE, FLOATS, FLOATS_2D, INTS, VIEW_TYPE, Choose, table_type
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import (
     dequeue,
@@ -117,6 +117,7 @@ class Truth(NamedTuple):
     events: Table  # EVENT, the log
     progress: Table  # PROGRESS [1]
     heat: Table  # HEAT [G], or no rows in a run without heat
+    rate: Floats  # [K, H] work per second, as View.rate; another array where policies do not know the speeds
 
 
 TRUTH_TYPE = types.NamedTuple(
@@ -129,6 +130,7 @@ TRUTH_TYPE = types.NamedTuple(
         table_type(EVENT),
         table_type(PROGRESS),
         table_type(HEAT),
+        FLOATS_2D,
     ],
     Truth,
 )
@@ -236,7 +238,7 @@ def slowest_factor(view: View, truth: Truth, s: int, mask: int) -> float:
 def pace_of(view: View, truth: Truth, j: int) -> float:
     """Work per second of the job on the GPUs that it holds, with wear."""
     run = view.runs[j]
-    rate = view.rate[view.jobs[j].kind, view.sites[run.site].form]
+    rate = truth.rate[view.jobs[j].kind, view.sites[run.site].form]
     if truth.progress[0].worn == 0:
         return rate
     factor = slowest_factor(view, truth, run.site, run.mask)

@@ -28,6 +28,7 @@ from adlro.experiment.policies import policy as find_policy
 from adlro.experiment.scenario import Hazards, Scenario, find_disturbances, load_scenario
 from adlro.experiment.side_by_side import compiled_side_by_side
 from adlro.experiment.simulation import Simulation
+from adlro.experiment.unknown_speeds import KNOWN
 from adlro.ingest.traces.tabulate import TraceOptions
 from adlro.measure.hyperscore import EQUAL, ScoreWeights, read_score_weights
 from adlro.measure.metrics import measure
@@ -170,6 +171,8 @@ def compare(
     disturbances: Disturbances | None = UNCHANGED.disturbances,
     thermal: bool = UNCHANGED.thermal,
     room_c: float = UNCHANGED.room_c,
+    speeds: str = UNCHANGED.speeds,
+    regret: bool = False,
     hyperscore: str | Path | Mapping[str, float] | None = None,
     regression: bool = False,
     threads: int | None = None,
@@ -185,8 +188,9 @@ def compare(
 
     `seeds` is how many seeds (default 10, but 1 for a trace), from `first_seed` on, or which. `windows` cuts a trace
     into so many windows, which take the place of seeds. `job_count` is how many jobs there are on each seed or in each
-    window. The conditions from `load` to `room_c` are those of `adlro compare --help`. `hyperscore` are the
-    weights of the HyperScore, `regression` adds the regression of completion times to the results. Compiled policies
+    window. The conditions from `load` to `speeds` are those of `adlro compare --help`. `regret` also runs the policies
+    with known speeds, and tells what not knowing them costs (docs/speeds.md). `hyperscore` are the weights of the
+    HyperScore, `regression` adds the regression of completion times to the results. Compiled policies
     run on all cores or on `threads` of them; `ray` executes the runs on a Ray cluster instead: its address, "auto" or
     "local" (docs/ray.md). The results do not depend on either. Without `keep_times` the result needs less memory (3 kB
     per run), but cannot write a report. `progress(what, done, total)` is told how it goes.
@@ -197,7 +201,7 @@ def compare(
         cluster, jobs, job_count, windows, disturbances,
         Conditions(
             load, estimates, restart_s, kill_at_limit, queue_window, mtbf_h, repair_h, wear_per_day, weights,
-            thermal=thermal, room_c=room_c,
+            thermal=thermal, room_c=room_c, speeds=speeds,
         ),
     )  # fmt: skip
     chosen = find_policies(policies)
@@ -211,6 +215,11 @@ def compare(
     runs = f"{_counted(len(chosen), 'policy', 'policies')} on {_counted(len(which), kind)}"
     tell(f"Comparing {runs}", 0, len(chosen) * len(which))
     found = compare_on(scenario, chosen, which, threads, tell, baseline, keep_times, ray)
+    if regret:
+        if scenario.speeds == KNOWN:
+            raise UsageError("--regret compares with known speeds; expected --speeds prior, agnostic or learned.")
+        known = compare_on(replace(scenario, speeds=KNOWN), chosen, which, threads, tell, baseline, False, ray)
+        found = replace(found, known=known.metrics)
     is_the_papers = (_named(cluster), _named(jobs), load) == (DEFAULT_CLUSTER, DEFAULT_JOBS, None)
     return replace(found, weights=shares, with_regression=regression, is_the_papers=is_the_papers, command=made)
 
@@ -235,6 +244,7 @@ def simulate(
     disturbances: Disturbances | None = UNCHANGED.disturbances,
     thermal: bool = UNCHANGED.thermal,
     room_c: float = UNCHANGED.room_c,
+    speeds: str = UNCHANGED.speeds,
     progress: OnProgress | None = None,
 ) -> Simulation:
     """Run one policy on one seed, or on one window of a trace: every event and every measure.
@@ -246,7 +256,7 @@ def simulate(
         cluster, jobs, job_count, windows, disturbances,
         Conditions(
             load, estimates, restart_s, kill_at_limit, queue_window, mtbf_h, repair_h, wear_per_day, weights,
-            thermal=thermal, room_c=room_c,
+            thermal=thermal, room_c=room_c, speeds=speeds,
         ),
     )  # fmt: skip
     check_whole("seed", seed, 0)
@@ -292,7 +302,7 @@ def scenario_of(
     hazards = Hazards(conditions.mtbf_h, conditions.repair_h, conditions.wear_per_day, listed, origin, room_c)
     return load_scenario(
         cluster(where), source, job_count, settings, hazards, conditions.estimates, wanted.options, windows,
-        conditions.load,
+        conditions.load, conditions.speeds,
     )  # fmt: skip
 
 

@@ -78,6 +78,7 @@ class RunsTable(Schema):
     disturbances: Axis[str] | None = None
     thermal: Axis[bool] = UNCHANGED.thermal
     room_c: NumberAxis = UNCHANGED.room_c
+    speeds: Axis[str] = UNCHANGED.speeds
     policy: Axis[str] = DEFAULT_POLICY
 
 

@@ -41,6 +41,7 @@ _SETTINGS: Final = {
     "thermal_room_c": "GPUs lower their clocks when hot, in air of {} C",
     "disturbances": "disturbances: {}", "load": "load set to {}",
     "weights": "jobs count by their priority",
+    "speeds": "speeds: {}",
 }  # fmt: skip
 """The settings of a result in words."""
 

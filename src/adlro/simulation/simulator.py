@@ -44,9 +44,13 @@ def simulate(
     seed: int = 0,
     player: Player | None = None,
     heat: Table = NO_HEAT,
+    rate: Floats | None = None,
 ) -> Outcome:
-    """Run a policy on a freshly packed view to the end, and return everything that happened. `heat` is written to."""
-    driver = Driver(view, prepare(view, work, policy, settings, disturbances, seed, heat), policy, seed, player)
+    """Run a policy on a freshly packed view to the end, and return everything that happened.
+
+    `heat` is written to. `rate` is how fast jobs really run, if that is not what the view says.
+    """
+    driver = Driver(view, prepare(view, work, policy, settings, disturbances, seed, heat, rate), policy, seed, player)
     driver.run()
     clock, progress = view.clock[0], driver.truth.progress[0]
     events = cast(Table, driver.truth.events[: progress.events])
@@ -61,6 +65,7 @@ def prepare(
     disturbances: Sequence[tuple[float, int, int, int, float]],
     seed: int,
     heat: Table = NO_HEAT,
+    rate: Floats | None = None,
 ) -> Truth:
     """Set the clock, give the policy what it needs, and make the tables that it may not see."""
     clock = view.clock[0]
@@ -76,7 +81,7 @@ def prepare(
         row.time, row.what, row.node, row.gpu, row.factor = time, what, node, gpu, factor
     # Two events for each job and a few more; memory that is never written is never used.
     events = 3 * jobs + 2 * len(view.sites) + 1024
-    truth = new_truth(view, work, events, policy.preemptive, happening, heat)
+    truth = new_truth(view, work, events, policy.preemptive, happening, heat, rate)
     truth.progress[0].kill = settings.kill_at_limit
     return truth
 

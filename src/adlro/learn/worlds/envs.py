@@ -259,7 +259,7 @@ def view_of(worlds: Worlds, envs: Envs, b: int, row: int, limit: int = NOBODY) -
 
 
 @compiled
-def truth_of(envs: Envs, b: int, row: int) -> Truth:
+def truth_of(worlds: Worlds, envs: Envs, b: int, row: int) -> Truth:
     """The truth of an environment, which only the simulator sees."""
     return Truth(
         envs.work[b],
@@ -270,6 +270,7 @@ def truth_of(envs: Envs, b: int, row: int) -> Truth:
         envs.events[row],
         envs.progress[row],
         envs.heat,
+        worlds.rate[envs.state[b].world],
     )
 
 
@@ -323,7 +324,7 @@ def copy_state(worlds: Worlds, envs: Envs, source: int, target: int, limit: int)
     copy_cluster(view, other)
     copy_lists(view, other)
     copy_queue(view, other)
-    copy_truth(truth_of(envs, source, source), truth_of(envs, source, target))
+    copy_truth(truth_of(worlds, envs, source, source), truth_of(worlds, envs, source, target))
 
 
 @compiled
