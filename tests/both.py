@@ -68,12 +68,13 @@ def settings_of(scenario: Scenario) -> SimulationSettings:
     return SimulationSettings(restart_s=options.restart_s, kill_at_limit=options.kill_at_limit, window=options.window)
 
 
-def run_compiled(scenario: Scenario, policy: Policy, seed: int = 0) -> Ran:
+def run_compiled(scenario: Scenario, policy: Policy, seed: int = 0, weights: str = "equal") -> Ran:
     """Run a scenario to its end in the compiled simulator."""
+    settings = replace(settings_of(scenario), weights=weights)
     plan, jobs = plan_cluster(scenario.cluster), pack_jobs(scenario.jobs)
     view = pack(plan, jobs, scenario.speed)
     disturbances = pack_disturbances(plan, scenario.disturbances)
-    return Ran(plan, jobs, view, simulate_compiled(view, jobs.work, policy, settings_of(scenario), disturbances, seed))
+    return Ran(plan, jobs, view, simulate_compiled(view, jobs.work, policy, settings, disturbances, seed))
 
 
 def run_with_log_of(scenario: Scenario, policy: Policy, rows: int) -> Ran:

@@ -177,6 +177,14 @@ def test_why_a_placed_job_runs_is_answered_from_the_state_without_the_daemon(
     assert client.get(f"{V1}/jobs/{live.id}/why").json()["state"] == "cancelled"
 
 
+def test_a_job_is_found_by_the_ids_of_the_pods_that_it_consists_of(service: FakeService, client: Client) -> None:
+    live = service.one(JobState.WAITING)
+    service.jobs[live.id] = replace(live, also=("team.pod-7",))
+    service.turn()
+    assert client.get(f"{V1}/jobs/team.pod-7").json()["id"] == live.id
+    assert client.get(f"{V1}/jobs/team.pod-7/why").json()["job"] == live.id
+
+
 def test_a_job_that_is_not_there_is_a_404_for_every_question(client: Client) -> None:
     for method, path in (("GET", ""), ("GET", "/why"), ("DELETE", "")):
         answer = client.request(method, f"{V1}/jobs/424242{path}")

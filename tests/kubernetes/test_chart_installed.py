@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 from tests.kubernetes.charts import CHART, SPACE, Raw, helm
-from tests.kubernetes.lab import ControlPlane
 from tests.kubernetes.world import World, eventually
 
 from adlro.backends.kubernetes.client import MERGE, Api, ApiError
 from adlro.backends.kubernetes.credentials import door_of
+from adlro.backends.kubernetes.lab import ControlPlane
 from adlro.backends.kubernetes.leading import LEADER_LABEL
 from adlro.backends.kubernetes.options import KubernetesOptions
 from adlro.daemon.config import load_config
@@ -122,6 +122,30 @@ def test_the_account_of_the_chart_schedules_through_the_daemon_of_its_config_and
         daemon.close()
     assert LEADER_LABEL not in world.api.get(f"{pods}/adlro-0")["metadata"].get("labels", {})
     world.api.ask("DELETE", f"{pods}/adlro-0", {"gracePeriodSeconds": "0"})
+
+
+def test_a_shadow_of_the_chart_watches_with_rights_to_read_only_and_lacks_none(
+    world: World, control_plane: ControlPlane, at: Helm, tmp_path: Path
+) -> None:
+    install(at, "mode=shadow", "config.policy.name=fcfs-first-fit")
+    file = tmp_path / "adlro.toml"
+    file.write_text(world.api.get(f"/api/v1/namespaces/{SPACE}/configmaps/adlro")["data"]["adlro.toml"])
+    options = account_options(world, control_plane, tmp_path)
+    here = {"kubernetes.kubeconfig": options.kubeconfig, "store.url": f"sqlite:{tmp_path}/adlro.db"}
+    world.node("a", gpus=2)
+    made = world.pod("theirs", scheduler="default-scheduler")
+    config = load_config(file, here)
+    daemon = Daemon(config, open_parts, leadership_for(config))
+    try:
+        eventually(lambda: daemon.tick() is not None and '"wished"' in (tmp_path / "shadow.jsonl").read_text())
+        assert daemon.is_ready() == (True, "ready")
+    finally:
+        daemon.close()
+    assert world.get("theirs")["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+    alone = Api(door_of(options))
+    binding = {"target": {"kind": "Node", "name": "a"}, "metadata": {"name": "theirs"}}
+    assert status_of(alone, "POST", f"{world.path('theirs')}/binding", binding) == 403
+    alone.close()
 
 
 def test_the_account_of_the_chart_may_do_nothing_else(world: World, account: Api) -> None:

@@ -28,7 +28,7 @@ def test_an_unknown_product_counts_as_unknown_with_a_note(world: World) -> None:
 
 def test_two_unknown_products_and_nodes_without_any_label_are_kinds_of_gpu_of_their_own(world: World) -> None:
     world.node("a", product="NVIDIA-Z9000", labels={"nvidia.com/gpu.memory": "24576"})
-    world.node("b", product="Fancy-Card", labels={"nvidia.com/gpu.memory": "a lot"})
+    world.node("b", product="Fancy-Card", labels={"nvidia.com/gpu.memory": "a-lot"})
     world.node("c", product="")
     snapshot = world.backend().read()
     assert {node.gpus[0].model for node in snapshot.cluster.nodes} == {"unknown", "unknown@2", "unknown@3"}

@@ -25,6 +25,7 @@ READING = {
     for resource in (
         "nodes", "pods", "persistentvolumeclaims", "persistentvolumes",
         "podgroups.scheduling.x-k8s.io", "podgroups.scheduling.k8s.io",
+        "workloads.scheduling.k8s.io",
     )
 }  # fmt: skip
 
@@ -68,8 +69,8 @@ def test_the_scheduler_has_the_rights_that_it_uses_and_no_others(world: World, m
     }
     known = given("scheduler.yaml")
     assert used <= known
-    # No PodGroup of scheduling.k8s.io is served by the fake, so nobody watches it.
-    assert known - used <= {"watch podgroups.scheduling.k8s.io"}
+    # The fake serves nothing of scheduling.k8s.io here, so nobody watches it.
+    assert known - used <= {"watch podgroups.scheduling.k8s.io", "watch workloads.scheduling.k8s.io"}
 
 
 # ---- rights that are missing -----------------------------------------------------------------------------------------

@@ -82,6 +82,7 @@ class LiveJob:
     qos: str = ""  # the cluster's name for the set of limits that apply to it
     setback: Setback = Setback.NONE  # why it does not start although it waits for us; `reason` says it in words
     is_stopping: bool = False  # we told it to stop; it holds its GPUs until it has ended, and then waits again
+    also: tuple[str, ...] = ()  # other ids by which its user may ask for it: of the pods that it consists of
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,7 @@ class Order:
     job: str
     decision: str  # stored by the back end if it can, so that records agree after a crash
     parts: tuple[Part, ...] = ()
+    for_job: str = ""  # the job that a stop makes room for, if that is known
 
     @property
     def is_start(self) -> bool:

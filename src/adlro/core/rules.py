@@ -7,15 +7,24 @@ Over 500 lines: the rules call each other all the time, and a reader should find
 """
 
 import math
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from adlro.core.compiled import compiled, compiled_alone
-from adlro.core.records import WHOLE_GPU
-from adlro.core.tables import FOREVER, NOBODY, QUEUED, RECENT, RUNNING, Ints, Masks, View
+from adlro.core.records import WHOLE_GPU, Job
+from adlro.core.schema import property_of
+from adlro.core.tables import FOREVER, NOBODY, QUEUED, RECENT, RUNNING, Floats, Ints, Masks, View
 
 BITS_PER_WORD = 31
 """Bits used in each word of View.bits: all bits of an int32 except the sign."""
+
+USUAL_PRIORITY: Final[float] = property_of(Job, "priority").default
+"""The priority of a job for which none is given. Its weight is 1."""
+
+LEAST_WEIGHT: Final = 0.1
+"""The weight of a job with priority 0: it still counts."""
 
 
 # ---- what may start where ----------------------------------------------------------------------------------------
@@ -296,6 +305,25 @@ def restart_of(view: View, j: int) -> float:
     if own == FOREVER:
         return view.clock[0].restart
     return own
+
+
+@compiled
+def weight_at(priority: float) -> float:
+    """What a second of a job of this priority counts; a job of the usual priority has 1."""
+    return max(float(priority) / USUAL_PRIORITY, LEAST_WEIGHT)
+
+
+@compiled
+def weight_of(view: View, j: int) -> float:
+    """What a second of the job's time counts: 1, unless jobs count by their priority."""
+    return 1.0 if view.clock[0].weighted == 0 else weight_at(view.jobs[j].priority)
+
+
+@compiled
+def fill_weights(priorities: npt.NDArray[np.float32], weights: Floats) -> None:
+    """Fill in the weight of each of these priorities."""
+    for i in range(len(priorities)):
+        weights[i] = weight_at(priorities[i])
 
 
 @compiled

@@ -7,6 +7,9 @@
 - apiGroups: [scheduling.x-k8s.io, scheduling.k8s.io]
   resources: [podgroups]
   verbs: [list, watch]
+- apiGroups: [scheduling.k8s.io]
+  resources: [workloads]
+  verbs: [list, watch]
 {{- end -}}
 
 {{- define "adlro.rights.binding" -}}

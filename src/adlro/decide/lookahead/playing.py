@@ -20,6 +20,7 @@ from adlro.core.engine import (
     resume,
     set_asked,
     undisturbed,
+    unheated,
 )
 from adlro.core.plan import no_demands
 from adlro.core.policy import CHOOSE_TYPE, FLOATS, INTS, VIEW_TYPE, Choose
@@ -31,6 +32,7 @@ from adlro.core.rules import (
     note_release,
     refresh,
     start_cost,
+    weight_of,
     work_done,
     work_left,
 )
@@ -184,12 +186,15 @@ def clear_run(world: View, i: int) -> None:
 
 @compiled
 def counted(world: View, truth: Truth, began: float) -> float:
-    """Sum of the seconds from `began` (or from submission, if later) to the end of each job that has ended."""
+    """Sum of the seconds from `began` (or from submission, if later) to the end of each job that has ended.
+
+    Here and below each job's seconds count by its weight.
+    """
     seconds = 0.0
     for e in range(truth.progress[0].events):
         event = truth.events[e]
         if event.what == DONE:
-            seconds += event.time - max(began, world.jobs[event.job].submit)
+            seconds += (event.time - max(began, world.jobs[event.job].submit)) * weight_of(world, event.job)
     return seconds
 
 
@@ -205,9 +210,10 @@ def outstanding(world: View, truth: Truth, jobs: int, began: float, guess: bool)
         run = world.runs[i]
         if run.state == FINISHED:
             continue
-        seconds += max(0.0, now - max(began, world.jobs[i].submit))
+        weight = weight_of(world, i)
+        seconds += max(0.0, now - max(began, world.jobs[i].submit)) * weight
         if guess:
-            seconds += truth.live[run.slot].end - now if run.state == RUNNING else best_runtime(world, i)
+            seconds += (truth.live[run.slot].end - now if run.state == RUNNING else best_runtime(world, i)) * weight
     return seconds
 
 
@@ -292,7 +298,7 @@ def rolled_out(
         progress.events = 0  # only `counted` reads this log
         if guess and _settled(world, truth):
             break  # no decisions are left, so the guess for the running jobs is exact in this world
-        status = advance_with(world, truth, undisturbed)
+        status = advance_with(world, truth, undisturbed, unheated)
         seconds += counted(world, truth, began)
         if status == OVER or clock.now >= began + horizon:
             break
