@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from adlro.core.heat import IDLE_POWER
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import fill_weights
 from adlro.core.run import Run
@@ -21,12 +22,10 @@ from adlro.core.tables import (
     Table,
 )
 from adlro.measure.events import outages, stretches
+from adlro.measure.sizes import at_best, kinds_held
 
 SHORTEST_RUNTIME_S: Final = 10.0
 """A job counts as at least this long in slowdown and fairness, so that very short jobs do not dominate the mean."""
-
-IDLE_POWER: Final = 0.15
-"""Share of its TDP that a GPU draws when nothing holds it: an assumption, near what idle data-centre cards report."""
 
 MOMENTS: Final = 1024
 """At how many moments fragmentation is sampled; a run with fewer changes is measured exactly."""
@@ -75,6 +74,13 @@ class Metrics:
     failures: int
     work_lost: float
     illegal: int
+    throttled: float | None = None
+    hottest_c: float | None = None
+
+    @property
+    def placement_efficiency(self) -> float | None:
+        """Effective utilisation over utilisation: how fast the GPUs that jobs held were, against their best ones."""
+        return _ratio(self.effective_utilisation or 0.0, self.utilisation) if self.utilisation else None
 
     def as_dict(self) -> dict[str, int | float | None]:
         """The measures by name, ready for JSON."""
@@ -87,7 +93,7 @@ class _Finished:
 
     job: npt.NDArray[np.int32]  # [F]
     jct: Floats  # [F] s
-    best: Floats  # [F] s alone at its fastest placing on this cluster
+    best: Floats  # [F] s alone at its fastest placing and size on this cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +158,8 @@ def measure(run: Run) -> Metrics:
         failures=int(counts[FAILED]),
         work_lost=float(events["value"][events["what"] == FAILED].sum(dtype=np.float64)),
         illegal=run.illegal,
+        throttled=_throttled(run, use) if use else None,
+        hottest_c=float(run.heat.hottest.max()) if run.heat is not None and len(run.heat) else None,
     )
 
 
@@ -177,7 +185,8 @@ def _finished(run: Run) -> _Finished:
     jct = run.events["time"][rows]
     jct -= run.jobs.table["submit"][job]
     best = run.jobs.work[job]
-    best /= run.rate.max(axis=1)[run.jobs.table["kind"][job]]
+    possible = at_best(run)
+    best /= possible.fastest[possible.row[job]]
     return _Finished(job, jct, best)
 
 
@@ -227,11 +236,17 @@ def _use(run: Run, held: Table) -> _Use:
 def _effective_gpu_s(run: Run, held: Table, done: _Finished) -> float:
     """GPU-seconds that the work done would have taken at the fastest placing of each job.
 
+    For a job that can be resized: at the size and placing with the fewest GPU-seconds.
+
     A finished job did its work, no more: what restarts, failures, wear and slow placings cost is not in it. How far any
     other job came is taken from its rates, less what it lost (as if restarts cost nothing).
     """
     table = run.jobs.table
-    gpu_s = float(done.best @ (table["gpus"][done.job] * table["share"][done.job]) / WHOLE_GPU)
+    possible = at_best(run)
+    units = table["gpus"] * table["share"]
+    if len(run.shapes):
+        units = units * (possible.fastest / np.maximum(possible.thrifty.max(axis=1), 1e-300))[possible.row]
+    gpu_s = float(done.best @ units[done.job] / WHOLE_GPU)
     other = np.ones(len(table), np.bool_)
     other[done.job] = False
     rows = np.flatnonzero(other[held["job"]] & (held["began"] == STARTED))
@@ -239,17 +254,35 @@ def _effective_gpu_s(run: Run, held: Table, done: _Finished) -> float:
         return gpu_s
     failed = np.flatnonzero(run.events["what"] == FAILED)
     job = held["job"][rows]
-    work = run.rate[table["kind"][job], run.site_form[held["site"][rows]]] * (held["end"] - held["start"])[rows]
+    work = run.rate[kinds_held(run, held, rows), run.site_form[held["site"][rows]]]
+    work *= (held["end"] - held["start"])[rows]
     came = np.bincount(job, work, minlength=len(table))
     came -= np.bincount(run.events["job"][failed], run.events["value"][failed], minlength=len(table))
     job = np.unique(job)
-    came = np.clip(came[job], 0.0, run.jobs.work[job]) / run.rate.max(axis=1)[table["kind"][job]]
-    gpu_s += float(came @ (table["gpus"][job] * table["share"][job]) / WHOLE_GPU)
+    came = np.clip(came[job], 0.0, run.jobs.work[job]) / possible.fastest[possible.row[job]]
+    gpu_s += float(came @ units[job] / WHOLE_GPU)
     return gpu_s
+
+
+def _throttled(run: Run, use: _Use) -> float | None:
+    """The share of GPU time with a lowered clock; None in a run without heat."""
+    heat = run.heat
+    if heat is None or not len(heat):
+        return None
+    lowered = float(heat.throttled.sum() + ((heat.clock < 1.0) * np.maximum(0.0, use.end - heat.since)).sum())
+    return _ratio(lowered, use.capacity)
+
+
+def _energy_with_heat(heat: Table, use: _Use) -> float:
+    """What the model of heat says that the GPUs drew during the makespan; before it all were idle."""
+    joules = heat.energy + heat.power * heat.tdp * (use.end - heat.since) - IDLE_POWER * heat.tdp * use.begin
+    return float(joules.sum()) / JOULES_PER_KWH
 
 
 def _energy_kwh(run: Run, use: _Use) -> float:
     """Energy of the GPUs: TDP while held (in proportion to the share), IDLE_POWER of it otherwise."""
+    if run.heat is not None and len(run.heat):
+        return _energy_with_heat(run.heat, use)
     tdp = np.array(
         [run.cluster.models[m].tdp_w if n else 0.0 for m, n in zip(run.site_model, run.site_gpus, strict=True)]
     )

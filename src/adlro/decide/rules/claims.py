@@ -10,6 +10,7 @@ from adlro.core.rules import (
     portion,
     queue_position,
     restart_cost,
+    restart_of,
     weight_of,
     work_left,
 )
@@ -41,7 +42,7 @@ def loss_of(view: View, lines: Timelines, v: int, j: int, seconds: float) -> flo
     weight = weight_of(view, j)
     share = weight_of(view, v) / weight
     pressure = lines.pressure[0] / weight
-    return SETBACK * seconds * share + view.clock[0].restart * (share + pressure * view.jobs[v].gpus)
+    return SETBACK * seconds * share + restart_of(view, v) * (share + pressure * view.jobs[v].gpus)
 
 
 @compiled
@@ -57,7 +58,7 @@ def outlasts(view: View, v: int, j: int, seconds: float) -> bool:
     """Whether a running job has more left than job j would take in its place and a restart, each by its weight."""
     clock = view.clock[0]
     rest = expected_end(view, v) - clock.now
-    return rest / weight_of(view, v) > (seconds + clock.restart) / weight_of(view, j)
+    return rest / weight_of(view, v) > (seconds + restart_of(view, v)) / weight_of(view, j)
 
 
 @compiled
