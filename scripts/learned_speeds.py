@@ -80,7 +80,8 @@ def past_of(cluster: str, workload: str, seed: int, jobs: int) -> Past:
     scenario = replace(load_scenario(cluster, workload, jobs), speeds="agnostic")
     instance, told = draw(scenario, seed), draw(replace(scenario, speeds="prior"), seed)
     run, plan = play_out(instance, instance.view, find_policies(["eft"])[0]), scenario.plan
-    assert instance.believed is not None and told.believed is not None
+    assert instance.believed is not None
+    assert told.believed is not None
     pools = np.asarray(plan.forms.pool)
     forms = [int(np.flatnonzero(pools == p)[0]) for p in range(len(plan.models))]
     true, prior = instance.believed.rate[:, forms], told.believed.view.rate[:, forms]
