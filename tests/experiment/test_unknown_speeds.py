@@ -1,6 +1,7 @@
 """Runs in which policies do not know the speeds."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,11 +12,12 @@ from adlro.core.policy import Policy
 from adlro.core.tables import DONE, STARTED, Choice, View
 from adlro.decide.rules.baselines import sjf
 from adlro.experiment.instance import draw, play_out, run_one
-from adlro.experiment.learned_speeds import learn_history, learn_run
+from adlro.experiment.learned_speeds import learn_for_job, learn_history, learn_run
 from adlro.experiment.policies import policy
 from adlro.experiment.scenario import Scenario, load_scenario
 from adlro.experiment.unknown_speeds import learning_player
 from adlro.ingest.traces.tabulate import TraceOptions
+from adlro.predict.job_parts import JobParts
 from adlro.simulation.simulator import simulate
 
 TWO = adlro.cluster(
@@ -135,12 +137,12 @@ def test_a_run_finds_the_families_that_run_unlike_the_others() -> None:
     assert found.families[0].jobs >= found.families[-1].jobs
 
 
-def test_a_history_teaches_how_much_slower_a_model_is_for_each_family(tmp_path: "object") -> None:
+def test_a_history_teaches_how_much_slower_a_model_is_for_each_family(tmp_path: Path) -> None:
     lines = ["JobID|User|JobName|State|Submit|Start|End|AllocTRES|NodeList|NCPUS|ReqMem|Timelimit"]
     for number in range(80):
         bert, on_t4 = number % 2 == 0, number % 4 < 2
         seconds = (7200 if bert else 1800) * ((4 if bert else 1) if on_t4 else 1) + number
-        day, hour = divmod(number, 24)
+        day = number // 24
         start = np.datetime64("2026-01-01T00:00:00") + np.timedelta64(number, "h")
         name, user = ("train-bert", "ann") if bert else ("etl-load", "bob")
         gpu = "t4" if on_t4 else "a100"
@@ -148,10 +150,7 @@ def test_a_history_teaches_how_much_slower_a_model_is_for_each_family(tmp_path: 
         lines.append(
             f"{number}|{user}|{name}-{day}|COMPLETED|{start}|{start}|{end}|gres/gpu:{gpu}=1|n1|4|16G|1-00:00:00"
         )
-        assert hour < 24
-    from pathlib import Path
-
-    folder = Path(str(tmp_path))
+    folder = tmp_path
     (folder / "jobs.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     nodes = "".join(
         f'[[nodes]]\nname = "{gpu}"\ngpu = "{gpu}"\ngpus = 4\ncpus = 32\nmemory_gb = 256\n' for gpu in ("a100", "t4")
@@ -166,3 +165,8 @@ def test_a_history_teaches_how_much_slower_a_model_is_for_each_family(tmp_path: 
     assert speeds["bert"].low < 0.25 < speeds["bert"].high
     assert speeds["bert"].jobs == 20
     assert math.isclose(found.families[0].speeds["a100-sxm4-40gb"].value, 1.0)
+    asked = JobParts("ann", "train-bert-new", 1)
+    one = learn_for_job(str(folder / "jobs.txt"), str(folder / "two.toml"), TraceOptions(), asked)
+    assert one.speeds["t4"].value == pytest.approx(0.25, rel=0.35)
+    assert {past.user for past in one.because} == {"ann"}
+    assert all({"user ann", "word bert"} <= set(past.parts) for past in one.because)

@@ -23,9 +23,9 @@ from adlro.experiment.scenario import load_scenario
 from adlro.experiment.traces import link_of, read_places
 from adlro.experiment.unknown_speeds import LEARNED, learning_player, parts_of
 from adlro.ingest.traces.tabulate import TraceOptions
-from adlro.predict.encoder import Words
+from adlro.predict.encoder import Words, unpacked
 from adlro.predict.following import units_of
-from adlro.predict.job_parts import JobParts, job_vectors, words_of
+from adlro.predict.job_parts import JobParts, job_vectors, same_parts, words_of
 from adlro.predict.speed_memory import SpeedMemory
 from adlro.simulation.simulator import simulate
 
@@ -34,6 +34,7 @@ _ALIKE: Final = 0.25
 
 _MOST_FAMILIES: Final = 40
 _LABEL_WORDS: Final = 3
+_REASONS: Final = 5
 _FOR_A_MEAN: Final = 32
 """The speeds of a family are the mean of its latest jobs, so many of them."""
 
@@ -69,6 +70,27 @@ class FoundFamily:
 
 
 @dataclass(frozen=True, slots=True)
+class PastSpeed:
+    """A past job that a belief rests on: who it was, where it ran, its share of the weight, and the parts in common."""
+
+    user: str
+    name: str
+    model: str
+    share: float
+    similarity: float
+    parts: tuple[str, ...]  # as in "user ann", by unbinding
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpeeds:
+    """What is believed of one job: its speed on each model against the first one, and the past jobs behind it."""
+
+    reference: str
+    speeds: dict[str, LearnedSpeed]  # `jobs`: past jobs of any family that ran there
+    because: tuple[PastSpeed, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LearnedTable:
     """The families found, the model that speeds are relative to, and what they rest on."""
 
@@ -79,8 +101,54 @@ class LearnedTable:
     source: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Taught:
+    """A memory that has learnt a history, and what it learnt from."""
+
+    memory: SpeedMemory
+    cluster: Cluster
+    names: list[str]  # of the models
+    parts: list[JobParts]  # of all jobs of the history
+    rows: Masks  # the jobs that taught something
+    models: Masks  # where each of all jobs ran; NOBODY: not known
+    vectors: Mapping[int, Words]
+    prior: Floats  # [rows, M]
+    on_gpus: int  # jobs of the history with GPUs
+
+
 def learn_history(trace: str, cluster: str, options: TraceOptions) -> LearnedTable:
-    """Learn speeds from jobs that ran on a cluster. Their runtimes are all that is known of their work."""
+    """Learn speeds from jobs that ran on a cluster: the families found."""
+    taught = _taught_by(trace, cluster, options)
+    seen = [(int(j), int(taught.models[j])) for j in taught.rows]
+    found = find_families(taught.memory, taught.parts, taught.vectors, taught.prior, taught.rows, seen, taught.names)
+    return LearnedTable(taught.names[0], found, len(taught.rows), taught.on_gpus - len(taught.rows), trace)
+
+
+def learn_for_job(trace: str, cluster: str, options: TraceOptions, job: JobParts) -> JobSpeeds:
+    """What a history says about one job, and why."""
+    taught = _taught_by(trace, cluster, options)
+    vector = job_vectors([job])[0]
+    mean, covariance = taught.memory.profile(vector[None, :])
+    prior = np.log([max(_datasheet(taught.cluster, job, taught.cluster.models[name]), 1e-3) for name in taught.names])
+    there = Counter(taught.models[taught.rows].tolist())
+    speeds = {name: _against_first(m, mean + prior, covariance, there[m]) for m, name in enumerate(taught.names)}
+    because = []
+    for number, share, alike in taught.memory.shares(vector, 0)[:_REASONS]:
+        past, where = taught.parts[number], taught.names[int(taught.models[number])]
+        common = tuple(f"{role} {value}" for role, value, _ in same_parts(job, unpacked(taught.vectors[number])))
+        because.append(PastSpeed(past.user, past.name, where, share, alike, common))
+    return JobSpeeds(taught.names[0], speeds, tuple(because))
+
+
+def _against_first(m: int, logs: Floats, covariance: Floats, jobs: int) -> LearnedSpeed:
+    """The speed on a model against that on the first one, with its interval."""
+    log = float(logs[m] - logs[0])
+    spread = math.sqrt(max(0.0, float(covariance[m, m] + covariance[0, 0] - 2 * covariance[m, 0])))
+    return LearnedSpeed(math.exp(log), math.exp(log - _TENTH * spread), math.exp(log + _TENTH * spread), jobs)
+
+
+def _taught_by(trace: str, cluster: str, options: TraceOptions) -> _Taught:
+    """A memory that has learnt a history. Runtimes are all that is known of the work of its jobs."""
     where = load_cluster(cluster)
     jobs, ran_on = read_places(trace, replace(options, ran_on=options.ran_on or cluster))
     names = [name for name in where.models if name != CPU_ONLY]
@@ -103,10 +171,9 @@ def learn_history(trace: str, cluster: str, options: TraceOptions) -> LearnedTab
         j = int(usable[row])
         m = int(model_of[j])
         memory.learn(vectors[row], m, usual - math.log(seconds[j]) - prior[row, m], j)
-    seen = [(int(j), int(model_of[j])) for j in usable]
-    found = find_families(memory, parts, dict(zip(usable.tolist(), vectors, strict=True)), prior, usable, seen, names)
-    skipped = int(np.count_nonzero(table["gpus"] > 0)) - len(usable)
-    return LearnedTable(names[0], found, len(usable), skipped, trace)
+    by_job = dict(zip(usable.tolist(), vectors, strict=True))
+    on_gpus = int(np.count_nonzero(table["gpus"] > 0))
+    return _Taught(memory, where, names, parts, usable, model_of, by_job, prior, on_gpus)
 
 
 def learn_run(cluster: str, workload: str, policy: str, seed: int, jobs: int | None) -> LearnedTable:
@@ -185,12 +252,7 @@ def _family(
     last = places[-1]
     mean, covariance = memory.profile(_some(vectors, rows, places))
     there = Counter(model for j in mine for model in ran.get(j, ()))
-    speeds = {}
-    for m, name in enumerate(names):
-        log = float(mean[m] - mean[0] + prior[last, m] - prior[last, 0])
-        spread = math.sqrt(max(0.0, float(covariance[m, m] + covariance[0, 0] - 2 * covariance[m, 0])))
-        low, high = math.exp(log - _TENTH * spread), math.exp(log + _TENTH * spread)
-        speeds[name] = LearnedSpeed(math.exp(log), low, high, there[m])
+    speeds = {name: _against_first(m, mean + prior[last], covariance, there[m]) for m, name in enumerate(names)}
     return FoundFamily(tuple(label), tuple(users), len(mine), speeds)
 
 
