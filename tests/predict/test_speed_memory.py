@@ -8,7 +8,7 @@ import pytest
 from adlro.catalogue.gpus import gpu_models
 from adlro.catalogue.speeds import bound_profiles
 from adlro.predict.encoder import unpacked
-from adlro.predict.job_parts import JobParts, job_vectors, same_parts, words_of
+from adlro.predict.job_parts import JobParts, job_vectors, name_words, same_parts
 from adlro.predict.speed_memory import SpeedMemory
 
 MODELS = [gpu_models()[name] for name in ("v100-sxm2-16gb", "p100-pcie-16gb", "k80")]
@@ -123,4 +123,4 @@ def test_the_profile_of_one_job_is_its_belief_with_its_spread() -> None:
 
 
 def test_words_keep_the_numbers_that_belong_to_them() -> None:
-    assert words_of("Train_resnet18-b32-7") == ("train", "resnet18", "b32", "7")
+    assert name_words("Train_resnet18-b32-7") == ("train", "resnet18", "b32", "7")

@@ -21,11 +21,11 @@ from adlro.experiment.instance import draw
 from adlro.experiment.policies import policy as find_policy
 from adlro.experiment.scenario import load_scenario
 from adlro.experiment.traces import link_of, read_places
-from adlro.experiment.unknown_speeds import LEARNED, learning_player, parts_of
+from adlro.experiment.unknown_speeds import LEARNED_SPEEDS, job_parts_of, learning_player
 from adlro.ingest.traces.tabulate import TraceOptions
 from adlro.predict.encoder import Words, unpacked
 from adlro.predict.following import units_of
-from adlro.predict.job_parts import JobParts, job_vectors, same_parts, words_of
+from adlro.predict.job_parts import JobParts, job_vectors, name_words, same_parts
 from adlro.predict.speed_memory import SpeedMemory
 from adlro.simulation.simulator import simulate
 
@@ -162,7 +162,7 @@ def _taught_by(trace: str, cluster: str, options: TraceOptions) -> _Taught:
             f"'{trace}' has no job of which it is known on which GPUs of {where.name} it ran; expected GPU types "
             "(gres/gpu:t4) or node names of the cluster, or --ran-on."
         )
-    parts = parts_of(jobs)
+    parts = job_parts_of(jobs)
     vectors = job_vectors([parts[j] for j in usable])
     memory = SpeedMemory(models, _bounds(models), any_gpu=_RUNTIMES_DIFFER, noise=_RUNS_DIFFER)
     usual = float(np.log(seconds[usable]).mean())
@@ -178,7 +178,7 @@ def _taught_by(trace: str, cluster: str, options: TraceOptions) -> _Taught:
 
 def learn_run(cluster: str, workload: str, policy: str, seed: int, jobs: int | None) -> LearnedTable:
     """Play one run with learned speeds, and show what the memory has found at its end."""
-    scenario = load_scenario(cluster, workload, jobs, speeds=LEARNED)
+    scenario = load_scenario(cluster, workload, jobs, speeds=LEARNED_SPEEDS)
     instance = draw(scenario, seed)
     believed, plan = instance.believed, scenario.plan
     assert believed is not None
@@ -194,7 +194,7 @@ def learn_run(cluster: str, workload: str, policy: str, seed: int, jobs: int | N
     prior = np.log(np.maximum(believed.view.rate[:, [form_of[name] for name in names]] / units[:, None], 1e-9))
     seen = player.taught()
     rows = np.array(sorted({j for j, _ in seen}), np.int64)
-    parts = parts_of(believed.signed)
+    parts = job_parts_of(believed.signed)
     vectors = dict(zip(rows.tolist(), job_vectors([parts[j] for j in rows]), strict=True))
     found = find_families(player.memory, parts, vectors, prior[rows], rows, seen, names)
     return LearnedTable(names[0], found, len(rows), 0, f"{workload} on {cluster}, {policy}, seed {seed}")
@@ -225,7 +225,7 @@ def find_families(
         else:
             centres.append(profile)
             members.append(list(places))
-    commonness = Counter(word for j in rows.tolist() for word in words_of(parts[j].name))
+    commonness = Counter(word for j in rows.tolist() for word in name_words(parts[j].name))
     ran: dict[int, list[int]] = {}
     for j, model in seen:
         ran.setdefault(j, []).append(model)
@@ -246,7 +246,7 @@ def _family(
 ) -> FoundFamily:
     """One family in words and numbers; its speeds are the mean of its latest jobs."""
     mine = [int(rows[place]) for place in places]
-    words = Counter(word for j in mine for word in words_of(parts[j].name) if not word.isdigit())
+    words = Counter(word for j in mine for word in name_words(parts[j].name) if not word.isdigit())
     label = sorted(words, key=lambda word: (-(words[word] ** 2) / commonness[word], word))[:_LABEL_WORDS]
     users = [user for user, _ in Counter(parts[j].user for j in mine).most_common()]
     last = places[-1]
@@ -263,7 +263,7 @@ def _some(vectors: Mapping[int, Words], rows: Masks, places: Sequence[int]) -> W
 
 def _stem(parts: JobParts) -> tuple[str, ...]:
     """What jobs of one user that recur have in common: user, GPUs, and the words of the name without numbers."""
-    return (parts.user, str(parts.gpus), *(word for word in words_of(parts.name) if not word.isdigit()))
+    return (parts.user, str(parts.gpus), *(word for word in name_words(parts.name) if not word.isdigit()))
 
 
 def _bounds(models: Sequence[GpuModel]) -> Floats:

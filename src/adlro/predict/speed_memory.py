@@ -38,7 +38,7 @@ ANY_GPU: Final = 0.1
 
 BOUND: Final = 0.2
 HD_GPU: Final = 0.2
-OWN: Final = 0.1
+_OWN: Final = 0.1
 """Likeness of GPUs: by what bounds a job (datasheets), by hypervectors, and of a model with itself alone."""
 
 HEDGE: Final = 1.25
@@ -54,9 +54,9 @@ _LIKE_ENOUGH: Final = 0.7
 _TOLD_OFTEN: Final = 6
 _MOST_SHIFT: Final = 3.0
 
-CUSUM_SLACK: Final = 0.5
-CUSUM_ALARM: Final = 6.0
-_MOST_Z: Final = 3.0
+CUSUM_SLACK: Final = 0.75
+CUSUM_ALARM: Final = 10.0
+_MOST_Z: Final = 2.0
 _ERRORS_KEPT: Final = 64
 _LARGE: Final = 0.8
 _LEAST_ERROR: Final = 0.1
@@ -128,7 +128,7 @@ class SpeedMemory:
         vectors = gpu_vectors(models)
         alike = np.maximum(similarities(vectors, vectors), 0.0)
         self.gpu_likeness: Floats = (
-            BOUND * (bounds.T @ bounds) / max(1, len(bounds)) + HD_GPU * alike + OWN * np.eye(len(models))
+            BOUND * (bounds.T @ bounds) / max(1, len(bounds)) + HD_GPU * alike + _OWN * np.eye(len(models))
         )
         self._usual = HEDGE * bounds.mean(axis=0) if len(bounds) else np.zeros(len(models))
         self._most, self._any_gpu, self._noise_of_one = most, any_gpu, noise
