@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence, Sized
 from copy import deepcopy
 from typing import Final, Protocol, TypeAlias
 
+from tests.reference_heat import Heat
 from tests.reference_world import ENDED, FUTURE, QUEUED, Event, Options, Room, World, free_gpus, give
 
 from adlro.core.records import WHOLE_GPU, Cluster, Disturbance, Job, SpeedOf
-from adlro.core.tables import NOBODY, START, STOP, WAIT
+from adlro.core.tables import NOBODY, RESIZE, START, STOP, WAIT
 
 __all__ = [
     "Answer",
@@ -55,12 +56,14 @@ def simulate(
     options: Options = Options(),  # noqa: B008 - frozen
     disturbances: Sequence[Disturbance] = (),
     preemptive: bool = False,
+    heat: Heat | None = None,
 ) -> list[Event]:
     """Run the jobs to the end and return what happened: (time, name, job, detail), in order."""
     world = World(cluster, jobs, speed, options)
     ahead = sorted(disturbances, key=lambda disturbance: disturbance.time_s)
     patience = PATIENCE
     while any(run.state != ENDED for run in world.runs):
+        hot = heat.follow(world, change_speed) if heat is not None else math.inf
         happens = next_happening(world, ahead)
         if happens < math.inf:
             patience = PATIENCE
@@ -68,7 +71,7 @@ def simulate(
             patience -= 1
         else:
             break
-        world.now = min(happens, world.wake)
+        world.now = min(happens, world.wake, hot)
         if world.wake <= world.now:
             world.wake = math.inf
         end_jobs(world)
@@ -79,6 +82,8 @@ def simulate(
         ask(world, policy, preemptive)
         if sum(run.starts for run in world.runs) > starts:
             patience = PATIENCE
+    if heat is not None:
+        heat.follow(world, change_speed)
     return world.events
 
 
@@ -116,13 +121,19 @@ def disturb(world: World, disturbance: Disturbance) -> None:
         # The number of a GPU counts through the node's groups in order.
         gpus = [(site, gpu) for site, s in enumerate(world.sites) if s.node == node for gpu in range(s.gpus)]
         site, gpu = gpus[disturbance.gpu]
-        touched = [j for j in world.running if any(p.site == site and gpu in p.gpus for p in world.runs[j].parts)]
-        for job in touched:
-            world.runs[job].done, world.runs[job].settled = world.done(job), world.now
-        world.factors[site][gpu] = disturbance.factor
-        for job in touched:
-            world.foresee_end(job)
-        world.log("speed", NOBODY, site, (gpu,), disturbance.factor)
+        world.worn[site][gpu] = disturbance.factor
+        change_speed(world, site, gpu)
+
+
+def change_speed(world: World, site: int, gpu: int) -> None:
+    """Let the jobs on a GPU go on at its new speed: its wear times its clock."""
+    touched = [j for j in world.running if any(p.site == site and gpu in p.gpus for p in world.runs[j].parts)]
+    for job in touched:
+        world.runs[job].done, world.runs[job].settled = world.done(job), world.now
+    world.factors[site][gpu] = world.worn[site][gpu] * world.clocks[site][gpu]
+    for job in touched:
+        world.foresee_end(job)
+    world.log("speed", NOBODY, site, (gpu,), world.factors[site][gpu])
 
 
 def submit_jobs(world: World) -> None:
@@ -153,6 +164,8 @@ def ask(world: World, policy: Policy, preemptive: bool) -> None:
         elif verb == STOP and job in world.running:
             world.leave(job, QUEUED)
             world.log("stop", job)
+        elif verb == RESIZE and job in world.waiting and world.may_resize(job, site):
+            world.resize(job, site)
         else:
             world.log("illegal", job, verb, site)
             return
@@ -291,6 +304,7 @@ class Sight(Protocol):
     @property
     def running(self) -> list[int]: ...
     def legal(self) -> list[tuple[int, int]]: ...
+    def sizes(self, job: int) -> list[int]: ...
     def fits(self, job: int, site: int) -> bool: ...
 
 
@@ -305,6 +319,9 @@ def random_choices(seed: int) -> Callable[[Sight], Answer]:
             return (START, *source.choice(legal), math.inf)
         if running and 0.6 <= dice < 0.7:
             return (STOP, source.choice(running), NOBODY, math.inf)
+        if 0.7 <= dice < 0.75 and (elastic := [job for job in sight.queue if sight.sizes(job)]):
+            job = source.choice(elastic)
+            return (RESIZE, job, source.choice(sight.sizes(job)), math.inf)
         if dice > 0.95:
             return source.choice(illegal_answers(sight))
         if dice > 0.8:
@@ -321,6 +338,11 @@ def illegal_answers(sight: Sight) -> list[Answer]:
     answers += [(UNKNOWN_VERB, 0, 0, math.inf), (START, NOBODY, 0, math.inf)]
     answers += [(STOP, job, NOBODY, math.inf) for job in range(count) if job not in sight.running]
     answers += [(START, job, 0, math.inf) for job in range(count) if job not in sight.waiting]
+    answers += [(RESIZE, NOBODY, 1, math.inf), (RESIZE, count, 1, math.inf)]
+    answers += [(RESIZE, job, 1, math.inf) for job in range(count) if job not in sight.waiting]
+    answers += [
+        (RESIZE, job, size, math.inf) for job in sight.queue for size in (0, 5, 99) if size not in sight.sizes(job)
+    ]
     for job in sight.queue:
         answers += [(START, job, NOBODY, math.inf), (START, job, sites, math.inf)]
         answers += [(START, job, site, math.inf) for site in range(sites) if not sight.fits(job, site)]

@@ -95,7 +95,8 @@ def find_family(name: str) -> Family:
         return _by_original()[word]
     raise CatalogueError(
         f"there is no family '{name}'.{nearest(name, [*families(), *_by_original()])} "
-        f"Families are simulation, learning, data, and the measured gavel/… and sia/… (docs/catalogue.md)."
+        f"Families are simulation, learning, data, and the measured gavel/…, sia/…, sia-fixed/… and sia-adapted/… "
+        f"(docs/catalogue.md)."
     )
 
 

@@ -19,7 +19,12 @@ from adlro.core.records import MEASURED, MODELLED, GpuModel, Placing, Speed, Spe
 REFERENCE_LINK_GB_S: Final = 300.0
 """NVLink2 of the reference model, both directions summed."""
 
-_TABLES: Final = {"gavel": "Gavel, OSDI 2020", "sia": "Sia, SOSP 2023"}
+_TABLES: Final = {
+    "gavel": "Gavel, OSDI 2020",
+    "sia": "Sia, SOSP 2023",
+    "sia-fixed": "Sia, SOSP 2023, fixed global batch",
+    "sia-adapted": "Sia, SOSP 2023, goodput",
+}
 """The measured tables, with what the detail of a speed calls them."""
 
 SAME_CHIP: Final = {"v100-sxm2-32gb": "v100-sxm2-16gb"}

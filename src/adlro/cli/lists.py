@@ -17,12 +17,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else
 
 
 def policies(as_json: Json = False) -> None:
-    """List the policies: what each does, whether it stops running jobs, and what it needs to know."""
-    from adlro.decide.catalogue import policies as catalogue
+    """List the policies: what each does, whether it stops or resizes jobs, and what it needs to know."""
+    from adlro.decide.catalogue import shipped_policies as catalogue
 
     if as_json:
-        keys = ("name", "summary", "preemptive", "needs")
-        print_json([{key: getattr(policy, key) for key in keys} for policy in catalogue()])
+        keys = ("name", "summary", "preemptive", "resizes", "needs")
+        print_json(
+            [{key: getattr(policy, key) for key in keys} | {"stops": policy.preemptive} for policy in catalogue()]
+        )
         return
     show_list(
         (("policy", "name"), ("what it does", "text")),
@@ -34,6 +36,8 @@ def _remarks(policy: "Policy") -> Iterator[str]:
     """What an operator must know before using it."""
     if policy.preemptive:
         yield "stops jobs"
+    if policy.resizes:
+        yield "resizes jobs"
     if policy.needs:
         yield f"needs {', '.join(policy.needs)}"
 

@@ -27,8 +27,9 @@ from adlro.core.engine import (
 )
 from adlro.core.engine import apply as apply_choice
 from adlro.core.errors import PolicyError
+from adlro.core.heat import next_question_heated, play_heated
 from adlro.core.policy import Choose, Policy
-from adlro.core.tables import DISTURBANCE, EVENT, NOBODY, Choice, Floats, Table, View, records
+from adlro.core.tables import DISTURBANCE, EVENT, HEAT, NOBODY, Choice, Floats, Table, View, records
 
 
 class Player(Protocol):
@@ -63,7 +64,7 @@ class Driver:
     @truth.setter
     def truth(self, truth: Truth) -> None:
         self._truth = truth
-        self._next_question = quick_call(next_question, self.view, truth)
+        self._next_question = quick_call(next_question_heated if len(truth.heat) else next_question, self.view, truth)
         self._carry_out = quick_call(carry_out, self.view, truth)
 
     @property
@@ -90,7 +91,7 @@ class Driver:
         return _checked(self.make()(self.view), self.policy.name)
 
     def apply(self, choice: Choice) -> bool:
-        """Apply a choice; True if it was a start or a stop and was carried out."""
+        """Apply a choice; True if it was a start, a stop or a resize and was carried out."""
         if log_is_full(self.view, self.truth):
             self.truth = with_longer_log(self.truth)
         return bool(self._carry_out(choice))
@@ -102,8 +103,9 @@ class Driver:
 
     def run_until_full(self, stop: Callable[[], bool] = never) -> bool:
         """Play until the run is over (True) or the log is full (False). `stop()` also ends a plain Python policy."""
-        if self.policy.choose is not None:
-            playing = play if self._player is None else self._player.play
+        heated = len(self.truth.heat) > 0
+        if self.policy.choose is not None and not (heated and self._player is not None):
+            playing = play_heated if heated else play if self._player is None else self._player.play
             return playing(self.view, self.truth, self.policy.choose) == OVER
         while not stop():
             status = self._next_question()
@@ -149,6 +151,7 @@ def _checked(answer: Choice, name: str) -> Choice:
 
 
 NOTHING_HAPPENS: Final = records(DISTURBANCE, 0)
+NO_HEAT: Final = records(HEAT, 0)
 
 
 # ---- the truth of a run ------------------------------------------------------------------------------------------
@@ -160,6 +163,7 @@ def new_truth(
     events: int,
     preemptive: bool,
     disturbances: Table = NOTHING_HAPPENS,
+    heat: Table = NO_HEAT,
     rate: Floats | None = None,
 ) -> Truth:
     """The data that policies may not see, for jobs with this work. No job runs yet, and the policy is not asked.
@@ -175,6 +179,7 @@ def new_truth(
         disturbances=disturbances,
         events=records(EVENT, events),
         progress=records(PROGRESS, 1),
+        heat=heat,
         rate=view.rate if rate is None else rate,
     )
     truth.progress[0].free_slot = NOBODY

@@ -16,7 +16,20 @@ from numba import types
 from adlro.core.compiled import compiled, compiled_with
 from adlro.core.policy import CHOOSE_TYPE, FLOATS, FLOATS_2D, INTS, VIEW_TYPE, Choose, table_type
 from adlro.core.records import WHOLE_GPU
-from adlro.core.rules import dequeue, enqueue, fits, learn, note_release, refresh, release, settle_usage, take
+from adlro.core.rules import (
+    dequeue,
+    enqueue,
+    fits,
+    learn,
+    may_resize,
+    note_release,
+    refresh,
+    release,
+    resize,
+    restart_cost,
+    settle_usage,
+    take,
+)
 from adlro.core.tables import (
     DISTURBANCE,
     DONE,
@@ -25,6 +38,7 @@ from adlro.core.tables import (
     FAILED,
     FINISHED,
     FOREVER,
+    HEAT,
     ILLEGAL,
     KILLED,
     MANY_STARTS,
@@ -32,6 +46,8 @@ from adlro.core.tables import (
     OVERRAN,
     QUEUED,
     REFUSED,
+    RESIZE,
+    RESIZED,
     RUNNING,
     SPEED,
     SPREAD,
@@ -100,12 +116,20 @@ class Truth(NamedTuple):
     disturbances: Table  # DISTURBANCE [D], in time order
     events: Table  # EVENT, the log
     progress: Table  # PROGRESS [1]
+    heat: Table  # HEAT [G], or no rows in a run without heat
     rate: Floats  # [K, H] work per second, as View.rate; another array where policies do not know the speeds
 
 
 TRUTH_TYPE = types.NamedTuple(
     [
-        *[FLOATS, table_type(LIVE), INTS, FLOATS, table_type(DISTURBANCE), table_type(EVENT), table_type(PROGRESS)],
+        FLOATS,
+        table_type(LIVE),
+        INTS,
+        FLOATS,
+        table_type(DISTURBANCE),
+        table_type(EVENT),
+        table_type(PROGRESS),
+        table_type(HEAT),
         FLOATS_2D,
     ],
     Truth,
@@ -132,7 +156,7 @@ def note(view: View, truth: Truth, what: int, j: int, s: int, mask: int, value: 
 @compiled
 def log_is_full(view: View, truth: Truth) -> bool:
     """Whether the log might have no room for one more moment or choice."""
-    margin = view.clock[0].running + 2 * len(view.sites) + 16
+    margin = view.clock[0].running + 2 * len(view.sites) + 16 + len(truth.heat)
     return truth.progress[0].events + margin > len(truth.events)
 
 
@@ -250,9 +274,7 @@ def begin(view: View, truth: Truth, j: int, s: int) -> None:
     take(view, j, s)
     run.state = RUNNING
     run.started = clock.now
-    run.since = clock.now
-    if run.starts > 0:
-        run.since += clock.restart
+    run.since = clock.now + restart_cost(view, j)
     if run.starts < MANY_STARTS:
         run.starts += 1
     run.saved = run.done
@@ -556,10 +578,17 @@ def undisturbed(view: View, truth: Truth) -> None:
 
 
 @compiled
-def advance_with(view: View, truth: Truth, disturb_next: Any) -> int:
+def unheated(view: View, truth: Truth) -> float:
+    """Replaces `warm` in runs without heat."""
+    return FOREVER
+
+
+@compiled
+def advance_with(view: View, truth: Truth, disturb_next: Any, warm: Any) -> int:
     """Move the clock until the policy must be asked, the run is over, or the log is full.
 
-    `disturb_next(view, truth)` applies the next disturbance.
+    `disturb_next(view, truth)` applies the next disturbance. `warm(view, truth)` lets the heat follow what has changed,
+    and returns when a GPU reaches its limit next.
     """
     clock = view.clock[0]
     progress = truth.progress[0]
@@ -568,7 +597,10 @@ def advance_with(view: View, truth: Truth, disturb_next: Any) -> int:
     while True:
         if log_is_full(view, truth):
             return LOG_FULL
+        hot = warm(view, truth)
         moment = clock.now if progress.halfway != 0 else next_moment(view, truth)
+        if hot < moment < FOREVER:
+            moment = hot
         if moment == FOREVER:
             return OVER
         clock.now = moment
@@ -601,12 +633,12 @@ def advance_with(view: View, truth: Truth, disturb_next: Any) -> int:
 @compiled
 def advance(view: View, truth: Truth) -> int:
     """Move the clock until the policy must be asked, the run is over, or the log is full."""
-    return advance_with(view, truth, disturb)
+    return advance_with(view, truth, disturb, unheated)
 
 
 @compiled
 def apply(view: View, truth: Truth, choice: Choice) -> bool:
-    """Apply the policy's choice; True if it was a start or a stop and was carried out.
+    """Apply the policy's choice; True if it was a start, a stop or a resize and was carried out.
 
     `is_asked` says whether the policy may choose again.
     """
@@ -626,6 +658,11 @@ def apply(view: View, truth: Truth, choice: Choice) -> bool:
             halt(view, truth, j)
             set_asked(view, truth, True)
             return True
+        elif choice.verb == RESIZE and known and may_resize(view, j, choice.site):
+            resize(view, j, choice.site)
+            note(view, truth, RESIZED, j, NOBODY, 0, float(choice.site))
+            set_asked(view, truth, True)
+            return True
     set_asked(view, truth, False)
     clock.wake = FOREVER
     if too_many:
@@ -639,14 +676,14 @@ def apply(view: View, truth: Truth, choice: Choice) -> bool:
 
 
 @compiled
-def drive(view: View, truth: Truth, choose: Choose, look: Any, kept: Any, disturb_next: Any) -> int:
+def drive(view: View, truth: Truth, choose: Choose, look: Any, kept: Any, disturb_next: Any, warm: Any) -> int:
     """The one loop of a run: advance, look, ask, apply, until the run is over or the log is full.
 
     `look(view, truth, kept)` is called before the first choice at each moment, `disturb_next(view, truth)` for each
-    disturbance.
+    disturbance, `warm(view, truth)` before the clock moves (`unheated` in a run without heat).
     """
     while True:
-        status = advance_with(view, truth, disturb_next)
+        status = advance_with(view, truth, disturb_next, warm)
         if status != DECIDE:
             return status
         if log_is_full(view, truth):
@@ -667,13 +704,13 @@ def look_nowhere(view: View, truth: Truth, kept: int) -> None:
 @compiled_with(types.int64(VIEW_TYPE, TRUTH_TYPE, CHOOSE_TYPE))
 def play_undisturbed(view: View, truth: Truth, choose: Choose) -> int:
     """Like `play`, without disturbances."""
-    return drive(view, truth, choose, look_nowhere, 0, undisturbed)
+    return drive(view, truth, choose, look_nowhere, 0, undisturbed, unheated)
 
 
 @compiled_with(types.int64(VIEW_TYPE, TRUTH_TYPE, CHOOSE_TYPE))
 def play_disturbed(view: View, truth: Truth, choose: Choose) -> int:
     """Like `play`, with disturbances."""
-    return drive(view, truth, choose, look_nowhere, 0, disturb)
+    return drive(view, truth, choose, look_nowhere, 0, disturb, unheated)
 
 
 def play(view: View, truth: Truth, choose: Choose) -> int:

@@ -8,8 +8,9 @@ import numpy as np
 
 from adlro.catalogue.speeds import speed_of
 from adlro.core.copying import copied
-from adlro.core.driver import Player
+from adlro.core.driver import NO_HEAT, Player
 from adlro.core.errors import AdlroError, PolicyError, UsageError
+from adlro.core.heat import new_heat
 from adlro.core.policy import Policy
 from adlro.core.records import Disturbance
 from adlro.core.run import Run
@@ -22,12 +23,19 @@ from adlro.ingest.signatures import with_signatures
 from adlro.ingest.synthetic import generate
 from adlro.ingest.traces.windows import cut, misjudged
 from adlro.normalise.pack import pack, pack_disturbances, refusals
+from adlro.normalise.telemetry import THROTTLE_C
 from adlro.predict.following import traits_of, untold
 from adlro.predict.online import Predicting
 from adlro.simulation.simulator import simulate
 
 WEAR_SPREAD: Final = 0.5
 """Sigma of the logarithm of a GPU's own drift: some wear at half the average rate, some at twice."""
+
+HEAT_SPREAD: Final = 0.1
+"""Sigma of the logarithm of how hot a GPU becomes by its own power: some are cooled worse than others."""
+
+_HEAT_STREAM: Final = 4
+"""Kind of random stream; those below are in ingest/disturbances.py."""
 
 WEAR_STEP_S: Final = 6 * HOUR_S
 """Speed drifts in steps of this length: short against the drift, and few enough for thousands of GPUs."""
@@ -105,6 +113,21 @@ def disturbances_of(scenario: Scenario, jobs: Jobs, seed: int) -> list[Disturban
     return sorted(found, key=lambda item: item.time_s)
 
 
+def heat_of(scenario: Scenario, seed: int) -> Table:
+    """The GPUs of the cluster as cold as when idle, each cooled a little better or worse; no rows without heat."""
+    room_c = scenario.hazards.room_c
+    if room_c is None:
+        return NO_HEAT
+    models = [
+        scenario.cluster.models[group.model]
+        for node in scenario.cluster.nodes for group in node.gpus for _ in range(group.count)
+    ]  # fmt: skip
+    random = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(_HEAT_STREAM,))))
+    spread = random.lognormal(0.0, HEAT_SPREAD, len(models)).tolist()
+    limits = [THROTTLE_C.get(model.vendor.lower(), THROTTLE_C["nvidia"]) for model in models]
+    return new_heat([model.tdp_w for model in models], limits, spread, room_c)
+
+
 def offered_load(instance: Instance) -> float:
     """GPU-seconds of work at its fastest, over those of the cluster while jobs arrive; inf if all come at once."""
     needed, submit = float(gpu_seconds(instance.jobs, instance.view).sum()), instance.jobs.table["submit"]
@@ -128,13 +151,15 @@ def play_out(instance: Instance, view: View, policy: Policy) -> Run:
         rate = believed.rate
     if instance.traits is not None:
         player = Predicting.new(instance.traits)
-        view = view._replace(jobs=view.jobs.copy())  # what is told of them changes in each run
+    if player is not None or len(view.shapes):
+        view = view._replace(jobs=view.jobs.copy())  # what is told of them, or their sizes, change in each run
     if believed is not None and believed.how == LEARNED_SPEEDS:
         player = learning_player(believed, plan, player)
     try:
         outcome = simulate(
-            view, instance.jobs.work, policy, scenario.settings, instance.disturbances, instance.seed, player, rate
-        )
+            view, instance.jobs.work, policy, scenario.settings, instance.disturbances, instance.seed, player,
+            heat_of(scenario, instance.seed), rate,
+        )  # fmt: skip
     except (AdlroError, MemoryError):
         raise
     except Exception as error:  # a policy may be anybody's code
@@ -154,6 +179,8 @@ def play_out(instance: Instance, view: View, policy: Policy) -> Run:
         unfinished=outcome.unfinished,
         refusals=instance.refusals,
         illegal=outcome.illegal,
+        shapes=view.shapes,
+        heat=outcome.heat,
     )
 
 

@@ -18,6 +18,7 @@ from adlro.experiment.conditions import (
     DEFAULT_POLICIES,
     DEFAULT_POLICY,
     DEFAULT_SEEDS,
+    JOB_WEIGHTS,
     UNCHANGED,
     Conditions,
 )
@@ -166,7 +167,10 @@ def compare(
     mtbf_h: float | None = UNCHANGED.mtbf_h,
     repair_h: float = UNCHANGED.repair_h,
     wear_per_day: float = UNCHANGED.wear_per_day,
+    weights: str = UNCHANGED.weights,
     disturbances: Disturbances | None = UNCHANGED.disturbances,
+    thermal: bool = UNCHANGED.thermal,
+    room_c: float = UNCHANGED.room_c,
     speeds: str = UNCHANGED.speeds,
     regret: bool = False,
     hyperscore: str | Path | Mapping[str, float] | None = None,
@@ -192,11 +196,12 @@ def compare(
     per run), but cannot write a report. `progress(what, done, total)` is told how it goes.
     """
     made = call_text("compare", locals(), compare)
-    weights = _weights_of(hyperscore)
+    shares = _weights_of(hyperscore)
     scenario = scenario_of(
         cluster, jobs, job_count, windows, disturbances,
         Conditions(
-            load, estimates, restart_s, kill_at_limit, queue_window, mtbf_h, repair_h, wear_per_day, speeds=speeds
+            load, estimates, restart_s, kill_at_limit, queue_window, mtbf_h, repair_h, wear_per_day, weights,
+            thermal=thermal, room_c=room_c, speeds=speeds,
         ),
     )  # fmt: skip
     chosen = find_policies(policies)
@@ -216,7 +221,7 @@ def compare(
         known = compare_on(replace(scenario, speeds=KNOWN_SPEEDS), chosen, which, threads, tell, baseline, False, ray)
         found = replace(found, known=known.metrics)
     is_the_papers = (_named(cluster), _named(jobs), load) == (DEFAULT_CLUSTER, DEFAULT_JOBS, None)
-    return replace(found, weights=weights, with_regression=regression, is_the_papers=is_the_papers, command=made)
+    return replace(found, weights=shares, with_regression=regression, is_the_papers=is_the_papers, command=made)
 
 
 def simulate(
@@ -235,7 +240,10 @@ def simulate(
     mtbf_h: float | None = UNCHANGED.mtbf_h,
     repair_h: float = UNCHANGED.repair_h,
     wear_per_day: float = UNCHANGED.wear_per_day,
+    weights: str = UNCHANGED.weights,
     disturbances: Disturbances | None = UNCHANGED.disturbances,
+    thermal: bool = UNCHANGED.thermal,
+    room_c: float = UNCHANGED.room_c,
     speeds: str = UNCHANGED.speeds,
     progress: OnProgress | None = None,
 ) -> Simulation:
@@ -247,7 +255,8 @@ def simulate(
     scenario = scenario_of(
         cluster, jobs, job_count, windows, disturbances,
         Conditions(
-            load, estimates, restart_s, kill_at_limit, queue_window, mtbf_h, repair_h, wear_per_day, speeds=speeds
+            load, estimates, restart_s, kill_at_limit, queue_window, mtbf_h, repair_h, wear_per_day, weights,
+            thermal=thermal, room_c=room_c, speeds=speeds,
         ),
     )  # fmt: skip
     check_whole("seed", seed, 0)
@@ -284,8 +293,13 @@ def scenario_of(
         listed, origin = find_disturbances(str(disturbances)), str(disturbances)
     elif disturbances:
         listed, origin = tuple(disturbances), f"{len(disturbances)} given in Python"
-    settings = SimulationSettings(conditions.restart_s, conditions.kill_at_limit, conditions.queue_window)
-    hazards = Hazards(conditions.mtbf_h, conditions.repair_h, conditions.wear_per_day, listed, origin)
+    if conditions.weights not in JOB_WEIGHTS:
+        raise UsageError(f"weights is {conditions.weights!r}; expected {' or '.join(JOB_WEIGHTS)}.")
+    settings = SimulationSettings(
+        conditions.restart_s, conditions.kill_at_limit, conditions.queue_window, conditions.weights
+    )
+    room_c = conditions.room_c if conditions.thermal else None
+    hazards = Hazards(conditions.mtbf_h, conditions.repair_h, conditions.wear_per_day, listed, origin, room_c)
     return load_scenario(
         cluster(where), source, job_count, settings, hazards, conditions.estimates, wanted.options, windows,
         conditions.load, conditions.speeds,

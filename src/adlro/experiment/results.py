@@ -97,6 +97,7 @@ def _provenance(scenario: Scenario, command: str) -> dict[str, Any]:
         | {"estimates": scenario.workload.estimates.source, "estimate_sigma": scenario.workload.estimates.sigma}
         | asdict(scenario.settings)
         | {"mtbf_h": hazards.mtbf_h, "repair_h": hazards.repair_h, "wear_per_day": hazards.wear_per_day}
+        | {"thermal_room_c": hazards.room_c}
         | {"disturbances": hazards.source, "load": scenario.load, "speeds": scenario.speeds},
         "version": __version__,
         "versions": {"python": platform.python_version(), "numpy": numpy.__version__, "numba": numba.__version__},

@@ -36,6 +36,7 @@ class Hazards:
     wear_per_day: float = 0.0  # share of its speed that a GPU loses in a day, on average
     listed: tuple[Disturbance, ...] = ()
     source: str | None = None  # where the list comes from
+    room_c: float | None = None  # temperature of the air that enters the nodes; None: GPUs never become hot
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class Scenario:
         """Whether anything differs between two seeds."""
         workload, hazards = self.workload, self.hazards
         if isinstance(workload, Recorded) and not workload.windows and workload.estimates.source != "lognormal":
-            return hazards.mtbf_h is not None or hazards.wear_per_day > 0
+            return hazards.mtbf_h is not None or hazards.wear_per_day > 0 or hazards.room_c is not None
         return True
 
     @property
@@ -115,6 +116,8 @@ def load_scenario(
     `workload` may be a table in memory (a DataFrame), which is read as a trace. `trace` says how a trace is read,
     `windows` into how many it is cut; a synthetic workload has neither.
     """
+    if hazards.room_c is not None and not -40.0 <= hazards.room_c <= 60.0:
+        raise UsageError(f"--room-c is {hazards.room_c:g}; expected a temperature from -40 to 60 C.")
     check_numbers(restart_s=settings.restart_s, window=settings.window, wear_per_day=hazards.wear_per_day)
     check_numbers(above_0=True, mtbf_h=hazards.mtbf_h, repair_h=hazards.repair_h, jobs=jobs, load=load)
     known = speeds_of(speeds)

@@ -37,7 +37,10 @@ _SETTINGS: Final = {
     "jobs": "{} jobs", "estimates": "estimates: {}", "estimate_sigma": "error of estimates (sigma): {}",
     "restart_s": "starting again costs {} s", "kill_at_limit": "jobs end at their limit: {}",
     "mtbf_h": "nodes fail every {} h", "repair_h": "and are back after {} h",
-    "wear_per_day": "GPUs lose {} of their speed a day", "disturbances": "disturbances: {}", "load": "load set to {}",
+    "wear_per_day": "GPUs lose {} of their speed a day",
+    "thermal_room_c": "GPUs lower their clocks when hot, in air of {} C",
+    "disturbances": "disturbances: {}", "load": "load set to {}",
+    "weights": "jobs count by their priority",
     "speeds": "speeds: {}",
 }  # fmt: skip
 """The settings of a result in words."""
@@ -187,6 +190,7 @@ def origin(result: Result, detail: Detail) -> str:
     versions = [("adlro", result["version"]), *result["versions"].items()]
     facts.append(("versions", escape(", ".join(f"{name} {version}" for name, version in versions))))
     without = {key for key in ("estimate_sigma", "wear_per_day") if not result["settings"].get(key)}
+    without |= {"weights"} if result["settings"].get("weights") == "equal" else set()
     without |= {"repair_h"} if result["settings"].get("mtbf_h") is None else set()
     known = {key: value for key, value in result["settings"].items() if value is not None and key not in without}
     settings = [setting(key, value) for key, value in known.items()]

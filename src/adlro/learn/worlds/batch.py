@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numba
-import numpy as np
 
 from adlro.core.compiled import compiled, compiled_alone, is_compiled, widened
 from adlro.core.engine import OVER, Truth, advance, apply, is_asked, next_moment, set_asked
@@ -34,6 +33,7 @@ from adlro.learn.worlds.envs import (
     Foreseen,
     Seen,
     Worlds,
+    came_for,
     copy_state,
     envs_for,
     foreseen_for,
@@ -312,13 +312,7 @@ def make_batch(
         envs,
         foreseen_for(total, rows, worlds),
         seen_for(count, rows, pools),
-        Came(
-            np.zeros(count, np.float32),
-            np.zeros(count, np.float32),
-            np.zeros(count, np.uint8),
-            np.zeros(count, np.uint8),
-            np.zeros(count, np.float32),
-        ),
+        came_for(count),
         draw,
         ThreadPoolExecutor(workers),
         workers,

@@ -18,6 +18,7 @@ from adlro.core.tables import (
     FORM,
     GPU,
     GROUP,
+    HEAT,
     JOB,
     MIX_COLUMNS,
     MIX_ROWS,
@@ -28,6 +29,7 @@ from adlro.core.tables import (
     POOL,
     RECENT,
     RUN,
+    SHAPE,
     SITE,
     USER,
     Floats,
@@ -124,6 +126,7 @@ class Envs(NamedTuple):
     bits: Ints
     spare: Ints
     mix: Floats
+    shapes: Tables  # SHAPE [0]: jobs are never resized here
     work: Floats
     live: Tables
     heap: Ints
@@ -131,6 +134,7 @@ class Envs(NamedTuple):
     disturbances: Tables
     events: Tables
     progress: Tables
+    heat: Tables  # no rows
     good: Floats  # [B, cells, P] this and the next four: the memory of good placements
     weight: Floats
     watched: Ints
@@ -183,6 +187,17 @@ class Came(NamedTuple):
     done: Bytes  # [B] 1 if the episode ended; the observation then belongs to the next one
     agreed: Bytes  # [B] 1 if the choice was the rule's own
     score: Singles  # [B] if the episode ended: its mean completion time in units of the world's typical runtime
+    span: Singles  # [B] what the discount counts: 1 for each decision, or the time until the next one
+
+
+def came_for(count: int) -> Came:
+    """Room for the results of this many environments."""
+    single, byte = np.float32, np.uint8
+    zeros = np.zeros
+    return Came(
+        zeros(count, single), zeros(count, single), zeros(count, byte), zeros(count, byte), zeros(count, single),
+        np.ones(count, single),
+    )  # fmt: skip
 
 
 class Draw(NamedTuple):
@@ -226,6 +241,7 @@ def view_of(worlds: Worlds, envs: Envs, b: int, row: int, limit: int = NOBODY) -
         envs.open[row],
         envs.clock[row],
         envs.demands[row],
+        envs.shapes,
         envs.queue[row],
         envs.running[row],
         envs.released[row],
@@ -253,6 +269,7 @@ def truth_of(worlds: Worlds, envs: Envs, b: int, row: int) -> Truth:
         envs.disturbances[b],
         envs.events[row],
         envs.progress[row],
+        envs.heat,
         worlds.rate[envs.state[b].world],
     )
 
@@ -330,6 +347,7 @@ def copy_world(worlds: Worlds, envs: Envs, b: int) -> None:
         view.open,
         view.clock,
         view.demands,
+        view.shapes,
         view.queue,
         view.running,
         view.released,
@@ -380,6 +398,7 @@ def envs_for(worlds: Worlds, count: int, total: int, jobs: int, seed: int, simil
         bits=np.zeros((total, worlds.bits.shape[1]), np.int32),
         spare=np.zeros((total, *worlds.spare.shape[1:]), np.int32),
         mix=np.zeros((MIX_ROWS, MIX_COLUMNS)),
+        shapes=_table(SHAPE, 0),
         work=np.zeros((count, jobs)),
         live=_table(LIVE, total, jobs + 1),
         heap=np.zeros((total, jobs + 1), np.int32),
@@ -387,6 +406,7 @@ def envs_for(worlds: Worlds, count: int, total: int, jobs: int, seed: int, simil
         disturbances=_table(DISTURBANCE, count, 8),
         events=_table(EVENT, total, 4 * (gpus + 2 * sites + 16)),
         progress=_table(PROGRESS, total, 1),
+        heat=_table(HEAT, 0),
         good=np.zeros((count, cells, pools)),
         weight=np.zeros((count, cells, pools)),
         watched=np.zeros((count, jobs + 1), np.int32),
