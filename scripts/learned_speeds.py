@@ -21,8 +21,8 @@ from adlro.experiment.compare import run_comparison
 from adlro.experiment.instance import draw, play_out
 from adlro.experiment.policies import find_policies
 from adlro.experiment.scenario import Hazards, load_scenario
-from adlro.experiment.unknown_speeds import SPEEDS, parts_of
-from adlro.predict.job_parts import JobParts, job_vectors, words_of
+from adlro.experiment.unknown_speeds import SPEEDS, job_parts_of
+from adlro.predict.job_parts import JobParts, job_vectors, name_words
 from adlro.predict.speed_memory import SpeedMemory
 
 # ---- the gap -------------------------------------------------------------------------------------------------------
@@ -93,12 +93,12 @@ def past_of(cluster: str, workload: str, seed: int, jobs: int) -> Past:
             events.append((float(event.time), 0, int(event.job)))
     log = np.log(np.maximum(true, 1e-9) / np.maximum(prior, 1e-9))
     models = [plan.cluster.models[name] for name in plan.models]
-    return Past(parts_of(instance.believed.signed), models, log, true > 0, where, sorted(events))
+    return Past(job_parts_of(instance.believed.signed), models, log, true > 0, where, sorted(events))
 
 
 def stem(parts: JobParts) -> str:
     """A name without its numbers."""
-    return " ".join(word for word in words_of(parts.name) if not word.isdigit())
+    return " ".join(word for word in name_words(parts.name) if not word.isdigit())
 
 
 class Datasheet:
@@ -190,7 +190,7 @@ class Boosted:
         codes: dict[str, int] = {}
         self._features = []
         for parts in past.parts:
-            words = [*words_of(parts.name), "", "", "", ""][:4]
+            words = [*name_words(parts.name), "", "", "", ""][:4]
             numbers = [codes.setdefault(word, len(codes)) for word in (f"user {parts.user}", *words)]
             self._features.append([*numbers, parts.gpus])
         self._models = len(past.models)

@@ -1,17 +1,40 @@
 """Learned speeds for people and for programs."""
 
+import math
 from dataclasses import asdict
 
 from adlro.cli.output import print_json, show_list, stdout
-from adlro.experiment.learned_speeds import LearnedSpeed, LearnedTable, learn_history, learn_run
+from adlro.core.toml import read_text
+from adlro.experiment.learned_speeds import (
+    JobSpeeds,
+    LearnedSpeed,
+    LearnedTable,
+    learn_for_job,
+    learn_history,
+    learn_run,
+)
 from adlro.ingest.traces.tabulate import TraceOptions
+from adlro.predict.evaluate import read_job
+from adlro.predict.job_parts import JobParts
 
 
 def show_learned(
-    cluster: str, history: str | None, ran_on: str | None, workload: str, policy: str, seed: int, jobs: int | None,
-    as_json: bool,
+    cluster: str, history: str | None, ran_on: str | None, job: str | None, workload: str, policy: str, seed: int,
+    jobs: int | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Print what a history, or else one run with learned speeds, says about speeds."""
+    if history is not None and job is not None:
+        asked = read_job(read_text(job, "job file"), job)
+        parts = JobParts(
+            asked.user, asked.name, asked.gpus, asked.cpus, asked.memory_gb, asked.gpu_memory_gb,
+            math.inf if asked.limit_s is None else asked.limit_s, asked.submit_s or 0.0,
+        )  # fmt: skip
+        speeds = learn_for_job(history, cluster, TraceOptions(ran_on=ran_on), parts)
+        if as_json:
+            print_json(asdict(speeds))
+        else:
+            _print_job(speeds)
+        return
     if history is not None:
         found = learn_history(history, cluster, TraceOptions(ran_on=ran_on))
     else:
@@ -43,6 +66,22 @@ def print_learned(found: LearnedTable) -> None:
     stdout().print(
         f"[dim]Against one {found.reference} with the same jobs; in brackets eight in ten cases, then the jobs of the "
         f"family that ran there. From {found.jobs:,} jobs of {found.source}{skipped}.[/dim]"
+    )
+
+
+def _print_job(found: JobSpeeds) -> None:
+    """What is believed of one job, and the past jobs behind it."""
+    show_list(
+        (("GPU", "name"), ("speed", "right"), ("eight in ten cases", "right"), ("past jobs there", "right")),
+        [
+            (model, f"{each.value:.2f}", f"{each.low:.2f}–{each.high:.2f}", str(each.jobs))
+            for model, each in found.speeds.items()
+        ],
+    )
+    stdout().print(f"[dim]Against one {found.reference} with the same job. It rests most on:[/dim]")
+    show_list(
+        (("user", "name"), ("name", "left"), ("ran on", "left"), ("weight", "right"), ("in common", "text")),
+        [(each.user, each.name, each.model, f"{each.share:.0%}", ", ".join(each.parts)) for each in found.because],
     )
 
 

@@ -146,6 +146,12 @@ def speeds(
         str | None,
         typer.Option("--ran-on", metavar="WHERE", help="With --learn: on which GPUs the jobs ran: docs/traces.md."),
     ] = None,
+    job: Annotated[
+        str | None,
+        typer.Option(
+            "--job", metavar="FILE", help="With --learn: what that says about one job (a TOML file), and why."
+        ),
+    ] = None,
     learned: Annotated[
         bool,
         typer.Option(
@@ -165,7 +171,7 @@ def speeds(
     if learn is not None or learned:
         from adlro.cli.learned import show_learned
 
-        show_learned(cluster, learn, ran_on, workload, policy, seed, jobs, as_json)
+        show_learned(cluster, learn, ran_on, job, workload, policy, seed, jobs, as_json)
         return
     from adlro.catalogue.clusters import load_cluster
     from adlro.catalogue.families import families

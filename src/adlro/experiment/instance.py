@@ -17,9 +17,9 @@ from adlro.core.run import Run
 from adlro.core.tables import Ints, Jobs, Table, View
 from adlro.core.units import DAY_S, HOUR_S
 from adlro.experiment.scenario import Recorded, Scenario, find_workload, gpu_seconds, named_as_in
-from adlro.experiment.unknown_speeds import KNOWN, LEARNED, Believed, believe, learning_player
+from adlro.experiment.unknown_speeds import KNOWN_SPEEDS, LEARNED_SPEEDS, Believed, believe, learning_player
 from adlro.ingest.disturbances import failures, wear
-from adlro.ingest.signatures import signed
+from adlro.ingest.signatures import with_signatures
 from adlro.ingest.synthetic import generate
 from adlro.ingest.traces.windows import cut, misjudged
 from adlro.normalise.pack import pack, pack_disturbances, refusals
@@ -68,13 +68,13 @@ def draw(scenario: Scenario, seed: int) -> Instance:
     else:
         jobs = generate(workload, seed, scenario.jobs)
     jobs = named_as_in(scenario.cluster, jobs)
-    shown = jobs if scenario.speeds == KNOWN or isinstance(workload, Recorded) else signed(jobs, seed)
+    shown = jobs if scenario.speeds == KNOWN_SPEEDS or isinstance(workload, Recorded) else with_signatures(jobs, seed)
     traits = None
     if workload.estimates.source == "predicted":
         jobs, traits = untold(jobs), traits_of(shown)
     view = pack(scenario.plan, jobs, speed_of)
     believed = None
-    if scenario.speeds != KNOWN:
+    if scenario.speeds != KNOWN_SPEEDS:
         believed = believe(scenario.plan, jobs, view, shown, scenario.speeds)
         if traits is not None:
             traits["family"] = 0  # who does not know the speeds does not know the family either
@@ -153,7 +153,7 @@ def play_out(instance: Instance, view: View, policy: Policy) -> Run:
         player = Predicting.new(instance.traits)
     if player is not None or len(view.shapes):
         view = view._replace(jobs=view.jobs.copy())  # what is told of them, or their sizes, change in each run
-    if believed is not None and believed.how == LEARNED:
+    if believed is not None and believed.how == LEARNED_SPEEDS:
         player = learning_player(believed, plan, player)
     try:
         outcome = simulate(

@@ -21,11 +21,11 @@ from adlro.experiment.instance import draw
 from adlro.experiment.policies import policy as find_policy
 from adlro.experiment.scenario import load_scenario
 from adlro.experiment.traces import link_of, read_places
-from adlro.experiment.unknown_speeds import LEARNED, learning_player, parts_of
+from adlro.experiment.unknown_speeds import LEARNED_SPEEDS, job_parts_of, learning_player
 from adlro.ingest.traces.tabulate import TraceOptions
-from adlro.predict.encoder import Words
+from adlro.predict.encoder import Words, unpacked
 from adlro.predict.following import units_of
-from adlro.predict.job_parts import JobParts, job_vectors, words_of
+from adlro.predict.job_parts import JobParts, job_vectors, name_words, same_parts
 from adlro.predict.speed_memory import SpeedMemory
 from adlro.simulation.simulator import simulate
 
@@ -34,6 +34,7 @@ _ALIKE: Final = 0.25
 
 _MOST_FAMILIES: Final = 40
 _LABEL_WORDS: Final = 3
+_REASONS: Final = 5
 _FOR_A_MEAN: Final = 32
 """The speeds of a family are the mean of its latest jobs, so many of them."""
 
@@ -69,6 +70,27 @@ class FoundFamily:
 
 
 @dataclass(frozen=True, slots=True)
+class PastSpeed:
+    """A past job that a belief rests on: who it was, where it ran, its share of the weight, and the parts in common."""
+
+    user: str
+    name: str
+    model: str
+    share: float
+    similarity: float
+    parts: tuple[str, ...]  # as in "user ann", by unbinding
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpeeds:
+    """What is believed of one job: its speed on each model against the first one, and the past jobs behind it."""
+
+    reference: str
+    speeds: dict[str, LearnedSpeed]  # `jobs`: past jobs of any family that ran there
+    because: tuple[PastSpeed, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LearnedTable:
     """The families found, the model that speeds are relative to, and what they rest on."""
 
@@ -79,8 +101,54 @@ class LearnedTable:
     source: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Taught:
+    """A memory that has learnt a history, and what it learnt from."""
+
+    memory: SpeedMemory
+    cluster: Cluster
+    names: list[str]  # of the models
+    parts: list[JobParts]  # of all jobs of the history
+    rows: Masks  # the jobs that taught something
+    models: Masks  # where each of all jobs ran; NOBODY: not known
+    vectors: Mapping[int, Words]
+    prior: Floats  # [rows, M]
+    on_gpus: int  # jobs of the history with GPUs
+
+
 def learn_history(trace: str, cluster: str, options: TraceOptions) -> LearnedTable:
-    """Learn speeds from jobs that ran on a cluster. Their runtimes are all that is known of their work."""
+    """Learn speeds from jobs that ran on a cluster: the families found."""
+    taught = _taught_by(trace, cluster, options)
+    seen = [(int(j), int(taught.models[j])) for j in taught.rows]
+    found = find_families(taught.memory, taught.parts, taught.vectors, taught.prior, taught.rows, seen, taught.names)
+    return LearnedTable(taught.names[0], found, len(taught.rows), taught.on_gpus - len(taught.rows), trace)
+
+
+def learn_for_job(trace: str, cluster: str, options: TraceOptions, job: JobParts) -> JobSpeeds:
+    """What a history says about one job, and why."""
+    taught = _taught_by(trace, cluster, options)
+    vector = job_vectors([job])[0]
+    mean, covariance = taught.memory.profile(vector[None, :])
+    prior = np.log([max(_datasheet(taught.cluster, job, taught.cluster.models[name]), 1e-3) for name in taught.names])
+    there = Counter(taught.models[taught.rows].tolist())
+    speeds = {name: _against_first(m, mean + prior, covariance, there[m]) for m, name in enumerate(taught.names)}
+    because = []
+    for number, share, alike in taught.memory.shares(vector, 0)[:_REASONS]:
+        past, where = taught.parts[number], taught.names[int(taught.models[number])]
+        common = tuple(f"{role} {value}" for role, value, _ in same_parts(job, unpacked(taught.vectors[number])))
+        because.append(PastSpeed(past.user, past.name, where, share, alike, common))
+    return JobSpeeds(taught.names[0], speeds, tuple(because))
+
+
+def _against_first(m: int, logs: Floats, covariance: Floats, jobs: int) -> LearnedSpeed:
+    """The speed on a model against that on the first one, with its interval."""
+    log = float(logs[m] - logs[0])
+    spread = math.sqrt(max(0.0, float(covariance[m, m] + covariance[0, 0] - 2 * covariance[m, 0])))
+    return LearnedSpeed(math.exp(log), math.exp(log - _TENTH * spread), math.exp(log + _TENTH * spread), jobs)
+
+
+def _taught_by(trace: str, cluster: str, options: TraceOptions) -> _Taught:
+    """A memory that has learnt a history. Runtimes are all that is known of the work of its jobs."""
     where = load_cluster(cluster)
     jobs, ran_on = read_places(trace, replace(options, ran_on=options.ran_on or cluster))
     names = [name for name in where.models if name != CPU_ONLY]
@@ -94,7 +162,7 @@ def learn_history(trace: str, cluster: str, options: TraceOptions) -> LearnedTab
             f"'{trace}' has no job of which it is known on which GPUs of {where.name} it ran; expected GPU types "
             "(gres/gpu:t4) or node names of the cluster, or --ran-on."
         )
-    parts = parts_of(jobs)
+    parts = job_parts_of(jobs)
     vectors = job_vectors([parts[j] for j in usable])
     memory = SpeedMemory(models, _bounds(models), any_gpu=_RUNTIMES_DIFFER, noise=_RUNS_DIFFER)
     usual = float(np.log(seconds[usable]).mean())
@@ -103,15 +171,14 @@ def learn_history(trace: str, cluster: str, options: TraceOptions) -> LearnedTab
         j = int(usable[row])
         m = int(model_of[j])
         memory.learn(vectors[row], m, usual - math.log(seconds[j]) - prior[row, m], j)
-    seen = [(int(j), int(model_of[j])) for j in usable]
-    found = find_families(memory, parts, dict(zip(usable.tolist(), vectors, strict=True)), prior, usable, seen, names)
-    skipped = int(np.count_nonzero(table["gpus"] > 0)) - len(usable)
-    return LearnedTable(names[0], found, len(usable), skipped, trace)
+    by_job = dict(zip(usable.tolist(), vectors, strict=True))
+    on_gpus = int(np.count_nonzero(table["gpus"] > 0))
+    return _Taught(memory, where, names, parts, usable, model_of, by_job, prior, on_gpus)
 
 
 def learn_run(cluster: str, workload: str, policy: str, seed: int, jobs: int | None) -> LearnedTable:
     """Play one run with learned speeds, and show what the memory has found at its end."""
-    scenario = load_scenario(cluster, workload, jobs, speeds=LEARNED)
+    scenario = load_scenario(cluster, workload, jobs, speeds=LEARNED_SPEEDS)
     instance = draw(scenario, seed)
     believed, plan = instance.believed, scenario.plan
     assert believed is not None
@@ -127,7 +194,7 @@ def learn_run(cluster: str, workload: str, policy: str, seed: int, jobs: int | N
     prior = np.log(np.maximum(believed.view.rate[:, [form_of[name] for name in names]] / units[:, None], 1e-9))
     seen = player.taught()
     rows = np.array(sorted({j for j, _ in seen}), np.int64)
-    parts = parts_of(believed.signed)
+    parts = job_parts_of(believed.signed)
     vectors = dict(zip(rows.tolist(), job_vectors([parts[j] for j in rows]), strict=True))
     found = find_families(player.memory, parts, vectors, prior[rows], rows, seen, names)
     return LearnedTable(names[0], found, len(rows), 0, f"{workload} on {cluster}, {policy}, seed {seed}")
@@ -158,7 +225,7 @@ def find_families(
         else:
             centres.append(profile)
             members.append(list(places))
-    commonness = Counter(word for j in rows.tolist() for word in words_of(parts[j].name))
+    commonness = Counter(word for j in rows.tolist() for word in name_words(parts[j].name))
     ran: dict[int, list[int]] = {}
     for j, model in seen:
         ran.setdefault(j, []).append(model)
@@ -179,18 +246,13 @@ def _family(
 ) -> FoundFamily:
     """One family in words and numbers; its speeds are the mean of its latest jobs."""
     mine = [int(rows[place]) for place in places]
-    words = Counter(word for j in mine for word in words_of(parts[j].name) if not word.isdigit())
+    words = Counter(word for j in mine for word in name_words(parts[j].name) if not word.isdigit())
     label = sorted(words, key=lambda word: (-(words[word] ** 2) / commonness[word], word))[:_LABEL_WORDS]
     users = [user for user, _ in Counter(parts[j].user for j in mine).most_common()]
     last = places[-1]
     mean, covariance = memory.profile(_some(vectors, rows, places))
     there = Counter(model for j in mine for model in ran.get(j, ()))
-    speeds = {}
-    for m, name in enumerate(names):
-        log = float(mean[m] - mean[0] + prior[last, m] - prior[last, 0])
-        spread = math.sqrt(max(0.0, float(covariance[m, m] + covariance[0, 0] - 2 * covariance[m, 0])))
-        low, high = math.exp(log - _TENTH * spread), math.exp(log + _TENTH * spread)
-        speeds[name] = LearnedSpeed(math.exp(log), low, high, there[m])
+    speeds = {name: _against_first(m, mean + prior[last], covariance, there[m]) for m, name in enumerate(names)}
     return FoundFamily(tuple(label), tuple(users), len(mine), speeds)
 
 
@@ -201,7 +263,7 @@ def _some(vectors: Mapping[int, Words], rows: Masks, places: Sequence[int]) -> W
 
 def _stem(parts: JobParts) -> tuple[str, ...]:
     """What jobs of one user that recur have in common: user, GPUs, and the words of the name without numbers."""
-    return (parts.user, str(parts.gpus), *(word for word in words_of(parts.name) if not word.isdigit()))
+    return (parts.user, str(parts.gpus), *(word for word in name_words(parts.name) if not word.isdigit()))
 
 
 def _bounds(models: Sequence[GpuModel]) -> Floats:

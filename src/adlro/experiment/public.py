@@ -28,7 +28,7 @@ from adlro.experiment.policies import policy as find_policy
 from adlro.experiment.scenario import Hazards, Scenario, find_disturbances, load_scenario
 from adlro.experiment.side_by_side import compiled_side_by_side
 from adlro.experiment.simulation import Simulation
-from adlro.experiment.unknown_speeds import KNOWN
+from adlro.experiment.unknown_speeds import KNOWN_SPEEDS
 from adlro.ingest.traces.tabulate import TraceOptions
 from adlro.measure.hyperscore import EQUAL, ScoreWeights, read_score_weights
 from adlro.measure.metrics import measure
@@ -216,9 +216,9 @@ def compare(
     tell(f"Comparing {runs}", 0, len(chosen) * len(which))
     found = compare_on(scenario, chosen, which, threads, tell, baseline, keep_times, ray)
     if regret:
-        if scenario.speeds == KNOWN:
+        if scenario.speeds == KNOWN_SPEEDS:
             raise UsageError("--regret compares with known speeds; expected --speeds prior, agnostic or learned.")
-        known = compare_on(replace(scenario, speeds=KNOWN), chosen, which, threads, tell, baseline, False, ray)
+        known = compare_on(replace(scenario, speeds=KNOWN_SPEEDS), chosen, which, threads, tell, baseline, False, ray)
         found = replace(found, known=known.metrics)
     is_the_papers = (_named(cluster), _named(jobs), load) == (DEFAULT_CLUSTER, DEFAULT_JOBS, None)
     return replace(found, weights=shares, with_regression=regression, is_the_papers=is_the_papers, command=made)

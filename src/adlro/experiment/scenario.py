@@ -17,7 +17,7 @@ from adlro.core.plan import Plan, plan_cluster
 from adlro.core.records import WHOLE_GPU, Cluster, Disturbance
 from adlro.core.tables import Floats, Jobs, View
 from adlro.core.toml import nearest, read_text
-from adlro.experiment.unknown_speeds import KNOWN, speeds_of
+from adlro.experiment.unknown_speeds import KNOWN_SPEEDS, speeds_of
 from adlro.ingest.disturbances import read_disturbances
 from adlro.ingest.synthetic import one_of_each
 from adlro.ingest.traces.tabulate import TraceOptions, TraceReport
@@ -78,7 +78,7 @@ class Scenario:
     settings: SimulationSettings = field(default_factory=SimulationSettings)
     hazards: Hazards = field(default_factory=Hazards)
     load: float | None = None  # the offered load that was asked for; None: as the workload says
-    speeds: str = KNOWN  # what policies know about speeds (unknown_speeds.py)
+    speeds: str = KNOWN_SPEEDS  # what policies know about speeds (unknown_speeds.py)
 
     @property
     def windows(self) -> tuple[Window, ...]:
@@ -109,7 +109,7 @@ def load_scenario(
     trace: TraceOptions = TraceOptions(),  # noqa: B008  (frozen)
     windows: int | None = None,
     load: float | None = None,
-    speeds: str = KNOWN,
+    speeds: str = KNOWN_SPEEDS,
 ) -> Scenario:
     """A scenario from names, files or Python objects; everything that can be wrong is found here.
 

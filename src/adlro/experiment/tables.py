@@ -14,7 +14,7 @@ from adlro.core.run import Run
 from adlro.experiment.compare import Comparison, Mean, over_seeds, regrets
 from adlro.experiment.python_words import reworded
 from adlro.experiment.scenario import Recorded
-from adlro.experiment.unknown_speeds import KNOWN
+from adlro.experiment.unknown_speeds import KNOWN_SPEEDS
 from adlro.measure.bounds import Bounds
 from adlro.measure.metrics import Metrics
 from adlro.measure.numbers import MISSING, change, mean_count, number, percent, unit_for
@@ -113,7 +113,7 @@ def comparison_lines(comparison: Comparison) -> Iterator[RenderableType]:
         yield Text(legend_of_trace(comparison, scenario.workload), "dim")
     if found:
         yield Text(legend_of_marks(comparison, found), "dim")
-    if comparison.scenario.speeds != KNOWN:
+    if comparison.scenario.speeds != KNOWN_SPEEDS:
         yield Text(f"Policies do not know the speeds: {comparison.scenario.speeds} (docs/speeds.md).", "dim")
     for name, regret in regrets(comparison).items():
         if regret.relative is not None and regret.known_jct_mean_s is not None:

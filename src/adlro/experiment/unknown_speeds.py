@@ -8,26 +8,27 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from adlro.catalogue.families import guessed_family
 from adlro.catalogue.speeds import bound_profiles, datasheet_speed
 from adlro.core.driver import Player
 from adlro.core.errors import UsageError
 from adlro.core.plan import Plan, fill_kind
-from adlro.core.records import CPU_ONLY, MODELLED, Placing, Speed
+from adlro.core.records import CPU_ONLY, MODELLED, Placing, Speed, SpeedOf
 from adlro.core.tables import NOBODY, Floats, Jobs, Numbers, View
 from adlro.core.units import MIB_PER_GB
-from adlro.normalise.pack import Flags, mark_possible, pack_believed
+from adlro.normalise.pack import mark_possible, pack_believed
 from adlro.predict.following import units_of
 from adlro.predict.job_parts import JobParts, job_vectors
 from adlro.predict.speed_memory import SpeedMemory
 from adlro.predict.speed_player import LearningSpeeds
 
-KNOWN: Final = "known"
-PRIOR: Final = "prior"
-AGNOSTIC: Final = "agnostic"
-LEARNED: Final = "learned"
-SPEEDS: Final = (KNOWN, PRIOR, AGNOSTIC, LEARNED)
+KNOWN_SPEEDS: Final = "known"
+PRIOR_SPEEDS: Final = "prior"
+AGNOSTIC_SPEEDS: Final = "agnostic"
+LEARNED_SPEEDS: Final = "learned"
+SPEEDS: Final = (KNOWN_SPEEDS, PRIOR_SPEEDS, AGNOSTIC_SPEEDS, LEARNED_SPEEDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Believed:
     view: View  # with the believed rates, before the first job
     rate: Floats  # [J, H] how fast jobs really run
     signed: Jobs  # the jobs with the users and names that a learner sees
-    possible: Flags  # [J, H] where each job fits on the empty cluster
+    possible: npt.NDArray[np.bool_]  # [J, H] where each job fits on the empty cluster
 
 
 def speeds_of(text: str) -> str:
@@ -57,7 +58,7 @@ def believe(plan: Plan, jobs: Jobs, known: View, signed: Jobs, how: str) -> Beli
     table = jobs.table.copy().view(np.recarray)
     table["family"] = by_group[signed.table["group"]]
     hidden = replace(jobs, table=table, families=tuple(guesses.things))
-    rate = believed_rates(plan, hidden, known, all_alike if how == AGNOSTIC else datasheet_speed)
+    rate = believed_rates(plan, hidden, known, all_alike if how == AGNOSTIC_SPEEDS else datasheet_speed)
     view = pack_believed(plan, hidden, known, rate)
     possible = np.zeros(rate.shape, np.bool_)
     mark_possible(view, possible)
@@ -69,7 +70,7 @@ def all_alike(_family: str, _at: Placing) -> Speed:
     return Speed(1.0, MODELLED, "all GPUs alike")
 
 
-def believed_rates(plan: Plan, hidden: Jobs, known: View, speed: object) -> Floats:
+def believed_rates(plan: Plan, hidden: Jobs, known: View, speed: SpeedOf) -> Floats:
     """The rates [J, H] by the families of these jobs, wherever the known view lets them run."""
     table, kinds = hidden.table, known.jobs["kind"]
     pairs, row_of = np.unique(np.stack([table["family"], kinds], axis=1), axis=0, return_inverse=True)
@@ -79,7 +80,7 @@ def believed_rates(plan: Plan, hidden: Jobs, known: View, speed: object) -> Floa
     rows = np.zeros((len(pairs), len(plan.forms)))
     for row, j in enumerate(firsts):
         job, width = table[j], np.zeros(len(plan.forms), np.int32)
-        fill_kind(plan, job, hidden.families[job.family], hidden.allowed[job.allowed], speed, rows[row], width)  # type: ignore[arg-type]
+        fill_kind(plan, job, hidden.families[job.family], hidden.allowed[job.allowed], speed, rows[row], width)
         able = known.width[kinds[j]] > 0
         rows[row] = np.where(able, np.where(rows[row] > 0.0, rows[row], units[j]), 0.0)
     return rows[row_of]
@@ -92,12 +93,12 @@ def learning_player(believed: Believed, plan: Plan, then: Player | None) -> Lear
     bounds = np.array(bound_profiles(models, guessed_family("")))
     model_of = np.array([names.index(form.model) if form.gpus else NOBODY for form in plan.form_records], np.int32)
     return LearningSpeeds(
-        SpeedMemory(models, bounds), job_vectors(parts_of(believed.signed)), believed.view.rate, believed.possible,
+        SpeedMemory(models, bounds), job_vectors(job_parts_of(believed.signed)), believed.view.rate, believed.possible,
         model_of, then,
     )  # fmt: skip
 
 
-def parts_of(jobs: Jobs) -> list[JobParts]:
+def job_parts_of(jobs: Jobs) -> list[JobParts]:
     """What a learner of speeds sees of these jobs."""
     table = jobs.table
     names = jobs.names or ("",)

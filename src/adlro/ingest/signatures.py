@@ -30,7 +30,7 @@ _CODES: Final = (
 _NUMBER: Final = re.compile(r"\d+")
 
 
-def signed(jobs: Jobs, seed: int, noise: float = SIGNATURE_NOISE) -> Jobs:
+def with_signatures(jobs: Jobs, seed: int, noise: float = SIGNATURE_NOISE) -> Jobs:
     """The same jobs with users and names that are noisy signatures of their families."""
     rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(_STREAM,))))
     homes = np.array([rng.choice(USERS, HOMES, replace=False) for _ in jobs.families])

@@ -33,8 +33,6 @@ from adlro.core.tables import (
 
 MOST_TO_TABULATE = 10_000_000
 
-Flags = npt.NDArray[np.bool_]
-
 
 # ---- jobs --------------------------------------------------------------------------------------------------------
 
@@ -169,7 +167,7 @@ def pack_believed(plan: Plan, jobs: Jobs, known: View, rate: Floats) -> View:
 
 
 @compiled_alone
-def mark_possible(view: View, possible: Flags) -> None:
+def mark_possible(view: View, possible: npt.NDArray[np.bool_]) -> None:
     """Mark for each job the forms at which it fits on the empty cluster [J, H]. Call it before anything runs."""
     for j in range(len(view.jobs)):
         kind = view.jobs[j].kind

@@ -59,7 +59,7 @@ class JobParts(NamedTuple):
 
 
 @lru_cache(maxsize=65536)
-def words_of(name: str) -> tuple[str, ...]:
+def name_words(name: str) -> tuple[str, ...]:
     """The different words of a name, the first ones: train-resnet18-b32 has train, resnet18 and b32."""
     return tuple(dict.fromkeys(_A_WORD.findall(name.lower())))[:_MOST_WORDS]
 
@@ -68,7 +68,7 @@ def fillers_of(parts: JobParts) -> Iterator[tuple[str, str, Vector, float]]:
     """Role, value in words, vector and weight of each part that the job has."""
     if parts.user:
         yield "user", parts.user, item(f"user {parts.user}", LONG), JOB_WEIGHTS["user"]
-    words = words_of(parts.name)
+    words = name_words(parts.name)
     for word in words:
         yield "word", word, item(f"word {word}", LONG), JOB_WEIGHTS["word"] / math.sqrt(len(words))
     if parts.gpus:

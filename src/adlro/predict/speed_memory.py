@@ -10,6 +10,7 @@ experiences from before the change are then moved by its size.
 """
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
@@ -37,7 +38,7 @@ ANY_GPU: Final = 0.1
 
 BOUND: Final = 0.2
 HD_GPU: Final = 0.2
-OWN: Final = 0.1
+_OWN: Final = 0.1
 """Likeness of GPUs: by what bounds a job (datasheets), by hypervectors, and of a model with itself alone."""
 
 HEDGE: Final = 1.25
@@ -53,9 +54,12 @@ _LIKE_ENOUGH: Final = 0.7
 _TOLD_OFTEN: Final = 6
 _MOST_SHIFT: Final = 3.0
 
-CUSUM_SLACK: Final = 0.5
-CUSUM_ALARM: Final = 6.0
-_MOST_Z: Final = 3.0
+CUSUM_SLACK: Final = 0.75
+CUSUM_ALARM: Final = 10.0
+_MOST_Z: Final = 2.0
+_ERRORS_KEPT: Final = 64
+_LARGE: Final = 0.8
+_LEAST_ERROR: Final = 0.1
 FEWEST_TO_JUDGE: Final = 12
 """Errors of a model are not judged before it has this many experiences."""
 
@@ -102,7 +106,7 @@ class _Watch:
 
     sums: list[float] = field(default_factory=lambda: [0.0, 0.0])
     errors: list[list[float]] = field(default_factory=lambda: [[], []])
-    seen: int = 0
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=_ERRORS_KEPT))
 
 
 @final
@@ -124,7 +128,7 @@ class SpeedMemory:
         vectors = gpu_vectors(models)
         alike = np.maximum(similarities(vectors, vectors), 0.0)
         self.gpu_likeness: Floats = (
-            BOUND * (bounds.T @ bounds) / max(1, len(bounds)) + HD_GPU * alike + OWN * np.eye(len(models))
+            BOUND * (bounds.T @ bounds) / max(1, len(bounds)) + HD_GPU * alike + _OWN * np.eye(len(models))
         )
         self._usual = HEDGE * bounds.mean(axis=0) if len(bounds) else np.zeros(len(models))
         self._most, self._any_gpu, self._noise_of_one = most, any_gpu, noise
@@ -150,10 +154,7 @@ class SpeedMemory:
         """
         log = min(max(log, -_MOST_SHIFT), _MOST_SHIFT)
         before = self.believe(vector[None, :])
-        z = (log - float(before.shift[0, model])) / math.hypot(
-            float(before.spread[0, model]), math.sqrt(self._noise_of_one)
-        )
-        changed = self._watch(model, z, log - float(before.shift[0, model]))
+        changed = self._watch(model, log - float(before.shift[0, model]))
         if self._count == self._most:
             self._forget()
         n = self._count
@@ -262,13 +263,14 @@ class SpeedMemory:
         self._inverse[:m, :m] = np.linalg.inv(whole)
         self._weigh()
 
-    def _watch(self, model: int, z: float, error: float) -> ModelShift | None:
+    def _watch(self, model: int, error: float) -> ModelShift | None:
         """Add an error to the sums of its model; if one of them is too large, the model has changed."""
         watch = self._watched[model]
-        watch.seen += 1
-        if watch.seen <= FEWEST_TO_JUDGE:
+        usual = math.sqrt(sum(each**2 for each in watch.recent) / max(1, len(watch.recent)))
+        watch.recent.append(error)
+        if len(watch.recent) <= FEWEST_TO_JUDGE:
             return None
-        z = min(max(z, -_MOST_Z), _MOST_Z)
+        z = min(max(error / max(usual, _LEAST_ERROR), -_MOST_Z), _MOST_Z)
         for side, sign in enumerate((1.0, -1.0)):
             watch.sums[side] = max(0.0, watch.sums[side] + sign * z - CUSUM_SLACK)
             if watch.sums[side] == 0.0:
@@ -281,10 +283,12 @@ class SpeedMemory:
 
     def _move(self, model: int, errors: list[float]) -> ModelShift:
         """Move the experiences of a model from before a change by its size."""
-        size, seen = float(np.median(errors)), len(errors)
+        sign = 1.0 if sum(errors) > 0.0 else -1.0
+        # Not the mean: the first may be from before the change, and the last ones have moved the belief already.
+        size, seen = sign * float(np.quantile(sign * np.array(errors), _LARGE)), len(errors)
         mine = np.flatnonzero(self._model[: self._count] == model)
         before = mine[: max(0, len(mine) - (seen - 1))]
         self._log[before] = np.clip(self._log[before] + size, -_MOST_SHIFT, _MOST_SHIFT)
-        self._watched[model] = _Watch(seen=FEWEST_TO_JUDGE)
+        self._watched[model] = _Watch(recent=self._watched[model].recent)
         self._weigh()
         return ModelShift(model, math.exp(size), seen)
