@@ -98,14 +98,9 @@ compile: .venv/.dev
 pytest: .venv/.dev
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(TESTS)
 
-# What a fresh cache would hold, for the wheel to bring along: where Python, Numba and the kind of processor are the
-# same as here, nothing has to be compiled. For releases (.github/workflows/wheel.yml).
+# The machine code that the wheel of a release brings along (.github/workflows/wheel.yml).
 machine-code: .venv/.demo
-	rm -rf build/cache src/adlro/machine_code
-	mkdir -p src/adlro/machine_code
-	XDG_CACHE_HOME="$(CURDIR)/build/cache" $(BIN)/adlro warm --all
-	cp -r build/cache/adlro/compiled/* src/adlro/machine_code/
-	rm -rf src/adlro/machine_code/*/locks
+	scripts/machine_code.sh $(BIN)/adlro src/adlro/machine_code
 
 wheel: | .venv/bin/pip
 	$(BIN)/python -m pip wheel -q --no-deps -w dist .

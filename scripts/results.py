@@ -54,12 +54,12 @@ SIA_SLOWDOWNS: Final = {"sia/cifar10": 1.8} | dict.fromkeys(
 
 SLOWED_POLICIES: Final = ("fcfs-easy", "srtf", "eft-reserving", "gavel-maxmin", "gavel-maxsum", "gavel-makespan")
 
-LEARNED: Final = tuple(policy.name for policy in policies() if policy.name.startswith("adlro"))
-"""They have a page of their own, docs/results/learned.md; here they run only if --slow names them."""
+APART: Final = tuple(policy.name for policy in policies() if policy.name.startswith("adlro") or policy.resizes)
+"""They have pages of their own, docs/results/learned.md and elastic.md; here they run only if --slow names them."""
 
 SLOW: Final = (
     *(policy.name for policy in policies() if policy.name.startswith(("gavel-", "allox", "lookahead-"))),
-    *LEARNED,
+    *APART,
 )
 """Those that solve programs, or play forward, at every decision."""
 
@@ -155,7 +155,7 @@ def commands(experiment: Experiment, folder: Path) -> Iterator[tuple[str, str, l
     """Mix, workload, policies and the command that compares them."""
     together, alone = chosen(experiment)
     if not experiment.apart:
-        together, alone = [*together, *(name for name in alone if name not in LEARNED)], [*LEARNED]
+        together, alone = [*together, *(name for name in alone if name not in APART)], [*APART]
     groups = [together, *([name] for name in alone)]
     for mix, workloads in experiment.workloads.items():
         for workload in workloads:
@@ -224,7 +224,7 @@ def outcome(name: str, folder: Path, slow: Sequence[str] = SLOW) -> Outcome:
         take(found, json.loads(kept.read_text()), group, mix)
     for policy in list(found.left_out):  # it may have been in time for some lists, but not for all
         found.values.pop(policy, None)
-        if policy in LEARNED:
+        if policy in APART:
             del found.left_out[policy]
     return found
 
@@ -451,7 +451,7 @@ def main() -> None:
     for name in names:
         if name not in EXPERIMENTS:
             parser.error(f"there is no '{name}'; there are {', '.join(EXPERIMENTS)}")
-    plain = [name for name in SLOW if name not in LEARNED]
+    plain = [name for name in SLOW if name not in APART]
     slow = plain if options.slow == "all" else options.slow.split(",")
     if not names:
         for name, experiment in EXPERIMENTS.items():

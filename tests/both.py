@@ -26,6 +26,7 @@ from adlro.core.tables import (
     ILLEGAL,
     NOBODY,
     QUEUED,
+    RESIZED,
     RUNNING,
     SPEED,
     SPREAD,
@@ -67,12 +68,13 @@ def settings_of(scenario: Scenario) -> SimulationSettings:
     return SimulationSettings(restart_s=options.restart_s, kill_at_limit=options.kill_at_limit, window=options.window)
 
 
-def run_compiled(scenario: Scenario, policy: Policy, seed: int = 0) -> Ran:
+def run_compiled(scenario: Scenario, policy: Policy, seed: int = 0, weights: str = "equal") -> Ran:
     """Run a scenario to its end in the compiled simulator."""
+    settings = replace(settings_of(scenario), weights=weights)
     plan, jobs = plan_cluster(scenario.cluster), pack_jobs(scenario.jobs)
     view = pack(plan, jobs, scenario.speed)
     disturbances = pack_disturbances(plan, scenario.disturbances)
-    return Ran(plan, jobs, view, simulate_compiled(view, jobs.work, policy, settings_of(scenario), disturbances, seed))
+    return Ran(plan, jobs, view, simulate_compiled(view, jobs.work, policy, settings, disturbances, seed))
 
 
 def run_with_log_of(scenario: Scenario, policy: Policy, rows: int) -> Ran:
@@ -110,6 +112,8 @@ def tell(event: Table) -> Event:
         detail = (site,)
     elif what == SPEED:
         detail = (site, gpus_in(mask), float(event.value))
+    elif what == RESIZED:
+        detail = (int(event.value),)
     return (float(event.time), EVENT_NAMES[what], int(event.job), detail)
 
 
@@ -248,12 +252,20 @@ class Seen:
         self.running: list[int] = sorted(view.running[: clock.running].tolist())
         assert self.waiting == np.flatnonzero(states == QUEUED).tolist()
         assert self.running == np.flatnonzero(states == RUNNING).tolist()
+        self._sizes = [
+            view.shapes.gpus[job.first_shape : job.first_shape + job.shapes].tolist() if job.shapes else []
+            for job in view.jobs
+        ]
         self._legal = np.zeros((len(view.jobs), len(view.sites)), np.uint8)
         mark_legal(view, self._legal)
 
     def legal(self) -> list[tuple[int, int]]:
         """All (job, site) pairs of the queue that may start now, by job, then site."""
         return [(int(job), int(site)) for job, site in np.argwhere(self._legal)]
+
+    def sizes(self, job: int) -> list[int]:
+        """The numbers of GPUs that the job may have; none if it cannot be resized."""
+        return self._sizes[job]
 
     def fits(self, job: int, site: int) -> bool:
         """Whether the job, which is in the queue, may start at this site now."""

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +11,12 @@ import pytest
 def required() -> bool:
     """Whether a missing program fails the test instead of skipping it."""
     return os.environ.get("CI") == "true" or os.environ.get("ADLRO_REQUIRE_PARTS", "0") == "1"
+
+
+def tool(name: str) -> str:
+    """The path of a program that a Python package of the extra dev brings: beside the interpreter, or in the PATH."""
+    beside = Path(sys.executable).parent / name
+    return str(beside) if beside.is_file() else program(name)
 
 
 def program(name: str) -> str:

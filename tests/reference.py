@@ -15,7 +15,7 @@ from tests.reference_heat import Heat
 from tests.reference_world import ENDED, FUTURE, QUEUED, Event, Options, Room, World, free_gpus, give
 
 from adlro.core.records import WHOLE_GPU, Cluster, Disturbance, Job, SpeedOf
-from adlro.core.tables import NOBODY, START, STOP, WAIT
+from adlro.core.tables import NOBODY, RESIZE, START, STOP, WAIT
 
 __all__ = [
     "Answer",
@@ -164,6 +164,8 @@ def ask(world: World, policy: Policy, preemptive: bool) -> None:
         elif verb == STOP and job in world.running:
             world.leave(job, QUEUED)
             world.log("stop", job)
+        elif verb == RESIZE and job in world.waiting and world.may_resize(job, site):
+            world.resize(job, site)
         else:
             world.log("illegal", job, verb, site)
             return
@@ -302,6 +304,7 @@ class Sight(Protocol):
     @property
     def running(self) -> list[int]: ...
     def legal(self) -> list[tuple[int, int]]: ...
+    def sizes(self, job: int) -> list[int]: ...
     def fits(self, job: int, site: int) -> bool: ...
 
 
@@ -316,6 +319,9 @@ def random_choices(seed: int) -> Callable[[Sight], Answer]:
             return (START, *source.choice(legal), math.inf)
         if running and 0.6 <= dice < 0.7:
             return (STOP, source.choice(running), NOBODY, math.inf)
+        if 0.7 <= dice < 0.75 and (elastic := [job for job in sight.queue if sight.sizes(job)]):
+            job = source.choice(elastic)
+            return (RESIZE, job, source.choice(sight.sizes(job)), math.inf)
         if dice > 0.95:
             return source.choice(illegal_answers(sight))
         if dice > 0.8:
@@ -332,6 +338,11 @@ def illegal_answers(sight: Sight) -> list[Answer]:
     answers += [(UNKNOWN_VERB, 0, 0, math.inf), (START, NOBODY, 0, math.inf)]
     answers += [(STOP, job, NOBODY, math.inf) for job in range(count) if job not in sight.running]
     answers += [(START, job, 0, math.inf) for job in range(count) if job not in sight.waiting]
+    answers += [(RESIZE, NOBODY, 1, math.inf), (RESIZE, count, 1, math.inf)]
+    answers += [(RESIZE, job, 1, math.inf) for job in range(count) if job not in sight.waiting]
+    answers += [
+        (RESIZE, job, size, math.inf) for job in sight.queue for size in (0, 5, 99) if size not in sight.sizes(job)
+    ]
     for job in sight.queue:
         answers += [(START, job, NOBODY, math.inf), (START, job, sites, math.inf)]
         answers += [(START, job, site, math.inf) for site in range(sites) if not sight.fits(job, site)]

@@ -106,12 +106,14 @@ class World:
         self.empty = empty_room(cluster, self.sites)
         self.room = deepcopy(self.empty)
         self.needs = [need_of(job) for job in self.jobs]
+        self.asked = list(self.needs)
+        self.speed = speed
         # [J][S] nodes that the job takes there (0: never runs there) and work per second
-        self.widths, self.rates = self._tabulate(speed)
-        self.possible = [
-            [site for site in range(len(self.sites)) if self.place(self.empty, job, site) is not None]
-            for job in range(len(self.jobs))
-        ]
+        self.widths: list[list[int]] = [[] for _ in self.jobs]
+        self.rates: list[list[float]] = [[] for _ in self.jobs]
+        self.possible: list[list[int]] = [[] for _ in self.jobs]
+        for job in range(len(self.jobs)):
+            self._tabulate(job)
 
     # What a policy may ask.
 
@@ -161,8 +163,35 @@ class World:
         """Estimated runtime of a waiting job if it started at this site."""
         if self.rates[job][site] == 0:
             return math.inf
-        restart = self.options.restart_s if self.runs[job].starts > 0 else 0.0
-        return restart + self.work_left(job) / self.rates[job][site]
+        return self.start_cost(job) + self.work_left(job) / self.rates[job][site]
+
+    def start_cost(self, job: int) -> float:
+        """Seconds that a start would cost the job now, before it works."""
+        record = self.jobs[job]
+        if self.runs[job].starts == 0:
+            return record.start_s
+        return self.options.restart_s if record.restart_s is None else record.restart_s
+
+    def sizes(self, job: int) -> list[int]:
+        """The numbers of GPUs that the job may have; none if it cannot be resized."""
+        text = self.jobs[job].sizes
+        if not text:
+            return []
+        found = {self.asked[job].gpus}
+        for part in text.split(","):
+            ends = [int(word) for word in part.split("-")]
+            found |= set(range(ends[0], ends[-1] + 1))
+        return sorted(found)
+
+    def may_resize(self, job: int, gpus: int) -> bool:
+        """Whether the waiting job could run with this many GPUs on the empty cluster, and may."""
+        if gpus not in self.sizes(job):
+            return False
+        now = self.needs[job].gpus
+        self._set_size(job, gpus)
+        could = bool(self.possible[job])
+        self._set_size(job, now)
+        return could
 
     def best_runtime(self, job: int) -> float:
         """Least estimated runtime at any site where it would fit on the empty cluster."""
@@ -220,17 +249,19 @@ class World:
 
     # How the world is laid out.
 
-    def _tabulate(self, speed: SpeedOf) -> tuple[list[list[int]], list[list[float]]]:
-        """Width and rate of every job at every site, 0 where it can never run."""
-        widths = [[0] * len(self.sites) for _ in self.jobs]
-        rates = [[0.0] * len(self.sites) for _ in self.jobs]
-        for job, need in enumerate(self.needs):
-            for site in range(len(self.sites)):
-                if need.gpus == 0:
-                    widths[job][site], rates[job][site] = 1, 1.0
-                else:
-                    widths[job][site], rates[job][site] = self._width_and_rate(job, site, speed)
-        return widths, rates
+    def _tabulate(self, job: int) -> None:
+        """Width and rate of the job at every site, 0 where it can never run, and where it fits when all is empty."""
+        sites = range(len(self.sites))
+        found = [(1, 1.0) if self.needs[job].gpus == 0 else self._width_and_rate(job, s, self.speed) for s in sites]
+        self.widths[job], self.rates[job] = [width for width, _ in found], [rate for _, rate in found]
+        self.possible[job] = [site for site in sites if self.place(self.empty, job, site) is not None]
+
+    def _set_size(self, job: int, gpus: int) -> None:
+        """Let the job need this many GPUs, with cores and memory in proportion."""
+        asked = self.asked[job]
+        cpus, memory = (-(-amount * gpus // asked.gpus) for amount in (asked.cpus, asked.memory))
+        self.needs[job] = Need(gpus, asked.share, cpus, memory, asked.gpu_memory)
+        self._tabulate(job)
 
     def _width_and_rate(self, job: int, site: int, speed: SpeedOf) -> tuple[int, float]:
         """How many nodes a GPU job takes there, and its work per second; zeros where it can never run."""
@@ -270,13 +301,18 @@ class World:
             return run.done
         return run.done + run.rate * self.wear(job) * max(0.0, self.now - max(run.settled, run.resumes))
 
+    def resize(self, job: int, gpus: int) -> None:
+        """Let a waiting job ask for another number of GPUs."""
+        self._set_size(job, gpus)
+        self.log("resize", job, gpus)
+
     def start(self, job: int, site: int, parts: list[Part]) -> None:
         """Let a waiting job begin, or go on after its restart cost."""
         run, limit = self.runs[job], self.jobs[job].limit_s
         take(self.room, self.sites, parts)
         run.state, run.parts, run.rate = RUNNING, parts, self.rates[job][site]
         run.started = run.settled = self.now
-        run.resumes = self.now + (self.options.restart_s if run.starts > 0 else 0.0)
+        run.resumes = self.now + self.start_cost(job)
         run.starts += 1
         run.saved = run.done
         self.foresee_end(job)

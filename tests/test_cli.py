@@ -125,11 +125,12 @@ def test_simulate_groups_refused_jobs_by_reason(capsys: pytest.CaptureFixture[st
 
 def test_the_settings_reach_the_simulator(capsys: pytest.CaptureFixture[str]) -> None:
     rougher = ["--mtbf-h", "3", "--repair-h", "1", "--wear-per-day", "0.1", "--queue-window", "5"]
+    rougher += ["--weights", "priority"]
     rough = answer(capsys, *SIMULATE, *rougher)
     assert rough["failures"] > 0
     assert rough["settings"] == {
         "jobs": 40, "estimates": "oracle", "estimate_sigma": 0.0,
-        "restart_s": 30.0, "kill_at_limit": False, "window": 5,
+        "restart_s": 30.0, "kill_at_limit": False, "window": 5, "weights": "priority",
         "mtbf_h": 3.0, "repair_h": 1.0,
         "wear_per_day": 0.1, "thermal_room_c": None, "disturbances": None, "load": None,
     }  # fmt: skip
@@ -152,7 +153,7 @@ def test_lists_have_a_line_for_each_item_and_all_of_it_in_json(capsys: pytest.Ca
         lines = capsys.readouterr().out.splitlines()
         for item in found:
             assert sum(line.split()[:1] == [item["name"]] for line in lines) == 1
-    assert set(answer(capsys, "policies")[0]) == {"name", "summary", "preemptive", "needs"}
+    assert set(answer(capsys, "policies")[0]) == {"name", "summary", "preemptive", "resizes", "stops", "needs"}
 
 
 def test_speeds_say_whether_they_were_measured(capsys: pytest.CaptureFixture[str]) -> None:

@@ -654,6 +654,22 @@ def bench_plan_6212() -> Measurement:
     return value, "ms", 20.0, True, what
 
 
+def bench_preemptive_16() -> Measurement:
+    """One answer of the network and `plan` together on the paper's cluster, on which nothing is free."""
+    view = with_dear_restarts(busy_view("paper16", "paper", waiting=_QUEUE))
+    value = decision_ms("adlro-preemptive", view, _QUEUE, freed=0)
+    return value, "ms", 1.0, True, f"adlro-preemptive, one decision on paper16 with {_QUEUE} jobs waiting, one core"
+
+
+def bench_preemptive_6212() -> Measurement:
+    """The same on a large cluster."""
+    view = with_dear_restarts(busy_view("openb", "paper", waiting=8_000))
+    value = decision_ms("adlro-preemptive", view, _LONG_QUEUE, freed=0)
+    queued = int(view.clock[0].queued)
+    what = f"adlro-preemptive, one decision on openb (6,212 GPUs) with {queued:,} jobs waiting, one core"
+    return value, "ms", 10.0, True, what
+
+
 def bench_lookahead_16() -> Measurement:
     """One answer of look-ahead on the paper's cluster."""
     value = decision_ms("adlro-lookahead", busy_view("paper16", "paper", waiting=_QUEUE), _QUEUE)
@@ -785,6 +801,64 @@ def turns_of(policy: str) -> list[float]:
     return found[3:]
 
 
+# ---- Kubernetes, on a real API server -----------------------------------------------------------------------------
+
+
+def bench_kubernetes_binds() -> Measurement | str:
+    """Pods that the daemon binds."""
+    from adlro.backends.kubernetes.lab import why_no_control_plane
+    from adlro.bench_kubernetes import daemon_figures
+
+    if said := why_no_control_plane():
+        return said
+    what = "pods bound by adlro serve, 1,000 nodes, 5,000 pods waiting, real API server beside it"
+    return daemon_figures()[0], "pods/s", 150.0, False, what
+
+
+def bench_kubernetes_latency() -> Measurement | str:
+    """How soon a single pod is bound."""
+    from adlro.backends.kubernetes.lab import why_no_control_plane
+    from adlro.bench_kubernetes import daemon_figures
+
+    if said := why_no_control_plane():
+        return said
+    what = "p99 from the creation of a pod until it is bound, 200 pods one by one, idle cluster of 1,000 nodes"
+    return 1e3 * daemon_figures()[1], "ms", 500.0, True, what
+
+
+def bench_kubernetes_turn() -> Measurement | str:
+    """Turns on a large cluster."""
+    from adlro.backends.kubernetes.lab import why_no_control_plane
+    from adlro.bench_kubernetes import turn_figures
+
+    if said := why_no_control_plane():
+        return said
+    what = "p99 of 100 turns, adlro, 5,000 nodes (40,000 GPUs), 10,000 pods waiting, 20 pods end in each turn"
+    return turn_figures()[0], "s", 2.0, True, what
+
+
+def bench_kubernetes_memory() -> Measurement | str:
+    """The memory of these turns."""
+    from adlro.backends.kubernetes.lab import why_no_control_plane
+    from adlro.bench_kubernetes import turn_figures
+
+    if said := why_no_control_plane():
+        return said
+    return turn_figures()[1], "MB", 1500.0, True, "the process of these turns at its most: copy, turn and store"
+
+
+def bench_kubernetes_extender() -> Measurement | str:
+    """How soon kube-scheduler has an answer."""
+    from adlro.backends.kubernetes.lab import why_no_control_plane
+    from adlro.bench_kubernetes import extender_figures
+
+    if said := why_no_control_plane():
+        return said
+    by_name, by_node = extender_figures()
+    what = f"p99 of filter and prioritise, 1,000 node names; {1e3 * by_node:.0f} ms with whole nodes in the request"
+    return 1e3 * by_name, "ms", 20.0, True, what
+
+
 def peak_mb() -> float:
     """The most memory that this process has held, in MB."""
     try:
@@ -826,8 +900,15 @@ BENCHES: Final[dict[str, Callable[[], Measurement | str]]] = {
     "decide-100k": bench_decide_100k,
     "plan-108": bench_plan_108,
     "plan-6212": bench_plan_6212,
+    "preemptive-16": bench_preemptive_16,
+    "preemptive-6212": bench_preemptive_6212,
     "lookahead-16": bench_lookahead_16,
     "lookahead-512": bench_lookahead_512,
     "train-paper-episodes": bench_train_paper,
     "train-adlro-steps": bench_train_adlro,
+    "kubernetes-binds": bench_kubernetes_binds,
+    "kubernetes-latency": bench_kubernetes_latency,
+    "kubernetes-turn": bench_kubernetes_turn,
+    "kubernetes-memory": bench_kubernetes_memory,
+    "kubernetes-extender": bench_kubernetes_extender,
 }

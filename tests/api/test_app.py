@@ -177,6 +177,14 @@ def test_why_a_placed_job_runs_is_answered_from_the_state_without_the_daemon(
     assert client.get(f"{V1}/jobs/{live.id}/why").json()["state"] == "cancelled"
 
 
+def test_a_job_is_found_by_the_ids_of_the_pods_that_it_consists_of(service: FakeService, client: Client) -> None:
+    live = service.one(JobState.WAITING)
+    service.jobs[live.id] = replace(live, also=("team.pod-7",))
+    service.turn()
+    assert client.get(f"{V1}/jobs/team.pod-7").json()["id"] == live.id
+    assert client.get(f"{V1}/jobs/team.pod-7/why").json()["job"] == live.id
+
+
 def test_a_job_that_is_not_there_is_a_404_for_every_question(client: Client) -> None:
     for method, path in (("GET", ""), ("GET", "/why"), ("DELETE", "")):
         answer = client.request(method, f"{V1}/jobs/424242{path}")
@@ -322,7 +330,7 @@ def test_a_question_is_played_forward(client: Client) -> None:
 def test_another_policy_can_be_set_by_name(service: FakeService, client: Client) -> None:
     listed = client.get(f"{V1}/policies").json()
     assert listed["current"] == "adlro"
-    assert {"name", "summary", "preemptive", "needs"} == set(listed["policies"][0])
+    assert {"name", "summary", "preemptive", "resizes", "needs"} == set(listed["policies"][0])
     answer = client.put(f"{V1}/policies/current", json={"name": "sjf"})
     assert (answer.status_code, answer.json()["current"], service.policy) == (200, "sjf", "sjf")
 
@@ -477,6 +485,15 @@ def test_health_readiness_and_metrics(service: FakeService) -> None:
     answer = client.get("/readyz")
     assert (answer.status_code, answer.json()["why"]) == (503, "the last tick is 90 s old")
     assert client_for(service).get("/metrics").status_code == 404
+
+
+def test_a_standby_is_ready_only_for_those_who_ask_about_standbys(service: FakeService) -> None:
+    client = client_for(service)
+    service.ready = (False, "a standby: adlro-1 leads.")
+    assert client.get("/readyz").status_code == client.get("/readyz?standby=false").status_code == 503
+    assert client.get("/readyz?standby=true").json()["ready"]
+    service.ready = (False, "the first turn is still running.")
+    assert client.get("/readyz?standby=true").status_code == 503
 
 
 def test_the_dashboard_is_served_with_a_policy_that_reaches_nothing_else(service: FakeService, tmp_path: Path) -> None:

@@ -374,6 +374,21 @@ def test_filters_are_in_the_address_and_asked_of_the_daemon(still: Site, open_pa
     assert wrong == []
 
 
+def test_a_cluster_with_namespaces_is_shown_in_its_own_words(site: Site, open_page: Opener) -> None:
+    latest = site.service.latest
+    site.service.latest = replace(latest, snapshot=replace(latest.snapshot, partition_word="namespace"))
+    page, wrong = open_page(site)
+    expect(page.locator("#queue th.partition .name")).to_have_text("Namespace")
+    expect(page.locator("#partition-filter option").first).to_have_text("Any namespace")
+    expect(page.locator("label:has(#partition-filter) .partition-word")).to_have_text("Namespace")
+    page.locator("#partition-filter").select_option("debug")
+    page.locator("#queue td.partition a").first.click()
+    expect(page.locator("#page")).to_contain_text("Namespace debug")
+    expect(page).to_have_title("Namespace debug · ADLRO")
+    assert "artition" not in page.locator("main").inner_text()
+    assert wrong == []
+
+
 # ---- pages --------------------------------------------------------------------------------
 
 

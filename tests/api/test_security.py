@@ -211,6 +211,16 @@ def test_a_user_cancels_only_jobs_of_his_own(service: FakeService) -> None:
     assert client_for(service, "root").delete(f"{V1}/jobs/{others}").status_code == 200
 
 
+def test_a_user_asks_only_about_other_wishes_of_own_jobs(service: FakeService) -> None:
+    others, own = service.one(JobState.WAITING, "bob").id, service.one(JobState.WAITING, "ann").id
+    ann = client_for(service, "ann")
+
+    def status(job: str) -> int:
+        return ann.post(f"{V1}/what-if", json={"change": [{"job": job, "gpus": 1, "models": ["t4"]}]}).status_code
+
+    assert [status(others), status(own), status("nobodys")] == [403, 200, 404]
+
+
 def test_nothing_that_others_may_read_tells_whose_a_job_is(service: FakeService) -> None:
     """Every name is one that occurs nowhere else, so that any leak is seen, whatever answer it is in."""
     secret = "zzsecret"

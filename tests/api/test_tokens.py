@@ -1,6 +1,7 @@
 """Tokens: what is kept of them, whose they are, and that files are changed whole or not at all."""
 
 import json
+import os
 import stat
 import threading
 from pathlib import Path
@@ -60,6 +61,31 @@ def test_the_file_is_for_its_owner_only_and_is_refused_when_others_may_read_it(t
     tokens.path.chmod(0o640)
     with pytest.raises(StoreError, match="chmod 600"):
         tokens.read()
+
+
+@pytest.mark.parametrize(
+    ("uid", "mode", "is_read"),
+    [(0, 0o440, True), (0, 0o400, True), (0, 0o444, False), (0, 0o460, False), (1000, 0o440, False)],
+)
+def test_a_secret_of_kubernetes_which_is_roots_may_be_read_by_our_group(
+    tokens: TokenFile, monkeypatch: pytest.MonkeyPatch, uid: int, mode: int, is_read: bool
+) -> None:
+    tokens.add("ann", "user")
+    real = Path.stat
+
+    def as_in_a_pod(path: Path, **more: bool) -> os.stat_result:
+        found = list(real(path, **more))
+        found[stat.ST_MODE], found[stat.ST_UID] = stat.S_IFREG | mode, uid
+        return os.stat_result(found)
+
+    monkeypatch.setattr(os, "geteuid", lambda: 10001)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", as_in_a_pod)
+        if is_read:
+            assert [one.name for one in tokens.read()] == ["ann"]
+        else:
+            with pytest.raises(StoreError, match="chmod 600"):
+                tokens.read()
 
 
 def test_a_name_has_one_token(tokens: TokenFile) -> None:

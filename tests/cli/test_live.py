@@ -263,6 +263,8 @@ def test_a_daemon_that_does_not_run_is_one_line_that_says_what_to_start(
     [
         (["why", "77777"], "there is no job 77777. `adlro queue` lists them."),
         (["why", "../../etc"], "is not a job id"),
+        (["why", "p" * 254, "-n", "n" * 66], "is not a job id"),
+        (["why", "p" * 253, "-n", "n" * 63], "there is no job n"),
         (["submit", "--family", "knitting"], "no family 'knitting'"),
         (["submit", "--family", "data", "--gpus", "2", "--share", "0.5"], "a share of a GPU for a job of 2 GPUs"),
         (["submit", "--family", "data", "--limit", "soon"], "--limit is 'soon'"),

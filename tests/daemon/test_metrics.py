@@ -11,7 +11,7 @@ from tests.live.live_records import tick
 from tests.live.stand_in import EPOCH_S, running, snapshot, waiting
 
 from adlro.api.metrics import Requests
-from adlro.core.ports import Answer, JobState, LiveJob, Part
+from adlro.core.ports import Answer, JobState, LiveJob, MissingRight, Part, Setback
 from adlro.core.records import Job
 from adlro.daemon.metrics import DaemonMetrics, file_bytes, gpu_states, held_by_node, held_gpus, largest_free
 from adlro.live.service import Alarm, Compared, Drift, State, Stopping
@@ -252,3 +252,23 @@ def test_the_document_lists_every_metric_and_no_other() -> None:
     }
     listed = set(re.findall(r"^\| `(adlro_\w+)", DOC.read_text(), re.MULTILINE))
     assert listed == there
+
+
+def test_gpus_and_waits_are_shown_by_namespace_and_what_no_node_can_take_and_rights_that_are_missing() -> None:
+    metrics = DaemonMetrics()
+    held = replace(running("1", (Part("volta0", V100, 2),)), partition="team-a")
+    asks = replace(waiting("2", at_s=-60, gpus=4), partition="team-a")
+    never = replace(waiting("3", gpus=99), partition="team-b", managed=False, setback=Setback.UNPLACEABLE)
+    shown = state(held, asks, never)
+    metrics.show(replace(shown, snapshot=replace(shown.snapshot, lacks=(MissingRight("create pods/binding", True),))))
+    page = read(metrics)
+    assert page["adlro_gpus_by_partition", "team-a", "held"] == 2
+    assert page["adlro_gpus_by_partition", "team-a", "asked"] == 4
+    assert page["adlro_gpus_by_partition", "team-b", "asked"] == 99
+    assert page["adlro_oldest_wait_by_partition_seconds", "team-a"] == pytest.approx(60, abs=1)
+    assert ("adlro_oldest_wait_by_partition_seconds", "team-b") not in page
+    assert page[("adlro_unplaceable_jobs",)] == page[("adlro_missing_rights",)] == 1
+    metrics.led(False)
+    page = read(metrics)
+    assert page[("adlro_unplaceable_jobs",)] == page[("adlro_missing_rights",)] == 0
+    assert ("adlro_gpus_by_partition", "team-a", "held") not in page

@@ -26,13 +26,13 @@ DOC = Path(__file__).parents[2] / "docs" / "monitoring.md"
 PATIENCE_S = 90.0
 
 MAY_BE_EMPTY = (
-    "adlro_jobs_by_partition",  # a simulated cluster has no partitions
+    "by_partition",  # a simulated cluster has no partitions
     "adlro_jct_seconds",  # after ten jobs of a window have ended
     "adlro_drift_factor",  # only of speeds that have changed
     "adlro_alarms_total",  # only of kinds that occurred
     "adlro_smallest_waiting_gpus",  # only while a job waits
 )
-VARIABLES = {"$__rate_interval": "30s", "$instance": ".*", "$job": "adlro"}
+VARIABLES = {"$__rate_interval": "30s", "$instance": ".*", "$job": "adlro", "$partition": ".*"}
 
 
 def panels() -> list[dict[str, Any]]:
@@ -149,7 +149,7 @@ def test_dashboard_and_rules_use_only_metrics_that_there_are() -> None:
 def test_the_dashboard_can_be_imported_anywhere() -> None:
     dashboard = json.loads(shipped_file(GRAFANA))
     assert "id" not in dashboard
-    assert [each["name"] for each in dashboard["templating"]["list"]] == ["datasource", "job", "instance"]
+    assert [each["name"] for each in dashboard["templating"]["list"]] == ["datasource", "job", "instance", "partition"]
     ids = [panel["id"] for panel in dashboard["panels"]]
     assert len(set(ids)) == len(ids)
     for panel in panels():

@@ -44,6 +44,7 @@ class Case:
     restart_s: float = 0.0
     window: int = 0
     disturbances: Sequence[Disturbance] = ()
+    weights: str = "equal"
 
 
 def run(case: Case, policy: str | Policy, seed: int = 0) -> dict[int, Fate]:
@@ -66,7 +67,9 @@ def run(case: Case, policy: str | Policy, seed: int = 0) -> dict[int, Fate]:
 
 def play(case: Case, policy: str | Policy, seed: int = 0) -> Ran:
     """The whole run."""
-    return run_compiled(scenario_of(case), find_policy(policy) if isinstance(policy, str) else policy, seed)
+    return run_compiled(
+        scenario_of(case), find_policy(policy) if isinstance(policy, str) else policy, seed, case.weights
+    )
 
 
 def scenario_of(case: Case) -> Scenario:

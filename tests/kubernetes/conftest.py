@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 from tests.kubernetes.fake_server import fake_server
-from tests.kubernetes.lab import ControlPlane, control_plane_up
 from tests.kubernetes.world import World
 
 from adlro.backends.kubernetes.credentials import door_of
+from adlro.backends.kubernetes.lab import ControlPlane, control_plane_up
 from adlro.backends.kubernetes.options import KubernetesOptions
 
 IS_REAL = os.environ.get("ADLRO_KUBERNETES") == "real"

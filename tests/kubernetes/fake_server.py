@@ -23,6 +23,7 @@ Key = tuple[str, str, str, str]  # group, plural, namespace, name
 CLUSTER_WIDE = {"nodes", "namespaces", "persistentvolumes", "priorityclasses"}
 PLAIN = {
     "nodes", "namespaces", "pods", "events", "persistentvolumes", "persistentvolumeclaims", "leases", "podgroups",
+    "workloads",
     "poddisruptionbudgets", "priorityclasses",
 }  # fmt: skip
 MICRO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
@@ -76,7 +77,7 @@ class FakeServer:
     faults: list[Fault] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
     denied: set[str] = field(default_factory=set)  # "verb plural" that nobody may
-    served: set[str] = field(default_factory=lambda: {"podgroups"})
+    served: set[str] = field(default_factory=lambda: {"scheduling.x-k8s.io"})  # groups that may have gangs
     eviction_versions: tuple[str, ...] = ("policy/v1", "policy/v1beta1")
     changed: threading.Condition = field(default_factory=threading.Condition)
     cuts: int = 0
@@ -123,6 +124,10 @@ class FakeServer:
             self.changed.notify_all()
             return raw
 
+    def serves(self, target: Target) -> bool:
+        """Whether this server has such objects."""
+        return target.plural not in ("podgroups", "workloads") or target.group in self.served
+
     def answer(self, method: str, target: Target, query: Mapping[str, str], body: Raw) -> Raw:
         """Carry out one request."""
         verb = {
@@ -137,9 +142,7 @@ class FakeServer:
             raise RefusedError(
                 403, "Forbidden", f'{resource} is forbidden: User "adlro" cannot {verb} resource "{resource}"'
             )
-        if target.plural not in PLAIN or (
-            target.plural == "podgroups" and target.group not in ("scheduling.x-k8s.io",)
-        ):
+        if target.plural not in PLAIN or not self.serves(target):
             raise RefusedError(404, "NotFound", "the server could not find the requested resource")
         with self.changed:
             if method == "POST":
@@ -152,7 +155,7 @@ class FakeServer:
             if method == "GET":
                 return found
             if method == "DELETE":
-                return self.put("DELETED", target.key, copy.deepcopy(found))
+                return self._delete(target.key, found, query.get("gracePeriodSeconds"))
             return self._change(method, target, found, body)
 
     def _create(self, target: Target, query: Mapping[str, str], body: Raw) -> Raw:
@@ -173,6 +176,12 @@ class FakeServer:
         meta.setdefault("uid", str(uuid.uuid4()))
         meta.setdefault("creationTimestamp", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
         if target.plural == "pods":
+            named = self.objects.get(
+                ("scheduling.k8s.io", "priorityclasses", "", body["spec"].get("priorityClassName"))
+            )
+            if named is not None:
+                body["spec"]["priority"] = named["value"]
+                body["spec"].setdefault("preemptionPolicy", named.get("preemptionPolicy", "PreemptLowerPriority"))
             body.setdefault("status", {}).setdefault("phase", "Pending")
             body.setdefault("spec", {}).setdefault("schedulerName", "default-scheduler")
         if target.plural == "nodes":
@@ -248,6 +257,7 @@ class FakeServer:
         pod = self.objects.get(key)
         if pod is None:
             raise RefusedError(404, "NotFound", f'pods "{target.name}" not found')
+        spent = []
         for other, budget in self.objects.items():
             labels = (budget.get("spec") or {}).get("selector", {}).get("matchLabels", {})
             mine = pod["metadata"].get("labels") or {}
@@ -259,9 +269,22 @@ class FakeServer:
                         "Cannot evict pod as it would violate the pod's disruption budget.",
                         "10",
                     )
+                spent.append(budget)
+        if (body.get("deleteOptions") or {}).get("dryRun") != ["All"]:
+            for budget in spent:
                 budget["status"]["disruptionsAllowed"] -= 1
-        self.put("DELETED", key, copy.deepcopy(pod))
+            self._delete(key, pod, None)
         return {"kind": "Status", "status": "Success", "code": 201}
+
+    def _delete(self, key: Key, found: Raw, grace: str | None) -> Raw:
+        """Delete an object; a pod on a node stays until its kubelet deletes it without grace."""
+        spec = found.get("spec") or {}
+        seconds = float(grace if grace is not None else spec.get("terminationGracePeriodSeconds", 0) or 0)
+        if key[1] != "pods" or not spec.get("nodeName") or not seconds:
+            return self.put("DELETED", key, copy.deepcopy(found))
+        leaving = copy.deepcopy(found)
+        leaving["metadata"]["deletionTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        return self.put("MODIFIED", key, leaving)
 
     # ---- watches ---------------------------------------------------------------------------------------------------
 
@@ -411,7 +434,7 @@ def fake_server() -> Iterator[FakeServer]:
         def stream(self, target: Target, query: Mapping[str, str]) -> None:
             if "watch " + target.plural in server.denied:
                 raise RefusedError(403, "Forbidden", f'cannot watch resource "{target.plural}"')
-            if target.plural == "podgroups" and target.group != "scheduling.x-k8s.io":
+            if not server.serves(target):
                 raise RefusedError(404, "NotFound", "the server could not find the requested resource")
             self.close_connection = True
             with suppress(OSError):

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.kubernetes.world import A100, T4, World
+from tests.kubernetes.world import A100, T4, World, eventually
 
 from adlro.backends.kubernetes.backend import Kubernetes, products_of
 from adlro.backends.kubernetes.binding import Binder
 from adlro.backends.kubernetes.extender import Extender, ExtenderServer
 from adlro.backends.kubernetes.extending import extending
+from adlro.backends.kubernetes.lab import ControlPlane
 from adlro.backends.kubernetes.options import KubernetesOptions
 from adlro.catalogue.speeds import speed_of
 
@@ -135,3 +136,31 @@ def test_the_command_answers_from_a_copy_of_its_own(world: World) -> None:
 
 def test_an_unknown_verb_is_not_found(ask: Any) -> None:
     assert ask("guess", {"Pod": pod()})[0] == 404
+
+
+@pytest.mark.real_only
+@pytest.mark.parametrize("binds", [False, True], ids=["node names", "whole nodes, and it binds"])
+def test_kube_scheduler_places_by_speed_and_goes_on_when_the_extender_is_gone(
+    world: World, control_plane: ControlPlane, binds: bool
+) -> None:
+    for number in range(3):
+        world.node(f"slow{number}", product=T4)
+    world.node("fast", product=A100)
+    options = KubernetesOptions(kubeconfig=str(control_plane.kubeconfig))
+    try:
+        with extending(options, "127.0.0.1", 0, bind=binds) as address:
+            one = {
+                "urlPrefix": f"http://{address}/extender/v1", "filterVerb": "filter", "prioritizeVerb": "prioritize",
+                "preemptVerb": "preempt", "weight": 1000, "ignorable": True, "nodeCacheCapable": not binds,
+                "managedResources": [{"name": "nvidia.com/gpu"}], **({"bindVerb": "bind"} if binds else {}),
+            }  # fmt: skip
+            control_plane.start_scheduler(extenders=[one])
+            for name in ("p", "q"):
+                world.pod(name, scheduler="default-scheduler")
+                eventually(lambda name=name: bool(world.node_of(name)))  # type: ignore[misc]
+            assert world.node_of("p") == world.node_of("q") == "fast"
+        if not binds:  # nobody else would bind, if the extender does
+            world.pod("r", scheduler="default-scheduler")
+            eventually(lambda: bool(world.node_of("r")))
+    finally:
+        control_plane.kill("kube-scheduler")

@@ -26,6 +26,17 @@ def test_an_unknown_product_counts_as_unknown_with_a_note(world: World) -> None:
     assert any("'NVIDIA-Z9000' is not in the catalogue" in note for note in snapshot.notes)
 
 
+def test_two_unknown_products_and_nodes_without_any_label_are_kinds_of_gpu_of_their_own(world: World) -> None:
+    world.node("a", product="NVIDIA-Z9000", labels={"nvidia.com/gpu.memory": "24576"})
+    world.node("b", product="Fancy-Card", labels={"nvidia.com/gpu.memory": "a-lot"})
+    world.node("c", product="")
+    snapshot = world.backend().read()
+    assert {node.gpus[0].model for node in snapshot.cluster.nodes} == {"unknown", "unknown@2", "unknown@3"}
+    assert sorted(model.memory_gb for model in snapshot.cluster.models.values()) == [16.0, 16.0, 24.0]
+    assert len(snapshot.notes) == 3
+    assert "its labels name no GPU product" in " ".join(snapshot.notes)
+
+
 def test_an_unknown_product_is_taken_for_the_model_of_like_name_and_memory(world: World) -> None:
     world.node("a", product="NVIDIA-A100-SXM4-80GB-LC", labels={"nvidia.com/gpu.memory": "81920"})
     snapshot = world.backend().read()

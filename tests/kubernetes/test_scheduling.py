@@ -365,14 +365,87 @@ def test_a_disruption_budget_protects_the_pods_of_a_gang(world: World) -> None:
     assert len(world.pods()) == 2
 
 
+GROUPS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "the coscheduling plugin's": (
+        "scheduling.x-k8s.io/v1alpha1",
+        {"podgroups": {"minMember": 2}},
+        {"labels": {"scheduling.x-k8s.io/pod-group": "g"}},
+    ),
+    "its older label": (
+        "scheduling.x-k8s.io/v1alpha1",
+        {"podgroups": {"minMember": 2}},
+        {"labels": {"pod-group.scheduling.sigs.k8s.io": "g"}},
+    ),
+    "that of Kubernetes 1.36": (
+        "scheduling.k8s.io/v1alpha2",
+        {"podgroups": {"schedulingPolicy": {"gang": {"minCount": 2}}}},
+        {"schedulingGroup": {"podGroupName": "g"}},
+    ),
+    "that of Kubernetes 1.37": (
+        "scheduling.k8s.io/v1alpha3",
+        {"podgroups": {"schedulingPolicy": {"gang": {"minCount": 2}}}},
+        {"schedulingGroup": {"podGroupName": "g"}},
+    ),
+    "a Workload of Kubernetes 1.35": (
+        "scheduling.k8s.io/v1alpha1",
+        {"workloads": {"podGroups": [{"name": "workers", "policy": {"gang": {"minCount": 2}}}]}},
+        {"workloadRef": {"name": "g", "podGroup": "workers"}},
+    ),
+}
+
+
 @pytest.mark.fake_only
-def test_the_size_of_a_gang_may_come_from_a_pod_group(world: World) -> None:
+@pytest.mark.parametrize("case", GROUPS)
+def test_the_size_of_a_gang_may_come_from_a_pod_group(world: World, case: str) -> None:
+    version, objects, of_pod = GROUPS[case]
+    world.faults.served = {version.partition("/")[0]}
     world.node("a", gpus=8)
-    path = f"/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{world.namespace}/podgroups"
-    world.api.ask("POST", path, None, {"metadata": {"name": "g"}, "spec": {"minMember": 2}})
+    ((plural, spec),) = objects.items()
+    path = f"/apis/{version}/namespaces/{world.namespace}/{plural}"
+    world.pod("w-0", gpus=1, **of_pod)
+    backend, id = world.backend(), "g-workers" if plural == "workloads" else "g"
+    assert "size of its gang" in world.seen(backend, id).reason
+    world.api.ask("POST", path, None, {"metadata": {"name": "g"}, "spec": spec})
+    world.pod("w-1", gpus=1, **of_pod)
+    fresh = world.backend()  # one that finds the group when it begins
+    assert world.seen(fresh, id, lambda each: each.managed).job.gpus == 2
+
+
+@pytest.mark.fake_only
+def test_pods_of_a_group_with_the_basic_policy_start_one_by_one(world: World) -> None:
+    world.faults.served = {"scheduling.k8s.io"}
+    world.node("a", gpus=8)
+    path = f"/apis/scheduling.k8s.io/v1alpha2/namespaces/{world.namespace}/podgroups"
+    world.api.ask("POST", path, None, {"metadata": {"name": "g"}, "spec": {"schedulingPolicy": {"basic": {}}}})
     for number in range(2):
-        world.pod(f"w-{number}", gpus=1, labels={"scheduling.x-k8s.io/pod-group": "g"})
-    assert world.seen(world.backend(), "g", lambda each: each.managed).job.gpus == 2
+        world.pod(f"w-{number}", schedulingGroup={"podGroupName": "g"})
+    backend = world.backend()
+    assert world.seen(backend, "w-0").managed
+    assert world.order(backend, "w-1", ("a", 1)).done
+
+
+def test_two_gangs_that_hold_half_of_a_cluster_each_do_not_wait_for_each_other_for_ever(world: World) -> None:
+    world.node("a", gpus=4)
+    size = {"adlro.io/gang-size": "2"}
+    for name in ("g", "h"):  # as two schedulers, or a fault between two bindings, may leave them
+        world.pod(f"{name}-0", gpus=2, labels={"adlro.io/gang": name}, annotations=size, node="a")
+        world.pod(f"{name}-1", gpus=2, labels={"adlro.io/gang": name}, annotations=size)
+    backend = world.backend(gang_timeout_s=0.05)
+    world.seen(backend, "g")
+
+    def one_stands() -> bool:
+        backend.annotate({})
+        there = {pod["metadata"]["name"] for pod in world.pods()}
+        for name in {"g-0", "h-0"} - there:  # their owners create them again
+            labels = {"adlro.io/gang": name[0]}
+            world.pod(name, gpus=2, labels=labels, annotations=size)
+        for name in ("g", "h"):
+            job = world.job(backend, name)
+            if job is not None and job.state is JobState.WAITING and job.managed and job.job.gpus == 4:
+                world.order(backend, name, ("a", 4))
+        return any(len(bound(world, name)) == 2 for name in ("g", "h"))
+
+    eventually(one_stands)
 
 
 # ---- what users see --------------------------------------------------------------------------------------------------

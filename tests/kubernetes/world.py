@@ -86,9 +86,10 @@ class World:
         more: Mapping[str, str] | None = None,
         resource: str = "nvidia.com/gpu",
         node: str = "",
+        owner: str = "",
         **spec: Any,
     ) -> Raw:
-        """Create a pod."""
+        """Create a pod; `owner` is the Job that would create it again."""
         asks = {"cpu": cpu, "memory": memory, **(more or {})}
         if gpus:
             asks[resource] = str(gpus)
@@ -101,6 +102,10 @@ class World:
         }  # fmt: skip
         if node:
             body["spec"]["nodeName"] = node
+        if owner:
+            body["metadata"]["ownerReferences"] = [
+                {"apiVersion": "batch/v1", "kind": "Job", "name": owner, "uid": f"uid-of-{owner}", "controller": True}
+            ]
         return dict(self.api.ask("POST", f"/api/v1/namespaces/{self.namespace}/pods", None, body))
 
     def get(self, name: str) -> Raw:
@@ -113,6 +118,27 @@ class World:
     def delete(self, name: str) -> None:
         """Delete a pod at once."""
         self.api.ask("DELETE", self.path(name), {"gracePeriodSeconds": "0"})
+
+    def priority(self, name: str, value: int, **more: Any) -> str:
+        """Create a priority class; its name."""
+        body = {"metadata": {"name": name}, "value": value, **more}
+        with suppress(ApiError):  # an earlier test made it
+            self.api.ask("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", None, body)
+        return name
+
+    def budget(self, name: str, labels: Mapping[str, str]) -> None:
+        """Create a disruption budget that lets no pod with these labels be evicted."""
+        version = "v1" if self.fake is not None else "v1beta1"
+        body = {"metadata": {"name": name}, "spec": {"minAvailable": 1, "selector": {"matchLabels": dict(labels)}}}
+        self.api.ask(
+            "POST", f"/apis/policy/{version}/namespaces/{self.namespace}/poddisruptionbudgets", None,
+            {"apiVersion": f"policy/{version}", "kind": "PodDisruptionBudget", **body},
+        )  # fmt: skip
+
+    def gpus_of(self, name: str) -> int:
+        """How many GPUs a pod asks for."""
+        asks = self.get(name)["spec"]["containers"][0]["resources"]["requests"]
+        return int(asks.get("nvidia.com/gpu", 0))
 
     def node_of(self, name: str) -> str:
         """The node of a pod; "" while it waits."""

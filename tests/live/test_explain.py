@@ -13,7 +13,7 @@ from tests.live.stand_in import EPOCH_S, Notebook, Obedient, Watch, running, sna
 from adlro.api.hidden import why_here
 from adlro.api.pictures import picture_of
 from adlro.catalogue.clusters import load_cluster
-from adlro.core.ports import JobState, LiveJob, Part
+from adlro.core.ports import JobState, LiveJob, Part, Setback
 from adlro.decide.catalogue import find_policy
 from adlro.live.explain import Standing, explain_job
 from adlro.live.explain_places import parts_at
@@ -232,6 +232,13 @@ def test_a_job_that_is_not_ours() -> None:
     found = asked(replace(waiting("a"), managed=False, reason="Priority"))
     assert found.dominant == "unmanaged"
     assert found.text.endswith("Priority")
+
+
+def test_a_job_that_waits_for_us_and_cannot_be_placed_is_told_why_and_not_that_it_is_anothers() -> None:
+    reason = "0/6 nodes are available: 6 Insufficient nvidia.com/gpu."
+    ours = replace(waiting("a"), managed=False, reason=reason, setback=Setback.UNPLACEABLE)
+    found = asked(ours)
+    assert (found.dominant, found.text) == ("never", f"ADLRO cannot place it: {reason}")
 
 
 def test_a_job_that_came_after_the_turn() -> None:

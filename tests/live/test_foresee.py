@@ -10,7 +10,7 @@ from tests.live.stand_in import EPOCH_S, Notebook, Obedient, large_cluster, runn
 
 from adlro.catalogue.clusters import load_cluster
 from adlro.core.errors import CatalogueError, UsageError
-from adlro.core.ports import JobState, LiveJob, Part, Submission
+from adlro.core.ports import JobState, LiveJob, Part, Setback, Submission
 from adlro.core.records import Job
 from adlro.core.tables import Floats, Table
 from adlro.decide.catalogue import find_policy
@@ -18,7 +18,7 @@ from adlro.live.foresee import Foresight, changed_snapshot
 from adlro.live.forward import drawn_work, play_forward, usual_work
 from adlro.live.said import as_said
 from adlro.live.scene import Scene, Scenes
-from adlro.live.service import WhatIf
+from adlro.live.service import OtherWish, WhatIf
 from adlro.live.turn import Orchestrator, TurnSettings
 
 V100 = "v100-sxm2-16gb"
@@ -165,6 +165,42 @@ def test_a_new_job_is_told_its_start_and_is_not_handed_in() -> None:
     assert second is not None
     assert EPOCH_S <= first < second
     assert len(ours.state().snapshot.jobs) == 30
+
+
+def after_a_turn(*jobs: LiveJob) -> Orchestrator:
+    """One that has made a turn on the paper's cluster with these jobs."""
+    backend = Obedient(load_cluster("paper16"), {job.id: job for job in jobs})
+    ours = Orchestrator(backend, Notebook(), "fcfs", settings=TurnSettings(compare_s=1e9, decide_s=5.0, decision_s=5.0))
+    ours.tick()
+    return ours
+
+
+def test_a_waiting_job_is_told_when_it_would_start_with_fewer_gpus_or_on_another_model() -> None:
+    ours = after_a_turn(*full_volta(10_000.0), waiting("a", gpus=4, models=ONLY), waiting("b", gpus=1))
+    answer = ours.what_if(WhatIf(change=(OtherWish("a", gpus=2, models=("t4",)),)))
+    (start,) = answer.starts
+    assert start.job == "a"
+    assert start.middle_s is not None
+    assert start.middle_s - EPOCH_S < 100
+    assert answer.text.startswith("Job a would start in about 0 s (as it is: in about ")
+    as_is = ours.what_if(WhatIf(change=(OtherWish("a"),))).starts[0]
+    assert as_is.middle_s is not None
+    assert as_is.middle_s - EPOCH_S > 1000
+
+
+def test_a_job_that_cannot_be_placed_is_told_what_would_do() -> None:
+    huge = replace(waiting("huge", gpus=4096), managed=False, reason="none has", setback=Setback.UNPLACEABLE)
+    answer = after_a_turn(huge).what_if(WhatIf(change=(OtherWish("huge", gpus=2),)))
+    assert answer.starts[0].middle_s is not None
+    assert "(as it is: no start is foreseen)" in answer.text
+
+
+def test_other_wishes_of_a_job_that_runs_or_for_a_model_that_is_not_there_are_refused_in_words() -> None:
+    seen = snapshot(*full_volta(100.0), waiting("a"))
+    with pytest.raises(UsageError, match="job volta0 does not wait"):
+        changed_snapshot(seen, WhatIf(change=(OtherWish("volta0", gpus=1),)))
+    with pytest.raises(UsageError, match="the cluster has no h100"):
+        changed_snapshot(seen, WhatIf(change=(OtherWish("a", models=("h100",)),)))
 
 
 def test_another_policy_is_played_as_itself() -> None:

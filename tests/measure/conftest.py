@@ -28,12 +28,13 @@ SPEED = (1.0, 0.5)  # by shape
 def build(
     jobs: Sequence[dict[str, Any]] = (), events: Sequence[tuple[Any, ...]] = (), unfinished: int = 0, **more: Any
 ) -> Run:
-    """A run of jobs (submit, work, gpus, share, user) and events (time, what, job, site, mask, value)."""
+    """A run of jobs (submit, work, gpus, share, user, priority) and events (time, what, job, site, mask, value)."""
     table = records(JOB, len(jobs))
     kinds: dict[tuple[int, int], int] = {}
     for row, job in zip(table, jobs, strict=True):
         row.submit, row.user = job.get("submit", 0.0), job.get("user", 0)
         row.gpus, row.share, row.limit = job.get("gpus", 1), job.get("share", 1000), np.inf
+        row.priority = job.get("priority", 0.5)
         row.kind = kinds.setdefault((int(row.gpus), int(row.share)), len(kinds))
     log = records(EVENT, len(events))
     for number, event in enumerate(events):

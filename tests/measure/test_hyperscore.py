@@ -12,11 +12,13 @@ from adlro.measure.hyperscore import EQUAL, MEASURED_BY, ScoreWeights, hyperscor
 from adlro.measure.metrics import Metrics
 
 METRICS = Metrics(
-    jobs=10, finished=10, killed=0, unfinished=0, refused=0, jct_mean_s=100.0, jct_p50_s=100.0, jct_p95_s=100.0,
-    jct_p99_s=100.0, wait_mean_s=0.0, wait_p95_s=0.0, bounded_slowdown_mean=1.0, makespan_s=1000.0,
+    jobs=10, finished=10, killed=0, unfinished=0, refused=0, jct_mean_s=100.0,
+    jct_weighted_mean_s=100.0, jct_p50_s=100.0, jct_p95_s=100.0, jct_p99_s=100.0, wait_mean_s=0.0, wait_p95_s=0.0,
+    wait_p99_s=0.0, wait_priority_1_s=0.0, wait_priority_2_s=0.0, wait_priority_3_s=0.0, wait_priority_4_s=0.0,
+    bounded_slowdown_mean=1.0, makespan_s=1000.0,
     throughput_per_h=36.0, utilisation=0.5, effective_utilisation=0.4, idle_gpu_s=0.0, fragmentation=0.0,
     jain_users=0.8, finish_time_fairness_mean=1.0, finish_time_fairness_max=1.0, energy_kwh=20.0, preemptions=0,
-    failures=0, work_lost=0.0, illegal=0,
+    most_stops=0, failures=0, work_lost=0.0, illegal=0,
 )  # fmt: skip
 
 

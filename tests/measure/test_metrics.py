@@ -47,6 +47,25 @@ def test_completion_and_waiting_are_counted_from_submission(build: Build) -> Non
     assert found.throughput_per_h == pytest.approx(2 * 60)
 
 
+def test_a_job_counts_by_its_priority_in_the_weighted_mean_and_waits_in_its_class(build: Build) -> None:
+    # JCTs of 20 and 50, weights of 0.5 and 2; waits of 0 and 10.
+    run = one_after_another(build)
+    assert measure(run).jct_weighted_mean_s == measure(run).jct_mean_s
+    run.jobs.table.priority[:] = [0.25, 1.0]
+    found = measure(run)
+    assert found.jct_weighted_mean_s == pytest.approx((0.5 * 20 + 2 * 50) / 2.5)
+    assert (found.wait_priority_1_s, found.wait_priority_4_s) == (0, 10)
+    assert (found.wait_priority_2_s, found.wait_priority_3_s) == (None, None)
+    assert found.wait_p99_s == pytest.approx(9.9)
+
+
+def test_the_most_stops_are_those_of_the_job_that_was_stopped_most_often(build: Build) -> None:
+    events = [(0, STARTED, 0, 0, 1), (0, STARTED, 1, 0, 2), (5, STOPPED, 0, 0, 1), (5, STARTED, 0, 0, 1)]
+    events += [(6, STOPPED, 0, 0, 1), (6, STARTED, 0, 0, 1), (7, STOPPED, 1, 0, 2), (7, STARTED, 1, 0, 2)]
+    found = measure(build([{"work": 20}, {"work": 20}], [*events, (20, DONE, 0), (20, DONE, 1)]))
+    assert (found.preemptions, found.most_stops) == (3, 2)
+
+
 def test_slowdown_is_against_the_best_runtime_and_bounded(build: Build) -> None:
     jobs = [{"work": 20}, {"work": 1}]  # on the slow GPU: 40 s instead of 20 s; 5 s count against 10 s
     run = build(jobs, [(0, STARTED, 0, 2, 1), (3, STARTED, 1, 0, 1), (5, DONE, 1), (40, DONE, 0)])
@@ -129,7 +148,8 @@ def test_unfinished_and_refused_jobs_are_counted_apart(build: Build) -> None:
 
 def test_without_jobs_everything_is_missing_and_nothing_is_zero(build: Build) -> None:
     found = measure(build()).as_dict()
-    counts = {"jobs", "finished", "killed", "unfinished", "refused", "preemptions", "failures", "work_lost", "illegal"}
+    counts = {"jobs", "finished", "killed", "unfinished", "refused", "preemptions", "most_stops", "failures"}
+    counts |= {"work_lost", "illegal"}
     assert {name for name, value in found.items() if value is not None} == counts
     assert json.loads(json.dumps(found, allow_nan=False))["jct_mean_s"] is None
 

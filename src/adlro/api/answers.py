@@ -131,7 +131,7 @@ async def picture(kit: Kit) -> Picture:
 async def find_job(kit: Kit, id: str) -> LiveJob:
     """A job that is in the latest state, or that the daemon remembers."""
     now = await picture(kit)
-    live = None if id in now.touched else now.jobs.get(id)
+    live = None if id in now.touched else now.jobs.get(id) or now.jobs.get(now.also.get(id, ""))
     if live is None:
         live = await to_thread.run_sync(kit.service.job, id)
     if live is None:
@@ -162,7 +162,7 @@ def catalogue() -> list[dict[str, Any]]:
     """The policies that ship, as `adlro policies --json` has them."""
     from adlro.decide.catalogue import policies  # it imports the compiler
 
-    keys = ("name", "summary", "preemptive", "needs")
+    keys = ("name", "summary", "preemptive", "resizes", "needs")
     return [{key: getattr(policy, key) for key in keys} for policy in policies()]
 
 

@@ -32,7 +32,7 @@ from adlro.api.errors import Refused, refused
 from adlro.api.events import Listeners
 from adlro.api.hidden import event_shown
 from adlro.api.metrics import Requests
-from adlro.api.models import EventNumber, EventsAsked, one_of_them
+from adlro.api.models import EventNumber, EventsAsked, ReadyAsked, one_of_them
 from adlro.api.models_out import HealthOut, ReadyOut
 from adlro.api.pictures import Body
 from adlro.api.reading import add_reading
@@ -41,7 +41,7 @@ from adlro.api.settings import ApiSettings
 from adlro.api.tokens import TokenFile, Tokens
 from adlro.api.views import Views
 from adlro.core.errors import AdlroError
-from adlro.live.service import Event, Service, reason_for_all
+from adlro.live.service import STANDING_BY, Event, Service, reason_for_all
 
 _KINDS: Final = {
     ".html": "text/html; charset=utf-8",
@@ -161,12 +161,13 @@ def add_probes(app: FastAPI, kit: Kit, metrics: Callable[[], bytes | str] | None
     @app.get(
         "/readyz",
         response_model=ReadyOut,
-        responses=errors() | {503: {"model": ReadyOut, "description": "It is not ready."}},
+        responses=errors(422) | {503: {"model": ReadyOut, "description": "It is not ready."}},
         tags=["probes"],
     )
-    async def get_ready(request: Request) -> Response:
+    async def get_ready(request: Request, asked: Annotated[ReadyAsked, Query()]) -> Response:
         """Whether the latest turn is recent and complete."""
         ready, why = kit.service.is_ready()
+        ready = ready or (asked.standby and why.startswith(STANDING_BY))
         told = why if request.scope[WHO] else "" if ready else reason_for_all(why)
         return in_json({"ready": ready, "why": told}, 200 if ready else 503)
 

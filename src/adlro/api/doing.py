@@ -11,7 +11,9 @@ from adlro.api.answers import (
     V1,
     Kit,
     check_policy,
+    find_job,
     in_json,
+    kit_eyes,
     log,
     no_job,
     not_yours,
@@ -106,16 +108,19 @@ def add_what_if(app: FastAPI, kit: Kit) -> None:
     @app.post(
         f"{V1}/what-if",
         response_model=WhatIfAnswer,
-        responses=errors(400, 403, 409, 413, 415, 422, 503),
+        responses=errors(400, 403, 404, 409, 413, 415, 422, 503),
         dependencies=[Depends(role("user"))],
         tags=["what if"],
     )
     async def ask_what_if(
         request: Request, asked: Annotated[NothingAsked, Query()], given: Annotated[WhatIfIn, FromBody()]
     ) -> Response:
-        """Simulate from now on what more jobs, other nodes or another policy would change."""
+        """Simulate from now on what more jobs, other wishes of jobs, other nodes or another policy would change."""
         who = who_of(request)
         now = (await picture(kit)).state.snapshot.time_s
+        for one in given.change:
+            if not kit_eyes(kit, request).sees(await find_job(kit, one.job)):
+                raise not_yours(one.job)
         jobs = tuple(submission_of(_fitting(one), owner(one, who), now) for one in given.jobs)
         if given.policy:
             await to_thread.run_sync(check_policy, given.policy, kit.policies)

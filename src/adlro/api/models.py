@@ -8,19 +8,16 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from adlro.core.accounts import LONGEST_NAME, NAME_PATTERN
-from adlro.core.ports import JobState, Submission
+from adlro.core.ports import LONGEST_ID, JobState, Submission
 from adlro.core.records import Job
 from adlro.core.schema import Property, properties_of
 from adlro.core.toml import model_field, model_with
-from adlro.live.service import WhatIf
+from adlro.live.service import OtherWish, WhatIf
 
 _PLAIN: Final = r"^[^\u0000-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]*$"
 """No control characters, and none that turn the direction of a line: a name is shown in tables and on pages."""
 
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._/@+ -]*$"
-
-LONGEST_ID: Final = 320
-"""A pod's id is its namespace (63 characters), a dot and its name (253)."""
 
 JobId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$", max_length=LONGEST_ID)]
 DecisionId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:+-]*$", max_length=128)]
@@ -126,8 +123,20 @@ NodesIn = Annotated[
 ]
 
 
+class OtherWishIn(In):
+    """A waiting job that asks for something else."""
+
+    job: JobId
+    gpus: Annotated[int, Field(ge=1, le=65_536), BeforeValidator(_whole)] | None = Field(
+        None, description="Number of GPUs; left out: as it asks for now."
+    )
+    models: list[Name] | None = Field(
+        None, max_length=64, description="GPU models that it may run on; empty: any; left out: as it asks for now."
+    )
+
+
 class WhatIfIn(In):
-    """A change to simulate: submit these jobs now, add or remove these nodes, use that policy."""
+    """A change to simulate: submit these jobs now, let jobs ask for something else, change nodes, use that policy."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -136,6 +145,7 @@ class WhatIfIn(In):
                 "add_nodes": [["a100-sxm4-80gb", 4, 1]],
                 "remove_nodes": [],
                 "policy": "",
+                "change": [{"job": "1008", "gpus": 2, "models": ["t4"]}],
             }
         }
     )
@@ -145,6 +155,7 @@ class WhatIfIn(In):
     )
     remove_nodes: list[Name] = Field([], max_length=1000)
     policy: NameOrNone = Field("", description="By name; empty: the one in use.")
+    change: list[OtherWishIn] = Field([], max_length=100)
 
 
 class PolicyIn(In):
@@ -239,6 +250,12 @@ class EventsAsked(Asked):
     after: EventNumber | None = Field(None, description="As the header Last-Event-ID.", json_schema_extra=one_of_them)
 
 
+class ReadyAsked(Asked):
+    """What counts as ready."""
+
+    standby: bool = Field(False, description="Whether a daemon that stands by for a leader is ready too.")
+
+
 class NothingAsked(Asked):
     """No more than the address."""
 
@@ -255,4 +272,7 @@ def submission_of(given: SubmissionIn, user: str, now_s: float) -> Submission:
 
 def question_of(given: WhatIfIn, jobs: tuple[Submission, ...]) -> WhatIf:
     """What was asked, as the daemon knows it."""
-    return WhatIf(jobs, tuple(given.add_nodes), tuple(given.remove_nodes), given.policy)
+    change = tuple(
+        OtherWish(one.job, one.gpus, None if one.models is None else tuple(one.models)) for one in given.change
+    )
+    return WhatIf(jobs, tuple(given.add_nodes), tuple(given.remove_nodes), given.policy, change)

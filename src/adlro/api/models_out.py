@@ -147,6 +147,7 @@ class StateOut(Out):
     telemetry: dict[str, dict[str, float | None]]
     counts: dict[str, int]
     partitions: list[str] = Field(description="Those that jobs were submitted to, by name.")
+    partition_word: str = Field(description="What this cluster calls them: partition, or namespace on Kubernetes.")
 
 
 class TenantOut(Out):
@@ -206,6 +207,7 @@ class PolicyOut(Out):
     name: str
     summary: str
     preemptive: bool
+    resizes: bool
     needs: list[str]
 
 

@@ -130,6 +130,7 @@ class Picture:
 
     state: State
     jobs: dict[str, LiveJob]
+    also: dict[str, str]  # by another id of a job: its own
     held: list[LiveJob]
     waiting: list[LiveJob]
     ended: list[LiveJob]
@@ -186,7 +187,8 @@ def picture_of(state: State) -> Picture:
     breathe()
     ended = sorted((live for live in jobs if live.state in ENDED), key=lambda live: -(live.ended_s or 0.0))
     breathe()
-    return Picture(state, by_id, held, waiting, ended)
+    also = {name: live.id for live in jobs if live.also for name in live.also}
+    return Picture(state, by_id, also, held, waiting, ended)
 
 
 def is_same(one: State, other: State) -> bool:

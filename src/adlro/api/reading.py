@@ -101,6 +101,7 @@ def add_jobs(app: FastAPI, kit: Kit) -> None:
         live = await find_job(kit, id)
         if not eyes.sees(live):
             raise not_yours(id)
+        id = live.id
         now = await picture(kit)
         if (here := why_here(now, id)) is not None:
             address = address_of(request.scope, eyes)

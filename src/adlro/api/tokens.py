@@ -111,6 +111,14 @@ def checked_role(role: str) -> str:
     return role
 
 
+def _forbidden_bits(file: os.stat_result) -> int:
+    """The rights that a token file must not give.
+
+    Kubernetes lets a pod read a Secret by its group only: the file is root's, and root put us into that group.
+    """
+    return 0o037 if file.st_uid == 0 != os.geteuid() else 0o077
+
+
 @final
 class TokenFile:
     """Tokens in a JSON file that only its owner may read. Every change is whole or not at all."""
@@ -136,7 +144,7 @@ class TokenFile:
     def read(self) -> tuple[KeptToken, ...]:
         """The tokens in the file, by name; none if there is no file."""
         try:
-            mode = self.path.stat().st_mode
+            found_file = self.path.stat()
             entries = json.loads(self.path.read_text(encoding="utf-8"))["tokens"]
             found = tuple(KeptToken(**entry) for entry in entries)
         except FileNotFoundError:
@@ -147,7 +155,7 @@ class TokenFile:
             raise StoreError(
                 f"{self.path}: this is not a token file. Move it away, and make new tokens with `adlro token add`."
             ) from None
-        if mode & 0o077:
+        if (mode := found_file.st_mode) & _forbidden_bits(found_file):
             raise StoreError(f"{self.path}: other users can read it (mode {mode & 0o777:o}). Run `chmod 600` on it.")
         return found
 

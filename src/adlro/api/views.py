@@ -123,6 +123,7 @@ def state_shown(picture: Picture, eyes: Eyes, waiting: int, ended: int) -> dict[
         "stopping": state.stopping, "history": state.history[-_MOST_HISTORY:], "telemetry": state.telemetry,
         "counts": {str(kind): counts[kind] for kind in JobState},
         "partitions": sorted({live.partition for live in snapshot.jobs} - {""}),
+        "partition_word": snapshot.partition_word,
     }  # fmt: skip
 
 

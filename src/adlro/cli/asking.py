@@ -14,6 +14,7 @@ from urllib.parse import SplitResult, quote, urlencode, urlsplit
 import typer
 
 from adlro.core.errors import BackendError, UsageError
+from adlro.core.ports import LONGEST_ID
 
 DEFAULT_URL: Final = "http://127.0.0.1:8321"
 DAEMON: Final = "The daemon (docs/api.md)"
@@ -192,7 +193,7 @@ def _checked(url: str) -> SplitResult:
 
 def in_path(id: str) -> str:
     """A job's id as part of an address, if it can be one."""
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}", id):
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", id) or len(id) > LONGEST_ID:
         raise UsageError(f"{id!r} is not a job id; `adlro queue` lists them.")
     return quote(id, safe="")
 

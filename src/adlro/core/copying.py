@@ -1,7 +1,8 @@
 """Copies of a View: which arrays a run changes, and how to copy them. No other module knows this.
 
 CLUSTER: arrays that taking and releasing resources change. LISTS: which sites are worth a look, and recent releases.
-JOBS: the state of the jobs. All other arrays never change and are shared by all copies.
+JOBS: the state of the jobs. The table of jobs changes only if some can be resized. All other arrays never change and
+are shared by all copies.
 """
 
 from typing import Final
@@ -16,6 +17,8 @@ JOBS: Final = ("runs", "users", "groups", "queue", "running", "demands", "home",
 
 def copied(view: View, names: tuple[str, ...] = CLUSTER + LISTS + JOBS) -> View:
     """A view with its own copies of these arrays. The default copies everything that a run changes."""
+    if "runs" in names and len(view.shapes):
+        names = (*names, "jobs")
     return view._replace(**{name: getattr(view, name).copy() for name in names})
 
 
@@ -36,6 +39,7 @@ def imagined(view: View) -> View:
         view.open.copy(),
         view.clock.copy(),
         view.demands,
+        view.shapes,
         view.queue,
         view.running,
         view.released.copy(),

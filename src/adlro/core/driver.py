@@ -91,7 +91,7 @@ class Driver:
         return _checked(self.make()(self.view), self.policy.name)
 
     def apply(self, choice: Choice) -> bool:
-        """Apply a choice; True if it was a start or a stop and was carried out."""
+        """Apply a choice; True if it was a start, a stop or a resize and was carried out."""
         if log_is_full(self.view, self.truth):
             self.truth = with_longer_log(self.truth)
         return bool(self._carry_out(choice))
@@ -164,8 +164,12 @@ def new_truth(
     preemptive: bool,
     disturbances: Table = NOTHING_HAPPENS,
     heat: Table = NO_HEAT,
+    rate: Floats | None = None,
 ) -> Truth:
-    """The data that policies may not see, for jobs with this work. No job runs yet, and the policy is not asked."""
+    """The data that policies may not see, for jobs with this work. No job runs yet, and the policy is not asked.
+
+    `rate` is how fast jobs really run, if that is not what the view says.
+    """
     count = len(view.jobs)
     truth = Truth(
         work=work,
@@ -176,6 +180,7 @@ def new_truth(
         events=records(EVENT, events),
         progress=records(PROGRESS, 1),
         heat=heat,
+        rate=view.rate if rate is None else rate,
     )
     truth.progress[0].free_slot = NOBODY
     truth.progress[0].asked_when_none_waits = preemptive

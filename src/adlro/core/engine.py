@@ -14,9 +14,22 @@ import numpy as np
 from numba import types
 
 from adlro.core.compiled import compiled, compiled_with
-from adlro.core.policy import CHOOSE_TYPE, FLOATS, INTS, VIEW_TYPE, Choose, table_type
+from adlro.core.policy import CHOOSE_TYPE, FLOATS, FLOATS_2D, INTS, VIEW_TYPE, Choose, table_type
 from adlro.core.records import WHOLE_GPU
-from adlro.core.rules import dequeue, enqueue, fits, learn, note_release, refresh, release, settle_usage, take
+from adlro.core.rules import (
+    dequeue,
+    enqueue,
+    fits,
+    learn,
+    may_resize,
+    note_release,
+    refresh,
+    release,
+    resize,
+    restart_cost,
+    settle_usage,
+    take,
+)
 from adlro.core.tables import (
     DISTURBANCE,
     DONE,
@@ -33,6 +46,8 @@ from adlro.core.tables import (
     OVERRAN,
     QUEUED,
     REFUSED,
+    RESIZE,
+    RESIZED,
     RUNNING,
     SPEED,
     SPREAD,
@@ -102,6 +117,7 @@ class Truth(NamedTuple):
     events: Table  # EVENT, the log
     progress: Table  # PROGRESS [1]
     heat: Table  # HEAT [G], or no rows in a run without heat
+    rate: Floats  # [K, H] work per second, as View.rate; another array where policies do not know the speeds
 
 
 TRUTH_TYPE = types.NamedTuple(
@@ -114,6 +130,7 @@ TRUTH_TYPE = types.NamedTuple(
         table_type(EVENT),
         table_type(PROGRESS),
         table_type(HEAT),
+        FLOATS_2D,
     ],
     Truth,
 )
@@ -221,7 +238,7 @@ def slowest_factor(view: View, truth: Truth, s: int, mask: int) -> float:
 def pace_of(view: View, truth: Truth, j: int) -> float:
     """Work per second of the job on the GPUs that it holds, with wear."""
     run = view.runs[j]
-    rate = view.rate[view.jobs[j].kind, view.sites[run.site].form]
+    rate = truth.rate[view.jobs[j].kind, view.sites[run.site].form]
     if truth.progress[0].worn == 0:
         return rate
     factor = slowest_factor(view, truth, run.site, run.mask)
@@ -257,9 +274,7 @@ def begin(view: View, truth: Truth, j: int, s: int) -> None:
     take(view, j, s)
     run.state = RUNNING
     run.started = clock.now
-    run.since = clock.now
-    if run.starts > 0:
-        run.since += clock.restart
+    run.since = clock.now + restart_cost(view, j)
     if run.starts < MANY_STARTS:
         run.starts += 1
     run.saved = run.done
@@ -623,7 +638,7 @@ def advance(view: View, truth: Truth) -> int:
 
 @compiled
 def apply(view: View, truth: Truth, choice: Choice) -> bool:
-    """Apply the policy's choice; True if it was a start or a stop and was carried out.
+    """Apply the policy's choice; True if it was a start, a stop or a resize and was carried out.
 
     `is_asked` says whether the policy may choose again.
     """
@@ -641,6 +656,11 @@ def apply(view: View, truth: Truth, choice: Choice) -> bool:
                 return True
         elif choice.verb == STOP and known and view.runs[j].state == RUNNING:
             halt(view, truth, j)
+            set_asked(view, truth, True)
+            return True
+        elif choice.verb == RESIZE and known and may_resize(view, j, choice.site):
+            resize(view, j, choice.site)
+            note(view, truth, RESIZED, j, NOBODY, 0, float(choice.site))
             set_asked(view, truth, True)
             return True
     set_asked(view, truth, False)

@@ -8,6 +8,7 @@ import numpy as np
 from adlro.core.errors import ConfigError
 from adlro.core.records import WHOLE_GPU, Job
 from adlro.core.schema import problem_in, stored_in
+from adlro.core.sizes import sizes_of, wrong_with_sizes
 from adlro.core.tables import JOB, Floats, Jobs, Numbers, Table, records
 
 
@@ -16,6 +17,10 @@ def wrong_with(job: Job) -> str:
     wrong = problem_in(job)
     if not wrong and job.share < WHOLE_GPU and job.gpus != 1:
         wrong = f"share is {job.share} with {job.gpus} GPUs; expected {WHOLE_GPU}, or gpus = 1"
+    if not wrong and job.sizes:
+        wrong = wrong_with_sizes(job.sizes)
+        if not wrong and (job.gpus == 0 or job.share < WHOLE_GPU):
+            wrong = f"sizes is {job.sizes!r}; expected none for a job without whole GPUs"
     return f"job {job.name!r} of user {job.user!r}: {wrong}. Correct it." if wrong else ""
 
 
@@ -27,19 +32,22 @@ def check_job(job: Job) -> None:
 
 @final
 class JobNames:
-    """The names behind the numbers in a job table: families, users, sets of models, and groups (user and job name)."""
+    """The names behind the numbers in a job table: families, users, models, sizes, groups (user and job name)."""
 
     def __init__(self) -> None:
         self.families, self.users, self.groups, self.allowed = Numbers(), Numbers(), Numbers(), Numbers()
+        self.sizes = Numbers()
         self.users.number("")
         self.allowed.number(frozenset())
+        self.sizes.number(())
 
     def jobs(self, table: Table, work: Floats) -> Jobs:
         """A table that uses these numbers, together with the current names."""
         names = tuple(name for _, name in self.groups.things)
         return Jobs(
-            table, work, tuple(self.families.things), tuple(self.users.things), names, tuple(self.allowed.things)
-        )
+            table, work, tuple(self.families.things), tuple(self.users.things), names, tuple(self.allowed.things),
+            tuple(self.sizes.things),
+        )  # fmt: skip
 
     def of(self, jobs: Sequence[Job]) -> dict[str, list[int]]:
         """The columns of numbers for these jobs."""
@@ -48,6 +56,7 @@ class JobNames:
             "allowed": [self.allowed.number(job.models) for job in jobs],
             "user": [self.users.number(job.user) for job in jobs],
             "group": [self.groups.number((job.user, job.name)) for job in jobs],
+            "sizes": [self.sizes.number(sizes_of(job.sizes)) for job in jobs],
         }
 
 
@@ -68,7 +77,7 @@ def job_table(
             table[each.column] = work if each.name == "estimate" else each.usual
         else:
             table[each.column] = like[0][each.column][like[1]]
-    for column in ("family", "allowed", "user", "group"):
+    for column in ("family", "allowed", "user", "group", "sizes"):
         if column in labels:
             table[column] = labels[column]
         elif like is not None:

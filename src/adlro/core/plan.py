@@ -23,6 +23,7 @@ from adlro.core.tables import (
     GROUP,
     MIX_COLUMNS,
     MIX_ROWS,
+    NO_SHAPES,
     NOBODY,
     NODE,
     NOT_ASKED,
@@ -217,7 +218,16 @@ def gpu_numbers(plan: Plan, s: int, mask: int) -> tuple[int, ...]:
 
 
 def empty_view(
-    plan: Plan, jobs: Table, rate: Floats, width: Ints, *, demands: int, spread: Ints, home: Ints, users: int = 1
+    plan: Plan,
+    jobs: Table,
+    rate: Floats,
+    width: Ints,
+    *,
+    demands: int,
+    spread: Ints,
+    home: Ints,
+    users: int = 1,
+    shapes: Table = NO_SHAPES,
 ) -> View:
     """A view of the empty cluster, with jobs that are still to be submitted."""
     parts = records(PART, max(1, len(plan.gpus)))
@@ -240,6 +250,7 @@ def empty_view(
         open=records(OFFER, len(plan.sites) + 1),
         clock=clock,
         demands=no_demands(demands),
+        shapes=shapes,
         queue=np.zeros(2 * count + 2, np.int32),
         running=np.zeros(count + 1, np.int32),
         released=np.zeros(RECENT, np.int32),

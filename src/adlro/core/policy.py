@@ -25,7 +25,9 @@ from adlro.core.tables import (
     OFFER,
     PART,
     POOL,
+    RESIZE,
     RUN,
+    SHAPE,
     SITE,
     START,
     STOP,
@@ -48,7 +50,9 @@ class Policy:
     """A policy of the catalogue. It has either `choose` (compiled) or `make` (plain Python).
 
     `needs` names the data that it needs: estimate, history, user, map, rates. Policies with `preemptive` are also asked
-    while jobs run and none waits. `prepare` fills in the data in the view before the run begins.
+    while jobs run and none waits. Those with `resizes` may change the number of GPUs of a job. Those with `heeds_marks`
+    stop only jobs with `stoppable`, so no running job needs to be hidden from them. `prepare` fills in the data in the
+    view before the run begins.
     """
 
     name: str
@@ -56,8 +60,10 @@ class Policy:
     choose: Choose | None = None
     make: Callable[[View, int], Choose] | None = None
     preemptive: bool = False
+    heeds_marks: bool = False
     needs: tuple[str, ...] = ()
     prepare: Callable[[View], None] | None = None
+    resizes: bool = False
 
 
 def starting(j: int, s: int) -> Choice:
@@ -68,6 +74,11 @@ def starting(j: int, s: int) -> Choice:
 def stopping(j: int) -> Choice:
     """Stop a running job."""
     return Choice(STOP, j, NOBODY, FOREVER)
+
+
+def resizing(j: int, gpus: int) -> Choice:
+    """Let a waiting job ask for another number of GPUs, one of its sizes."""
+    return Choice(RESIZE, j, gpus, FOREVER)
 
 
 def waiting(until: float = FOREVER) -> Choice:
@@ -86,7 +97,10 @@ INTS_2D = types.Array(types.int32, 2, "C")
 FLOATS_2D = types.Array(types.float64, 2, "C")
 
 VIEW_TYPE = types.NamedTuple(
-    [table_type(dtype) for dtype in (JOB, RUN, SITE, NODE, GPU, FORM, POOL, PART, USER, GROUP, OFFER, CLOCK, DEMAND)]
+    [
+        table_type(dtype)
+        for dtype in (JOB, RUN, SITE, NODE, GPU, FORM, POOL, PART, USER, GROUP, OFFER, CLOCK, DEMAND, SHAPE)
+    ]
     + [INTS] * 7
     + [FLOATS_2D, INTS_2D, INTS_2D, FLOATS, INTS_2D, FLOATS_2D],
     View,

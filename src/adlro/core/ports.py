@@ -8,9 +8,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from adlro.core.records import Cluster, Job
+
+LONGEST_ID: Final = 320
+"""Characters of a job's id at most: a pod's is its namespace (63 characters), a dot and its name (253)."""
 
 
 class JobState(StrEnum):
@@ -79,6 +82,15 @@ class LiveJob:
     qos: str = ""  # the cluster's name for the set of limits that apply to it
     setback: Setback = Setback.NONE  # why it does not start although it waits for us; `reason` says it in words
     is_stopping: bool = False  # we told it to stop; it holds its GPUs until it has ended, and then waits again
+    also: tuple[str, ...] = ()  # other ids by which its user may ask for it: of the pods that it consists of
+
+
+@dataclass(frozen=True, slots=True)
+class MissingRight:
+    """Something that the cluster does not let us do."""
+
+    right: str  # verb and resource, in the cluster's own words
+    is_needed: bool  # whether jobs cannot be placed without it
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +102,8 @@ class Snapshot:
     jobs: tuple[LiveJob, ...]
     down: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # what could not be read properly, in words
+    lacks: tuple[MissingRight, ...] = ()
+    partition_word: str = "partition"  # what the cluster calls the partition of a job: namespace on Kubernetes
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +113,7 @@ class Order:
     job: str
     decision: str  # stored by the back end if it can, so that records agree after a crash
     parts: tuple[Part, ...] = ()
+    for_job: str = ""  # the job that a stop makes room for, if that is known
 
     @property
     def is_start(self) -> bool:

@@ -247,6 +247,38 @@ class Job:
             in_comment=True,
         ),
     )
+    sizes: str = field(
+        default="",
+        metadata=about(
+            "The numbers of GPUs that it can run with, besides `gpus`: a list (1,2,4,8) or a range (1-8). "
+            "Cores and memory grow with the GPUs.",
+            empty="only `gpus`",
+            from_user=FromUser(words="Used in simulations; a live cluster gives a job its `gpus`."),
+        ),
+    )
+    start_s: float = field(
+        default=0.0,
+        metadata=about(
+            "Time from its first start until it begins to work.",
+            unit="seconds",
+            least=0,
+            most=1e6,
+            dtype="f8",
+            in_workload=True,
+        ),
+    )
+    restart_s: float | None = field(
+        default=None,
+        metadata=about(
+            "Time from every later start until it continues.",
+            unit="seconds",
+            least=0,
+            most=1e6,
+            dtype="f8",
+            empty="that of the run",
+            in_workload=True,
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)

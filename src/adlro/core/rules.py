@@ -7,15 +7,24 @@ Over 500 lines: the rules call each other all the time, and a reader should find
 """
 
 import math
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from adlro.core.compiled import compiled, compiled_alone
-from adlro.core.records import WHOLE_GPU
-from adlro.core.tables import FOREVER, NOBODY, QUEUED, RECENT, RUNNING, Ints, Masks, View
+from adlro.core.records import WHOLE_GPU, Job
+from adlro.core.schema import property_of
+from adlro.core.tables import FOREVER, NOBODY, QUEUED, RECENT, RUNNING, Floats, Ints, Masks, View
 
 BITS_PER_WORD = 31
 """Bits used in each word of View.bits: all bits of an int32 except the sign."""
+
+USUAL_PRIORITY: Final[float] = property_of(Job, "priority").default
+"""The priority of a job for which none is given. Its weight is 1."""
+
+LEAST_WEIGHT: Final = 0.1
+"""The weight of a job with priority 0: it still counts."""
 
 
 # ---- what may start where ----------------------------------------------------------------------------------------
@@ -256,11 +265,8 @@ def work_done(view: View, j: int) -> float:
     run = view.runs[j]
     if run.state != RUNNING:
         return run.done
-    clock = view.clock[0]
-    resumed = run.started
-    if run.starts > 1:
-        resumed += clock.restart
-    worked = max(0.0, clock.now - resumed)
+    resumed = run.started + start_cost(view, j, run.starts - 1)
+    worked = max(0.0, view.clock[0].now - resumed)
     return run.saved + worked * view.rate[view.jobs[j].kind, view.sites[run.site].form]
 
 
@@ -280,10 +286,44 @@ def work_left(view: View, j: int) -> float:
 
 @compiled
 def restart_cost(view: View, j: int) -> float:
-    """Seconds lost before work continues, if the job started now."""
-    if view.runs[j].starts > 0:
+    """Seconds lost before work begins or continues, if the job started now."""
+    return start_cost(view, j, view.runs[j].starts)
+
+
+@compiled
+def start_cost(view: View, j: int, starts: int) -> float:
+    """Seconds that a start costs the job if it has been started so often before."""
+    if starts > 0:
+        return restart_of(view, j)
+    return view.jobs[j].start
+
+
+@compiled
+def restart_of(view: View, j: int) -> float:
+    """Seconds that each restart costs the job: its own cost, or that of the run."""
+    own = view.jobs[j].restart
+    if own == FOREVER:
         return view.clock[0].restart
-    return 0.0
+    return own
+
+
+@compiled
+def weight_at(priority: float) -> float:
+    """What a second of a job of this priority counts; a job of the usual priority has 1."""
+    return max(float(priority) / USUAL_PRIORITY, LEAST_WEIGHT)
+
+
+@compiled
+def weight_of(view: View, j: int) -> float:
+    """What a second of the job's time counts: 1, unless jobs count by their priority."""
+    return 1.0 if view.clock[0].weighted == 0 else weight_at(view.jobs[j].priority)
+
+
+@compiled
+def fill_weights(priorities: npt.NDArray[np.float32], weights: Floats) -> None:
+    """Fill in the weight of each of these priorities."""
+    for i in range(len(priorities)):
+        weights[i] = weight_at(priorities[i])
 
 
 @compiled
@@ -316,7 +356,7 @@ def attained(view: View, j: int) -> float:
     held = run.held
     if run.state == RUNNING:
         held += view.clock[0].now - run.started
-    return held * gpu_share(view, j)
+    return run.more + held * gpu_share(view, j)
 
 
 @compiled
@@ -829,6 +869,53 @@ def dequeue(view: View, j: int) -> None:
         for at in range(clock.head + position, clock.head + clock.queued):
             view.queue[at] = view.queue[at + 1]
     leave_demand(view, j)
+
+
+# ---- the size of a job -------------------------------------------------------------------------------------------
+
+
+@compiled
+def shape_of_size(view: View, j: int, gpus: int) -> int:
+    """The row of View.shapes for this job with this many GPUs; NOBODY if it has no such size."""
+    job = view.jobs[j]
+    for e in range(job.first_shape, job.first_shape + job.shapes):
+        if view.shapes[e].gpus == gpus:
+            return e
+    return NOBODY
+
+
+@compiled
+def may_resize(view: View, j: int, gpus: int) -> bool:
+    """Whether the job may ask for this many GPUs now: it waits, has that size, and fits so on the empty cluster."""
+    if view.runs[j].state != QUEUED:
+        return False
+    e = shape_of_size(view, j, gpus)
+    return e != NOBODY and view.fastest[view.shapes[e].demand] > 0.0
+
+
+@compiled
+def take_shape(view: View, j: int, e: int) -> None:
+    """Let the job ask for what this row of View.shapes says. It is not in the queue, or the caller sees to that."""
+    job = view.jobs[j]
+    shape = view.shapes[e]
+    job.gpus = shape.gpus
+    job.cpus = shape.cpus
+    job.memory = shape.memory
+    job.kind = shape.kind
+    job.demand = shape.demand
+
+
+@compiled
+def resize(view: View, j: int, gpus: int) -> None:
+    """Let a waiting job ask for this many GPUs. The caller has checked `may_resize`."""
+    clock = view.clock[0]
+    run = view.runs[j]
+    leave_demand(view, j)
+    run.more += run.held * gpu_share(view, j)
+    take_shape(view, j, shape_of_size(view, j, gpus))
+    run.more -= run.held * gpu_share(view, j)
+    join_demand(view, j)
+    clock.clear = min(clock.clear, queue_position(view, j))
 
 
 # ---- usage and history -------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """The result of a finished simulation, which measures, report and event log read."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from adlro.core.records import Cluster
-from adlro.core.tables import Floats, Ints, Jobs, Table
+from adlro.core.tables import NO_SHAPES, Floats, Ints, Jobs, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,4 +23,5 @@ class Run:
     unfinished: int  # jobs that were waiting or running when the run ended
     refusals: dict[int, str]  # job index -> reason
     illegal: int
+    shapes: Table = field(default_factory=lambda: NO_SHAPES)  # SHAPE [E] as in View
     heat: "Table | None" = None  # HEAT at the end; None or no rows in a run without heat

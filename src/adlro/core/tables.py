@@ -1,7 +1,7 @@
 """Tables of records, as arrays that compiled code reads. `normalise.pack` builds them.
 
 Every table is a structured record array, so `table[i].field` works both compiled and uncompiled (NUMBA_DISABLE_JIT=1).
-Axes: J jobs, S sites, N nodes, G GPUs, H forms, P pools, K kinds, U users.
+Axes: J jobs, S sites, N nodes, G GPUs, H forms, P pools, K kinds, U users, E shapes of all jobs.
 """
 
 from dataclasses import dataclass
@@ -47,10 +47,14 @@ REFUSED: Final = 5
 WAIT: Final = 0
 START: Final = 1
 STOP: Final = 2
+RESIZE: Final = 3
 
 
 class Choice(NamedTuple):
-    """A policy's answer: start a job at a site, stop a job, or wait until something happens (or until a time)."""
+    """A policy's answer: start a job at a site, stop or resize one, or wait until something happens (or until a time).
+
+    For RESIZE, `site` is the new number of GPUs.
+    """
 
     verb: int
     job: int
@@ -68,13 +72,17 @@ JOB = np.dtype(
         ("user", "i4"),
         ("stoppable", "i4"),  # 1: a policy may stop it, 0: not; set by pack, and live by who may be stopped there
         ("group", "i4"),  # one number for each pair of user and job name, to find similar past jobs
+        ("sizes", "i4"),  # index into Jobs.sizes
+        ("first_shape", "i4"),  # its first row in View.shapes; set by pack
+        ("shapes", "i4"),  # number of its rows there, by GPUs; 0: it cannot be resized; set by pack
     ],
     align=True,
 )
 """What is known about a job when it is submitted. The true work is not here: policies never see it.
 
 The amounts are those that `Job` declares, in table units: MiB, and thousandths of cores and GPUs. A limit or checkpoint
-interval of inf means none.
+interval of inf means none, a restart of inf that the job costs what the run says. When a job is resized, its GPUs,
+cores, memory, kind and demand become those of its new shape; nothing else in this table changes in a run.
 """
 
 RUN = np.dtype(
@@ -82,6 +90,7 @@ RUN = np.dtype(
         ("done", "f8"),  # work done and kept, up to `since`
         ("saved", "f8"),  # work that a failure cannot destroy: what it had at its last start
         ("held", "f8"),  # seconds for which it held its GPUs in earlier stretches
+        ("more", "f8"),  # GPU-seconds of earlier stretches beyond `held` times its GPUs now; 0 if it was never resized
         ("started", "f8"),  # when this stretch began
         ("since", "f8"),  # work counts from this time: after the restart cost, or after the last change of speed
         ("mask", "i8"),  # GPUs held at `site`, one bit each
@@ -199,6 +208,9 @@ DEMAND = np.dtype(
 )
 """Jobs with exactly equal needs: where one of them fits, all of them fit."""
 
+SHAPE = np.dtype([("gpus", "i4"), ("cpus", "i4"), ("memory", "i4"), ("kind", "i4"), ("demand", "i4")], align=True)
+"""What a job that can be resized asks for at one of its sizes. Jobs alike share their rows."""
+
 OFFER = np.dtype(
     [
         ("site", "i4"),
@@ -236,6 +248,7 @@ CLOCK = np.dtype(
         ("demand", "i4"),  # first demand with a waiting job, NOBODY if none waits; DEMAND.next has the following ones
         ("last_demand", "i4"),  # the last demand with a waiting job
         ("learn", "i4"),  # 1 if finished jobs are recorded by group and user
+        ("weighted", "i4"),  # 1 if a job counts by its priority, 0 if all count the same
     ],
     align=True,
 )
@@ -258,6 +271,7 @@ class View(NamedTuple):
     open: Table  # OFFER [S] partly used sites and what they offer; the first clock.open entries count
     clock: Table  # CLOCK [1]
     demands: Table  # DEMAND [demands]
+    shapes: Table  # SHAPE [E] of the jobs that can be resized, by GPUs: from JOB.first_shape on, JOB.shapes rows
     queue: Ints  # waiting jobs in submit order, from index clock.head on; read it with rules.in_queue
     running: Ints  # [J or fewer] running jobs, unordered; the first clock.running entries count
     released: Ints  # [RECENT] node of each of the latest releases, by clock.version
@@ -290,6 +304,7 @@ ILLEGAL: Final = 8  # the policy made an illegal choice, which counts as waiting
 DOWN: Final = 9
 UP: Final = 10
 SPEED: Final = 11  # a GPU changed its speed; value is the factor
+RESIZED: Final = 12  # a waiting job asks for another number of GPUs; value is the number
 
 EVENT_NAMES: Final = (
     "submit",
@@ -304,6 +319,7 @@ EVENT_NAMES: Final = (
     "down",
     "up",
     "speed",
+    "resize",
 )
 
 DISTURBANCE = np.dtype([("time", "f8"), ("factor", "f8"), ("node", "i4"), ("gpu", "i4"), ("what", "i4")], align=True)
@@ -345,6 +361,7 @@ class Jobs:
     users: tuple[str, ...] = ("",)
     names: tuple[str, ...] = ()
     allowed: tuple[frozenset[str], ...] = (frozenset(),)
+    sizes: tuple[tuple[int, ...], ...] = ((),)  # the numbers of GPUs that a job can run with; (): only its own
 
     def __len__(self) -> int:
         return len(self.table)
@@ -353,6 +370,10 @@ class Jobs:
 def records(dtype: np.dtype[Any], count: int) -> Table:
     """An empty table of records. Its fields can be read by name, compiled or not."""
     return np.zeros(count, dtype).view(np.recarray)
+
+
+NO_SHAPES: Final = records(SHAPE, 0)
+"""The shapes of jobs of which none can be resized."""
 
 
 class Numbers:

@@ -166,6 +166,7 @@ class Daemon:
         try:
             tick = running.decider.tick()
             self._tell_notes(running)
+            self._tell_rights(running)
             self._tell(running, tick)
         except Exception as error:
             # A fault of ours, or of a user's policy: the cluster must not stand still for it.
@@ -424,7 +425,10 @@ class Daemon:
         age_s = time.monotonic() - running.backend.read_s
         if age_s > max(LATE_S, _LATE * self.config.tick_s):
             return False, f"the latest reading of the cluster is too old: {age_s:.0f} s old."
-        return True, "ready"
+        lacks = running.backend.latest.lacks if running.backend.latest is not None else ()
+        if any(each.is_needed for each in lacks):
+            return False, f"rights are missing: {', '.join(each.right for each in lacks)}"
+        return True, f"ready, without the rights to {', '.join(each.right for each in lacks)}" if lacks else "ready"
 
     def metrics(self) -> str:
         """The page for Prometheus, in its text format (api.PROMETHEUS)."""
@@ -470,6 +474,15 @@ class Daemon:
         self.metrics_page.alarmed(alarm)
         data = {"kind": alarm.kind, "text": alarm.text, "job": alarm.job, "node": alarm.node}
         self._emit("alarm", data, alarm.time_s)
+
+    def _tell_rights(self, running: "Running") -> None:
+        """Report rights that are missing now and were not before."""
+        lacks = {each.right for each in running.backend.latest.lacks} if running.backend.latest is not None else set()
+        for right in sorted(lacks - running.lacks):
+            self.alarm("backend", f"the right to {right} is missing; grant it to the daemon's account.")
+        for right in sorted(running.lacks - lacks):
+            log.info("a right is there again", extra={"right": right})
+        running.lacks = lacks
 
     def _tell_notes(self, running: "Running") -> None:
         """Report what happened to the store."""

@@ -16,7 +16,7 @@ from typing import Final, final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.exposition import generate_latest
 
-from adlro.core.ports import ENDED, PLACES, RESERVED, JobState, LiveJob, Snapshot
+from adlro.core.ports import ENDED, PLACES, RESERVED, JobState, LiveJob, Setback, Snapshot
 from adlro.core.records import WHOLE_GPU
 from adlro.live.service import Alarm, State, Tick
 
@@ -178,6 +178,24 @@ class DaemonMetrics:
         self._by_partition = Gauge(
             "adlro_jobs_by_partition", "Jobs by state and partition.", ["state", "partition"], registry=registry
         )
+        self._by_partition_gpus = Gauge(
+            "adlro_gpus_by_partition",
+            "GPUs that the jobs of a partition hold, and that those which wait ask for.",
+            ["partition", "what"],
+            registry=registry,
+        )
+        self._by_partition_oldest = Gauge(
+            "adlro_oldest_wait_by_partition_seconds",
+            "How long the oldest job of a partition that waits for us has waited.",
+            ["partition"],
+            registry=registry,
+        )
+        self._unplaceable = Gauge(
+            "adlro_unplaceable_jobs", "Jobs that wait for us, and that no node can take as they are.", registry=registry
+        )
+        self._missing_rights = Gauge(
+            "adlro_missing_rights", "Things that the cluster does not let us do; /readyz names them.", registry=registry
+        )
         self._by_state = Gauge(
             "adlro_gpus_by_state",
             "GPUs by model and state: free, held, down or reserved. Together they are all GPUs.",
@@ -240,9 +258,12 @@ class DaemonMetrics:
                 self._jobs.labels(state.value).set(0)
             for gauge in (
                 self._gpus, self._used, self._nodes, self._drift, self._jct, self._by_model, self._by_partition,
-                self._by_state, self._largest, self._smallest, self._size, self._stops_left,
+                self._by_state, self._largest, self._smallest, self._size, self._stops_left, self._by_partition_gpus,
+                self._by_partition_oldest,
             ):  # fmt: skip
                 gauge.clear()
+            self._unplaceable.set(0)
+            self._missing_rights.set(0)
 
     def show(self, state: State) -> None:
         """Show a state in place of the one before."""
@@ -309,12 +330,25 @@ class DaemonMetrics:
                 by_model[job.state.value, _model_of(job)] += 1
                 if partition := job.partition:
                     by_partition[job.state.value, partition] += 1
-        for gauge, counts in ((self._by_model, by_model), (self._by_partition, by_partition)):
+        for gauge, counts in (
+            (self._by_model, by_model),
+            (self._by_partition, by_partition),
+            (self._by_partition_gpus, gpus_by_partition(snapshot)),
+        ):
             gauge.clear()
             for labels, count in counts.items():
                 gauge.labels(*labels).set(count)
+        self._unplaceable.set(sum(job.setback is Setback.UNPLACEABLE for job in snapshot.jobs))
+        self._missing_rights.set(len(snapshot.lacks))
         ours = [job for job in snapshot.jobs if job.state is JobState.WAITING and job.managed]
         self._oldest.set(max((snapshot.time_s - job.job.submit_s for job in ours), default=0.0))
+        oldest: dict[str, float] = {}
+        for job in ours:
+            oldest[job.partition] = max(oldest.get(job.partition, 0.0), snapshot.time_s - job.job.submit_s)
+        self._by_partition_oldest.clear()
+        for partition, seconds in oldest.items():
+            if partition:
+                self._by_partition_oldest.labels(partition).set(seconds)
         fewest: dict[frozenset[str], int] = {}  # by the models that will do
         for job in ours:
             if job.job.gpus and may_start(job):
@@ -356,6 +390,18 @@ def held_by_node(snapshot: Snapshot) -> HeldByNode:
                 at = (part.node, part.model)
                 held[at] = held.get(at, 0.0) + part.count * live.job.share / WHOLE_GPU
     return held
+
+
+def gpus_by_partition(snapshot: Snapshot) -> dict[tuple[str, str], float]:
+    """By partition, the GPUs that its jobs hold, and those that its waiting jobs ask for."""
+    found: dict[tuple[str, str], float] = {}
+    for live in snapshot.jobs:
+        if live.partition and live.state in _LIVE:
+            what = "asked" if live.state is JobState.WAITING else "held"
+            gpus = live.job.gpus if live.state is JobState.WAITING else sum(part.count for part in live.parts)
+            at = (live.partition, what)
+            found[at] = found.get(at, 0.0) + gpus * live.job.share / WHOLE_GPU
+    return found
 
 
 def held_gpus(by_node: HeldByNode) -> dict[str, float]:

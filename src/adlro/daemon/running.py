@@ -86,6 +86,7 @@ class Running:
         self.fresh: dict[str, LiveJob] = {}  # submitted, and not in a snapshot yet
         self.cancelled: set[str] = set()  # told already
         self.has_looked = False
+        self.lacks: set[str] = set()  # rights that are missing, as we told
 
     def decide_by(self, config: Config) -> None:
         """Make an orchestrator from a config; it learns from the cluster and the memory what the previous one knew."""

@@ -23,12 +23,25 @@ from adlro.core.toml import nearest
 from adlro.decide import lookahead, outlook
 from adlro.decide.checkpoint import read_arrays
 from adlro.decide.choosing import Pair, best_pair, legal_pairs
-from adlro.decide.network import greedy_q
+from adlro.decide.network import greedy_q, preemptive_q
 from adlro.decide.network.paper_q import PAPER_DQN, paper_policy, paper_weights
-from adlro.decide.rules import allox, baselines, earliest, gavel, plan, preemptive, reserving
+from adlro.decide.rules import allox, baselines, earliest, gavel, plan, preemptive, reserving, sizing
 from adlro.decide.wrappers import unwrapped, wrapped
 
-MODULES = (baselines, reserving, earliest, outlook, preemptive, plan, gavel, allox, lookahead, greedy_q)
+MODULES = (
+    baselines,
+    reserving,
+    earliest,
+    outlook,
+    preemptive,
+    plan,
+    gavel,
+    allox,
+    sizing,
+    lookahead,
+    greedy_q,
+    preemptive_q,
+)
 """The modules with policies. A new policy needs its function and its Policy in a module, and the module here."""
 
 LONGEST_REASON: Final = 160
@@ -72,6 +85,17 @@ def find_policy(name: str) -> Policy:
         f"there is no policy {name!r}.{nearest(name, names)} `adlro policies` lists them. Also possible: "
         "path.py:function, NAME+starvation(SECONDS), NAME+least-run(SECONDS) and NAME+stops(NUMBER)."
     )
+
+
+def live_policy(name: str) -> Policy:
+    """The policy with this name, for a live cluster: one that does not resize jobs."""
+    found = find_policy(name)
+    if found.resizes:
+        raise CatalogueError(
+            f"policy '{name}' resizes jobs, which no back end can do yet; expected one that does not. "
+            "`adlro policies` says which do."
+        )
+    return found
 
 
 def policy_of_checkpoint(path: Path) -> Policy:

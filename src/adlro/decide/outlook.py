@@ -26,6 +26,7 @@ from adlro.core.rules import (
     place_after,
     restart_cost,
     seen,
+    weight_of,
     work_left,
 )
 from adlro.core.tables import FOREVER, NOBODY, START, WAIT, Choice, Floats, Ints, View
@@ -140,7 +141,7 @@ def look(view: View, outlook: Outlook, whole: bool = True) -> int:
         outlook.awaited[p] = whole
     admit_rows(view, outlook)
     find_spots(view, outlook)
-    if outlook.counts[1] > 0 and (whole or not is_plain(view, outlook)):
+    if outlook.counts[1] > 0 and (whole or view.clock[0].weighted != 0 or not is_plain(view, outlook)):
         foresee_gpus(view, outlook)
         foresee_rows(view, outlook)
         judge(view, outlook)
@@ -178,6 +179,12 @@ def quick_log(x: float) -> float:
 
 
 @compiled
+def key_of(view: View, outlook: Outlook, w: int) -> float:
+    """What the rows are sorted by: the best runtime, by the job's weight."""
+    return outlook.brief[w] / weight_of(view, outlook.rows[w])
+
+
+@compiled
 def admit_rows(view: View, outlook: Outlook) -> None:
     """Choose the rows: the shortest queued jobs, one for each demand. A longer job of the same demand gains nothing."""
     most = len(outlook.rows)
@@ -188,6 +195,7 @@ def admit_rows(view: View, outlook: Outlook) -> None:
         if job.gpus == 0:
             continue  # it needs no GPU: the caller starts it at once if it fits
         brief = best_runtime(view, j)
+        key = brief / weight_of(view, j)
         demand = job.demand
         twin = NOBODY
         for w in range(count):
@@ -196,7 +204,7 @@ def admit_rows(view: View, outlook: Outlook) -> None:
                 break
         waiting = 1
         if twin != NOBODY:
-            if brief >= outlook.brief[twin]:
+            if key >= key_of(view, outlook, twin):
                 outlook.alike[twin] += 1
                 continue
             waiting = outlook.alike[twin] + 1
@@ -204,11 +212,11 @@ def admit_rows(view: View, outlook: Outlook) -> None:
         elif count < most:
             w = count
             count += 1
-        elif brief < outlook.brief[most - 1]:
+        elif key < key_of(view, outlook, most - 1):
             w = most - 1
         else:
             continue
-        while w > 0 and outlook.brief[w - 1] > brief:
+        while w > 0 and key_of(view, outlook, w - 1) > key:
             outlook.rows[w] = outlook.rows[w - 1]
             outlook.brief[w] = outlook.brief[w - 1]
             outlook.alike[w] = outlook.alike[w - 1]
@@ -558,9 +566,16 @@ def foresee_rows(view: View, outlook: Outlook) -> None:
         outlook.finish[w] = first
         outlook.goal[w] = goal
         head = outlook.counts[HEAD]
-        if goal != NOBODY and outlook.spot[w, goal] == NOBODY and (head == NOBODY or first < outlook.finish[head]):
+        waits = goal != NOBODY and outlook.spot[w, goal] == NOBODY
+        if waits and (head == NOBODY or finish_of(view, outlook, w) < finish_of(view, outlook, head)):
             outlook.counts[HEAD] = w
     outlook.unit[0] = math.exp(logs / max(outlook.counts[0], 1))
+
+
+@compiled
+def finish_of(view: View, outlook: Outlook, w: int) -> float:
+    """Seconds until the row's earliest possible end, by the job's weight."""
+    return outlook.finish[w] / weight_of(view, outlook.rows[w])
 
 
 @compiled
@@ -674,6 +689,7 @@ def judge(view: View, outlook: Outlook) -> None:
     best = IDLE
     ready = head_ready(view, outlook)
     for w in range(outlook.counts[0]):
+        weight = weight_of(view, outlook.rows[w])
         for p in range(len(view.pools)):
             outlook.prior[w, p] = UNWISE
             if outlook.spot[w, p] == NOBODY:
@@ -681,10 +697,10 @@ def judge(view: View, outlook: Outlook) -> None:
             run = outlook.run[w, p]
             if head != NOBODY and w != head and p == outlook.goal[head]:
                 outlook.delay[w, p] = delay_of_head(view, outlook, w, p, ready)
-                if outlook.delay[w, p] > 0.0 and run > outlook.finish[head]:
+                if outlook.delay[w, p] > 0.0 and run / weight > finish_of(view, outlook, head):
                     continue
             if run <= (1.0 + PATIENCE) * outlook.finish[w]:
-                prior = max(-LONGEST, min(LONGEST, -0.5 * quick_log(max(run, 1e-3) / outlook.unit[0])))
+                prior = max(-LONGEST, min(LONGEST, -0.5 * quick_log(max(run, 1e-3) / weight / outlook.unit[0])))
                 outlook.prior[w, p] = prior
                 if prior > best:
                     best = prior

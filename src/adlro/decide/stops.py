@@ -119,7 +119,7 @@ def with_few_stops(policy: Policy, per_job: float) -> Policy:
         summary=f"{policy.summary}; no job is stopped{often}",
         choose=None,
         make=lambda view, seed: LimitedStops(
-            policy.choose or made(policy, view, seed), CountedRule(StopBudget(per_job))
+            policy.choose or made(policy, view, seed), CountedRule(StopBudget(per_job)), policy.heeds_marks
         ),
     )
 
@@ -136,20 +136,20 @@ def with_stop_rule(policy: Policy, rule: StopRule) -> Policy:
         policy,
         name=f"{policy.name}+{STOPS}",
         choose=None,
-        make=lambda view, seed: LimitedStops(policy.choose or made(policy, view, seed), rule),
+        make=lambda view, seed: LimitedStops(policy.choose or made(policy, view, seed), rule, policy.heeds_marks),
     )
 
 
 @final
 class LimitedStops:
-    """Asks another, from which it hides the running jobs that may not be stopped.
+    """Asks another, from which it hides the running jobs that may not be stopped; or marks them, if that is heeded.
 
     To refuse a stop when it comes would be too late: the other may have stopped a job already so that, with this one,
     there is room for a third.
     """
 
-    def __init__(self, base: Choose, rule: StopRule) -> None:
-        self.base, self._rule = base, rule
+    def __init__(self, base: Choose, rule: StopRule, heeds_marks: bool = False) -> None:
+        self.base, self._rule, self._heeds_marks = base, rule, heeds_marks
 
     def __call__(self, view: View) -> Choice:
         """What the other chooses, unless it stops a job that may not be stopped."""
@@ -161,13 +161,15 @@ class LimitedStops:
         return choice
 
     def _with_fixed(self, view: View) -> View:
-        """The view as the other sees it: jobs that may not be stopped hold their GPUs, and are in no list."""
+        """The view as the other sees it: jobs that may not be stopped hold their GPUs, and are marked or in no list."""
         running = view.running[: view.clock[0].running]
         fixed = [j for j in running.tolist() if not self._rule.may_stop(view, j)]
-        shown = without_running(view, fixed) if fixed else view
-        if spent := self._rule.never_again(view):
+        shown = without_running(view, fixed) if fixed and not self._heeds_marks else view
+        spent = self._rule.never_again(view)
+        if spent or (fixed and self._heeds_marks):
             jobs = view.jobs.copy()
             jobs.stoppable[spent] = 0
+            jobs.stoppable[fixed] = 0
             shown = shown._replace(jobs=jobs)
         return shown
 

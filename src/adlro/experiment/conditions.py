@@ -14,6 +14,8 @@ DEFAULT_POLICIES: Final = (
 DEFAULT_POLICY: Final = "sjf-picky"
 DEFAULT_SEEDS: Final = 10
 EVERY_POLICY: Final = "all"
+JOB_WEIGHTS: Final = ("equal", "priority")
+"""What jobs can count by."""
 
 
 def _option(default: Any, help: str, metavar: str | None = None, low: int | None = None) -> Any:
@@ -46,11 +48,23 @@ class Conditions:
     )
     repair_h: float = _option(4.0, "Mean hours until a failed node is back.", metavar="H")
     wear_per_day: float = _option(0.0, "Fraction of its speed that a GPU loses per day, on average.", metavar="X")
+    weights: str = _option(
+        "equal",
+        "What a job counts: equal (all the same), or priority (in proportion to its priority, for the policies that "
+        "know weights: docs/policies.md).",
+        metavar="WHAT",
+    )
     disturbances: str | None = _option(
         None, "A list of node failures and speed changes: docs/workloads.md.", metavar="FILE"
     )
     thermal: bool = _option(False, "GPUs become hot and lower their clocks: docs/semantics.md#heat.")
     room_c: float = _option(25.0, "With --thermal: temperature of the air that enters the nodes.", metavar="C")
+    speeds: str = _option(
+        "known",
+        "What policies know about speeds: known (the table), prior (the datasheet, by a family guessed from the name), "
+        "agnostic (all GPUs alike), or learned (the prior, corrected by the jobs that ran): docs/speeds.md.",
+        metavar="KNOWLEDGE",
+    )
 
 
 UNCHANGED: Final = Conditions()

@@ -74,9 +74,11 @@ class RunsTable(Schema):
     mtbf_h: NumberAxis | None = None
     repair_h: NumberAxis = UNCHANGED.repair_h
     wear_per_day: NumberAxis = UNCHANGED.wear_per_day
+    weights: Axis[str] = UNCHANGED.weights
     disturbances: Axis[str] | None = None
     thermal: Axis[bool] = UNCHANGED.thermal
     room_c: NumberAxis = UNCHANGED.room_c
+    speeds: Axis[str] = UNCHANGED.speeds
     policy: Axis[str] = DEFAULT_POLICY
 
 

@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from adlro.core.run import Run
-from adlro.experiment.compare import Comparison, Mean, over_seeds
+from adlro.experiment.compare import Comparison, Mean, over_seeds, regrets
 from adlro.experiment.python_words import reworded
 from adlro.experiment.scenario import Recorded
+from adlro.experiment.unknown_speeds import KNOWN
 from adlro.measure.bounds import Bounds
 from adlro.measure.metrics import Metrics
 from adlro.measure.numbers import MISSING, change, mean_count, number, percent, unit_for
@@ -112,6 +113,14 @@ def comparison_lines(comparison: Comparison) -> Iterator[RenderableType]:
         yield Text(legend_of_trace(comparison, scenario.workload), "dim")
     if found:
         yield Text(legend_of_marks(comparison, found), "dim")
+    if comparison.scenario.speeds != KNOWN:
+        yield Text(f"Policies do not know the speeds: {comparison.scenario.speeds} (docs/speeds.md).", "dim")
+    for name, regret in regrets(comparison).items():
+        if regret.relative is not None and regret.known_jct_mean_s is not None:
+            reach = f" ({regret.interval[0]:+.1%} to {regret.interval[1]:+.1%})" if regret.interval else ""
+            seconds, unit = unit_for([regret.known_jct_mean_s])
+            known = f"{regret.known_jct_mean_s / seconds:.2f} {unit}"
+            yield Text(f"{name}: regret {regret.relative:+.1%}{reach} against {known} with known speeds")
 
 
 def verdicts(comparison: Comparison) -> dict[str, Verdict]:

@@ -15,6 +15,7 @@ from adlro.core.jobs import job_table
 from adlro.core.memory import release_temporaries
 from adlro.core.records import WHOLE_GPU
 from adlro.core.schema import Property
+from adlro.core.sizes import sizes_of
 from adlro.core.tables import Floats, Ints, Jobs, Table
 from adlro.core.units import DAY_S, MIB_PER_GB
 from adlro.ingest.workload_file import (
@@ -69,6 +70,7 @@ class WorkloadMix:
     demands: Table  # JOB [V] what jobs of each variant ask for
     families: tuple[str, ...]
     allowed: tuple[frozenset[str], ...]
+    sizes: tuple[tuple[int, ...], ...]
 
 
 class Drawn(NamedTuple):
@@ -121,7 +123,7 @@ def one_of_each(workload: Workload) -> tuple[Jobs, Floats]:
     zeros = np.zeros(len(work))
     amounts = {"estimate": work, "priority": zeros, "limit_s": zeros, "checkpoint": zeros}
     table = job_table(work, amounts, {}, (mix.demands, np.arange(len(work))))
-    return Jobs(table, work, mix.families, ("",), (), mix.allowed), np.array(variants["weight"])
+    return Jobs(table, work, mix.families, ("",), (), mix.allowed, mix.sizes), np.array(variants["weight"])
 
 
 def mean_duration(duration: Duration) -> float:
@@ -183,9 +185,10 @@ def mix_of(workload: Workload) -> WorkloadMix:
     """Every combination that the workload can draw, with its probability."""
     families: dict[str, int] = {}
     allowed: dict[frozenset[str], int] = {frozenset(): 0}
+    sizes: dict[tuple[int, ...], int] = {(): 0}
     rows: list[tuple[float | int, ...]] = []
     amounts: dict[str, list[float]] = {}
-    numbers: dict[str, list[int]] = {"family": [], "allowed": []}
+    numbers: dict[str, list[int]] = {"family": [], "allowed": [], "sizes": []}
     whole = sum(part.weight for part in workload.families)
     for number, part in enumerate(workload.families):
         classes = part.classes or _classes(part)
@@ -217,12 +220,17 @@ def mix_of(workload: Workload) -> WorkloadMix:
                     amounts.setdefault(name, []).append(amount)
                 numbers["family"].append(family_number)
                 numbers["allowed"].append(allowed.setdefault(models, len(allowed)))
+                own = sizes_of(part.sizes) if row.gpus else ()
+                numbers["sizes"].append(sizes.setdefault(own, len(sizes)))
     variants = np.array(rows, VARIANT).view(np.recarray)
-    return WorkloadMix(variants, job_table(np.zeros(len(rows)), amounts, numbers), tuple(families), tuple(allowed))
+    table = job_table(np.zeros(len(rows)), amounts, numbers)
+    return WorkloadMix(variants, table, tuple(families), tuple(allowed), tuple(sizes))
 
 
-def at_least(each: Property, amount: float) -> float:
-    """The amount, rounded up to whole units of the table."""
+def at_least(each: Property, amount: float | None) -> float:
+    """The amount, rounded up to whole units of the table; NaN if none is given."""
+    if amount is None:
+        return np.nan
     return float(np.ceil(amount * each.scale) / each.scale) if each.scale != 1 else amount
 
 
@@ -312,7 +320,7 @@ def _tabulate(workload: Workload, mix: WorkloadMix, drawn: Drawn) -> Jobs:
     who = {"group": drawn.group, "user": drawn.user[drawn.group]}
     table = job_table(work, amounts, who, (mix.demands, variant))
     users = tuple(f"user{number}" for number in range(workload.users.count))
-    return Jobs(table, work, mix.families, users, _names(drawn.user), mix.allowed)
+    return Jobs(table, work, mix.families, users, _names(drawn.user), mix.allowed, mix.sizes)
 
 
 def _durations(workload: Workload, part: Ints, normal: Floats) -> Floats:

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from adlro.core.records import WHOLE_GPU, Job
 from adlro.core.schema import properties_of
+from adlro.core.sizes import wrong_with_sizes
 from adlro.core.toml import Schema, model_field, model_with, parse_toml
 
 Seconds = Annotated[float, Field(gt=0)]
@@ -149,6 +150,7 @@ class WorkloadPart(Alike):  # type: ignore[misc]  # its fields come from Job
     cpus_per_gpu: float = Field(default=4.0, ge=0, le=1024)
     memory_gb_per_gpu: float = Field(default=16.0, ge=0, le=16384)
     models: list[str] = Field(default=[])
+    sizes: str = ""  # the numbers of GPUs that its jobs can run with
     classes: list[JobClass] = Field(default=[])
     checkpoint_s: float | None = Field(default=None, ge=0)
     limit_factor: float | None = Field(default=None, gt=0)
@@ -156,6 +158,10 @@ class WorkloadPart(Alike):  # type: ignore[misc]  # its fields come from Job
     @model_validator(mode="after")
     def _sizes_make_sense(self) -> Self:
         _need_a_weight(self.gpus.values(), "gpus")
+        if self.sizes and (wrong := wrong_with_sizes(self.sizes)):
+            raise ValueError(wrong)
+        if self.sizes and (set(self.share) != {WHOLE_GPU} or any(row.share != WHOLE_GPU for row in self.classes)):
+            raise ValueError("sizes are for jobs on whole GPUs; remove sizes, or the shares")
         _need_a_weight(self.share.values(), "share")
         twice = {"gpus", "share", "cpus_per_gpu", "memory_gb_per_gpu", "models"} & self.model_fields_set
         if self.classes and twice:

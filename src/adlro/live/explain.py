@@ -11,7 +11,7 @@ import numpy as np
 
 from adlro.core.copying import copied, imagined
 from adlro.core.occupancy import open_nodes
-from adlro.core.ports import PLACES, JobState, LiveJob, Part
+from adlro.core.ports import PLACES, JobState, LiveJob, Part, Setback
 from adlro.core.records import CPU_ONLY, WHOLE_GPU
 from adlro.core.rules import in_queue, queue_position
 from adlro.core.tables import NOBODY, REFUSED, Ints, View
@@ -113,6 +113,8 @@ class WaitExplanation:
 
 def why_waiting(standing: Standing, job: LiveJob, in_full: bool = True) -> WaitExplanation:
     """Why a job waits."""
+    if not job.managed and job.setback is Setback.UNPLACEABLE:
+        return WaitExplanation("never", f"ADLRO cannot place it: {job.reason}", short=f"cannot be placed: {job.reason}")
     if not job.managed:
         text = f"It is not ours to place: the cluster schedules it itself. {job.reason}".strip()
         return WaitExplanation("unmanaged", text, short="not scheduled by adlro")

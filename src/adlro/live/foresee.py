@@ -12,13 +12,14 @@ import numpy.typing as npt
 from adlro.catalogue.gpus import find_gpu
 from adlro.core.errors import UsageError
 from adlro.core.policy import Policy
-from adlro.core.ports import JobState, LiveJob, Snapshot
+from adlro.core.ports import JobState, LiveJob, Setback, Snapshot
 from adlro.core.records import Cluster, Gpus, Link, Node
 from adlro.core.tables import QUEUED, Floats, View
 from adlro.decide.catalogue import find_policy
 from adlro.live.forward import Played, drawn_work, play_forward, usual_work
 from adlro.live.scene import Scene
-from adlro.live.service import Start, WhatIf, WhatIfAnswer
+from adlro.live.service import OtherWish, Start, WhatIf, WhatIfAnswer
+from adlro.live.words import spell
 
 DRAWS: Final = 9
 """How many draws of the jobs' work make an interval; spread over several turns if one turn has no time for all."""
@@ -167,7 +168,7 @@ class Foresight:
         new: Sequence[str],
         seconds: float,
     ) -> WhatIfAnswer:
-        """Play both scenes forward and compare them."""
+        """Play both scenes forward and compare them. `new` are the jobs whose starts are asked for."""
         began = self._monotonic()
         until = began + seconds
         as_is, player = self.play_alone(before.view, usual_work(before.view)[0], policy, 0.4 * seconds)
@@ -193,7 +194,7 @@ class Foresight:
         starts = tuple(_start_of(after, id, drawn) for id in new)
         return WhatIfAnswer(
             jct, jct_if, span, span_if, starts, changed, self._monotonic() - began,
-            _told(jct, jct_if, starts, after, changed, as_is.is_whole and as_if.is_whole),
+            _told(jct, jct_if, starts, (before, as_is), after, changed, as_is.is_whole and as_if.is_whole),
         )  # fmt: skip
 
 
@@ -233,10 +234,18 @@ def _start_of(scene: Scene, id: str, drawn: Sequence[Played]) -> Start:
 
 
 def _told(
-    jct: float | None, jct_if: float | None, starts: Sequence[Start], after: Scene, changed: int, is_whole: bool
+    jct: float | None,
+    jct_if: float | None,
+    foreseen: Sequence[Start],
+    now: tuple[Scene, Played],
+    after: Scene,
+    changed: int,
+    is_whole: bool,
 ) -> str:
     """The answer in one sentence."""
-    said = []
+    known_jobs = {job.id for job in now[0].snapshot.jobs}
+    said = [_wished(start, *now) for start in foreseen if start.job in known_jobs]
+    starts = [start for start in foreseen if start.job not in known_jobs]
     if starts:
         known = [start.middle_s for start in starts if start.middle_s is not None]
         if known:
@@ -256,11 +265,21 @@ def _told(
     return text + ("." if is_whole else "; as far as could be foreseen in the time.")
 
 
+def _wished(start: Start, before: Scene, as_is: Played) -> str:
+    """When a job would start that asks for something else, and when it is to start as it is."""
+    now_s, j = before.snapshot.time_s, before.index.get(start.job)
+    at = float(as_is.start[j]) if j is not None else np.nan
+    as_it_is = "no start is foreseen" if np.isnan(at) else f"in about {spell(before.time_s(at) - now_s)}"
+    if start.middle_s is None:
+        return f"No start of job {start.job} would be foreseen (as it is: {as_it_is})"
+    return f"Job {start.job} would start in about {spell(start.middle_s - now_s)} (as it is: {as_it_is})"
+
+
 # ---- another cluster, other jobs ---------------------------------------------------------------------------------
 
 
 def changed_snapshot(snapshot: Snapshot, question: WhatIf) -> tuple[Snapshot, tuple[str, ...]]:
-    """The snapshot with the changes of the question, and the names of the jobs that it adds."""
+    """The snapshot with the changes of the question, and the names of the jobs that it adds or changes."""
     cluster = with_nodes(without_nodes(snapshot.cluster, question.remove_nodes), question.add_nodes)
     gone = set(question.remove_nodes)
     jobs = []
@@ -273,8 +292,27 @@ def changed_snapshot(snapshot: Snapshot, question: WhatIf) -> tuple[Snapshot, tu
         raise UsageError(f"the question is about {len(jobs) + len(new)} jobs; expected at most {_MOST_JOBS}.")
     for name, submission in zip(new, question.jobs, strict=True):
         jobs.append(LiveJob(name, replace(submission.job, submit_s=snapshot.time_s), JobState.WAITING))
+    for wish in question.change:
+        at = next((at for at, job in enumerate(jobs) if job.id == wish.job), None)
+        if at is None or jobs[at].state is not JobState.WAITING:
+            raise UsageError(f"job {wish.job} does not wait; only a waiting job can be asked about with other wishes.")
+        jobs[at] = _wishing(jobs[at], wish, cluster)
     down = {node: why for node, why in snapshot.down.items() if node not in gone}
-    return Snapshot(snapshot.time_s, cluster, tuple(jobs), down), new
+    return Snapshot(snapshot.time_s, cluster, tuple(jobs), down), (*new, *(wish.job for wish in question.change))
+
+
+def _wishing(live: LiveJob, wish: OtherWish, cluster: Cluster) -> LiveJob:
+    """The job as if it asked for that, and as if nothing else kept it from starting."""
+    job = live.job
+    if wish.gpus is not None:
+        job = replace(job, gpus=wish.gpus)
+    if wish.models is not None:
+        wanted = {find_gpu(word, cluster.models).name for word in wish.models}
+        pools = frozenset(pool for pool, model in cluster.models.items() if model.name in wanted)
+        if missing := wanted - {cluster.models[pool].name for pool in pools}:
+            raise UsageError(f"the cluster has no {', '.join(sorted(missing))}; `adlro top` shows its GPU models.")
+        job = replace(job, models=pools)
+    return replace(live, job=job, managed=True, reason="", setback=Setback.NONE)
 
 
 def without_nodes(cluster: Cluster, names: Sequence[str]) -> Cluster:

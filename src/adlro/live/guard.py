@@ -23,7 +23,7 @@ from adlro.core.policy import Policy
 from adlro.core.ports import PLACES, Part
 from adlro.core.remembering import Remembers
 from adlro.core.rules import dequeue
-from adlro.core.tables import RUNNING, START, STOP, WAIT, Choice, Ints, View
+from adlro.core.tables import RESIZE, RUNNING, START, STOP, WAIT, Choice, Ints, View
 from adlro.decide.stops import innermost, with_stop_rule
 from adlro.decide.wrappers import Bounded, nodes_of, without_starvation
 from adlro.live.limits import Limits
@@ -396,5 +396,7 @@ def kept_by_name(scene: Scene, choose: Any) -> Reservations:
 
 def _in_words(choice: Choice) -> str:
     """A choice as text for the log."""
+    if choice.verb == RESIZE:
+        return f"resize job {choice.job} to {choice.site} GPUs, which a live cluster cannot do"
     verb = {START: "start", STOP: "stop", WAIT: "wait"}.get(choice.verb, f"verb {choice.verb}")
     return f"{verb} job {choice.job} at site {choice.site}"

@@ -55,7 +55,8 @@ class Orders:
         there = {job.id: job for job in snapshot.jobs}
         answers = [_settled(decision, there.get(decision.job)) for decision in found]
         for decision, answer in zip(found, answers, strict=True):
-            if decision.verb == "stop" and not answer.done:
+            # A job that is gone may have been stopped, and come back: the stop counts.
+            if decision.verb == "stop" and not answer.done and decision.job in there:
                 self._stops.take_back(decision.job)
         self._notes.write(heard, now_s, lambda: self._notes.memory.answered(found, answers), None)
         done = sum(answer.done for answer in answers)
@@ -92,7 +93,7 @@ class Orders:
         until then nothing is decided.
         """
         self._notes.write(heard, time_s, lambda: self._notes.memory.intend(decisions), None)
-        orders = [Order(each.job, each.id, each.parts if each.verb == "start" else ()) for each in decisions]
+        orders = [order_of(each) for each in decisions]
         try:
             answers = self._backend.act(orders)
         except BackendError as error:
@@ -128,7 +129,8 @@ class Orders:
     def go_on_stopping(self, snapshot: Snapshot, heard: Heard) -> None:
         """Give the order again for jobs that are stopping: a back end that has warned them ends them in time."""
         stopping = [job for job in snapshot.jobs if job.is_stopping and job.managed]
-        orders = [Order(job.id, stop.id if (stop := self.stop_of(job)) else "") for job in stopping]
+        found = {job.id: self.stop_of(job) for job in stopping}
+        orders = [order_of(stop) if stop is not None else Order(id, "") for id, stop in found.items()]
         if not orders:
             return
         try:
@@ -216,6 +218,13 @@ class Orders:
         none: Sequence[Decision] = []
         found = self._notes.ask(lambda: self._notes.memory.decisions(job=job.id, limit=10), none)
         return next((decision for decision in found if decision.verb == "start"), None)
+
+
+def order_of(decision: Decision) -> Order:
+    """The order that carries out a decision. A stop names the job that it makes room for."""
+    if decision.verb == "start":
+        return Order(decision.job, decision.id, decision.parts)
+    return Order(decision.job, decision.id, for_job=decision.mentions[0].job if decision.mentions else "")
 
 
 def _settled(decision: Decision, job: LiveJob | None) -> Answer:

@@ -253,6 +253,7 @@ class Scenes:
         rows = rows[order]
         table = cast(Table, self._table[rows].view(np.recarray))
         table.submit = given - epoch_s
+        table.sizes = 0  # no back end can resize a job
         traits = cast(Table, self._traits[rows].view(np.recarray))
         jobs = self._names.jobs(table, np.zeros(len(live)))
         view = pack(plan, jobs, corrected(self._speed, corrections))

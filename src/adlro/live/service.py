@@ -246,18 +246,31 @@ def with_names(text: str, mentions: Sequence[Mention]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherWish:
+    """A waiting job that asks for something else; None: as it does now."""
+
+    job: str
+    gpus: int | None = None
+    models: tuple[str, ...] | None = None  # GPU models; empty: any
+
+
+@dataclass(frozen=True, slots=True)
 class WhatIf:
-    """A question: hand in these jobs now, add or take away these nodes, use that policy."""
+    """A question: hand in these jobs now, let others ask for something else, change nodes, use that policy."""
 
     jobs: tuple[Submission, ...] = ()
     add_nodes: tuple[tuple[str, int, int], ...] = ()  # (model, GPUs on each, how many)
     remove_nodes: tuple[str, ...] = ()
     policy: str = ""  # "" is the one in use
+    change: tuple[OtherWish, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIfAnswer:
-    """The answer: means over the jobs that wait now, with and without the change; and the starts of the new jobs."""
+    """The answer: means over the jobs that wait now, with and without the change.
+
+    `starts` has the new jobs, then the jobs that ask for something else.
+    """
 
     jct_s: float | None
     jct_if_s: float | None
@@ -287,13 +300,17 @@ class Who:
     role: str
 
 
+STANDING_BY: Final = "a standby"
+"""How the reason of a daemon begins that is not ready because another one leads."""
+
 NOT_READY: Final = frozenset({
     "the daemon is starting",
-    "a standby",
+    STANDING_BY,
     "the cluster or the store cannot be opened",
     "the policies are being compiled",
     "the first turn is still running",
     "the cluster cannot be read",
+    "rights are missing",
     "the latest reading of the cluster is too old",
     "the daemon does not answer",
     "the daemon has ended",

@@ -8,6 +8,7 @@ import numpy as np
 from adlro.core.records import WHOLE_GPU
 from adlro.core.run import Run
 from adlro.core.tables import DONE, Floats, Ints
+from adlro.measure.sizes import at_best
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,10 @@ def lower_bounds(run: Run) -> Bounds:
     table, work = run.jobs.table[done], run.jobs.work[done]
     gpus = table["gpus"] * table["share"] / WHOLE_GPU
     form_gpus = np.bincount(run.site_form, run.site_gpus, minlength=run.rate.shape[1]).astype(np.float64)
-    fastest = fastest_runtime_bound(work, table["kind"], run.rate.max(axis=1))
-    pooled = pooled_srpt_bound(table["submit"], work, table["kind"], gpus, run.rate, form_gpus)
+    possible = at_best(run)
+    row = possible.row[done]
+    fastest = fastest_runtime_bound(work, row, possible.fastest)
+    pooled = pooled_srpt_bound(table["submit"], work, row, gpus, possible.thrifty, form_gpus)
     return Bounds(fastest, pooled, None if fastest is None or pooled is None else max(fastest, pooled))
 
 
@@ -57,8 +60,9 @@ def pooled_srpt_bound(
     In both, the real schedule is a way to divide the machine among the jobs that have arrived, giving each its size
     before it ends. No such division has a smaller mean JCT than shortest remaining first with preemption (Schrage
     1968). So both are bounds, and so is the larger one. Restarts, failures, wear below 1, and gangs that wait for
-    their GPUs only make the real schedule later. More GPUs shrink sizes or raise the yield of a second, so the bound
-    never grows with the cluster, unless they slow a gang down. Jobs without GPUs have size 0.
+    their GPUs only make the real schedule later. A job that can be resized counts with the best s of its sizes. More
+    GPUs shrink sizes or raise the yield of a second, so the bound never grows with the cluster, unless they slow a gang
+    down. Jobs without GPUs have size 0.
     """
     runs = rate.max(axis=1)[kind] > 0 if len(kind) else np.zeros(0, np.bool_)
     if not runs.any():

@@ -20,6 +20,7 @@ from adlro.core.tables import (
     ILLEGAL,
     NOBODY,
     OVERRAN,
+    RESIZED,
     SPEED,
     SPREAD,
     STARTED,
@@ -54,7 +55,7 @@ RUN_LINE: Final = "run"
 _CHUNK: Final = 65_536
 """Events turned into Python objects at a time, so that a long log needs little memory."""
 
-_LATE: Final = (STARTED, SPREAD, STOPPED, TURNED_AWAY, ILLEGAL)
+_LATE: Final = (STARTED, SPREAD, STOPPED, RESIZED, TURNED_AWAY, ILLEGAL)
 """Events that come after the arrivals of the same moment (docs/semantics.md)."""
 
 
@@ -182,6 +183,8 @@ def _line(
         line["reason"] = run.refusals.get(job, "")
     elif what == SPEED:
         line["factor"] = value
+    elif what == RESIZED:
+        line["size"] = int(value)
     return line
 
 

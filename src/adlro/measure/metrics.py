@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from adlro.core.heat import IDLE_POWER
 from adlro.core.records import WHOLE_GPU
+from adlro.core.rules import fill_weights
 from adlro.core.run import Run
 from adlro.core.tables import (
     DONE,
@@ -21,12 +22,16 @@ from adlro.core.tables import (
     Table,
 )
 from adlro.measure.events import outages, stretches
+from adlro.measure.sizes import at_best, kinds_held
 
 SHORTEST_RUNTIME_S: Final = 10.0
 """A job counts as at least this long in slowdown and fairness, so that very short jobs do not dominate the mean."""
 
 MOMENTS: Final = 1024
 """At how many moments fragmentation is sampled; a run with fewer changes is measured exactly."""
+
+PRIORITY_CLASSES: Final = 4
+"""Into how many classes of equal width priorities are divided."""
 
 JOULES_PER_KWH: Final = 3.6e6
 SECONDS_PER_HOUR: Final = 3600.0
@@ -42,11 +47,17 @@ class Metrics:
     unfinished: int
     refused: int
     jct_mean_s: float | None
+    jct_weighted_mean_s: float | None
     jct_p50_s: float | None
     jct_p95_s: float | None
     jct_p99_s: float | None
     wait_mean_s: float | None
     wait_p95_s: float | None
+    wait_p99_s: float | None
+    wait_priority_1_s: float | None
+    wait_priority_2_s: float | None
+    wait_priority_3_s: float | None
+    wait_priority_4_s: float | None
     bounded_slowdown_mean: float | None
     makespan_s: float | None
     throughput_per_h: float | None
@@ -59,6 +70,7 @@ class Metrics:
     finish_time_fairness_max: float | None
     energy_kwh: float | None
     preemptions: int
+    most_stops: int
     failures: int
     work_lost: float
     illegal: int
@@ -81,7 +93,7 @@ class _Finished:
 
     job: npt.NDArray[np.int32]  # [F]
     jct: Floats  # [F] s
-    best: Floats  # [F] s alone at its fastest placing on this cluster
+    best: Floats  # [F] s alone at its fastest placing and size on this cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +117,9 @@ def measure(run: Run) -> Metrics:
     allocated = float(use.allocated.sum()) if use else 0.0
     effective = _effective_gpu_s(run, held, done)
     fragmentation = _fragmentation(run, held, use) if use else None
-    wait_mean, wait_p95 = _waits(run, held)
+    waited, wait = _waits(run, held)
+    wait_p95, wait_p99 = _percentiles(wait, 95, 99)
+    by_priority = _by_priority(run, waited, wait)
     del held  # the largest table here; what follows needs room of its own
     fairness_mean, fairness_max = _finish_time_fairness(run, done)
     slowdown = _slowdown(done)
@@ -117,11 +131,17 @@ def measure(run: Run) -> Metrics:
         unfinished=run.unfinished,
         refused=int(counts[TURNED_AWAY]),
         jct_mean_s=_mean(done.jct),
+        jct_weighted_mean_s=_weighted_mean(run, done),
         jct_p50_s=p50,
         jct_p95_s=p95,
         jct_p99_s=p99,
-        wait_mean_s=wait_mean,
+        wait_mean_s=_mean(wait),
         wait_p95_s=wait_p95,
+        wait_p99_s=wait_p99,
+        wait_priority_1_s=by_priority[0],
+        wait_priority_2_s=by_priority[1],
+        wait_priority_3_s=by_priority[2],
+        wait_priority_4_s=by_priority[3],
         bounded_slowdown_mean=_mean(slowdown),
         makespan_s=makespan,
         throughput_per_h=_ratio(len(done.job) * SECONDS_PER_HOUR, makespan),
@@ -134,6 +154,7 @@ def measure(run: Run) -> Metrics:
         finish_time_fairness_max=fairness_max,
         energy_kwh=_energy_kwh(run, use) if use else None,
         preemptions=int(counts[STOPPED]),
+        most_stops=int(np.bincount(events["job"][events["what"] == STOPPED], minlength=1).max()),
         failures=int(counts[FAILED]),
         work_lost=float(events["value"][events["what"] == FAILED].sum(dtype=np.float64)),
         illegal=run.illegal,
@@ -164,17 +185,36 @@ def _finished(run: Run) -> _Finished:
     jct = run.events["time"][rows]
     jct -= run.jobs.table["submit"][job]
     best = run.jobs.work[job]
-    best /= run.rate.max(axis=1)[run.jobs.table["kind"][job]]
+    possible = at_best(run)
+    best /= possible.fastest[possible.row[job]]
     return _Finished(job, jct, best)
 
 
-def _waits(run: Run, held: Table) -> tuple[float | None, float | None]:
-    """Mean and 95th percentile of first start - submission, over the jobs that ever started."""
+def _weighted_mean(run: Run, done: _Finished) -> float | None:
+    """The mean JCT in which each job counts by its priority (`rules.weight_at`); the plain one if all are equal."""
+    priority = run.jobs.table["priority"][done.job]
+    if not len(priority) or (priority == priority[0]).all():
+        return _mean(done.jct)
+    weight = np.empty(len(priority))
+    fill_weights(np.ascontiguousarray(priority, np.float32), weight)
+    return float(weight @ done.jct / weight.sum())
+
+
+def _by_priority(run: Run, waited: npt.NDArray[np.int32], wait: Floats) -> list[float | None]:
+    """The mean wait of the jobs of each quarter of the priorities, the lowest first; a bound is in the lower one."""
+    quarter = np.ceil(run.jobs.table["priority"][waited] * PRIORITY_CLASSES).astype(np.int64)
+    quarter = np.clip(quarter, 1, PRIORITY_CLASSES)
+    return [_mean(wait[quarter == each]) for each in range(1, PRIORITY_CLASSES + 1)]
+
+
+def _waits(run: Run, held: Table) -> tuple[npt.NDArray[np.int32], Floats]:
+    """The jobs that ever started, and first start - submission of each."""
     # Stretches are by job, then by time: a job's first row is its first start.
     first = np.flatnonzero(np.diff(held["job"], prepend=-1))
     wait = held["start"][first]
-    wait -= run.jobs.table["submit"][held["job"][first]]
-    return _mean(wait), _percentiles(wait, 95)[0]
+    job = held["job"][first]
+    wait -= run.jobs.table["submit"][job]
+    return job, wait
 
 
 def _slowdown(done: _Finished) -> Floats:
@@ -196,11 +236,17 @@ def _use(run: Run, held: Table) -> _Use:
 def _effective_gpu_s(run: Run, held: Table, done: _Finished) -> float:
     """GPU-seconds that the work done would have taken at the fastest placing of each job.
 
+    For a job that can be resized: at the size and placing with the fewest GPU-seconds.
+
     A finished job did its work, no more: what restarts, failures, wear and slow placings cost is not in it. How far any
     other job came is taken from its rates, less what it lost (as if restarts cost nothing).
     """
     table = run.jobs.table
-    gpu_s = float(done.best @ (table["gpus"][done.job] * table["share"][done.job]) / WHOLE_GPU)
+    possible = at_best(run)
+    units = table["gpus"] * table["share"]
+    if len(run.shapes):
+        units = units * (possible.fastest / np.maximum(possible.thrifty.max(axis=1), 1e-300))[possible.row]
+    gpu_s = float(done.best @ units[done.job] / WHOLE_GPU)
     other = np.ones(len(table), np.bool_)
     other[done.job] = False
     rows = np.flatnonzero(other[held["job"]] & (held["began"] == STARTED))
@@ -208,12 +254,13 @@ def _effective_gpu_s(run: Run, held: Table, done: _Finished) -> float:
         return gpu_s
     failed = np.flatnonzero(run.events["what"] == FAILED)
     job = held["job"][rows]
-    work = run.rate[table["kind"][job], run.site_form[held["site"][rows]]] * (held["end"] - held["start"])[rows]
+    work = run.rate[kinds_held(run, held, rows), run.site_form[held["site"][rows]]]
+    work *= (held["end"] - held["start"])[rows]
     came = np.bincount(job, work, minlength=len(table))
     came -= np.bincount(run.events["job"][failed], run.events["value"][failed], minlength=len(table))
     job = np.unique(job)
-    came = np.clip(came[job], 0.0, run.jobs.work[job]) / run.rate.max(axis=1)[table["kind"][job]]
-    gpu_s += float(came @ (table["gpus"][job] * table["share"][job]) / WHOLE_GPU)
+    came = np.clip(came[job], 0.0, run.jobs.work[job]) / possible.fastest[possible.row[job]]
+    gpu_s += float(came @ units[job] / WHOLE_GPU)
     return gpu_s
 
 

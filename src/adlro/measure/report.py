@@ -40,6 +40,8 @@ _SETTINGS: Final = {
     "wear_per_day": "GPUs lose {} of their speed a day",
     "thermal_room_c": "GPUs lower their clocks when hot, in air of {} C",
     "disturbances": "disturbances: {}", "load": "load set to {}",
+    "weights": "jobs count by their priority",
+    "speeds": "speeds: {}",
 }  # fmt: skip
 """The settings of a result in words."""
 
@@ -188,6 +190,7 @@ def origin(result: Result, detail: Detail) -> str:
     versions = [("adlro", result["version"]), *result["versions"].items()]
     facts.append(("versions", escape(", ".join(f"{name} {version}" for name, version in versions))))
     without = {key for key in ("estimate_sigma", "wear_per_day") if not result["settings"].get(key)}
+    without |= {"weights"} if result["settings"].get("weights") == "equal" else set()
     without |= {"repair_h"} if result["settings"].get("mtbf_h") is None else set()
     known = {key: value for key, value in result["settings"].items() if value is not None and key not in without}
     settings = [setting(key, value) for key, value in known.items()]

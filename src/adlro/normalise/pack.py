@@ -7,19 +7,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from adlro.core.compiled import compiled
+from adlro.core.compiled import compiled, compiled_alone
 from adlro.core.errors import ConfigError
 from adlro.core.jobs import JobNames, amounts_of, check_job, job_rows
 from adlro.core.memory import release_temporaries
 from adlro.core.plan import Plan, empty_view, fill_kind
 from adlro.core.records import CPU_ONLY, Disturbance, Job, SpeedOf
-from adlro.core.rules import best_rate
+from adlro.core.rules import best_rate, fits, portion
 from adlro.core.tables import (
     DOWN,
     FUTURE,
     NOBODY,
     NOT_ASKED,
     REFUSED,
+    SHAPE,
     SPEED,
     UP,
     Floats,
@@ -27,9 +28,12 @@ from adlro.core.tables import (
     Jobs,
     Table,
     View,
+    records,
 )
 
 MOST_TO_TABULATE = 10_000_000
+
+Flags = npt.NDArray[np.bool_]
 
 
 # ---- jobs --------------------------------------------------------------------------------------------------------
@@ -53,6 +57,7 @@ def unpack_job(jobs: Jobs, j: int) -> Job:
         models=jobs.allowed[row.allowed],
         user=jobs.users[row.user],
         name=jobs.names[row.group] if jobs.names else "",
+        sizes=",".join(str(size) for size in jobs.sizes[row.sizes]),
         **amounts_of(row),
     )
 
@@ -63,11 +68,13 @@ def unpack_job(jobs: Jobs, j: int) -> Job:
 def pack(plan: Plan, jobs: Jobs, speed: SpeedOf) -> View:
     """A fresh view: the cluster empty, every job still to come, those that can never run marked as refused.
 
-    `jobs.allowed` must name models as the cluster does. The kinds are written into the table of jobs, and that
-    all of them may be stopped.
+    `jobs.allowed` must name models as the cluster does. The kinds and shapes are written into the table of jobs, and
+    that all of them may be stopped.
     """
-    rate, width = number_kinds(plan, jobs, speed)
-    demands = number_demands(jobs.table)
+    asked = with_sizes(jobs.table, jobs.sizes)
+    rate, width = number_kinds(plan, replace(jobs, table=asked), speed)
+    demands = number_demands(asked)
+    shapes = name_shapes(jobs.table, asked)
     jobs.table.stoppable = 1
     count = len(jobs)
     view = empty_view(
@@ -76,13 +83,101 @@ def pack(plan: Plan, jobs: Jobs, speed: SpeedOf) -> View:
         rate,
         width,
         demands=demands,
-        spread=spread_of(jobs.table, width, demands),
-        home=_home_of(plan, jobs, len(rate)),
+        spread=spread_of(asked, width, demands),
+        home=_home_of(plan, replace(jobs, table=asked), len(rate)),
         users=len(jobs.users),
+        shapes=shapes,
     )
     release_temporaries(count)
+    if len(shapes):
+        judge_shapes(view._replace(jobs=asked))
     mark_refused(view)
     return view
+
+
+def with_sizes(table: Table, sizes: Sequence[tuple[int, ...]]) -> Table:
+    """The jobs as they are, followed by each size of those that can be resized: for jobs alike only once.
+
+    Without such jobs it is the table itself.
+    """
+    elastic = np.flatnonzero([len(some) > 0 for some in sizes])
+    rows = np.flatnonzero(np.isin(table.sizes, elastic)) if len(elastic) else np.zeros(0, np.int64)
+    table.first_shape = table.shapes = 0
+    if not len(rows):
+        return table
+    alike = ("sizes", "family", "allowed", "gpus", "share", "cpus", "memory", "gpu_memory")
+    of_rows = np.asarray(table)[rows]
+    _, firsts, group = np.unique(of_rows[list(alike)], return_index=True, return_inverse=True)
+    more: list[Any] = []
+    first, count = np.zeros((2, len(firsts)), np.int64)
+    for number, at in enumerate(firsts):
+        job = of_rows[at]
+        gpus = sorted({*sizes[job["sizes"]], int(job["gpus"])})
+        first[number], count[number] = len(more), len(gpus)
+        for size in gpus:
+            row = job.copy()
+            row["gpus"] = size
+            for name in ("cpus", "memory"):
+                row[name] = portion(int(job[name]), size, int(job["gpus"]))
+            more.append(row)
+    table["first_shape"][rows], table["shapes"][rows] = first[group.ravel()], count[group.ravel()]
+    return np.concatenate([np.asarray(table), np.array(more, table.dtype)]).view(np.recarray)
+
+
+def name_shapes(table: Table, asked: Table) -> Table:
+    """The table of shapes, from rows that have been numbered; the jobs themselves get their kinds and demands."""
+    count = len(table)
+    shapes = records(SHAPE, len(asked) - count)
+    for name in SHAPE.names or ():
+        shapes[name] = asked[name][count:]
+    if asked is not table:
+        table.kind, table.demand = asked.kind[:count], asked.demand[:count]
+    return shapes
+
+
+@compiled
+def judge_shapes(view: View) -> None:
+    """Find how fast each demand of these jobs can run here at best."""
+    for j in range(len(view.jobs)):
+        demand = view.jobs[j].demand
+        if view.fastest[demand] == NOT_ASKED:
+            view.fastest[demand] = best_rate(view, j)
+
+
+def pack_believed(plan: Plan, jobs: Jobs, known: View, rate: Floats) -> View:
+    """A fresh view of jobs of which policies believe these rates [J, H]. Where a job may run is as in the known view.
+
+    Each job is a kind and a demand of its own, so that kinds say nothing about who is alike. No job can be resized.
+    The kinds are written into the table of jobs, which must not be that of the known view.
+    """
+    kinds, count = known.jobs["kind"], len(jobs)
+    jobs.table.kind = jobs.table.demand = np.arange(count)
+    jobs.table.first_shape = jobs.table.shapes = 0
+    width = np.ascontiguousarray(known.width[kinds])
+    view = empty_view(
+        plan,
+        jobs.table,
+        np.ascontiguousarray(rate),
+        width,
+        demands=max(1, count),
+        spread=spread_of(jobs.table, width, max(1, count)),
+        home=_home_of(plan, jobs, count),
+        users=len(jobs.users),
+    )
+    mark_refused(view)
+    return view
+
+
+@compiled_alone
+def mark_possible(view: View, possible: Flags) -> None:
+    """Mark for each job the forms at which it fits on the empty cluster [J, H]. Call it before anything runs."""
+    for j in range(len(view.jobs)):
+        kind = view.jobs[j].kind
+        for h in range(len(view.forms)):
+            s = view.form_sites[view.forms[h].first_site]
+            if view.width[kind, h] > 1:
+                s = view.pools[view.forms[h].pool].anchor
+            possible[j, h] = fits(view, j, s)
 
 
 @compiled

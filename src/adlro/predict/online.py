@@ -18,7 +18,7 @@ from adlro.core.compiled import compiled, compiled_alone, compiled_with
 from adlro.core.engine import TRUTH_TYPE, Truth, disturb, drive, unheated
 from adlro.core.policy import CHOOSE_TYPE, FLOATS, FLOATS_2D, VIEW_TYPE, Choose, table_type
 from adlro.core.records import WHOLE_GPU
-from adlro.core.rules import in_queue
+from adlro.core.rules import in_queue, start_cost
 from adlro.core.tables import DONE, FAILED, OVERRAN, REFUSED, STARTED, STOPPED, Floats, Table, View
 from adlro.predict import expected, habits
 from adlro.predict.following import NO_LIMIT, SHORTEST_S, TRAIT
@@ -70,10 +70,10 @@ class Online(NamedTuple):
 
 
 @compiled
-def _units_of(view: View, j: int) -> float:
-    """Number of GPUs of a job, with fractions: work divided by seconds. A job without GPUs counts as 1."""
-    job = view.jobs[j]
-    return job.gpus * (job.share / WHOLE_GPU) if job.gpus > 0 else 1.0
+def _units_of(view: View, online: Online, j: int) -> float:
+    """Number of GPUs that a job asked for, with fractions: work divided by seconds. A job without GPUs counts as 1."""
+    gpus = online.traits[j].gpus
+    return gpus * (view.jobs[j].share / WHOLE_GPU) if gpus > 0 else 1.0
 
 
 @compiled
@@ -99,7 +99,7 @@ def welcome(view: View, online: Online, j: int) -> None:
     limit = max(job.limit, SHORTEST_S) if job.limit < NO_LIMIT else online.longest[0]
     online.longest[0] = max(online.longest[0], limit)
     online.said[j] = blended(mean_s, online.told.middle[j], limit)
-    view.jobs[j].estimate = online.said[j] * _units_of(view, j)
+    view.jobs[j].estimate = online.said[j] * _units_of(view, online, j)
 
 
 @compiled_alone
@@ -134,7 +134,7 @@ def tell_left(view: View, online: Online, j: int, ran: float, times: float) -> N
     limit = view.jobs[j].limit
     if ran < limit:
         seconds = min(seconds, limit)
-    view.jobs[j].estimate = seconds * _units_of(view, j)
+    view.jobs[j].estimate = seconds * _units_of(view, online, j)
 
 
 @compiled
@@ -147,8 +147,8 @@ def beginning(online: Online, j: int) -> float:
 def _begin(view: View, online: Online, j: int, s: int, time: float) -> None:
     """A job has started: count its time from now on."""
     started_before = not math.isnan(online.began[j])
-    online.began[j] = time + (view.clock[0].restart if started_before else 0.0)
-    online.speed[j] = view.rate[view.jobs[j].kind, view.sites[s].form] / _units_of(view, j)
+    online.began[j] = time + start_cost(view, j, 1 if started_before else 0)
+    online.speed[j] = view.rate[view.jobs[j].kind, view.sites[s].form] / _units_of(view, online, j)
     online.due[j] = time
     expected.count(online.means, online.traits[j], online.speed[j], beginning(online, j))
 
@@ -173,7 +173,7 @@ def _look(view: View, truth: Truth, online: Online) -> None:
         elif event.what == STOPPED or event.what == FAILED:
             pause(online, j, event.time)
             if event.what == FAILED:
-                online.worked[j] = max(0.0, online.worked[j] - event.value / _units_of(view, j))
+                online.worked[j] = max(0.0, online.worked[j] - event.value / _units_of(view, online, j))
             tell_left(view, online, j, online.worked[j], 1.0)
         elif event.what == DONE or event.what == OVERRAN:
             pause(online, j, event.time)

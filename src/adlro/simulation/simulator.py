@@ -5,12 +5,14 @@ The run driver of core plays it. A predictor, which must see what happens before
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Final, cast
 
 from adlro.core.driver import NO_HEAT, Driver, Player, new_truth
 from adlro.core.engine import Truth
 from adlro.core.policy import Policy
 from adlro.core.tables import DISTURBANCE, FOREVER, Floats, Table, View, records
+
+BY_PRIORITY: Final = "priority"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,7 @@ class SimulationSettings:
     restart_s: float = 30.0
     kill_at_limit: bool = False
     window: int = 0
+    weights: str = "equal"  # what jobs count by: "equal" or BY_PRIORITY
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +44,13 @@ def simulate(
     seed: int = 0,
     player: Player | None = None,
     heat: Table = NO_HEAT,
+    rate: Floats | None = None,
 ) -> Outcome:
-    """Run a policy on a freshly packed view to the end, and return everything that happened. `heat` is written to."""
-    driver = Driver(view, prepare(view, work, policy, settings, disturbances, seed, heat), policy, seed, player)
+    """Run a policy on a freshly packed view to the end, and return everything that happened.
+
+    `heat` is written to. `rate` is how fast jobs really run, if that is not what the view says.
+    """
+    driver = Driver(view, prepare(view, work, policy, settings, disturbances, seed, heat, rate), policy, seed, player)
     driver.run()
     clock, progress = view.clock[0], driver.truth.progress[0]
     events = cast(Table, driver.truth.events[: progress.events])
@@ -58,10 +65,12 @@ def prepare(
     disturbances: Sequence[tuple[float, int, int, int, float]],
     seed: int,
     heat: Table = NO_HEAT,
+    rate: Floats | None = None,
 ) -> Truth:
     """Set the clock, give the policy what it needs, and make the tables that it may not see."""
     clock = view.clock[0]
     clock.restart, clock.window = settings.restart_s, settings.window
+    clock.weighted = settings.weights == BY_PRIORITY and priorities_differ(view)
     clock.wake = FOREVER
     clock.random = seed * 7919 % 2147483646 + 1
     if policy.prepare is not None:
@@ -72,9 +81,14 @@ def prepare(
         row.time, row.what, row.node, row.gpu, row.factor = time, what, node, gpu, factor
     # Two events for each job and a few more; memory that is never written is never used.
     events = 3 * jobs + 2 * len(view.sites) + 1024
-    truth = new_truth(view, work, events, policy.preemptive, happening, heat)
+    truth = new_truth(view, work, events, policy.preemptive, happening, heat, rate)
     truth.progress[0].kill = settings.kill_at_limit
     return truth
+
+
+def priorities_differ(view: View) -> bool:
+    """Whether any two jobs have different priorities. If none have, weights change nothing, not even by rounding."""
+    return len(view.jobs) > 0 and bool((view.jobs.priority != view.jobs.priority[0]).any())
 
 
 def first(row: tuple[float, int, int, int, float]) -> float:

@@ -41,7 +41,7 @@ function leadOf(job) {
   return element("p", { class: "lead" },
     element("span", { class: `state ${job.state}` }, stateWord(job)),
     element("span", { class: "quiet" }, `#${job.id}`),
-    job.job.user && link("user", job.job.user),
+    job.job.user && job.job.user !== job.partition && link("user", job.job.user),
     job.partition && link("partition", job.partition));
 }
 
@@ -87,7 +87,7 @@ function factsOf(job, why, now) {
     ["Signal", job.signal && String(job.signal)],
     ["Began", job.starts > 1 && `${job.starts} times`],
     ["The back end says", job.reason],
-    ["Placed by", !job.managed && "the cluster itself, not by ADLRO"],
+    ["Placed by", !job.managed && !job.setback && "the cluster itself, not by ADLRO"],
   ];
 }
 

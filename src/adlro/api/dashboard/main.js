@@ -146,6 +146,7 @@ async function show(state) {
   say(find("#cluster-name"), [short(name, 60), size, state.backend].join(" · "));
   say(find("#clock"), `${fullDate(world.now)}, ${moment(world.now)} ${zoneOf(world.now)}`);
   mode.isShadow = state.backend === "shadow";
+  mode.partition = state.partition_word ?? "partition";
   queue.offer(world);
   deciding.show(world);
   if (isOverview()) {

@@ -7,13 +7,14 @@ import { decided, isTheirs, jobActions, jobContent, jobFacts, jobTitle, placeLin
 import { nodeContent, tilesOf } from "./node.js";
 import { address, link } from "./route.js";
 import {
-  brief, bytes, duration, fullDate, gpuHours, many, MISSING, moment, number, score, short, title,
+  brief, bytes, capital, duration, fullDate, gpuHours, many, MISSING, mode, moment, number, score, short, title,
 } from "./words.js";
 
 const DAYS = 28; // of usage
 const PAST = 15; // jobs of the past at a time
 const SHOWN_BYTES = 64 * 1024; // of each output
-const HEADS = { job: "Job", node: "Node", user: "User", partition: "Partition" };
+const HEADS = { job: "Job", node: "Node", user: "User" };
+const headOf = (kind) => (kind === "partition" ? capital(mode.partition) : HEADS[kind] ?? "");
 const CARDS = ["#jobs-card", "#past"]; // beside the page itself
 
 /** Make the pages. `world` gives what is known now, `me` who asks, `changed` reads all again. */
@@ -28,13 +29,18 @@ export function makePages({ world, me, changed }) {
   function open(next) {
     route = next;
     [shown, past, pastAt] = ["", null, 0];
-    const kind = HEADS[route.kind] ?? "";
-    document.title = kind ? `${kind} ${short(route.name, 60)} · ADLRO` : "ADLRO";
+    const kind = headOf(route.kind);
+    entitle();
     holder.replaceChildren();
     find("#past-body").replaceChildren();
     find("#usage-chart").replaceChildren();
     find("#wait-chart").replaceChildren();
     if (kind) holder.append(crumbs(kind, route.name), element("p", { class: "quiet" }, "Reading …"));
+  }
+
+  function entitle() {
+    const kind = headOf(route.kind);
+    document.title = kind ? `${kind} ${short(route.name, 60)} · ADLRO` : "ADLRO";
   }
 
   /** Read the page again. */
@@ -59,15 +65,16 @@ export function makePages({ world, me, changed }) {
     const text = JSON.stringify(key);
     if (text === shown) return false;
     shown = text;
+    entitle();
     const there = content.filter(Boolean);
     for (const card of CARDS.map((each) => find(each))) card.hidden = !card.dataset.in.split(" ").includes(mine.kind);
-    keepOpen(holder, () => holder.replaceChildren(crumbs(HEADS[mine.kind], mine.name), ...there));
+    keepOpen(holder, () => holder.replaceChildren(crumbs(headOf(mine.kind), mine.name), ...there));
     return true;
   }
 
   function missing(mine, words) {
     const lines = [
-      element("h2", {}, `${HEADS[mine.kind]} ${short(mine.name, 80)}`),
+      element("h2", {}, `${headOf(mine.kind)} ${short(mine.name, 80)}`),
       element("p", { class: "notice" }, words),
       element("p", {}, element("a", { href: address() }, "Go to the overview")),
     ];
@@ -170,7 +177,7 @@ export function makePages({ world, me, changed }) {
     const [waiting, running, used] = await Promise.all([
       count(["waiting"]), count(["placed", "running"]), readPast(mine, { [kind]: name })]);
     if (!waiting.total && !running.total && !used.jobs && !past?.jobs.length) {
-      return missing(mine, `No job of a ${kind} of this name is known, neither now nor in the last ${DAYS} days.`);
+      return missing(mine, `No job of a ${kind === "partition" ? mode.partition : kind} of this name is known, neither now nor in the last ${DAYS} days.`);
     }
     const here = world();
     const own = here.running.filter((job) => (kind === "user" ? job.job.user : job.partition) === name);

@@ -5,7 +5,7 @@ import { element, find, keep, say } from "./dom.js";
 import { placeLinks } from "./job.js";
 import { address, link, query, useQuery } from "./route.js";
 import {
-  asked, away, duration, many, MISSING, moment, number, short, startHead, startWords, stateWord, title,
+  asked, away, capital, duration, many, MISSING, mode, moment, number, short, startHead, startWords, stateWord, title,
 } from "./words.js";
 import { ENDED, models } from "./world.js";
 
@@ -239,7 +239,12 @@ export function makeQueue(open, endOf) {
     hasPartitions = partitions.length > 0;
     fields.partition.parentElement.hidden = !hasPartitions || "partition" in fixed;
     fill(fields.model, models(world), "Any model");
-    fill(fields.partition, partitions, "Any partition");
+    fill(fields.partition, partitions, `Any ${mode.partition}`);
+    const any = [...fields.partition.options].find((option) => !option.value);
+    if (any) say(any, `Any ${mode.partition}`);
+    for (const name of document.querySelectorAll(".partition-word")) {
+      say(name, name.classList.contains("plain-word") ? mode.partition : capital(mode.partition));
+    }
     const users = [...new Set(world.state.snapshot.jobs.map((job) => job.job.user).filter(Boolean))].sort();
     keep(find("#known-users"), users, (name) => name, (name) => element("option", { value: name }));
   }

@@ -14,8 +14,11 @@ export const MISSING = "–";
 export const LONGEST = 48; // letters of a name in a table
 const GLUE = "\u00a0"; // a number and its unit stay on one line
 
-/** How the daemon works: in shadow it only says what it would do. */
-export const mode = { isShadow: false };
+/** How the daemon works: in shadow it only says what it would do; what the cluster calls the partition of a job. */
+export const mode = { isShadow: false, partition: "partition" };
+
+/** A word as a heading has it. */
+export const capital = (word) => word.charAt(0).toUpperCase() + word.slice(1);
 
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 

@@ -12,12 +12,13 @@ from typing import Final, final
 from adlro.backends.kubernetes.binding import Binder, BindOutcome
 from adlro.backends.kubernetes.client import Api
 from adlro.backends.kubernetes.credentials import ClusterServer, door_of
-from adlro.backends.kubernetes.evicting import Evicting
+from adlro.backends.kubernetes.evicting import Evicting, why_not_stopped
 from adlro.backends.kubernetes.nodes import Products
 from adlro.backends.kubernetes.options import KubernetesOptions, PodFamilyTable
+from adlro.backends.kubernetes.podjobs import PodNaming, PodRule
 from adlro.backends.kubernetes.pods import Pod
 from adlro.backends.kubernetes.pools import PLAIN_NETWORK, Dividing, Joined
-from adlro.backends.kubernetes.reader import PodNaming, PodReader, PodRule
+from adlro.backends.kubernetes.reader import PodReader
 from adlro.backends.kubernetes.seating import PodSeating, Seat
 from adlro.backends.kubernetes.telling import Telling
 from adlro.catalogue.clusters import load_cluster
@@ -60,8 +61,8 @@ class Kubernetes:
 
     @property
     def can_stop(self) -> bool:
-        """A pod that was stopped does not come back by itself."""
-        return False
+        """Pods are evicted, and their owners create them again."""
+        return True
 
     @property
     def can_annotate(self) -> bool:
@@ -85,12 +86,15 @@ class Kubernetes:
     # ---- orders --------------------------------------------------------------------------------------------------
 
     def act(self, orders: Sequence[Order]) -> list[Answer]:
-        """Bind the pods of each order, all or none of a gang."""
-        answers: dict[str, Answer] = {}
+        """Bind the pods of each order, all or none of a gang; evict those of jobs that are to stop."""
+        answers = {order.job: self._stop(order) for order in orders if not order.is_start}
         planned: list[SeatedOrder] = []
+        starts = [order for order in orders if order.is_start]
         with self._reader.lock:
-            placing = PodSeating(self._reader, self._reader.pools())
-            for order in orders:
+            # The pools of the latest snapshot: an order means these.
+            placing = PodSeating(self._reader, self._reader.dividing.latest or self._reader.pools()) if starts else None
+            for order in starts:
+                assert placing is not None
                 found = self._plan(order, placing)
                 if isinstance(found, Answer):
                     answers[order.job] = found
@@ -107,22 +111,36 @@ class Kubernetes:
 
     def _plan(self, order: Order, placing: PodSeating) -> SeatedOrder | Answer:
         """Seats for the pods of an order, or the answer that there are none."""
-        if not order.is_start:
-            return Answer(order.job, False, "a pod cannot be made to wait again")
         pods = self._pods_of(order.job)
         if not pods:
-            is_there = order.job in self._reader.pods or order.job in self._reader.gangs
+            is_there = self._reader.pods_of(order.job) != ()
             return Answer(order.job, is_there, "it is bound already" if is_there else "the pod is gone")
-        wrong = next((each.unsupported for each in pods if each.unsupported), "")
+        wrong = next((said for each in pods if (said := each.unsupported or self._reader.volumes.problem(each))), "")
         found = wrong or placing.seats(order, pods)
         return Answer(order.job, False, found) if isinstance(found, str) else SeatedOrder(order, found)
 
     def _pods_of(self, job: str) -> list[Pod]:
         """The waiting pods of a job, as they are now."""
-        gang = self._reader.gangs.get(job)
-        keys = [pod.key for pod in gang.pods] if gang is not None else [job]
-        pods = (self._reader.pods.get(key) for key in keys)
-        return [pod for pod in pods if pod is not None and pod.waits and pod.scheduler == self._options.scheduler_name]
+        name = self._options.scheduler_name
+        return [pod for pod in self._reader.pods_of(job) if pod.waits and pod.scheduler == name]
+
+    def _stop(self, order: Order) -> Answer:
+        """Evict the pods of a job, so that it waits again once its owner has created them again."""
+        with self._reader.lock:
+            making = self._reader.making
+            there = self._reader.pods_of(order.job)
+            pods = [pod for pod in there if pod.holds_room]
+            takers, most = self._pods_of(order.for_job), making.most_waiting
+        if not pods:
+            return Answer(order.job, bool(there), "it waits already" if there else "the pod is gone")
+        is_begun = any(pod.uid in making.evicted for pod in pods)
+        wrong = "" if is_begun else why_not_stopped(pods, self._options.scheduler_name, takers, most)
+        if wrong or (wrong := self._evicting.stop(pods, making.evicted)):
+            return Answer(order.job, False, wrong)
+        if not is_begun:
+            for taker in takers[:1] if len(takers) == 1 else ():
+                self._evicting.nominate(taker, pods[0].node)
+        return Answer(order.job, True, "its pods are being evicted", is_pending=True)
 
     def _bind(self, planned: Sequence[SeatedOrder], answers: dict[str, Answer]) -> str:
         """Bind pods that stand alone; what went wrong if the server is gone."""
@@ -185,7 +203,7 @@ class Kubernetes:
                 if job.setback is Setback.UNPLACEABLE
                 for pod in self._pods_of(job.id)
             ]
-            waiting = {pod.uid: pod for pod in self._reader.pods.values() if pod.waits}
+            waiting = {pod.uid: pod for pod in self._reader.waiting.values()}
         for pod, line in refused:
             if pod.shown != line:
                 self._telling.tell(pod, line)

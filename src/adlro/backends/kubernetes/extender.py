@@ -136,7 +136,7 @@ class Extender:
         if node.gpu_resource != pod.gpu_resource:
             return 0.0
         model = self._model_of(node)
-        family = self._reader.family_of(pod)
+        family = self._reader.making.family_of(pod)
         key = (family, model.name, pod.gpus)
         if key not in self._speeds:
             self._speeds[key] = self._speed(family, Placing(model, pod.gpus, 1, PCIE_LINK, PLAIN_NETWORK)).value

@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 from adlro.backends.kubernetes.client import Raw
 from adlro.backends.kubernetes.pods import GANG_SIZE, Pod
+
+_LOOSE: Final = -1
+"""The size of a group whose pods start one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,7 @@ class Gang:
     @property
     def id(self) -> str:
         """Its id as a job."""
-        return f"{self.namespace}.{self.name}"
+        return gang_id(self.pods[0])
 
     @property
     def waiting(self) -> tuple[Pod, ...]:
@@ -52,21 +55,45 @@ class Groups:
 
     def __init__(self) -> None:
         self._least: dict[tuple[str, str], int] = {}
+        self._groups_in: dict[tuple[str, str], dict[str, int]] = {}  # by Workload: the sizes of its groups
 
     def put(self, raw: Raw) -> None:
         """Take in a PodGroup of either API."""
         spec = raw.get("spec") or {}
         gang = (spec.get("policy") or spec.get("schedulingPolicy") or {}).get("gang") or {}
         least = spec.get("minMember") or gang.get("minCount") or 0
-        self._least[_key(raw)] = int(least)
+        self._least[_key(raw)] = int(least) or (_LOOSE if _is_basic(spec.get("schedulingPolicy")) else 0)
 
     def drop(self, raw: Raw) -> None:
         """A PodGroup is gone."""
         self._least.pop(_key(raw), None)
 
-    def least(self, namespace: str, name: str) -> int:
-        """How many pods must start together; 0: it is not said."""
-        return self._least.get((namespace, name), 0)
+    def put_workload(self, raw: Raw) -> None:
+        """Take in a Workload, which has groups of its own."""
+        self._groups_in[_key(raw)] = {
+            str(each.get("name", "")): int(((each.get("policy") or {}).get("gang") or {}).get("minCount") or 0)
+            or (_LOOSE if _is_basic(each.get("policy")) else 0)
+            for each in (raw.get("spec") or {}).get("podGroups") or ()
+        }
+
+    def drop_workload(self, raw: Raw) -> None:
+        """A Workload is gone."""
+        self._groups_in.pop(_key(raw), None)
+
+    def least(self, pod: Pod) -> int:
+        """How many pods of its group must start together; 0: it is not said."""
+        workload, group = pod.workload
+        if workload:
+            return self._groups_in.get((pod.namespace, workload), {}).get(group, 0)
+        return self._least.get((pod.namespace, pod.gang), 0)
+
+    def is_loose(self, pod: Pod) -> bool:
+        """Whether the pods of its group start one by one (the policy "basic")."""
+        return not pod.gang_size and self.least(pod) == _LOOSE
+
+
+def _is_basic(policy: Raw | None) -> bool:
+    return bool(policy) and "basic" in (policy or {})
 
 
 def _key(raw: Raw) -> tuple[str, str]:
@@ -74,16 +101,21 @@ def _key(raw: Raw) -> tuple[str, str]:
     return meta.get("namespace", "default"), meta["name"]
 
 
+def gang_id(pod: Pod) -> str:
+    """The id of a pod's gang as a job."""
+    return f"{pod.namespace}.{pod.gang}"
+
+
 def gangs_of(pods: Iterable[Pod], groups: Groups, scheduler: str) -> dict[str, Gang]:
     """The gangs of pods that are ours to place, by id."""
     found: dict[tuple[str, str], list[Pod]] = {}
     for pod in pods:
-        if pod.gang and pod.scheduler == scheduler:
+        if pod.gang and pod.scheduler == scheduler and not groups.is_loose(pod):
             found.setdefault((pod.namespace, pod.gang), []).append(pod)
     gangs = {}
     for (namespace, name), members in found.items():
         members.sort(key=lambda pod: (pod.created_s, pod.name))
-        size = max(pod.gang_size for pod in members) or groups.least(namespace, name)
+        size = max(pod.gang_size for pod in members) or groups.least(members[0])
         gang = Gang(namespace, name, size, tuple(members))
         gangs[gang.id] = gang
     return gangs

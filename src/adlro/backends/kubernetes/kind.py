@@ -20,11 +20,14 @@ def lease_of(options: KubernetesOptions) -> Leadership | None:
         return None
     from adlro.backends.kubernetes.client import Api
     from adlro.backends.kubernetes.credentials import door_of
+    from adlro.backends.kubernetes.leading import LabelledLead, own_pod
     from adlro.backends.kubernetes.lease import LeaseLock
 
     namespace, _, name = options.lease.rpartition("/")
     server = door_of(options)
-    return LeaseLock(Api(server, options.timeout_s), namespace or server.namespace, name)
+    lock = LeaseLock(Api(server, options.timeout_s), namespace or server.namespace, name)
+    pod = own_pod()
+    return LabelledLead(lock, Api(server, options.timeout_s), pod) if pod else lock
 
 
 KUBERNETES: Final = Kind(

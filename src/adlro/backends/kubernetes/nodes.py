@@ -13,15 +13,22 @@ from adlro.core.records import GpuModel
 from adlro.core.units import MIB_PER_GB
 
 PRODUCT_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
-    "nvidia.com/gpu": ("nvidia.com/gpu.product",),
+    "nvidia.com/gpu": (
+        "nvidia.com/gpu.product", "cloud.google.com/gke-accelerator", "karpenter.k8s.aws/instance-gpu-name",
+        "eks.amazonaws.com/instance-gpu-name",
+    ),
     "amd.com/gpu": (
         "amd.com/gpu.product-name", "amd.com/gpu.product", "beta.amd.com/gpu.product-name", "amd.com/gpu.device-id",
         "beta.amd.com/gpu.device-id", "amd.com/gpu.family", "beta.amd.com/gpu.family",
     ),
 }  # fmt: skip
-"""LabelSet that name the GPUs of a node, the best first: of NVIDIA's feature discovery and of AMD's labeller."""
+"""LabelSet that name the GPUs of a node, the best first: of NVIDIA's feature discovery and of AMD's labeller; then the
+labels that GKE, Karpenter and EKS set by themselves."""
 
-MEMORY_LABELS: Final = ("nvidia.com/gpu.memory", "amd.com/gpu.vram", "beta.amd.com/gpu.vram")
+MEMORY_LABELS: Final = (
+    "nvidia.com/gpu.memory", "amd.com/gpu.vram", "beta.amd.com/gpu.vram", "karpenter.k8s.aws/instance-gpu-memory",
+    "eks.amazonaws.com/instance-gpu-memory",
+)  # fmt: skip
 UNKNOWN_GPU: Final = "unknown"
 NEAR: Final = 0.12
 """A model is taken for another one of a like name if their memories differ by less than this fraction."""
@@ -103,6 +110,11 @@ def _down(spec: Raw, status: Raw, taints: Iterable[Taint]) -> str:
     return own.key.removeprefix(OWN_TAINTS) if own is not None else ""
 
 
+def _has_memory(model: GpuModel, memory_gb: float) -> bool:
+    """Whether a model has about so much memory."""
+    return abs(model.memory_gb - memory_gb) <= NEAR * model.memory_gb
+
+
 @dataclass(frozen=True, slots=True)
 class Products:
     """From product labels to GPU models; who composes the stages passes the functions in."""
@@ -118,19 +130,28 @@ class Products:
         if product:
             plain = product.replace("-", " ").replace("_", " ")
             found = self.model_of(product) or self.model_of(plain)
-            if found is not None:
+            if found is not None and (memory is None or _has_memory(found, memory)):
                 return found, ""
-            for like in self.near(plain):
-                is_named = like.name.partition("-")[0] in plain.lower().split()
-                if is_named and memory is not None and abs(like.memory_gb - memory) <= NEAR * like.memory_gb:
-                    return like, (
-                        f"the GPU product '{product}' is not in the catalogue; it is taken for {like.name}, by its "
-                        f'name and memory. Name its model under [kubernetes.products]: "{product}" = "MODEL".'
-                    )
+            like = self._like(plain, memory, found) if memory is not None else None
+            if found is not None:
+                return like or found, ""  # without one, the label may count a slice of it, or one of its two dies
+            if like is not None:
+                return like, (
+                    f"the GPU product '{product}' is not in the catalogue; it is taken for {like.name}, by its name "
+                    f'and memory. Name its model under [kubernetes.products]: "{product}" = "MODEL".'
+                )
         said = f"the GPU product '{product}' is not in the catalogue" if product else "its labels name no GPU product"
         return self._unknown(node), (
             f"node {node.name}: {said}; its GPUs count as '{UNKNOWN_GPU}', with the figures of {self.reference.name}. "
             f'Name the model under [kubernetes.products]: "{product or "PRODUCT"}" = "MODEL".'
+        )
+
+    def _like(self, name: str, memory_gb: float, found: GpuModel | None) -> GpuModel | None:
+        """A model of this name with this memory, as like as can be to the model that the name alone gave."""
+        words = name.lower().split()
+        like = self.near(name if found is None else found.name)
+        return next(
+            (each for each in like if each.name.partition("-")[0] in words and _has_memory(each, memory_gb)), None
         )
 
     def _unknown(self, node: NodeFacts) -> GpuModel:

@@ -21,6 +21,10 @@ GROUP_LABELS: Final = (
     "pod-group.scheduling.sigs.k8s.io/name",
 )
 """LabelSet of the coscheduling plugin that name a PodGroup."""
+COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
+RESTARTABLE: Final = "restartable"
+"""Our note by which a user marks a pod that goes on from a checkpoint."""
+
 DECISION: Final = "decision"
 GPUS: Final = "gpus"
 """Our notes on a pod that is bound: annotations, with the prefix `OUR_PREFIX`."""
@@ -75,25 +79,21 @@ class Pod:
     repels: tuple[Repels, ...] = ()
     is_leaving: bool = False
     grace_s: float = 30.0
+    index: str = ""  # its completion index, if its Job numbers its pods
+    nominated: str = ""  # the node on which pods end for it
     gang: str = ""
     gang_size: int = 0  # as its own label says; 0: a PodGroup does
+    workload: tuple[str, str] = ("", "")  # the Workload that has its group, and the group
     unsupported: str = ""  # what it asks for and we do not place, in words
     shown: str = ""  # the message of PodScheduled=False
+    gpu_resource: str = ""  # the GPU resource that it asks for; "" if none
+    gpus: int = 0
+    is_restartable: bool = False  # its user says that it goes on from a checkpoint when it is created again
 
     @property
     def key(self) -> str:
         """Its id: a namespace has no dot, so the first dot ends it."""
         return f"{self.namespace}.{self.name}"
-
-    @property
-    def gpu_resource(self) -> str:
-        """The GPU resource that it asks for; "" if none."""
-        return next((name for name in GPU_RESOURCES if self.asks.get(name)), "")
-
-    @property
-    def gpus(self) -> int:
-        """How many GPUs it asks for."""
-        return self.asks.get(self.gpu_resource, 0)
 
     @property
     def holds_room(self) -> bool:
@@ -143,6 +143,7 @@ def pod_of(raw: Raw, keep: frozenset[str] = frozenset()) -> Pod:
         if found := annotations.get(name) or labels.get(name):
             notes[name] = str(found)
     containers = spec.get("containers") or ()
+    gpu_resource = next((name for name in GPU_RESOURCES if asks.get(name)), "")
     return Pod(
         uid=meta.get("uid", ""),
         namespace=meta.get("namespace", "default"),
@@ -171,10 +172,16 @@ def pod_of(raw: Raw, keep: frozenset[str] = frozenset()) -> Pod:
         repels=_repels(spec),
         is_leaving="deletionTimestamp" in meta,
         grace_s=float(spec.get("terminationGracePeriodSeconds", 30) or 0),
+        index=str(annotations.get(COMPLETION_INDEX) or labels.get(COMPLETION_INDEX) or ""),
+        nominated=status.get("nominatedNodeName") or "",
         gang=gang,
         gang_size=size,
+        workload=_workload(spec),
         unsupported=unsupported or _unsupported(spec, asks),
         shown=waits_why,
+        gpu_resource=gpu_resource,
+        gpus=asks.get(gpu_resource, 0),
+        is_restartable=notes.get(RESTARTABLE) == "true",
     )  # fmt: skip
 
 
@@ -261,8 +268,15 @@ def _gang(labels: Mapping[str, str], annotations: Mapping[str, str], spec: Mappi
     for label in GROUP_LABELS:
         if name := labels.get(label):
             return name, 0
+    if reference := spec.get("workloadRef"):
+        words = (reference.get("name"), reference.get("podGroup"), reference.get("podGroupReplicaKey"))
+        return "-".join(filter(None, words)), 0
+    return str((spec.get("schedulingGroup") or {}).get("podGroupName") or ""), 0
+
+
+def _workload(spec: Mapping[str, Any]) -> tuple[str, str]:
     reference = spec.get("workloadRef") or {}
-    return str(reference.get("podGroup") or (spec.get("schedulingGroup") or {}).get("podGroupName") or ""), 0
+    return str(reference.get("name") or ""), str(reference.get("podGroup") or "")
 
 
 def _repels(spec: Mapping[str, Any]) -> tuple[Repels, ...]:

@@ -20,11 +20,17 @@ from adlro.core.records import CPU_ONLY, Cluster, GpuModel, Gpus, Link, Node
 MOST_DEMANDS: Final = 48
 """So many different demands divide nodes into pools. Further ones use only pools that accept them as a whole."""
 
+_MOST_JUDGED: Final = 1000
+"""Demands of which it is remembered which nodes meet them."""
+
 _KEPT: Final = 200
 """A demand that no pod has any more still divides nodes for so many readings, so that pools do not change each turn."""
 
 PCIE_LINK: Final = Link("pcie", 32.0)
 PLAIN_NETWORK: Final = Link("ethernet-10g", 2.5)
+_Card = tuple[str, str]
+"""A kind of GPU: its model, and its product where the model is a guess."""
+
 _GIB: Final = 1024**3
 _MIB: Final = 1024**2
 
@@ -59,7 +65,8 @@ class Dividing:
         self._reading = 0
         self.latest: Pools | None = None
         self._made_from: tuple[object, ...] = ()
-        self._accepts: dict[tuple[Wants, str], tuple[NodeFacts, str]] = {}
+        self._accepts: dict[Wants, dict[str, tuple[NodeFacts, str]]] = {}  # by demand and node
+        self._fitting: dict[object, frozenset[str]] = {}  # by what a pod demands and asks for, in the latest pools
         self.version = 0
         """Changes with the pools."""
 
@@ -76,35 +83,45 @@ class Dividing:
         if self.latest is None or made_from != self._made_from:
             self._made_from = made_from
             self.latest = self._divide(nodes, background, demands)
+            self._fitting.clear()
             self.version += 1
         return self.latest
 
     def refusal(self, wants: Wants, node: NodeFacts) -> str:
         """Why a node does not meet a demand, whatever runs on it; "" if it does."""
-        key = (wants, node.name)
-        known = self._accepts.get(key)
-        if known is None or known[0] is not node:
-            if len(self._accepts) > 1_000_000:
+        return self._judged(self._known_of(wants), wants, node)
+
+    def _known_of(self, wants: Wants) -> dict[str, tuple[NodeFacts, str]]:
+        known = self._accepts.get(wants)
+        if known is None:
+            if len(self._accepts) > _MOST_JUDGED:
                 self._accepts.clear()
-            known = node, refusal(wants, node.name, node.labels, node.taints, node.allocatable)
-            self._accepts[key] = known
-        return known[1]
+            known = self._accepts[wants] = {}
+        return known
+
+    def _judged(self, known: dict[str, tuple[NodeFacts, str]], wants: Wants, node: NodeFacts) -> str:
+        found = known.get(node.name)
+        if found is None or found[0] is not node:
+            found = known[node.name] = node, refusal(wants, node.name, node.labels, node.taints, node.allocatable)
+        return found[1]
 
     def _divide(
         self, nodes: Mapping[str, NodeFacts], background: Mapping[str, Mapping[str, int]], demands: Sequence[Wants]
     ) -> Pools:
-        found: dict[str, GpuModel] = {}
+        found: dict[_Card, GpuModel] = {}
         notes: dict[str, str] = {}
-        groups: dict[tuple[str, tuple[bool, ...]], list[NodeFacts]] = {}
+        groups: dict[tuple[_Card, tuple[bool, ...]], list[NodeFacts]] = {}
+        judged = [(wants, self._known_of(wants)) for wants in demands]
         for node in nodes.values():
             if not node.gpus:
                 continue
             model, note = self._products.of(node)
-            found[model.name] = model
+            card = (model.name, node.product if note else "")  # two unknown products are two kinds of GPU
+            found[card] = model
             if note:
                 notes.setdefault(node.product, note)
-            alike = tuple(not self.refusal(wants, node) for wants in demands)
-            groups.setdefault((model.name, alike), []).append(node)
+            alike = tuple(not self._judged(known, wants, node) for wants, known in judged)
+            groups.setdefault((card, alike), []).append(node)
         members, models = _named(groups, found)
         pool_of = {node.name: name for name, group in members.items() for node in group}
         slices = Counter(name for node in nodes.values() for name in node.slices)
@@ -122,19 +139,27 @@ class Dividing:
 
     def fitting(self, pods: Sequence[Pod], pools: Pools) -> frozenset[str]:
         """The pools in which every node accepts the pods, and some node is large enough for each of them."""
-        return frozenset(name for name, group in pools.members.items() if self._fits(pods, name, group, pools))
-
-    def _fits(self, pods: Sequence[Pod], name: str, group: tuple[NodeFacts, ...], pools: Pools) -> bool:
+        found = frozenset(pools.members)
         for pod in pods:
-            if not pod.gpus:
-                continue  # it may run elsewhere
-            if any(self.refusal(pod.wants, node) for node in group):
-                return False
-            if not any(
-                node.gpu_resource == pod.gpu_resource and not lacking(pod.asks, node.allocatable) for node in group
-            ):
-                return False
-        return True
+            if pod.gpus:  # others may run elsewhere
+                found &= self._fitting_one(pod, pools)
+        return found
+
+    def _fitting_one(self, pod: Pod, pools: Pools) -> frozenset[str]:
+        """The pools for one pod. Pods that ask for the same have the same answer."""
+        key = (pod.wants, *pod.asks.items())
+        found = self._fitting.get(key)
+        if found is None or pools is not self.latest:
+            known = self._known_of(pod.wants)
+            found = frozenset(name for name, group in pools.members.items() if self._fits(pod, known, group))
+            if pools is self.latest:
+                self._fitting[key] = found
+        return found
+
+    def _fits(self, pod: Pod, known: dict[str, tuple[NodeFacts, str]], group: Sequence[NodeFacts]) -> bool:
+        if any(self._judged(known, pod.wants, node) for node in group):
+            return False
+        return any(node.gpu_resource == pod.gpu_resource and not lacking(pod.asks, node.allocatable) for node in group)
 
     def nearest_miss(self, pod: Pod, pools: Pools) -> str:
         """Why no node could ever take a pod, in kube-scheduler's form, and the node that misses least."""
@@ -176,16 +201,17 @@ def amount_in_words(resource: str, many: int) -> str:
 
 
 def _named(
-    groups: Mapping[tuple[str, tuple[bool, ...]], list[NodeFacts]], found: Mapping[str, GpuModel]
+    groups: Mapping[tuple[_Card, tuple[bool, ...]], list[NodeFacts]], found: Mapping[_Card, GpuModel]
 ) -> tuple[dict[str, list[NodeFacts]], dict[str, GpuModel]]:
     """Groups under the names of their pools: the largest of a model has the plain name."""
     ranked = sorted(groups.items(), key=lambda each: (each[0][0], -len(each[1]), each[1][0].name))
     numbers: Counter[str] = Counter()
     members, models = {}, {}
-    for (model, _), group in ranked:
+    for (card, _), group in ranked:
+        model = card[0]
         numbers[model] += 1
         name = model if numbers[model] == 1 else f"{model}@{numbers[model]}"
-        members[name], models[name] = group, found[model]
+        members[name], models[name] = group, found[card]
     return members, models
 
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from adlro.backends.kubernetes.nodes import NodeFacts
+from adlro.backends.kubernetes.podjobs import indices_of
 from adlro.backends.kubernetes.pods import DECISION, GPUS, Pod, Repels
 from adlro.backends.kubernetes.pools import Pools, amount_in_words, lacking
-from adlro.backends.kubernetes.reader import PodReader, indices_of
+from adlro.backends.kubernetes.reader import PodReader
 from adlro.backends.kubernetes.wants import HOSTNAME, matches
 from adlro.core.ports import Order, Part
 from adlro.core.records import CPU_ONLY
@@ -35,9 +36,11 @@ class PodSeating:
     def __init__(self, reader: PodReader, pools: Pools) -> None:
         self._reader, self._pools = reader, pools
         self._room: dict[str, dict[str, int]] = {}
-        self._repelling = [
-            (pod, each) for pods in reader.on_node.values() for pod in pods.values() for each in pod.repels
-        ]
+        self._nominated: dict[str, list[Pod]] = {}  # by node: pods of other schedulers, for which pods end there
+        for pod in reader.waiting.values():
+            if pod.nominated and pod.scheduler != reader.naming.scheduler:
+                self._nominated.setdefault(pod.nominated, []).append(pod)
+        self._repelling = [(pod, each) for pod in reader.repelling.values() for each in pod.repels]
 
     def seats(self, order: Order, pods: Sequence[Pod]) -> list[Seat] | str:
         """A node for each pod of an order; why there is none, in words. Nothing is taken in that case."""
@@ -65,13 +68,15 @@ class PodSeating:
         """Why a node cannot take a pod now; "" if it can."""
         if node.down:
             return node.down
-        if wrong := self._reader.dividing.refusal(self._reader.wants_of(pod), node):
+        if wrong := self._reader.dividing.refusal(self._reader.making.wants_of(pod), node):
             return wrong
         if short := lacking(pod.asks, self._room_on(node)):
             return f"Insufficient {short[0]} (free: {amount_in_words(short[0], self._room_on(node).get(short[0], 0))})"
         here = self._reader.on_node.get(node.name, {}).values()
         if pod.ports and any(clash(mine, theirs) for other in here for theirs in other.ports for mine in pod.ports):
             return "node(s) didn't have free ports for the requested pod ports"
+        if (alone := self._reader.volumes.lonely(pod)) and self._is_in_use(pod, alone):
+            return "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
         if pod.repels and any(self._repelled(pod, each, node) for each in pod.repels):
             return "node(s) didn't match pod anti-affinity rules"
         if any(self._is_repelled_by(pod, other, each, node) for other, each in self._repelling):
@@ -101,7 +106,8 @@ class PodSeating:
         known = self._room.get(node.name)
         if known is None:
             known = dict(node.allocatable)
-            for pod in self._reader.on_node.get(node.name, {}).values():
+            here = self._reader.on_node.get(node.name, {}).values()
+            for pod in (*here, *self._nominated.get(node.name, ())):
                 for name, many in pod.asks.items():
                     known[name] = known.get(name, 0) - many
             self._room[node.name] = known
@@ -110,7 +116,7 @@ class PodSeating:
     def _take(self, pod: Pod, node: NodeFacts, order: Order) -> Seat:
         """Let a pod have its room from now on."""
         room = self._room_on(node)
-        notes = {DECISION: order.decision}
+        notes = {DECISION: order.decision, **self._reader.making.notes_at_start(pod)}
         if numbers := self._gpu_numbers(pod, node, order):
             notes[GPUS] = ",".join(map(str, numbers))
         self._reader.assume(pod, node.name, notes)
@@ -134,6 +140,11 @@ class PodSeating:
             sorted(dict.fromkeys(free))[: pod.gpus] if not wanted else sorted(list(dict.fromkeys(free))[: pod.gpus])
         )
         return tuple(chosen) if len(chosen) == pod.gpus else ()
+
+    def _is_in_use(self, pod: Pod, claims: frozenset[str]) -> bool:
+        """Whether another pod that stands somewhere uses one of these claims."""
+        there = (other for pods in self._reader.on_node.values() for other in pods.values())
+        return any(other.namespace == pod.namespace and not claims.isdisjoint(other.claims) for other in there)
 
     # ---- pods that repel each other ------------------------------------------------------------------------------
 

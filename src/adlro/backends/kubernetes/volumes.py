@@ -16,19 +16,22 @@ class Volumes:
 
     def __init__(self) -> None:
         self._volume_of: dict[tuple[str, str], str] = {}  # by namespace and claim; "": it is not bound
+        self._alone: set[tuple[str, str]] = set()  # claims that only one pod may use at a time
         self._terms: dict[str, tuple[Terms, ...]] = {}  # by volume: where it can be used
         self.version = 0
 
     def put_claim(self, raw: Raw) -> None:
         """Take in a claim."""
-        self._volume_of[raw["metadata"]["namespace"], raw["metadata"]["name"]] = (raw.get("spec") or {}).get(
-            "volumeName", ""
-        )
+        key, spec = (raw["metadata"]["namespace"], raw["metadata"]["name"]), raw.get("spec") or {}
+        self._volume_of[key] = spec.get("volumeName", "")
+        (self._alone.add if "ReadWriteOncePod" in (spec.get("accessModes") or ()) else self._alone.discard)(key)
         self.version += 1
 
     def drop_claim(self, raw: Raw) -> None:
         """A claim is gone."""
-        self._volume_of.pop((raw["metadata"]["namespace"], raw["metadata"]["name"]), None)
+        key = (raw["metadata"]["namespace"], raw["metadata"]["name"])
+        self._volume_of.pop(key, None)
+        self._alone.discard(key)
         self.version += 1
 
     def put_volume(self, raw: Raw) -> None:
@@ -58,6 +61,10 @@ class Volumes:
             if volume not in self._terms:
                 return f"the volume '{volume}' of its claim does not exist, or ADLRO may not list persistentvolumes"
         return ""
+
+    def lonely(self, pod: Pod) -> frozenset[str]:
+        """The claims of a pod that no other pod may use at the same time."""
+        return frozenset(claim for claim in pod.claims if (pod.namespace, claim) in self._alone)
 
     def added(self, pod: Pod) -> Wants:
         """What a pod and its volumes demand of a node."""

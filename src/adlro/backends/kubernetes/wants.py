@@ -5,6 +5,7 @@ The words of a refusal are those of kube-scheduler where it has some: people sea
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 LabelSet = Mapping[str, str]
@@ -67,7 +68,7 @@ class Toleration:
             return False
         if not self.key and self.operator != "Exists":
             return False
-        return self.operator == "Exists" or self.value == taint.value
+        return self.operator == "Exists" or (self.operator in ("", "Equal") and self.value == taint.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def wants_of(spec: Mapping[str, Any], others: Mapping[str, int]) -> Wants:
     affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
         "requiredDuringSchedulingIgnoredDuringExecution"
     )
-    return Wants(
+    found = Wants(
         tuple(sorted((spec.get("nodeSelector") or {}).items())),
         (terms_of(affinity.get("nodeSelectorTerms") or ()),) if affinity is not None else (),
         tuple(
@@ -117,6 +118,13 @@ def wants_of(spec: Mapping[str, Any], others: Mapping[str, int]) -> Wants:
         ),
         tuple(sorted(others.items())),
     )
+    return _shared(found)
+
+
+@lru_cache(maxsize=4096)
+def _shared(wants: Wants) -> Wants:
+    """The first of equal demands: pods of one template share one object."""
+    return wants
 
 
 def terms_of(raw: Sequence[Mapping[str, Any]]) -> Terms:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from adlro.core.compiled import compiled, compiled_alone
-from adlro.core.rules import best_runtime, in_queue, seen
+from adlro.core.rules import best_runtime, in_queue, seen, weight_of
 from adlro.core.tables import FOREVER, NOBODY, START, WAIT, Choice, Floats, Ints, View
 from adlro.decide.lookahead.plans import fill_plans
 from adlro.decide.lookahead.playing import Trial
@@ -137,7 +137,8 @@ def fill_members(view: View, keys: Floats, members: Ints, most: int, named: Ints
     count = min(waits, most)
     if waits > most:
         for q in range(waits):
-            keys[q] = best_runtime(view, in_queue(view, q))
+            j = in_queue(view, q)
+            keys[q] = best_runtime(view, j) / weight_of(view, j)
             members[q] = q
         sort_pairs(keys, members, waits)
         for i in range(count):

@@ -31,6 +31,8 @@ from adlro.core.rules import (
     fits,
     note_release,
     refresh,
+    start_cost,
+    weight_of,
     work_done,
     work_left,
 )
@@ -131,6 +133,7 @@ def fill(view: View, imagined: World, known: int, coming: int, arrivals: Floats)
             world.spread[number] = view.spread[job.demand]
             world.fastest[number] = view.fastest[job.demand]
         world.jobs[i].demand = number
+        world.jobs[i].shapes = 0  # nobody is resized here
         if i < known:
             truth.work[i] = work_done(view, j) + work_left(view, j)
             _stand(view, world, truth, i, j)
@@ -156,9 +159,7 @@ def _stand(view: View, world: View, truth: Truth, i: int, j: int) -> None:
         return
     # Work counts from the start of this stretch at the nominal rate: wear is not visible.
     run.done = run.saved
-    run.since = run.started
-    if run.starts > 1:
-        run.since += clock.restart
+    run.since = run.started + start_cost(world, i, run.starts - 1)
     world.running[clock.running] = i
     resume(world, truth, i, clock.running)
     clock.running += 1
@@ -172,6 +173,7 @@ def clear_run(world: View, i: int) -> None:
     run.done = 0.0
     run.saved = 0.0
     run.held = 0.0
+    run.more = 0.0
     run.starts = 0
     run.mask = 0
     run.site = NOBODY
@@ -184,12 +186,15 @@ def clear_run(world: View, i: int) -> None:
 
 @compiled
 def counted(world: View, truth: Truth, began: float) -> float:
-    """Sum of the seconds from `began` (or from submission, if later) to the end of each job that has ended."""
+    """Sum of the seconds from `began` (or from submission, if later) to the end of each job that has ended.
+
+    Here and below each job's seconds count by its weight.
+    """
     seconds = 0.0
     for e in range(truth.progress[0].events):
         event = truth.events[e]
         if event.what == DONE:
-            seconds += event.time - max(began, world.jobs[event.job].submit)
+            seconds += (event.time - max(began, world.jobs[event.job].submit)) * weight_of(world, event.job)
     return seconds
 
 
@@ -205,9 +210,10 @@ def outstanding(world: View, truth: Truth, jobs: int, began: float, guess: bool)
         run = world.runs[i]
         if run.state == FINISHED:
             continue
-        seconds += max(0.0, now - max(began, world.jobs[i].submit))
+        weight = weight_of(world, i)
+        seconds += max(0.0, now - max(began, world.jobs[i].submit)) * weight
         if guess:
-            seconds += truth.live[run.slot].end - now if run.state == RUNNING else best_runtime(world, i)
+            seconds += (truth.live[run.slot].end - now if run.state == RUNNING else best_runtime(world, i)) * weight
     return seconds
 
 

@@ -13,6 +13,7 @@ from adlro.core.rules import (
     open_to,
     runtime,
     seen,
+    weight_of,
 )
 from adlro.core.tables import (
     FOREVER,
@@ -96,15 +97,15 @@ def fill_ranking(view: View, jobs: Ints, sites: Ints, scores: Floats) -> int:
         if hopeless(view, j):
             continue
         one, two = two_sites(view, j)
-        count = insert(jobs, sites, scores, count, j, one)
-        count = insert(jobs, sites, scores, count, j, two)
+        count = insert(view, jobs, sites, scores, count, j, one)
+        count = insert(view, jobs, sites, scores, count, j, two)
     return count
 
 
 @compiled
-def insert(jobs: Ints, sites: Ints, scores: Floats, count: int, j: int, pick: Pick) -> int:
+def insert(view: View, jobs: Ints, sites: Ints, scores: Floats, count: int, j: int, pick: Pick) -> int:
     """Insert a pair into the ranking if it exists and there is room or a worse pair; returns the new length."""
-    score = -pick.seconds
+    score = -pick.seconds / weight_of(view, j)
     if pick.site == NOBODY or (count == len(jobs) and score <= scores[count - 1]):
         return count
     at = min(count, len(jobs) - 1)

@@ -5,13 +5,14 @@ from dataclasses import replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from adlro.core.calling import quick_call
 from adlro.core.compiled import compiled, compiled_allocating, compiled_alone, widened
 from adlro.core.policy import Choose, Policy
+from adlro.core.rules import weight_of
 from adlro.core.tables import FOREVER, NOBODY, START, WAIT, Choice, Floats, Ints, View
 from adlro.decide.checkpoint import read_weights
 from adlro.decide.lookahead import Advice, Advise, lookahead
@@ -19,7 +20,7 @@ from adlro.decide.network.inference import Scratch, Weights, forward, new_scratc
 from adlro.decide.network.past import Past, new_past, notice_ends, observe_past
 from adlro.decide.network.planes import LIKENESS, Planes, new_planes, observe
 from adlro.decide.outlook import POLICIES as RULES
-from adlro.decide.outlook import Outlook, look, new_outlook, start_without_gpu, wisest
+from adlro.decide.outlook import Outlook, look, new_outlook, quick_log, start_without_gpu, wisest
 
 ROWS: Final = 32
 """Number of jobs that the network sees: twice as many as in training. Its weights do not depend on the number."""
@@ -101,6 +102,31 @@ def consider(view: View, mind: Mind) -> int:
     return legal
 
 
+WORTH_OF_WEIGHT: Final = 0.05
+"""How much Q a job's weight is worth, for each factor of e against the usual weight of the waiting jobs.
+
+Chosen from 0.03, 0.05, 0.07, 0.1, 0.2, 0.5, 1, 2 and 4 (docs/results/stopping.md).
+"""
+
+
+@compiled
+def usual_log_weight(view: View, mind: Mind) -> float:
+    """The mean logarithm of the weights of the rows; 0 if all jobs count the same."""
+    rows = mind.outlook.counts[0]
+    if view.clock[0].weighted == 0 or rows == 0:
+        return 0.0
+    logs = 0.0
+    for w in range(rows):
+        logs += quick_log(weight_of(view, mind.outlook.rows[w]))
+    return logs / rows
+
+
+@compiled
+def worth_of_weight(view: View, j: int, usual: float) -> float:
+    """What is added to Q of a job's pairs where jobs count by their priority; the network was trained without it."""
+    return 0.0 if view.clock[0].weighted == 0 else WORTH_OF_WEIGHT * (quick_log(weight_of(view, j)) - usual)
+
+
 @compiled_alone
 def best_by_q(view: View, mind: Mind) -> Choice:
     """The legal pair with the highest Q, or wait. A job without GPUs starts at once."""
@@ -116,11 +142,15 @@ def best_of(view: View, mind: Mind, legal: int) -> Choice:
     pools = len(view.pools)
     chosen = NOBODY
     best = -FOREVER
+    usual = usual_log_weight(view, mind)
     for w in range(mind.outlook.counts[0]):
+        bonus = worth_of_weight(view, mind.outlook.rows[w], usual)
         for p in range(pools):
-            if mind.outlook.spot[w, p] != NOBODY and mind.q[w * pools + p] > best:
-                best = mind.q[w * pools + p]
-                chosen = w * pools + p
+            if mind.outlook.spot[w, p] != NOBODY:
+                value = mind.q[w * pools + p] + bonus
+                if value > best:
+                    best = value
+                    chosen = w * pools + p
     if chosen == NOBODY:
         return wisest(view, mind.outlook)  # Q is NaN for every pair: do what the rule would do
     if view.clock[0].running > 0 and mind.q[len(mind.q) - 1] >= best:
@@ -147,11 +177,13 @@ def fill_by_q(view: View, mind: Mind, jobs: Ints, sites: Ints, scores: Floats) -
     """Fill in the legal pairs with the largest Q, the best first; returns their number."""
     pools = len(view.pools)
     count = 0
+    usual = usual_log_weight(view, mind)
     for w in range(mind.outlook.counts[0]):
+        bonus = worth_of_weight(view, mind.outlook.rows[w], usual)
         for p in range(pools):
             if mind.outlook.spot[w, p] == NOBODY:
                 continue
-            score = mind.q[w * pools + p]
+            score = mind.q[w * pools + p] + bonus
             if count == len(jobs) and score <= scores[count - 1]:
                 continue
             at = count if count < len(jobs) else count - 1
@@ -188,19 +220,27 @@ def q_policy(weights: Callable[[], Weights], name: str, summary: str) -> Policy:
     return Policy(name, summary, make=make, needs=("estimate",))
 
 
-def q_lookahead(weights: Callable[[], Weights], name: str, summary: str, budget_s: float = FOREVER) -> Policy:
-    """Look-ahead over the rule `eft-reserving` with the network as adviser: its Q is added to the cost."""
+ByQ: TypeAlias = Callable[[Ints, Ints, Floats], tuple[Choice, int, float, float]]
+"""`by_q(jobs, sites, scores)`: as `advice_by_q`, for one view."""
+
+
+def adviser_of(weights: Callable[[], Weights], bind: Callable[[View, Mind, Floats], ByQ]) -> Callable[[View], Advise]:
+    """An adviser for look-ahead: the network, whose Q is added to the cost.
+
+    `bind(view, mind, memory)` returns what asks it for one view. The memory is that of a run: two moments.
+    """
 
     def adviser(view: View) -> Advise:
         mind = new_mind(view, weights(), ROWS)
-        own = quick_call(advice_by_q, view, mind)
+        memory = np.full(2, -FOREVER)
+        own = bind(view, mind, memory)
         room: dict[int, tuple[Ints, Ints, Floats]] = {}
 
         def advise(shown: View, most: int) -> Advice:
             if most not in room:
                 room[most] = np.zeros(most, np.int32), np.zeros(most, np.int32), np.zeros(most)
             jobs, sites, scores = room[most]
-            by_q = own if shown is view else quick_call(advice_by_q, shown, mind)
+            by_q = own if shown is view else bind(shown, mind, memory)
             first, count, waiting, typical_s = by_q(jobs, sites, scores)
             best = max(waiting, float(scores[0])) if count else waiting
             unit_s = ADVICE * typical_s
@@ -209,6 +249,12 @@ def q_lookahead(weights: Callable[[], Weights], name: str, summary: str, budget_
 
         return advise
 
+    return adviser
+
+
+def q_lookahead(weights: Callable[[], Weights], name: str, summary: str, budget_s: float = FOREVER) -> Policy:
+    """Look-ahead over the rule `eft-reserving` with the network as adviser: its Q is added to the cost."""
+    adviser = adviser_of(weights, lambda view, mind, _: quick_call(advice_by_q, view, mind))
     found = lookahead(RULES[0], adviser=adviser, budget_s=budget_s, name=name)
     return replace(found, summary=summary)
 

@@ -17,7 +17,7 @@ from scipy.sparse import csc_array
 
 from adlro.core.tables import NOBODY, Floats, Ints
 
-LEAST_WEIGHT: Final = 1e-3
+_LEAST_WEIGHT: Final = 1e-3
 """Lower bound of weights: max-min divides by them, and a job of weight 0 would never run."""
 
 NEWCOMER: Final = 1e9
@@ -45,7 +45,7 @@ def max_min(throughput: Floats, gpus: Floats, capacity: Floats, weight: Floats) 
     """
     speed = _where_it_runs(throughput, gpus, capacity)
     equal = speed @ capacity / max(float(capacity.sum()), 1.0)
-    scale = gpus / (np.maximum(weight, LEAST_WEIGHT) * np.where(equal > 0, equal, 1.0))
+    scale = gpus / (np.maximum(weight, _LEAST_WEIGHT) * np.where(equal > 0, equal, 1.0))
     return _raise_the_least(speed * scale[:, None], speed, gpus, capacity)
 
 
@@ -64,7 +64,7 @@ def max_sum(throughput: Floats, gpus: Floats, capacity: Floats, weight: Floats) 
     """
     speed = _where_it_runs(throughput, gpus, capacity)
     best = speed.max(axis=1, initial=0.0)
-    gain = speed * (np.maximum(weight, LEAST_WEIGHT) / np.where(best > 0, best, 1.0))[:, None]
+    gain = speed * (np.maximum(weight, _LEAST_WEIGHT) / np.where(best > 0, best, 1.0))[:, None]
     shares = _without_gpus(speed, gpus)
     for alike, share, order in _solve_sum(gain, gpus, capacity):
         ends = np.cumsum(len(alike) * share[order])

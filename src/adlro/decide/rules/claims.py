@@ -3,7 +3,17 @@
 from typing import Final, NamedTuple
 
 from adlro.core.compiled import compiled, widened
-from adlro.core.rules import expected_end, most_in, portion, queue_position, restart_cost, work_left
+from adlro.core.rules import (
+    LEAST_WEIGHT,
+    expected_end,
+    most_in,
+    portion,
+    queue_position,
+    restart_cost,
+    restart_of,
+    weight_of,
+    work_left,
+)
 from adlro.core.tables import FOREVER, NOBODY, RUNNING, View
 from adlro.decide.rules.timelines import Timelines, externality, free_at_once
 from adlro.decide.sorting import is_among
@@ -24,11 +34,31 @@ class Claim(NamedTuple):
 
 
 @compiled
-def loss_of(view: View, j: int, seconds: float) -> float:
-    """What a running job loses if a job that runs so many seconds takes its place, apart from GPUs left idle."""
+def loss_of(view: View, lines: Timelines, v: int, j: int, seconds: float) -> float:
+    """What a running job v loses if job j takes its place for so many seconds, apart from GPUs left idle.
+
+    In seconds of j: where jobs count by their priority, a second of another job counts by its weight against that of j.
+    """
+    weight = weight_of(view, j)
+    share = weight_of(view, v) / weight
+    pressure = lines.pressure[0] / weight
+    return SETBACK * seconds * share + restart_of(view, v) * (share + pressure * view.jobs[v].gpus)
+
+
+@compiled
+def least_loss(view: View, j: int, seconds: float) -> float:
+    """The least that a victim of job j can lose, whoever it is."""
     clock = view.clock[0]
-    pressure = clock.queued / max(1, len(view.gpus))
-    return SETBACK * seconds + clock.restart * (1.0 + pressure * view.jobs[j].gpus)
+    share = 1.0 if clock.weighted == 0 else LEAST_WEIGHT / weight_of(view, j)
+    return (SETBACK * seconds + clock.restart) * share
+
+
+@compiled
+def outlasts(view: View, v: int, j: int, seconds: float) -> bool:
+    """Whether a running job has more left than job j would take in its place and a restart, each by its weight."""
+    clock = view.clock[0]
+    rest = expected_end(view, v) - clock.now
+    return rest / weight_of(view, v) > (seconds + restart_of(view, v)) / weight_of(view, j)
 
 
 @compiled
@@ -70,7 +100,7 @@ def best_claim(view: View, lines: Timelines, i: int, limit: float) -> Claim:
                 continue
             seconds = restart + left / rate
             cost = clock.now + seconds + externality(view, j, p, seconds, lines.rivals[i, p])
-            if cost + SETBACK * seconds + clock.restart < best.cost:
+            if cost + least_loss(view, j, seconds) < best.cost:
                 best = claim_at(view, lines, j, s, seconds, cost, best)
     return best
 
@@ -88,7 +118,6 @@ def held_at(view: View, lines: Timelines, v: int, s: int) -> int:
 @compiled
 def claim_at(view: View, lines: Timelines, j: int, s: int, seconds: float, cost: float, best: Claim) -> Claim:
     """The better of a claim and the claim on one site."""
-    clock = view.clock[0]
     job = view.jobs[j]
     site = view.sites[s]
     node = view.nodes[site.node]
@@ -105,9 +134,8 @@ def claim_at(view: View, lines: Timelines, j: int, s: int, seconds: float, cost:
         for g in range(site.first_gpu, site.first_gpu + site.gpus):
             v = lines.holder[g]
             if v != NOBODY and not is_among(lines.victims, count, v):
-                rest = expected_end(view, v) - clock.now
-                price = loss_of(view, v, seconds) / min(job.gpus, held_at(view, lines, v, s))
-                if rest > seconds + clock.restart and price < longest:
+                price = loss_of(view, lines, v, j, seconds) / min(job.gpus, held_at(view, lines, v, s))
+                if price < longest and outlasts(view, v, j, seconds):
                     longest = price
                     victim = v
         if victim == NOBODY:
@@ -135,22 +163,22 @@ def claim_at(view: View, lines: Timelines, j: int, s: int, seconds: float, cost:
         k -= 1
     if count == 0:
         return best
-    loss = idle_loss(view, lines, count, free_at_once(view, lines, s), job.gpus, seconds)
+    loss = idle_loss(view, lines, count, j, free_at_once(view, lines, s), seconds)
     for k in range(count):
-        loss += loss_of(view, lines.victims[k], seconds)
+        loss += loss_of(view, lines, lines.victims[k], j, seconds)
     if cost + loss < best.cost:
         return Claim(widened(lines.victims[0]), cost + loss)
     return best
 
 
 @compiled
-def idle_loss(view: View, lines: Timelines, count: int, free: int, gpus: int, seconds: float) -> float:
-    """What it costs the waiting jobs that victims free GPUs which the job does not use."""
+def idle_loss(view: View, lines: Timelines, count: int, j: int, free: int, seconds: float) -> float:
+    """What it costs the waiting jobs that victims free GPUs which job j does not use."""
     freed = 0
     for k in range(count):
         freed += view.jobs[lines.victims[k]].gpus
-    unused = freed - max(0, gpus - free)
-    return view.clock[0].queued / max(1, len(view.gpus)) * max(0, unused) * seconds
+    unused = freed - max(0, view.jobs[j].gpus - free)
+    return lines.pressure[0] / weight_of(view, j) * max(0, unused) * seconds
 
 
 @compiled
@@ -161,7 +189,7 @@ def claim_across(view: View, lines: Timelines, i: int, p: int, width: int, secon
     job = view.jobs[j]
     pool = view.pools[p]
     cost = clock.now + seconds + externality(view, j, p, seconds, lines.rivals[i, p])
-    if cost + SETBACK * seconds + clock.restart >= best.cost or lines.effort[0] > MOST_EFFORT:
+    if cost + least_loss(view, j, seconds) >= best.cost or lines.effort[0] > MOST_EFFORT:
         return best
     for count in range(pool.largest + 1):
         lines.levels[0, count] = 0
@@ -175,7 +203,7 @@ def claim_across(view: View, lines: Timelines, i: int, p: int, width: int, secon
         if most_in(lines.levels, 0, pool.largest, width) >= job.gpus:
             break
         v = lines.jobs[k]
-        if is_claimable(view, lines, v, p, seconds + clock.restart):
+        if is_claimable(view, lines, v, p, j, seconds):
             clear_gpus(view, lines, v, p, 1)
             lines.victims[count] = v
             count += 1
@@ -194,19 +222,19 @@ def claim_across(view: View, lines: Timelines, i: int, p: int, width: int, secon
     free = 0
     for k in range(pool.first_site, pool.first_site + pool.sites):
         free += free_at_once(view, lines, view.pool_sites[k])
-    loss = idle_loss(view, lines, count, free, job.gpus, seconds)
+    loss = idle_loss(view, lines, count, j, free, seconds)
     for k in range(count):
-        loss += loss_of(view, lines.victims[k], seconds)
+        loss += loss_of(view, lines, lines.victims[k], j, seconds)
     if cost + loss < best.cost:
         return Claim(widened(lines.victims[0]), cost + loss)
     return best
 
 
 @compiled
-def is_claimable(view: View, lines: Timelines, v: int, p: int, least: float) -> bool:
-    """Whether the running job may be stopped, is in the pool, and has more than the least time left."""
+def is_claimable(view: View, lines: Timelines, v: int, p: int, j: int, seconds: float) -> bool:
+    """Whether the running job may be stopped, is in the pool, and outlasts job j there."""
     run = view.runs[v]
-    if not is_running_here(view, v, p) or expected_end(view, v) - view.clock[0].now <= least:
+    if not is_running_here(view, v, p) or not outlasts(view, v, j, seconds):
         return False
     site = view.sites[run.site]
     for g in range(site.gpus):

@@ -22,6 +22,7 @@ from adlro.core.rules import (
     in_queue,
     most_in,
     restart_cost,
+    restart_of,
     seen,
     work_left,
 )
@@ -74,9 +75,9 @@ def gains_by_moving(view: View, lines: Timelines, i: int) -> bool:
             rate = view.rate[job.kind, form]
             if rate <= own or view.width[job.kind, form] == 0:
                 continue
-            seconds = clock.restart + left / rate
+            seconds = restart_of(view, v) + left / rate
             beside = externality(view, v, p, seconds, lines.rivals[i, p])
-            if clock.now + seconds < end and clock.now + seconds + beside + clock.restart < stay:
+            if clock.now + seconds < end and clock.now + seconds + beside + restart_of(view, v) < stay:
                 if width > 1:
                     if pool_ready(view, lines, p, job.gpus, width) <= clock.now and fits_across(
                         view, v, pool.anchor, width
@@ -119,7 +120,7 @@ def gap_place(view: View, lines: Timelines, i: int, until: float) -> int:
             done = (min(gap, until) - clock.now - restart) * rate / view.fastest[job.demand]
             if end <= gap and end <= until:
                 done = FOREVER
-            elif job.stoppable == 0 or view.runs[j].starts > MOST_STARTS // 2 or done <= WORTH * clock.restart:
+            elif job.stoppable == 0 or view.runs[j].starts > MOST_STARTS // 2 or done <= WORTH * restart_of(view, j):
                 continue
             if done > most:
                 most = done

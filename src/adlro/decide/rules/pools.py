@@ -13,7 +13,20 @@ from adlro.core.calling import quick_call
 from adlro.core.compiled import compiled
 from adlro.core.copying import CLUSTER, LISTS, copied, copy_cluster, copy_lists
 from adlro.core.records import WHOLE_GPU
-from adlro.core.rules import fits, fits_across, fits_on_node, in_queue, release, restart_cost, seen, take, work_left
+from adlro.core.rules import (
+    fits,
+    fits_across,
+    fits_on_node,
+    in_queue,
+    release,
+    restart_cost,
+    restart_of,
+    seen,
+    shape_of_size,
+    take,
+    take_shape,
+    work_left,
+)
 from adlro.core.tables import JOB, NOBODY, RUN, Floats, Ints, View, records
 
 Indices = npt.NDArray[np.int64]
@@ -171,6 +184,47 @@ def seat(
             take(own, i, s)
             seats[i] = s
             order[count] = i
+            count += 1
+    return count
+
+
+@compiled
+def fill_restarts(view: View, jobs: Indices, restart: Floats) -> None:
+    """Fill in the seconds that each restart costs these jobs; for one that has never run, its first start."""
+    for i in range(len(jobs)):
+        restart[i] = restart_of(view, jobs[i]) if view.runs[jobs[i]].starts > 0 else view.jobs[jobs[i]].start
+
+
+@compiled
+def seat_sized(
+    view: View, own: View, members: Indices, stays: Ints, jobs: Ints, pools: Ints, sizes: Ints, taken: Ints, seats: Ints
+) -> int:
+    """Release the members that do not stay, then start the listed ones with these sizes where they fit, on a copy.
+
+    The list may name a member more than once: its first entry with room counts. Fills in the entries that were seated,
+    in order, and their sites; returns their number.
+    """
+    copy_cluster(view, own)
+    copy_lists(view, own)
+    for i in range(len(members)):
+        own.jobs[i] = view.jobs[members[i]]
+        own.runs[i] = view.runs[members[i]]
+    for i in range(len(members)):
+        if own.runs[i].site != NOBODY and stays[i] == 0:
+            release(own, i)
+    count = 0
+    for entry in range(len(jobs)):
+        i = jobs[entry]
+        if own.runs[i].site != NOBODY:
+            continue
+        e = shape_of_size(own, i, sizes[entry])
+        if e != NOBODY:
+            take_shape(own, i, e)
+        s = site_in_pool(own, i, pools[entry])
+        if s != NOBODY:
+            take(own, i, s)
+            taken[count] = entry
+            seats[count] = s
             count += 1
     return count
 

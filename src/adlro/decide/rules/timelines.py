@@ -18,6 +18,7 @@ from adlro.core.rules import (
     most_in,
     restart_cost,
     seen,
+    weight_of,
     work_left,
 )
 from adlro.core.tables import FOREVER, NOBODY, Floats, Ints, View
@@ -50,6 +51,7 @@ class Timelines(NamedTuple):
     have: Ints  # [S] scratch: GPUs of a site that a gang could have
     levels: Ints  # [1, most GPUs of a site + 1] scratch: how many sites of a pool could give so many
     effort: Ints  # [1] how many parts of gangs the search for victims has looked at
+    pressure: Floats  # [1] waiting jobs for each GPU of the cluster, counted by their weights
 
 
 @compiled
@@ -60,6 +62,18 @@ def may_be_stopped(view: View, j: int) -> bool:
     return (
         job.stoppable != 0 and job.share == WHOLE_GPU and run.started < view.clock[0].now and run.starts <= MOST_STARTS
     )
+
+
+@compiled
+def waiting_weight(view: View) -> float:
+    """How many jobs wait; where jobs count by their priority, the sum of their weights."""
+    clock = view.clock[0]
+    if clock.weighted == 0:
+        return float(clock.queued)
+    weight = 0.0
+    for q in range(clock.queued):
+        weight += weight_of(view, in_queue(view, q))
+    return weight
 
 
 @compiled
@@ -81,7 +95,10 @@ def externality(view: View, j: int, p: int, seconds: float, rivals: float) -> fl
 
 @compiled_allocating
 def jobs_in_order(view: View) -> Ints:
-    """The running jobs and the shortest waiting ones that need whole GPUs, in the order of their remaining times."""
+    """The running jobs and the shortest waiting ones that need whole GPUs, in the order of their remaining times.
+
+    Where jobs count by their priority, a remaining time is divided by the job's weight here.
+    """
     running = view.clock[0].running
     waiting = seen(view)
     jobs = np.empty(running + waiting, np.int32)
@@ -92,7 +109,7 @@ def jobs_in_order(view: View) -> Ints:
         job = view.jobs[j]
         if job.gpus > 0 and job.share == WHOLE_GPU and view.fastest[job.demand] > 0.0:
             jobs[count] = j
-            keys[count] = time_left(view, j)
+            keys[count] = time_left(view, j) / weight_of(view, j)
             count += 1
     if count > MOST_PLANNED:
         order = np.argsort(keys[:count], kind="mergesort")[:MOST_PLANNED]
@@ -103,7 +120,7 @@ def jobs_in_order(view: View) -> Ints:
         j = view.running[i]
         if view.jobs[j].gpus > 0 and view.jobs[j].share == WHOLE_GPU:
             jobs[count] = j
-            keys[count] = time_left(view, j)
+            keys[count] = time_left(view, j) / weight_of(view, j)
             count += 1
     return jobs[np.argsort(keys[:count], kind="mergesort")]
 
@@ -113,7 +130,8 @@ def rivals_for(view: View, jobs: Ints) -> Floats:
     """For each job and pool: how many longer jobs want the pool and would not fit in it at once.
 
     The jobs say which pool they want from the longest to the shortest: the one where a job's runtime and its
-    externality on the longer ones are least.
+    externality on the longer ones are least. Where jobs count by their priority, each counts by its weight against
+    that of the job.
     """
     pools = len(view.pools)
     rivals = np.zeros((len(jobs), pools))
@@ -123,13 +141,14 @@ def rivals_for(view: View, jobs: Ints) -> Floats:
         j = jobs[i]
         job = view.jobs[j]
         left = work_left(view, j)
+        weight = weight_of(view, j)
         least = FOREVER
         goal = NOBODY
         for p in range(pools):
             size = view.pools[p].gpus
             over = gpus[p] - FILLED * (size - job.gpus)
             if over > 0.0 and many[p] > 0.0:
-                rivals[i, p] = min(many[p], over * many[p] / gpus[p])
+                rivals[i, p] = min(many[p], over * many[p] / gpus[p]) / weight
             rate = rate_in(view, j, p)
             if rate > 0.0:
                 seconds = left / rate
@@ -139,7 +158,7 @@ def rivals_for(view: View, jobs: Ints) -> Floats:
                     goal = p
         if goal != NOBODY:
             gpus[goal] += job.gpus
-            many[goal] += 1.0
+            many[goal] += weight
     return rivals
 
 
@@ -192,6 +211,7 @@ def new_timelines(view: View) -> Timelines:
         np.empty(len(view.sites), np.int32),
         np.empty((1, view.spare.shape[1]), np.int32),
         np.zeros(1, np.int32),
+        np.full(1, waiting_weight(view) / max(1, gpus)),
     )
 
 

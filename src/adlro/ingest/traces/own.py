@@ -10,17 +10,18 @@ import numpy as np
 from adlro.core.errors import TraceError, UsageError
 from adlro.core.records import WHOLE_GPU, Job
 from adlro.core.schema import properties_of
+from adlro.core.sizes import wrong_with_sizes
 from adlro.core.tables import FOREVER, Floats, Jobs
 from adlro.core.toml import nearest
 from adlro.ingest.traces.cells import Cells, as_floats
-from adlro.ingest.traces.rows import Labels, Rows, nothing
+from adlro.ingest.traces.rows import Labels, Mask, Rows, nothing
 from adlro.ingest.traces.source import TraceFile, available_memory, check_memory
 from adlro.ingest.traces.tabulate import Trace
 
 NEEDED: Final = ("submit_s", "work", "gpus")
 _AMOUNTS: Final = {each.name: each for each in properties_of(Job) if each.is_number}
 NUMBERS: Final = (*NEEDED, *(name for name in _AMOUNTS if name not in NEEDED))
-TEXTS: Final = ("family", "user", "name", "models")
+TEXTS: Final = ("family", "user", "name", "models", "sizes")
 COLUMNS: Final = (*NUMBERS, *TEXTS)
 
 READ_APART: Final = frozenset((*NEEDED, "share", "limit_s", "estimate"))
@@ -107,8 +108,23 @@ def _rows(line: Any, numbers: dict[str, Floats], texts: dict[str, Labels | None]
         line=line, submit=numbers.get("submit_s", nothing(count)), duration=duration, gpus=gpus,
         share=None if share is None else np.where(np.isnan(share), WHOLE_GPU, share), limit=limit, estimate=estimate,
         given={name: column for name, column in numbers.items() if name not in READ_APART},
-        user=texts["user"], name=texts["name"], models=texts["models"], family=texts["family"], id=ids,
+        user=texts["user"], name=texts["name"], models=texts["models"], family=texts["family"],
+        sizes=texts["sizes"], id=ids, bad=_wrong_sizes(texts["sizes"], gpus, part),
     )  # fmt: skip
+
+
+def _wrong_sizes(sizes: Labels | None, gpus: Floats, part: Floats) -> dict[str, Mask]:
+    """Rows with sizes that cannot be read, or that only a job on whole GPUs may have."""
+    if sizes is None:
+        return {}
+    texts = sizes.texts.to_pylist() if hasattr(sizes.texts, "to_pylist") else list(sizes.texts)
+    known = {text: bool(text) and bool(wrong_with_sizes(text)) for text in set(texts)}
+    wrong = np.array([known[text] for text in texts], bool)[sizes.codes]
+    named = np.array([bool(text) for text in texts], bool)[sizes.codes]
+    return {
+        "sizes are no numbers of GPUs": wrong,
+        "sizes of a job without whole GPUs": named & ((gpus < 1) | (part < 1)),
+    }
 
 
 def write_own(jobs: Jobs, path: str) -> None:
@@ -154,4 +170,5 @@ def _columns(jobs: Jobs) -> dict[str, Any]:
         "user": text(table["user"], jobs.users),
         "name": text(table["group"], names),
         "models": text(table["allowed"], models),
+        "sizes": text(table["sizes"], [",".join(map(str, sizes)) for sizes in jobs.sizes]),
     }

@@ -40,6 +40,7 @@ class Rows:
     user: Labels | None = None
     name: Labels | None = None
     models: Labels | None = None  # allowed models with | between them
+    sizes: Labels | None = None  # numbers of GPUs that it can run with, as in 1,2,4 or 1-8
     family: Labels | None = None
     types: Labels | None = None  # what the trace calls the GPUs that it ran on, with | between several
     places: Labels | None = None  # the nodes that it ran on, as a list of Slurm

@@ -12,6 +12,7 @@ from adlro.core.jobs import job_table
 from adlro.core.memory import release_temporaries
 from adlro.core.records import WHOLE_GPU, Job
 from adlro.core.schema import property_of
+from adlro.core.sizes import sizes_of
 from adlro.core.tables import FOREVER, Floats, Jobs
 from adlro.core.toml import nearest
 from adlro.core.units import HOUR_S
@@ -31,7 +32,7 @@ WRONG_CELLS: Final = "wrong number of cells"
 _NUMBERS: Final = (
     "line", "submit", "duration", "gpus", "share", "limit", "estimate", "nodes",
 )  # fmt: skip
-_TEXTS: Final = ("user", "name", "models", "family", "column", "types", "places")
+_TEXTS: Final = ("user", "name", "models", "sizes", "family", "column", "types", "places")
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,9 +389,11 @@ def _table(
     name_codes, names = _numbered(rows.name, kept, "")
     group, group_names = _groups(user, name_codes, names)
     allowed, models = _models(rows.models, kept)
+    size_codes, size_texts = _numbered(rows.sizes, kept, "")
     family, families = _families(source, rows, kept, user, group, users, group_names, rule, options)
-    table = job_table(work, amounts, {"user": user, "group": group, "allowed": allowed, "family": family})
-    return Jobs(table, work, families, users, group_names, models)
+    labels = {"user": user, "group": group, "allowed": allowed, "family": family, "sizes": size_codes}
+    table = job_table(work, amounts, labels)
+    return Jobs(table, work, families, users, group_names, models, tuple(sizes_of(text) for text in size_texts))
 
 
 def _no_gpus(jobs: Jobs) -> tuple[str, ...]:

@@ -148,7 +148,7 @@ def _start_over(worlds: Worlds, envs: Envs, rows: Ints, kept: Ints, legal: Any, 
     while True:
         begin_episode(worlds, envs, b, draw)
         kept[:] = NOBODY
-        passed = to_next_choice(view_of(worlds, envs, b, b), truth_of(envs, b, b), rows, kept, legal)
+        passed = to_next_choice(view_of(worlds, envs, b, b), truth_of(worlds, envs, b, b), rows, kept, legal)
         if not passed.over:
             envs.state[b].episode_cost += passed.jobs
             return
@@ -183,7 +183,7 @@ def _step_one(
     """Take one action in one environment, and move on to its next decision. An illegal action counts as waiting."""
     state = envs.state[b]
     view = view_of(worlds, envs, b, b)
-    truth = truth_of(envs, b, b)
+    truth = truth_of(worlds, envs, b, b)
     info = worlds.info[state.world]
     legal = seen.legal[b]
     clock = view.clock[0]

@@ -29,6 +29,7 @@ from adlro.core.tables import (
     POOL,
     RECENT,
     RUN,
+    SHAPE,
     SITE,
     USER,
     Floats,
@@ -125,6 +126,7 @@ class Envs(NamedTuple):
     bits: Ints
     spare: Ints
     mix: Floats
+    shapes: Tables  # SHAPE [0]: jobs are never resized here
     work: Floats
     live: Tables
     heap: Ints
@@ -239,6 +241,7 @@ def view_of(worlds: Worlds, envs: Envs, b: int, row: int, limit: int = NOBODY) -
         envs.open[row],
         envs.clock[row],
         envs.demands[row],
+        envs.shapes,
         envs.queue[row],
         envs.running[row],
         envs.released[row],
@@ -256,7 +259,7 @@ def view_of(worlds: Worlds, envs: Envs, b: int, row: int, limit: int = NOBODY) -
 
 
 @compiled
-def truth_of(envs: Envs, b: int, row: int) -> Truth:
+def truth_of(worlds: Worlds, envs: Envs, b: int, row: int) -> Truth:
     """The truth of an environment, which only the simulator sees."""
     return Truth(
         envs.work[b],
@@ -267,6 +270,7 @@ def truth_of(envs: Envs, b: int, row: int) -> Truth:
         envs.events[row],
         envs.progress[row],
         envs.heat,
+        worlds.rate[envs.state[b].world],
     )
 
 
@@ -320,7 +324,7 @@ def copy_state(worlds: Worlds, envs: Envs, source: int, target: int, limit: int)
     copy_cluster(view, other)
     copy_lists(view, other)
     copy_queue(view, other)
-    copy_truth(truth_of(envs, source, source), truth_of(envs, source, target))
+    copy_truth(truth_of(worlds, envs, source, source), truth_of(worlds, envs, source, target))
 
 
 @compiled
@@ -343,6 +347,7 @@ def copy_world(worlds: Worlds, envs: Envs, b: int) -> None:
         view.open,
         view.clock,
         view.demands,
+        view.shapes,
         view.queue,
         view.running,
         view.released,
@@ -393,6 +398,7 @@ def envs_for(worlds: Worlds, count: int, total: int, jobs: int, seed: int, simil
         bits=np.zeros((total, worlds.bits.shape[1]), np.int32),
         spare=np.zeros((total, *worlds.spare.shape[1:]), np.int32),
         mix=np.zeros((MIX_ROWS, MIX_COLUMNS)),
+        shapes=_table(SHAPE, 0),
         work=np.zeros((count, jobs)),
         live=_table(LIVE, total, jobs + 1),
         heap=np.zeros((total, jobs + 1), np.int32),

@@ -1,0 +1,73 @@
+"""`adlro-preemptive`: the network starts, `plan` does the rest, and nobody is stopped who may not be."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.decide.conftest import Case, Fate, mixed_case, play, run
+
+from adlro.decide.network.greedy_q import shipped
+from adlro.decide.network.inference import Weights
+from adlro.decide.network.preemptive_q import preemptive_q
+from adlro.decide.rules.timelines import MOST_STARTS
+from adlro.decide.stops import without_stops
+
+
+def with_waiting_at(value: float) -> Weights:
+    """Weights without an opinion on pairs, and this one on waiting."""
+    weights = shipped()
+    waiting = np.zeros_like(weights.waiting)
+    waiting[-1] = value
+    return weights._replace(advantage=np.zeros_like(weights.advantage), waiting=waiting, trust=np.ones(1, np.float32))
+
+
+LAZY = preemptive_q(lambda: with_waiting_at(100.0), "lazy", "waits while anything runs")
+
+
+def test_a_short_job_takes_the_place_of_a_long_one_when_the_network_waits() -> None:
+    # As under `plan`: at 20 job 1 would end at 1010 without a stop, and at 30 with it.
+    case = Case([("v100", 1)], [(0, 1000), (20, 10)], restart_s=5.0)
+    assert run(case, "adlro-preemptive") == {0: Fate(0, 0, 1015, stops=1), 1: Fate(20, 0, 30)}
+
+
+@pytest.mark.parametrize(("restart_s", "start"), [(2.0, 0), (3.0, 10)])
+def test_a_start_that_the_network_does_not_want_must_be_cheap_to_undo(restart_s: float, start: int) -> None:
+    # The network would let job 1 wait for the end of job 0. Job 1 runs for 20: ten restarts of 2, but not of 3.
+    case = Case([("v100", 2)], [(0, 10), (0, 20)], restart_s=restart_s)
+    assert run(case, LAZY) == {0: Fate(0, 0, 10), 1: Fate(start, 0, start + 20)}
+
+
+def test_a_job_that_may_not_be_stopped_is_not_started_against_the_network() -> None:
+    case = Case([("v100", 2)], [(0, 10), (0, 20)], restart_s=2.0)
+    assert run(case, without_stops(LAZY)) == {0: Fate(0, 0, 10), 1: Fate(10, 0, 30)}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_where_stopping_is_not_allowed_it_is_adlro(seed: int) -> None:
+    case = mixed_case(seed)
+    assert run(case, "adlro-preemptive+stops(0)", seed) == run(case, "adlro", seed)
+
+
+def test_a_job_that_may_not_be_stopped_again_keeps_its_gpu_while_others_are_stopped() -> None:
+    # Job 0 is stopped for job 1; for job 2 only the other long job may be.
+    case = Case([("v100", 2)], [(0, 4000), (0, 3000), (20, 10), (40, 10)], restart_s=1.0)
+    assert [run(case, "adlro-preemptive+stops(1)")[job].stops for job in range(4)] == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("name", ["adlro-preemptive", "adlro-preemptive-lookahead"])
+@pytest.mark.parametrize("seed", range(3))
+def test_at_one_moment_no_job_is_stopped_or_started_twice(name: str, seed: int) -> None:
+    seen: set[tuple[float, str, int]] = set()
+    started: dict[int, float] = {}
+    for time, what, job, _ in play(replace(mixed_case(seed), disturbances=()), name, seed).events:
+        if what in ("start", "stop"):
+            assert (time, what, job) not in seen
+            assert what == "start" or started[job] < time
+            seen.add((time, what, job))
+            started[job] = time if what == "start" else started[job]
+
+
+def test_no_job_is_stopped_more_often_than_the_bound() -> None:
+    short = [(100.0 * number, 10) for number in range(1, MOST_STARTS + 11)]
+    fates = run(Case([("v100", 1)], [(0, 100_000), *short], restart_s=1.0), "adlro-preemptive")
+    assert fates[0].stops == MOST_STARTS
