@@ -119,7 +119,7 @@ def learn_run(cluster: str, workload: str, policy: str, seed: int, jobs: int | N
     view = believed.view._replace(rate=believed.view.rate.copy(), fastest=believed.view.fastest.copy())
     simulate(
         view, instance.jobs.work, find_policy(policy), scenario.settings, instance.disturbances, seed, player,
-        believed.rate,
+        rate=believed.rate,
     )  # fmt: skip
     names = [name for name in plan.models if name != CPU_ONLY]
     form_of = {form.model: h for h, form in reversed(list(enumerate(plan.form_records)))}
