@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence, Sized
 from copy import deepcopy
 from typing import Final, Protocol, TypeAlias
 
+from tests.reference_heat import Heat
 from tests.reference_world import ENDED, FUTURE, QUEUED, Event, Options, Room, World, free_gpus, give
 
 from adlro.core.records import WHOLE_GPU, Cluster, Disturbance, Job, SpeedOf
@@ -55,12 +56,14 @@ def simulate(
     options: Options = Options(),  # noqa: B008 - frozen
     disturbances: Sequence[Disturbance] = (),
     preemptive: bool = False,
+    heat: Heat | None = None,
 ) -> list[Event]:
     """Run the jobs to the end and return what happened: (time, name, job, detail), in order."""
     world = World(cluster, jobs, speed, options)
     ahead = sorted(disturbances, key=lambda disturbance: disturbance.time_s)
     patience = PATIENCE
     while any(run.state != ENDED for run in world.runs):
+        hot = heat.follow(world, change_speed) if heat is not None else math.inf
         happens = next_happening(world, ahead)
         if happens < math.inf:
             patience = PATIENCE
@@ -68,7 +71,7 @@ def simulate(
             patience -= 1
         else:
             break
-        world.now = min(happens, world.wake)
+        world.now = min(happens, world.wake, hot)
         if world.wake <= world.now:
             world.wake = math.inf
         end_jobs(world)
@@ -79,6 +82,8 @@ def simulate(
         ask(world, policy, preemptive)
         if sum(run.starts for run in world.runs) > starts:
             patience = PATIENCE
+    if heat is not None:
+        heat.follow(world, change_speed)
     return world.events
 
 
@@ -116,13 +121,19 @@ def disturb(world: World, disturbance: Disturbance) -> None:
         # The number of a GPU counts through the node's groups in order.
         gpus = [(site, gpu) for site, s in enumerate(world.sites) if s.node == node for gpu in range(s.gpus)]
         site, gpu = gpus[disturbance.gpu]
-        touched = [j for j in world.running if any(p.site == site and gpu in p.gpus for p in world.runs[j].parts)]
-        for job in touched:
-            world.runs[job].done, world.runs[job].settled = world.done(job), world.now
-        world.factors[site][gpu] = disturbance.factor
-        for job in touched:
-            world.foresee_end(job)
-        world.log("speed", NOBODY, site, (gpu,), disturbance.factor)
+        world.worn[site][gpu] = disturbance.factor
+        change_speed(world, site, gpu)
+
+
+def change_speed(world: World, site: int, gpu: int) -> None:
+    """Let the jobs on a GPU go on at its new speed: its wear times its clock."""
+    touched = [j for j in world.running if any(p.site == site and gpu in p.gpus for p in world.runs[j].parts)]
+    for job in touched:
+        world.runs[job].done, world.runs[job].settled = world.done(job), world.now
+    world.factors[site][gpu] = world.worn[site][gpu] * world.clocks[site][gpu]
+    for job in touched:
+        world.foresee_end(job)
+    world.log("speed", NOBODY, site, (gpu,), world.factors[site][gpu])
 
 
 def submit_jobs(world: World) -> None:

@@ -100,7 +100,9 @@ class World:
         self.wake = math.inf
         self.events: list[Event] = []
         self.sites = sites_of(cluster)
-        self.factors = [[1.0] * site.gpus for site in self.sites]
+        self.factors = [[1.0] * site.gpus for site in self.sites]  # wear times clock
+        self.worn = [[1.0] * site.gpus for site in self.sites]
+        self.clocks = [[1.0] * site.gpus for site in self.sites]
         self.empty = empty_room(cluster, self.sites)
         self.room = deepcopy(self.empty)
         self.needs = [need_of(job) for job in self.jobs]

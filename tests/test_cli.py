@@ -132,8 +132,18 @@ def test_the_settings_reach_the_simulator(capsys: pytest.CaptureFixture[str]) ->
         "jobs": 40, "estimates": "oracle", "estimate_sigma": 0.0,
         "restart_s": 30.0, "kill_at_limit": False, "window": 5, "weights": "priority",
         "mtbf_h": 3.0, "repair_h": 1.0,
-        "wear_per_day": 0.1, "disturbances": None, "load": None,
+        "wear_per_day": 0.1, "thermal_room_c": None, "disturbances": None, "load": None,
     }  # fmt: skip
+
+
+def test_with_heat_gpus_lower_their_clocks_and_a_run_says_how_far(capsys: pytest.CaptureFixture[str]) -> None:
+    cold, hot = (answer(capsys, *SIMULATE, *more) for more in ([], ["--thermal", "--room-c", "45"]))
+    assert cold["throttled"] is cold["hottest_c"] is None
+    assert hot["settings"]["thermal_room_c"] == 45.0
+    assert hot["hottest_c"] == pytest.approx(87.0)
+    assert 0.0 < hot["throttled"] < 1.0
+    assert hot["jct_mean_s"] > cold["jct_mean_s"]
+    assert hot["energy_kwh"] < cold["energy_kwh"] * hot["makespan_s"] / cold["makespan_s"]
 
 
 def test_lists_have_a_line_for_each_item_and_all_of_it_in_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -121,6 +121,7 @@ def register_environments(registry: Any) -> None:
         entry_point="adlro.learn.gym:ClusterEnv",
         vector_entry_point="adlro.learn.gym:ClusterVectorEnv",
     )
+    registry.register(id="adlro/Paper-v0", entry_point="adlro.learn.paper_gym:PaperEnv")
 
 
 class WhenGymnasiumComes:

@@ -18,6 +18,7 @@ from adlro.api.tokens import TokenFile
 from adlro.daemon.config import load_config
 from adlro.daemon.daemon import Daemon
 from adlro.daemon.opening import answering, leadership_for, open_parts
+from adlro.live.service import OtherWish, WhatIf
 
 Turned = Callable[[int], Daemon]
 
@@ -112,6 +113,9 @@ def test_why_when_and_whatif_are_answered_through_a_port_forward(world: World, d
     world.pod("next", gpus=4, nodeSelector={"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"})
     world.pod("huge", gpus=64)
     daemon = turned(3)
+    # What answers need may have to be compiled, which takes longer than the plugin waits.
+    daemon.why("default.next")
+    daemon.what_if(WhatIf(change=(OtherWish("default.next", gpus=1),)))
     ended = threading.Event()
     turning = threading.Thread(target=lambda: [daemon.tick() for _ in iter(lambda: ended.wait(0.2), True)])
     turning.start()

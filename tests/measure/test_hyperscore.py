@@ -88,8 +88,28 @@ def test_the_best_is_taken_seed_by_seed() -> None:
 @pytest.mark.parametrize("part", MEASURED_BY)
 def test_doing_worse_by_any_part_costs_value(part: str) -> None:
     measure, sign = MEASURED_BY[part]
+    measure = "effective_utilisation" if part == "efficiency" else measure  # it is that over utilisation
     worse = replace(METRICS, **{measure: getattr(METRICS, measure) * (0.5 if sign > 0 else 2.0)})
-    assert score_of(EQUAL, good=[METRICS], worse=[worse]) == pytest.approx({"good": 1.0, "worse": 0.5**0.2})
+    weights = replace_weight(part)
+    assert score_of(weights, good=[METRICS], worse=[worse]) == pytest.approx({"good": 1.0, "worse": 0.5**0.2})
+
+
+def replace_weight(part: str) -> ScoreWeights:
+    """Equal weights of five parts, this one among them."""
+    return EQUAL if EQUAL.shares()[part] else EQUAL.model_copy(update={part: 1.0, "efficiency": 0.0})
+
+
+def test_throughput_and_efficiency_differ_when_all_jobs_finish() -> None:
+    # Twice the makespan for the same work, on the fastest GPUs but mostly idle.
+    late = replace(METRICS, throughput_per_h=18.0, effective_utilisation=0.2, utilisation=0.25)
+    found = scores({"soon": [METRICS], "late": [late]})["late"]
+    assert found is not None
+    assert found.parts["throughput"] == pytest.approx(0.5)
+    assert found.parts["efficiency"] == pytest.approx(1.0)
+    both = ScoreWeights(throughput=1.0, utilisation=1.0)
+    again = scores({"soon": [METRICS], "late": [late]}, both)["late"]
+    assert again is not None
+    assert again.parts["throughput"] == again.parts["utilisation"]
 
 
 def test_who_leaves_jobs_over_or_lacks_a_measure_has_no_score_and_is_nobodys_best() -> None:
@@ -103,7 +123,8 @@ def test_who_leaves_jobs_over_or_lacks_a_measure_has_no_score_and_is_nobodys_bes
 def test_weights_are_read_from_toml_and_only_their_proportions_matter() -> None:
     weights = read_score_weights("completion_time = 3\nenergy = 1", "w.toml")
     assert weights.shares() == {
-        "completion_time": 0.75, "throughput": 0.0, "utilisation": 0.0, "fairness": 0.0, "energy": 0.25,
+        "completion_time": 0.75, "throughput": 0.0, "efficiency": 0.0, "utilisation": 0.0, "fairness": 0.0,
+        "energy": 0.25,
     }  # fmt: skip
     assert sum(EQUAL.shares().values()) == pytest.approx(1.0)
 

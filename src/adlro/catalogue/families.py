@@ -108,6 +108,25 @@ def is_family(name: str) -> bool:
         return False
 
 
+_WORDS_OF: Final = {
+    "simulation": (
+        "sim", "simulation", "md", "gromacs", "gmx", "lammps", "namd", "amber", "cfd", "openfoam", "vasp", "cp2k",
+        "fem", "lattice", "stencil", "dft", "hpl", "hpcg", "relion",
+    ),
+    "data": ("data", "etl", "spark", "rapids", "cudf", "sql", "query", "preprocess", "parquet", "scan", "join"),
+}  # fmt: skip
+"""Words in the name of a job that say which of the paper's families it is probably like."""
+
+_PROBABLY: Final = "learning"
+"""What a job on GPUs is if its name does not say it."""
+
+
+def guessed_family(name: str) -> str:
+    """The one of the paper's three families that a job with this name is most probably like."""
+    words = set(re.findall(r"[a-z0-9]+", name.lower()))
+    return next((family for family, known in _WORDS_OF.items() if words & set(known)), _PROBABLY)
+
+
 def family_pattern(pattern: str, family: str, where: str) -> tuple[re.Pattern[str], str]:
     """A pattern of a config and the name of its family; `where` names the table in the error line."""
     try:

@@ -5,11 +5,13 @@ A speed is for one GPU of the job, relative to one GPU of the reference model ru
 
 import csv
 from bisect import bisect_right
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from importlib import resources
+from math import log
 from typing import Final
 
-from adlro.catalogue.families import REFERENCE, Family, find_family
+from adlro.catalogue.families import REFERENCE, Family, Mix, find_family
 from adlro.catalogue.gpus import gpu_models
 from adlro.core.errors import CatalogueError
 from adlro.core.records import MEASURED, MODELLED, GpuModel, Placing, Speed, SpeedOf
@@ -65,6 +67,13 @@ def speed_of(family: str, placing: Placing) -> Speed:
     return _from_table(kind, placing, rows) if rows else _from_datasheet(kind, placing, placing.model)
 
 
+def datasheet_speed(family: str, placing: Placing) -> Speed:
+    """Like `speed_of`, but always by the datasheet: what is known before anything has been measured."""
+    if placing.gpus == 0 or placing.model is None:
+        return speed_of(family, placing)
+    return _from_datasheet(find_family(family), placing, placing.model)
+
+
 def roofline(family: Family, model: GpuModel) -> Speed:
     """Speed of one GPU alone by its datasheet: each part of the time shrinks as the peak that bounds it grows."""
     time = 0.0
@@ -78,6 +87,20 @@ def roofline(family: Family, model: GpuModel) -> Speed:
             return Speed(0.0, MODELLED, f"no {what} figure for {model.title}: add a [gpus.NAME] table with {key}")
         time += share * reference / peak
     return Speed(1 / time, MODELLED, f"roofline of {model.title} against the reference model")
+
+
+def bound_profiles(models: Sequence[GpuModel], family: str) -> list[list[float]]:
+    """How jobs that one unit bounds differ from a family: by bound and model, log of their speed over the family's.
+
+    The last row is a job that is as fast on every model. A model without the figure is as fast as the family is there.
+    """
+    own = [roofline(find_family(family), model).value or 1.0 for model in models]
+    rows = []
+    for mix in (Mix(fp32=1.0), Mix(tensor=1.0), Mix(bandwidth=1.0)):
+        kind = Family("", "", mix, 0.0)
+        speeds = [roofline(kind, model).value for model in models]
+        rows.append([log(speed / mine) if speed > 0 else 0.0 for speed, mine in zip(speeds, own, strict=True)])
+    return [*rows, [-log(mine) for mine in own]]
 
 
 def communication_factor(family: Family, placing: Placing) -> float:

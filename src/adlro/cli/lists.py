@@ -18,7 +18,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else
 
 def policies(as_json: Json = False) -> None:
     """List the policies: what each does, whether it stops or resizes jobs, and what it needs to know."""
-    from adlro.decide.catalogue import policies as catalogue
+    from adlro.decide.catalogue import shipped_policies as catalogue
 
     if as_json:
         keys = ("name", "summary", "preemptive", "resizes", "needs")
@@ -134,9 +134,39 @@ def speeds(
     cluster: Annotated[
         str, typer.Option("--cluster", "-c", help="A cluster that ships (adlro clusters), or a TOML file.")
     ] = "paper16",
+    learn: Annotated[
+        str | None,
+        typer.Option(
+            "--learn",
+            metavar="FILE",
+            help="Learn speeds from a trace of jobs that ran on the cluster, and show them with what they rest on.",
+        ),
+    ] = None,
+    ran_on: Annotated[
+        str | None,
+        typer.Option("--ran-on", metavar="WHERE", help="With --learn: on which GPUs the jobs ran: docs/traces.md."),
+    ] = None,
+    learned: Annotated[
+        bool,
+        typer.Option(
+            "--learned", help="Play a workload with learned speeds, and show the families that the memory finds."
+        ),
+    ] = False,
+    workload: Annotated[str, typer.Option("--workload", "-w", help="With --learned: a workload.")] = "paper",
+    policy: Annotated[str, typer.Option("--policy", "-p", help="With --learned: the policy.")] = "sjf",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="With --learned: the seed.")] = 0,
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="With --learned: how many jobs.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List how fast each family of jobs runs on the GPU models of a cluster, and whether it was measured."""
+    """List how fast each family of jobs runs on the GPU models of a cluster, and whether it was measured.
+
+    With --learn or --learned: the speeds that jobs have shown, by families that were found and not told.
+    """
+    if learn is not None or learned:
+        from adlro.cli.learned import show_learned
+
+        show_learned(cluster, learn, ran_on, workload, policy, seed, jobs, as_json)
+        return
     from adlro.catalogue.clusters import load_cluster
     from adlro.catalogue.families import families
 

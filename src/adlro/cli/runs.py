@@ -91,6 +91,13 @@ WithRegression = Annotated[
     bool,
     typer.Option("--regression", help="Show the regression of completion time on utilisation, queue and load."),
 ]
+WithRegret = Annotated[
+    bool,
+    typer.Option(
+        "--regret",
+        help="Also run the policies with known speeds, and show what not knowing them costs; with --speeds.",
+    ),
+]
 
 
 @spread_into_flags
@@ -106,6 +113,7 @@ def compare(
     ray: Ray = None,
     hyperscore: HyperScoreFile = None,
     regression: WithRegression = False,
+    regret: WithRegret = False,
     as_json: Json = False,
     windows: Windows = None,
     *,
@@ -129,8 +137,8 @@ def compare(
     with progress_of_runs() as tell:
         found = compare_policies(
             cluster, reading.jobs(workload), chosen, seeds=seeds, first_seed=first_seed, windows=windows,
-            job_count=jobs, baseline=baseline, hyperscore=hyperscore, regression=regression, threads=threads, ray=ray,
-            keep_times=reporting.report is not None, progress=tell, **asdict(conditions),
+            job_count=jobs, baseline=baseline, hyperscore=hyperscore, regression=regression, regret=regret,
+            threads=threads, ray=ray, keep_times=reporting.report is not None, progress=tell, **asdict(conditions),
         )  # fmt: skip
     comparison = replace(found, command=_command())
     say_warnings(found.scenario)

@@ -46,7 +46,8 @@ def show_scores(scores: dict[str, PolicyScore | None], weights: ScoreWeights) ->
 
 
 _HEADINGS: Final = {
-    "completion_time": "JCT", "throughput": "jobs/h", "utilisation": "eff.", "fairness": "fair", "energy": "energy",
+    "completion_time": "JCT", "throughput": "jobs/h", "efficiency": "speed", "utilisation": "eff.", "fairness": "fair",
+    "energy": "energy",
 }  # fmt: skip
 """Short headings of the parts of the HyperScore."""
 

@@ -141,7 +141,7 @@ def train(
     if source.resume is not None:
         refuse_with_resume(seeds=seeds > 1)
     if onnx is not None:
-        check_onnx(onnx, preset, seeds)
+        check_onnx(onnx, seeds)
     folders = {each: out if seeds == 1 else out / f"seed-{each}" for each in range(seed, seed + seeds)}
     for folder in folders.values() if source.resume is None else ():
         refuse_trained(folder)
@@ -175,7 +175,7 @@ def plan_one(
 
 def export(
     checkpoint: Annotated[
-        str, typer.Argument(metavar="CHECKPOINT", help="A checkpoint of adlro train; 'adlro' is the one that ships.")
+        str, typer.Argument(metavar="CHECKPOINT", help="A checkpoint of adlro train; 'adlro' and 'paper-dqn' ship.")
     ],
     onnx: Annotated[Path, typer.Option("--onnx", metavar="FILE", help="The file to write.")],
 ) -> None:
@@ -184,22 +184,20 @@ def export(
 
     need_pytorch()
     from adlro.decide.network.greedy_q import shipped_path
+    from adlro.decide.network.paper_q import paper_shipped_path
     from adlro.learn.train.onnx import export_onnx
 
     check_onnx(onnx)
-    export_onnx(shipped_path() if checkpoint == "adlro" else Path(checkpoint), onnx)
+    shipped = {"adlro": shipped_path, "paper-dqn": paper_shipped_path}
+    export_onnx(shipped[checkpoint]() if checkpoint in shipped else Path(checkpoint), onnx)
     say(f"Wrote {onnx}.")
 
 
-def check_onnx(path: Path, preset: str = "adlro", seeds: int = 1) -> None:
+def check_onnx(path: Path, seeds: int = 1) -> None:
     """Refuse what cannot be written as ONNX, before the training begins."""
     if seeds > 1:
         raise UsageError(
             "--onnx works with one seed only. After training: adlro export DIR/best.safetensors --onnx FILE."
-        )
-    if preset != "adlro":
-        raise UsageError(
-            f"--onnx does not work with --preset {preset}: only networks of the preset adlro can be written as ONNX."
         )
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UsageError(f"--onnx: cannot write '{path}'; expected a file in a folder that exists.")

@@ -59,6 +59,7 @@ SHARED: Final = (
     "core/compiled.py",
     "core/copying.py",
     "core/engine.py",
+    "core/heat.py",
     "core/linking.py",
     "core/policy.py",
     "core/records.py",
@@ -70,6 +71,7 @@ SHARED: Final = (
     "decide/network/greedy_q.py",
     "decide/network/inference.py",
     "decide/network/paper_q.py",
+    "decide/network/paper_state.py",
     "decide/network/past.py",
     "decide/network/planes.py",
     "decide/outlook.py",
@@ -83,6 +85,7 @@ SHARED: Final = (
     "learn/worlds/episodes.py",
     "predict/expected.py",
     "predict/habits.py",
+    "predict/memory.py",
 )
 """Sources with compiled functions that are compiled into functions of other files.
 

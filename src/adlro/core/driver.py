@@ -27,8 +27,9 @@ from adlro.core.engine import (
 )
 from adlro.core.engine import apply as apply_choice
 from adlro.core.errors import PolicyError
+from adlro.core.heat import next_question_heated, play_heated
 from adlro.core.policy import Choose, Policy
-from adlro.core.tables import DISTURBANCE, EVENT, NOBODY, Choice, Floats, Table, View, records
+from adlro.core.tables import DISTURBANCE, EVENT, HEAT, NOBODY, Choice, Floats, Table, View, records
 
 
 class Player(Protocol):
@@ -63,7 +64,7 @@ class Driver:
     @truth.setter
     def truth(self, truth: Truth) -> None:
         self._truth = truth
-        self._next_question = quick_call(next_question, self.view, truth)
+        self._next_question = quick_call(next_question_heated if len(truth.heat) else next_question, self.view, truth)
         self._carry_out = quick_call(carry_out, self.view, truth)
 
     @property
@@ -102,8 +103,9 @@ class Driver:
 
     def run_until_full(self, stop: Callable[[], bool] = never) -> bool:
         """Play until the run is over (True) or the log is full (False). `stop()` also ends a plain Python policy."""
-        if self.policy.choose is not None:
-            playing = play if self._player is None else self._player.play
+        heated = len(self.truth.heat) > 0
+        if self.policy.choose is not None and not (heated and self._player is not None):
+            playing = play_heated if heated else play if self._player is None else self._player.play
             return playing(self.view, self.truth, self.policy.choose) == OVER
         while not stop():
             status = self._next_question()
@@ -149,13 +151,25 @@ def _checked(answer: Choice, name: str) -> Choice:
 
 
 NOTHING_HAPPENS: Final = records(DISTURBANCE, 0)
+NO_HEAT: Final = records(HEAT, 0)
 
 
 # ---- the truth of a run ------------------------------------------------------------------------------------------
 
 
-def new_truth(view: View, work: Floats, events: int, preemptive: bool, disturbances: Table = NOTHING_HAPPENS) -> Truth:
-    """The data that policies may not see, for jobs with this work. No job runs yet, and the policy is not asked."""
+def new_truth(
+    view: View,
+    work: Floats,
+    events: int,
+    preemptive: bool,
+    disturbances: Table = NOTHING_HAPPENS,
+    heat: Table = NO_HEAT,
+    rate: Floats | None = None,
+) -> Truth:
+    """The data that policies may not see, for jobs with this work. No job runs yet, and the policy is not asked.
+
+    `rate` is how fast jobs really run, if that is not what the view says.
+    """
     count = len(view.jobs)
     truth = Truth(
         work=work,
@@ -165,6 +179,8 @@ def new_truth(view: View, work: Floats, events: int, preemptive: bool, disturban
         disturbances=disturbances,
         events=records(EVENT, events),
         progress=records(PROGRESS, 1),
+        heat=heat,
+        rate=view.rate if rate is None else rate,
     )
     truth.progress[0].free_slot = NOBODY
     truth.progress[0].asked_when_none_waits = preemptive

@@ -14,7 +14,7 @@ import numpy as np
 from numba import types
 
 from adlro.core.compiled import compiled, compiled_with
-from adlro.core.policy import CHOOSE_TYPE, FLOATS, INTS, VIEW_TYPE, Choose, table_type
+from adlro.core.policy import CHOOSE_TYPE, FLOATS, FLOATS_2D, INTS, VIEW_TYPE, Choose, table_type
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import (
     dequeue,
@@ -38,6 +38,7 @@ from adlro.core.tables import (
     FAILED,
     FINISHED,
     FOREVER,
+    HEAT,
     ILLEGAL,
     KILLED,
     MANY_STARTS,
@@ -115,10 +116,23 @@ class Truth(NamedTuple):
     disturbances: Table  # DISTURBANCE [D], in time order
     events: Table  # EVENT, the log
     progress: Table  # PROGRESS [1]
+    heat: Table  # HEAT [G], or no rows in a run without heat
+    rate: Floats  # [K, H] work per second, as View.rate; another array where policies do not know the speeds
 
 
 TRUTH_TYPE = types.NamedTuple(
-    [FLOATS, table_type(LIVE), INTS, FLOATS, table_type(DISTURBANCE), table_type(EVENT), table_type(PROGRESS)], Truth
+    [
+        FLOATS,
+        table_type(LIVE),
+        INTS,
+        FLOATS,
+        table_type(DISTURBANCE),
+        table_type(EVENT),
+        table_type(PROGRESS),
+        table_type(HEAT),
+        FLOATS_2D,
+    ],
+    Truth,
 )
 
 
@@ -142,7 +156,7 @@ def note(view: View, truth: Truth, what: int, j: int, s: int, mask: int, value: 
 @compiled
 def log_is_full(view: View, truth: Truth) -> bool:
     """Whether the log might have no room for one more moment or choice."""
-    margin = view.clock[0].running + 2 * len(view.sites) + 16
+    margin = view.clock[0].running + 2 * len(view.sites) + 16 + len(truth.heat)
     return truth.progress[0].events + margin > len(truth.events)
 
 
@@ -224,7 +238,7 @@ def slowest_factor(view: View, truth: Truth, s: int, mask: int) -> float:
 def pace_of(view: View, truth: Truth, j: int) -> float:
     """Work per second of the job on the GPUs that it holds, with wear."""
     run = view.runs[j]
-    rate = view.rate[view.jobs[j].kind, view.sites[run.site].form]
+    rate = truth.rate[view.jobs[j].kind, view.sites[run.site].form]
     if truth.progress[0].worn == 0:
         return rate
     factor = slowest_factor(view, truth, run.site, run.mask)
@@ -564,10 +578,17 @@ def undisturbed(view: View, truth: Truth) -> None:
 
 
 @compiled
-def advance_with(view: View, truth: Truth, disturb_next: Any) -> int:
+def unheated(view: View, truth: Truth) -> float:
+    """Replaces `warm` in runs without heat."""
+    return FOREVER
+
+
+@compiled
+def advance_with(view: View, truth: Truth, disturb_next: Any, warm: Any) -> int:
     """Move the clock until the policy must be asked, the run is over, or the log is full.
 
-    `disturb_next(view, truth)` applies the next disturbance.
+    `disturb_next(view, truth)` applies the next disturbance. `warm(view, truth)` lets the heat follow what has changed,
+    and returns when a GPU reaches its limit next.
     """
     clock = view.clock[0]
     progress = truth.progress[0]
@@ -576,7 +597,10 @@ def advance_with(view: View, truth: Truth, disturb_next: Any) -> int:
     while True:
         if log_is_full(view, truth):
             return LOG_FULL
+        hot = warm(view, truth)
         moment = clock.now if progress.halfway != 0 else next_moment(view, truth)
+        if hot < moment < FOREVER:
+            moment = hot
         if moment == FOREVER:
             return OVER
         clock.now = moment
@@ -609,7 +633,7 @@ def advance_with(view: View, truth: Truth, disturb_next: Any) -> int:
 @compiled
 def advance(view: View, truth: Truth) -> int:
     """Move the clock until the policy must be asked, the run is over, or the log is full."""
-    return advance_with(view, truth, disturb)
+    return advance_with(view, truth, disturb, unheated)
 
 
 @compiled
@@ -652,14 +676,14 @@ def apply(view: View, truth: Truth, choice: Choice) -> bool:
 
 
 @compiled
-def drive(view: View, truth: Truth, choose: Choose, look: Any, kept: Any, disturb_next: Any) -> int:
+def drive(view: View, truth: Truth, choose: Choose, look: Any, kept: Any, disturb_next: Any, warm: Any) -> int:
     """The one loop of a run: advance, look, ask, apply, until the run is over or the log is full.
 
     `look(view, truth, kept)` is called before the first choice at each moment, `disturb_next(view, truth)` for each
-    disturbance.
+    disturbance, `warm(view, truth)` before the clock moves (`unheated` in a run without heat).
     """
     while True:
-        status = advance_with(view, truth, disturb_next)
+        status = advance_with(view, truth, disturb_next, warm)
         if status != DECIDE:
             return status
         if log_is_full(view, truth):
@@ -680,13 +704,13 @@ def look_nowhere(view: View, truth: Truth, kept: int) -> None:
 @compiled_with(types.int64(VIEW_TYPE, TRUTH_TYPE, CHOOSE_TYPE))
 def play_undisturbed(view: View, truth: Truth, choose: Choose) -> int:
     """Like `play`, without disturbances."""
-    return drive(view, truth, choose, look_nowhere, 0, undisturbed)
+    return drive(view, truth, choose, look_nowhere, 0, undisturbed, unheated)
 
 
 @compiled_with(types.int64(VIEW_TYPE, TRUTH_TYPE, CHOOSE_TYPE))
 def play_disturbed(view: View, truth: Truth, choose: Choose) -> int:
     """Like `play`, with disturbances."""
-    return drive(view, truth, choose, look_nowhere, 0, disturb)
+    return drive(view, truth, choose, look_nowhere, 0, disturb, unheated)
 
 
 def play(view: View, truth: Truth, choose: Choose) -> int:

@@ -24,3 +24,4 @@ class Run:
     refusals: dict[int, str]  # job index -> reason
     illegal: int
     shapes: Table = field(default_factory=lambda: NO_SHAPES)  # SHAPE [E] as in View
+    heat: "Table | None" = None  # HEAT at the end; None or no rows in a run without heat

@@ -326,6 +326,31 @@ DISTURBANCE = np.dtype([("time", "f8"), ("factor", "f8"), ("node", "i4"), ("gpu"
 """Disturbances of the hardware, in time order; `gpu` is a row of View.gpus."""
 
 
+HEAT = np.dtype(
+    [
+        ("tdp", "f8"),  # W
+        ("room", "f8"),  # C, of the air that enters the node
+        ("limit", "f8"),  # C, above which the clock is lowered
+        ("resistance", "f8"),  # how much hotter than usual it becomes by its own power; 1 is usual
+        ("use", "f8"),  # share of it that jobs hold
+        ("temperature", "f8"),  # C, at `since`
+        ("since", "f8"),  # when its node last changed
+        ("settles", "f8"),  # C, where its temperature goes from there
+        ("power", "f8"),  # as a share of the TDP
+        ("clock", "f8"),  # as a share of its highest
+        ("wear", "f8"),  # its speed factor without heat
+        ("reaches", "f8"),  # when it reaches its limit; FOREVER: never, as things are
+        ("energy", "f8"),  # J, up to `since`
+        ("throttled", "f8"),  # s with a lowered clock, up to `since`
+        ("hottest", "f8"),  # C, up to `since`
+        ("held", "i4"),  # 1 while its clock is lowered
+        ("changes", "i4"),  # SITE.changes when its node was last looked at
+    ],
+    align=True,
+)
+"""The heat of a GPU (core/heat.py); a run without heat has no rows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Jobs:
     """A table of jobs in submit order, their true work, and the names behind the numbers."""

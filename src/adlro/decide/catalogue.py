@@ -24,7 +24,7 @@ from adlro.decide import lookahead, outlook
 from adlro.decide.checkpoint import read_arrays
 from adlro.decide.choosing import Pair, best_pair, legal_pairs
 from adlro.decide.network import greedy_q, preemptive_q
-from adlro.decide.network.paper_q import paper_policy, paper_weights
+from adlro.decide.network.paper_q import PAPER_DQN, paper_policy, paper_weights
 from adlro.decide.rules import allox, baselines, earliest, gavel, plan, preemptive, reserving, sizing
 from adlro.decide.wrappers import unwrapped, wrapped
 
@@ -55,8 +55,17 @@ CHECKPOINT: Final = ".safetensors"
 
 @cache
 def policies() -> tuple[Policy, ...]:
-    """All policies that ship, in the order of their modules."""
+    """All policies that ship and run on any cluster, in the order of their modules."""
     return tuple(policy for module in MODULES for policy in module.POLICIES)
+
+
+FITTED: Final = (PAPER_DQN,)
+"""Policies that ship for one cluster."""
+
+
+def shipped_policies() -> tuple[Policy, ...]:
+    """All policies that ship, also those for one cluster, which `policies()` and "all" leave out."""
+    return (*policies(), *FITTED)
 
 
 def find_policy(name: str) -> Policy:
@@ -68,10 +77,10 @@ def find_policy(name: str) -> Policy:
         return policy_of_checkpoint(Path(name))
     if ":" in name or name.endswith(".py"):
         return load_policy(name)
-    for policy in (*policies(), lookahead.CLAIRVOYANT):
+    for policy in (*shipped_policies(), lookahead.CLAIRVOYANT):
         if policy.name == name:
             return policy
-    names = [policy.name for policy in policies()]
+    names = [policy.name for policy in shipped_policies()]
     raise CatalogueError(
         f"there is no policy {name!r}.{nearest(name, names)} `adlro policies` lists them. Also possible: "
         "path.py:function, NAME+starvation(SECONDS), NAME+least-run(SECONDS) and NAME+stops(NUMBER)."

@@ -55,6 +55,7 @@ class Comparison:
     with_regression: bool = False  # whether results include the regression of completion times
     is_the_papers: bool = False  # whether it is the experiment of the paper's Table 1
     command: str = ""  # what made it
+    known: dict[str, tuple[Metrics, ...]] | None = None  # the same with known speeds, if the regret was asked for
 
     @property
     def over(self) -> str:
@@ -203,6 +204,30 @@ def run_comparison(
             (names[item], seed): each.times for (item, seed), each in sorted(found.items()) if each.times is not None
         },
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Regret:
+    """What not knowing the speeds costs a policy: mean JCT with known speeds, and how much longer it is without."""
+
+    known_jct_mean_s: float | None
+    jct_mean_s: float | None
+    relative: float | None
+    interval: tuple[float, float] | None  # 95 %, of the relative regret over the seeds
+
+
+def regrets(comparison: Comparison) -> dict[str, Regret]:
+    """By policy: the regret against known speeds on the same jobs; nothing if it was not asked for."""
+    found = {}
+    for name, knowing in (comparison.known or {}).items():
+        ours = [each.jct_mean_s for each in comparison.metrics[name]]
+        theirs = [each.jct_mean_s for each in knowing]
+        pairs = [None if a is None or not b else a / b - 1.0 for a, b in zip(ours, theirs, strict=True)]
+        with_known, without, spread = over_seeds(theirs).value, over_seeds(ours).value, over_seeds(pairs)
+        relative = without / with_known - 1.0 if with_known and without is not None else None
+        reach = None if spread.low is None or spread.high is None else (spread.low, spread.high)
+        found[name] = Regret(with_known, without, relative, reach)
+    return found
 
 
 def played(instance: Instance, policy: Policy) -> Run:

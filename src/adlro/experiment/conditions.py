@@ -57,6 +57,14 @@ class Conditions:
     disturbances: str | None = _option(
         None, "A list of node failures and speed changes: docs/workloads.md.", metavar="FILE"
     )
+    thermal: bool = _option(False, "GPUs become hot and lower their clocks: docs/semantics.md#heat.")
+    room_c: float = _option(25.0, "With --thermal: temperature of the air that enters the nodes.", metavar="C")
+    speeds: str = _option(
+        "known",
+        "What policies know about speeds: known (the table), prior (the datasheet, by a family guessed from the name), "
+        "agnostic (all GPUs alike), or learned (the prior, corrected by the jobs that ran): docs/speeds.md.",
+        metavar="KNOWLEDGE",
+    )
 
 
 UNCHANGED: Final = Conditions()

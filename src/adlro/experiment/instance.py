@@ -7,23 +7,35 @@ from typing import Final
 import numpy as np
 
 from adlro.catalogue.speeds import speed_of
+from adlro.core.copying import copied
+from adlro.core.driver import NO_HEAT, Player
 from adlro.core.errors import AdlroError, PolicyError, UsageError
+from adlro.core.heat import new_heat
 from adlro.core.policy import Policy
 from adlro.core.records import Disturbance
 from adlro.core.run import Run
 from adlro.core.tables import Ints, Jobs, Table, View
 from adlro.core.units import DAY_S, HOUR_S
 from adlro.experiment.scenario import Recorded, Scenario, find_workload, gpu_seconds, named_as_in
+from adlro.experiment.unknown_speeds import KNOWN, LEARNED, Believed, believe, learning_player
 from adlro.ingest.disturbances import failures, wear
+from adlro.ingest.signatures import signed
 from adlro.ingest.synthetic import generate
 from adlro.ingest.traces.windows import cut, misjudged
 from adlro.normalise.pack import pack, pack_disturbances, refusals
+from adlro.normalise.telemetry import THROTTLE_C
 from adlro.predict.following import traits_of, untold
 from adlro.predict.online import Predicting
 from adlro.simulation.simulator import simulate
 
 WEAR_SPREAD: Final = 0.5
 """Sigma of the logarithm of a GPU's own drift: some wear at half the average rate, some at twice."""
+
+HEAT_SPREAD: Final = 0.1
+"""Sigma of the logarithm of how hot a GPU becomes by its own power: some are cooled worse than others."""
+
+_HEAT_STREAM: Final = 4
+"""Kind of random stream; those below are in ingest/disturbances.py."""
 
 WEAR_STEP_S: Final = 6 * HOUR_S
 """Speed drifts in steps of this length: short against the drift, and few enough for thousands of GPUs."""
@@ -40,6 +52,7 @@ class Instance:
     disturbances: list[tuple[float, int, int, int, float]]
     refusals: dict[int, str]
     traits: "Table | None" = None  # what a predictor sees of the jobs, where policies are told what is predicted
+    believed: Believed | None = None  # where policies do not know the speeds
 
 
 def load_jobs(workload: str, seed: int, count: int | None = None) -> Jobs:
@@ -55,12 +68,18 @@ def draw(scenario: Scenario, seed: int) -> Instance:
     else:
         jobs = generate(workload, seed, scenario.jobs)
     jobs = named_as_in(scenario.cluster, jobs)
+    shown = jobs if scenario.speeds == KNOWN or isinstance(workload, Recorded) else signed(jobs, seed)
     traits = None
     if workload.estimates.source == "predicted":
-        jobs, traits = untold(jobs), traits_of(jobs)
+        jobs, traits = untold(jobs), traits_of(shown)
     view = pack(scenario.plan, jobs, speed_of)
+    believed = None
+    if scenario.speeds != KNOWN:
+        believed = believe(scenario.plan, jobs, view, shown, scenario.speeds)
+        if traits is not None:
+            traits["family"] = 0  # who does not know the speeds does not know the family either
     disturbances = pack_disturbances(scenario.plan, disturbances_of(scenario, jobs, seed))
-    return Instance(scenario, seed, jobs, view, disturbances, refusals(scenario.plan, jobs, view), traits)
+    return Instance(scenario, seed, jobs, view, disturbances, refusals(scenario.plan, jobs, view), traits, believed)
 
 
 def jobs_of(recorded: Recorded, seed: int, most: int | None) -> Jobs:
@@ -94,6 +113,21 @@ def disturbances_of(scenario: Scenario, jobs: Jobs, seed: int) -> list[Disturban
     return sorted(found, key=lambda item: item.time_s)
 
 
+def heat_of(scenario: Scenario, seed: int) -> Table:
+    """The GPUs of the cluster as cold as when idle, each cooled a little better or worse; no rows without heat."""
+    room_c = scenario.hazards.room_c
+    if room_c is None:
+        return NO_HEAT
+    models = [
+        scenario.cluster.models[group.model]
+        for node in scenario.cluster.nodes for group in node.gpus for _ in range(group.count)
+    ]  # fmt: skip
+    random = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(_HEAT_STREAM,))))
+    spread = random.lognormal(0.0, HEAT_SPREAD, len(models)).tolist()
+    limits = [THROTTLE_C.get(model.vendor.lower(), THROTTLE_C["nvidia"]) for model in models]
+    return new_heat([model.tdp_w for model in models], limits, spread, room_c)
+
+
 def offered_load(instance: Instance) -> float:
     """GPU-seconds of work at its fastest, over those of the cluster while jobs arrive; inf if all come at once."""
     needed, submit = float(gpu_seconds(instance.jobs, instance.view).sum()), instance.jobs.table["submit"]
@@ -109,16 +143,23 @@ def run_one(scenario: Scenario, policy: Policy, seed: int) -> Run:
 
 def play_out(instance: Instance, view: View, policy: Policy) -> Run:
     """Run the policy on a fresh view of the instance."""
-    scenario, plan = instance.scenario, instance.scenario.plan
-    player = None
+    scenario, plan, believed = instance.scenario, instance.scenario.plan, instance.believed
+    player: Player | None = None
+    rate, true_rate = None, view.rate
+    if believed is not None:
+        view = copied(believed.view)._replace(rate=believed.view.rate.copy(), fastest=believed.view.fastest.copy())
+        rate = believed.rate
     if instance.traits is not None:
         player = Predicting.new(instance.traits)
     if player is not None or len(view.shapes):
         view = view._replace(jobs=view.jobs.copy())  # what is told of them, or their sizes, change in each run
+    if believed is not None and believed.how == LEARNED:
+        player = learning_player(believed, plan, player)
     try:
         outcome = simulate(
-            view, instance.jobs.work, policy, scenario.settings, instance.disturbances, instance.seed, player
-        )
+            view, instance.jobs.work, policy, scenario.settings, instance.disturbances, instance.seed, player,
+            heat_of(scenario, instance.seed), rate,
+        )  # fmt: skip
     except (AdlroError, MemoryError):
         raise
     except Exception as error:  # a policy may be anybody's code
@@ -128,7 +169,7 @@ def play_out(instance: Instance, view: View, policy: Policy) -> Run:
         cluster=plan.cluster,
         jobs=instance.jobs,
         events=outcome.events,
-        rate=view.rate,
+        rate=true_rate,
         site_form=_column(plan.sites["form"]),
         site_model=tuple(plan.models[model] for model in plan.sites["model"]),
         site_gpus=_column(plan.sites["gpus"]),
@@ -139,6 +180,7 @@ def play_out(instance: Instance, view: View, policy: Policy) -> Run:
         refusals=instance.refusals,
         illegal=outcome.illegal,
         shapes=view.shapes,
+        heat=outcome.heat,
     )
 
 

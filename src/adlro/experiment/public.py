@@ -28,6 +28,7 @@ from adlro.experiment.policies import policy as find_policy
 from adlro.experiment.scenario import Hazards, Scenario, find_disturbances, load_scenario
 from adlro.experiment.side_by_side import compiled_side_by_side
 from adlro.experiment.simulation import Simulation
+from adlro.experiment.unknown_speeds import KNOWN
 from adlro.ingest.traces.tabulate import TraceOptions
 from adlro.measure.hyperscore import EQUAL, ScoreWeights, read_score_weights
 from adlro.measure.metrics import measure
@@ -168,6 +169,10 @@ def compare(
     wear_per_day: float = UNCHANGED.wear_per_day,
     weights: str = UNCHANGED.weights,
     disturbances: Disturbances | None = UNCHANGED.disturbances,
+    thermal: bool = UNCHANGED.thermal,
+    room_c: float = UNCHANGED.room_c,
+    speeds: str = UNCHANGED.speeds,
+    regret: bool = False,
     hyperscore: str | Path | Mapping[str, float] | None = None,
     regression: bool = False,
     threads: int | None = None,
@@ -183,8 +188,9 @@ def compare(
 
     `seeds` is how many seeds (default 10, but 1 for a trace), from `first_seed` on, or which. `windows` cuts a trace
     into so many windows, which take the place of seeds. `job_count` is how many jobs there are on each seed or in each
-    window. The conditions from `load` to `disturbances` are those of `adlro compare --help`. `hyperscore` are the
-    weights of the HyperScore, `regression` adds the regression of completion times to the results. Compiled policies
+    window. The conditions from `load` to `speeds` are those of `adlro compare --help`. `regret` also runs the policies
+    with known speeds, and tells what not knowing them costs (docs/speeds.md). `hyperscore` are the weights of the
+    HyperScore, `regression` adds the regression of completion times to the results. Compiled policies
     run on all cores or on `threads` of them; `ray` executes the runs on a Ray cluster instead: its address, "auto" or
     "local" (docs/ray.md). The results do not depend on either. Without `keep_times` the result needs less memory (3 kB
     per run), but cannot write a report. `progress(what, done, total)` is told how it goes.
@@ -193,7 +199,10 @@ def compare(
     shares = _weights_of(hyperscore)
     scenario = scenario_of(
         cluster, jobs, job_count, windows, disturbances,
-        Conditions(load, estimates, restart_s, kill_at_limit, queue_window, mtbf_h, repair_h, wear_per_day, weights),
+        Conditions(
+            load, estimates, restart_s, kill_at_limit, queue_window, mtbf_h, repair_h, wear_per_day, weights,
+            thermal=thermal, room_c=room_c, speeds=speeds,
+        ),
     )  # fmt: skip
     chosen = find_policies(policies)
     which = _seeds_of(scenario, seeds, first_seed)
@@ -206,6 +215,11 @@ def compare(
     runs = f"{_counted(len(chosen), 'policy', 'policies')} on {_counted(len(which), kind)}"
     tell(f"Comparing {runs}", 0, len(chosen) * len(which))
     found = compare_on(scenario, chosen, which, threads, tell, baseline, keep_times, ray)
+    if regret:
+        if scenario.speeds == KNOWN:
+            raise UsageError("--regret compares with known speeds; expected --speeds prior, agnostic or learned.")
+        known = compare_on(replace(scenario, speeds=KNOWN), chosen, which, threads, tell, baseline, False, ray)
+        found = replace(found, known=known.metrics)
     is_the_papers = (_named(cluster), _named(jobs), load) == (DEFAULT_CLUSTER, DEFAULT_JOBS, None)
     return replace(found, weights=shares, with_regression=regression, is_the_papers=is_the_papers, command=made)
 
@@ -228,6 +242,9 @@ def simulate(
     wear_per_day: float = UNCHANGED.wear_per_day,
     weights: str = UNCHANGED.weights,
     disturbances: Disturbances | None = UNCHANGED.disturbances,
+    thermal: bool = UNCHANGED.thermal,
+    room_c: float = UNCHANGED.room_c,
+    speeds: str = UNCHANGED.speeds,
     progress: OnProgress | None = None,
 ) -> Simulation:
     """Run one policy on one seed, or on one window of a trace: every event and every measure.
@@ -237,7 +254,10 @@ def simulate(
     made = call_text("simulate", locals(), simulate)
     scenario = scenario_of(
         cluster, jobs, job_count, windows, disturbances,
-        Conditions(load, estimates, restart_s, kill_at_limit, queue_window, mtbf_h, repair_h, wear_per_day, weights),
+        Conditions(
+            load, estimates, restart_s, kill_at_limit, queue_window, mtbf_h, repair_h, wear_per_day, weights,
+            thermal=thermal, room_c=room_c, speeds=speeds,
+        ),
     )  # fmt: skip
     check_whole("seed", seed, 0)
     chosen = find_policy(policy)
@@ -278,10 +298,11 @@ def scenario_of(
     settings = SimulationSettings(
         conditions.restart_s, conditions.kill_at_limit, conditions.queue_window, conditions.weights
     )
-    hazards = Hazards(conditions.mtbf_h, conditions.repair_h, conditions.wear_per_day, listed, origin)
+    room_c = conditions.room_c if conditions.thermal else None
+    hazards = Hazards(conditions.mtbf_h, conditions.repair_h, conditions.wear_per_day, listed, origin, room_c)
     return load_scenario(
         cluster(where), source, job_count, settings, hazards, conditions.estimates, wanted.options, windows,
-        conditions.load,
+        conditions.load, conditions.speeds,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import numpy
 
 from adlro import __version__
 from adlro.core.run import Run
-from adlro.experiment.compare import Comparison, metric_names, over_seeds
+from adlro.experiment.compare import Comparison, metric_names, over_seeds, regrets
 from adlro.experiment.scenario import Recorded, Scenario
 from adlro.experiment.tables import refused_by_reason, table_1
 from adlro.measure.bounds import Bounds
@@ -46,6 +46,8 @@ def comparison_as_dict(comparison: Comparison) -> dict[str, Any]:
     }
     if comparison.is_the_papers:
         found["table_1"] = table_1(comparison)
+    if comparison.known is not None:
+        found["regret"] = {name: asdict(each) for name, each in regrets(comparison).items()}
     if comparison.with_regression:
         by_policy = regressions(comparison.metrics, comparison.load)
         found["regression"] = {name: asdict(each) for name, each in by_policy.items()}
@@ -95,7 +97,8 @@ def _provenance(scenario: Scenario, command: str) -> dict[str, Any]:
         | {"estimates": scenario.workload.estimates.source, "estimate_sigma": scenario.workload.estimates.sigma}
         | asdict(scenario.settings)
         | {"mtbf_h": hazards.mtbf_h, "repair_h": hazards.repair_h, "wear_per_day": hazards.wear_per_day}
-        | {"disturbances": hazards.source, "load": scenario.load},
+        | {"thermal_room_c": hazards.room_c}
+        | {"disturbances": hazards.source, "load": scenario.load, "speeds": scenario.speeds},
         "version": __version__,
         "versions": {"python": platform.python_version(), "numpy": numpy.__version__, "numba": numba.__version__},
         "command": command,

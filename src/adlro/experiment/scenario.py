@@ -17,6 +17,7 @@ from adlro.core.plan import Plan, plan_cluster
 from adlro.core.records import WHOLE_GPU, Cluster, Disturbance
 from adlro.core.tables import Floats, Jobs, View
 from adlro.core.toml import nearest, read_text
+from adlro.experiment.unknown_speeds import KNOWN, speeds_of
 from adlro.ingest.disturbances import read_disturbances
 from adlro.ingest.synthetic import one_of_each
 from adlro.ingest.traces.tabulate import TraceOptions, TraceReport
@@ -35,6 +36,7 @@ class Hazards:
     wear_per_day: float = 0.0  # share of its speed that a GPU loses in a day, on average
     listed: tuple[Disturbance, ...] = ()
     source: str | None = None  # where the list comes from
+    room_c: float | None = None  # temperature of the air that enters the nodes; None: GPUs never become hot
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class Scenario:
     settings: SimulationSettings = field(default_factory=SimulationSettings)
     hazards: Hazards = field(default_factory=Hazards)
     load: float | None = None  # the offered load that was asked for; None: as the workload says
+    speeds: str = KNOWN  # what policies know about speeds (unknown_speeds.py)
 
     @property
     def windows(self) -> tuple[Window, ...]:
@@ -87,7 +90,7 @@ class Scenario:
         """Whether anything differs between two seeds."""
         workload, hazards = self.workload, self.hazards
         if isinstance(workload, Recorded) and not workload.windows and workload.estimates.source != "lognormal":
-            return hazards.mtbf_h is not None or hazards.wear_per_day > 0
+            return hazards.mtbf_h is not None or hazards.wear_per_day > 0 or hazards.room_c is not None
         return True
 
     @property
@@ -106,26 +109,31 @@ def load_scenario(
     trace: TraceOptions = TraceOptions(),  # noqa: B008  (frozen)
     windows: int | None = None,
     load: float | None = None,
+    speeds: str = KNOWN,
 ) -> Scenario:
     """A scenario from names, files or Python objects; everything that can be wrong is found here.
 
     `workload` may be a table in memory (a DataFrame), which is read as a trace. `trace` says how a trace is read,
     `windows` into how many it is cut; a synthetic workload has neither.
     """
+    if hazards.room_c is not None and not -40.0 <= hazards.room_c <= 60.0:
+        raise UsageError(f"--room-c is {hazards.room_c:g}; expected a temperature from -40 to 60 C.")
     check_numbers(restart_s=settings.restart_s, window=settings.window, wear_per_day=hazards.wear_per_day)
     check_numbers(above_0=True, mtbf_h=hazards.mtbf_h, repair_h=hazards.repair_h, jobs=jobs, load=load)
+    known = speeds_of(speeds)
     plan = plan_cluster(load_cluster(cluster) if isinstance(cluster, str) else cluster)
     pack_disturbances(plan, hazards.listed)
     if not is_trace(workload):
         found = _told(find_workload(workload), estimates)
         refuse_trace_options(found.name, trace, windows)
-        return Scenario(plan, found if load is None else _paced(plan, found, load), jobs, settings, hazards, load)
+        found = found if load is None else _paced(plan, found, load)
+        return Scenario(plan, found, jobs, settings, hazards, load, known)
     recorded = record(workload, estimates, trace)
     if load is not None:
         recorded = paced_trace(plan, recorded, load, trace)
     if windows is not None:
         recorded = replace(recorded, windows=windows_of(recorded.all_jobs, windows, jobs))
-    return Scenario(plan, recorded, None if jobs is None else min(jobs, recorded.jobs), settings, hazards, load)
+    return Scenario(plan, recorded, None if jobs is None else min(jobs, recorded.jobs), settings, hazards, load, known)
 
 
 def _told(workload: Workload, estimates: str | None) -> Workload:

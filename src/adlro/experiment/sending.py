@@ -23,7 +23,7 @@ from numba import cloudpickle
 from adlro import __version__
 from adlro.core.compiled import is_compiled
 from adlro.core.policy import Policy
-from adlro.decide.catalogue import find_policy, policies
+from adlro.decide.catalogue import find_policy, shipped_policies
 
 _OURS: Final = "adlro."
 """Prefix of the modules that the other side has too."""
@@ -44,7 +44,7 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
 
     def reducer_override(self, thing: Any) -> Any:
         """How one object is sent; NotImplemented means the usual way."""
-        if isinstance(thing, Policy) and any(thing is each for each in policies()):
+        if isinstance(thing, Policy) and any(thing is each for each in shipped_policies()):
             return find_policy, (thing.name,)
         if is_compiled(thing):
             plain = thing.py_func

@@ -41,9 +41,9 @@ def usable_cores() -> int:
 
 def ships(policy: Policy) -> bool:
     """Whether another process finds the same policy by its name."""
-    from adlro.decide.catalogue import policies
+    from adlro.decide.catalogue import shipped_policies
 
-    return policy in policies()
+    return policy in shipped_policies()
 
 
 def started(names: Sequence[str]) -> "subprocess.Popen[bytes]":

@@ -76,6 +76,9 @@ class RunsTable(Schema):
     wear_per_day: NumberAxis = UNCHANGED.wear_per_day
     weights: Axis[str] = UNCHANGED.weights
     disturbances: Axis[str] | None = None
+    thermal: Axis[bool] = UNCHANGED.thermal
+    room_c: NumberAxis = UNCHANGED.room_c
+    speeds: Axis[str] = UNCHANGED.speeds
     policy: Axis[str] = DEFAULT_POLICY
 
 

@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from adlro.core.run import Run
-from adlro.experiment.compare import Comparison, Mean, over_seeds
+from adlro.experiment.compare import Comparison, Mean, over_seeds, regrets
 from adlro.experiment.python_words import reworded
 from adlro.experiment.scenario import Recorded
+from adlro.experiment.unknown_speeds import KNOWN
 from adlro.measure.bounds import Bounds
 from adlro.measure.metrics import Metrics
 from adlro.measure.numbers import MISSING, change, mean_count, number, percent, unit_for
@@ -36,8 +37,12 @@ PAPERS_TABLE_1: Final[tuple[tuple[str, str | None, float | None, float | None, f
     ("FCFS", "fcfs", 25.8, 6.2, 0.581),
     ("Static affinity", "static-affinity", 22.1, 7.5, 0.654),
     ("ADLRO (DQN)", "adlro", 19.5, 9.1, 0.798),
+    ("Paper's DQN", "paper-dqn", 19.5, 9.1, 0.798),
 )
-"""Algorithm, our policy, and as printed: average job completion time, jobs per hour, GPU utilisation."""
+"""Algorithm, our policy, and as printed: average job completion time, jobs per hour, GPU utilisation.
+
+The paper's agent has two rows: our own network, and the network that the paper describes, if it is compared.
+"""
 
 REMARK: Final = (
     "The paper gives completion times in seconds, which is impossible: 16 GPUs at 58.1 % that finish 6.2 jobs an hour "
@@ -45,6 +50,9 @@ REMARK: Final = (
     "about four. The workload is calibrated on the utilisation of the FCFS row alone. Jobs arrive at a fixed rate, so "
     "the throughput of a policy that keeps up is that rate, and no policy can have more."
 )
+
+HEAT_ROWS: Final = (("clock lowered", "throttled", "%"), ("hottest GPU", "hottest_c", "C"))
+"""Shown only for a run with heat."""
 
 RUN_ROWS: Final = (
     ("mean JCT", "jct_mean_s", "s"),
@@ -105,6 +113,14 @@ def comparison_lines(comparison: Comparison) -> Iterator[RenderableType]:
         yield Text(legend_of_trace(comparison, scenario.workload), "dim")
     if found:
         yield Text(legend_of_marks(comparison, found), "dim")
+    if comparison.scenario.speeds != KNOWN:
+        yield Text(f"Policies do not know the speeds: {comparison.scenario.speeds} (docs/speeds.md).", "dim")
+    for name, regret in regrets(comparison).items():
+        if regret.relative is not None and regret.known_jct_mean_s is not None:
+            reach = f" ({regret.interval[0]:+.1%} to {regret.interval[1]:+.1%})" if regret.interval else ""
+            seconds, unit = unit_for([regret.known_jct_mean_s])
+            known = f"{regret.known_jct_mean_s / seconds:.2f} {unit}"
+            yield Text(f"{name}: regret {regret.relative:+.1%}{reach} against {known} with known speeds")
 
 
 def verdicts(comparison: Comparison) -> dict[str, Verdict]:
@@ -206,7 +222,7 @@ def table_1(comparison: Comparison) -> list[dict[str, Any]]:
     """The paper's Table 1 with our values beside the printed ones, and our best policy as a row of its own."""
     by_jct = {name: _mean(results, "jct_mean_s").value for name, results in comparison.metrics.items()}
     finished = {name: jct for name, jct in by_jct.items() if jct is not None and not left_over(comparison, name)}
-    rows = [*PAPERS_TABLE_1]
+    rows = [row for row in PAPERS_TABLE_1 if row[1] != "paper-dqn" or row[1] in comparison.metrics]
     if finished:
         best = min(finished, key=finished.__getitem__)
         rows.append((f"best here: {best}", best, None, None, None))
@@ -261,7 +277,8 @@ def run_lines(run: Run, workload: str, metrics: Metrics, bounds: Bounds) -> Iter
     table = plain_table(header=False)
     table.add_column()
     table.add_column(justify="right")
-    for label, key, unit in RUN_ROWS:
+    heat_rows = HEAT_ROWS if metrics.hottest_c is not None else ()
+    for label, key, unit in (*RUN_ROWS, *heat_rows):
         table.add_row(label, _measured(getattr(metrics, key), unit))
     if bounds.best_s is not None:
         table.add_row("lower bound of mean JCT, any policy", _measured(bounds.best_s, "s"))

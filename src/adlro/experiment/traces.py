@@ -21,7 +21,7 @@ from adlro.ingest.traces import catalogue as traces
 from adlro.ingest.traces.column_map import ColumnMap, read_column_map
 from adlro.ingest.traces.family_map import read_family_map
 from adlro.ingest.traces.job_lists import MeasuredFamilies
-from adlro.ingest.traces.ran_on import KnownPlaces, RanOnGpus, RanOnMap, node_rule, on_the_reference
+from adlro.ingest.traces.ran_on import KnownPlaces, RanOnGpus, RanOnMap, node_rule, on_the_reference, place_jobs
 from adlro.ingest.traces.tabulate import FamilyRule, TraceOptions, TraceReport
 
 
@@ -45,6 +45,16 @@ def read_history(trace: str | Any, options: TraceOptions) -> tuple[Jobs, Jobs, T
             raise TraceError(f"'{where}': {error}") from None
     jobs, report = on_the_reference(found.jobs, found.report, found.ran, known, speed_of)
     return found.jobs, jobs, report
+
+
+def read_places(trace: str | Any, options: TraceOptions) -> tuple[Jobs, list[str]]:
+    """The jobs of a trace with times as recorded, and the GPU model that each ran on; empty if it is not known."""
+    rule = family_rule(options.families or "uniform")
+    columns = None if options.columns is None else columns_in(options.columns)
+    found = traces.read_any_trace(trace, options, rule, MeasuredFamilies(measured_family, reference_rate), columns)
+    placed = place_jobs(found.jobs, found.ran, places_of_trace(options.ran_on))
+    single = [where[0].model.name if len(where) == 1 else "" for where in placed.wheres]
+    return found.jobs, [single[code] for code in placed.codes.tolist()]
 
 
 def columns_in(path: str) -> ColumnMap:

@@ -246,12 +246,12 @@ def _setup_of(
 ) -> "TrainSetup":
     """What a new training begins with."""
     from adlro.decide.network.greedy_q import shipped_path
-    from adlro.learn.train.run import SHAPE, config_of, read_start
+    from adlro.learn.train.run import NETWORK_SHAPE, config_of, read_start
 
     config = config_of(preset, file, settings, quick, steps, episodes, minutes)
     begun = None
     if start is not None:
-        for name in {each.partition("=")[0].strip() for each in settings}.intersection(SHAPE):
+        for name in {each.partition("=")[0].strip() for each in settings}.intersection(NETWORK_SHAPE):
             raise UsageError(f"--set {name} cannot be used with --from: the checkpoint sets it. Leave it out.")
         begun, config = read_start(shipped_path() if str(start) == "adlro" else Path(start), preset, config)
     place = None if cluster is None else str(cluster) if isinstance(cluster, Path) else cluster

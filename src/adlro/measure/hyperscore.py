@@ -21,12 +21,16 @@ KAPPA: Final = 2.1
 MEASURED_BY: Final = {
     "completion_time": ("jct_mean_s", -1),
     "throughput": ("throughput_per_h", 1),
+    "efficiency": ("placement_efficiency", 1),
     "utilisation": ("effective_utilisation", 1),
     "fairness": ("jain_users", 1),
     "energy": ("energy_kwh", -1),
 }
-"""The measure of each part of the value, and whether more (1) or less (-1) is better. Utilisation is the effective one:
-a slow GPU is well utilised too."""
+"""The measure of each part of the value, and whether more (1) or less (-1) is better.
+
+Utilisation is the effective one: a slow GPU is well utilised too. When all jobs finish, it is a constant over the
+makespan, as throughput is, so both say the same. Efficiency does not depend on the makespan.
+"""
 
 ScoreWeight = Annotated[float, Ge(0)]
 
@@ -36,6 +40,7 @@ class ScoreWeights(Schema):
 
     completion_time: ScoreWeight = 0.0
     throughput: ScoreWeight = 0.0
+    efficiency: ScoreWeight = 0.0
     utilisation: ScoreWeight = 0.0
     fairness: ScoreWeight = 0.0
     energy: ScoreWeight = 0.0
@@ -52,8 +57,8 @@ class ScoreWeights(Schema):
         return {part: getattr(self, part) / total for part in MEASURED_BY}
 
 
-EQUAL: Final = ScoreWeights(completion_time=1.0, throughput=1.0, utilisation=1.0, fairness=1.0, energy=1.0)
-"""The default weights: the paper names none, so all are equal."""
+EQUAL: Final = ScoreWeights(completion_time=1.0, throughput=1.0, efficiency=1.0, fairness=1.0, energy=1.0)
+"""The default weights: the paper names none, so all are equal. Utilisation would count throughput twice."""
 
 
 @dataclass(frozen=True, slots=True)

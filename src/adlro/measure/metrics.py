@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from adlro.core.heat import IDLE_POWER
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import fill_weights
 from adlro.core.run import Run
@@ -25,9 +26,6 @@ from adlro.measure.sizes import at_best, kinds_held
 
 SHORTEST_RUNTIME_S: Final = 10.0
 """A job counts as at least this long in slowdown and fairness, so that very short jobs do not dominate the mean."""
-
-IDLE_POWER: Final = 0.15
-"""Share of its TDP that a GPU draws when nothing holds it: an assumption, near what idle data-centre cards report."""
 
 MOMENTS: Final = 1024
 """At how many moments fragmentation is sampled; a run with fewer changes is measured exactly."""
@@ -76,6 +74,13 @@ class Metrics:
     failures: int
     work_lost: float
     illegal: int
+    throttled: float | None = None
+    hottest_c: float | None = None
+
+    @property
+    def placement_efficiency(self) -> float | None:
+        """Effective utilisation over utilisation: how fast the GPUs that jobs held were, against their best ones."""
+        return _ratio(self.effective_utilisation or 0.0, self.utilisation) if self.utilisation else None
 
     def as_dict(self) -> dict[str, int | float | None]:
         """The measures by name, ready for JSON."""
@@ -153,6 +158,8 @@ def measure(run: Run) -> Metrics:
         failures=int(counts[FAILED]),
         work_lost=float(events["value"][events["what"] == FAILED].sum(dtype=np.float64)),
         illegal=run.illegal,
+        throttled=_throttled(run, use) if use else None,
+        hottest_c=float(run.heat.hottest.max()) if run.heat is not None and len(run.heat) else None,
     )
 
 
@@ -257,8 +264,25 @@ def _effective_gpu_s(run: Run, held: Table, done: _Finished) -> float:
     return gpu_s
 
 
+def _throttled(run: Run, use: _Use) -> float | None:
+    """The share of GPU time with a lowered clock; None in a run without heat."""
+    heat = run.heat
+    if heat is None or not len(heat):
+        return None
+    lowered = float(heat.throttled.sum() + ((heat.clock < 1.0) * np.maximum(0.0, use.end - heat.since)).sum())
+    return _ratio(lowered, use.capacity)
+
+
+def _energy_with_heat(heat: Table, use: _Use) -> float:
+    """What the model of heat says that the GPUs drew during the makespan; before it all were idle."""
+    joules = heat.energy + heat.power * heat.tdp * (use.end - heat.since) - IDLE_POWER * heat.tdp * use.begin
+    return float(joules.sum()) / JOULES_PER_KWH
+
+
 def _energy_kwh(run: Run, use: _Use) -> float:
     """Energy of the GPUs: TDP while held (in proportion to the share), IDLE_POWER of it otherwise."""
+    if run.heat is not None and len(run.heat):
+        return _energy_with_heat(run.heat, use)
     tdp = np.array(
         [run.cluster.models[m].tdp_w if n else 0.0 for m, n in zip(run.site_model, run.site_gpus, strict=True)]
     )

@@ -37,8 +37,11 @@ _SETTINGS: Final = {
     "jobs": "{} jobs", "estimates": "estimates: {}", "estimate_sigma": "error of estimates (sigma): {}",
     "restart_s": "starting again costs {} s", "kill_at_limit": "jobs end at their limit: {}",
     "mtbf_h": "nodes fail every {} h", "repair_h": "and are back after {} h",
-    "wear_per_day": "GPUs lose {} of their speed a day", "disturbances": "disturbances: {}", "load": "load set to {}",
+    "wear_per_day": "GPUs lose {} of their speed a day",
+    "thermal_room_c": "GPUs lower their clocks when hot, in air of {} C",
+    "disturbances": "disturbances: {}", "load": "load set to {}",
     "weights": "jobs count by their priority",
+    "speeds": "speeds: {}",
 }  # fmt: skip
 """The settings of a result in words."""
 

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from adlro.core.compiled import compiled
+from adlro.core.compiled import compiled, compiled_alone
 from adlro.core.errors import ConfigError
 from adlro.core.jobs import JobNames, amounts_of, check_job, job_rows
 from adlro.core.memory import release_temporaries
 from adlro.core.plan import Plan, empty_view, fill_kind
 from adlro.core.records import CPU_ONLY, Disturbance, Job, SpeedOf
-from adlro.core.rules import best_rate, portion
+from adlro.core.rules import best_rate, fits, portion
 from adlro.core.tables import (
     DOWN,
     FUTURE,
@@ -32,6 +32,8 @@ from adlro.core.tables import (
 )
 
 MOST_TO_TABULATE = 10_000_000
+
+Flags = npt.NDArray[np.bool_]
 
 
 # ---- jobs --------------------------------------------------------------------------------------------------------
@@ -140,6 +142,42 @@ def judge_shapes(view: View) -> None:
         demand = view.jobs[j].demand
         if view.fastest[demand] == NOT_ASKED:
             view.fastest[demand] = best_rate(view, j)
+
+
+def pack_believed(plan: Plan, jobs: Jobs, known: View, rate: Floats) -> View:
+    """A fresh view of jobs of which policies believe these rates [J, H]. Where a job may run is as in the known view.
+
+    Each job is a kind and a demand of its own, so that kinds say nothing about who is alike. No job can be resized.
+    The kinds are written into the table of jobs, which must not be that of the known view.
+    """
+    kinds, count = known.jobs["kind"], len(jobs)
+    jobs.table.kind = jobs.table.demand = np.arange(count)
+    jobs.table.first_shape = jobs.table.shapes = 0
+    width = np.ascontiguousarray(known.width[kinds])
+    view = empty_view(
+        plan,
+        jobs.table,
+        np.ascontiguousarray(rate),
+        width,
+        demands=max(1, count),
+        spread=spread_of(jobs.table, width, max(1, count)),
+        home=_home_of(plan, jobs, count),
+        users=len(jobs.users),
+    )
+    mark_refused(view)
+    return view
+
+
+@compiled_alone
+def mark_possible(view: View, possible: Flags) -> None:
+    """Mark for each job the forms at which it fits on the empty cluster [J, H]. Call it before anything runs."""
+    for j in range(len(view.jobs)):
+        kind = view.jobs[j].kind
+        for h in range(len(view.forms)):
+            s = view.form_sites[view.forms[h].first_site]
+            if view.width[kind, h] > 1:
+                s = view.pools[view.forms[h].pool].anchor
+            possible[j, h] = fits(view, j, s)
 
 
 @compiled

@@ -15,7 +15,7 @@ import numpy as np
 from numba import types
 
 from adlro.core.compiled import compiled, compiled_alone, compiled_with
-from adlro.core.engine import TRUTH_TYPE, Truth, disturb, drive
+from adlro.core.engine import TRUTH_TYPE, Truth, disturb, drive, unheated
 from adlro.core.policy import CHOOSE_TYPE, FLOATS, FLOATS_2D, VIEW_TYPE, Choose, table_type
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import in_queue, start_cost
@@ -230,7 +230,7 @@ ONLINE_TYPE = types.NamedTuple(
 @compiled_with(types.int64(VIEW_TYPE, TRUTH_TYPE, CHOOSE_TYPE, ONLINE_TYPE))
 def _play(view: View, truth: Truth, choose: Choose, online: Online) -> int:
     """Like `engine.play`, with a look before the first choice at each moment."""
-    return drive(view, truth, choose, _look, online, disturb)
+    return drive(view, truth, choose, _look, online, disturb, unheated)
 
 
 @compiled_with(types.void(VIEW_TYPE, TRUTH_TYPE, ONLINE_TYPE))

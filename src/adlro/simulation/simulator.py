@@ -4,10 +4,10 @@ The run driver of core plays it. A predictor, which must see what happens before
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, cast
 
-from adlro.core.driver import Driver, Player, new_truth
+from adlro.core.driver import NO_HEAT, Driver, Player, new_truth
 from adlro.core.engine import Truth
 from adlro.core.policy import Policy
 from adlro.core.tables import DISTURBANCE, FOREVER, Floats, Table, View, records
@@ -32,6 +32,7 @@ class Outcome:
     events: Table  # EVENT
     unfinished: int
     illegal: int
+    heat: Table = field(default_factory=lambda: NO_HEAT)  # HEAT at the end; no rows in a run without heat
 
 
 def simulate(
@@ -42,13 +43,18 @@ def simulate(
     disturbances: Sequence[tuple[float, int, int, int, float]] = (),
     seed: int = 0,
     player: Player | None = None,
+    heat: Table = NO_HEAT,
+    rate: Floats | None = None,
 ) -> Outcome:
-    """Run a policy on a freshly packed view to the end, and return everything that happened."""
-    driver = Driver(view, prepare(view, work, policy, settings, disturbances, seed), policy, seed, player)
+    """Run a policy on a freshly packed view to the end, and return everything that happened.
+
+    `heat` is written to. `rate` is how fast jobs really run, if that is not what the view says.
+    """
+    driver = Driver(view, prepare(view, work, policy, settings, disturbances, seed, heat, rate), policy, seed, player)
     driver.run()
     clock, progress = view.clock[0], driver.truth.progress[0]
     events = cast(Table, driver.truth.events[: progress.events])
-    return Outcome(events, int(clock.queued + clock.running), int(clock.illegal))
+    return Outcome(events, int(clock.queued + clock.running), int(clock.illegal), driver.truth.heat)
 
 
 def prepare(
@@ -58,6 +64,8 @@ def prepare(
     settings: SimulationSettings,
     disturbances: Sequence[tuple[float, int, int, int, float]],
     seed: int,
+    heat: Table = NO_HEAT,
+    rate: Floats | None = None,
 ) -> Truth:
     """Set the clock, give the policy what it needs, and make the tables that it may not see."""
     clock = view.clock[0]
@@ -73,7 +81,7 @@ def prepare(
         row.time, row.what, row.node, row.gpu, row.factor = time, what, node, gpu, factor
     # Two events for each job and a few more; memory that is never written is never used.
     events = 3 * jobs + 2 * len(view.sites) + 1024
-    truth = new_truth(view, work, events, policy.preemptive, happening)
+    truth = new_truth(view, work, events, policy.preemptive, happening, heat, rate)
     truth.progress[0].kill = settings.kill_at_limit
     return truth
 

@@ -18,21 +18,17 @@ from adlro.core.policy import Choose, Policy, starting, waiting
 from adlro.core.records import Cluster, Disturbance, Job
 from adlro.core.rules import fits, in_queue, seen
 from adlro.core.tables import DONE, DOWN, FAILED, FOREVER, NOBODY, STARTED, UP, Jobs, View
-from adlro.decide.network.paper_q import (
-    TYPES,
-    WINDOW,
-    PaperMind,
-    PaperWeights,
-    forward,
-    make_mind,
-    mark,
-    observe,
-    paper_policy,
-    site_of,
-    target,
-)
+from adlro.decide.network.paper_q import PaperMind, PaperWeights, forward, make_mind, paper_policy
+from adlro.decide.network.paper_state import SIZES, TYPES, WINDOW, mark, observe, site_of, target
 from adlro.learn.paper.envs import PaperBatch, choose_paper_by_chance, make_paper_batch, step_paper
-from adlro.learn.paper.network import PAPER_MASKED_Q, PaperNetwork, paper_network_of, paper_weights_of
+from adlro.learn.paper.network import (
+    PAPER_MASKED_Q,
+    PaperNetwork,
+    line_grid,
+    node_grid,
+    paper_network_of,
+    paper_weights_of,
+)
 from adlro.learn.worlds.draw import DrawnWorld, make_world, stack
 from adlro.learn.worlds.envs import Draw
 from adlro.normalise.pack import pack, pack_jobs
@@ -73,15 +69,18 @@ def world(cluster: Cluster = SMALL) -> DrawnWorld:
     return make_world(plan_cluster(cluster), pack_jobs(menu()), speed)
 
 
-def batch_of(count: int, jobs: int, draw: Draw = CALM, lam: float = 0.3, workers: int = 1) -> PaperBatch:
+def batch_of(
+    count: int, jobs: int, draw: Draw = CALM, lam: float = 0.3, workers: int = 1, keeps: bool = False
+) -> PaperBatch:
     """Environments on the small cluster."""
-    return make_paper_batch(stack([world()]), count, jobs, draw, lam, 7, workers)
+    return make_paper_batch(stack([world()]), count, jobs, draw, lam, 7, workers, keeps=keeps)
 
 
-def a_network(gpus: int = 7) -> PaperNetwork:
-    """A network with weights by chance, the same each time."""
+def a_network(gpus: int = 7, grid: bool = False, keeps: bool = False) -> PaperNetwork:
+    """A network with weights by chance, the same each time; the grid is that of the small cluster."""
     torch.manual_seed(3)
-    return PaperNetwork(gpus, channels=5, hidden=11)
+    cells = node_grid([2, 2, 3]) if grid else line_grid(gpus)
+    return PaperNetwork(cells, channels=5, hidden=11, keeps=keeps)
 
 
 def asked(scenario: Scenario, question: Callable[[View], None]) -> None:
@@ -104,7 +103,7 @@ def asked(scenario: Scenario, question: Callable[[View], None]) -> None:
 
 def blank(gpus: int) -> PaperMind:
     """Room to look at a cluster of so many GPUs."""
-    return make_mind(paper_weights_of(a_network(gpus)))
+    return make_mind(paper_weights_of(a_network(gpus)), 3)
 
 
 # ---- state and legality ------------------------------------------------------------------------------------------
@@ -126,14 +125,16 @@ def test_the_state_is_what_one_finds_by_hand() -> None:
 
     def look(view: View) -> None:
         if view.clock[0].now == 1.0 and view.clock[0].queued == 5 and not found:
-            mark(view, mind.rows, mind.legal)
-            observe(view, mind.rows, mind.use, mind.queue, mind.jobs)
-            found.append((*mind.use, *mind.queue))
+            mark(view, mind.rows, mind.kept, mind.legal)
+            observe(view, mind.rows, mind.kept, mind.use, mind.queue, mind.jobs)
+            found.append((*mind.use[:, 0], *mind.use[:, 1], *mind.queue))
             grids.extend((mind.jobs.copy(), mind.legal.reshape(WINDOW, 7).copy()))
 
     asked(Scenario(SMALL, jobs, speed, Options(), []), look)
-    assert found == [pytest.approx((1.0, 1.0, 0.25, 0.0, 0.0, 0.0, 0.0, 5 / 13))]
-    state = np.zeros((WINDOW, 1 + TYPES))
+    assert found == [pytest.approx((*2 * (1.0, 1.0, 0.25, 0.0, 0.0, 0.0, 0.0), 5 / 13))]
+    state = np.zeros((WINDOW, 1 + TYPES + SIZES))
+    state[0, 1 + TYPES + 2] = 1.0  # four GPUs
+    state[1:5, 1 + TYPES] = 1.0  # one GPU or a share of one
     state[:5, 0] = 0.25, 0.75, 0.5, 0.5, 0.5
     state[0, 3] = state[1, 1] = state[2, 2] = state[3, 2] = state[4, 2] = (
         1.0  # bell is the third family, same the first, ada the second
@@ -153,12 +154,12 @@ def test_the_gpus_of_a_node_that_is_down_are_in_use_and_cannot_be_chosen() -> No
 
     def look(view: View) -> None:
         if view.clock[0].now == 2.0 and not seen_use:
-            mark(view, mind.rows, mind.legal)
-            observe(view, mind.rows, mind.use, mind.queue, mind.jobs)
-            seen_use.extend((mind.use.tolist(), mind.legal[:7].tolist()))
+            mark(view, mind.rows, mind.kept, mind.legal)
+            observe(view, mind.rows, mind.kept, mind.use, mind.queue, mind.jobs)
+            seen_use.extend((*mind.use.T.tolist(), mind.legal[:7].tolist()))
 
     asked(Scenario(SMALL, [Job("same", 9.0, 2.0)], speed, Options(), [Disturbance(1.0, "down", "n2")]), look)
-    assert seen_use == [[0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0], [1, 1, 1, 1, 0, 0, 0]]
+    assert seen_use == [[0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0], [0.0] * 7, [1, 1, 1, 1, 0, 0, 0]]
 
 
 @settings(max_examples=60)
@@ -168,9 +169,10 @@ def test_the_legal_assignments_are_exactly_the_pairs_that_fit(scenario: Scenario
     if gpus == 0:
         return
     rows, legal = np.zeros(WINDOW, np.int32), np.zeros(WINDOW * gpus, np.uint8)
+    never = np.zeros(0, np.int32)
 
     def look(view: View) -> None:
-        count = mark(view, rows, legal)
+        count = mark(view, rows, never, legal)
         assert count == legal.sum()
         window = [j for j in (in_queue(view, q) for q in range(seen(view))) if view.jobs[j].gpus > 0][:WINDOW]
         assert rows.tolist() == window + [NOBODY] * (WINDOW - len(window))
@@ -349,9 +351,10 @@ def test_the_network_has_one_output_for_each_assignment_and_never_chooses_an_ill
     assert batch.seen.legal[np.arange(50), q.argmax(axis=1)].all()
 
 
-def test_the_policy_computes_the_same_q_as_pytorch() -> None:
-    network = a_network()
-    mind = make_mind(paper_weights_of(network))
+@pytest.mark.parametrize("grid", [False, True], ids=["in a row", "on a grid"])
+def test_the_policy_computes_the_same_q_as_pytorch(grid: bool) -> None:
+    network = a_network(grid=grid)
+    mind = make_mind(paper_weights_of(network), 3)
     for steps in (0, 3, 9):
         batch = after(steps)
         expected = q_of(network, batch)
@@ -364,7 +367,7 @@ def test_the_policy_computes_the_same_q_as_pytorch() -> None:
 
 
 def test_a_network_goes_into_weights_and_comes_back_unchanged() -> None:
-    network = a_network()
+    network = a_network(grid=True)
     back = paper_network_of(paper_weights_of(network)).state_dict()
     assert back.keys() == network.state_dict().keys()
     assert all(torch.equal(value, back[name]) for name, value in network.state_dict().items())
@@ -372,9 +375,10 @@ def test_a_network_goes_into_weights_and_comes_back_unchanged() -> None:
 
 def test_the_policy_takes_the_assignment_with_the_largest_q() -> None:
     # The bias of the GPU and the priority of the job decide: the last GPU, for the job with the highest priority.
-    weights = PaperWeights(*(np.zeros_like(each) for each in paper_weights_of(a_network())))
+    blank_weights = PaperWeights(*(np.zeros_like(each) for each in paper_weights_of(a_network())))
+    weights = blank_weights._replace(grid=line_grid(7))
     weights.action_bias[:] = np.arange(7)
-    weights.full[-1 - TYPES, 0] = 1.0
+    weights.full[-1 - TYPES - SIZES, 0] = 1.0
     weights.action[0] = 100.0
     first, second = Job("same", 10.0, 0.0, priority=0.1), Job("same", 20.0, 0.0, gpus=2, priority=0.9)
     plan, jobs = plan_cluster(SMALL), pack_jobs([first, second])
@@ -384,13 +388,15 @@ def test_the_policy_takes_the_assignment_with_the_largest_q() -> None:
 
 
 @settings(max_examples=20)
-@given(scenarios(), st.integers(0, 1000))
-def test_the_policy_starts_whatever_fits_and_nothing_illegal(scenario: Scenario, seed: int) -> None:
+@given(scenarios(), st.integers(0, 1000), st.booleans())
+def test_the_policy_chooses_nothing_illegal(scenario: Scenario, seed: int, keeps: bool) -> None:
     torch.manual_seed(seed)
     gpus = scenario.cluster.gpu_count
     if gpus == 0:
         return
-    ran = run_compiled(scenario, paper_policy(paper_weights_of(PaperNetwork(gpus, 4, 8)), "paper"))
+    ran = run_compiled(
+        scenario, paper_policy(paper_weights_of(PaperNetwork(line_grid(gpus), 4, 8, keeps=keeps)), "paper")
+    )
     assert ran.outcome.illegal == 0
 
 

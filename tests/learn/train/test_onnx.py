@@ -11,7 +11,9 @@ from tests.learn.observations import observations, stirred
 
 from adlro.core.errors import CheckpointError
 from adlro.decide.network.inference import forward, new_scratch
+from adlro.decide.network.paper_state import PaperSeen
 from adlro.decide.network.planes import Planes
+from adlro.learn.paper.network import PaperNetwork, line_grid, node_grid, paper_weights_of
 from adlro.learn.train.checkpoint import write_checkpoint
 from adlro.learn.train.network import PairNetwork, Sight, weights_of
 from adlro.learn.train.onnx import export_onnx
@@ -57,7 +59,25 @@ def test_pytorch_onnx_and_compiled_code_choose_the_same(
     assert by_onnx.argmax(1).tolist() == by_pytorch.argmax(1).tolist() == compiled.argmax(1).tolist()
 
 
-def test_the_papers_network_is_not_exported(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path / "a.safetensors", {"near": np.zeros(3, np.float32)}, {"preset": "paper"})
-    with pytest.raises(CheckpointError, match="only 'adlro' can be exported as ONNX"):
+@pytest.mark.parametrize("grid", [line_grid(6), node_grid([2, 4])], ids=["in a row", "on a grid"])
+def test_the_papers_network_gives_the_same_q_in_onnx(grid: np.ndarray, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    network = PaperNetwork(grid, 4, 8)
+    write_checkpoint(tmp_path / "a.safetensors", paper_weights_of(network)._asdict(), {"preset": "paper"})
+    export_onnx(tmp_path / "a.safetensors", tmp_path / "a.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "a.onnx", providers=["CPUExecutionProvider"])
+    random = np.random.default_rng(2)
+    for states, rows in ((1, 3), (5, 64)):
+        legal = random.integers(0, 2, (states, rows * 6)).astype(np.uint8)
+        parts = (random.random((states, 6, 2)), random.random((states, 1)), random.random((states, rows, 14)))
+        seen = PaperSeen(*(each.astype(np.float32) for each in parts), legal)
+        by_onnx = session.run(None, seen._asdict())[0]
+        with torch.no_grad():
+            by_pytorch = network(tuple(map(torch.from_numpy, seen))).numpy()
+        assert np.allclose(by_onnx, by_pytorch, atol=1e-4)
+
+
+def test_a_checkpoint_of_another_kind_is_not_exported(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "a.safetensors", {"near": np.zeros(3, np.float32)}, {"preset": "other"})
+    with pytest.raises(CheckpointError, match="its preset is 'other'; expected adlro or paper"):
         export_onnx(tmp_path / "a.safetensors", tmp_path / "a.onnx")

@@ -15,7 +15,7 @@ def came(reward: float, done: bool) -> Came:
     """What came of a step, the same in all environments."""
     mark = np.full(SIZE, done, np.uint8)
     numbers = np.full(SIZE, reward, np.float32)
-    return Came(numbers, numbers, mark, mark, numbers)
+    return Came(numbers, numbers, mark, mark, numbers, np.ones(SIZE, np.float32))
 
 
 def seen(number: float) -> tuple[Any, ...]:

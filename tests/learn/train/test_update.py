@@ -296,7 +296,9 @@ def test_each_environment_learns_from_its_own_rewards_and_ends() -> None:
     ring = Ring(8, sight, 1, CPU, torch.float32)
     for reward, end in zip(rewards, ends, strict=True):
         ring.see(0, sight)
-        ring.did(0, torch.zeros(2, dtype=torch.int64), Came(reward, reward, end, end, reward), 100.0)
+        ring.did(
+            0, torch.zeros(2, dtype=torch.int64), Came(reward, reward, end, end, reward, np.ones_like(reward)), 100.0
+        )
     assert list(ring.rounds(3)) == [0]
     drawn = ring.sample(50, 3, 0.5, torch.Generator().manual_seed(0))
     second = drawn.before[0] == 1

@@ -20,6 +20,7 @@ from adlro.core.engine import (
     resume,
     set_asked,
     undisturbed,
+    unheated,
 )
 from adlro.core.plan import no_demands
 from adlro.core.policy import CHOOSE_TYPE, FLOATS, INTS, VIEW_TYPE, Choose
@@ -297,7 +298,7 @@ def rolled_out(
         progress.events = 0  # only `counted` reads this log
         if guess and _settled(world, truth):
             break  # no decisions are left, so the guess for the running jobs is exact in this world
-        status = advance_with(world, truth, undisturbed)
+        status = advance_with(world, truth, undisturbed, unheated)
         seconds += counted(world, truth, began)
         if status == OVER or clock.now >= began + horizon:
             break

@@ -52,6 +52,13 @@ class TrainConfig:
     )
     similar: bool = _option(False, "Show the network how similar each pair is to placements that turned out well.")
     idle_weight: float = _option(0.5, "Weight of idle GPU time in the paper's reward.", 0, 1, True)
+    timed: bool = _option(False, "The paper's agent: discount by time, and shape the reward by the jobs in the system.")
+    averaged: bool = _option(
+        False, "The paper's agent: weigh the mean idle time of a GPU against the mean completion time, not the sums."
+    )
+    sizes: bool = _option(True, "The paper's agent sees how many GPUs each job asks for.")
+    keeps: bool = _option(True, "The paper's agent may keep GPUs for a gang that does not fit yet.")
+    grid: bool = _option(False, "The paper's network sees GPUs on a grid of nodes × GPUs instead of in a row.")
     worlds: int = _option(
         480, "Number of random worlds, if no file of worlds is given; for one cluster at most 8.", 1, 100_000
     )
@@ -189,7 +196,7 @@ def expected(name: str) -> str:
 def read_train_config(path: Path, config: TrainConfig) -> TrainConfig:
     """The config with the values of a TOML file."""
     try:
-        values = tomllib.loads(path.read_text())
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: this is not TOML: {error}.") from None
     return altered(config, values, str(path))

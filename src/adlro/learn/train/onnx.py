@@ -8,7 +8,7 @@ import json
 import logging
 import warnings
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from adlro.core.errors import CheckpointError, UsageError
 from adlro.decide.checkpoint import read_arrays, read_weights
+from adlro.decide.network.paper_q import gpus_of, paper_weights
+from adlro.decide.network.paper_state import CHANNELS_IN, PaperSeen
 from adlro.decide.network.planes import PAIR_PLANES, POOL_PLANES, ROW_PLANES, WHOLE_PLANES
 from adlro.learn.train.network import Sight
 from adlro.learn.train.presets import find_preset
@@ -40,13 +42,7 @@ class ByName(nn.Module):
 
 def export_onnx(checkpoint: Path, target: Path) -> None:
     """Write the network of a checkpoint as ONNX."""
-    provenance = read_arrays(checkpoint)[1]
-    if provenance.get("preset") != "adlro":
-        raise CheckpointError(
-            f"{checkpoint}: its preset is {provenance.get('preset')!r}; only 'adlro' can be exported as ONNX."
-        )
-    arrays = read_weights(checkpoint)[0]._asdict()
-    network = find_preset("adlro").network_of(arrays)
+    network, provenance, example, axes = _network_of(checkpoint)
     try:
         import onnx
         import onnxscript  # noqa: F401  (PyTorch needs it)
@@ -58,10 +54,10 @@ def export_onnx(checkpoint: Path, target: Path) -> None:
         warnings.simplefilter("ignore")  # PyTorch and its converter warn about their own code
         program: Any = torch.onnx.export(
             ByName(network).eval(),
-            tuple(_example()),
-            input_names=list(Sight._fields),
+            tuple(example),
+            input_names=list(example._fields),
             output_names=["q"],
-            dynamic_shapes=(tuple(open_axes()),),
+            dynamic_shapes=(tuple(axes),),
             opset_version=OPSET,
             dynamo=True,
             verbose=False,
@@ -71,6 +67,33 @@ def export_onnx(checkpoint: Path, target: Path) -> None:
     entry.key, entry.value = "adlro", json.dumps(provenance)
     onnx.checker.check_model(model)
     target.write_bytes(model.SerializeToString())
+
+
+def _network_of(checkpoint: Path) -> tuple[nn.Module, dict[str, Any], Any, list[dict[int, Any]]]:
+    """The network of a checkpoint, its provenance, an example of its inputs, and which of their axes are dynamic."""
+    arrays, provenance = read_arrays(checkpoint)
+    preset = provenance.get("preset")
+    if preset == "adlro":
+        arrays = read_weights(checkpoint)[0]._asdict()
+        return find_preset(preset).network_of(arrays), provenance, _example(), open_axes()
+    if preset != "paper":
+        raise CheckpointError(f"{checkpoint}: its preset is {preset!r}; expected adlro or paper.")
+    weights = paper_weights(arrays, str(checkpoint))
+    network: Any = find_preset(preset).network_of(weights._asdict())
+    return network, provenance, _paper_example(gpus_of(weights), network), _paper_axes()
+
+
+def _paper_example(gpus: int, network: Any) -> PaperSeen:
+    """Observations of the paper's agent, of the smallest size that defines all axes."""
+    features = network.full.in_features - network.near.out_channels * network.grid.size - 1
+    shapes = (_STATES, gpus, CHANNELS_IN), (_STATES, 1), (_STATES, _ROWS, features), (_STATES, _ROWS * gpus)
+    return PaperSeen(*(cast(Any, torch.zeros(shape)) for shape in shapes[:3]), cast(Any, torch.ones(shapes[3]).byte()))
+
+
+def _paper_axes() -> list[dict[int, Any]]:
+    """Which axes are dynamic: states and waiting jobs."""
+    free = torch.export.Dim.AUTO
+    return [{0: free}, {0: free}, {0: free, 1: free}, {0: free, 1: free}]
 
 
 def _example() -> Sight:

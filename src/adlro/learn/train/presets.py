@@ -113,16 +113,18 @@ def find_preset(name: str) -> Preset:
 
 def paper() -> Preset:
     """The agent of the paper's section 4: the same loop with everything beyond plain deep Q-learning switched off."""
-    from adlro.learn.paper.envs import make_paper_batch, step_paper
-    from adlro.learn.paper.network import PaperNetwork, paper_network_of, paper_weights_of
+    from adlro.learn.paper.envs import make_paper_batch, node_sizes, step_paper
+    from adlro.learn.paper.network import PaperNetwork, line_grid, node_grid, paper_network_of, paper_weights_of
 
     def make(config: TrainConfig, worlds: Worlds, count: int, seed: int, threads: int) -> Any:
         return make_paper_batch(
-            worlds, count, config.jobs, draw_of(config), config.idle_weight, seed, threads, config.rows
-        )
+            worlds, count, config.jobs, draw_of(config), config.idle_weight, seed, threads, config.rows, config.sizes,
+            config.keeps, config.gamma if config.timed else 1.0, config.averaged,
+        )  # fmt: skip
 
     def make_network(config: TrainConfig, batch: Any) -> nn.Module:
-        return PaperNetwork(batch.seen.use.shape[1])
+        grid = node_grid(node_sizes(batch.worlds)) if config.grid else line_grid(batch.seen.use.shape[1])
+        return PaperNetwork(grid, sizes=config.sizes, keeps=config.keeps)
 
     def arrays_of(network: Any) -> Arrays:
         return paper_weights_of(network)._asdict()
@@ -131,12 +133,12 @@ def paper() -> Preset:
         name="paper",
         summary="the paper's agent: a CNN over the utilisation of the GPUs of one cluster",
         config=replace(
-            TrainConfig(), rows=64, steps=0, episodes=1_000_000, jobs=128, worlds=8, paper_share=1.0, load_low=1.0,
-            load_high=1.0, backlog=0, burst=0.0, sigma=0.0, failures=0.0, shaped=False, double=False, dueling=False,
-            trust=0.0,
-            horizon=1, gamma=0.99, rate=1e-4, rate_warm_up=0, rate_end=1.0, limit=1e6, average=1.0, target_share=1.0,
-            target_every=500, explore_low=0.05, explore_high=0.05, explore_until=0.5, explore_prior=0.0, worst=0.0,
-            loss_limit=1e9, exam_environments=64, exam_jobs=256,
+            TrainConfig(), rows=64, steps=0, episodes=1_000_000, jobs=128, worlds=8, paper_share=1.0, load_low=2.0,
+            load_high=2.0, backlog=0, burst=0.0, sigma=0.0, failures=0.0, shaped=False, timed=True, averaged=True,
+            idle_weight=0.95, double=True, dueling=False, trust=0.0, horizon=8, gamma=0.99, rate=1e-4, rate_warm_up=0,
+            rate_end=1.0, limit=1e6, average=0.002, target_share=0.01, target_every=1, explore_low=0.005,
+            explore_high=0.1, explore_until=0.3, explore_prior=0.0, worst=0.0, loss_limit=1e9, exam_environments=64,
+            exam_jobs=256,
         ),
         make_batch=make,
         step=step_paper,

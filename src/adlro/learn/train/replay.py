@@ -45,6 +45,7 @@ class Ring:
         self.action = torch.zeros(shape, dtype=torch.int64, device=device)
         self.reward = torch.zeros(shape, device=device)
         self.done = torch.zeros(shape, device=device)
+        self.span = torch.ones(shape, device=device)
         self.surprise = torch.ones(shape, device=device)  # latest error of the network on each transition
 
     def place(self, group: int) -> tuple[int, slice]:
@@ -65,6 +66,7 @@ class Ring:
         self.action[place] = action
         self.reward[place] = torch.from_numpy(came.reward).to(self.device, non_blocking=True).clamp(-limit, limit)
         self.done[place] = torch.from_numpy(came.done).to(self.device, non_blocking=True).float()
+        self.span[place] = torch.from_numpy(came.span).to(self.device, non_blocking=True)
         self.surprise[place] = self.surprise.amax()  # not sampled yet
         self.round[group] += 1
 
@@ -94,7 +96,7 @@ class Ring:
             weight = torch.ones(count, device=self.device)
         steps = (time[:, None] + torch.arange(horizon, device=self.device)) % self.length  # [N, horizon]
         reward = self.reward[steps, where[:, None]]
-        going_on = (gamma * (1.0 - self.done[steps, where[:, None]])).cumprod(1)
+        going_on = (gamma ** self.span[steps, where[:, None]] * (1.0 - self.done[steps, where[:, None]])).cumprod(1)
         counts = torch.cat([torch.ones_like(going_on[:, :1]), going_on[:, :-1]], 1)
         first = time % self.length * width + where
         last = (time + horizon) % self.length * width + where
@@ -115,7 +117,13 @@ class Ring:
 
     def numbers(self) -> dict[str, Tensor]:
         """Everything except the observations."""
-        return {"action": self.action, "reward": self.reward, "done": self.done, "surprise": self.surprise}
+        return {
+            "action": self.action,
+            "reward": self.reward,
+            "done": self.done,
+            "span": self.span,
+            "surprise": self.surprise,
+        }
 
     def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
         """Everything, for a file."""

@@ -88,7 +88,7 @@ def read_setup(folder: Path) -> TrainSetup:
     )
 
 
-_SHAPE: Final = ("channels", "layers", "trust", "dueling")
+NETWORK_SHAPE: Final = ("channels", "layers", "trust", "dueling")
 """Options that define the network; with --from the checkpoint sets them."""
 
 
@@ -98,7 +98,7 @@ def read_start(path: Path, preset: str, config: TrainConfig) -> tuple[StartNetwo
     if provenance.get("preset") != preset:
         raise CheckpointError(f"{path}: its preset is {provenance.get('preset')!r}; expected {preset!r}.")
     of_it = provenance.get("config")
-    shape = {name: of_it[name] for name in _SHAPE if name in of_it} if isinstance(of_it, dict) else {}
+    shape = {name: of_it[name] for name in NETWORK_SHAPE if name in of_it} if isinstance(of_it, dict) else {}
     return StartNetwork(arrays, provenance), altered(config, shape, str(path))
 
 

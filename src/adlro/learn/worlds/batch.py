@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numba
-import numpy as np
 
 from adlro.core.compiled import compiled, compiled_alone, is_compiled, widened
 from adlro.core.engine import OVER, Truth, advance, apply, is_asked, next_moment, set_asked
@@ -34,6 +33,7 @@ from adlro.learn.worlds.envs import (
     Foreseen,
     Seen,
     Worlds,
+    came_for,
     copy_state,
     envs_for,
     foreseen_for,
@@ -112,7 +112,7 @@ def cost_after(worlds: Worlds, envs: Envs, foreseen: Foreseen, b: int, spare: in
     """Job time (s) until the first `limit` jobs end, if the rule decides after this choice. Played in a spare row."""
     copy_state(worlds, envs, b, spare, limit)
     view = view_of(worlds, envs, b, spare, limit)
-    truth = truth_of(envs, b, spare)
+    truth = truth_of(worlds, envs, b, spare)
     outlook = outlook_of(foreseen, spare)
     apply(view, truth, choice)
     total = 0.0
@@ -149,7 +149,7 @@ def _step_one(
     """Take one action in one environment, and move on to its next decision."""
     state = envs.state[b]
     view = view_of(worlds, envs, b, b)
-    truth = truth_of(envs, b, b)
+    truth = truth_of(worlds, envs, b, b)
     outlook = outlook_of(foreseen, b)
     info = worlds.info[state.world]
     pools = planes.pools.shape[0]
@@ -208,7 +208,7 @@ def _start_over(worlds: Worlds, envs: Envs, foreseen: Foreseen, b: int, draw: Dr
         begin_episode(worlds, envs, b, draw)
         if draw.similar:
             forget(past_of(envs, b))
-        passed = move_on(view_of(worlds, envs, b, b), truth_of(envs, b, b), outlook_of(foreseen, b), True)
+        passed = move_on(view_of(worlds, envs, b, b), truth_of(worlds, envs, b, b), outlook_of(foreseen, b), True)
         if passed >= 0.0:
             envs.state[b].episode_cost += passed
             return
@@ -312,13 +312,7 @@ def make_batch(
         envs,
         foreseen_for(total, rows, worlds),
         seen_for(count, rows, pools),
-        Came(
-            np.zeros(count, np.float32),
-            np.zeros(count, np.float32),
-            np.zeros(count, np.uint8),
-            np.zeros(count, np.uint8),
-            np.zeros(count, np.float32),
-        ),
+        came_for(count),
         draw,
         ThreadPoolExecutor(workers),
         workers,

@@ -18,6 +18,7 @@ from adlro.core.tables import (
     FORM,
     GPU,
     GROUP,
+    HEAT,
     JOB,
     MIX_COLUMNS,
     MIX_ROWS,
@@ -133,6 +134,7 @@ class Envs(NamedTuple):
     disturbances: Tables
     events: Tables
     progress: Tables
+    heat: Tables  # no rows
     good: Floats  # [B, cells, P] this and the next four: the memory of good placements
     weight: Floats
     watched: Ints
@@ -185,6 +187,17 @@ class Came(NamedTuple):
     done: Bytes  # [B] 1 if the episode ended; the observation then belongs to the next one
     agreed: Bytes  # [B] 1 if the choice was the rule's own
     score: Singles  # [B] if the episode ended: its mean completion time in units of the world's typical runtime
+    span: Singles  # [B] what the discount counts: 1 for each decision, or the time until the next one
+
+
+def came_for(count: int) -> Came:
+    """Room for the results of this many environments."""
+    single, byte = np.float32, np.uint8
+    zeros = np.zeros
+    return Came(
+        zeros(count, single), zeros(count, single), zeros(count, byte), zeros(count, byte), zeros(count, single),
+        np.ones(count, single),
+    )  # fmt: skip
 
 
 class Draw(NamedTuple):
@@ -246,7 +259,7 @@ def view_of(worlds: Worlds, envs: Envs, b: int, row: int, limit: int = NOBODY) -
 
 
 @compiled
-def truth_of(envs: Envs, b: int, row: int) -> Truth:
+def truth_of(worlds: Worlds, envs: Envs, b: int, row: int) -> Truth:
     """The truth of an environment, which only the simulator sees."""
     return Truth(
         envs.work[b],
@@ -256,6 +269,8 @@ def truth_of(envs: Envs, b: int, row: int) -> Truth:
         envs.disturbances[b],
         envs.events[row],
         envs.progress[row],
+        envs.heat,
+        worlds.rate[envs.state[b].world],
     )
 
 
@@ -309,7 +324,7 @@ def copy_state(worlds: Worlds, envs: Envs, source: int, target: int, limit: int)
     copy_cluster(view, other)
     copy_lists(view, other)
     copy_queue(view, other)
-    copy_truth(truth_of(envs, source, source), truth_of(envs, source, target))
+    copy_truth(truth_of(worlds, envs, source, source), truth_of(worlds, envs, source, target))
 
 
 @compiled
@@ -391,6 +406,7 @@ def envs_for(worlds: Worlds, count: int, total: int, jobs: int, seed: int, simil
         disturbances=_table(DISTURBANCE, count, 8),
         events=_table(EVENT, total, 4 * (gpus + 2 * sites + 16)),
         progress=_table(PROGRESS, total, 1),
+        heat=_table(HEAT, 0),
         good=np.zeros((count, cells, pools)),
         weight=np.zeros((count, cells, pools)),
         watched=np.zeros((count, jobs + 1), np.int32),

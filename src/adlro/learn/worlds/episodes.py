@@ -110,7 +110,7 @@ def begin_episode(worlds: Worlds, envs: Envs, b: int, draw: Draw) -> None:
     clock.window = 0
     clock.free_part = 0
     clock.learn = 0
-    clear_progress(view_of(worlds, envs, b, b), truth_of(envs, b, b))
+    clear_progress(view_of(worlds, envs, b, b), truth_of(worlds, envs, b, b))
     progress = envs.progress[b, 0]
     progress.kill = 0
     progress.worn = 0

@@ -1,0 +1,317 @@
+"""Measure learned speeds: how much of the gap between agnostic and known they close, and which learner errs least.
+
+python scripts/learned_speeds.py gap gavel108 gavel --policies eft,adlro --first-seed 100 --seeds 6
+python scripts/learned_speeds.py learners gavel108 gavel --first-seed 100 --seeds 3
+python scripts/learned_speeds.py drift
+
+LightGBM is a development package: the package itself does not need it.
+"""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from adlro.catalogue.speeds import bound_profiles
+from adlro.core.records import Disturbance
+from adlro.core.tables import DONE, STARTED
+from adlro.experiment.compare import run_comparison
+from adlro.experiment.instance import draw, play_out
+from adlro.experiment.policies import find_policies
+from adlro.experiment.scenario import Hazards, load_scenario
+from adlro.experiment.unknown_speeds import SPEEDS, parts_of
+from adlro.predict.job_parts import JobParts, job_vectors, words_of
+from adlro.predict.speed_memory import SpeedMemory
+
+# ---- the gap -------------------------------------------------------------------------------------------------------
+
+
+def gap(cluster: str, workload: str, policies: list[str], seeds: range, jobs: int) -> None:
+    """Print the mean JCT of each policy by what it knows, and the share of the gap that is closed."""
+    scenario, chosen = load_scenario(cluster, workload, jobs), find_policies(policies)
+    found: dict[str, dict[str, float]] = {}
+    for how in SPEEDS:
+        made = run_comparison(replace(scenario, speeds=how), chosen, seeds)
+        found[how] = {
+            name: float(np.mean([each.jct_mean_s or np.nan for each in of])) for name, of in made.metrics.items()
+        }
+    print(f"{workload} on {cluster}, {jobs} jobs, seeds {seeds[0]} to {seeds[-1]}, mean JCT in h")
+    print("| policy | known | agnostic | prior | learned | gap | prior closes | learned closes |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name in found["known"]:
+        known, prior, agnostic, learned = (found[how][name] / 3600 for how in SPEEDS)
+        closed = [(agnostic - each) / (agnostic - known) for each in (prior, learned)]
+        print(
+            f"| `{name}` | {known:.2f} | {agnostic:.2f} | {prior:.2f} | {learned:.2f} | {agnostic / known - 1:+.0%} | "
+            f"{closed[0]:.0%} | {closed[1]:.0%} |",
+            flush=True,
+        )
+
+
+# ---- which learner errs least --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Past:
+    """What happened in one run: the jobs as learners see them, log speeds, and who was submitted or ended when."""
+
+    parts: list[JobParts]
+    models: list[Any]
+    true: Any  # [J, M] log speed over the prior's
+    runs: Any  # [J, M] whether a job can run on a model
+    model_of: dict[int, int]
+    events: list[tuple[float, int, int]]  # time, 0 for an end and 1 for a submission, job
+
+
+class Learner(Protocol):
+    """Learns log speeds over the prior's."""
+
+    def learn(self, j: int, m: int, log: float) -> None:
+        """A job has ended."""
+
+    def predict(self, j: int) -> Any:
+        """Log speed over the prior's on each model."""
+
+
+def past_of(cluster: str, workload: str, seed: int, jobs: int) -> Past:
+    """One run of `eft` that knows no speeds, so that all models are used."""
+    scenario = replace(load_scenario(cluster, workload, jobs), speeds="agnostic")
+    instance, told = draw(scenario, seed), draw(replace(scenario, speeds="prior"), seed)
+    run, plan = play_out(instance, instance.view, find_policies(["eft"])[0]), scenario.plan
+    assert instance.believed is not None
+    assert told.believed is not None
+    pools = np.asarray(plan.forms.pool)
+    forms = [int(np.flatnonzero(pools == p)[0]) for p in range(len(plan.models))]
+    true, prior = instance.believed.rate[:, forms], told.believed.view.rate[:, forms]
+    events, where = [(float(row.submit), 1, j) for j, row in enumerate(instance.jobs.table)], {}
+    for event in run.events:
+        if event.what == STARTED:
+            where[int(event.job)] = int(plan.sites[event.site].pool)
+        if event.what == DONE:
+            events.append((float(event.time), 0, int(event.job)))
+    log = np.log(np.maximum(true, 1e-9) / np.maximum(prior, 1e-9))
+    models = [plan.cluster.models[name] for name in plan.models]
+    return Past(parts_of(instance.believed.signed), models, log, true > 0, where, sorted(events))
+
+
+def stem(parts: JobParts) -> str:
+    """A name without its numbers."""
+    return " ".join(word for word in words_of(parts.name) if not word.isdigit())
+
+
+class Datasheet:
+    """Learns nothing."""
+
+    def __init__(self, past: Past) -> None:
+        self._models = len(past.models)
+
+    def learn(self, j: int, m: int, log: float) -> None:
+        """Nothing."""
+
+    def predict(self, j: int) -> Any:
+        """The prior."""
+        return np.zeros(self._models)
+
+
+class RunningMean:
+    """The mean by user, name without numbers, and model; else by model; else the prior."""
+
+    def __init__(self, past: Past) -> None:
+        self._past, self._sums = past, dict[Any, tuple[int, float]]()
+
+    def _keys(self, j: int, m: int) -> list[Any]:
+        parts = self._past.parts[j]
+        return [(parts.user, stem(parts), m), m]
+
+    def learn(self, j: int, m: int, log: float) -> None:
+        """Add it to both means."""
+        for key in self._keys(j, m):
+            count, total = self._sums.get(key, (0, 0.0))
+            self._sums[key] = (count + 1, total + log)
+
+    def predict(self, j: int) -> Any:
+        """The narrowest mean that there is."""
+        out = np.zeros(len(self._past.models))
+        for m in range(len(out)):
+            known = next((self._sums[key] for key in self._keys(j, m) if key in self._sums), (1, 0.0))
+            out[m] = known[1] / known[0]
+        return out
+
+
+class Factors:
+    """Matrix factorisation of (user and name without numbers) × model, rank 2, by alternating least squares."""
+
+    def __init__(self, past: Past, rank: int = 2, ridge: float = 1.0) -> None:
+        self._past, self._rank, self._ridge = past, rank, ridge
+        self._rows: dict[str, int] = {}
+        self._seen: list[tuple[int, int, float]] = []
+        self._fit: tuple[Any, Any, Any] | None = None
+
+    def _row(self, j: int) -> int:
+        parts = self._past.parts[j]
+        return self._rows.setdefault(f"{parts.user} {stem(parts)}", len(self._rows))
+
+    def learn(self, j: int, m: int, log: float) -> None:
+        """Store it; factorise after every twentieth."""
+        self._seen.append((self._row(j), m, log))
+        if len(self._seen) % 20 == 0:
+            self._factorise()
+
+    def _factorise(self) -> None:
+        rows, models, logs = (np.array(column) for column in zip(*self._seen, strict=True))
+        mean = np.array(
+            [logs[models == m].mean() if (models == m).any() else logs.mean() for m in range(len(self._past.models))]
+        )
+        left = logs - mean[models]
+        rng = np.random.default_rng(0)
+        a, b = rng.normal(0, 0.1, (len(self._rows), self._rank)), rng.normal(0, 1, (len(mean), self._rank))
+        for _ in range(10):
+            for here, one, other, keys in ((rows, a, b, models), (models, b, a, rows)):
+                for k in np.unique(here):
+                    x, y = other[keys[here == k]], left[here == k]
+                    one[k] = np.linalg.solve(x.T @ x + self._ridge * np.eye(self._rank), x.T @ y)
+        self._fit = mean, a, b
+
+    def predict(self, j: int) -> Any:
+        """The mean of each model, and the factors if the row was there."""
+        if self._fit is None:
+            return np.zeros(len(self._past.models))
+        mean, a, b = self._fit
+        row = self._row(j)
+        return mean + (b @ a[row] if row < len(a) else 0.0)
+
+
+class Boosted:
+    """LightGBM on user, words, GPUs and model, trained again after every twentieth job."""
+
+    def __init__(self, past: Past) -> None:
+        codes: dict[str, int] = {}
+        self._features = []
+        for parts in past.parts:
+            words = [*words_of(parts.name), "", "", "", ""][:4]
+            numbers = [codes.setdefault(word, len(codes)) for word in (f"user {parts.user}", *words)]
+            self._features.append([*numbers, parts.gpus])
+        self._models = len(past.models)
+        self._x: list[list[int]] = []
+        self._y: list[float] = []
+        self._fit: Any = None
+
+    def learn(self, j: int, m: int, log: float) -> None:
+        """Store it, and train again now and then."""
+        import lightgbm
+
+        self._x.append([*self._features[j], m])
+        self._y.append(log)
+        if len(self._y) % 20 == 0:
+            data = lightgbm.Dataset(
+                np.array(self._x, float), np.array(self._y), categorical_feature=[0, 1, 2, 3, 4, 6],
+                params={"min_data_in_bin": 1, "verbose": -1},
+            )  # fmt: skip
+            options = {
+                "objective": "l2", "num_leaves": 15, "min_data_in_leaf": 3, "verbose": -1, "num_threads": 1,
+                "cat_smooth": 2, "min_data_per_group": 3,
+            }  # fmt: skip
+            self._fit = lightgbm.train(options, data, 60)
+
+    def predict(self, j: int) -> Any:
+        """What the trees say of each model."""
+        if self._fit is None:
+            return np.zeros(self._models)
+        return self._fit.predict(np.array([[*self._features[j], m] for m in range(self._models)], float))
+
+
+class Hypervectors:
+    """The memory that ships."""
+
+    def __init__(self, past: Past) -> None:
+        self._memory = SpeedMemory(past.models, np.array(bound_profiles(past.models, "learning")))
+        self._vectors = job_vectors(past.parts)
+
+    def learn(self, j: int, m: int, log: float) -> None:
+        """An experience."""
+        self._memory.learn(self._vectors[j], m, log, j)
+
+    def predict(self, j: int) -> Any:
+        """The belief."""
+        return self._memory.believe(self._vectors[j][None]).shift[0]
+
+
+LEARNERS: dict[str, Callable[[Past], Learner]] = {
+    "prior": Datasheet,
+    "running mean": RunningMean,
+    "matrix factorisation": Factors,
+    "lightgbm": Boosted,
+    "hypervectors": Hypervectors,
+}
+
+
+def learners(cluster: str, workload: str, seeds: range, jobs: int) -> None:
+    """Print the root mean square error of the log speeds that each learner predicts at submission."""
+    pasts = [past_of(cluster, workload, seed, jobs) for seed in seeds]
+    parts = ((0, 50), (50, 150), (150, jobs))
+    print(f"{workload} on {cluster}, {jobs} jobs, seeds {seeds[0]} to {seeds[-1]}")
+    print(f"| learner | {' | '.join(f'jobs {low} to {high}' for low, high in parts)} | new names | within a job |")
+    print("|---|---|---|---|---|---|")
+    for name, make in LEARNERS.items():
+        rows = np.concatenate([_errors(past, make(past)) for past in pasts])
+        cells = [np.sqrt(rows[(rows[:, 0] >= low) & (rows[:, 0] < high), 2].mean()) for low, high in parts]
+        cells += [np.sqrt(rows[(rows[:, 1] > 0) & (rows[:, 0] >= 150), 2].mean()), np.sqrt(rows[:, 3].mean())]
+        print(f"| {name} | {' | '.join(f'{cell:.2f}' for cell in cells)} |", flush=True)
+
+
+def _errors(past: Past, learner: Learner) -> Any:
+    """By job: number, whether its user and name had not ended before, mean square error, and that within the job."""
+    rows, known = [], set[tuple[str, str]]()
+    for _time, what, j in past.events:
+        key = (past.parts[j].user, stem(past.parts[j]))
+        if what == 0:
+            learner.learn(j, past.model_of[j], past.true[j, past.model_of[j]])
+            known.add(key)
+        else:
+            off = (learner.predict(j) - past.true[j])[past.runs[j]]
+            rows.append((j, key not in known, float(np.mean(off**2)), float(np.var(off))))
+    return np.array(rows, float)
+
+
+# ---- drift ---------------------------------------------------------------------------------------------------------
+
+
+def drift(seeds: range, jobs: int) -> None:
+    """Let all P100 of gavel108 lose 60 % of their speed, and print the mean JCT by what `eft` knows."""
+    plain = load_scenario("gavel108", "gavel", jobs)
+    slow = [
+        Disturbance(40 * 3600.0, "speed", node.name, gpu, 0.4)
+        for node in plain.cluster.nodes
+        if node.gpus[0].model.startswith("p100")
+        for gpu in range(node.gpus[0].count)
+    ]
+    for how in ("known", "prior", "learned"):
+        scenario = replace(plain, speeds=how, hazards=Hazards(listed=tuple(slow), source="P100 at 0.4 after 40 h"))
+        made = run_comparison(scenario, find_policies(["eft"]), seeds)
+        print(f"{how}: {np.mean([each.jct_mean_s or np.nan for each in made.metrics['eft']]) / 3600:.2f} h", flush=True)
+
+
+def main() -> None:
+    """Read the command line."""
+    reader = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    reader.add_argument("what", choices=("gap", "learners", "drift"))
+    reader.add_argument("cluster", nargs="?", default="gavel108")
+    reader.add_argument("workload", nargs="?", default="gavel")
+    reader.add_argument("--policies", default="sjf,sjf-picky,eft,adlro")
+    reader.add_argument("--first-seed", type=int, default=100)
+    reader.add_argument("--seeds", type=int, default=6)
+    reader.add_argument("--jobs", type=int, default=500)
+    given = reader.parse_args()
+    seeds = range(given.first_seed, given.first_seed + given.seeds)
+    if given.what == "gap":
+        gap(given.cluster, given.workload, given.policies.split(","), seeds, given.jobs)
+    elif given.what == "learners":
+        learners(given.cluster, given.workload, seeds, given.jobs)
+    else:
+        drift(seeds, given.jobs)
+
+
+if __name__ == "__main__":
+    main()

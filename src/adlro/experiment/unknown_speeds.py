@@ -1,0 +1,112 @@
+"""Runs in which policies do not know how fast jobs run: what they believe instead.
+
+`prior`: the roofline of the datasheet, by a family that is guessed from the name. `agnostic`: all GPUs alike.
+`learned`: the prior, corrected in the run by what jobs that ended have shown (predict/speeds).
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from adlro.catalogue.families import guessed_family
+from adlro.catalogue.speeds import bound_profiles, datasheet_speed
+from adlro.core.driver import Player
+from adlro.core.errors import UsageError
+from adlro.core.plan import Plan, fill_kind
+from adlro.core.records import CPU_ONLY, MODELLED, Placing, Speed
+from adlro.core.tables import NOBODY, Floats, Jobs, Numbers, View
+from adlro.core.units import MIB_PER_GB
+from adlro.normalise.pack import Flags, mark_possible, pack_believed
+from adlro.predict.following import units_of
+from adlro.predict.job_parts import JobParts, job_vectors
+from adlro.predict.speed_memory import SpeedMemory
+from adlro.predict.speed_player import LearningSpeeds
+
+KNOWN: Final = "known"
+PRIOR: Final = "prior"
+AGNOSTIC: Final = "agnostic"
+LEARNED: Final = "learned"
+SPEEDS: Final = (KNOWN, PRIOR, AGNOSTIC, LEARNED)
+
+
+@dataclass(frozen=True, slots=True)
+class Believed:
+    """What policies believe about the speeds of jobs. Each job is a kind of its own there."""
+
+    how: str
+    view: View  # with the believed rates, before the first job
+    rate: Floats  # [J, H] how fast jobs really run
+    signed: Jobs  # the jobs with the users and names that a learner sees
+    possible: Flags  # [J, H] where each job fits on the empty cluster
+
+
+def speeds_of(text: str) -> str:
+    """What policies are to know about speeds."""
+    if text not in SPEEDS:
+        raise UsageError(f"--speeds is {text!r}; expected {', '.join(SPEEDS[:-1])} or {SPEEDS[-1]}.")
+    return text
+
+
+def believe(plan: Plan, jobs: Jobs, known: View, signed: Jobs, how: str) -> Believed:
+    """What policies believe at the beginning. `signed` are the same jobs with the names that a learner sees."""
+    guesses = Numbers()
+    by_group = np.array([guesses.number(guessed_family(name)) for name in signed.names] or [0], np.int32)
+    if not guesses.things:
+        guesses.number(guessed_family(""))
+    table = jobs.table.copy().view(np.recarray)
+    table["family"] = by_group[signed.table["group"]]
+    hidden = replace(jobs, table=table, families=tuple(guesses.things))
+    rate = believed_rates(plan, hidden, known, all_alike if how == AGNOSTIC else datasheet_speed)
+    view = pack_believed(plan, hidden, known, rate)
+    possible = np.zeros(rate.shape, np.bool_)
+    mark_possible(view, possible)
+    return Believed(how, view, np.ascontiguousarray(known.rate[known.jobs["kind"]]), signed, possible)
+
+
+def all_alike(_family: str, _at: Placing) -> Speed:
+    """Every GPU is as fast as the reference model."""
+    return Speed(1.0, MODELLED, "all GPUs alike")
+
+
+def believed_rates(plan: Plan, hidden: Jobs, known: View, speed: object) -> Floats:
+    """The rates [J, H] by the families of these jobs, wherever the known view lets them run."""
+    table, kinds = hidden.table, known.jobs["kind"]
+    pairs, row_of = np.unique(np.stack([table["family"], kinds], axis=1), axis=0, return_inverse=True)
+    firsts = np.zeros(len(pairs), np.int64)
+    firsts[row_of[::-1]] = np.arange(len(table))[::-1]
+    units = units_of(table)
+    rows = np.zeros((len(pairs), len(plan.forms)))
+    for row, j in enumerate(firsts):
+        job, width = table[j], np.zeros(len(plan.forms), np.int32)
+        fill_kind(plan, job, hidden.families[job.family], hidden.allowed[job.allowed], speed, rows[row], width)  # type: ignore[arg-type]
+        able = known.width[kinds[j]] > 0
+        rows[row] = np.where(able, np.where(rows[row] > 0.0, rows[row], units[j]), 0.0)
+    return rows[row_of]
+
+
+def learning_player(believed: Believed, plan: Plan, then: Player | None) -> LearningSpeeds:
+    """A player that has learnt nothing yet."""
+    names = [name for name in plan.models if name != CPU_ONLY]
+    models = [plan.cluster.models[name] for name in names]
+    bounds = np.array(bound_profiles(models, guessed_family("")))
+    model_of = np.array([names.index(form.model) if form.gpus else NOBODY for form in plan.form_records], np.int32)
+    return LearningSpeeds(
+        SpeedMemory(models, bounds), job_vectors(parts_of(believed.signed)), believed.view.rate, believed.possible,
+        model_of, then,
+    )  # fmt: skip
+
+
+def parts_of(jobs: Jobs) -> list[JobParts]:
+    """What a learner of speeds sees of these jobs."""
+    table = jobs.table
+    names = jobs.names or ("",)
+    return [
+        JobParts(
+            jobs.users[row.user] if row.user < len(jobs.users) else str(row.user),
+            names[row.group] if row.group < len(names) else "",
+            int(row.gpus), row.cpus / 1000, row.memory / MIB_PER_GB, row.gpu_memory / MIB_PER_GB,
+            float(row.limit), float(row.submit),
+        )
+        for row in table
+    ]  # fmt: skip

@@ -1,0 +1,290 @@
+"""The memory of speeds: which job ran where and how fast, and what that says about other jobs on other GPUs.
+
+An experience is the vector of a job, the GPU model that it ran on, and the logarithm of its speed there over that of
+the datasheet. Two experiences are alike if the jobs are (similarity of their hypervectors) and the GPUs are (similarity
+of theirs, and what their datasheets say about jobs bound by different units). With this likeness as a covariance, the
+belief about a job on a model is the mean of a Gaussian process: a weighted sum of experiences, with its uncertainty.
+
+A model that has become slower or faster as a whole is noticed by a CUSUM test on the errors of the beliefs; the
+experiences from before the change are then moved by its size.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from adlro.core.compiled import compiled_alone
+from adlro.core.records import GpuModel
+from adlro.core.tables import Floats
+from adlro.predict.encoder import Words
+from adlro.predict.job_parts import LONG, gpu_vectors
+from adlro.predict.memory import ones
+
+MOST_EXPERIENCES: Final = 1024
+"""A full memory first forgets experiences that newer ones say as well, then the oldest."""
+
+ALL_JOBS: Final = 1.0
+LIKE_JOBS: Final = 3.0
+"""Variance of what all jobs have in common on a model, and of what jobs alike have in common, in units of the
+likeness of GPUs."""
+
+ANY_GPU: Final = 0.1
+"""Variance of an error in the estimates of jobs alike, which is the same on every model."""
+
+BOUND: Final = 0.2
+HD_GPU: Final = 0.2
+OWN: Final = 0.1
+"""Likeness of GPUs: by what bounds a job (datasheets), by hypervectors, and of a model with itself alone."""
+
+HEDGE: Final = 1.25
+"""Before anything is known, a job is taken to be bound by each unit in part, and by none. This times that mean is the
+first belief: it is more than 1 because a model that is believed too fast is tried and corrected, while nobody tries one
+that is believed too slow.
+"""
+
+NOISE: Final = 0.06
+"""Variance of one experience around the belief."""
+
+_LIKE_ENOUGH: Final = 0.7
+_TOLD_OFTEN: Final = 6
+_MOST_SHIFT: Final = 3.0
+
+CUSUM_SLACK: Final = 0.5
+CUSUM_ALARM: Final = 6.0
+_MOST_Z: Final = 3.0
+FEWEST_TO_JUDGE: Final = 12
+"""Errors of a model are not judged before it has this many experiences."""
+
+
+@compiled_alone
+def fill_similarities(some: Words, others: Words, out: Floats) -> None:
+    """Fill in the similarity of each vector with each of the others: 1 for equal ones, about 0 for unrelated ones."""
+    entries = 64.0 * some.shape[1]
+    for i in range(len(some)):
+        for k in range(len(others)):
+            apart = 0
+            for w in range(some.shape[1]):
+                apart += ones(some[i, w] ^ others[k, w])
+            out[i, k] = 1.0 - 2.0 * apart / entries
+
+
+def similarities(some: Words, others: Words) -> Floats:
+    """Similarity of each vector with each of the others [n, m]."""
+    out = np.zeros((len(some), len(others)))
+    fill_similarities(some, others, out)
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedBelief:
+    """What is believed of some jobs on each model: logarithm of the speed over the prior's, and its spread [n, M]."""
+
+    shift: Floats
+    spread: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShift:
+    """A model that became slower or faster as a whole: by which factor, and how many experiences showed it."""
+
+    model: int
+    factor: float
+    seen: int
+
+
+@dataclass(slots=True)
+class _Watch:
+    """The CUSUM sums of a model's errors, upwards and downwards, and the errors since each sum was last 0."""
+
+    sums: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    errors: list[list[float]] = field(default_factory=lambda: [[], []])
+    seen: int = 0
+
+
+@final
+class SpeedMemory:
+    """Experiences of jobs on some GPU models.
+
+    `bounds` [B, M] is how jobs that one unit bounds differ from the prior: log of their speed over the prior's.
+    `any_gpu` is the variance of what jobs alike have in common on every model, `noise` that of one experience.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[GpuModel],
+        bounds: Floats,
+        most: int = MOST_EXPERIENCES,
+        any_gpu: float = ANY_GPU,
+        noise: float = NOISE,
+    ) -> None:
+        vectors = gpu_vectors(models)
+        alike = np.maximum(similarities(vectors, vectors), 0.0)
+        self.gpu_likeness: Floats = (
+            BOUND * (bounds.T @ bounds) / max(1, len(bounds)) + HD_GPU * alike + OWN * np.eye(len(models))
+        )
+        self._usual = HEDGE * bounds.mean(axis=0) if len(bounds) else np.zeros(len(models))
+        self._most, self._any_gpu, self._noise_of_one = most, any_gpu, noise
+        self._vectors = np.zeros((most, LONG // 64), np.uint64)
+        self._model = np.zeros(most, np.int64)
+        self._log = np.zeros(most)
+        self._noise = np.zeros(most)
+        self._number = np.zeros(most, np.int64)
+        self._inverse = np.zeros((most, most))
+        self._weights = np.zeros(most)
+        self._watched = [_Watch() for _ in models]
+        self._count = 0
+        self.learnt = 0
+
+    def __len__(self) -> int:
+        """Number of experiences stored now."""
+        return self._count
+
+    def learn(self, vector: Words, model: int, log: float, number: int = 0, doubt: float = 1.0) -> ModelShift | None:
+        """Store an experience under a number; more `doubt` means that it counts less. Tells if the model has changed.
+
+        `log` is the logarithm of the speed that was seen over that of the prior.
+        """
+        log = min(max(log, -_MOST_SHIFT), _MOST_SHIFT)
+        before = self.believe(vector[None, :])
+        z = (log - float(before.shift[0, model])) / math.hypot(
+            float(before.spread[0, model]), math.sqrt(self._noise_of_one)
+        )
+        changed = self._watch(model, z, log - float(before.shift[0, model]))
+        if self._count == self._most:
+            self._forget()
+        n = self._count
+        column = self._covariance(vector[None, :], np.array([model]))[0]
+        own = float(self._variance()[model]) + self._noise_of_one * doubt
+        self._vectors[n], self._model[n], self._log[n] = vector, model, log
+        self._noise[n], self._number[n] = self._noise_of_one * doubt, number
+        inverse = self._inverse
+        solved = inverse[:n, :n] @ column
+        left = own - float(column @ solved)
+        inverse[:n, :n] += np.outer(solved, solved / left)
+        inverse[:n, n] = inverse[n, :n] = -solved / left
+        inverse[n, n] = 1.0 / left
+        self._count, self.learnt = n + 1, self.learnt + 1
+        self._weigh()
+        return changed
+
+    def revise(self, model: int, log: float, number: int) -> bool:
+        """Give the experience with this number on this model another speed; False if there is none."""
+        n = self._count
+        found = np.flatnonzero((self._number[:n] == number) & (self._model[:n] == model))
+        if not len(found):
+            return False
+        self._log[found[-1]] = min(max(log, -_MOST_SHIFT), _MOST_SHIFT)
+        self._weigh()
+        return True
+
+    def believe(self, vectors: Words) -> SpeedBelief:
+        """What is believed of these jobs on each model."""
+        n, models = self._count, len(self.gpu_likeness)
+        own = np.broadcast_to(self._variance(), (len(vectors), models))
+        if n == 0:
+            return SpeedBelief(np.zeros(own.shape) + self._usual, np.sqrt(own))
+        jobs = LIKE_JOBS * self._job_likeness(vectors)
+        gpus = self.gpu_likeness[:, self._model[:n]]
+        covariance = ALL_JOBS * gpus[None, :, :] + jobs[:, None, :] * (self._any_gpu + gpus)[None, :, :]
+        shift = self._usual + covariance @ self._weights[:n]
+        flat = covariance.reshape(-1, n)
+        known = np.einsum("ij,ij->i", flat @ self._inverse[:n, :n], flat).reshape(own.shape)
+        return SpeedBelief(np.clip(shift, -_MOST_SHIFT, _MOST_SHIFT), np.sqrt(np.maximum(own - known, 1e-6)))
+
+    def profile(self, vectors: Words) -> tuple[Floats, Floats]:
+        """What is believed of these jobs in the mean, on the models together: mean [M] and covariance [M, M]."""
+        n, models = self._count, self.gpu_likeness
+        alike = float(np.maximum(similarities(vectors, vectors), 0.0).mean())
+        own = ALL_JOBS * models + LIKE_JOBS * alike * (self._any_gpu + models)
+        gpus = models[:, self._model[:n]]
+        jobs = self._job_likeness(vectors).mean(axis=0)
+        covariance = ALL_JOBS * gpus + LIKE_JOBS * jobs * (self._any_gpu + gpus)
+        known = covariance @ self._inverse[:n, :n] @ covariance.T
+        return np.asarray(self._usual + covariance @ self._weights[:n]), np.asarray(own - known)
+
+    def shares(self, vector: Words, model: int) -> list[tuple[int, float, float]]:
+        """The experiences that a belief rests on, most important first: number, share of the weight, similarity."""
+        n = self._count
+        if n == 0:
+            return []
+        column = self._covariance(vector[None, :], np.array([model]))[0]
+        weights = np.abs(self._inverse[:n, :n] @ column)
+        weights /= max(float(weights.sum()), 1e-12)
+        alike = similarities(vector[None, :], self._vectors[:n])[0]
+        order = np.argsort(-weights, kind="stable")
+        return [(int(self._number[i]), float(weights[i]), float(alike[i])) for i in order]
+
+    def vector_of(self, number: int) -> Words | None:
+        """The vector of the latest experience with this number; None if it has been forgotten."""
+        found = np.flatnonzero(self._number[: self._count] == number)
+        return self._vectors[found[-1]] if len(found) else None
+
+    # ---- inside ----------------------------------------------------------------------------------------------------
+
+    def _job_likeness(self, vectors: Words) -> Floats:
+        return np.maximum(similarities(vectors, self._vectors[: self._count]), 0.0)
+
+    def _covariance(self, vectors: Words, models: npt.NDArray[np.int64]) -> Floats:
+        """Covariance of each of these (job, model) pairs with all experiences [n, count]."""
+        gpus = self.gpu_likeness[np.ix_(models, self._model[: self._count])]
+        return np.asarray(ALL_JOBS * gpus + LIKE_JOBS * self._job_likeness(vectors) * (self._any_gpu + gpus))
+
+    def _variance(self) -> Floats:
+        """Variance before anything is known, by model."""
+        own = np.diag(self.gpu_likeness)
+        return np.asarray(ALL_JOBS * own + LIKE_JOBS * (self._any_gpu + own))
+
+    def _weigh(self) -> None:
+        n = self._count
+        self._weights[:n] = self._inverse[:n, :n] @ (self._log[:n] - self._usual[self._model[:n]])
+
+    def _forget(self) -> None:
+        """Drop experiences that newer ones of the same model and of jobs alike say as well, then the oldest."""
+        n = self._count
+        alike = similarities(self._vectors[:n], self._vectors[:n])
+        kept: list[int] = []
+        for i in range(n - 1, -1, -1):
+            same = [k for k in kept if self._model[k] == self._model[i] and alike[i, k] > _LIKE_ENOUGH]
+            if len(same) < _TOLD_OFTEN:
+                kept.append(i)
+        rows = np.array(sorted(kept[: self._most * 3 // 4]))
+        m = len(rows)
+        for array in (self._vectors, self._model, self._log, self._noise, self._number):
+            array[:m] = array[rows]
+        self._count = m
+        jobs = np.maximum(alike[np.ix_(rows, rows)], 0.0)
+        gpus = self.gpu_likeness[np.ix_(self._model[:m], self._model[:m])]
+        whole = ALL_JOBS * gpus + LIKE_JOBS * jobs * (self._any_gpu + gpus) + np.diag(self._noise[:m])
+        self._inverse[:m, :m] = np.linalg.inv(whole)
+        self._weigh()
+
+    def _watch(self, model: int, z: float, error: float) -> ModelShift | None:
+        """Add an error to the sums of its model; if one of them is too large, the model has changed."""
+        watch = self._watched[model]
+        watch.seen += 1
+        if watch.seen <= FEWEST_TO_JUDGE:
+            return None
+        z = min(max(z, -_MOST_Z), _MOST_Z)
+        for side, sign in enumerate((1.0, -1.0)):
+            watch.sums[side] = max(0.0, watch.sums[side] + sign * z - CUSUM_SLACK)
+            if watch.sums[side] == 0.0:
+                watch.errors[side].clear()
+                continue
+            watch.errors[side].append(error)
+            if watch.sums[side] > CUSUM_ALARM:
+                return self._move(model, watch.errors[side])
+        return None
+
+    def _move(self, model: int, errors: list[float]) -> ModelShift:
+        """Move the experiences of a model from before a change by its size."""
+        size, seen = float(np.median(errors)), len(errors)
+        mine = np.flatnonzero(self._model[: self._count] == model)
+        before = mine[: max(0, len(mine) - (seen - 1))]
+        self._log[before] = np.clip(self._log[before] + size, -_MOST_SHIFT, _MOST_SHIFT)
+        self._watched[model] = _Watch(seen=FEWEST_TO_JUDGE)
+        self._weigh()
+        return ModelShift(model, math.exp(size), seen)
