@@ -44,7 +44,8 @@ class PaperEnv(gymnasium.Env[Any, np.int64]):
         sizes: bool = True,
         keeps: bool = True,
     ) -> None:
-        if not (isinstance(jobs, int) and jobs > 0 and isinstance(rows, int) and rows > 0):
+        given: tuple[object, ...] = (jobs, rows)
+        if not all(isinstance(number, int) and number > 0 for number in given):
             raise UsageError(f"jobs is {jobs!r} and rows {rows!r}; expected whole numbers from 1.")
         low, high = loads_of(load)
         world = given_world(str(cluster), str(workload), None)
@@ -70,7 +71,8 @@ class PaperEnv(gymnasium.Env[Any, np.int64]):
         step_paper(self.batch, np.array([action], np.int32))
         came = self.batch.came
         self._is_over = bool(came.done[0])
-        seen, info = _flat(self.batch.seen), {"action_mask": self._mask()}
+        seen = _flat(self.batch.seen)
+        info: dict[str, Any] = {"action_mask": self._mask()}
         if self._is_over:
             seen[:] = 0.0
             info = {"action_mask": np.zeros_like(info["action_mask"]), "mean_jct": float(came.score[0])}

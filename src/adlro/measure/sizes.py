@@ -6,8 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adlro.core.run import Run
-from adlro.core.tables import Floats, Ints, Table
-from adlro.measure.events import STARTED
+from adlro.core.tables import STARTED, Floats, Ints, Table
 
 
 class AtBest(NamedTuple):

@@ -91,10 +91,10 @@ def test_rank_weights_do_not_resize_a_job_that_would_lose_more_than_it_gains() -
 def test_sias_program_has_the_least_sum_of_costs() -> None:
     # A job costs 1 with one GPU, 0.71 with two, 1.1 with none. Four GPUs for three: two, two and none (2.51), not two,
     # one and one (2.71). Four for four: one each (4), and not two, one, one and none (3.81), if nobody may double.
-    running = {
-        "now": np.array([0, 2, 4], np.int32), "starts": np.ones(3), "age": np.full(3, 1e6), "most": np.ones(3),
-    }  # fmt: skip
-    picked = sia_sizing(problem_of([100.0] * 3, [1, 2], 4.0)._replace(**running))
+    running = problem_of([100.0] * 3, [1, 2], 4.0)._replace(
+        now=np.array([0, 2, 4], np.int32), starts=np.ones(3), age=np.full(3, 1e6), most=np.ones(3)
+    )
+    picked = sia_sizing(running)
     assert sorted(picked.tolist()).index(NOBODY) == 0
     assert np.count_nonzero(picked != NOBODY) == 2
     new = sia_sizing(problem_of([100.0] * 4, [1, 2], 4.0))

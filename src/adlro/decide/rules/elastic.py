@@ -184,8 +184,8 @@ class SizingRounds:
         capacity = np.bincount(sites.pool[up], sites.gpus[up], len(view.pools)).astype(np.float64)
         return SizingProblem(
             jobs, left, restart, self._reader.now - view.jobs.submit[jobs], view.runs.starts[jobs].astype(np.float64),
-            now, most, restarting, owner, pool.astype(np.int32), gpus.astype(np.float64), size.astype(np.int32), rate,
-            capacity,
+            now, most, restarting, owner, pool.astype(np.int32), gpus.astype(np.float64), size.astype(np.int32),
+            rate.astype(np.float64), capacity,
         )  # fmt: skip
 
     def _seat(

@@ -45,7 +45,7 @@ class PaperNetwork(nn.Module):
         """Q of every action from the observations (in the order of PaperSeen); PAPER_MASKED_Q for illegal actions."""
         use, queue, jobs, legal = sight
         laid = use.to(self.near.weight.dtype)[:, self.cells].transpose(1, 2)  # [B, CHANNELS_IN, cells]
-        laid = torch.where(self.empty, self.nobody, laid).unflatten(2, self.grid.shape)
+        laid = torch.where(self.empty, self.nobody, laid).reshape(-1, CHANNELS_IN, *self.grid.shape)
         x = torch.relu(self.far(torch.relu(self.near(laid))))
         x = torch.cat([x.flatten(1), queue.to(x.dtype)], 1)
         of_cluster, of_job = self.full.weight[:, : x.shape[1]], self.full.weight[:, x.shape[1] :]

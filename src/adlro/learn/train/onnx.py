@@ -87,7 +87,8 @@ def _paper_example(gpus: int, network: Any) -> PaperSeen:
     """Observations of the paper's agent, of the smallest size that defines all axes."""
     features = network.full.in_features - network.near.out_channels * network.grid.size - 1
     shapes = (_STATES, gpus, CHANNELS_IN), (_STATES, 1), (_STATES, _ROWS, features), (_STATES, _ROWS * gpus)
-    return PaperSeen(*(cast(Any, torch.zeros(shape)) for shape in shapes[:3]), cast(Any, torch.ones(shapes[3]).byte()))
+    use, queue, jobs = (cast(Any, torch.zeros(shape)) for shape in shapes[:3])
+    return PaperSeen(use, queue, jobs, cast(Any, torch.ones(shapes[3]).byte()))
 
 
 def _paper_axes() -> list[dict[int, Any]]:
