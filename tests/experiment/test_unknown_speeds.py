@@ -78,7 +78,7 @@ def test_beliefs_at_the_end_are_nearer_to_the_truth_than_the_prior() -> None:
     believed = made.believed
     player = learning_player(believed, asked.plan, None)
     view = believed.view._replace(rate=believed.view.rate.copy(), fastest=believed.view.fastest.copy())
-    simulate(view, made.jobs.work, policy("sjf"), asked.settings, (), 1, player, believed.rate)
+    simulate(view, made.jobs.work, policy("sjf"), asked.settings, (), 1, player, rate=believed.rate)
     late = np.arange(100, 150)
     off = np.abs(np.log(view.rate[late] / believed.rate[late])).mean()
     prior_off = np.abs(np.log(believed.view.rate[late] / believed.rate[late])).mean()
