@@ -123,6 +123,18 @@ SETS: Final[dict[str, tuple[Place, ...]]] = {
 }
 
 
+def kept_file(place: Place, given: argparse.Namespace, of_set: str = "") -> Path:
+    """The file in which a comparison is kept."""
+    title = f"{of_set} {place.title}".strip()
+    name = title.replace(" ", "-").replace(",", "").replace(":", "").replace("*", "tuned")
+    return Path(given.keep / f"{name}.json")
+
+
+def is_kept(place: Place, given: argparse.Namespace, of_set: str = "") -> bool:
+    """Whether a comparison has been run before."""
+    return kept_file(place, given, of_set).exists()
+
+
 def compared(place: Place, given: argparse.Namespace, of_set: str = "") -> dict[str, Any]:
     """The JSON of one comparison, from the folder of kept ones if it is there."""
     names = [*(place.names or (*KEEPING, *(STOPPING if place.stopping else ()), *place.ours))]
@@ -131,8 +143,7 @@ def compared(place: Place, given: argparse.Namespace, of_set: str = "") -> dict[
     words = ["compare", *shlex.split(place.options), "-p", ",".join(names), "--threads", str(threads), "--json"]
     if place.seeds:
         words += ["--first-seed", str(given.first_seed), "--seeds", str(min(place.seeds, given.seeds))]
-    title = f"{of_set} {place.title}".strip()
-    kept = given.keep / f"{title.replace(' ', '-').replace(',', '').replace(':', '').replace('*', 'tuned')}.json"
+    kept = kept_file(place, given, of_set)
     print(f"{place.title} …", file=sys.stderr, flush=True)
     if not kept.exists():
         ended = subprocess.run(

@@ -77,7 +77,7 @@ def jobs(draw: st.DrawFn, cluster: Cluster) -> Job:
     gpus = draw(st.sampled_from((1, *sizes, *sizes, *sizes, 0, 8)))
     share = draw(st.sampled_from((WHOLE_GPU, 125, 250, 500, 750))) if gpus == 1 else WHOLE_GPU
     elastic = gpus in (1, 2, 4, 8) and share == WHOLE_GPU
-    sizes = draw(st.sampled_from(("", "", "1,2,4", "1,2", "2,8", "4"))) if elastic else ""
+    other_sizes = draw(st.sampled_from(("", "", "1,2,4", "1,2", "2,8", "4"))) if elastic else ""
     unit = 3.0 if gpus % 3 == 0 or share == 750 else 1.0
     amounts = st.integers(0, 48).map(lambda count: unit * count)
     eighths = st.integers(0, 36).map(lambda count: count / 8)
@@ -95,7 +95,7 @@ def jobs(draw: st.DrawFn, cluster: Cluster) -> Job:
         limit_s=draw(st.none() | st.integers(1, 40).map(lambda count: count / 2)),
         estimate=draw(st.none() | amounts),
         checkpoint=draw(st.none() | st.just(0.0) | st.integers(1, 8).map(lambda count: unit * count)),
-        sizes=sizes,
+        sizes=other_sizes,
         start_s=draw(st.sampled_from((0.0, 0.0, 0.0, 0.5, 3.0))),
         restart_s=draw(st.sampled_from((None, None, None, 0.0, 1.25))),
     )

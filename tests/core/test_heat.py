@@ -34,12 +34,16 @@ CLOCK = math.sqrt((HELD - IDLE_POWER) / (1 - IDLE_POWER))
 
 
 def run(
-    cluster: Cluster, jobs: list[Job], limit: float = 60.0, disturbances: list[Disturbance] | None = None
+    cluster: Cluster,
+    jobs: list[Job],
+    limit: float = 60.0,
+    disturbances: list[Disturbance] | None = None,
+    limits: list[float] | None = None,
 ) -> tuple[Outcome, Table]:
     """Run jobs first come first served on GPUs of 100 W that slow down at a limit."""
     plan, packed = plan_cluster(cluster), pack_jobs(jobs)
     gpus = cluster.gpu_count
-    heat = new_heat([100.0] * gpus, [limit] * gpus, [1.0] * gpus)
+    heat = new_heat([100.0] * gpus, limits or [limit] * gpus, [1.0] * gpus)
     outcome = simulate(
         pack(plan, packed, speed), packed.work, find_policy("fcfs"),
         disturbances=pack_disturbances(plan, disturbances or []), heat=heat,
@@ -87,10 +91,10 @@ def test_wear_and_heat_multiply_and_either_can_change_alone() -> None:
 
 def test_an_idle_gpu_among_hot_neighbours_may_be_hotter_than_its_limit() -> None:
     # 25 + 45 * 0.15 + 15 * 1.15 / 2 = 40.4 C at the idle GPU: it has no clock to lower, and the run goes on.
-    outcome, heat = run(TWO, [Job("same", 2000.0, 0.0)], limit=40.0)
-    assert heat[1].hottest > 40.0
+    outcome, heat = run(TWO, [Job("same", 2000.0, 0.0)], limits=[90.0, 38.0])
+    assert heat[1].hottest == pytest.approx(25 + 45 * 0.15 + 15 * 1.15 / 2)
     assert heat[1].throttled == 0.0
-    assert end_of(outcome) > 2000.0
+    assert end_of(outcome) == 2000.0
 
 
 def test_what_goes_into_a_gpu_goes_into_the_air_or_warms_it() -> None:

@@ -2,7 +2,13 @@
 
 import http.client
 import json
+import signal
+import socket
+import struct
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -136,6 +142,44 @@ def test_the_command_answers_from_a_copy_of_its_own(world: World) -> None:
 
 def test_an_unknown_verb_is_not_found(ask: Any) -> None:
     assert ask("guess", {"Pod": pod()})[0] == 404
+
+
+@pytest.mark.fake_only
+def test_the_command_goes_on_when_a_client_closes_its_connection(world: World, tmp_path: Path) -> None:
+    world.node("a")
+    config = tmp_path / "adlro.toml"
+    config.write_text(f'[kubernetes]\nserver = "{world.faults.url}"\n')
+    command = [sys.executable, "-m", "adlro", "kubernetes", "extender", "--port", "0", "--config", str(config)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        try:
+            line = next(line for line in process.stdout if "http://" in line)
+            host, port = line.split("http://")[1].split("/")[0].split(":")
+            body = json.dumps({"Pod": pod(), "NodeNames": ["n" * 200] * 50_000}).encode()
+            with socket.create_connection((host, int(port))) as client:  # it closes before the long answer is written
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                head = f"POST /extender/v1/prioritize HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+                client.sendall(head.encode() + body)
+            connection = http.client.HTTPConnection(host, int(port), timeout=30)
+            eventually(lambda: answers(connection) or process.poll() is not None)
+            assert process.poll() is None
+            assert answers(connection)
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            ignored = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigIgn"))
+            assert ignored >> (signal.SIGPIPE - 1) & 1
+            connection.close()
+        finally:
+            process.kill()
+
+
+def answers(connection: http.client.HTTPConnection) -> bool:
+    """Whether the extender is alive."""
+    try:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().read() == b'{"status":"ok"}'
+    except OSError:
+        connection.close()
+        return False
 
 
 @pytest.mark.real_only

@@ -71,6 +71,7 @@ def extender(
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # whoever closes a connection would end us by it
     with extending(load_config(config).kubernetes, host, port, bind) as address:
         say(f"adlro: the extender answers at http://{address}/extender/v1.")
         ended.wait()

@@ -15,6 +15,7 @@ where jobs start and end and where a limit is reached.
 import math
 from typing import Final
 
+import numpy as np
 from numba import types
 
 from adlro.core.compiled import compiled, compiled_alone, compiled_with
@@ -63,7 +64,7 @@ def new_heat(tdp_w: list[float], limit_c: list[float], resistance: list[float], 
     heat = records(HEAT, len(tdp_w))
     heat.tdp, heat.limit, heat.resistance, heat.room = tdp_w, limit_c, resistance, room_c
     heat.power, heat.clock, heat.wear, heat.reaches, heat.changes = IDLE_POWER, 1.0, 1.0, FOREVER, -1
-    heat.settles = room_c + OWN_C * IDLE_POWER * heat.resistance + NEAR_C * IDLE_POWER
+    heat.settles = room_c + OWN_C * IDLE_POWER * np.array(resistance) + NEAR_C * IDLE_POWER
     heat.temperature = heat.hottest = heat.settles
     return heat
 

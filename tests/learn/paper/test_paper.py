@@ -16,9 +16,20 @@ from adlro.core.errors import ConfigError, PolicyError, TraceError
 from adlro.core.plan import plan_cluster
 from adlro.core.policy import Choose, Policy, starting, waiting
 from adlro.core.records import Cluster, Disturbance, Job
+from adlro.core.remembering import Remembered
 from adlro.core.rules import fits, in_queue, seen
 from adlro.core.tables import DONE, DOWN, FAILED, FOREVER, NOBODY, STARTED, UP, Jobs, View
-from adlro.decide.network.paper_q import PaperMind, PaperWeights, forward, make_mind, paper_policy
+from adlro.decide.catalogue import find_policy, policies
+from adlro.decide.network.paper_q import (
+    PaperChooser,
+    PaperMind,
+    PaperWeights,
+    forward,
+    make_mind,
+    paper_policy,
+    paper_shipped,
+    paper_shipped_path,
+)
 from adlro.decide.network.paper_state import SIZES, TYPES, WINDOW, mark, observe, site_of, target
 from adlro.learn.paper.envs import PaperBatch, choose_paper_by_chance, make_paper_batch, step_paper
 from adlro.learn.paper.network import (
@@ -387,6 +398,40 @@ def test_the_policy_takes_the_assignment_with_the_largest_q() -> None:
     assert starts == [(1, 2), (0, 2)]
 
 
+@pytest.mark.parametrize("keeps", [False, True])
+def test_gpus_are_kept_for_a_gang_over_several_nodes_if_its_q_is_the_largest(keeps: bool) -> None:
+    blank_weights = PaperWeights(*(np.zeros_like(each) for each in paper_weights_of(a_network())))
+    weights = blank_weights._replace(grid=line_grid(7), keeps=np.array([keeps], np.float32))
+    weights.full[-SIZES + 2, 0] = 1.0  # jobs of three or four GPUs
+    weights.action[0] = 100.0
+    jobs = pack_jobs(
+        [
+            Job("same", 100.0, 0.0, gpus=2),  # on the first node until 50
+            Job("ada", 400.0, 1.0, gpus=4),  # needs the first two nodes
+            Job("same", 500.0, 1.0),  # would start on the second node
+        ]
+    )
+    outcome = simulate(pack(plan_cluster(SMALL), jobs, speed), jobs.work, paper_policy(weights, "paper"))
+    starts = {int(event.job): (float(event.time), int(event.site)) for event in outcome.events if event.what == STARTED}
+    ends = {int(event.job): float(event.time) for event in outcome.events if event.what == DONE}
+    assert starts[1][0] == ends[0] if keeps else starts[1][0] == ends[2]
+    assert starts[2] == (1.0, 2 if keeps else 1)
+
+
+def test_what_is_kept_is_remembered_and_ends_with_the_job() -> None:
+    network = a_network(keeps=True)
+    view = pack(plan_cluster(SMALL), pack_jobs(menu(3)), speed)
+    one, two = (PaperChooser(view, make_mind(paper_weights_of(network), 3)) for _ in range(2))
+    kept = Remembered((2,), {"sites": [[0, 1]]}, rest={"sites": 3})
+    assert one.recall(view, kept)
+    assert one.remembered() == kept
+    assert two.recall(view, Remembered((NOBODY - 1,), {"sites": [[0, 1]]}, rest={"sites": 3}))
+    assert two.remembered().jobs == ()
+    assert not two.recall(view, Remembered(rest={"sites": 5}))
+    one(view)  # the job does not wait yet
+    assert one.remembered().jobs == ()
+
+
 @settings(max_examples=20)
 @given(scenarios(), st.integers(0, 1000), st.booleans())
 def test_the_policy_chooses_nothing_illegal(scenario: Scenario, seed: int, keeps: bool) -> None:
@@ -413,3 +458,12 @@ def test_weights_that_do_not_belong_together_are_refused_in_one_line() -> None:
         paper_policy(weights._replace(full=weights.full[:-1]), "mine")
     with pytest.raises(PolicyError, match=r"^policy 'mine': 'far_bias' holds what is no number[^\n]*$"):
         paper_policy(weights._replace(far_bias=np.full(5, np.nan, np.float32)), "mine")
+
+
+def test_the_shipped_agent_fits_its_cluster_and_is_left_out_of_all() -> None:
+    names = [policy.name for policy in policies()]
+    assert "paper-dqn" not in names
+    weights = paper_shipped()
+    assert weights.action_bias.shape == (16,)
+    assert paper_shipped_path().stat().st_size <= 2_000_000
+    assert find_policy("paper-dqn").make is not None

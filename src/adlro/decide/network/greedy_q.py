@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -105,7 +105,7 @@ def consider(view: View, mind: Mind) -> int:
 WORTH_OF_WEIGHT: Final = 0.05
 """How much Q a job's weight is worth, for each factor of e against the usual weight of the waiting jobs.
 
-Chosen from 0.03, 0.05, 0.07, 0.1, 0.2, 0.5, 1, 2 and 4 (docs/results/stopping.md).
+Chosen from 0.03, 0.05, 0.07, 0.1, 0.2, 0.5, 1, 2 and 4 (docs/decisions.md).
 """
 
 
@@ -220,27 +220,19 @@ def q_policy(weights: Callable[[], Weights], name: str, summary: str) -> Policy:
     return Policy(name, summary, make=make, needs=("estimate",))
 
 
-ByQ: TypeAlias = Callable[[Ints, Ints, Floats], tuple[Choice, int, float, float]]
-"""`by_q(jobs, sites, scores)`: as `advice_by_q`, for one view."""
-
-
-def adviser_of(weights: Callable[[], Weights], bind: Callable[[View, Mind, Floats], ByQ]) -> Callable[[View], Advise]:
-    """An adviser for look-ahead: the network, whose Q is added to the cost.
-
-    `bind(view, mind, memory)` returns what asks it for one view. The memory is that of a run: two moments.
-    """
+def q_lookahead(weights: Callable[[], Weights], name: str, summary: str, budget_s: float = FOREVER) -> Policy:
+    """Look-ahead over the rule `eft-reserving` with the network as adviser: its Q is added to the cost."""
 
     def adviser(view: View) -> Advise:
         mind = new_mind(view, weights(), ROWS)
-        memory = np.full(2, -FOREVER)
-        own = bind(view, mind, memory)
+        own = quick_call(advice_by_q, view, mind)
         room: dict[int, tuple[Ints, Ints, Floats]] = {}
 
         def advise(shown: View, most: int) -> Advice:
             if most not in room:
                 room[most] = np.zeros(most, np.int32), np.zeros(most, np.int32), np.zeros(most)
             jobs, sites, scores = room[most]
-            by_q = own if shown is view else bind(shown, mind, memory)
+            by_q = own if shown is view else quick_call(advice_by_q, shown, mind)
             first, count, waiting, typical_s = by_q(jobs, sites, scores)
             best = max(waiting, float(scores[0])) if count else waiting
             unit_s = ADVICE * typical_s
@@ -249,12 +241,6 @@ def adviser_of(weights: Callable[[], Weights], bind: Callable[[View, Mind, Float
 
         return advise
 
-    return adviser
-
-
-def q_lookahead(weights: Callable[[], Weights], name: str, summary: str, budget_s: float = FOREVER) -> Policy:
-    """Look-ahead over the rule `eft-reserving` with the network as adviser: its Q is added to the cost."""
-    adviser = adviser_of(weights, lambda view, mind, _: quick_call(advice_by_q, view, mind))
     found = lookahead(RULES[0], adviser=adviser, budget_s=budget_s, name=name)
     return replace(found, summary=summary)
 

@@ -9,7 +9,6 @@ once. A job that has been started more than `timelines.MOST_STARTS` times is not
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -18,14 +17,10 @@ from adlro.core.calling import quick_call
 from adlro.core.compiled import compiled, compiled_allocating
 from adlro.core.policy import Choose, Policy
 from adlro.core.rules import in_queue, runtime, seen
-from adlro.core.tables import FOREVER, NOBODY, START, STOP, WAIT, Choice, Floats, Ints, View
-from adlro.decide.lookahead import RULES, lookahead
+from adlro.core.tables import FOREVER, NOBODY, START, STOP, WAIT, Choice, Floats, View
 from adlro.decide.network.greedy_q import (
     ROWS,
-    ByQ,
     Mind,
-    advice_by_q,
-    adviser_of,
     best_of,
     consider,
     new_mind,
@@ -90,20 +85,6 @@ def start_or_stop(view: View, mind: Mind, memory: Floats) -> Choice:
     return by_plan(view, memory)
 
 
-def advice_or_plan(view: View, mind: Mind, memory: Floats) -> ByQ:
-    """As `greedy_q.advice_by_q` for one view, with the choice of `start_or_stop` as the first."""
-    by_q, by_rule = quick_call(advice_by_q, view, mind), quick_call(by_plan, view, memory)
-    clock = view.clock.now
-
-    def ask(jobs: Ints, sites: Ints, scores: Floats) -> tuple[Choice, int, float, float]:
-        first, count, waiting, typical_s = by_q(jobs, sites, scores)
-        if first.verb == WAIT or memory[_PLANNED] == clock[0]:
-            first = by_rule()
-        return first, count, waiting, typical_s
-
-    return ask
-
-
 def preemptive_q(weights: Callable[[], Weights], name: str, summary: str) -> Policy:
     """A policy that starts jobs by the network's Q, and otherwise does what `plan` does."""
 
@@ -125,21 +106,10 @@ def preemptive_q(weights: Callable[[], Weights], name: str, summary: str) -> Pol
     return Policy(name, summary, make=make, preemptive=True, heeds_marks=True, needs=("estimate",))
 
 
-def preemptive_lookahead(weights: Callable[[], Weights], name: str, summary: str) -> Policy:
-    """Look-ahead over `plan` with the network as adviser."""
-    found = lookahead(RULES["plan"], adviser=adviser_of(weights, advice_or_plan), name=name)
-    return replace(found, summary=summary, heeds_marks=True)
-
-
 POLICIES: Final = (
     preemptive_q(
         shipped,
         "adlro-preemptive",
         "the Q-network that ships starts jobs; when it waits, plan decides: it may stop, move and start jobs",
-    ),
-    preemptive_lookahead(
-        shipped,
-        "adlro-preemptive-lookahead",
-        "simulates choices with plan over the known jobs, counts the network's value too, and takes the best",
     ),
 )

@@ -85,10 +85,10 @@ def sia_sizing(problem: SizingProblem) -> Ints:
     np.minimum.at(least, owner, problem.rate)
     fewest = np.full(count, np.inf)
     np.minimum.at(fewest, owner, problem.gpus)
-    goodput = problem.rate / least[owner] * fewest[owner]
+    goodput = problem.rate / least[owner] * np.maximum(fewest, 1.0)[owner]
     goodput = goodput * np.where(problem.changes, change_factor(problem)[owner], 1.0)
     cost = goodput**FAIRNESS - UNSERVED
-    cost[problem.now[problem.restarting]] = -MUST
+    cost[problem.now[problem.restarting & (problem.now != NOBODY)]] = -MUST
     columns = np.arange(len(owner))
     one_each = csr_array((np.ones(len(owner)), (owner, columns)), (count, len(owner)))
     gpus = csr_array((problem.gpus, (problem.pool, columns)), (len(problem.capacity), len(owner)))
