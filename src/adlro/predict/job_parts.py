@@ -26,7 +26,7 @@ _STEPS: Final = 32
 _MOST_WORDS: Final = 6
 _A_WORD: Final = re.compile(r"[a-z]+[0-9]*|[0-9]+")
 
-PART_WEIGHTS: Final = {
+_JOB_WEIGHTS: Final = {
     "user": 0.8,
     "word": 1.4,
     "gpus": 0.5,
@@ -40,7 +40,7 @@ PART_WEIGHTS: Final = {
 """The roles of a job and their weights; all words of a name share one weight. Two equal parts make two vectors similar
 by the square of the weight."""
 
-GPU_WEIGHTS: Final = {
+_GPU_WEIGHTS: Final = {
     "model": 1.4, "vendor": 0.7, "generation": 0.7, "memory": 0.5, "bandwidth": 0.7, "tensor": 0.9, "link": 0.3,
 }  # fmt: skip
 
@@ -67,25 +67,25 @@ def name_words(name: str) -> tuple[str, ...]:
 def fillers_of(parts: JobParts) -> Iterator[tuple[str, str, Vector, float]]:
     """Role, value in words, vector and weight of each part that the job has."""
     if parts.user:
-        yield "user", parts.user, item(f"user {parts.user}", LONG), PART_WEIGHTS["user"]
+        yield "user", parts.user, item(f"user {parts.user}", LONG), _JOB_WEIGHTS["user"]
     words = name_words(parts.name)
     for word in words:
-        yield "word", word, item(f"word {word}", LONG), PART_WEIGHTS["word"] / math.sqrt(len(words))
+        yield "word", word, item(f"word {word}", LONG), _JOB_WEIGHTS["word"] / math.sqrt(len(words))
     if parts.gpus:
-        yield "gpus", str(parts.gpus), item(f"gpus {parts.gpus}", LONG), PART_WEIGHTS["gpus"]
-        yield "gang", str(parts.gpus), _level("gang", math.log1p(parts.gpus) / math.log(1025.0)), PART_WEIGHTS["gang"]
+        yield "gpus", str(parts.gpus), item(f"gpus {parts.gpus}", LONG), _JOB_WEIGHTS["gpus"]
+        yield "gang", str(parts.gpus), _level("gang", math.log1p(parts.gpus) / math.log(1025.0)), _JOB_WEIGHTS["gang"]
     for role, amount, most in (
         ("cpus", parts.cpus, 1024.0),
         ("memory", parts.memory_gb, 16384.0),
         ("gpu_memory", parts.gpu_memory_gb, 512.0),
     ):
         if amount > 0.0:
-            yield role, f"{amount:g}", _level(role, math.log1p(amount) / math.log1p(most)), PART_WEIGHTS[role]
+            yield role, f"{amount:g}", _level(role, math.log1p(amount) / math.log1p(most)), _JOB_WEIGHTS[role]
     if 0.0 < parts.limit_s < NO_LIMIT:
         share = math.log(max(parts.limit_s, 60.0) / 60.0) / math.log(14_400.0)
-        yield "limit", f"{parts.limit_s:g} s", _level("limit", share), PART_WEIGHTS["limit"]
+        yield "limit", f"{parts.limit_s:g} s", _level("limit", share), _JOB_WEIGHTS["limit"]
     hour = int(parts.submit_s % DAY_S / DAY_S * HOURS) % HOURS
-    yield "hour", str(hour), circle("hour", HOURS, LONG)[hour], PART_WEIGHTS["hour"]
+    yield "hour", str(hour), circle("hour", HOURS, LONG)[hour], _JOB_WEIGHTS["hour"]
 
 
 def _level(role: str, share: float) -> Vector:
@@ -124,7 +124,7 @@ def gpu_vectors(models: Sequence[GpuModel]) -> Words:
     for row, model in enumerate(models):
         total = np.zeros(LONG)
         for role, vector in gpu_fillers(model):
-            total += GPU_WEIGHTS[role] * (_role(f"gpu {role}") * vector)
+            total += _GPU_WEIGHTS[role] * (_role(f"gpu {role}") * vector)
         out[row] = _signs(total)
     return packed_bits(out)
 
