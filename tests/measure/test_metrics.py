@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adlro.core.heat import IDLE_POWER
 from adlro.core.run import Run
 from adlro.core.tables import (
     DONE,
@@ -84,7 +85,7 @@ def test_a_share_holds_and_burns_its_part_of_a_gpu(build: Build) -> None:
     found = measure(run)
     assert found.utilisation == pytest.approx(0.25 / CAPACITY)
     assert found.effective_utilisation == pytest.approx(0.25 / CAPACITY)
-    watts = 0.25 * 300 + metrics.IDLE_POWER * (WATTS - 0.25 * 300)
+    watts = 0.25 * 300 + IDLE_POWER * (WATTS - 0.25 * 300)
     assert found.energy_kwh == pytest.approx(watts * 20 / 3.6e6)
 
 
@@ -94,7 +95,7 @@ def test_a_gang_over_two_nodes_holds_all_its_gpus(build: Build) -> None:
     assert found.utilisation == pytest.approx(4 / CAPACITY)
     assert found.effective_utilisation == pytest.approx(4 / CAPACITY)
     assert found.wait_mean_s == 0
-    assert found.energy_kwh == pytest.approx((4 * 300 + metrics.IDLE_POWER * 140) * 10 / 3.6e6)
+    assert found.energy_kwh == pytest.approx((4 * 300 + IDLE_POWER * 140) * 10 / 3.6e6)
 
 
 def test_a_slow_gpu_is_used_but_less_effectively(build: Build) -> None:
