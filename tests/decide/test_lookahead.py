@@ -392,3 +392,10 @@ def test_uncompiled_it_does_exactly_the_same() -> None:
     )
     assert answer.returncode == 0, answer.stderr
     assert json.loads(answer.stdout) == json.loads(json.dumps(everything()))
+
+
+def test_the_jobs_of_a_long_trace_hold_their_gpus_in_the_world_too() -> None:
+    # Job 70 has a higher number than the world has rows. While it runs, two more jobs come for the other GPU.
+    before = [(100.0 * number, 10) for number in range(70)]
+    case = Case([("v100", 2)], [*before, (7000, 500), (7005, 10), (7005, 20)], restart_s=1.0)
+    assert [run(case, "lookahead-plan")[job].finish for job in (70, 71)] == [500 + 7000, 7015]

@@ -24,6 +24,7 @@ from adlro.core.engine import (
 )
 from adlro.core.plan import no_demands
 from adlro.core.policy import CHOOSE_TYPE, FLOATS, INTS, VIEW_TYPE, Choose
+from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import (
     best_runtime,
     clear_demand,
@@ -118,6 +119,8 @@ def fill(view: View, imagined: World, known: int, coming: int, arrivals: Floats)
     clock.wake = FOREVER
     clock.learn = 0  # jobs that end here have not really ended
     clear_progress(world, truth)
+    for g in range(len(world.gpus)):
+        world.gpus[g].holder = NOBODY  # the number of a job of the trace, which means another job here
     demands = 0
     for i in range(known + coming):
         j = imagined.members[i]
@@ -163,6 +166,27 @@ def _stand(view: View, world: View, truth: Truth, i: int, j: int) -> None:
     world.running[clock.running] = i
     resume(world, truth, i, clock.running)
     clock.running += 1
+    if world.jobs[i].share == WHOLE_GPU:
+        _hold(world, i)
+
+
+@compiled
+def _hold(world: View, i: int) -> None:
+    """Record the running job as the holder of its GPUs."""
+    run = world.runs[i]
+    s = run.site
+    mask = run.mask
+    part = run.parts
+    while True:
+        site = world.sites[s]
+        for g in range(site.gpus):
+            if mask >> g & 1:
+                world.gpus[site.first_gpu + g].holder = i
+        if part == NOBODY:
+            return
+        s = world.parts[part].site
+        mask = world.parts[part].mask
+        part = world.parts[part].next
 
 
 @compiled
