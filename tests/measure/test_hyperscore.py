@@ -109,7 +109,7 @@ def test_throughput_and_efficiency_differ_when_all_jobs_finish() -> None:
     both = ScoreWeights(throughput=1.0, utilisation=1.0)
     again = scores({"soon": [METRICS], "late": [late]}, both)["late"]
     assert again is not None
-    assert again.parts["throughput"] == again.parts["utilisation"]
+    assert again.parts["throughput"] == pytest.approx(again.parts["utilisation"])
 
 
 def test_who_leaves_jobs_over_or_lacks_a_measure_has_no_score_and_is_nobodys_best() -> None:
