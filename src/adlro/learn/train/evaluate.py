@@ -79,7 +79,7 @@ def reference(preset: Preset, how: TrainConfig, worlds: Worlds, choose: Choose, 
 
 def _play_out(batch: Any, b: int, choose: Choose) -> float:
     """The mean completion time of an environment's episode, in units of the world, under this policy."""
-    view, truth = _plain(view_of)(batch.worlds, batch.envs, b, b), _plain(truth_of)(batch.envs, b, b)
+    view, truth = _plain(view_of)(batch.worlds, batch.envs, b, b), _plain(truth_of)(batch.worlds, batch.envs, b, b)
     driver = Driver(view, truth, Policy("reference", "", choose))
     progress, total, is_over = truth.progress[0], 0.0, False
     while not is_over:
