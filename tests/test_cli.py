@@ -43,7 +43,8 @@ def keys(value: Any) -> set[str]:
     if not isinstance(value, dict):
         return set()
     below = [
-        keys(list(item.values()) if key in ("policies", "models", "speeds") else item) for key, item in value.items()
+        keys(list(item.values()) if key in ("policies", "models", "speeds") and isinstance(item, dict) else item)
+        for key, item in value.items()
     ]
     return set(value).union(*below)
 
@@ -132,7 +133,7 @@ def test_the_settings_reach_the_simulator(capsys: pytest.CaptureFixture[str]) ->
         "jobs": 40, "estimates": "oracle", "estimate_sigma": 0.0,
         "restart_s": 30.0, "kill_at_limit": False, "window": 5, "weights": "priority",
         "mtbf_h": 3.0, "repair_h": 1.0,
-        "wear_per_day": 0.1, "thermal_room_c": None, "disturbances": None, "load": None,
+        "wear_per_day": 0.1, "thermal_room_c": None, "disturbances": None, "load": None, "speeds": "known",
     }  # fmt: skip
 
 
@@ -140,7 +141,7 @@ def test_with_heat_gpus_lower_their_clocks_and_a_run_says_how_far(capsys: pytest
     cold, hot = (answer(capsys, *SIMULATE, *more) for more in ([], ["--thermal", "--room-c", "45"]))
     assert cold["throttled"] is cold["hottest_c"] is None
     assert hot["settings"]["thermal_room_c"] == 45.0
-    assert hot["hottest_c"] == pytest.approx(87.0)
+    assert hot["hottest_c"] == pytest.approx(100.0)  # the limit of the AMD GPUs of paper16
     assert 0.0 < hot["throttled"] < 1.0
     assert hot["jct_mean_s"] > cold["jct_mean_s"]
     assert hot["energy_kwh"] < cold["energy_kwh"] * hot["makespan_s"] / cold["makespan_s"]
