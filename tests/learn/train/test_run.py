@@ -245,10 +245,6 @@ def test_the_command_trains_on_one_cluster_and_tells_what_came_of_it(
             ["--onnx", "nowhere/network.onnx"],
             "--onnx: cannot write 'nowhere/network.onnx'; expected a file",
         ),
-        (
-            ["--onnx", "a.onnx", "--preset", "paper"],
-            "--onnx does not work with --preset paper: only networks of the preset adlro",
-        ),
         (["--from", "adlro", "--set", "channels=128"], "--set channels cannot be used with --from"),
         (["--seed", "4999", "--quick"], "--seed 4999: with 24 worlds it overlaps with the seeds of the evaluation"),
     ],
