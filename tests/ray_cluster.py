@@ -25,6 +25,7 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_BACKEND_LOG_LEVEL": "error",
     "RAY_enable_worker_prestart": "0",
+    "RAY_worker_niceness": "0",  # by default 15: beside other tests its processes would hardly run
     "PYTHONDONTWRITEBYTECODE": "",
     "OMP_NUM_THREADS": "1",
     # A token of its own: whether there is one in ~/.ray decides otherwise what the head asks of the other nodes.
