@@ -208,7 +208,7 @@ def sjf_picky(world: World) -> Answer:
 def fcfs_easy(world: World) -> Answer:
     """The head first; others only if they do not delay its reservation (EASY backfilling, docs/policies.md)."""
     first = fcfs(world)
-    if first[0] == START:
+    if first[0] == START or not world.queue:
         return first
     head = world.queue[0]
     time, reserved, room = reservation(world, head)

@@ -56,7 +56,11 @@ def names(kind: type) -> set[str]:
 def test_the_names_in_json_are_those_of_the_records() -> None:
     assert set(api_models_out.JobOut.model_fields) == (names(LiveJob) - {"also"}) | {"is_hidden"}
     assert set(api_models_out.JobNeedsOut.model_fields) == names(Job)
-    assert set(api_models_out.StateOut.model_fields) == (names(State) - {"placed"}) | {"counts", "partitions"}
+    assert set(api_models_out.StateOut.model_fields) == (names(State) - {"placed"}) | {
+        "counts",
+        "partitions",
+        "partition_word",
+    }
     assert set(api_models_out.TickOut.model_fields) == names(Tick) - {"decisions", "answers"}
     assert set(api_models.JobIn.model_fields) == names(Job) - {"submit_s"}
 

@@ -16,7 +16,7 @@ from adlro.core.policy import Policy
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import BITS_PER_WORD, place_after
 from adlro.core.run import Run
-from adlro.core.tables import DONE, NOBODY, RUNNING, Choice, View
+from adlro.core.tables import DONE, FOREVER, NOBODY, RUNNING, Choice, View
 from adlro.decide.catalogue import find_policy
 from adlro.measure.bounds import lower_bounds
 from adlro.normalise.pack import pack, pack_jobs, refusals
@@ -52,6 +52,7 @@ class Ledger:
     worked: dict[int, float] = field(default_factory=lambda: defaultdict(float))  # by job, less what was lost
     held_s: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     ended: dict[int, str] = field(default_factory=dict)
+    size: dict[int, int] = field(default_factory=dict)  # by job that was resized: the GPUs that it asks for since
 
     def read(self) -> None:
         """Go through the log, and check after each event that nothing holds more than there is."""
@@ -64,10 +65,18 @@ class Ledger:
         """Count the work of everybody up to this time."""
         view = self.ran.view
         for job, stretch in self.holding.items():
-            rate = float(view.rate[view.jobs[job].kind, view.sites[stretch.parts[0][0]].form])
+            rate = float(view.rate[self.needs(job)["kind"], view.sites[stretch.parts[0][0]].form])
             worst = min((self.factor[site, gpu] for site, gpus in stretch.parts for gpu in gpus), default=1.0)
             stretch.done += rate * worst * max(0.0, time - stretch.counted)
             stretch.counted = max(time, stretch.counted)
+
+    def needs(self, job: int) -> np.void:
+        """What the job asks for at the size that it has now: GPUs, CPUs, memory and kind."""
+        view, record = self.ran.view, self.ran.view.jobs[job]
+        shapes = view.shapes[record.first_shape : record.first_shape + record.shapes]
+        sized = shapes[shapes.gpus == self.size.get(job, int(self.ran.jobs.table[job].gpus))]
+        needs: np.void = sized[0] if len(sized) else record
+        return needs
 
     def note(self, time: float, name: str, job: int, detail: tuple[object, ...]) -> None:
         """Take in one event."""
@@ -76,8 +85,10 @@ class Ledger:
                 assert job not in self.holding
                 assert job not in self.ended
                 assert time >= self.ran.jobs.table[job].submit
-                restart = self.scenario.options.restart_s if job in self.held_s else 0.0
-                self.holding[job] = Stretch([(site, gpus)], time, time + restart)
+                record = self.ran.jobs.table[job]
+                again = self.scenario.options.restart_s if record.restart == FOREVER else record.restart
+                cost = again if job in self.held_s else record.start
+                self.holding[job] = Stretch([(site, gpus)], time, time + cost)
             case "spread", (int(site), tuple(gpus)):
                 assert self.holding[job].since == time
                 self.holding[job].parts.append((site, gpus))
@@ -90,6 +101,9 @@ class Ledger:
                 self.held_s[job] += time - stretch.since
                 if name in ("finish", "kill"):
                     self.ended[job] = name
+            case "resize", (int(gpus),):
+                assert job not in self.holding
+                self.size[job] = gpus
             case "refuse", _:
                 assert job not in self.held_s
                 self.ended[job] = name
@@ -108,13 +122,14 @@ class Ledger:
         share, gpu_memory = defaultdict[tuple[int, int], int](int), defaultdict[tuple[int, int], int](int)
         cpus, memory = defaultdict[int, int](int), defaultdict[int, int](int)
         for j, stretch in self.holding.items():
-            job = view.jobs[j]
-            width = view.width[job.kind, view.sites[stretch.parts[0][0]].form]
-            assert sum(len(gpus) for _, gpus in stretch.parts) == job.gpus or more_to_come or len(stretch.parts) < width
-            for site, gpus in stretch.parts:
+            job, needs = view.jobs[j], self.needs(j)
+            wanted, parts = int(needs["gpus"]), stretch.parts
+            width = view.width[needs["kind"], view.sites[parts[0][0]].form]
+            assert sum(len(gpus) for _, gpus in parts) == wanted or more_to_come or len(parts) < width
+            for site, gpus in parts:
                 node = int(view.sites[site].node)
-                cpus[node] += -(-int(job.cpus) * len(gpus) // int(job.gpus)) if job.gpus else int(job.cpus)
-                memory[node] += -(-int(job.memory) * len(gpus) // int(job.gpus)) if job.gpus else int(job.memory)
+                cpus[node] += -(-int(needs["cpus"]) * len(gpus) // wanted) if wanted else int(needs["cpus"])
+                memory[node] += -(-int(needs["memory"]) * len(gpus) // wanted) if wanted else int(needs["memory"])
                 for gpu in gpus:
                     assert gpu < view.sites[site].gpus
                     share[site, gpu] += int(job.share)
@@ -337,6 +352,7 @@ def as_run(ran: Ran, policy: str = "") -> Run:
         unfinished=ran.outcome.unfinished,
         refusals={},
         illegal=ran.outcome.illegal,
+        shapes=view.shapes,
     )
 
 
