@@ -74,7 +74,7 @@ class Ledger:
         """What the job asks for at the size that it has now: GPUs, CPUs, memory and kind."""
         view, record = self.ran.view, self.ran.view.jobs[job]
         shapes = view.shapes[record.first_shape : record.first_shape + record.shapes]
-        sized = shapes[shapes.gpus == self.size.get(job, int(self.ran.jobs.table[job].gpus))]
+        sized = shapes[shapes["gpus"] == self.size.get(job, int(self.ran.jobs.table[job].gpus))]
         needs: np.void = sized[0] if len(sized) else record
         return needs
 

@@ -353,11 +353,12 @@ class Simulated:
         return Answer(order.job, True)
 
     def _begin(self, entry: Entry) -> None:
-        """Let a placed job begin to run; a job that ran before pays for the restart."""
+        """Let a placed job begin to run; it pays first for its start, or for its restart if it ran before."""
         entry.state = JobState.RUNNING
         entry.began = self._now
         entry.started = self._start_s + self._now
-        entry.since = self._now + (self._restart_s if entry.starts else 0.0)
+        restart_s = self._restart_s if entry.job.restart_s is None else entry.job.restart_s
+        entry.since = self._now + (restart_s if entry.starts else entry.job.start_s)
         entry.starts += 1
         entry.saved = entry.done
         self._changed.add(entry.id)
@@ -381,7 +382,7 @@ class Simulated:
         return self._limit(entry) < self._finish(entry)
 
     def _settle(self, entry: Entry) -> None:
-        """Add the work of a running job up to now; the cost of a restart is paid first."""
+        """Add the work of a running job up to now; the cost of its start is paid first."""
         if entry.state is JobState.RUNNING and self._now > entry.since:
             entry.done = min(entry.work, entry.done + (self._now - entry.since) * entry.rate)
             entry.since = self._now
