@@ -23,7 +23,7 @@ LONGEST_LIMIT_S: Final = 900.0
 """A limit is tried again after this time even if no job ended: an administrator may have raised it."""
 
 SOONEST_S: Final = 2.0
-SOONEST_SHARED_S: Final = 8.0
+SOONEST_SHARED_S: Final = 4.0
 """The least time between two tries: of a limit of one user, and of one that several users share."""
 
 MOST_LOSSES: Final = 2
