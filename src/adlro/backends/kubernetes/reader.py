@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final, final
 
 from adlro.backends.kubernetes.client import Api, Raw
+from adlro.backends.kubernetes.disks import driver_limits
 from adlro.backends.kubernetes.gangs import Gang, Groups, gang_id, gangs_of
 from adlro.backends.kubernetes.nodes import NodeFacts, node_facts_of
 from adlro.backends.kubernetes.podjobs import PodJobs, PodNaming, ended_state
@@ -32,6 +33,9 @@ NEEDED_RIGHTS: Final = frozenset(f"{verb} {what}" for verb in ("list", "watch") 
 
 ASSUMED_S: Final = 60.0
 """A binding that the watch does not tell of for so long is forgotten."""
+
+LIMIT_RIGHTS: Final = frozenset(f"{verb} csinodes.storage.k8s.io" for verb in ("list", "watch"))
+"""Without these, pods with volumes that nodes attach are not placed."""
 
 ENDED_S: Final = 3600.0
 MOST_ENDED: Final = 20_000
@@ -76,6 +80,7 @@ class PodReader:
         self.changes = 0
         self._read_at = -1
         self.on_change: Callable[[], None] = lambda: None
+        self._drivers: dict[str, Mapping[str, int | None]] = {}  # by node: its CSINode
         needed = [
             Watching(api, "/api/v1/nodes", self._put_node, self._drop_node, pause_s=pause_s),
             Watching(api, "/api/v1/pods", self._put_pod, self._drop_pod, pause_s=pause_s),
@@ -93,6 +98,7 @@ class PodReader:
                     self._locked(self.volumes.put_volume),
                     self._locked(self.volumes.drop_volume),
                 ),
+                ("/apis/storage.k8s.io/v1/csinodes", self._put_drivers, self._drop_drivers),
                 (
                     "/apis/scheduling.x-k8s.io/v1alpha1/podgroups",
                     self._locked(self.groups.put),
@@ -158,6 +164,8 @@ class PodReader:
     def _put_node(self, raw: Raw) -> None:
         node = node_facts_of(raw)
         with self.lock:
+            if drivers := self._drivers.get(node.name):
+                node = replace(node, drivers=drivers)
             if self.nodes.get(node.name) == node:
                 return  # a heartbeat
         with self._changing():
@@ -166,6 +174,21 @@ class PodReader:
     def _drop_node(self, raw: Raw) -> None:
         with self._changing():
             self.nodes.pop(raw["metadata"]["name"], None)
+
+    def _put_drivers(self, raw: Raw) -> None:
+        self._settle_drivers(raw["metadata"]["name"], driver_limits(raw))
+
+    def _drop_drivers(self, raw: Raw) -> None:
+        self._settle_drivers(raw["metadata"]["name"], {})
+
+    def _settle_drivers(self, name: str, drivers: Mapping[str, int | None]) -> None:
+        """Take in how many volumes a node can attach."""
+        with self._changing():
+            self._drivers[name] = drivers
+            if not drivers:
+                del self._drivers[name]
+            if name in self.nodes:
+                self.nodes[name] = replace(self.nodes[name], drivers=drivers)
 
     def _put_pod(self, raw: Raw) -> None:
         pod = pod_of(raw, self._keep)
@@ -288,6 +311,7 @@ class PodReader:
         with self.lock:
             self._read_at = self.changes
             self._expire()
+            self.volumes.know_limits(self._api.denied.keys().isdisjoint(LIMIT_RIGHTS))
             pools = self.pools()
             jobs = self.latest_jobs = tuple(self._all_jobs(pools))
             down = {name: node.down for name, node in self.nodes.items() if node.down}
@@ -351,7 +375,7 @@ class PodReader:
         if pools != self.dividing.version:
             changed |= self.pods.keys()
         elif volumes != self.volumes.version:
-            changed |= {key for key, pod in self.pods.items() if pod.claims}
+            changed |= {key for key, pod in self.pods.items() if pod.claims or pod.attaches}
         self._made_from = self.dividing.version, self.volumes.version
         # Whether a pod is its job, and may end for others, depends on other pods.
         return changed | self._of_gangs.keys() | self._restartable
