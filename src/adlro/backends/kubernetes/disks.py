@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from adlro.backends.kubernetes.client import Raw
 
-LIMIT: Final = "attachable-volumes-"
-CSI_LIMIT: Final = LIMIT + "csi-"
+_LIMIT: Final = "attachable-volumes-"
+CSI_LIMIT: Final = _LIMIT + "csi-"
 """How the resources of a node begin that say how many volumes it can attach: of a plugin, of a driver."""
 
 NO_DISK: Final = "node(s) had no available disk"
@@ -30,10 +30,10 @@ class Plugin:
 
 
 PLUGINS: Final[Mapping[str, Plugin]] = {
-    "awsElasticBlockStore": Plugin("volumeID", LIMIT + "aws-ebs", "ebs.csi.aws.com", 39),
-    "gcePersistentDisk": Plugin("pdName", LIMIT + "gce-pd", "pd.csi.storage.gke.io", 16),
-    "azureDisk": Plugin("diskName", LIMIT + "azure-disk", "disk.csi.azure.com", 16),
-    "cinder": Plugin("volumeID", LIMIT + "cinder", "cinder.csi.openstack.org", 256),
+    "awsElasticBlockStore": Plugin("volumeID", _LIMIT + "aws-ebs", "ebs.csi.aws.com", 39),
+    "gcePersistentDisk": Plugin("pdName", _LIMIT + "gce-pd", "pd.csi.storage.gke.io", 16),
+    "azureDisk": Plugin("diskName", _LIMIT + "azure-disk", "disk.csi.azure.com", 16),
+    "cinder": Plugin("volumeID", _LIMIT + "cinder", "cinder.csi.openstack.org", 256),
 }
 """By the field of a pod or a volume that names the disk."""
 
@@ -79,7 +79,7 @@ def attachment_of(source: Mapping[str, Any]) -> Attachment | None:
     return Attachment(driver, id.rpartition("/")[2] if driver in _SHORT else id, (CSI_LIMIT + driver,))
 
 
-def counted(attached: Iterable[Attachment]) -> Counter[str]:
+def by_limit(attached: Iterable[Attachment]) -> Counter[str]:
     """How many different volumes count against each limit."""
     return Counter(
         limit for limit, _, _ in {(limit, each.driver, each.id) for each in attached for limit in each.limits}

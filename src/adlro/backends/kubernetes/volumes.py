@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Final, final
 
 from adlro.backends.kubernetes.client import Raw
-from adlro.backends.kubernetes.disks import NO_DISK, TOO_MANY_VOLUMES, Attachment, attachment_of, counted
+from adlro.backends.kubernetes.disks import NO_DISK, TOO_MANY_VOLUMES, Attachment, attachment_of, by_limit
 from adlro.backends.kubernetes.nodes import NodeFacts
 from adlro.backends.kubernetes.pods import Pod
 from adlro.backends.kubernetes.wants import Requirement, Terms, Wants, terms_of
@@ -97,7 +97,7 @@ class Volumes:
         if not (new := self.attached(pod)):
             return ""
         before = [each for other in there for each in self.attached(other)]
-        mine, after = counted(set(new).difference(before)), counted([*before, *new])
+        mine, after = by_limit(set(new).difference(before)), by_limit([*before, *new])
         for limit in mine:
             if (most := node.most_attached(limit)) is not None and after[limit] > most:
                 return f"{TOO_MANY_VOLUMES} ({limit}: {most})"
@@ -110,5 +110,5 @@ class Volumes:
             for claim in pod.claims
             for terms in self._terms.get(self._volume_of.get((pod.namespace, claim), ""), ())
         )
-        attaches = tuple(sorted(counted(self.attached(pod)).items()))
+        attaches = tuple(sorted(by_limit(self.attached(pod)).items()))
         return replace(pod.wants, affinity=pod.wants.affinity + more, attaches=attaches)
