@@ -241,7 +241,7 @@ class Watched(Protocol):
 
         It is called about once a second and must cost far less than read(). Raises BackendError if nobody answers. A
         back end that knows the answer without asking anybody may have an attribute `probe_s`; it is then called at that
-        interval (s).
+        interval (s), and a turn follows a change sooner (daemon/pacing.py).
         """
 
 

@@ -79,7 +79,6 @@ class PodReader:
         self._nodes_copy: dict[str, NodeFacts] = {}
         self.changes = 0
         self._read_at = -1
-        self.on_change: Callable[[], None] = lambda: None
         self._drivers: dict[str, Mapping[str, int | None]] = {}  # by node: its CSINode
         needed = [
             Watching(api, "/api/v1/nodes", self._put_node, self._drop_node, pause_s=pause_s),
@@ -144,7 +143,7 @@ class PodReader:
             watch.join()
 
     def has_changed(self) -> bool:
-        """Whether anything has changed since the latest snapshot."""
+        """Whether anything has changed since the latest snapshot that counts."""
         return self.changes != self._read_at
 
     def _locked(self, take: Callable[[Raw], None]) -> Callable[[Raw], None]:
@@ -159,7 +158,6 @@ class PodReader:
         with self.lock:
             yield
             self.changes += 1
-        self.on_change()
 
     def _put_node(self, raw: Raw) -> None:
         node = node_facts_of(raw)
@@ -192,12 +190,16 @@ class PodReader:
 
     def _put_pod(self, raw: Raw) -> None:
         pod = pod_of(raw, self._keep)
-        with self._changing():
+        with self.lock:
             assumed = self._assumed.get(pod.uid)
             if assumed is not None and not pod.node and pod.phase == "Pending":
                 pod = replace(pod, node=assumed[0].node, notes=assumed[0].notes)  # told before our binding
             elif assumed is not None:
                 del self._assumed[pod.uid]
+            before = self.pods.get(pod.key)
+            # Our own bindings and words come back to us, and kubelets write much that we do not use.
+            if before is None or replace(before, version=pod.version, shown=pod.shown) != pod:
+                self.changes += 1
             self._settle(pod)
 
     def _drop_pod(self, raw: Raw) -> None:
@@ -302,14 +304,18 @@ class PodReader:
 
     # ---- a snapshot ----------------------------------------------------------------------------------------------
 
-    def snapshot(self) -> Snapshot:
-        """The cluster now. Raises BackendError when the copy is not up to date."""
+    def snapshot(self, is_back: bool = False) -> Snapshot:
+        """The cluster now. Raises BackendError when the copy is not up to date.
+
+        One that only looks at what became of orders (`is_back`) does not make changes old.
+        """
         for watch in self._needed:
             silent = time.monotonic() - watch.heard_s
             if watch.trouble and silent > STALE_S:
                 raise BackendError(f"{watch.path} has not been heard of for {silent:.0f} s: {watch.trouble}")
         with self.lock:
-            self._read_at = self.changes
+            if not is_back:
+                self._read_at = self.changes
             self._expire()
             self.volumes.know_limits(self._api.denied.keys().isdisjoint(LIMIT_RIGHTS))
             pools = self.pools()
