@@ -4,7 +4,8 @@
 PYTHON ?= $(shell for p in python3 python3.12 python3.11; do $$p -c '$(SUITS)' 2>/dev/null && echo $$p && break; done)
 SUITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
 BIN := .venv/bin
-INSTALL := $(BIN)/python -m pip install -q -c constraints.txt
+# Without compiling every module to bytecode: Python does that for those that are imported.
+INSTALL := $(BIN)/python -m pip install -q --no-compile -c constraints.txt
 # Three on two cores: the tests with Slurm mostly wait.
 WORKERS ?= 3
 TESTS ?=
