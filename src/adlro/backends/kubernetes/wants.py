@@ -168,7 +168,7 @@ def refusal(
     labels: LabelSet,
     taints: Sequence[Taint],
     allocatable: Mapping[str, int],
-    most_attached: Callable[[str], int | None],
+    most_attached: Callable[[str], int | None] = lambda limit: None,
 ) -> str:
     """Why a node does not meet the demands, in kube-scheduler's words; "" if it does."""
     if any(labels.get(key) != value for key, value in wants.selector):
