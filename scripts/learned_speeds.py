@@ -15,13 +15,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from adlro.catalogue.speeds import bound_profiles
+from adlro.core.learned import SPEEDS
 from adlro.core.records import Disturbance
 from adlro.core.tables import DONE, STARTED
 from adlro.experiment.compare import run_comparison
 from adlro.experiment.instance import draw, play_out
 from adlro.experiment.policies import find_policies
 from adlro.experiment.scenario import Hazards, load_scenario
-from adlro.experiment.unknown_speeds import SPEEDS, job_parts_of
+from adlro.experiment.unknown_speeds import job_parts_of
 from adlro.predict.job_parts import JobParts, job_vectors, name_words
 from adlro.predict.speed_memory import SpeedMemory
 

@@ -67,6 +67,7 @@ def speed_of(family: str, placing: Placing) -> Speed:
     return _from_table(kind, placing, rows) if rows else _from_datasheet(kind, placing, placing.model)
 
 
+@lru_cache(maxsize=65536)
 def datasheet_speed(family: str, placing: Placing) -> Speed:
     """Like `speed_of`, but always by the datasheet: what is known before anything has been measured."""
     if placing.gpus == 0 or placing.model is None:

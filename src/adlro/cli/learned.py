@@ -4,15 +4,9 @@ import math
 from dataclasses import asdict
 
 from adlro.cli.output import print_json, show_list, stdout
+from adlro.core.learned import JobSpeeds, LearnedSpeed, LearnedTable
 from adlro.core.toml import read_text
-from adlro.experiment.learned_speeds import (
-    JobSpeeds,
-    LearnedSpeed,
-    LearnedTable,
-    learn_for_job,
-    learn_history,
-    learn_run,
-)
+from adlro.experiment.learned_speeds import learn_for_job, learn_history, learn_run
 from adlro.ingest.traces.tabulate import TraceOptions
 from adlro.predict.evaluate import read_job
 from adlro.predict.job_parts import JobParts

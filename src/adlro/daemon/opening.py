@@ -98,6 +98,7 @@ def open_orchestrator(
         guard=config.guard,
         preempt=config.preempt,
         compare_s=_SOON_S if config.kind.ends_with_daemon else SELDOM_S,
+        speeds=config.policy.speeds,
     )
     levels, watcher = _telemetry(config, backend, opened)
     orchestrator = Orchestrator(

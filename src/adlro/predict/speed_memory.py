@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from adlro.core.compiled import compiled_alone
 from adlro.core.records import GpuModel
-from adlro.core.tables import Floats
+from adlro.core.tables import Floats, Ints
 from adlro.predict.encoder import Words
 from adlro.predict.job_parts import LONG, gpu_vectors
 from adlro.predict.memory import ones
@@ -91,6 +91,14 @@ class SpeedBelief:
     spread: Floats
 
 
+def rates_believed(prior: Floats, shift: Floats, model_of: Ints) -> Floats:
+    """How a belief becomes rates [n, H]: the prior's, moved by what is believed of the model of each form.
+
+    `shift` is by job and model [n, M], `model_of` the model of each form (NOBODY: no GPUs, as the prior says).
+    """
+    return np.asarray(prior * np.exp(np.where(model_of >= 0, shift[:, model_of], 0.0)))
+
+
 @dataclass(frozen=True, slots=True)
 class ModelShift:
     """A model that became slower or faster as a whole: by which factor, and how many experiences showed it."""
@@ -136,6 +144,7 @@ class SpeedMemory:
         self._model = np.zeros(most, np.int64)
         self._log = np.zeros(most)
         self._noise = np.zeros(most)
+        self._unsure = np.zeros(most)
         self._number = np.zeros(most, np.int64)
         self._inverse = np.zeros((most, most))
         self._weights = np.zeros(most)
@@ -147,20 +156,25 @@ class SpeedMemory:
         """Number of experiences stored now."""
         return self._count
 
-    def learn(self, vector: Words, model: int, log: float, number: int = 0, doubt: float = 1.0) -> ModelShift | None:
+    def learn(
+        self, vector: Words, model: int, log: float, number: int = 0, doubt: float = 1.0, unsure: float = 0.0
+    ) -> ModelShift | None:
         """Store an experience under a number; more `doubt` means that it counts less. Tells if the model has changed.
 
-        `log` is the logarithm of the speed that was seen over that of the prior.
+        `log` is the logarithm of the speed that was seen over that of the prior. `unsure` is the spread of an error in
+        it that experiences of jobs alike have in common on every model, and that is no speed: their work was predicted.
         """
         log = min(max(log, -_MOST_SHIFT), _MOST_SHIFT)
-        before = self.believe(vector[None, :])
-        changed = self._watch(model, log - float(before.shift[0, model]))
-        if self._count == self._most:
-            self._forget()
         n = self._count
-        column = self._covariance(vector[None, :], np.array([model]))[0]
-        own = float(self._variance()[model]) + self._noise_of_one * doubt
-        self._vectors[n], self._model[n], self._log[n] = vector, model, log
+        column = self._column(vector, model, unsure)
+        believed = float(self._usual[model] + column @ self._weights[:n])
+        changed = self._watch(model, log - min(max(believed, -_MOST_SHIFT), _MOST_SHIFT))
+        if n == self._most:
+            self._forget()
+            n = self._count
+            column = self._column(vector, model, unsure)
+        own = float(self._variance()[model]) + LIKE_JOBS * unsure**2 + self._noise_of_one * doubt
+        self._vectors[n], self._model[n], self._log[n], self._unsure[n] = vector, model, log, unsure
         self._noise[n], self._number[n] = self._noise_of_one * doubt, number
         inverse = self._inverse
         solved = inverse[:n, :n] @ column
@@ -182,19 +196,22 @@ class SpeedMemory:
         self._weigh()
         return True
 
+    def shift_of(self, vectors: Words) -> Floats:
+        """What is believed of these jobs on each model: logarithm of the speed over the prior's [n, M]."""
+        if self._count == 0:
+            return np.zeros((len(vectors), len(self.gpu_likeness))) + self._usual
+        shift = self._usual + self._covariances(vectors) @ self._weights[: self._count]
+        return np.clip(shift, -_MOST_SHIFT, _MOST_SHIFT)
+
     def believe(self, vectors: Words) -> SpeedBelief:
-        """What is believed of these jobs on each model."""
-        n, models = self._count, len(self.gpu_likeness)
-        own = np.broadcast_to(self._variance(), (len(vectors), models))
+        """What is believed of these jobs on each model, and how surely."""
+        n, shift = self._count, self.shift_of(vectors)
+        own = np.broadcast_to(self._variance(), shift.shape)
         if n == 0:
-            return SpeedBelief(np.zeros(own.shape) + self._usual, np.sqrt(own))
-        jobs = LIKE_JOBS * self._job_likeness(vectors)
-        gpus = self.gpu_likeness[:, self._model[:n]]
-        covariance = ALL_JOBS * gpus[None, :, :] + jobs[:, None, :] * (self._any_gpu + gpus)[None, :, :]
-        shift = self._usual + covariance @ self._weights[:n]
-        flat = covariance.reshape(-1, n)
+            return SpeedBelief(shift, np.sqrt(own))
+        flat = self._covariances(vectors).reshape(-1, n)
         known = np.einsum("ij,ij->i", flat @ self._inverse[:n, :n], flat).reshape(own.shape)
-        return SpeedBelief(np.clip(shift, -_MOST_SHIFT, _MOST_SHIFT), np.sqrt(np.maximum(own - known, 1e-6)))
+        return SpeedBelief(shift, np.sqrt(np.maximum(own - known, 1e-6)))
 
     def profile(self, vectors: Words) -> tuple[Floats, Floats]:
         """What is believed of these jobs in the mean, on the models together: mean [M] and covariance [M, M]."""
@@ -219,6 +236,10 @@ class SpeedMemory:
         order = np.argsort(-weights, kind="stable")
         return [(int(self._number[i]), float(weights[i]), float(alike[i])) for i in order]
 
+    def numbers(self) -> list[int]:
+        """The numbers of the experiences that are stored now, the oldest first."""
+        return [int(number) for number in self._number[: self._count]]
+
     def vector_of(self, number: int) -> Words | None:
         """The vector of the latest experience with this number; None if it has been forgotten."""
         found = np.flatnonzero(self._number[: self._count] == number)
@@ -228,6 +249,20 @@ class SpeedMemory:
 
     def _job_likeness(self, vectors: Words) -> Floats:
         return np.maximum(similarities(vectors, self._vectors[: self._count]), 0.0)
+
+    def _covariances(self, vectors: Words) -> Floats:
+        """Covariance of each of these jobs on each model with all experiences [n, M, count]."""
+        jobs = LIKE_JOBS * self._job_likeness(vectors)
+        gpus = self.gpu_likeness[:, self._model[: self._count]]
+        return np.asarray(ALL_JOBS * gpus[None, :, :] + jobs[:, None, :] * (self._any_gpu + gpus)[None, :, :])
+
+    def _column(self, vector: Words, model: int, unsure: float) -> Floats:
+        """Covariance of a new experience with all others [count]."""
+        column = self._covariance(vector[None, :], np.array([model]))[0]
+        if unsure == 0.0 or self._count == 0:
+            return column
+        alike = self._job_likeness(vector[None, :])[0]
+        return np.asarray(column + LIKE_JOBS * alike * unsure * self._unsure[: self._count])
 
     def _covariance(self, vectors: Words, models: npt.NDArray[np.int64]) -> Floats:
         """Covariance of each of these (job, model) pairs with all experiences [n, count]."""
@@ -254,12 +289,13 @@ class SpeedMemory:
                 kept.append(i)
         rows = np.array(sorted(kept[: self._most * 3 // 4]))
         m = len(rows)
-        for array in (self._vectors, self._model, self._log, self._noise, self._number):
+        for array in (self._vectors, self._model, self._log, self._noise, self._unsure, self._number):
             array[:m] = array[rows]
         self._count = m
         jobs = np.maximum(alike[np.ix_(rows, rows)], 0.0)
         gpus = self.gpu_likeness[np.ix_(self._model[:m], self._model[:m])]
-        whole = ALL_JOBS * gpus + LIKE_JOBS * jobs * (self._any_gpu + gpus) + np.diag(self._noise[:m])
+        unsure = np.outer(self._unsure[:m], self._unsure[:m])
+        whole = ALL_JOBS * gpus + LIKE_JOBS * jobs * (self._any_gpu + gpus + unsure) + np.diag(self._noise[:m])
         self._inverse[:m, :m] = np.linalg.inv(whole)
         self._weigh()
 
