@@ -38,7 +38,8 @@ def job_shown(live: LiveJob, eyes: Eyes) -> dict[str, Any]:
         "starts": live.starts, "managed": live.managed, "exit_code": live.exit_code, "signal": live.signal,
         "reason": live.reason if seen else "", "decision": live.decision,
         "partition": live.partition, "qos": live.qos if seen else "",
-        "setback": live.setback if seen else Setback.NONE, "is_stopping": live.is_stopping, "is_hidden": not seen,
+        "setback": live.setback if seen else Setback.NONE, "is_stopping": live.is_stopping,
+        "gpu_pace": live.gpu_pace, "is_hidden": not seen,
     }  # fmt: skip
 
 

@@ -51,6 +51,9 @@ class PolicyTable(Schema):
         description="What policies know about the speeds of jobs: known (the table), prior (the datasheet), agnostic "
         "(all GPUs alike) or learned from jobs that ended (docs/speeds.md).",
     )
+    speed_table: str = Field(
+        default="", description='A speed table of your own in CSV, for families that it names; "": none.'
+    )
 
 
 class StoreTable(Schema):

@@ -14,10 +14,12 @@ from typing import Final, final
 
 import numpy as np
 
+from adlro.catalogue.speeds import speed_of
 from adlro.core.errors import AdlroError, BackendError, CatalogueError, StoreError
 from adlro.core.learned import KNOWN_SPEEDS, JobSpeeds, LearnedTable
 from adlro.core.policy import Policy
 from adlro.core.ports import Backend, JobState, LiveJob, Snapshot
+from adlro.core.records import SpeedOf
 from adlro.core.tables import QUEUED, REFUSED, START
 from adlro.decide.catalogue import live_policy
 from adlro.decide.stops import without_stops
@@ -80,6 +82,8 @@ class TurnSettings(Limits):
     """How often a point of the history is kept, by the cluster's clock."""
     speeds: str = KNOWN_SPEEDS
     """What policies know about the speeds of jobs (docs/speeds.md)."""
+    speed: SpeedOf = speed_of
+    """The table of speeds."""
 
 
 @final
@@ -108,7 +112,7 @@ class Orchestrator:
         self._clock, self._monotonic, self._telemetry = clock, monotonic, telemetry
         self._is_leader = is_leader
         self._notes = Notes(memory, settings.kept_alarms)
-        self._speeds = LiveSpeeds(settings.speeds)
+        self._speeds = LiveSpeeds(settings.speeds, settings.speed)
         self._seen = SeenJobs(self._notes, settings.history, settings.preempt.restart_s, self._speeds)
         self._starts = Starts(settings.starts_s)
         self._lines = Lines(backend, settings.annotated, settings.annotate_s)
@@ -139,7 +143,7 @@ class Orchestrator:
     def _new_scenes(self) -> Scenes:
         """Scenes in which jobs run as policies believe."""
         believe = None if self._speeds.how == KNOWN_SPEEDS else self._speeds.view_of
-        return Scenes(restart_s=self._settings.preempt.restart_s, believe=believe)
+        return Scenes(self._settings.speed, self._settings.preempt.restart_s, believe=believe)
 
     # ---- what others ask -------------------------------------------------------------------------------------------
 
@@ -245,15 +249,9 @@ class Orchestrator:
         seen, runtimes = self._seen, self._seen.runtimes
         remind = runtimes.past.remind if self._looks_back() else None
         scene = self._scenes.scene(
-            snapshot,
-            runtimes.predict,
-            submitted,
-            seen.watch.corrections,
-            seen.carried,
-            remind=remind,
-            tell=runtimes.tell,
-            restart_s=self._guarded.stops.restart_s,
-        )
+            snapshot, runtimes.predict, submitted, seen.watch.corrections, seen.carried, remind=remind,
+            tell=runtimes.tell, restart_s=self._guarded.stops.restart_s,
+        )  # fmt: skip
         for text in scene.notes[len(snapshot.notes) :][:MOST_NAMED]:
             self._notes.tell_once(heard, now_s, "left-out", text)
         decided = self._decide(scene, unfit, heard)
