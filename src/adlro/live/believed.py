@@ -47,8 +47,8 @@ from adlro.predict.encoder import HOURS, Words, unpacked
 from adlro.predict.job_parts import JobParts, job_vectors, same_parts
 from adlro.predict.speed_memory import MOST_EXPERIENCES, NOISE, ModelShift, SpeedMemory, rates_believed
 
-LESSONS: Final = 2 * MOST_EXPERIENCES
-"""How many of the latest ended jobs teach at the start: more than the memory holds."""
+LESSONS: Final = MOST_EXPERIENCES
+"""How many of the latest ended jobs teach at the start: as many as the memory holds."""
 
 _UNSURE: Final = 0.7
 """Spread of the error in the predicted work of jobs alike that is the same on every model. It is large, because live

@@ -147,6 +147,7 @@ class SpeedMemory:
         self._unsure = np.zeros(most)
         self._number = np.zeros(most, np.int64)
         self._inverse = np.zeros((most, most))
+        self._room = np.zeros((most, most))  # so that an update of the inverse allocates nothing
         self._weights = np.zeros(most)
         self._watched = [_Watch() for _ in models]
         self._count = 0
@@ -179,11 +180,13 @@ class SpeedMemory:
         inverse = self._inverse
         solved = inverse[:n, :n] @ column
         left = own - float(column @ solved)
-        inverse[:n, :n] += np.outer(solved, solved / left)
+        inverse[:n, :n] += np.multiply(solved[:, None], solved / left, out=self._room[:n, :n])
         inverse[:n, n] = inverse[n, :n] = -solved / left
         inverse[n, n] = 1.0 / left
+        weight = (log - float(self._usual[model]) - float(column @ self._weights[:n])) / left
+        self._weights[:n] -= weight * solved
+        self._weights[n] = weight
         self._count, self.learnt = n + 1, self.learnt + 1
-        self._weigh()
         return changed
 
     def revise(self, model: int, log: float, number: int) -> bool:
