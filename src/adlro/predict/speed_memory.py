@@ -113,7 +113,7 @@ class _Watch:
     """The CUSUM sums of a model's errors, upwards and downwards, and the errors since each sum was last 0."""
 
     sums: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    errors: list[list[float]] = field(default_factory=lambda: [[], []])
+    errors: list[list[tuple[float, int]]] = field(default_factory=lambda: [[], []])
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=_ERRORS_KEPT))
 
 
@@ -145,6 +145,8 @@ class SpeedMemory:
         self._log = np.zeros(most)
         self._noise = np.zeros(most)
         self._unsure = np.zeros(most)
+        self._before = np.zeros(most)  # what was believed before it
+        self._serial = np.zeros(most, np.int64)  # its own number, negative until it is final
         self._number = np.zeros(most, np.int64)
         self._inverse = np.zeros((most, most))
         self._room = np.zeros((most, most))  # so that an update of the inverse allocates nothing
@@ -158,18 +160,27 @@ class SpeedMemory:
         return self._count
 
     def learn(
-        self, vector: Words, model: int, log: float, number: int = 0, doubt: float = 1.0, unsure: float = 0.0
+        self,
+        vector: Words,
+        model: int,
+        log: float,
+        number: int = 0,
+        doubt: float = 1.0,
+        unsure: float = 0.0,
+        is_final: bool = True,
     ) -> ModelShift | None:
         """Store an experience under a number; more `doubt` means that it counts less. Tells if the model has changed.
 
         `log` is the logarithm of the speed that was seen over that of the prior. `unsure` is the spread of an error in
         it that experiences of jobs alike have in common on every model, and that is no speed: their work was predicted.
+        One that is not final is not judged before it is revised for the last time.
         """
         log = min(max(log, -_MOST_SHIFT), _MOST_SHIFT)
         n = self._count
         column = self._column(vector, model, unsure)
         believed = float(self._usual[model] + column @ self._weights[:n])
-        changed = self._watch(model, log - min(max(believed, -_MOST_SHIFT), _MOST_SHIFT))
+        believed = min(max(believed, -_MOST_SHIFT), _MOST_SHIFT)
+        changed = self._watch(model, log - believed, self.learnt) if is_final else None
         if n == self._most:
             self._forget()
             n = self._count
@@ -177,6 +188,7 @@ class SpeedMemory:
         own = float(self._variance()[model]) + LIKE_JOBS * unsure**2 + self._noise_of_one * doubt
         self._vectors[n], self._model[n], self._log[n], self._unsure[n] = vector, model, log, unsure
         self._noise[n], self._number[n] = self._noise_of_one * doubt, number
+        self._before[n], self._serial[n] = believed, self.learnt if is_final else -1 - self.learnt
         inverse = self._inverse
         solved = inverse[:n, :n] @ column
         left = own - float(column @ solved)
@@ -189,14 +201,21 @@ class SpeedMemory:
         self._count, self.learnt = n + 1, self.learnt + 1
         return changed
 
-    def revise(self, model: int, log: float, number: int) -> bool:
-        """Give the experience with this number on this model another speed; False if there is none."""
+    def revise(self, model: int, log: float, number: int, is_final: bool = False) -> bool:
+        """Give the experience with this number on this model another speed; False if there is none.
+
+        The last time (`is_final`) its error against what was believed before it is judged.
+        """
         n = self._count
         found = np.flatnonzero((self._number[:n] == number) & (self._model[:n] == model))
         if not len(found):
             return False
-        self._log[found[-1]] = min(max(log, -_MOST_SHIFT), _MOST_SHIFT)
+        at = int(found[-1])
+        self._log[at] = min(max(log, -_MOST_SHIFT), _MOST_SHIFT)
         self._weigh()
+        if is_final and self._serial[at] < 0:
+            self._serial[at] = -1 - self._serial[at]
+            self._watch(model, float(self._log[at] - self._before[at]), int(self._serial[at]))
         return True
 
     def shift_of(self, vectors: Words) -> Floats:
@@ -292,7 +311,16 @@ class SpeedMemory:
                 kept.append(i)
         rows = np.array(sorted(kept[: self._most * 3 // 4]))
         m = len(rows)
-        for array in (self._vectors, self._model, self._log, self._noise, self._unsure, self._number):
+        for array in (
+            self._vectors,
+            self._model,
+            self._log,
+            self._noise,
+            self._unsure,
+            self._number,
+            self._before,
+            self._serial,
+        ):
             array[:m] = array[rows]
         self._count = m
         jobs = np.maximum(alike[np.ix_(rows, rows)], 0.0)
@@ -302,7 +330,7 @@ class SpeedMemory:
         self._inverse[:m, :m] = np.linalg.inv(whole)
         self._weigh()
 
-    def _watch(self, model: int, error: float) -> ModelShift | None:
+    def _watch(self, model: int, error: float, serial: int) -> ModelShift | None:
         """Add an error to the sums of its model; if one of them is too large, the model has changed."""
         watch = self._watched[model]
         usual = math.sqrt(sum(each**2 for each in watch.recent) / max(1, len(watch.recent)))
@@ -315,18 +343,20 @@ class SpeedMemory:
             if watch.sums[side] == 0.0:
                 watch.errors[side].clear()
                 continue
-            watch.errors[side].append(error)
+            watch.errors[side].append((error, serial))
             if watch.sums[side] > CUSUM_ALARM:
                 return self._move(model, watch.errors[side])
         return None
 
-    def _move(self, model: int, errors: list[float]) -> ModelShift:
+    def _move(self, model: int, showing: list[tuple[float, int]]) -> ModelShift:
         """Move the experiences of a model from before a change by its size."""
+        errors = [error for error, _ in showing]
         sign = 1.0 if sum(errors) > 0.0 else -1.0
         # Not the mean: the first may be from before the change, and the last ones have moved the belief already.
         size, seen = sign * float(np.quantile(sign * np.array(errors), _LARGE)), len(errors)
-        mine = np.flatnonzero(self._model[: self._count] == model)
-        before = mine[: max(0, len(mine) - (seen - 1))]
+        n = self._count
+        after = np.isin(self._serial[:n], [serial for _, serial in showing]) | (self._serial[:n] < 0)
+        before = np.flatnonzero((self._model[:n] == model) & ~after)
         self._log[before] = np.clip(self._log[before] + size, -_MOST_SHIFT, _MOST_SHIFT)
         self._watched[model] = _Watch(recent=self._watched[model].recent)
         self._weigh()

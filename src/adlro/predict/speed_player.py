@@ -160,7 +160,7 @@ class LearningSpeeds:
             log = float(np.log(self._told[j] / (_STILL * ran[i] * self._prior[j, h])))
             model = int(self._model_of[h])
             if not self.memory.revise(model, log, j):
-                self.memory.learn(self._vectors[j], model, log, j)
+                self.memory.learn(self._vectors[j], model, log, j, is_final=False)
             self._heard[j] = _MORE_OVERDUE * ran[i]
         return len(late) > 0
 
@@ -177,7 +177,7 @@ class LearningSpeeds:
                 log = off + float(np.log(rate[h] / self._prior[j, h]))
                 model = int(self._model_of[h])
                 self._taught.append((j, model))
-                if self._heard[j] == np.inf or not self.memory.revise(model, log, j):
+                if self._heard[j] == np.inf or not self.memory.revise(model, log, j, is_final=True):
                     self.memory.learn(self._vectors[j], model, log, j, whole / float(spent[h]))
         return True
 
