@@ -82,6 +82,9 @@ class LiveJob:
     qos: str = ""  # the cluster's name for the set of limits that apply to it
     setback: Setback = Setback.NONE  # why it does not start although it waits for us; `reason` says it in words
     is_stopping: bool = False  # we told it to stop; it holds its GPUs until it has ended, and then waits again
+    gpu_pace: float | None = None
+    """Clock of its slowest GPU over the usual one of its model while it ran, by telemetry: 1, or less if it was
+    throttled; 0: it was, and by how much is not known; None: no telemetry, or the job has not ended."""
     also: tuple[str, ...] = ()  # other ids by which its user may ask for it: of the pods that it consists of
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from adlro import __version__
 from adlro.core.errors import AdlroError, BackendError, CatalogueError, StoreError
+from adlro.core.learned import JobSpeeds, LearnedTable
 from adlro.core.ports import (
     JobState,
     Leadership,
@@ -364,6 +365,14 @@ class Daemon:
     def why(self, job: str) -> Why | None:
         """Why a job waits, or why it runs where it does; None if there is no such job."""
         return self._leading().decider.why(job)
+
+    def speeds(self, job: str) -> JobSpeeds | None:
+        """What is believed of a job's speed on each GPU model, and why; None if there is no such job."""
+        return self._leading().decider.speeds(job)
+
+    def learned_speeds(self) -> LearnedTable:
+        """The families of jobs that were found, with their speeds; none unless speeds are learnt."""
+        return self._leading().decider.learned_speeds()
 
     def what_if(self, question: WhatIf) -> WhatIfAnswer:
         """The effect of a change, played forward from the latest snapshot."""

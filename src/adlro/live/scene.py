@@ -91,6 +91,10 @@ class Carried:
     held_s: float = 0.0
 
 
+Believe = Callable[[Plan, Jobs, View, Sequence[Job], Corrections], View]
+"""`believe(plan, jobs, known, records, corrections)`: the view with the rates that policies believe in."""
+
+
 Predict = Callable[[Table, Table, Floats], Floats]
 """`predict(traits, jobs, scale)`: p10, p50 and p90 of the work of each job [J, 3], in GPU-seconds on the reference
 model. `scale` is how much faster than the reference model one GPU may be for the job, at least 1."""
@@ -180,8 +184,8 @@ def prepare_policy(view: View, policy: Policy, seed: int = 0) -> None:
 class Scenes:
     """Makes scenes from snapshots, and keeps between them what does not change: rows of jobs, the plan, rates."""
 
-    def __init__(self, speed: SpeedOf = speed_of, restart_s: float = 30.0) -> None:
-        self._speed = speed
+    def __init__(self, speed: SpeedOf = speed_of, restart_s: float = 30.0, believe: Believe | None = None) -> None:
+        self._speed, self._believe = speed, believe
         self._restart_s = restart_s
         self._lock = Lock()
         self._epoch_s = FOREVER  # of the first scene; it never moves on, so that times mean the same in every turn
@@ -257,6 +261,10 @@ class Scenes:
         traits = cast(Table, self._traits[rows].view(np.recarray))
         jobs = self._names.jobs(table, np.zeros(len(live)))
         view = pack(plan, jobs, corrected(self._speed, corrections))
+        if self._believe is not None:
+            view = self._believe(plan, jobs, view, [job.job for job in live], corrections)
+            table = view.jobs
+            jobs = replace(jobs, table=table)
         view.clock[0].now = snapshot.time_s - epoch_s
         view.clock[0].restart = self._restart_s
         view.clock[0].wake = FOREVER
