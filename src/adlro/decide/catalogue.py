@@ -87,17 +87,6 @@ def find_policy(name: str) -> Policy:
     )
 
 
-def live_policy(name: str) -> Policy:
-    """The policy with this name, for a live cluster: one that does not resize jobs."""
-    found = find_policy(name)
-    if found.resizes:
-        raise CatalogueError(
-            f"policy '{name}' resizes jobs, which no back end can do yet; expected one that does not. "
-            "`adlro policies` says which do."
-        )
-    return found
-
-
 def policy_of_checkpoint(path: Path) -> Policy:
     """The policy of a network that a user has trained, of either preset. It is named after its file."""
     arrays, provenance = read_arrays(path)

@@ -16,9 +16,10 @@ import numpy.typing as npt
 from adlro.catalogue.speeds import speed_of
 from adlro.core.ports import JobState, LiveJob, Part
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Job, Link, Placing, SpeedOf
+from adlro.core.sizes import gpus_asked, sized
 from adlro.core.tables import RUNNING, Floats, Table, View
 from adlro.decide.rules.reserving import HALF_LIFE_S
-from adlro.live.scene import Carried, Corrections, corrected, gpu_units
+from adlro.live.scene import Carried, Corrections, corrected, gpu_units, start_cost_s
 from adlro.live.service import Like
 from adlro.predict import expected
 from adlro.predict.following import SHORTEST_S, TRAIT, one_hash, trait_of
@@ -89,9 +90,10 @@ def pace(
     job: Job, parts: Sequence[Part], cluster: Cluster, corrections: Corrections, speed: SpeedOf = speed_of
 ) -> float:
     """Work per second of a job on these parts, as far as known; otherwise 1 for each of its GPUs."""
-    units = gpu_units(job)
     if job.gpus == 0 or not parts:
-        return units
+        return gpu_units(job)
+    job = sized(job, gpus_asked(job, (part.count for part in parts)))
+    units = gpu_units(job)
     first = parts[0]
     model = cluster.models.get(first.model)
     if model is None or first.model == CPU_ONLY:
@@ -122,7 +124,7 @@ def measured(
         seconds = job.ended_s - job.started_s
         if seconds <= 0.0 or (job.state is JobState.FAILED and seconds < AT_ONCE_S):
             continue
-        lost = restart_s if job.starts > 1 else 0.0
+        lost = start_cost_s(job, restart_s)
         work = max(seconds - lost, 1.0) * pace(job.job, job.parts, cluster, corrections, speed)
         if carried and job.id in carried:
             work += carried[job.id].saved  # of earlier stretches

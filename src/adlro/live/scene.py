@@ -24,7 +24,7 @@ from adlro.core.plan import Plan, gpu_numbers, plan_cluster
 from adlro.core.policy import Policy
 from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Part, Snapshot
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Job, Placing, Speed, SpeedOf
-from adlro.core.rules import enqueue_all, work_done, work_left
+from adlro.core.rules import enqueue_all, shape_of_size, take_shape, work_done, work_left
 from adlro.core.tables import (
     FOREVER,
     JOB,
@@ -210,16 +210,21 @@ class Scenes:
         remind: Remind | None = None,
         tell: TellWork | None = None,
         restart_s: float | None = None,
+        can_resize: bool = False,
     ) -> Scene:
         """The tables of a snapshot.
 
         `submitted` has first submissions that are known better than the back end knows them.
 
         With `coming`, jobs that are submitted after the snapshot arrive then; otherwise they count as submitted now.
-        `restart_s` is what a stop and a restart cost from now on, where that is known better.
+        `restart_s` is what a stop and a restart cost from now on, where that is known better. With `can_resize`,
+        restartable jobs that name sizes may get another number of GPUs; a job that runs with one has it in any case.
         """
         with self._lock:
             scene = self._scene(snapshot, predict, submitted or {}, corrections, carried or {}, coming, tell)
+            if len(scene.view.shapes):
+                fixed = [not (can_resize and job.job.restartable) for job in scene.live]
+                scene.view.jobs.shapes[fixed] = 0
             if restart_s is not None:
                 scene.view.clock[0].restart = restart_s
             if remind is not None:
@@ -253,7 +258,6 @@ class Scenes:
         rows = rows[order]
         table = cast(Table, self._table[rows].view(np.recarray))
         table.submit = given - epoch_s
-        table.sizes = 0  # no back end can resize a job
         traits = cast(Table, self._traits[rows].view(np.recarray))
         jobs = self._names.jobs(table, np.zeros(len(live)))
         view = pack(plan, jobs, corrected(self._speed, corrections))
@@ -382,11 +386,13 @@ class Scenes:
             firsts.append(len(sites))
             started = now if job.started_s is None else min(job.started_s - epoch_s, now)
             began[j] = started
-            since[j] = started + (self._restart_s if begun[j] > 1 else 0.0)
+            since[j] = started + start_cost_s(job, self._restart_s)
         if not rows:
             return view, exact
         placed = np.array(rows, np.int32)
         at = np.array(sites, np.int32)
+        if len(view.shapes):
+            take_sizes(view, placed, np.add.reduceat(np.array(counts, np.int32), firsts[:-1]))
         view = able_there(view, placed, at[np.array(firsts[:-1])])
         parts = (placed, np.array(firsts, np.int32), at, np.array(masks, np.int64), np.array(counts, np.int32))
         stand(view, *parts, True)
@@ -402,6 +408,22 @@ class Scenes:
         waiting = np.flatnonzero(waits & there & (view.runs.state != REFUSED)).astype(np.int32)
         enqueue_all(view, waiting)
         view.clock[0].arrived = int(np.count_nonzero(there))
+
+
+@compiled_alone
+def take_sizes(view: View, rows: Ints, gpus: Ints) -> None:
+    """Let jobs that run with another of their sizes than they asked for have that size."""
+    for i in range(len(rows)):
+        e = shape_of_size(view, rows[i], gpus[i])
+        if e != NOBODY:
+            take_shape(view, rows[i], e)
+
+
+def start_cost_s(job: LiveJob, restart_s: float) -> float:
+    """The time that a job that runs needed for its latest start; `restart_s` if it does not say."""
+    if job.starts <= 1:
+        return job.job.start_s
+    return restart_s if job.job.restart_s is None else job.job.restart_s
 
 
 def by_node(job: LiveJob) -> Iterator[LiveJob]:

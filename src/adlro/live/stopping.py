@@ -41,7 +41,11 @@ class Stopper:
         if policy != self._told:
             self._told = policy
             if why := self._why_none():
-                text = f"{policy} stops running jobs, but {why}. No running job is stopped."
+                text = f"{policy} stops running jobs, but {why}. No running job is stopped{self._nor_resized}."
+                self._notes.tell(heard, time_s, "preempt", text)
+            elif self._guarded.policy.resizes and not self._backend.can_resize:
+                why = f"the back end {self._backend.name} cannot give a job another number"
+                text = f"{policy} resizes jobs, but {why} of GPUs. Every job has the number that it asks for."
                 self._notes.tell(heard, time_s, "preempt", text)
 
     def _take_back_unmade(self) -> None:
@@ -51,6 +55,10 @@ class Stopper:
             found = self._notes.ask(lambda id=id: self._notes.memory.decisions(job=id, limit=1), none)  # type: ignore[misc]
             if not found or found[0].verb != "stop" or found[0].time_s < stop.time_s:
                 self._ledger.take_back(id)
+
+    @property
+    def _nor_resized(self) -> str:
+        return ", and no job is resized" if self._guarded.policy.resizes else ""
 
     def _why_none(self) -> str:
         """Why no job is ever stopped although the policy wants it; "" if jobs are, or if it never does."""

@@ -18,7 +18,7 @@ from adlro.core.errors import AdlroError, BackendError, CatalogueError, StoreErr
 from adlro.core.policy import Policy
 from adlro.core.ports import Backend, JobState, LiveJob, Snapshot
 from adlro.core.tables import QUEUED, REFUSED, START
-from adlro.decide.catalogue import live_policy
+from adlro.decide.catalogue import find_policy
 from adlro.decide.stops import without_stops
 from adlro.live.compared import ComparedTimes, ComparisonWindow
 from adlro.live.explain import Standing, explain_job
@@ -118,7 +118,7 @@ class Orchestrator:
         self._compared_at = -np.inf
         self._outcome: ComparedTimes | None = None
         self._named = policy
-        self._guarded = Guarded(live_policy(policy), live_policy(fallback), settings, monotonic)
+        self._guarded = Guarded(find_policy(policy), find_policy(fallback), settings, monotonic)
         self._orders = Orders(backend, self._notes, self._guarded.stops, monotonic)
         self._stopper = Stopper(backend, self._guarded, self._notes, self._orders, self._seen)
         self._fallback = fallback
@@ -167,7 +167,7 @@ class Orchestrator:
         """The effect of a change, played forward from the latest snapshot."""
         state = self.state()
         policy = without_stops(self._guarded.policy)
-        other = without_stops(live_policy(question.policy)) if question.policy else policy
+        other = without_stops(find_policy(question.policy)) if question.policy else policy
         snapshot = state.snapshot
         changed, new = changed_snapshot(snapshot, question)
         corrections = self._seen.watch.corrections
@@ -183,7 +183,7 @@ class Orchestrator:
     def use_policy(self, name: str) -> None:
         """Decide with this policy from the next tick on. Raises CatalogueError if there is none of that name."""
         try:
-            found = live_policy(name), Judge(name)
+            found = find_policy(name), Judge(name)
         except CatalogueError:
             raise
         except AdlroError as error:
@@ -236,6 +236,7 @@ class Orchestrator:
             remind=remind,
             tell=runtimes.tell,
             restart_s=self._guarded.stops.restart_s,
+            can_resize=self._settings.preempt.is_on and self._backend.can_resize,
         )
         for text in scene.notes[len(snapshot.notes) :][:MOST_NAMED]:
             self._notes.tell_once(heard, now_s, "left-out", text)

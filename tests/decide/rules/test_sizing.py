@@ -10,11 +10,9 @@ from tests.both import Ran, run_compiled
 from tests.decide.two_models import ADA, BELL, cluster_of, finishes, run, stops
 from tests.strategies import Scenario, scenarios
 
-from adlro.core.errors import CatalogueError
 from adlro.core.policy import Policy
 from adlro.core.records import Job
 from adlro.core.tables import NOBODY
-from adlro.decide.catalogue import live_policy
 from adlro.decide.rules.elastic import SizingProblem, packs_well
 from adlro.decide.rules.sizing import POLICIES, _nothing_printed, change_factor, rank_weights, sia_sizing
 
@@ -103,13 +101,6 @@ def test_sias_program_has_the_least_sum_of_costs() -> None:
 
 def test_sia_starts_a_job_on_a_share_of_a_gpu() -> None:
     assert finishes(run(SIA, cluster_of({ADA: 1}), [Job("same", 25.0, share=250)])) == {0: 100.0}
-
-
-@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
-def test_a_live_cluster_refuses_a_policy_that_resizes(policy: Policy) -> None:
-    with pytest.raises(CatalogueError, match=f"policy '{policy.name}' resizes jobs, which no back end can do yet"):
-        live_policy(policy.name)
-    assert live_policy("srtf").name == "srtf"
 
 
 def test_the_solver_prints_nothing_and_our_output_is_back_afterwards(capfd: pytest.CaptureFixture[str]) -> None:
