@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from adlro.core.ports import Part
 from adlro.core.records import WHOLE_GPU, Job
 
 MOST_GPUS_OF_SIZES: Final = 4096
@@ -42,17 +43,25 @@ def sized(job: Job, gpus: int) -> Job:
     return replace(job, gpus=gpus, cpus=cpus / 1000, memory_gb=memory / 1024)
 
 
-def why_not_sized(job: Job, gpus: int) -> str:
-    """Why a live cluster may not run this job with so many GPUs; "" if it may."""
+def gpus_of(job: Job, parts: Iterable[Part]) -> int:
+    """The GPUs of these parts; for a job with a fraction of a GPU or without GPUs, its own number."""
+    return sum(part.count for part in parts) if job.gpus and job.share == WHOLE_GPU else job.gpus
+
+
+def as_it_runs(job: Job, parts: Iterable[Part]) -> Job:
+    """The job with the GPUs of the parts that it holds, if it names sizes."""
+    return sized(job, gpus_of(job, parts)) if job.sizes else job
+
+
+def as_ordered(job: Job, parts: Iterable[Part]) -> Job | str:
+    """The job with the GPUs of an order, or why a live cluster may not run it with so many."""
+    gpus = gpus_of(job, parts)
     if gpus == job.gpus:
-        return ""
+        return job
     if not job.sizes:
         return f"the place has {gpus} GPUs; the job needs {job.gpus}, and names no other sizes"
     if not job.restartable:
         return f"the place has {gpus} GPUs; the job needs {job.gpus}, because it is not marked as restartable"
-    return "" if gpus in sizes_of(job.sizes) else f"the place has {gpus} GPUs; the job's sizes are {job.sizes}"
-
-
-def gpus_asked(job: Job, counts: Iterable[int]) -> int:
-    """The GPUs of an order with so many on each part; for a job with fractions or without GPUs, its own number."""
-    return sum(counts) if job.gpus and job.share == WHOLE_GPU else job.gpus
+    if gpus not in sizes_of(job.sizes):
+        return f"the place has {gpus} GPUs; the job's sizes are {job.sizes}"
+    return sized(job, gpus)

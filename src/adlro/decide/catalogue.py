@@ -25,7 +25,7 @@ from adlro.decide.checkpoint import read_arrays
 from adlro.decide.choosing import Pair, best_pair, legal_pairs
 from adlro.decide.network import greedy_q, preemptive_q
 from adlro.decide.network.paper_q import PAPER_DQN, paper_policy, paper_weights
-from adlro.decide.rules import allox, baselines, earliest, gavel, plan, preemptive, reserving, sizing
+from adlro.decide.rules import allox, baselines, earliest, gavel, marginal, plan, preemptive, reserving, sizing
 from adlro.decide.wrappers import unwrapped, wrapped
 
 MODULES = (
@@ -38,6 +38,7 @@ MODULES = (
     gavel,
     allox,
     sizing,
+    marginal,
     lookahead,
     greedy_q,
     preemptive_q,

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from adlro.catalogue.speeds import speed_of
 from adlro.core.ports import JobState, LiveJob, Part
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Job, Link, Placing, SpeedOf
-from adlro.core.sizes import gpus_asked, sized
+from adlro.core.sizes import as_it_runs
 from adlro.core.tables import RUNNING, Floats, Table, View
 from adlro.decide.rules.reserving import HALF_LIFE_S
 from adlro.live.scene import Carried, Corrections, corrected, gpu_units, start_cost_s
@@ -92,7 +92,7 @@ def pace(
     """Work per second of a job on these parts, as far as known; otherwise 1 for each of its GPUs."""
     if job.gpus == 0 or not parts:
         return gpu_units(job)
-    job = sized(job, gpus_asked(job, (part.count for part in parts)))
+    job = as_it_runs(job, parts)
     units = gpu_units(job)
     first = parts[0]
     model = cluster.models.get(first.model)

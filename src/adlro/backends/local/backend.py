@@ -57,7 +57,7 @@ from adlro.core.ports import (
     nobody_to_give_to,
 )
 from adlro.core.records import WHOLE_GPU, Cluster, Job
-from adlro.core.sizes import gpus_asked, sized, why_not_sized
+from adlro.core.sizes import as_it_runs, as_ordered
 
 RUNNER: Final = Path(__file__).with_name("runner.py")
 LOCK_FD: Final = 3
@@ -341,7 +341,7 @@ class Local:
         entry.decision, entry.is_open, entry.state = order["decision"], True, JobState.PLACED
         if read_spool_file(folder / "end.json") is None:
             try:
-                self._occupancy.take(entry.id, _as_it_runs(entry.job, entry.parts), entry.parts)
+                self._occupancy.take(entry.id, as_it_runs(entry.job, entry.parts), entry.parts)
             except KeyError:
                 raise BackendError(
                     f"job {entry.id} runs at {entry.parts}, which {self.cluster.name!r} does not have. Start with "
@@ -531,9 +531,10 @@ class Local:
             return Answer(order.job, False, "it is being ended")
         if entry.state is not JobState.WAITING:
             return Answer(order.job, is_at(entry.parts, order.parts), f"it is {entry.state} already")
-        gpus = gpus_asked(entry.job, (part.count for part in order.parts))
-        job = sized(entry.job, gpus)
-        parts = why_not_sized(entry.job, gpus) or self._occupancy.fit(job, order.parts)
+        job = as_ordered(entry.job, order.parts)
+        if isinstance(job, str):
+            return Answer(order.job, False, job)
+        parts = self._occupancy.fit(job, order.parts)
         if isinstance(parts, str):
             return Answer(order.job, False, parts)
         try:
@@ -578,7 +579,7 @@ class Local:
         self, entry: _Entry, folder: Path, decision: str, parts: tuple[Part, ...], account: Account | None
     ) -> dict[str, Any]:
         """All that the runner needs to know."""
-        job, submission, mark = _as_it_runs(entry.job, parts), entry.submission, secrets.token_hex(16)
+        job, submission, mark = as_it_runs(entry.job, parts), entry.submission, secrets.token_hex(16)
         memory = round(job.memory_gb * GIB) if job.memory_gb else None
         environment = passed_on(account) | dict(submission.environment) | self._sight(job, parts)
         # Drivers reserve far more addresses than they use, so only jobs without one are held to a number of them.
@@ -648,8 +649,3 @@ class Local:
                 over = True
             if over:
                 self._runners.discard(pid)
-
-
-def _as_it_runs(job: Job, parts: tuple[Part, ...]) -> Job:
-    """The job with the number of GPUs of these parts."""
-    return sized(job, gpus_asked(job, (part.count for part in parts)))

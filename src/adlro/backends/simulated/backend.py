@@ -29,7 +29,7 @@ from adlro.core.ports import (
     nobody_to_give_to,
 )
 from adlro.core.records import Cluster, Disturbance, Placing, SpeedOf
-from adlro.core.sizes import gpus_asked, sized, why_not_sized
+from adlro.core.sizes import as_ordered
 
 _READS_OF_AN_END: Final = 2
 """An ended job is shown in at least this many snapshots, however fast the clock runs."""
@@ -343,10 +343,9 @@ class Simulated:
             return Answer(order.job, was_this, f"it is {entry.state} already")
         if entry.state is not JobState.WAITING:
             return Answer(order.job, is_at(entry.parts, order.parts), f"it is {entry.state} already")
-        gpus = gpus_asked(entry.job, (part.count for part in order.parts))
-        if wrong := why_not_sized(entry.job, gpus):
-            return Answer(order.job, False, wrong)
-        running = sized(entry.job, gpus)
+        running = as_ordered(entry.job, order.parts)
+        if isinstance(running, str):
+            return Answer(order.job, False, running)
         found = self._occupancy.fit(running, order.parts)
         if isinstance(found, str):
             return Answer(order.job, False, found)
@@ -452,19 +451,9 @@ class Simulated:
 
     def _record(self, entry: Entry) -> LiveJob:
         return LiveJob(
-            entry.id,
-            entry.shown,
-            entry.state,
-            entry.parts,
-            entry.started,
-            entry.ended,
-            entry.starts,
-            True,
-            entry.exit_code,
-            entry.signal,
-            entry.reason,
-            entry.decision,
-        )
+            entry.id, entry.shown, entry.state, entry.parts, entry.started, entry.ended, entry.starts, True,
+            entry.exit_code, entry.signal, entry.reason, entry.decision,
+        )  # fmt: skip
 
     def _notes(self) -> tuple[str, ...]:
         """What could not be accepted."""

@@ -21,7 +21,8 @@ class Entry:
 
     __slots__ = (
         "began", "decision", "done", "end_reads", "ended", "exit_code", "held", "id", "job", "number", "parts",
-        "rate", "reason", "running", "saved", "shown", "signal", "since", "started", "starts", "state", "version", "work",
+        "rate", "reason", "running", "saved", "shown", "signal", "since", "started", "starts", "state", "version",
+        "work",
     )  # fmt: skip
 
     def __init__(self, number: int, job: Job, shown: Job, work: float) -> None:
