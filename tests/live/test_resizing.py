@@ -19,7 +19,13 @@ ON: dict[str, Any] = {"is_on": True, "least_run_s": 0.0}
 def with_job(**given: Any) -> Obedient:
     """A restartable job that runs for long on one of eight GPUs of a model, on nodes of four, and has sizes."""
     backend = Obedient(load_cluster("paper16"), seconds=lambda job, parts: 1e6)
-    about = {"restartable": True, "sizes": "1,2,4", "estimate": 4e5, "models": frozenset([V100]), "user": "eve"} | given
+    about: dict[str, Any] = {
+        "restartable": True,
+        "sizes": "1,2,4",
+        "estimate": 4e5,
+        "models": frozenset([V100]),
+        "user": "eve",
+    } | given
     backend.jobs["a"] = running("a", (Part("volta0", V100, 1, (0,)),), "uniform", gpus=1, **about)
     backend.now_s += 5000.0
     return backend
@@ -60,7 +66,13 @@ def test_a_job_that_names_its_sizes_is_stopped_and_goes_on_with_more_gpus_and_is
 @pytest.mark.parametrize("lacks", [{"sizes": ""}, {"restartable": False}])
 def test_a_job_that_does_not_say_that_it_can_be_resized_keeps_its_gpus(lacks: dict[str, Any]) -> None:
     backend = with_job(**lacks)
-    about = {"gpus": 1, "estimate": 4e5, "sizes": "1,2,4", "restartable": True, "models": frozenset([V100])} | lacks
+    about: dict[str, Any] = {
+        "gpus": 1,
+        "estimate": 4e5,
+        "sizes": "1,2,4",
+        "restartable": True,
+        "models": frozenset([V100]),
+    } | lacks
     backend.jobs["b"] = waiting("b", "uniform", backend.now_s - EPOCH_S, **about)
     ours = orchestrator(backend)
     assert made(ours.tick()) == [("start", "b", 1)]
@@ -86,8 +98,7 @@ def test_a_job_that_takes_its_time_to_stop_starts_with_its_new_number_when_it_ha
     assert made(ours.tick()) == [("stop", "a", 0)]
     for _ in range(2):
         backend.wait(20.0)
-        tick = ours.tick()
-    assert made(tick) == []  # it was put back in this turn, after the policy had looked
+        assert made(ours.tick()) == []  # in the second turn it is put back, after the policy has looked
     backend.wait(1.0)
     assert made(ours.tick()) == [("start", "a", 4)]
     assert backend.starts == {"a": 1}

@@ -43,19 +43,19 @@ def sized(job: Job, gpus: int) -> Job:
     return replace(job, gpus=gpus, cpus=cpus / 1000, memory_gb=memory / 1024)
 
 
-def gpus_of(job: Job, parts: Iterable[Part]) -> int:
+def gpus_ordered(job: Job, parts: Iterable[Part]) -> int:
     """The GPUs of these parts; for a job with a fraction of a GPU or without GPUs, its own number."""
     return sum(part.count for part in parts) if job.gpus and job.share == WHOLE_GPU else job.gpus
 
 
 def as_it_runs(job: Job, parts: Iterable[Part]) -> Job:
     """The job with the GPUs of the parts that it holds, if it names sizes."""
-    return sized(job, gpus_of(job, parts)) if job.sizes else job
+    return sized(job, gpus_ordered(job, parts)) if job.sizes else job
 
 
 def as_ordered(job: Job, parts: Iterable[Part]) -> Job | str:
     """The job with the GPUs of an order, or why a live cluster may not run it with so many."""
-    gpus = gpus_of(job, parts)
+    gpus = gpus_ordered(job, parts)
     if gpus == job.gpus:
         return job
     if not job.sizes:

@@ -34,7 +34,7 @@ from adlro.core.accounts import Account, account_of, checked_name
 from adlro.core.errors import AccountError, BackendError
 from adlro.core.ports import ENDED, NOT_RESTARTABLE, Answer, JobState, Order, Part, Snapshot, Submission
 from adlro.core.records import CPU_ONLY, WHOLE_GPU
-from adlro.core.sizes import gpus_of
+from adlro.core.sizes import gpus_ordered
 
 REQUEUED_S: Final = 3.0
 """A job that was put back does not start again sooner: within the second of its requeue its node refuses the credential
@@ -325,7 +325,7 @@ class Slurm:
         if live.state is not JobState.WAITING or not live.managed:
             raise NotNowError(f"it is {live.state}" if live.managed else "it is not ours to place")
         proof: dict[str, str] = {}
-        if gpus_of(live.job, order.parts) != live.job.gpus or ASKED_FOR in told.words:
+        if gpus_ordered(live.job, order.parts) != live.job.gpus or ASKED_FOR in told.words:
             self._say(lambda _: proof.update(resized(told, order.parts, self._commands)), self._ways()[-1])
         gres, words, said = self._request(told, order.parts, proof)
         words |= {"decision": order.decision, "held": "", "stopping": "", "restarts": str(told.restarts)}
