@@ -178,10 +178,14 @@ def prepare_policy(view: View, policy: Policy, seed: int = 0) -> None:
 
 @final
 class Scenes:
-    """Makes scenes from snapshots, and keeps between them what does not change: rows of jobs, the plan, rates."""
+    """Makes scenes from snapshots, and keeps between them what does not change: rows of jobs, the plan, rates.
 
-    def __init__(self, speed: SpeedOf = speed_of, restart_s: float = 30.0) -> None:
-        self._speed = speed
+    With `can_resize`, restartable jobs that name sizes may get another number of GPUs. A job that runs with one already
+    has it in any case.
+    """
+
+    def __init__(self, speed: SpeedOf = speed_of, restart_s: float = 30.0, can_resize: bool = False) -> None:
+        self._speed, self._can_resize = speed, can_resize
         self._restart_s = restart_s
         self._lock = Lock()
         self._epoch_s = FOREVER  # of the first scene; it never moves on, so that times mean the same in every turn
@@ -210,20 +214,18 @@ class Scenes:
         remind: Remind | None = None,
         tell: TellWork | None = None,
         restart_s: float | None = None,
-        can_resize: bool = False,
     ) -> Scene:
         """The tables of a snapshot.
 
         `submitted` has first submissions that are known better than the back end knows them.
 
         With `coming`, jobs that are submitted after the snapshot arrive then; otherwise they count as submitted now.
-        `restart_s` is what a stop and a restart cost from now on, where that is known better. With `can_resize`,
-        restartable jobs that name sizes may get another number of GPUs; a job that runs with one has it in any case.
+        `restart_s` is what a stop and a restart cost from now on, where that is known better.
         """
         with self._lock:
             scene = self._scene(snapshot, predict, submitted or {}, corrections, carried or {}, coming, tell)
             if len(scene.view.shapes):
-                fixed = [not (can_resize and job.job.restartable) for job in scene.live]
+                fixed = [not (self._can_resize and job.job.restartable) for job in scene.live]
                 scene.view.jobs.shapes[fixed] = 0
             if restart_s is not None:
                 scene.view.clock[0].restart = restart_s

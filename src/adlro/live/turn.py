@@ -1,6 +1,4 @@
-"""The heart of the daemon:
-
-read the cluster, decide, act, read back. It owns no truth about the cluster.
+"""The heart of the daemon: read the cluster, decide, act, read back. It owns no truth about the cluster.
 
 Every turn begins with a snapshot and ends with one. A crash loses nothing: decisions were recorded before they were
 acted on, and the next snapshot shows which were carried out.
@@ -9,6 +7,7 @@ acted on, and the next snapshot shows which were carried out.
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from threading import Lock
 from typing import Final, final
 
@@ -113,7 +112,9 @@ class Orchestrator:
         self._starts = Starts(settings.starts_s)
         self._lines = Lines(backend, settings.annotated, settings.annotate_s)
         self._history = History(self._notes, settings.kept_history, settings.history_s)
-        self._scenes = Scenes(restart_s=settings.preempt.restart_s)
+        can_resize = settings.preempt.is_on and backend.can_resize
+        self._new_scenes = partial(Scenes, restart_s=settings.preempt.restart_s, can_resize=can_resize)
+        self._scenes = self._new_scenes()
         self._window = ComparisonWindow(settings.guard.window_s)
         self._compared_at = -np.inf
         self._outcome: ComparedTimes | None = None
@@ -126,7 +127,7 @@ class Orchestrator:
         self._next: tuple[str, Policy, Judge] | None = None
         self._asking = Lock()  # one question at a time
         self._asked = Foresight(seed=1)
-        self._asked_scenes = Scenes(restart_s=settings.preempt.restart_s)  # of its own: turns do not wait
+        self._asked_scenes = self._new_scenes()  # of its own: turns do not wait
         self._by_id: tuple[Snapshot | None, Mapping[str, LiveJob]] = None, {}  # of the snapshot that was asked about
         self._number = 0
         self._moved: tuple[float, float] | None = None  # the snapshot's time, and when it last moved
@@ -176,7 +177,7 @@ class Orchestrator:
         with self._asking:
             before = scenes.scene(snapshot, predict, submitted, corrections, carried, tell=tell)
             if changed.cluster is not snapshot.cluster:
-                scenes = Scenes(restart_s=self._settings.preempt.restart_s)
+                scenes = self._new_scenes()
             after = scenes.scene(changed, predict, submitted, corrections, carried, tell=tell)
             return self._asked.what_if(before, after, policy, other, new, self._settings.what_if_s)
 
@@ -236,7 +237,6 @@ class Orchestrator:
             remind=remind,
             tell=runtimes.tell,
             restart_s=self._guarded.stops.restart_s,
-            can_resize=self._settings.preempt.is_on and self._backend.can_resize,
         )
         for text in scene.notes[len(snapshot.notes) :][:MOST_NAMED]:
             self._notes.tell_once(heard, now_s, "left-out", text)
