@@ -66,6 +66,11 @@ class Kubernetes:
         return True
 
     @property
+    def can_resize(self) -> bool:
+        """False: a pod has the GPUs that it asks for."""
+        return False
+
+    @property
     def can_annotate(self) -> bool:
         """Users see the reason in `kubectl describe pod`."""
         return True
