@@ -106,7 +106,7 @@ def test_a_job_that_takes_its_time_to_stop_starts_with_its_new_number_when_it_ha
 
 def test_where_nothing_can_be_resized_an_alarm_says_so_and_jobs_get_what_they_asked_for() -> None:
     for change, said in (
-        ({"can_resize": False}, "the back end stand-in cannot give a job another number of GPUs. Every job has"),
+        ({"can_resize": False}, "the back end stand-in cannot give a job another number. Every job has"),
         ({"can_stop": False}, "No running job is stopped, and no job is resized."),
     ):
         backend = replace(with_job(), **change)  # type: ignore[arg-type]

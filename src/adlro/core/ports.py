@@ -83,6 +83,9 @@ class LiveJob:
     qos: str = ""  # the cluster's name for the set of limits that apply to it
     setback: Setback = Setback.NONE  # why it does not start although it waits for us; `reason` says it in words
     is_stopping: bool = False  # we told it to stop; it holds its GPUs until it has ended, and then waits again
+    gpu_pace: float | None = None
+    """Clock of its slowest GPU over the usual one of its model while it ran, by telemetry: 1, or less if it was
+    throttled; 0: it was, and by how much is not known; None: no telemetry, or the job has not ended."""
     also: tuple[str, ...] = ()  # other ids by which its user may ask for it: of the pods that it consists of
 
 
@@ -250,7 +253,7 @@ class Watched(Protocol):
 
         It is called about once a second and must cost far less than read(). Raises BackendError if nobody answers. A
         back end that knows the answer without asking anybody may have an attribute `probe_s`; it is then called at that
-        interval (s).
+        interval (s), and a turn follows a change sooner (daemon/pacing.py).
         """
 
 

@@ -8,14 +8,14 @@ from adlro.core.tables import START
 from adlro.decide.rules.reserving import by_expected_end
 from adlro.live.explain_places import mention_of
 from adlro.live.guard import Chosen
-from adlro.live.predicting import pace
+from adlro.live.predicting import PaceOf, pace
 from adlro.live.scene import Corrections, Scene
 from adlro.live.service import Decision, Mention, Why
 from adlro.live.words import moment, spell
 
 
 def why_stopped(
-    scene: Scene, chosen: Sequence[Chosen], at: int, corrections: Corrections
+    scene: Scene, chosen: Sequence[Chosen], at: int, corrections: Corrections, pace_of: PaceOf = pace
 ) -> tuple[str, tuple[Mention, ...]]:
     """Why the choice at this place of a turn stops a job, and the jobs that the sentence names."""
     stop = chosen[at]
@@ -32,7 +32,7 @@ def why_stopped(
         return f"{stop.by} stops it{ran} and gives its GPUs to other jobs. {goes_on}", ()
     other = scene.live[gains.job]
     seconds = float(scene.predicted[gains.job, 1]) / max(
-        pace(other.job, gains.parts, scene.plan.cluster, corrections), 1e-9
+        pace_of(other.job, gains.parts, scene.plan.cluster, corrections), 1e-9
     )
     rows, ends = by_expected_end(scene.view)
     left_s = next(float(end) for row, end in zip(rows, ends, strict=True) if row == stop.job) - float(

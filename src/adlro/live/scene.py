@@ -19,12 +19,12 @@ from adlro.catalogue.speeds import for_every_family, speed_of
 from adlro.core.compiled import compiled_alone
 from adlro.core.errors import CatalogueError
 from adlro.core.jobs import JobNames, job_rows, wrong_with
-from adlro.core.occupancy import Places, close_nodes, on_each_node, stand
+from adlro.core.occupancy import Places, close_nodes, on_each_node, stand, take_sizes
 from adlro.core.plan import Plan, gpu_numbers, plan_cluster
 from adlro.core.policy import Policy
 from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Part, Snapshot
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Job, Placing, Speed, SpeedOf
-from adlro.core.rules import enqueue_all, shape_of_size, take_shape, work_done, work_left
+from adlro.core.rules import enqueue_all, work_done, work_left
 from adlro.core.tables import (
     FOREVER,
     JOB,
@@ -89,6 +89,10 @@ class Carried:
 
     saved: float = 0.0
     held_s: float = 0.0
+
+
+Believe = Callable[[Plan, Jobs, View, Sequence[Job], Corrections], View]
+"""`believe(plan, jobs, known, records, corrections)`: the view with the rates that policies believe in."""
 
 
 Predict = Callable[[Table, Table, Floats], Floats]
@@ -184,8 +188,14 @@ class Scenes:
     has it in any case.
     """
 
-    def __init__(self, speed: SpeedOf = speed_of, restart_s: float = 30.0, can_resize: bool = False) -> None:
-        self._speed, self._can_resize = speed, can_resize
+    def __init__(
+        self,
+        speed: SpeedOf = speed_of,
+        restart_s: float = 30.0,
+        believe: Believe | None = None,
+        can_resize: bool = False,
+    ) -> None:
+        self._speed, self._believe, self._can_resize = speed, believe, can_resize
         self._restart_s = restart_s
         self._lock = Lock()
         self._epoch_s = FOREVER  # of the first scene; it never moves on, so that times mean the same in every turn
@@ -263,6 +273,10 @@ class Scenes:
         traits = cast(Table, self._traits[rows].view(np.recarray))
         jobs = self._names.jobs(table, np.zeros(len(live)))
         view = pack(plan, jobs, corrected(self._speed, corrections))
+        if self._believe is not None:
+            view = self._believe(plan, jobs, view, [job.job for job in live], corrections)
+            table = view.jobs
+            jobs = replace(jobs, table=table)
         view.clock[0].now = snapshot.time_s - epoch_s
         view.clock[0].restart = self._restart_s
         view.clock[0].wake = FOREVER
@@ -410,15 +424,6 @@ class Scenes:
         waiting = np.flatnonzero(waits & there & (view.runs.state != REFUSED)).astype(np.int32)
         enqueue_all(view, waiting)
         view.clock[0].arrived = int(np.count_nonzero(there))
-
-
-@compiled_alone
-def take_sizes(view: View, rows: Ints, gpus: Ints) -> None:
-    """Let jobs that run with another of their sizes than they asked for have that size."""
-    for i in range(len(rows)):
-        e = shape_of_size(view, rows[i], gpus[i])
-        if e != NOBODY:
-            take_shape(view, rows[i], e)
 
 
 def start_cost_s(job: LiveJob, restart_s: float) -> float:
