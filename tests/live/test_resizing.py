@@ -135,10 +135,10 @@ def test_a_job_keeps_the_size_that_it_runs_with_when_stopping_is_switched_off() 
     assert standing.scene.view.jobs.shapes.tolist() == [0]
 
 
-def test_where_the_speeds_are_not_the_known_ones_an_alarm_says_that_no_job_is_resized() -> None:
+def test_where_the_speeds_are_not_known_an_alarm_says_that_no_job_is_resized() -> None:
     backend = with_job()
     settings = TurnSettings(starts_s=0.0, compare_s=1e9, decide_s=60.0, decision_s=60.0, preempt=PreemptTable(**ON))
     ours = Orchestrator(backend, Notebook(), "rank-elastic", "fcfs", replace(settings, speeds="prior"))
     tick = ours.tick()
-    assert 'with speeds = "prior" nothing is believed about other sizes of a job' in told(tick)[0]
+    assert "how fast jobs are with other numbers of GPUs is not known (policy.speeds)" in told(tick)[0]
     assert made(tick) == []

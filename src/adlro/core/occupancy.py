@@ -25,7 +25,9 @@ from adlro.core.rules import (
     portion,
     refresh,
     release_part,
+    shape_of_size,
     shared_gpu,
+    take_shape,
 )
 from adlro.core.schema import fill_row
 from adlro.core.tables import JOB, NOBODY, RUNNING, Ints, Masks, View, records
@@ -114,6 +116,15 @@ def stand(view: View, rows: Ints, firsts: Ints, sites: Ints, masks: Masks, count
             run.state = RUNNING
             view.running[clock.running] = j
             clock.running += 1
+
+
+@compiled_alone
+def take_sizes(view: View, rows: Ints, gpus: Ints) -> None:
+    """Let jobs that run with another of their sizes than they asked for have that size."""
+    for i in range(len(rows)):
+        e = shape_of_size(view, rows[i], gpus[i])
+        if e != NOBODY:
+            take_shape(view, rows[i], e)
 
 
 @compiled_alone

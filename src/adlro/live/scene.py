@@ -19,12 +19,12 @@ from adlro.catalogue.speeds import speed_of
 from adlro.core.compiled import compiled_alone
 from adlro.core.errors import CatalogueError
 from adlro.core.jobs import JobNames, job_rows, wrong_with
-from adlro.core.occupancy import Places, close_nodes, on_each_node, stand
+from adlro.core.occupancy import Places, close_nodes, on_each_node, stand, take_sizes
 from adlro.core.plan import Plan, gpu_numbers, plan_cluster
 from adlro.core.policy import Policy
 from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Part, Snapshot
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Job, SpeedOf
-from adlro.core.rules import enqueue_all, shape_of_size, take_shape, work_done, work_left
+from adlro.core.rules import enqueue_all, work_done, work_left
 from adlro.core.tables import (
     FOREVER,
     JOB,
@@ -390,15 +390,6 @@ class Scenes:
         waiting = np.flatnonzero(waits & there & (view.runs.state != REFUSED)).astype(np.int32)
         enqueue_all(view, waiting)
         view.clock[0].arrived = int(np.count_nonzero(there))
-
-
-@compiled_alone
-def take_sizes(view: View, rows: Ints, gpus: Ints) -> None:
-    """Let jobs that run with another of their sizes than they asked for have that size."""
-    for i in range(len(rows)):
-        e = shape_of_size(view, rows[i], gpus[i])
-        if e != NOBODY:
-            take_shape(view, rows[i], e)
 
 
 def start_cost_s(job: LiveJob, restart_s: float) -> float:

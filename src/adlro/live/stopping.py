@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Final, final
 
-from adlro.core.learned import KNOWN_SPEEDS
 from adlro.core.ports import PLACES, Backend, Snapshot
 from adlro.live.guard import Guarded
 from adlro.live.orders import Orders
@@ -21,7 +20,17 @@ STOPS_KEY: Final = "stops"
 class Stopper:
     """Stops jobs in a turn, and follows them until they have ended."""
 
-    def __init__(self, backend: Backend, guarded: Guarded, notes: Notes, orders: Orders, seen: SeenJobs) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        guarded: Guarded,
+        notes: Notes,
+        orders: Orders,
+        seen: SeenJobs,
+        knows_speeds: bool = True,
+    ) -> None:
+        """Without `knows_speeds`, how fast a job is with other numbers of GPUs is not known, and none is resized."""
+        self._knows_speeds = knows_speeds
         self._backend, self._guarded, self._notes, self._orders, self._seen = backend, guarded, notes, orders, seen
         self._ledger = guarded.stops
         self._text: str | None = None  # the stops, as they were last written down
@@ -44,17 +53,9 @@ class Stopper:
             if why := self._why_none():
                 text = f"{policy} stops running jobs, but {why}. No running job is stopped{self._nor_resized}."
                 self._notes.tell(heard, time_s, "preempt", text)
-            elif self._guarded.policy.resizes and (why := self._why_no_other_size()):
+            elif why := self._why_not_resized():
                 text = f"{policy} resizes jobs, but {why}. Every job has the number of GPUs that it asks for."
                 self._notes.tell(heard, time_s, "preempt", text)
-
-    def _why_no_other_size(self) -> str:
-        """Why no job gets another number of GPUs than it asks for; "" if jobs may."""
-        if not self._backend.can_resize:
-            return f"the back end {self._backend.name} cannot give a job another number of GPUs"
-        if self._seen.speeds.how != KNOWN_SPEEDS:
-            return f'with speeds = "{self._seen.speeds.how}" nothing is believed about other sizes of a job'
-        return ""
 
     def _take_back_unmade(self) -> None:
         """Uncount stops whose decisions were never recorded: the daemon died right after it had counted them."""
@@ -63,6 +64,14 @@ class Stopper:
             found = self._notes.ask(lambda id=id: self._notes.memory.decisions(job=id, limit=1), none)  # type: ignore[misc]
             if not found or found[0].verb != "stop" or found[0].time_s < stop.time_s:
                 self._ledger.take_back(id)
+
+    def _why_not_resized(self) -> str:
+        """Why no job is ever resized although the policy wants it; "" if jobs are, or if it never does."""
+        if not self._guarded.policy.resizes:
+            return ""
+        if not self._backend.can_resize:
+            return f"the back end {self._backend.name} cannot give a job another number of GPUs"
+        return "" if self._knows_speeds else "how fast jobs are with other numbers of GPUs is not known (policy.speeds)"
 
     @property
     def _nor_resized(self) -> str:

@@ -123,7 +123,8 @@ class Orchestrator:
         self._named = policy
         self._guarded = Guarded(find_policy(policy), find_policy(fallback), settings, monotonic)
         self._orders = Orders(backend, self._notes, self._guarded.stops, monotonic)
-        self._stopper = Stopper(backend, self._guarded, self._notes, self._orders, self._seen)
+        knows = self._speeds.how == KNOWN_SPEEDS
+        self._stopper = Stopper(backend, self._guarded, self._notes, self._orders, self._seen, knows)
         self._fallback = fallback
         self._judge = Judge(policy)
         self._next: tuple[str, Policy, Judge] | None = None
@@ -144,7 +145,7 @@ class Orchestrator:
         believe = None if self._speeds.how == KNOWN_SPEEDS else self._speeds.view_of
         preempt = self._settings.preempt
         can_resize = preempt.is_on and self._backend.can_resize and believe is None
-        return Scenes(self._settings.speed, preempt.restart_s, believe=believe, can_resize=can_resize)
+        return Scenes(self._settings.speed, preempt.restart_s, believe, can_resize)
 
     # ---- what others ask -------------------------------------------------------------------------------------------
 
