@@ -16,9 +16,10 @@ from adlro.core.ports import JobState, LiveJob, Part, Submission
 from adlro.core.records import Job, Link, Node, Placing
 from adlro.live.believed import LiveSpeeds, prior_family
 from adlro.live.clocks import JobClocks
+from adlro.live.corrections import Corrections
 from adlro.live.predicting import ExpectedWork, MeasuredJob
 from adlro.live.said import as_said
-from adlro.live.scene import Corrections, Scene, Scenes
+from adlro.live.scene import Scene, Scenes
 from adlro.live.turn import Orchestrator, TurnSettings
 
 V100, T4 = "v100-sxm2-16gb", "t4"

@@ -53,11 +53,11 @@ def open_parts(config: Config) -> DaemonParts:
 
 def check_config(config: Config) -> None:
     """Find mistakes that would otherwise appear only when a standby takes over."""
-    from adlro.decide.catalogue import live_policy
+    from adlro.decide.catalogue import find_policy
 
     config.check_owners()
     for name in (config.policy.name, config.policy.fallback):
-        live_policy(name)
+        find_policy(name)
     own_speeds(config)
     if config.telemetry.is_on:
         config.telemetry.open()

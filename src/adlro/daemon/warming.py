@@ -220,6 +220,7 @@ class Rehearsal:
             replace(job, gpus=8, work=2400.0, estimate=2400.0, checkpoint=60.0),
             replace(job, share=WHOLE_GPU // 2, gpu_memory_gb=4.0),
             replace(job, models=frozenset(["t4"]), name="named"),
+            replace(job, sizes="1,2,4", name="resized"),
         ]
         for each in kinds:
             self.backend.submit(Submission(replace(each, restartable=True)))

@@ -40,8 +40,9 @@ from adlro.experiment.unknown_speeds import (
     parts_of_job,
     rates_where_able,
 )
+from adlro.live.corrections import Corrections
 from adlro.live.predicting import AT_ONCE_S, LINKS, ExpectedWork, MeasuredJob, pace
-from adlro.live.scene import Corrections, model_name
+from adlro.live.scene import model_name
 from adlro.normalise.pack import pack_believed
 from adlro.predict.encoder import HOURS, Words, unpacked
 from adlro.predict.job_parts import JobParts, job_vectors, same_parts

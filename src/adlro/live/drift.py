@@ -17,8 +17,8 @@ from typing import Final, NamedTuple, final
 import numpy as np
 
 from adlro.core.records import CPU_ONLY
+from adlro.live.corrections import Corrections
 from adlro.live.predicting import TENTH, MeasuredJob, centre, said_of
-from adlro.live.scene import Corrections
 from adlro.live.service import Drift
 
 ALLOWANCE: Final = 0.5

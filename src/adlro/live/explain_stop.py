@@ -6,10 +6,11 @@ from dataclasses import replace
 from adlro.core.ports import JobState, LiveJob
 from adlro.core.tables import START
 from adlro.decide.rules.reserving import by_expected_end
+from adlro.live.corrections import Corrections
 from adlro.live.explain_places import mention_of
 from adlro.live.guard import Chosen
 from adlro.live.predicting import PaceOf, pace
-from adlro.live.scene import Corrections, Scene
+from adlro.live.scene import Scene
 from adlro.live.service import Decision, Mention, Why
 from adlro.live.words import moment, spell
 
@@ -23,6 +24,10 @@ def why_stopped(
     now_s = scene.snapshot.time_s
     ran = "" if job.started_s is None else f" after {spell(max(0.0, now_s - job.started_s))}"
     goes_on = "It waits again in its old place in the queue, and restarts when there is room for it."
+    again = next((each for each in chosen[at + 1 :] if each.verb == START and each.job == stop.job), None)
+    had, gets = (sum(part.count for part in parts) for parts in (job.parts, again.parts if again else ()))
+    if again is not None and gets != had:
+        return f"{stop.by} stops it{ran} to give it {gets} GPUs instead of {had}. It goes on when they are free.", ()
     gains = taker(scene, chosen, at)
     if gains is None:
         return f"{stop.by} stops it{ran} and gives its GPUs to other jobs. {goes_on}", ()

@@ -16,9 +16,11 @@ import numpy.typing as npt
 from adlro.catalogue.speeds import speed_of
 from adlro.core.ports import JobState, LiveJob, Part
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Job, Link, Placing, SpeedOf
+from adlro.core.sizes import as_it_runs
 from adlro.core.tables import RUNNING, Floats, Table, View
 from adlro.decide.rules.reserving import HALF_LIFE_S
-from adlro.live.scene import Carried, Corrections, corrected, gpu_units
+from adlro.live.corrections import Corrections, corrected
+from adlro.live.scene import Carried, gpu_units, start_cost_s
 from adlro.live.service import Like
 from adlro.predict import expected
 from adlro.predict.following import SHORTEST_S, TRAIT, one_hash, trait_of
@@ -89,9 +91,10 @@ def pace(
     job: Job, parts: Sequence[Part], cluster: Cluster, corrections: Corrections, speed: SpeedOf = speed_of
 ) -> float:
     """Work per second of a job on these parts, as far as known; otherwise 1 for each of its GPUs."""
-    units = gpu_units(job)
     if job.gpus == 0 or not parts:
-        return units
+        return gpu_units(job)
+    job = as_it_runs(job, parts)
+    units = gpu_units(job)
     first = parts[0]
     model = cluster.models.get(first.model)
     if model is None or first.model == CPU_ONLY:
@@ -126,7 +129,7 @@ def measured(
         seconds = job.ended_s - job.started_s
         if seconds <= 0.0 or (job.state is JobState.FAILED and seconds < AT_ONCE_S):
             continue
-        lost = restart_s if job.starts > 1 else 0.0
+        lost = start_cost_s(job, restart_s)
         work = max(seconds - lost, 1.0) * pace_of(job.job, job.parts, cluster, corrections)
         if carried and job.id in carried:
             work += carried[job.id].saved  # of earlier stretches

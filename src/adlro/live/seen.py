@@ -11,7 +11,7 @@ from adlro.live.believed import LESSONS, LiveSpeeds
 from adlro.live.clocks import GpuFigures, JobClocks
 from adlro.live.drift import Watch, drift_in_words
 from adlro.live.predicting import MeasuredJob, Runtimes, measured
-from adlro.live.scene import Carried, Scene
+from adlro.live.scene import Carried, Scene, start_cost_s
 from adlro.live.service import Drift
 from adlro.live.telling import Heard, Notes
 
@@ -191,7 +191,7 @@ class SeenJobs:
         if before.started_s is None:
             return
         ran = max(0.0, snapshot.time_s - before.started_s)
-        since_s = before.started_s + (self._restart_s if before.starts > 1 else 0.0)
+        since_s = before.started_s + start_cost_s(before, self._restart_s)
         speed = self.speeds.pace(before.job, before.parts, snapshot.cluster, self.watch.corrections)
         worked = max(0.0, snapshot.time_s - since_s) * speed
         known = self.carried.get(before.id, Carried())

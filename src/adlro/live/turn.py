@@ -1,6 +1,4 @@
-"""The heart of the daemon:
-
-read the cluster, decide, act, read back. It owns no truth about the cluster.
+"""The heart of the daemon: read the cluster, decide, act, read back. It owns no truth about the cluster.
 
 Every turn begins with a snapshot and ends with one. A crash loses nothing: decisions were recorded before they were
 acted on, and the next snapshot shows which were carried out.
@@ -21,11 +19,12 @@ from adlro.core.policy import Policy
 from adlro.core.ports import Backend, JobState, LiveJob, Snapshot
 from adlro.core.records import SpeedOf
 from adlro.core.tables import QUEUED, REFUSED, START
-from adlro.decide.catalogue import live_policy
+from adlro.decide.catalogue import find_policy
 from adlro.decide.stops import without_stops
 from adlro.live.believed import LiveSpeeds
 from adlro.live.clocks import GpuFigures
 from adlro.live.compared import ComparedTimes, ComparisonWindow
+from adlro.live.corrections import Corrections
 from adlro.live.explain import Standing, explain_job
 from adlro.live.explain_start import Explaining, Judge, why_started
 from adlro.live.explain_stop import why_stopped, with_stop
@@ -35,7 +34,7 @@ from adlro.live.guard import Chosen, Decided, Guarded
 from adlro.live.limits import Limits
 from adlro.live.orders import Orders
 from adlro.live.predicting import MeasuredJob
-from adlro.live.scene import Corrections, Scene, Scenes
+from adlro.live.scene import Scene, Scenes
 from adlro.live.seen import MOST_NAMED, SeenJobs
 from adlro.live.service import (
     DaemonMemory,
@@ -122,7 +121,7 @@ class Orchestrator:
         self._compared_at = -np.inf
         self._outcome: ComparedTimes | None = None
         self._named = policy
-        self._guarded = Guarded(live_policy(policy), live_policy(fallback), settings, monotonic)
+        self._guarded = Guarded(find_policy(policy), find_policy(fallback), settings, monotonic)
         self._orders = Orders(backend, self._notes, self._guarded.stops, monotonic)
         self._stopper = Stopper(backend, self._guarded, self._notes, self._orders, self._seen)
         self._fallback = fallback
@@ -143,7 +142,9 @@ class Orchestrator:
     def _new_scenes(self) -> Scenes:
         """Scenes in which jobs run as policies believe."""
         believe = None if self._speeds.how == KNOWN_SPEEDS else self._speeds.view_of
-        return Scenes(self._settings.speed, self._settings.preempt.restart_s, believe=believe)
+        preempt = self._settings.preempt
+        can_resize = preempt.is_on and self._backend.can_resize and believe is None
+        return Scenes(self._settings.speed, preempt.restart_s, believe=believe, can_resize=can_resize)
 
     # ---- what others ask -------------------------------------------------------------------------------------------
 
@@ -186,7 +187,7 @@ class Orchestrator:
         """The effect of a change, played forward from the latest snapshot."""
         state = self.state()
         policy = without_stops(self._guarded.policy)
-        other = without_stops(live_policy(question.policy)) if question.policy else policy
+        other = without_stops(find_policy(question.policy)) if question.policy else policy
         snapshot = state.snapshot
         changed, new = changed_snapshot(snapshot, question)
         corrections = self._seen.watch.corrections
@@ -202,7 +203,7 @@ class Orchestrator:
     def use_policy(self, name: str) -> None:
         """Decide with this policy from the next tick on. Raises CatalogueError if there is none of that name."""
         try:
-            found = live_policy(name), Judge(name)
+            found = find_policy(name), Judge(name)
         except CatalogueError:
             raise
         except AdlroError as error:
