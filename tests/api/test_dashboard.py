@@ -477,6 +477,28 @@ def test_the_page_of_a_job_tells_its_decisions_and_shows_scores_only_when_asked(
     assert wrong == []
 
 
+@pytest.mark.parametrize("width", [1280, 400])
+def test_the_page_of_a_job_tells_how_fast_it_is_on_each_model_and_why(
+    still: Site, open_page: Opener, width: int
+) -> None:
+    running = still.service.one(JobState.RUNNING)
+    found = still.service.speeds(running.id)
+    assert found is not None
+    page, wrong = open_page(still, width, path=f"job/{running.id}")
+    rows = page.locator(".job-speeds > table tbody tr")
+    expect(rows).to_have_count(len(found.speeds))
+    expect(rows.first).to_contain_text("the fastest")
+    expect(rows.nth(1)).to_contain_text("0.67 0.61 to 0.73")
+    expect(rows.nth(1)).to_contain_text("sure")
+    expect(rows.nth(2)).to_contain_text("measured")
+    reason = page.locator(".reasons tbody tr").first
+    expect(reason).to_be_hidden()
+    page.locator(".reasons summary").click()
+    expect(reason).to_contain_text("user ann, word train, gpus 2")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert wrong == []
+
+
 def test_output_is_shown_as_text_when_asked_for(site: Site, open_page: Opener) -> None:
     running = site.service.one(JobState.RUNNING)
     site.service.outputs[running.id] = Output(running.id, running.job.user, HOSTILE, "", 90_000, 0)

@@ -23,6 +23,7 @@ from tests.api.api_server import Place, serving
 from tests.api.fake_service import FakeService, large_cluster
 
 from adlro.api.settings import ApiSettings
+from adlro.catalogue.speeds import read_speed_table
 from adlro.cli.app import run
 from adlro.cli.asking import DaemonClient, Where
 from adlro.cli.live import predicted, seconds, short, start_in_words
@@ -100,6 +101,42 @@ def test_what_others_call_their_jobs_cannot_move_the_cursor(
     assert "\x1b" not in line
     assert "[2J[red]x[/red]" in line
     assert "[b]" in line
+
+
+# ---- speeds ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_daemon_has_learnt_is_shown_as_a_table_as_json_and_as_a_speed_table(
+    service: FakeService, place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["speeds", "--live"]) == 0
+    shown = capsys.readouterr().out
+    assert "train resnet" in shown
+    assert "0.67 (0.61–0.73) 20" in shown
+    assert run(["speeds", "--live", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == place.ask("/api/v1/speeds").json
+    assert run(["speeds", "--live", "--csv"]) == 0
+    rates = read_speed_table(capsys.readouterr().out, "out")
+    first, second, *_ = service.cluster.models
+    assert rates["found/train-resnet", first][False][1] == 1.0
+    assert rates["found/train-resnet", second][False][1] == pytest.approx(2 / 3)
+
+
+def test_the_speeds_of_a_job_name_past_jobs_without_moving_the_cursor(
+    service: FakeService, place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = next(iter(service.jobs))
+    found = service.speeds(id)
+    assert found is not None
+    hostile = replace(found, because=(replace(found.because[0], name="\x1b[2J[red]x[/red]", user="[b]"),))
+    monkeypatch.setattr(service, "speeds", lambda job: hostile)
+    assert run(["speeds", "--live", "--job", id]) == 0
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert "[2J[red]x[/red]" in shown
+    assert "[b]" in shown
+    assert run(["speeds", "--live", "--job", "none"]) == 2
+    assert "there is no job none" in capsys.readouterr().err
 
 
 # ---- why -------------------------------------------------------------------------------------------------------------

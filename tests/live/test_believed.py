@@ -165,6 +165,9 @@ def test_jobs_alike_are_one_kind_and_speeds_that_were_measured_stay_those_of_the
     here = Placing(pascal, 1, 1, Link("pcie", 32.0), cluster.network)
     assert speeds.pace(measured, (there,), cluster, Corrections()) == speed_of("gavel/a3c", here).value
     assert speeds.pace(other, (there,), cluster, Corrections()) < 0.1
+    form = next(h for h, form in enumerate(scene.plan.form_records) if form.model == pascal.name)
+    assert scene.view.rate[kinds[0], form] == speed_of("gavel/a3c", here).value
+    assert scene.view.rate[kinds[1], form] < 0.1
     assert volta.name in speeds.of_job(other, cluster).speeds
 
 

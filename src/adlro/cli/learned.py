@@ -6,9 +6,10 @@ from dataclasses import asdict
 from urllib.parse import quote
 
 from pydantic import TypeAdapter
+from rich.markup import escape
 
 from adlro.catalogue.speeds import speed_table
-from adlro.cli.asking import DaemonClient, Where
+from adlro.cli.asking import DaemonClient, Where, printable
 from adlro.cli.output import print_json, show_list, stdout
 from adlro.core.learned import JobSpeeds, LearnedSpeed, LearnedTable
 
@@ -115,8 +116,16 @@ def _print_job(found: JobSpeeds) -> None:
     stdout().print(f"[dim]Against one {found.reference} with the same job. It rests most on:[/dim]")
     show_list(
         (("user", "name"), ("name", "left"), ("ran on", "left"), ("weight", "right"), ("in common", "text")),
-        [(each.user, each.name, each.model, f"{each.share:.0%}", ", ".join(each.parts)) for each in found.because],
+        [
+            (_plain(each.user), _plain(each.name), each.model, f"{each.share:.0%}", _plain(", ".join(each.parts)))
+            for each in found.because
+        ],
     )
+
+
+def _plain(text: str) -> str:
+    """A user's words, so that they can neither move the cursor nor colour the screen."""
+    return escape(printable(text))
 
 
 def _cell(speed: LearnedSpeed) -> str:
