@@ -97,6 +97,10 @@ def read_start(path: Path, preset: str, config: TrainConfig) -> tuple[StartNetwo
     arrays, provenance = read_arrays(path)
     if provenance.get("preset") != preset:
         raise CheckpointError(f"{path}: its preset is {provenance.get('preset')!r}; expected {preset!r}.")
+    if "claim" in arrays and config.stops == 0:
+        raise CheckpointError(
+            f"{path}: its network may stop jobs; expected a training with such episodes. Pass --set stops=0.75."
+        )
     of_it = provenance.get("config")
     shape = {name: of_it[name] for name in NETWORK_SHAPE if name in of_it} if isinstance(of_it, dict) else {}
     return StartNetwork(arrays, provenance), altered(config, shape, str(path))
