@@ -105,7 +105,7 @@ def policy_of_checkpoint(path: Path) -> Policy:
     if provenance.get("preset") == "paper":
         return paper_policy(paper_weights(arrays, str(path)), path.stem)
     weights = read_weights(path)[0]
-    return stopping_q.stopping_q(weights, path) if len(weights.claim) else greedy_q.policy_of_weights(weights, path)
+    return stopping_q.stopping_q(weights, path) if weights.claim.size else greedy_q.policy_of_weights(weights, path)
 
 
 def load_policy(where: str) -> Policy:

@@ -77,7 +77,7 @@ def read_weights(path: Path) -> tuple[Weights, dict[str, Any]]:
             f"{path}: its preset is {provenance.get('preset')!r}; expected 'adlro', which works on any cluster."
         )
     channels, layers = arrays["first"].size if "first" in arrays else 0, len(arrays.get("bias", ()))
-    for name, shape in shapes(channels, layers, "claim" in arrays).items():
+    for name, shape in shapes(channels, layers, may_stop(arrays)).items():
         if name not in arrays:
             raise CheckpointError(f"{path}: '{name}' is missing; expected a checkpoint of the preset 'adlro'.")
         if arrays[name].shape != shape:
@@ -88,7 +88,12 @@ def read_weights(path: Path) -> tuple[Weights, dict[str, Any]]:
 
 def format_of(arrays: Mapping[str, npt.NDArray[Any]]) -> int:
     """The format of a checkpoint with these arrays."""
-    return FORMAT if "claim" in arrays else WITHOUT_STOPS
+    return FORMAT if may_stop(arrays) else WITHOUT_STOPS
+
+
+def may_stop(arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
+    """Whether the network with these arrays may stop and move jobs."""
+    return "claim" in arrays and arrays["claim"].size > 0
 
 
 def with_stops(arrays: Arrays, boldness: float) -> Arrays:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from adlro.core.errors import CatalogueError
 from adlro.core.tables import Ints
-from adlro.decide.checkpoint import Arrays, with_stops
+from adlro.decide.checkpoint import Arrays, may_stop, with_stops
 from adlro.decide.network.inference import Weights
 from adlro.decide.network.paper_q import PaperWeights
 from adlro.learn.train.config import TrainConfig
@@ -79,7 +79,7 @@ def pair_network(arrays: Arrays) -> nn.Module:
 
 def begun_with(config: TrainConfig, arrays: Arrays) -> Arrays:
     """The arrays that a training starts from: with inputs for stopping jobs, if it needs them and they have none."""
-    return with_stops(arrays, config.boldness) if config.stops > 0 and "claim" not in arrays else arrays
+    return with_stops(arrays, config.boldness) if config.stops > 0 and not may_stop(arrays) else arrays
 
 
 ADLRO: Final = Preset(
