@@ -4,9 +4,10 @@
 PYTHON ?= $(shell for p in python3 python3.12 python3.11; do $$p -c '$(SUITS)' 2>/dev/null && echo $$p && break; done)
 SUITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
 BIN := .venv/bin
-INSTALL := $(BIN)/python -m pip install -q -c constraints.txt
-# Three on two cores: the tests with Slurm mostly wait.
-WORKERS ?= 3
+# Without compiling every module to bytecode: Python does that for those that are imported.
+INSTALL := $(BIN)/python -m pip install -q --no-compile -c constraints.txt
+# Four on two cores: the tests with Slurm and with daemons mostly wait.
+WORKERS ?= 4
 TESTS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1

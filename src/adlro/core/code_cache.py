@@ -78,6 +78,7 @@ SHARED: Final = (
     "decide/outlook.py",
     "decide/rules/claiming.py",
     "decide/rules/claims.py",
+    "decide/rules/eft_claiming.py",
     "decide/rules/plan.py",
     "decide/rules/preemptive.py",
     "decide/rules/timelines.py",

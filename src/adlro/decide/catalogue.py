@@ -25,7 +25,7 @@ from adlro.decide.checkpoint import read_arrays, read_weights
 from adlro.decide.choosing import Pair, best_pair, legal_pairs
 from adlro.decide.network import greedy_q, preemptive_q, stopping_q
 from adlro.decide.network.paper_q import PAPER_DQN, paper_policy, paper_weights
-from adlro.decide.rules import allox, baselines, claiming, earliest, gavel, plan, preemptive, reserving, sizing
+from adlro.decide.rules import allox, baselines, earliest, eft_claiming, gavel, plan, preemptive, reserving, sizing
 from adlro.decide.wrappers import unwrapped, wrapped
 
 MODULES = (
@@ -35,7 +35,7 @@ MODULES = (
     outlook,
     preemptive,
     plan,
-    claiming,
+    eft_claiming,
     gavel,
     allox,
     sizing,

@@ -13,7 +13,8 @@ from adlro.decide.network.greedy_q import ROWS, new_mind, shipped
 from adlro.decide.network.inference import Weights
 from adlro.decide.network.stopping_q import start_claim_or_move
 from adlro.decide.outlook import Outlook
-from adlro.decide.rules.claiming import CLAIMED, HOPE, MOST_STOPS, Claims, new_claims, new_pending
+from adlro.decide.rules.claiming import CLAIMED, HOPE, MOST_STOPS, Claims, new_claims
+from adlro.decide.rules.eft_claiming import new_pending
 
 V100, T4 = "v100", "t4"
 HALF_T4 = {"any": {V100: 1.0, T4: 0.5}}

@@ -1,7 +1,8 @@
 """The policy of a network that may stop and move jobs: of all starts, claims, moves and waiting, the one with most Q.
 
-A claim or a move is carried out in steps, one for each call at the same moment (`rules/claiming.py`, which also says
-why every moment ends and how often a job is stopped at most). Where no job may be stopped there are only starts.
+A claim or a move is carried out in steps, one for each call at the same moment (`rules/eft_claiming.py`). Why every
+moment ends, and how often a job is stopped at most, is in `rules/claiming.py`. Where no job may be stopped there are
+only starts.
 """
 
 from pathlib import Path
@@ -15,16 +16,8 @@ from adlro.decide.network.inference import Weights, forward
 from adlro.decide.network.past import notice_ends, observe_past
 from adlro.decide.network.stop_planes import observe_stops
 from adlro.decide.outlook import start_without_gpu, wisest
-from adlro.decide.rules.claiming import (
-    MOVED,
-    Claims,
-    Pending,
-    begin_claim,
-    look_around,
-    new_claims,
-    new_pending,
-    next_step,
-)
+from adlro.decide.rules.claiming import MOVED, Claims, look_around, new_claims
+from adlro.decide.rules.eft_claiming import Pending, begin_claim, new_pending, next_step
 
 
 @compiled_alone

@@ -2,10 +2,7 @@
 
 A *claim* is a pair of a waiting job and a pool: the cheapest victims there are stopped, and the job starts in their
 place. Who they are is the rule of `claims.py`, which `plan` uses too. A *move* is a pair of a running job and a pool:
-it is stopped and starts there at once. Both are one action; nothing is only stopped.
-
-The rule `eft-claiming` starts jobs as `eft-reserving` does. When that rule waits, the claim or move with the largest
-gain beyond its loss is made. Rewards of a training in which jobs may be stopped are measured against it.
+it is stopped and starts there at once. Both are one action; nothing is only stopped. `eft_claiming.py` does them.
 
 Why a moment ends: a job that was started now is not stopped now, so at one moment each job is stopped at most once. A
 job that has been started more than `MOST_STOPS` times is not stopped again.
@@ -16,12 +13,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from adlro.core.calling import quick_call
-from adlro.core.compiled import compiled, compiled_allocating, compiled_alone, widened
-from adlro.core.policy import Choose, Policy
+from adlro.core.compiled import compiled, compiled_allocating, widened
 from adlro.core.records import WHOLE_GPU
-from adlro.core.rules import expected_end, fits, restart_cost, restart_of, weight_of, work_left
-from adlro.core.tables import FOREVER, NOBODY, QUEUED, RUNNING, START, STOP, WAIT, Choice, Floats, Ints, View
+from adlro.core.rules import expected_end, restart_cost, restart_of, weight_of, work_left
+from adlro.core.tables import FOREVER, NOBODY, Floats, Ints, View
 from adlro.decide.outlook import (
     HEAD,
     IDLE,
@@ -32,9 +27,7 @@ from adlro.decide.outlook import (
     foresee_rows,
     judge,
     look,
-    new_outlook,
     quick_log,
-    start_without_gpu,
     tightest_spot,
     width_in,
 )
@@ -67,11 +60,8 @@ MOST_STOPS: Final = 10
 HOPE: Final = 0.5
 """A claim is a choice only if the job gains more than this share of what the victims lose."""
 
-NARROW: Final = 0.45
-"""Scores of claims and moves are within ±NARROW of the score of waiting: below those of wise starts."""
-
-_ROWS: Final = 16
-"""How many waiting jobs the rule looks at, as `eft-reserving` does."""
+STOP_SPAN: Final = 0.45
+"""Scores of claims and moves are within ±STOP_SPAN of the score of waiting: below those of wise starts."""
 
 
 class Claims(NamedTuple):
@@ -97,7 +87,7 @@ class Claims(NamedTuple):
 
 CLAIMED: Final = 0
 MOVED: Final = 1
-CHOSEN: Final = 2
+BEST_STOP: Final = 2
 STOPPABLE: Final = 4
 """Indices in Claims.counts."""
 
@@ -183,7 +173,7 @@ def look_around(view: View, outlook: Outlook, claims: Claims, whole: bool) -> in
     waiting = without_moves(outlook)
     claims.counts[CLAIMED] = 0
     claims.counts[MOVED] = 0
-    claims.counts[CHOSEN] = NOBODY
+    claims.counts[BEST_STOP] = NOBODY
     find_stoppable(view, claims)
     starts = look(view, waiting, whole)
     if claims.counts[STOPPABLE] == 0 or (not whole and starts > 0 and outlook.counts[WISEST] != NOBODY):
@@ -421,12 +411,12 @@ def choose_stop(view: View, outlook: Outlook, claims: Claims) -> None:
             if w >= waiting and head != NOBODY and outlook.goal[head] == p:
                 continue
             net = claims.gain[w, p] - claims.loss[w, p]
-            prior = IDLE + NARROW * net / (abs(net) + outlook.unit[0])
+            prior = IDLE + STOP_SPAN * net / (abs(net) + outlook.unit[0])
             outlook.prior[w, p] = prior
             if prior > best:
                 best = prior
-                claims.counts[CHOSEN] = w
-                claims.counts[CHOSEN + 1] = p
+                claims.counts[BEST_STOP] = w
+                claims.counts[BEST_STOP + 1] = p
 
 
 # ---- doing it ----------------------------------------------------------------------------------------------------
@@ -451,90 +441,3 @@ def fill_victims(view: View, outlook: Outlook, claims: Claims, w: int, p: int) -
     if width > 1:
         return victims_across(view, lines, j, p, width, seconds, 0)
     return victims_at(view, lines, j, s, seconds)
-
-
-class Pending(NamedTuple):
-    """A claim or move that was begun: the policy is asked again after each stop."""
-
-    moment: Floats  # [1] when it was begun; -FOREVER: none is pending
-    steps: Ints  # [3 + G + 1] number of jobs still to be stopped, the job to start, its site, and the former
-
-
-@compiled_allocating
-def new_pending(view: View) -> Pending:
-    """Nothing is pending."""
-    return Pending(np.full(1, -FOREVER), np.zeros(len(view.gpus) + 4, np.int32))
-
-
-@compiled
-def begin_claim(view: View, outlook: Outlook, claims: Claims, w: int, p: int, pending: Pending) -> Choice:
-    """Begin the claim or move of this pair; returns its first step."""
-    count = fill_victims(view, outlook, claims, w, p)
-    pending.moment[0] = view.clock[0].now
-    pending.steps[0] = count
-    pending.steps[1] = outlook.rows[w]
-    pending.steps[2] = claims.place[w, p]
-    for k in range(count):
-        pending.steps[3 + k] = claims.victims[k]
-    return next_step(view, pending)
-
-
-@compiled
-def next_step(view: View, pending: Pending) -> Choice:
-    """The next step of what was begun at this moment: a stop, then the start. WAIT if nothing is pending."""
-    if pending.moment[0] == view.clock[0].now:
-        while pending.steps[0] > 0:
-            pending.steps[0] -= 1
-            v = pending.steps[3 + pending.steps[0]]
-            if view.runs[v].state == RUNNING and view.jobs[v].stoppable != 0:
-                return Choice(STOP, widened(v), NOBODY, FOREVER)
-        j, s = pending.steps[1], pending.steps[2]
-        pending.moment[0] = -FOREVER
-        if view.runs[j].state == QUEUED and fits(view, j, s):
-            return Choice(START, widened(j), widened(s), FOREVER)
-    return Choice(WAIT, NOBODY, NOBODY, FOREVER)
-
-
-# ---- the rule ----------------------------------------------------------------------------------------------------
-
-
-@compiled_alone
-def choose_by_rule(view: View, outlook: Outlook, claims: Claims, pending: Pending) -> Choice:
-    """Start as `eft-reserving` does; if that rule waits, make the claim or move that gains most."""
-    choice = next_step(view, pending)
-    if choice.verb != WAIT:
-        return choice
-    choice = start_without_gpu(view)
-    if choice.verb == START or look_around(view, outlook, claims, False) == 0:
-        return choice
-    w = outlook.counts[WISEST]
-    if w != NOBODY:
-        p = outlook.counts[WISEST + 1]
-        return Choice(START, widened(outlook.rows[w]), widened(outlook.spot[w, p]), FOREVER)
-    w = claims.counts[CHOSEN]
-    if w == NOBODY:
-        return choice
-    return begin_claim(view, outlook, claims, w, claims.counts[CHOSEN + 1], pending)
-
-
-def _make(view: View, seed: int) -> Choose:
-    """The rule for one run, with what it has begun."""
-    room = new_outlook(view, _ROWS + MOVES), new_claims(view, _ROWS), new_pending(view)
-    own = quick_call(choose_by_rule, view, *room)
-
-    def choose(shown: View) -> Choice:
-        return own() if shown is view else choose_by_rule(shown, *room)
-
-    return choose
-
-
-POLICIES: Final = (
-    Policy(
-        "eft-claiming",
-        "as eft-reserving; when that waits, a waiting job takes the place of running ones, or a running one moves",
-        make=_make,
-        preemptive=True,
-        heeds_marks=True,
-        needs=("estimate",),
-    ),
-)

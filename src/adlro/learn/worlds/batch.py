@@ -49,7 +49,7 @@ from adlro.learn.worlds.envs import (
     view_of,
 )
 from adlro.learn.worlds.episodes import area, begin_episode, chance
-from adlro.learn.worlds.stopping import act_or_stop, claims_of, move_on_or_stop, show_stops
+from adlro.learn.worlds.stopping import act_or_stop, claims_of, move_on_or_stop, observe_stops_here
 
 TOGETHER: Final = 16
 """The number of jobs that choices are judged by is rounded up to a multiple of this."""
@@ -224,7 +224,7 @@ def _finish_step(
     view = view_of(worlds, envs, b, b)
     outlook = outlook_of(foreseen, b)
     if draw.stops > 0.0:
-        show_stops(view, outlook, claims_of(foreseen, b), planes)
+        observe_stops_here(view, outlook, claims_of(foreseen, b), planes)
     else:
         observe(view, outlook, planes)
     if draw.similar:
@@ -285,7 +285,7 @@ def _start_some(worlds: Worlds, envs: Envs, foreseen: Foreseen, seen: Seen, draw
         _start_over(worlds, envs, foreseen, b, draw)
         view = view_of(worlds, envs, b, b)
         if draw.stops > 0.0:
-            show_stops(view, outlook_of(foreseen, b), claims_of(foreseen, b), planes_of(seen, b))
+            observe_stops_here(view, outlook_of(foreseen, b), claims_of(foreseen, b), planes_of(seen, b))
         else:
             observe(view, outlook_of(foreseen, b), planes_of(seen, b))
         seen.legal[b, seen.legal.shape[1] - 1] = may_wait(view)

@@ -12,7 +12,7 @@ from adlro.core.tables import FOREVER, NOBODY, START, STOP, WAIT, Choice, View
 from adlro.decide.network.planes import Bytes, Planes
 from adlro.decide.network.stop_planes import observe_stops
 from adlro.decide.outlook import WISEST, Outlook, is_worth_a_look
-from adlro.decide.rules.claiming import CHOSEN, Claims, fill_victims, look_around
+from adlro.decide.rules.claiming import BEST_STOP, Claims, fill_victims, look_around
 from adlro.learn.worlds.envs import Came, Envs, Foreseen, Worlds, copy_state, outlook_of, truth_of, view_of
 from adlro.learn.worlds.episodes import area
 
@@ -75,7 +75,7 @@ def rule_of(outlook: Outlook, claims: Claims) -> tuple[int, int]:
     """The row and pool of the rule's choice; NOBODY: it waits."""
     if outlook.counts[WISEST] != NOBODY:
         return widened(outlook.counts[WISEST]), widened(outlook.counts[WISEST + 1])
-    return widened(claims.counts[CHOSEN]), widened(claims.counts[CHOSEN + 1])
+    return widened(claims.counts[BEST_STOP]), widened(claims.counts[BEST_STOP + 1])
 
 
 @compiled_alone
@@ -157,6 +157,6 @@ def act_or_stop(
 
 
 @compiled_alone
-def show_stops(view: View, outlook: Outlook, claims: Claims, planes: Planes) -> None:
+def observe_stops_here(view: View, outlook: Outlook, claims: Claims, planes: Planes) -> None:
     """Write the observation of one environment."""
     observe_stops(view, outlook, claims, planes)
