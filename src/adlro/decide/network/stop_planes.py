@@ -114,7 +114,7 @@ def observe_claim(claims: Claims, planes: Planes, w: int, p: int, unit: float, g
     pair[CLAIM + 1] = signed_log(gain / unit)
     pair[CLAIM + 2] = log_of_more(loss / unit)
     pair[CLAIM + 3] = signed_log((gain - loss) / unit)
-    pair[CLAIM + 4] = log_of_count(claims.count[w, p])
+    pair[CLAIM + 4] = log_of_count(claims.stopped[w, p])
     pair[CLAIM + 5] = log_of_count(claims.idle[w, p])
     rest = claims.rest[w, p]
     pair[CLAIM + 6] = log_of_more(rest / unit) if rest < FOREVER else FAR

@@ -79,7 +79,7 @@ class Claims(NamedTuple):
     place: Ints  # [W, P] the site to claim or to move to; NOBODY: the pair is neither a claim nor a move
     gain: Floats  # [W, P] s by which the job ends sooner
     loss: Floats  # [W, P] s that the others lose; for a move, a restart
-    count: Ints  # [W, P] number of victims
+    stopped: Ints  # [W, P] number of victims
     idle: Ints  # [W, P] GPUs that are freed and not used
     rest: Floats  # [W, P] least s that a victim has left
     counts: Ints  # [5] claims; moves (rows); row and pool of the rule's choice; jobs that may be stopped
@@ -300,7 +300,7 @@ def note_claim(
     claims.place[w, p] = s
     claims.gain[w, p] = gain
     claims.loss[w, p] = loss
-    claims.count[w, p] = count
+    claims.stopped[w, p] = count
     claims.idle[w, p] = max(0, freed - max(0, gpus - free))
     claims.rest[w, p] = rest
 
@@ -389,7 +389,7 @@ def fill_move(view: View, outlook: Outlook, claims: Claims, w: int) -> None:
         claims.place[w, p] = s
         claims.gain[w, p] = gain
         claims.loss[w, p] = restart_of(view, v)
-        claims.count[w, p] = 0
+        claims.stopped[w, p] = 0
         claims.idle[w, p] = 0
         claims.rest[w, p] = stay
 

@@ -110,7 +110,7 @@ class PairNetwork(nn.Module):
     @staticmethod
     def legal_pairs(sight: Sight) -> Tensor:
         """Which pairs are legal, in the form of the planes."""
-        return sight.legal[:, :-1].unflatten(1, sight.prior.shape[1:]).unsqueeze(-1)
+        return sight.legal[:, :-1].reshape(sight.prior.shape).unsqueeze(-1)
 
     @staticmethod
     def of_all(x: Tensor, present: Tensor) -> Tensor:

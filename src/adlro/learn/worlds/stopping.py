@@ -34,7 +34,7 @@ def claims_of(foreseen: Foreseen, row: int) -> Claims:
         claims.place[row],
         claims.gain[row],
         claims.loss[row],
-        claims.count[row],
+        claims.stopped[row],
         claims.idle[row],
         claims.rest[row],
         claims.counts[row],
