@@ -7,7 +7,7 @@ from tests.learn.small import small_training
 
 from adlro.decide.checkpoint import with_stops
 from adlro.decide.network.inference import Weights
-from adlro.decide.network.planes import CLAIM
+from adlro.decide.network.planes import CLAIM, PAIR_PLANES, ROW_PLANES, WHOLE_PLANES
 from adlro.decide.outlook import IDLE
 from adlro.learn.train.network import MASKED_Q, PairNetwork, Sight, network_of, prior_of, weights_of
 from adlro.learn.train.presets import find_preset, pair_arrays
@@ -62,11 +62,15 @@ def test_a_network_that_learns_to_stop_begins_as_the_one_it_comes_from() -> None
     network, sight = stirred(8, 2), tensors(observations(9, 6, 3, stops=True))
     more = network_of(Weights(**with_stops(pair_arrays(network), 0.3)), dueling=False)
     starts = network_of(weights_of(network), dueling=False)
-    planes = [each.shape[-1] for each in observations(1, 1, 1)[:4]]
     legal = sight.legal.clone()
     shown = sight.pairs[..., CLAIM] > 0
     legal[:, :-1] *= ~shown.flatten(1)
-    plain = Sight(*(each[..., :width] for each, width in zip(sight, planes, strict=False)), *sight[4:6], legal)
+    plain = sight._replace(
+        rows=sight.rows[..., : len(ROW_PLANES)],
+        pairs=sight.pairs[..., : len(PAIR_PLANES)],
+        whole=sight.whole[..., : len(WHOLE_PLANES)],
+        legal=legal,
+    )
     with torch.no_grad():
         q, before = more(sight), starts(plain)
     assert torch.allclose(q[legal.bool()], before[legal.bool()], atol=1e-5)
