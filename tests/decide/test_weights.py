@@ -10,7 +10,15 @@ from adlro.core.tables import View
 from adlro.decide.catalogue import find_policy
 
 HIGH, LOW = {"priority": 1.0}, {"priority": 0.25}
-KNOWS_WEIGHTS = ("eft-reserving", "plan", "adlro", "adlro-preemptive", "lookahead-plan", "adlro-lookahead")
+KNOWS_WEIGHTS = (
+    "eft-reserving",
+    "eft-claiming",
+    "plan",
+    "adlro",
+    "adlro-preemptive",
+    "lookahead-plan",
+    "adlro-lookahead",
+)
 
 
 def test_a_weight_is_in_proportion_to_the_priority_and_never_nothing() -> None:

@@ -5,12 +5,25 @@ from typing import Any
 import numpy as np
 import torch
 
-from adlro.decide.network.planes import PAIR_PLANES, POOL_PLANES, ROW_PLANES, WHOLE_PLANES
+from adlro.decide.network.planes import (
+    CLAIM,
+    PAIR_PLANES,
+    PAIR_STOP_PLANES,
+    POOL_PLANES,
+    ROW_PLANES,
+    ROW_STOP_PLANES,
+    WHOLE_PLANES,
+    WHOLE_STOP_PLANES,
+)
 from adlro.learn.train.network import PairNetwork, Sight
 
 
-def observations(states: int, rows: int, pools: int, inside: Sight | None = None) -> Sight:
-    """Observations by chance, as arrays; or given ones with rows and pools added that are not there."""
+def observations(states: int, rows: int, pools: int, inside: Sight | None = None, stops: bool = False) -> Sight:
+    """Observations by chance, as arrays; or given ones with rows and pools added that are not there.
+
+    With `stops`, some legal pairs are claims, and others moves, which are not present.
+    """
+    more = 1 if stops else 0
     random = np.random.default_rng(states + rows + pools)
 
     def real(*shape: int) -> Any:
@@ -20,14 +33,20 @@ def observations(states: int, rows: int, pools: int, inside: Sight | None = None
     present[:, 0, 0] = 1
     legal = present * (random.random(present.shape) < 0.5).astype(np.uint8)
     found: list[Any] = [
-        real(states, rows, len(ROW_PLANES)),
+        real(states, rows, len(ROW_PLANES) + more * len(ROW_STOP_PLANES)),
         real(states, pools, len(POOL_PLANES)),
-        real(states, rows, pools, len(PAIR_PLANES)),
-        real(states, len(WHOLE_PLANES)),
+        real(states, rows, pools, len(PAIR_PLANES) + more * len(PAIR_STOP_PLANES)),
+        real(states, len(WHOLE_PLANES) + more * len(WHOLE_STOP_PLANES)),
         real(states, rows, pools),
         present,
         legal,
     ]
+    if stops:
+        kinds = random.integers(0, 3, present.shape)  # 0: a start, 1: a claim, 2: a move
+        found[2][..., CLAIM] = kinds > 0
+        found[5] = present * (kinds < 2)
+        found[5][:, 0, 0] = 1
+        found[6] = np.where(kinds == 2, random.random(present.shape) < 0.5, found[6]).astype(np.uint8)
     if inside is not None:
         w, p = inside.present.shape[1:]
         found[3] = inside.whole
@@ -40,11 +59,11 @@ def observations(states: int, rows: int, pools: int, inside: Sight | None = None
     return Sight(*found)
 
 
-def stirred(channels: int, layers: int) -> PairNetwork:
+def stirred(channels: int, layers: int, stops: bool = False) -> PairNetwork:
     """A network whose last layers are not zero."""
     torch.manual_seed(channels + layers)
-    network = PairNetwork(channels, layers)
+    network = PairNetwork(channels, layers, stops=stops, boldness=0.3)
     with torch.no_grad():
-        for last in (network.advantage, network.waiting, network.value):
+        for last in (network.advantage, network.waiting, network.value, *([network.claim] if stops else [])):
             last.weight.normal_(0.0, 0.5)
     return network

@@ -21,11 +21,22 @@ from adlro.core.policy import NEVER, VIEW_TYPE, Choose, Policy, starting, waitin
 from adlro.core.tables import Choice, View
 from adlro.core.toml import nearest
 from adlro.decide import lookahead, outlook
-from adlro.decide.checkpoint import read_arrays
+from adlro.decide.checkpoint import read_arrays, read_weights
 from adlro.decide.choosing import Pair, best_pair, legal_pairs
-from adlro.decide.network import greedy_q, preemptive_q
+from adlro.decide.network import greedy_q, preemptive_q, stopping_q
 from adlro.decide.network.paper_q import PAPER_DQN, paper_policy, paper_weights
-from adlro.decide.rules import allox, baselines, earliest, gavel, marginal, plan, preemptive, reserving, sizing
+from adlro.decide.rules import (
+    allox,
+    baselines,
+    earliest,
+    eft_claiming,
+    gavel,
+    marginal,
+    plan,
+    preemptive,
+    reserving,
+    sizing,
+)
 from adlro.decide.wrappers import unwrapped, wrapped
 
 MODULES = (
@@ -35,6 +46,7 @@ MODULES = (
     outlook,
     preemptive,
     plan,
+    eft_claiming,
     gavel,
     allox,
     sizing,
@@ -93,7 +105,8 @@ def policy_of_checkpoint(path: Path) -> Policy:
     arrays, provenance = read_arrays(path)
     if provenance.get("preset") == "paper":
         return paper_policy(paper_weights(arrays, str(path)), path.stem)
-    return greedy_q.policy_from(path)
+    weights = read_weights(path)[0]
+    return stopping_q.stopping_q(weights, path) if weights.claim.size else greedy_q.policy_of_weights(weights, path)
 
 
 def load_policy(where: str) -> Policy:

@@ -4,6 +4,7 @@ A checkpoint is a safetensors file: named arrays and a JSON text, and no code. `
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,10 +14,21 @@ from safetensors import SafetensorError, safe_open
 
 from adlro.core.errors import CheckpointError
 from adlro.decide.network.inference import Weights
-from adlro.decide.network.planes import PAIR_PLANES, POOL_PLANES, ROW_PLANES, WHOLE_PLANES
+from adlro.decide.network.planes import (
+    PAIR_PLANES,
+    PAIR_STOP_PLANES,
+    POOL_PLANES,
+    ROW_PLANES,
+    ROW_STOP_PLANES,
+    WHOLE_PLANES,
+    WHOLE_STOP_PLANES,
+)
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 """Increased when the network's inputs or its arithmetic change."""
+
+WITHOUT_STOPS: Final = 3
+"""The format of networks that never stop a job. They are as before format 4, so earlier versions can read them too."""
 
 KEY: Final = "adlro"
 """Key of the provenance in the file's metadata."""
@@ -45,7 +57,7 @@ def read_arrays(path: Path) -> tuple[Arrays, dict[str, Any]]:
         raise CheckpointError(
             f"{path}: not a checkpoint of adlro: it has arrays, but no format. Pass a file that `adlro train` wrote."
         )
-    if provenance["format"] != FORMAT:
+    if provenance["format"] not in (FORMAT, WITHOUT_STOPS):
         age = "newer" if provenance["format"] > FORMAT else "older"
         raise CheckpointError(
             f"{path}: format {provenance['format']}, {age} than ours, {FORMAT}. "
@@ -65,21 +77,48 @@ def read_weights(path: Path) -> tuple[Weights, dict[str, Any]]:
             f"{path}: its preset is {provenance.get('preset')!r}; expected 'adlro', which works on any cluster."
         )
     channels, layers = arrays["first"].size if "first" in arrays else 0, len(arrays.get("bias", ()))
-    for name, shape in shapes(channels, layers).items():
+    for name, shape in shapes(channels, layers, may_stop(arrays)).items():
         if name not in arrays:
             raise CheckpointError(f"{path}: '{name}' is missing; expected a checkpoint of the preset 'adlro'.")
         if arrays[name].shape != shape:
             raise CheckpointError(f"{path}: '{name}' has the shape {arrays[name].shape}; expected {shape}.")
-    return Weights(*(arrays[name].astype(np.float32) for name in Weights._fields)), provenance
+    found = {name: arrays[name].astype(np.float32) for name in Weights._fields if name in arrays}
+    return Weights(**found), provenance
 
 
-def shapes(channels: int, layers: int) -> dict[str, tuple[int, ...]]:
+def format_of(arrays: Mapping[str, npt.NDArray[Any]]) -> int:
+    """The format of a checkpoint with these arrays."""
+    return FORMAT if may_stop(arrays) else WITHOUT_STOPS
+
+
+def may_stop(arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
+    """Whether the network with these arrays may stop and move jobs."""
+    return "claim" in arrays and arrays["claim"].size > 0
+
+
+def with_stops(arrays: Arrays, boldness: float) -> Arrays:
+    """The arrays of a network that may stop jobs too. It starts jobs as the given one does, whatever else it sees.
+
+    It makes a claim or a move that the rule would make, if no start is better than waiting by more than the rule's
+    score times `boldness`.
+    """
+    channels = arrays["first"].size
+    more = {"row": ROW_STOP_PLANES, "pair": PAIR_STOP_PLANES, "whole": WHOLE_STOP_PLANES}
+    found = dict(arrays)
+    for name, planes in more.items():
+        found[name] = np.concatenate([arrays[name], np.zeros((len(planes), channels), np.float32)])
+    return found | {"claim": np.append(np.zeros(channels), boldness).astype(np.float32)}
+
+
+def shapes(channels: int, layers: int, stops: bool = False) -> dict[str, tuple[int, ...]]:
     """The shape of every array of a network."""
-    return {
-        "row": (len(ROW_PLANES), channels),
+    more = 1 if stops else 0
+    claim: dict[str, tuple[int, ...]] = {"claim": (channels + 1,)} if stops else {}
+    return claim | {
+        "row": (len(ROW_PLANES) + more * len(ROW_STOP_PLANES), channels),
         "pool": (len(POOL_PLANES), channels),
-        "pair": (len(PAIR_PLANES), channels),
-        "whole": (len(WHOLE_PLANES), channels),
+        "pair": (len(PAIR_PLANES) + more * len(PAIR_STOP_PLANES), channels),
+        "whole": (len(WHOLE_PLANES) + more * len(WHOLE_STOP_PLANES), channels),
         "first": (channels,),
         "own": (layers, channels, channels),
         "along": (layers, channels, channels),

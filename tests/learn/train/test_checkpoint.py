@@ -13,7 +13,8 @@ from safetensors.numpy import save_file
 from tests.learn.small import small_training
 
 from adlro.core.errors import CheckpointError
-from adlro.decide.checkpoint import FORMAT, KEY, LARGEST, read_arrays, read_weights
+from adlro.decide.checkpoint import FORMAT, KEY, LARGEST, WITHOUT_STOPS, read_arrays, read_weights, with_stops
+from adlro.decide.network.greedy_q import shipped_path
 from adlro.learn.train.checkpoint import read_state, write_checkpoint, write_state
 from adlro.learn.train.network import PairNetwork, weights_of
 from adlro.learn.train.state import provenance
@@ -43,7 +44,7 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
     path, given = tmp_path / "a.safetensors", arrays()
     write_checkpoint(path, given, {"preset": "adlro", "seed": 7})
     weights, about = read_weights(path)
-    assert about == {"format": FORMAT, "preset": "adlro", "seed": 7}
+    assert about == {"format": WITHOUT_STOPS, "preset": "adlro", "seed": 7}
     assert all(np.array_equal(getattr(weights, name), given[name]) for name in given)
     assert list(tmp_path.iterdir()) == [path]
     (tmp_path / "other").touch()
@@ -95,6 +96,17 @@ def test_a_checkpoint_that_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(CheckpointError, match=told):
         read_weights(written(tmp_path / "a.safetensors", changed, **about))
+
+
+def test_only_a_network_that_may_stop_jobs_needs_the_new_format(tmp_path: Path) -> None:
+    plain = {name: array for name, array in read_arrays(shipped_path())[0].items() if name != "claim"}
+    write_checkpoint(tmp_path / "a.safetensors", plain, {"preset": "adlro"})
+    write_checkpoint(tmp_path / "b.safetensors", with_stops(plain, 0.2), {"preset": "adlro"})
+    weights, told = read_weights(tmp_path / "a.safetensors")
+    assert (told["format"], weights.claim.size, len(weights.pair)) == (WITHOUT_STOPS, 0, 11)
+    weights, told = read_weights(tmp_path / "b.safetensors")
+    assert (told["format"], weights.claim.size, len(weights.pair)) == (FORMAT, 65, 18)
+    assert weights.claim[-1] == np.float32(0.2)
 
 
 def test_a_missing_array_or_file_is_told(tmp_path: Path) -> None:

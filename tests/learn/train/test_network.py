@@ -5,9 +5,12 @@ import torch
 from tests.learn.observations import observations, stirred
 from tests.learn.small import small_training
 
+from adlro.decide.checkpoint import with_stops
+from adlro.decide.network.inference import Weights
+from adlro.decide.network.planes import CLAIM, PAIR_PLANES, ROW_PLANES, WHOLE_PLANES
 from adlro.decide.outlook import IDLE
 from adlro.learn.train.network import MASKED_Q, PairNetwork, Sight, network_of, prior_of, weights_of
-from adlro.learn.train.presets import find_preset
+from adlro.learn.train.presets import find_preset, pair_arrays
 
 
 def tensors(sight: Sight) -> Sight:
@@ -53,6 +56,28 @@ def test_weights_taken_out_and_put_back_give_the_same_q() -> None:
         network, sight = stirred(8, layers), tensors(observations(5, 6, 3))
         with torch.no_grad():
             assert torch.equal(network_of(weights_of(network))(sight), network(sight))
+
+
+def test_a_network_that_learns_to_stop_begins_as_the_one_it_comes_from() -> None:
+    network, sight = stirred(8, 2), tensors(observations(9, 6, 3, stops=True))
+    more = network_of(Weights(**with_stops(pair_arrays(network), 0.3)), dueling=False)
+    starts = network_of(weights_of(network), dueling=False)
+    legal = sight.legal.clone()
+    shown = sight.pairs[..., CLAIM] > 0
+    legal[:, :-1] *= ~shown.flatten(1)
+    plain = sight._replace(
+        rows=sight.rows[..., : len(ROW_PLANES)],
+        pairs=sight.pairs[..., : len(PAIR_PLANES)],
+        whole=sight.whole[..., : len(WHOLE_PLANES)],
+        legal=legal,
+    )
+    with torch.no_grad():
+        q, before = more(sight), starts(plain)
+    assert torch.allclose(q[legal.bool()], before[legal.bool()], atol=1e-5)
+    judged = q[:, -1:] + 0.3 * (sight.prior.flatten(1) - IDLE)
+    claims = shown.flatten(1) & sight.legal[:, :-1].bool()
+    assert torch.allclose(q[:, :-1][claims], judged[claims], atol=1e-5)
+    assert int(claims.sum()) > 20
 
 
 def test_the_papers_network_put_back_gives_the_same_q() -> None:

@@ -19,9 +19,9 @@ from adlro.learn.train.network import PairNetwork, Sight, weights_of
 from adlro.learn.train.onnx import export_onnx
 
 
-@pytest.fixture(scope="module")
-def network() -> PairNetwork:
-    return stirred(16, 2)
+@pytest.fixture(scope="module", params=[False, True], ids=["starts", "stops"])
+def network(request: pytest.FixtureRequest) -> PairNetwork:
+    return stirred(16, 2, request.param)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def by_compiled_code(network: PairNetwork, sight: Sight, b: int) -> Any:
 def test_pytorch_onnx_and_compiled_code_choose_the_same(
     network: PairNetwork, session: Any, states: int, rows: int, pools: int
 ) -> None:
-    sight = observations(states, rows, pools)
+    sight = observations(states, rows, pools, stops=network.stops)
     arrays = {name: np.asarray(each) for name, each in sight._asdict().items()}
     by_onnx = session.run(None, arrays)[0]
     with torch.no_grad():

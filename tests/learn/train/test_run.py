@@ -16,7 +16,7 @@ from tests.learn.small import SMALL, small_config, small_training, small_worlds,
 
 from adlro.cli.app import run
 from adlro.core.errors import ConfigError, UsageError
-from adlro.decide.checkpoint import Arrays, read_arrays, read_weights
+from adlro.decide.checkpoint import Arrays, read_arrays, read_weights, with_stops
 from adlro.learn.train import run as train
 from adlro.learn.train.checkpoint import write_checkpoint
 from adlro.learn.train.config import FIELDS, TrainConfig, altered, expected, with_settings
@@ -103,9 +103,10 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_training_killed_and_resumed_ends_like_one_unbroken(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stops", [0.0, 0.75])
+def test_a_training_killed_and_resumed_ends_like_one_unbroken(tmp_path: Path, stops: float) -> None:
     folder, whole = tmp_path / "broken", tmp_path / "whole"
-    words = words_for(tmp_path, steps=2400, report_every=20, checkpoint_every=20, evaluate_every=100)
+    words = words_for(tmp_path, stops=stops, steps=2400, report_every=20, checkpoint_every=20, evaluate_every=100)
     ended = subprocess.run(
         [sys.executable, "-c", KILLED_ITSELF, *words, "--out", str(folder)], capture_output=True, text=True
     )
@@ -139,6 +140,19 @@ def test_a_training_may_begin_with_a_network_of_another_shape_than_its_config_sa
     resumed = train.read_setup(tmp_path / "two").start
     assert resumed is not None
     assert same(resumed.arrays, arrays)
+
+
+def test_a_training_that_stops_jobs_may_begin_with_a_network_that_does_not_but_not_the_reverse(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train.main([*words_for(tmp_path, steps=200), "--out", str(tmp_path / "one")]) == 0
+    one, two = tmp_path / "one" / "last.safetensors", tmp_path / "two" / "last.safetensors"
+    still = words_for(tmp_path, steps=1, updates=0, stops=0.5, boldness=0.25)
+    assert train.main([*still, "--from", str(one), "--out", str(tmp_path / "two")]) == 0
+    assert same(read_arrays(two)[0], with_stops(read_arrays(one)[0], 0.25))
+    back = words_for(tmp_path, steps=1)
+    assert train.main([*back, "--from", str(two), "--out", str(tmp_path / "three")]) == 1
+    assert "its network may stop jobs; expected a training with such episodes" in capsys.readouterr().err
 
 
 def test_a_checkpoint_without_its_arrays_or_its_config_is_told_in_one_line(

@@ -229,11 +229,13 @@ def test_the_number_of_threads_changes_nothing() -> None:
             np.testing.assert_array_equal(x, y)
 
 
-def test_threads_play_ahead_on_lines_of_memory_of_their_own() -> None:
-    batch = batch_of(VARIED._replace(shaped=True), 40, workers=3)
+@pytest.mark.parametrize("stops", [0.0, 0.5])
+def test_threads_play_ahead_on_lines_of_memory_of_their_own(stops: float) -> None:
+    batch = batch_of(VARIED._replace(shaped=True, stops=stops), 40, workers=3)
     rows = len(batch.envs.clock)
-    arrays = [each for each in (*batch.envs, *batch.foreseen) if len(each) == rows and each.size]
-    assert len(arrays) > 30
+    every: list[Any] = [*batch.envs, *batch.foreseen[:-1], *batch.foreseen.claims]
+    arrays = [each for each in every if len(each) == rows and each.size]
+    assert len(arrays) > 30 + (15 if stops else 0)
     spare = [spare_row(batch.count, worker) for worker in range(3)]
     for row, other in pairwise([batch.count - 1, *spare]):
         assert all((other - row - 1) * each.strides[0] >= 64 for each in arrays)

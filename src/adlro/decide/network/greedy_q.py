@@ -16,11 +16,12 @@ from adlro.core.rules import weight_of
 from adlro.core.tables import FOREVER, NOBODY, START, WAIT, Choice, Floats, Ints, View
 from adlro.decide.checkpoint import read_weights
 from adlro.decide.lookahead import Advice, Advise, lookahead
-from adlro.decide.network.inference import Scratch, Weights, forward, new_scratch
+from adlro.decide.network.inference import Scratch, Weights, forward, knows_stops, new_scratch
 from adlro.decide.network.past import Past, new_past, notice_ends, observe_past
 from adlro.decide.network.planes import LIKENESS, Planes, new_planes, observe
 from adlro.decide.outlook import POLICIES as RULES
 from adlro.decide.outlook import Outlook, look, new_outlook, quick_log, start_without_gpu, wisest
+from adlro.decide.rules.claiming import MOVES
 
 ROWS: Final = 32
 """Number of jobs that the network sees: twice as many as in training. Its weights do not depend on the number."""
@@ -59,13 +60,15 @@ def new_mind(view: View, weights: Weights, rows: int, is_kept: bool = False) -> 
 def room_for(view: View, weights: Weights, rows: int, is_kept: bool) -> Mind:
     """Allocate the arrays of a mind."""
     pools = len(view.pools)
+    stops = knows_stops(weights)
+    every = rows + MOVES if stops else rows
     return Mind(
-        new_outlook(view, rows, is_kept),
-        new_planes(rows, pools),
+        new_outlook(view, every, is_kept),
+        new_planes(every, pools, stops),
         weights,
-        new_scratch(rows, pools, len(weights.first)),
+        new_scratch(every, pools, len(weights.first)),
         new_past(view),
-        np.zeros(rows * pools + 1),
+        np.zeros(every * pools + 1),
     )
 
 
@@ -259,9 +262,8 @@ def shipped_path() -> Path:
     return Path(str(resources.files("adlro.decide").joinpath("checkpoints", "adlro.safetensors")))
 
 
-def policy_from(path: Path) -> Policy:
-    """The policy of a user's own checkpoint, named after its file."""
-    weights = read_weights(path)[0]
+def policy_of_weights(weights: Weights, path: Path) -> Policy:
+    """The policy of a user's own network that never stops a job, named after its file."""
     return q_policy(lambda: weights, path.stem, f"the network of {path.name}")
 
 

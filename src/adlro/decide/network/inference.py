@@ -11,7 +11,7 @@ import numpy as np
 
 from adlro.core.compiled import compiled, compiled_allocating
 from adlro.core.tables import Floats
-from adlro.decide.network.planes import PAIR_PLANES, POOL_PLANES, ROW_PLANES, WHOLE_PLANES, Planes, Singles
+from adlro.decide.network.planes import CLAIM, PAIR_PLANES, POOL_PLANES, ROW_PLANES, WHOLE_PLANES, Planes, Singles
 from adlro.decide.outlook import IDLE
 
 FEATURES: Final = len(ROW_PLANES) + len(POOL_PLANES) + len(PAIR_PLANES) + len(WHOLE_PLANES)
@@ -36,6 +36,8 @@ class Weights(NamedTuple):
     waiting: Singles  # [C + 1] the advantage of waiting, bias last
     value: Singles  # [C + 1] the value of the state, bias last
     trust: Singles  # [1] weight of the prior
+    claim: Singles = np.zeros(0, np.float32)  # [C + 1] the advantage of claims and moves over waiting, the weight of
+    # the rule's judgement last; empty in a network that never stops a job, which has no planes for it either
 
 
 class Scratch(NamedTuple):
@@ -66,6 +68,18 @@ def new_scratch(rows: int, pools: int, channels: int) -> Scratch:
         np.zeros((rows, channels), np.float32),
         np.zeros((pools, channels), np.float32),
     )
+
+
+@compiled
+def knows_stops(weights: Weights) -> bool:
+    """Whether the network was made to stop and move jobs too."""
+    return len(weights.claim) > 0
+
+
+@compiled
+def is_a_pair(planes: Planes, w: int, p: int) -> bool:
+    """Whether the pair has a Q. A move may be made, but is not present: it does not count in any mean over pairs."""
+    return planes.present[w, p] != 0 or planes.legal[w, p] != 0
 
 
 @compiled
@@ -141,7 +155,7 @@ def forward(planes: Planes, rows: int, weights: Weights, scratch: Scratch, q: Fl
         add_product(planes.pools[p], weights.pool, scratch.added_columns[p])
     for w in range(rows):
         for p in range(pools):
-            if planes.present[w, p] == 0:
+            if not is_a_pair(planes, w, p):
                 continue
             here = x[w, p]
             for o in range(channels):
@@ -162,12 +176,19 @@ def forward(planes: Planes, rows: int, weights: Weights, scratch: Scratch, q: Fl
             wait += added[o] * weights.waiting[o]
             value += added[o] * weights.value[o]
     trust = weights.trust[0]
+    stops = knows_stops(weights)
     for w in range(rows):
         for p in range(pools):
-            if planes.present[w, p] == 0:
+            if not is_a_pair(planes, w, p):
                 continue
             here = x[w, p]
             total = np.float32(0.0)
+            if stops and planes.pairs[w, p, CLAIM] != 0.0:
+                for o in range(channels):
+                    total += here[o] * weights.claim[o]
+                judged = weights.claim[channels] * (planes.prior[w, p] - IDLE)
+                q[w * pools + p] = wait + trust * IDLE + total + judged
+                continue
             for o in range(channels):
                 total += here[o] * weights.advantage[o]
             q[w * pools + p] = total + trust * planes.prior[w, p]
@@ -196,7 +217,7 @@ def one_layer(planes: Planes, rows: int, weights: Weights, scratch: Scratch, lay
         add_product(scratch.columns[p], weights.across[layer], scratch.added_columns[p])
     for w in range(rows):
         for p in range(pools):
-            if planes.present[w, p] == 0:
+            if not is_a_pair(planes, w, p):
                 continue
             here = x[w, p]
             new = scratch.sums[w, p]

@@ -72,6 +72,35 @@ WHOLE_PLANES: Final = (
     "pools",
 )
 
+ROW_STOP_PLANES: Final = (
+    "may be stopped",
+    "runs now",
+    "ran before",
+    "share of its work done",
+    "GPU time held",
+    "restart",
+    "stops left",
+)
+PAIR_STOP_PLANES: Final = (
+    "is a claim or a move",
+    "gain",
+    "loss of the others",
+    "gain less loss",
+    "jobs stopped",
+    "GPUs freed and not used",
+    "least time left of a stopped job",
+)
+WHOLE_STOP_PLANES: Final = (
+    "share of running jobs that may be stopped",
+    "restart",
+    "load of the last arrivals",
+    "claims and moves",
+)
+"""Further planes, of networks that may stop and move jobs (`stop_planes.py`). They come after the others."""
+
+CLAIM: Final = len(PAIR_PLANES)
+"""The pair plane that says that a pair is a claim or a move."""
+
 FAR: Final = 4.0
 """Upper bound of logarithms."""
 
@@ -98,19 +127,20 @@ class Planes(NamedTuple):
     legal: Bytes  # [W, P] 1 if the pair may start now
 
 
-def make_planes(rows: int, pools: int) -> Planes:
-    """An empty observation."""
-    return new_planes(rows, pools)
+def make_planes(rows: int, pools: int, stops: bool = False) -> Planes:
+    """An empty observation; with `stops` for a network that may stop jobs."""
+    return new_planes(rows, pools, stops)
 
 
 @compiled_allocating
-def new_planes(rows: int, pools: int) -> Planes:
-    """An empty observation, for compiled code."""
+def new_planes(rows: int, pools: int, stops: bool = False) -> Planes:
+    """An empty observation, for compiled code; with `stops` for a network that may stop jobs."""
+    more = 1 if stops else 0
     return Planes(
-        np.zeros((rows, len(ROW_PLANES)), np.float32),
+        np.zeros((rows, len(ROW_PLANES) + more * len(ROW_STOP_PLANES)), np.float32),
         np.zeros((pools, len(POOL_PLANES)), np.float32),
-        np.zeros((rows, pools, len(PAIR_PLANES)), np.float32),
-        np.zeros(len(WHOLE_PLANES), np.float32),
+        np.zeros((rows, pools, len(PAIR_PLANES) + more * len(PAIR_STOP_PLANES)), np.float32),
+        np.zeros(len(WHOLE_PLANES) + more * len(WHOLE_STOP_PLANES), np.float32),
         np.zeros((rows, pools), np.float32),
         np.zeros((rows, pools), np.uint8),
         np.zeros((rows, pools), np.uint8),

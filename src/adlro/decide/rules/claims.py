@@ -118,35 +118,47 @@ def held_at(view: View, lines: Timelines, v: int, s: int) -> int:
 @compiled
 def claim_at(view: View, lines: Timelines, j: int, s: int, seconds: float, cost: float, best: Claim) -> Claim:
     """The better of a claim and the claim on one site."""
+    count = victims_at(view, lines, j, s, seconds)
+    if count == 0:
+        return best
+    loss = loss_of_all(view, lines, count, j, free_at_once(view, lines, s), seconds)
+    if cost + loss < best.cost:
+        return Claim(widened(lines.victims[0]), cost + loss)
+    return best
+
+
+@compiled
+def victims_at(view: View, lines: Timelines, j: int, s: int, seconds: float) -> int:
+    """Fill in who has to leave a site for job j, and return their number; 0 if that is nobody or not enough."""
     job = view.jobs[j]
     site = view.sites[s]
     node = view.nodes[site.node]
     if node.up == 0:
-        return best
+        return 0
     free = free_at_once(view, lines, s)
     cpus = node.free_cpus
     memory = node.free_memory
     count = 0
-    # The victims: those with the most time left first, until there is room.
+    # The victims: those with the least loss for each GPU first, until there is room.
     while free < job.gpus or cpus < job.cpus or memory < job.memory:
-        longest = FOREVER
+        least = FOREVER
         victim = NOBODY
         for g in range(site.first_gpu, site.first_gpu + site.gpus):
             v = lines.holder[g]
             if v != NOBODY and not is_among(lines.victims, count, v):
                 price = loss_of(view, lines, v, j, seconds) / min(job.gpus, held_at(view, lines, v, s))
-                if price < longest and outlasts(view, v, j, seconds):
-                    longest = price
+                if price < least and outlasts(view, v, j, seconds):
+                    least = price
                     victim = v
         if victim == NOBODY:
-            return best
+            return 0
         lines.victims[count] = victim
         count += 1
         held = held_at(view, lines, victim, s)
         free += held
         cpus += portion(view.jobs[victim].cpus, held, view.jobs[victim].gpus)
         memory += portion(view.jobs[victim].memory, held, view.jobs[victim].gpus)
-    # None that is not needed, the shortest spared first.
+    # None that is not needed, the last one spared first.
     k = count - 1
     while k >= 0:
         v = lines.victims[k]
@@ -161,14 +173,16 @@ def claim_at(view: View, lines: Timelines, j: int, s: int, seconds: float, cost:
             count -= 1
             lines.victims[k] = lines.victims[count]
         k -= 1
-    if count == 0:
-        return best
-    loss = idle_loss(view, lines, count, j, free_at_once(view, lines, s), seconds)
+    return count
+
+
+@compiled
+def loss_of_all(view: View, lines: Timelines, count: int, j: int, free: int, seconds: float) -> float:
+    """What the first `count` victims lose together, and the waiting jobs by GPUs that are freed and not used."""
+    loss = idle_loss(view, lines, count, j, free, seconds)
     for k in range(count):
         loss += loss_of(view, lines, lines.victims[k], j, seconds)
-    if cost + loss < best.cost:
-        return Claim(widened(lines.victims[0]), cost + loss)
-    return best
+    return loss
 
 
 @compiled
@@ -186,11 +200,36 @@ def claim_across(view: View, lines: Timelines, i: int, p: int, width: int, secon
     """The better of a claim and the claim of a gang on several nodes of a pool."""
     clock = view.clock[0]
     j = lines.jobs[i]
-    job = view.jobs[j]
-    pool = view.pools[p]
     cost = clock.now + seconds + externality(view, j, p, seconds, lines.rivals[i, p])
     if cost + least_loss(view, j, seconds) >= best.cost or lines.effort[0] > MOST_EFFORT:
         return best
+    count = victims_across(view, lines, j, p, width, seconds, i + 1)
+    if count == 0:
+        return best
+    loss = loss_of_all(view, lines, count, j, free_in_pool(view, lines, p), seconds)
+    if cost + loss < best.cost:
+        return Claim(widened(lines.victims[0]), cost + loss)
+    return best
+
+
+@compiled
+def free_in_pool(view: View, lines: Timelines, p: int) -> int:
+    """How many GPUs of the pool are free now and not booked."""
+    pool = view.pools[p]
+    free = 0
+    for k in range(pool.first_site, pool.first_site + pool.sites):
+        free += free_at_once(view, lines, view.pool_sites[k])
+    return free
+
+
+@compiled
+def victims_across(view: View, lines: Timelines, j: int, p: int, width: int, seconds: float, first: int) -> int:
+    """Fill in who has to leave the nodes of a pool for a gang, and return their number; 0 if nobody or not enough.
+
+    The victims are among the jobs of the plan from number `first` on.
+    """
+    job = view.jobs[j]
+    pool = view.pools[p]
     for count in range(pool.largest + 1):
         lines.levels[0, count] = 0
     for k in range(pool.first_site, pool.first_site + pool.sites):
@@ -199,7 +238,7 @@ def claim_across(view: View, lines: Timelines, i: int, p: int, width: int, secon
         lines.levels[0, lines.have[s]] += 1
     count = 0
     # The longest first: the plan is in the order of remaining times.
-    for k in range(len(lines.jobs) - 1, i, -1):
+    for k in range(len(lines.jobs) - 1, first - 1, -1):
         if most_in(lines.levels, 0, pool.largest, width) >= job.gpus:
             break
         v = lines.jobs[k]
@@ -208,7 +247,7 @@ def claim_across(view: View, lines: Timelines, i: int, p: int, width: int, secon
             lines.victims[count] = v
             count += 1
     if most_in(lines.levels, 0, pool.largest, width) < job.gpus:
-        return best
+        return 0
     for k in range(count - 1, -1, -1):  # none that is not needed, the shortest spared first
         v = lines.victims[k]
         clear_gpus(view, lines, v, p, -1)
@@ -217,17 +256,7 @@ def claim_across(view: View, lines: Timelines, i: int, p: int, width: int, secon
             lines.victims[k] = lines.victims[count]
         else:
             clear_gpus(view, lines, v, p, 1)
-    if count == 0:
-        return best
-    free = 0
-    for k in range(pool.first_site, pool.first_site + pool.sites):
-        free += free_at_once(view, lines, view.pool_sites[k])
-    loss = idle_loss(view, lines, count, j, free, seconds)
-    for k in range(count):
-        loss += loss_of(view, lines, lines.victims[k], j, seconds)
-    if cost + loss < best.cost:
-        return Claim(widened(lines.victims[0]), cost + loss)
-    return best
+    return count
 
 
 @compiled

@@ -55,12 +55,12 @@ class Timelines(NamedTuple):
 
 
 @compiled
-def may_be_stopped(view: View, j: int) -> bool:
+def may_be_stopped(view: View, j: int, most_starts: int = MOST_STARTS) -> bool:
     """Whether a running job may be stopped at this moment."""
     job = view.jobs[j]
     run = view.runs[j]
     return (
-        job.stoppable != 0 and job.share == WHOLE_GPU and run.started < view.clock[0].now and run.starts <= MOST_STARTS
+        job.stoppable != 0 and job.share == WHOLE_GPU and run.started < view.clock[0].now and run.starts <= most_starts
     )
 
 
@@ -162,14 +162,13 @@ def rivals_for(view: View, jobs: Ints) -> Floats:
     return rivals
 
 
-@compiled_allocating
-def new_timelines(view: View) -> Timelines:
-    """The timelines before anything is planned."""
+@compiled
+def hold_gpus(view: View, free: Floats, holder: Ints, most_starts: int) -> None:
+    """For each GPU: when it is free if running jobs end as expected, and the running job there that may be stopped."""
     now = view.clock[0].now
-    gpus = len(view.gpus)
-    jobs = jobs_in_order(view)
-    free = np.full(gpus, now)
-    holder = np.full(gpus, NOBODY, np.int32)
+    for g in range(len(view.gpus)):
+        free[g] = now
+        holder[g] = NOBODY
     for s in range(len(view.sites)):
         site = view.sites[s]
         for g in range(site.first_gpu, site.first_gpu + site.gpus):
@@ -182,7 +181,7 @@ def new_timelines(view: View) -> Timelines:
                 )  # also a job that the policy is not shown: it may not be stopped
     for i in range(view.clock[0].running):
         j = view.running[i]
-        stoppable = may_be_stopped(view, j)
+        stoppable = may_be_stopped(view, j, most_starts)
         end = expected_end(view, j)
         run = view.runs[j]
         s = run.site
@@ -200,6 +199,16 @@ def new_timelines(view: View) -> Timelines:
             s = view.parts[p].site
             mask = view.parts[p].mask
             p = view.parts[p].next
+
+
+@compiled_allocating
+def new_timelines(view: View) -> Timelines:
+    """The timelines before anything is planned."""
+    gpus = len(view.gpus)
+    jobs = jobs_in_order(view)
+    free = np.empty(gpus, np.float64)
+    holder = np.empty(gpus, np.int32)
+    hold_gpus(view, free, holder, MOST_STARTS)
     return Timelines(
         free,
         np.full(gpus, FOREVER),

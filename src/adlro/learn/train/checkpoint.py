@@ -15,11 +15,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from adlro.core.errors import CheckpointError
-from adlro.decide.checkpoint import FORMAT, KEY, LARGEST, Arrays
+from adlro.decide.checkpoint import KEY, LARGEST, WITHOUT_STOPS, Arrays, format_of
 
 STATE: Final = "state.safetensors"
 BEST: Final = "best.safetensors"
 LAST: Final = "last.safetensors"
+
+_STATE_FORMAT: Final = WITHOUT_STOPS
+"""The format of saved states. A state of a training in which no job is stopped is as it was in this format."""
 
 
 def write_checkpoint(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]], provenance: Mapping[str, Any]) -> None:
@@ -27,7 +30,7 @@ def write_checkpoint(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]], pro
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise CheckpointError(f"{path}: not written, because '{name}' has NaN or infinite values.")
-    text = json.dumps({"format": FORMAT, **provenance}, allow_nan=False)
+    text = json.dumps({"format": format_of(arrays), **provenance}, allow_nan=False)
     check_size(arrays, len(text), str(path))
     _put(path, arrays, {KEY: text})
 
@@ -44,7 +47,7 @@ def check_size(arrays: Mapping[str, np.ndarray[Any, Any]], text: int, where: str
 
 def write_state(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]], told: Mapping[str, Any]) -> None:
     """Write the complete state of a training."""
-    _put(path, arrays, {KEY: json.dumps({"state": FORMAT, **told})})
+    _put(path, arrays, {KEY: json.dumps({"state": _STATE_FORMAT, **told})})
 
 
 def read_state(path: Path) -> tuple[Arrays, dict[str, Any]]:
@@ -57,7 +60,7 @@ def read_state(path: Path) -> tuple[Arrays, dict[str, Any]]:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
     except (SafetensorError, ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path}: not a saved state of a training ({str(error).splitlines()[0]}).") from None
-    if not isinstance(told, dict) or told.get("state") != FORMAT:
+    if not isinstance(told, dict) or told.get("state") != _STATE_FORMAT:
         raise CheckpointError(f"{path}: not a saved state of this version. Start a new training.")
     return arrays, told
 

@@ -41,6 +41,15 @@ class TrainConfig:
     sigma: float = _option(0.7, "Largest error of estimates (sigma of the logarithm).", 0)
     jitter: float = _option(0.2, "Random change of a job's work (sigma of the logarithm).", 0)
     failures: float = _option(0.1, "Fraction of episodes in which nodes fail.", 0, 1)
+    stops: float = _option(
+        0.0, "Fraction of episodes in which jobs may be stopped; above 0 the network may stop and move jobs.", 0, 1
+    )
+    restart: float = _option(
+        1800.0, "Largest cost of a restart in these episodes, in seconds; drawn for each, 0 in some.", 0
+    )
+    boldness: float = _option(
+        0.1, "Weight of the rule's judgement in Q of claims and moves, for a network that begins without them.", 0
+    )
     shaped: bool = _option(
         True, "Reward the gain over the rule eft-reserving, instead of minus the time of jobs in the system."
     )

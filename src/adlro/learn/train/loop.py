@@ -22,7 +22,7 @@ from adlro.learn.train.checkpoint import check_size
 from adlro.learn.train.config import TrainConfig
 from adlro.learn.train.evaluate import Marks, Sheet, play_evaluation
 from adlro.learn.train.network import MASKED_Q
-from adlro.learn.train.presets import Preset, draw_of
+from adlro.learn.train.presets import Preset, begun_with, draw_of
 from adlro.learn.train.replay import Ring, Sights
 from adlro.learn.train.scales import with_scales
 from adlro.learn.train.update import (
@@ -149,7 +149,7 @@ def begin_training(
         torch.manual_seed(seed)
         network = preset.make_network(config, batches[0])
     if start is not None:
-        take_over(network, preset, start)
+        take_over(network, preset, config, start)
     check_size(preset.arrays_of(network), LONGEST_TEXT, f"preset {preset.name}")
     check_clusters(preset, worlds, exam)
     generator = torch.Generator(device)
@@ -191,10 +191,10 @@ def check_clusters(preset: Preset, worlds: Worlds, exam: tuple[Sheet, ...]) -> N
         )
 
 
-def take_over(network: nn.Module, preset: Preset, start: StartNetwork) -> None:
+def take_over(network: nn.Module, preset: Preset, config: TrainConfig, start: StartNetwork) -> None:
     """Copy the weights that the training starts from into the network."""
     try:
-        network.load_state_dict(preset.network_of(start.arrays).state_dict())
+        network.load_state_dict(preset.network_of(begun_with(config, start.arrays)).state_dict())
     except (RuntimeError, TypeError, KeyError, ValueError):
         raise CheckpointError(
             f"--from: the checkpoint does not fit a training of the preset {preset.name!r}: arrays are missing or have "

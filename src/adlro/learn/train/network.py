@@ -7,7 +7,18 @@ import torch
 from torch import Tensor, nn
 
 from adlro.decide.network.inference import Weights
-from adlro.decide.network.planes import LIKENESS, PAIR_PLANES, POOL_PLANES, ROW_PLANES, WHOLE_PLANES, Singles
+from adlro.decide.network.planes import (
+    CLAIM,
+    LIKENESS,
+    PAIR_PLANES,
+    PAIR_STOP_PLANES,
+    POOL_PLANES,
+    ROW_PLANES,
+    ROW_STOP_PLANES,
+    WHOLE_PLANES,
+    WHOLE_STOP_PLANES,
+    Singles,
+)
 from adlro.decide.outlook import IDLE
 
 MASKED_Q = -1e9
@@ -29,13 +40,23 @@ class Sight(NamedTuple):
 class PairNetwork(nn.Module):
     """Q over (job, pool) pairs and waiting, with weights that all pairs share (1 × 1 convolutions over the planes)."""
 
-    def __init__(self, channels: int = 64, layers: int = 2, trust: float = 1.0, dueling: bool = True) -> None:
+    def __init__(
+        self,
+        channels: int = 64,
+        layers: int = 2,
+        trust: float = 1.0,
+        dueling: bool = True,
+        stops: bool = False,
+        boldness: float = 0.0,
+    ) -> None:
         super().__init__()
         self.dueling = dueling
-        self.row = nn.Linear(len(ROW_PLANES), channels)
+        self.stops = stops
+        more = 1 if stops else 0
+        self.row = nn.Linear(len(ROW_PLANES) + more * len(ROW_STOP_PLANES), channels)
         self.pool = nn.Linear(len(POOL_PLANES), channels, bias=False)
-        self.pair = nn.Linear(len(PAIR_PLANES), channels, bias=False)
-        self.whole = nn.Linear(len(WHOLE_PLANES), channels, bias=False)
+        self.pair = nn.Linear(len(PAIR_PLANES) + more * len(PAIR_STOP_PLANES), channels, bias=False)
+        self.whole = nn.Linear(len(WHOLE_PLANES) + more * len(WHOLE_STOP_PLANES), channels, bias=False)
         self.own = nn.ModuleList(nn.Linear(channels, channels) for _ in range(layers))
         self.along = nn.ModuleList(nn.Linear(channels, channels, bias=False) for _ in range(layers))
         self.across = nn.ModuleList(nn.Linear(channels, channels, bias=False) for _ in range(layers))
@@ -48,7 +69,13 @@ class PairNetwork(nn.Module):
         self.register_buffer("trust", torch.tensor([trust]))
         with torch.no_grad():
             self.pair.weight[:, LIKENESS] = 0.0  # stays 0 unless the plane is shown
-        for last in (self.advantage, self.waiting, self.value):  # the network starts equal to the prior
+        lasts = [self.advantage, self.waiting, self.value]
+        if stops:
+            self.claim = nn.Linear(channels, 1, bias=False)
+            self.boldness: Tensor
+            self.register_buffer("boldness", torch.tensor([boldness]))
+            lasts.append(self.claim)
+        for last in lasts:  # the network starts equal to the prior
             nn.init.zeros_(last.weight)
             if last.bias is not None:
                 nn.init.zeros_(last.bias)
@@ -57,21 +84,33 @@ class PairNetwork(nn.Module):
         """Q of every action; MASKED_Q for illegal actions."""
         sight = Sight(*seen)
         present = sight.present.unsqueeze(-1).to(sight.pairs.dtype)  # [B, W, P, 1]
+        # A move may be made, but is not present: the other pairs do not hear of it.
+        is_pair = torch.maximum(present, self.legal_pairs(sight).to(present.dtype)) if self.stops else present
         x = self.row(sight.rows).unsqueeze(2) + self.pool(sight.pools).unsqueeze(1) + self.pair(sight.pairs)
-        x = torch.relu(x + self.whole(sight.whole)[:, None, None]) * present
+        x = torch.relu(x + self.whole(sight.whole)[:, None, None]) * is_pair
         in_row = present.sum(2).clamp(min=1.0)
         in_column = present.sum(1).clamp(min=1.0)
         for own, along, across, common in zip(self.own, self.along, self.across, self.common, strict=True):
-            heard = own(x) + along(x.sum(2) / in_row).unsqueeze(2) + across(x.sum(1) / in_column).unsqueeze(1)
-            x = (x + torch.relu(heard + common(self.of_all(x, present))[:, None, None])) * present
-        hidden = torch.relu(self.hidden(self.of_all(x, present)))
+            told = x * present if self.stops else x
+            heard = own(x) + along(told.sum(2) / in_row).unsqueeze(2) + across(told.sum(1) / in_column).unsqueeze(1)
+            x = (x + torch.relu(heard + common(self.of_all(told, present))[:, None, None])) * is_pair
+        hidden = torch.relu(self.hidden(self.of_all(x * present if self.stops else x, present)))
         pairs = self.advantage(x).squeeze(-1) + self.trust * sight.prior
-        q = torch.cat([pairs.flatten(1), self.waiting(hidden) + self.trust * IDLE], 1).float()
+        waiting = self.waiting(hidden) + self.trust * IDLE
+        if self.stops:
+            judged = waiting.unsqueeze(1) + self.boldness * (sight.prior - IDLE)
+            pairs = torch.where(sight.pairs[..., CLAIM] > 0, self.claim(x).squeeze(-1) + judged, pairs)
+        q = torch.cat([pairs.flatten(1), waiting], 1).float()
         legal = sight.legal.bool()
         if self.dueling:
             count = legal.sum(1, keepdim=True).clamp(min=1)
             q = q - q.masked_fill(~legal, 0.0).sum(1, keepdim=True) / count + self.value(hidden).float()
         return q.masked_fill(~legal, MASKED_Q)
+
+    @staticmethod
+    def legal_pairs(sight: Sight) -> Tensor:
+        """Which pairs are legal, in the form of the planes."""
+        return sight.legal[:, :-1].reshape(sight.prior.shape).unsqueeze(-1)
 
     @staticmethod
     def of_all(x: Tensor, present: Tensor) -> Tensor:
@@ -117,6 +156,7 @@ def weights_of(network: PairNetwork) -> Weights:
         waiting=vector(network.waiting.weight, network.waiting.bias),
         value=vector(network.value.weight, network.value.bias),
         trust=vector(network.trust),
+        claim=vector(network.claim.weight, network.boldness) if network.stops else np.zeros(0, np.float32),
     )
 
 
@@ -127,8 +167,8 @@ def single(tensor: Any) -> Singles:
 
 def network_of(weights: Weights, dueling: bool = True) -> PairNetwork:
     """The network with these weights."""
-    network = PairNetwork(len(weights.first), len(weights.bias), dueling=dueling)
-    channels = len(weights.first)
+    channels, stops = len(weights.first), len(weights.claim) > 0
+    network = PairNetwork(channels, len(weights.bias), dueling=dueling, stops=stops)
     values: dict[str, Any] = {
         "row.weight": weights.row.T,
         "row.bias": weights.first,
@@ -144,6 +184,8 @@ def network_of(weights: Weights, dueling: bool = True) -> PairNetwork:
         "value.bias": weights.value[channels:],
         "trust": weights.trust,
     }
+    if stops:
+        values |= {"claim.weight": weights.claim[None, :channels], "boldness": weights.claim[channels:]}
     for n in range(len(weights.bias)):
         values[f"own.{n}.bias"] = weights.bias[n]
         for name in ("own", "along", "across", "common"):

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from adlro.core.errors import CheckpointError, UsageError
 from adlro.decide.checkpoint import read_arrays, read_weights
+from adlro.decide.network.inference import Weights
 from adlro.decide.network.paper_q import gpus_of, paper_weights
 from adlro.decide.network.paper_state import CHANNELS_IN, PaperSeen
-from adlro.decide.network.planes import PAIR_PLANES, POOL_PLANES, ROW_PLANES, WHOLE_PLANES
 from adlro.learn.train.network import Sight
 from adlro.learn.train.presets import find_preset
 
@@ -74,13 +74,13 @@ def _network_of(checkpoint: Path) -> tuple[nn.Module, dict[str, Any], Any, list[
     arrays, provenance = read_arrays(checkpoint)
     preset = provenance.get("preset")
     if preset == "adlro":
-        arrays = read_weights(checkpoint)[0]._asdict()
-        return find_preset(preset).network_of(arrays), provenance, _example(), open_axes()
+        weights = read_weights(checkpoint)[0]
+        return find_preset(preset).network_of(weights._asdict()), provenance, _example(weights), open_axes()
     if preset != "paper":
         raise CheckpointError(f"{checkpoint}: its preset is {preset!r}; expected adlro or paper.")
-    weights = paper_weights(arrays, str(checkpoint))
-    network: Any = find_preset(preset).network_of(weights._asdict())
-    return network, provenance, _paper_example(gpus_of(weights), network), _paper_axes()
+    paper = paper_weights(arrays, str(checkpoint))
+    network: Any = find_preset(preset).network_of(paper._asdict())
+    return network, provenance, _paper_example(gpus_of(paper), network), _paper_axes()
 
 
 def _paper_example(gpus: int, network: Any) -> PaperSeen:
@@ -97,7 +97,7 @@ def _paper_axes() -> list[dict[int, Any]]:
     return [{0: free}, {0: free}, {0: free, 1: free}, {0: free, 1: free}]
 
 
-def _example() -> Sight:
+def _example(weights: Weights) -> Sight:
     """Observations of the smallest size that defines all axes."""
     random = np.random.default_rng(0)
 
@@ -108,10 +108,10 @@ def _example() -> Sight:
         return torch.ones(shape, dtype=torch.uint8)
 
     return Sight(
-        real(_STATES, _ROWS, len(ROW_PLANES)),
-        real(_STATES, POOLS, len(POOL_PLANES)),
-        real(_STATES, _ROWS, POOLS, len(PAIR_PLANES)),
-        real(_STATES, len(WHOLE_PLANES)),
+        real(_STATES, _ROWS, len(weights.row)),
+        real(_STATES, POOLS, len(weights.pool)),
+        real(_STATES, _ROWS, POOLS, len(weights.pair)),
+        real(_STATES, len(weights.whole)),
         real(_STATES, _ROWS, POOLS),
         marks(_STATES, _ROWS, POOLS),
         marks(_STATES, _ROWS * POOLS + 1),

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from adlro.core.errors import CatalogueError
 from adlro.core.tables import Ints
-from adlro.decide.checkpoint import Arrays
+from adlro.decide.checkpoint import Arrays, may_stop, with_stops
 from adlro.decide.network.inference import Weights
 from adlro.decide.network.paper_q import PaperWeights
 from adlro.learn.train.config import TrainConfig
@@ -51,6 +51,8 @@ def draw_of(config: TrainConfig) -> Draw:
         similar=config.similar,
         jobs=config.jobs,
         ahead=config.ahead,
+        stops=config.stops,
+        restart=config.restart,
     )
 
 
@@ -62,17 +64,22 @@ def make_pair_batch(config: TrainConfig, worlds: Worlds, count: int, seed: int, 
 
 def make_pair_network(config: TrainConfig, batch: Any) -> nn.Module:
     """The network over (job, pool) pairs."""
-    return PairNetwork(config.channels, config.layers, config.trust, config.dueling)
+    return PairNetwork(config.channels, config.layers, config.trust, config.dueling, config.stops > 0, config.boldness)
 
 
 def pair_arrays(network: Any) -> Arrays:
     """The arrays of the network over pairs, with the names of the compiled code."""
-    return weights_of(network)._asdict()
+    return {name: array for name, array in weights_of(network)._asdict().items() if array.size or name != "claim"}
 
 
 def pair_network(arrays: Arrays) -> nn.Module:
     """The network over pairs with these arrays."""
     return network_of(Weights(**arrays))
+
+
+def begun_with(config: TrainConfig, arrays: Arrays) -> Arrays:
+    """The arrays that a training starts from: with inputs for stopping jobs, if it needs them and they have none."""
+    return with_stops(arrays, config.boldness) if config.stops > 0 and not may_stop(arrays) else arrays
 
 
 ADLRO: Final = Preset(

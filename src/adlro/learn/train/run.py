@@ -18,7 +18,7 @@ import torch
 
 from adlro import __version__
 from adlro.core.errors import AdlroError, CheckpointError, ConfigError, UsageError
-from adlro.decide.checkpoint import read_arrays
+from adlro.decide.checkpoint import may_stop, read_arrays
 from adlro.learn.train.checkpoint import BEST, LAST, STATE, read_state, write_checkpoint
 from adlro.learn.train.config import TrainConfig, altered, read_train_config, with_settings
 from adlro.learn.train.evaluate import make_exam
@@ -97,6 +97,10 @@ def read_start(path: Path, preset: str, config: TrainConfig) -> tuple[StartNetwo
     arrays, provenance = read_arrays(path)
     if provenance.get("preset") != preset:
         raise CheckpointError(f"{path}: its preset is {provenance.get('preset')!r}; expected {preset!r}.")
+    if may_stop(arrays) and config.stops == 0:
+        raise CheckpointError(
+            f"{path}: its network may stop jobs; expected a training with such episodes. Pass --set stops=0.75."
+        )
     of_it = provenance.get("config")
     shape = {name: of_it[name] for name in NETWORK_SHAPE if name in of_it} if isinstance(of_it, dict) else {}
     return StartNetwork(arrays, provenance), altered(config, shape, str(path))

@@ -10,6 +10,9 @@ with the same future. The task stays the same, because the sum of these gains is
 But a choice that agrees with the rule gets exactly 0, instead of a large number that says little about the choice. With
 `ahead` the future ends after that many further jobs: the effect of one choice on much later jobs is mostly noise, which
 would hide the rest.
+
+If jobs may be stopped in some episodes (`Draw.stops`), an action may also be a claim or a move (`stopping.py`), and the
+rule is `eft-claiming`.
 """
 
 import os
@@ -22,10 +25,11 @@ import numba
 from adlro.core.compiled import compiled, compiled_alone, is_compiled, widened
 from adlro.core.engine import OVER, Truth, advance, apply, is_asked, next_moment, set_asked
 from adlro.core.rules import has_room
-from adlro.core.tables import DONE, FOREVER, NOBODY, OVERRAN, START, WAIT, Choice, Ints, View
+from adlro.core.tables import FOREVER, NOBODY, START, WAIT, Choice, Ints, View
 from adlro.decide.network.past import forget, notice_ends, observe_past
 from adlro.decide.network.planes import Bytes, Planes, observe
 from adlro.decide.outlook import Outlook, is_worth_a_look, look, wisest
+from adlro.decide.rules.claiming import MOVES
 from adlro.learn.worlds.envs import (
     Came,
     Draw,
@@ -44,7 +48,8 @@ from adlro.learn.worlds.envs import (
     truth_of,
     view_of,
 )
-from adlro.learn.worlds.episodes import begin_episode, chance
+from adlro.learn.worlds.episodes import area, begin_episode, chance
+from adlro.learn.worlds.stopping import act_or_stop, claims_of, move_on_or_stop, observe_stops_here
 
 TOGETHER: Final = 16
 """The number of jobs that choices are judged by is rounded up to a multiple of this."""
@@ -68,21 +73,6 @@ BY_CHANCE: Final = -2
 
 
 # ---- a step ------------------------------------------------------------------------------------------------------
-
-
-@compiled
-def area(view: View, truth: Truth, before: float, jobs: int, arrived: int) -> float:
-    """Job time (s) since `before`: of the jobs in the system then, plus those that came, minus those that ended."""
-    now = view.clock[0].now
-    total = jobs * (now - before)
-    for j in range(arrived, view.clock[0].arrived):
-        total += now - view.jobs[j].submit
-    for e in range(truth.progress[0].events):
-        event = truth.events[e]
-        if event.what == DONE or event.what == OVERRAN:
-            total -= now - event.time
-    truth.progress[0].events = 0
-    return total
 
 
 @compiled
@@ -147,12 +137,35 @@ def _step_one(
     spare: int,
 ) -> None:
     """Take one action in one environment, and move on to its next decision."""
+    if draw.stops > 0.0:
+        until = judged_until(envs.clock[b, 0].arrived, envs.state[b].jobs, worlds.info[envs.state[b].world].gpus, draw)
+        passed = act_or_stop(
+            worlds, envs, foreseen, legal, came, action, planes.pools.shape[0], draw.shaped, until, b, spare
+        )
+    else:
+        passed = _act(worlds, envs, foreseen, legal, came, action, planes.pools.shape[0], draw, b, spare)
+    _finish_step(worlds, envs, foreseen, planes, legal, came, draw, b, passed)
+
+
+@compiled
+def _act(
+    worlds: Worlds,
+    envs: Envs,
+    foreseen: Foreseen,
+    legal: Bytes,
+    came: Came,
+    action: int,
+    pools: int,
+    draw: Draw,
+    b: int,
+    spare: int,
+) -> float:
+    """Start a job or wait, write the shaped reward, and move on as `move_on` does."""
     state = envs.state[b]
     view = view_of(worlds, envs, b, b)
     truth = truth_of(worlds, envs, b, b)
     outlook = outlook_of(foreseen, b)
     info = worlds.info[state.world]
-    pools = planes.pools.shape[0]
     choice = Choice(WAIT, NOBODY, NOBODY, FOREVER)
     if 0 <= action < len(legal) - 1 and legal[action] != 0:
         w = action // pools
@@ -172,27 +185,48 @@ def _step_one(
         state.cost = after
         state.known = 1
         state.limit = limit
+    came.reward[b] = reward
+    came.agreed[b] = agreed
     apply(view, truth, choice)
-    passed = move_on(view, truth, outlook, True)
+    return move_on(view, truth, outlook, True)
+
+
+@compiled
+def _finish_step(
+    worlds: Worlds,
+    envs: Envs,
+    foreseen: Foreseen,
+    planes: Planes,
+    legal: Bytes,
+    came: Came,
+    draw: Draw,
+    b: int,
+    passed: float,
+) -> None:
+    """Write the other results of a step, begin a new episode if this one is over, and write what is seen now."""
+    state = envs.state[b]
+    info = worlds.info[state.world]
     over = passed < 0.0
     if over:
         passed = -1.0 - passed
     state.cost -= passed
     if not draw.shaped:
-        reward = -passed / info.unit
+        came.reward[b] = -passed / info.unit
     state.episode_cost += passed
     state.steps += 1
-    came.reward[b] = reward
     came.raw[b] = -passed / info.unit
-    came.agreed[b] = agreed
     came.done[b] = over
     came.score[b] = 0.0
     if over:
         came.score[b] = state.episode_cost / state.jobs / info.unit
         state.finished += 1
         _start_over(worlds, envs, foreseen, b, draw)
-        view = view_of(worlds, envs, b, b)
-    observe(view, outlook, planes)
+    view = view_of(worlds, envs, b, b)
+    outlook = outlook_of(foreseen, b)
+    if draw.stops > 0.0:
+        observe_stops_here(view, outlook, claims_of(foreseen, b), planes)
+    else:
+        observe(view, outlook, planes)
     if draw.similar:
         notice_ends(view, past_of(envs, b))
         observe_past(view, outlook, past_of(envs, b), planes)
@@ -208,7 +242,11 @@ def _start_over(worlds: Worlds, envs: Envs, foreseen: Foreseen, b: int, draw: Dr
         begin_episode(worlds, envs, b, draw)
         if draw.similar:
             forget(past_of(envs, b))
-        passed = move_on(view_of(worlds, envs, b, b), truth_of(worlds, envs, b, b), outlook_of(foreseen, b), True)
+        view, truth = view_of(worlds, envs, b, b), truth_of(worlds, envs, b, b)
+        if draw.stops > 0.0:
+            passed = move_on_or_stop(view, truth, outlook_of(foreseen, b), claims_of(foreseen, b), True)
+        else:
+            passed = move_on(view, truth, outlook_of(foreseen, b), True)
         if passed >= 0.0:
             envs.state[b].episode_cost += passed
             return
@@ -246,7 +284,10 @@ def _start_some(worlds: Worlds, envs: Envs, foreseen: Foreseen, seen: Seen, draw
     for b in range(first, last):
         _start_over(worlds, envs, foreseen, b, draw)
         view = view_of(worlds, envs, b, b)
-        observe(view, outlook_of(foreseen, b), planes_of(seen, b))
+        if draw.stops > 0.0:
+            observe_stops_here(view, outlook_of(foreseen, b), claims_of(foreseen, b), planes_of(seen, b))
+        else:
+            observe(view, outlook_of(foreseen, b), planes_of(seen, b))
         seen.legal[b, seen.legal.shape[1] - 1] = may_wait(view)
 
 
@@ -303,15 +344,20 @@ class Batch:
 def make_batch(
     worlds: Worlds, count: int, jobs: int, rows: int, pools: int, draw: Draw, seed: int, workers: int | None = None
 ) -> Batch:
-    """Make `count` environments of `jobs` jobs each, at their first decision."""
+    """Make `count` environments of `jobs` jobs each, at their first decision.
+
+    If jobs may be stopped in some episodes, observations have MOVES more rows, for running jobs.
+    """
+    stops = draw.stops > 0.0
+    rows = rows + MOVES if stops else rows
     workers = workers or os.cpu_count() or 1
     total = count + APART * workers
     envs = envs_for(worlds, count, total, jobs, seed, draw.similar)
     batch = Batch(
         worlds,
         envs,
-        foreseen_for(total, rows, worlds),
-        seen_for(count, rows, pools),
+        foreseen_for(total, rows, worlds, stops),
+        seen_for(count, rows, pools, stops),
         came_for(count),
         draw,
         ThreadPoolExecutor(workers),

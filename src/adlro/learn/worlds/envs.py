@@ -37,8 +37,9 @@ from adlro.core.tables import (
     View,
 )
 from adlro.decide.network.past import GANGS, LENGTHS, Past
-from adlro.decide.network.planes import PAIR_PLANES, POOL_PLANES, ROW_PLANES, WHOLE_PLANES, Bytes, Planes, Singles
+from adlro.decide.network.planes import Bytes, Planes, Singles, make_planes
 from adlro.decide.outlook import Outlook
+from adlro.decide.rules.claiming import Claims
 
 Tables: TypeAlias = Any
 """Records in an array with two axes: environments or worlds, then their rows. NumPy has no type for this."""
@@ -165,6 +166,7 @@ class Foreseen(NamedTuple):
     known: Ints
     next_end: Floats
     middle: Floats
+    claims: Claims  # each of its arrays with one more axis: the environments
 
 
 class Seen(NamedTuple):
@@ -214,6 +216,8 @@ class Draw(NamedTuple):
     similar: bool = False  # whether the memory of good placements is shown
     jobs: int = 0  # minimum jobs of an episode; more if more fill the cluster; 0: as many as there is room for
     ahead: int = 0  # future jobs that a choice is judged by, plus one for every four GPUs; 0: the whole episode
+    stops: float = 0.0  # share of episodes in which jobs may be stopped; above 0, claims and moves are actions too
+    restart: float = 1800.0  # largest cost of a restart in these, s
 
 
 # ---- one of many environments ------------------------------------------------------------------------------------
@@ -417,7 +421,31 @@ def envs_for(worlds: Worlds, count: int, total: int, jobs: int, seed: int, simil
     return envs
 
 
-def foreseen_for(total: int, rows: int, worlds: Worlds) -> Foreseen:
+def _claims_for(total: int, rows: int, worlds: Worlds) -> Claims:
+    """Room for the claims and moves of `total` rows of environments."""
+    gpus, sites, pools = worlds.gpus.shape[1], worlds.sites.shape[1], worlds.pools.shape[1]
+    pairs = total, rows, pools
+    return Claims(
+        free=np.zeros((total, gpus)),
+        holder=np.zeros((total, gpus), np.int32),
+        order=np.zeros((total, gpus + 1), np.int32),
+        keys=np.zeros((total, gpus + 1)),
+        victims=np.zeros((total, gpus + 1), np.int32),
+        have=np.zeros((total, sites), np.int32),
+        levels=np.zeros((total, 1, worlds.spare.shape[2]), np.int32),
+        effort=np.zeros((total, 2), np.int32),  # one is used; rows of 8 bytes are far enough apart for threads
+        pressure=np.zeros((total, 1)),
+        place=np.zeros(pairs, np.int32),
+        gain=np.zeros(pairs),
+        loss=np.zeros(pairs),
+        stopped=np.zeros(pairs, np.int32),
+        idle=np.zeros(pairs, np.int32),
+        rest=np.zeros(pairs),
+        counts=np.zeros((total, 5), np.int32),
+    )
+
+
+def foreseen_for(total: int, rows: int, worlds: Worlds, stops: bool = False) -> Foreseen:
     """Outlooks for `total` rows of environments."""
     pools = worlds.pools.shape[1]
     return Foreseen(
@@ -441,17 +469,23 @@ def foreseen_for(total: int, rows: int, worlds: Worlds) -> Foreseen:
         np.zeros((total, 0), np.int32),
         np.zeros((total, 0)),
         np.zeros((total, 0)),
+        _claims_for(total if stops else 0, rows, worlds),
     )
 
 
-def seen_for(count: int, rows: int, pools: int) -> Seen:
+def seen_for(count: int, rows: int, pools: int, stops: bool = False) -> Seen:
     """Empty observations."""
+    one = make_planes(rows, pools, stops)
+
+    def many(array: Any) -> Any:
+        return np.zeros((count, *array.shape), array.dtype)
+
     return Seen(
-        np.zeros((count, rows, len(ROW_PLANES)), np.float32),
-        np.zeros((count, pools, len(POOL_PLANES)), np.float32),
-        np.zeros((count, rows, pools, len(PAIR_PLANES)), np.float32),
-        np.zeros((count, len(WHOLE_PLANES)), np.float32),
-        np.zeros((count, rows, pools), np.float32),
-        np.zeros((count, rows, pools), np.uint8),
+        many(one.rows),
+        many(one.pools),
+        many(one.pairs),
+        many(one.whole),
+        many(one.prior),
+        many(one.present),
         np.zeros((count, rows * pools + 1), np.uint8),
     )

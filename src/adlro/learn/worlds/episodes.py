@@ -1,4 +1,4 @@
-"""A new random episode: a world, its jobs, their arrivals and estimates, and node failures."""
+"""A new random episode: a world, its jobs, their arrivals and estimates, node failures, and the cost of a restart."""
 
 import math
 from typing import Any, Final
@@ -6,13 +6,19 @@ from typing import Any, Final
 import numpy as np
 
 from adlro.core.compiled import compiled
-from adlro.core.engine import clear_progress
+from adlro.core.engine import Truth, clear_progress
 from adlro.core.rules import clear_demand
-from adlro.core.tables import DOWN, FOREVER, FUTURE, NOBODY, RECENT, UP
+from adlro.core.tables import DONE, DOWN, FOREVER, FUTURE, NOBODY, OVERRAN, RECENT, UP, View
 from adlro.learn.worlds.envs import Draw, Envs, Worlds, copy_world, truth_of, view_of
 
 SMALL: Final = 16
 """Number of GPUs of a small cluster."""
+
+RESTART: Final = 30.0
+"""Seconds that a restart costs where jobs are only restarted after failures."""
+
+LEAST_RESTART: Final = 5.0
+"""The least cost of a restart that is not free, in s."""
 
 FILLS: Final = 6.0
 """How many times the jobs of an episode fill the cluster."""
@@ -52,6 +58,24 @@ def _spread(sigma: float, state: Any) -> float:
         chance(state)
         return 1.0
     return math.exp(sigma * bell(state))
+
+
+# ---- the time of jobs --------------------------------------------------------------------------------------------
+
+
+@compiled
+def area(view: View, truth: Truth, before: float, jobs: int, arrived: int) -> float:
+    """Job time (s) since `before`: of the jobs in the system then, plus those that came, minus those that ended."""
+    now = view.clock[0].now
+    total = jobs * (now - before)
+    for j in range(arrived, view.clock[0].arrived):
+        total += now - view.jobs[j].submit
+    for e in range(truth.progress[0].events):
+        event = truth.events[e]
+        if event.what == DONE or event.what == OVERRAN:
+            total -= now - event.time
+    truth.progress[0].events = 0
+    return total
 
 
 # ---- a new episode -----------------------------------------------------------------------------------------------
@@ -95,7 +119,7 @@ def begin_episode(worlds: Worlds, envs: Envs, b: int, draw: Draw) -> None:
     clock = envs.clock[b, 0]
     clock.now = 0.0
     clock.wake = FOREVER
-    clock.restart = 30.0
+    clock.restart = RESTART
     clock.half_life = 0.0
     clock.illegal = 0
     clock.arrived = 0
@@ -115,6 +139,26 @@ def begin_episode(worlds: Worlds, envs: Envs, b: int, draw: Draw) -> None:
     progress.kill = 0
     progress.worn = 0
     progress.asked_when_none_waits = 0
+    if draw.stops > 0.0:
+        draw_restart(envs, b, draw)
+
+
+@compiled
+def draw_restart(envs: Envs, b: int, draw: Draw) -> None:
+    """Draw whether jobs may be stopped in this episode, and what a restart costs each of them.
+
+    The cost is 0 in one of eight of these episodes; in the others its logarithm is drawn evenly.
+    """
+    state = envs.state[b]
+    may_stop = chance(state) < draw.stops
+    is_free = chance(state) < 0.125
+    least = min(LEAST_RESTART, draw.restart)
+    cost = least * math.exp(chance(state) * math.log(draw.restart / least)) if draw.restart > 0.0 else 0.0
+    envs.clock[b, 0].restart = 0.0 if is_free else cost
+    envs.progress[b, 0].asked_when_none_waits = may_stop
+    for j in range(state.jobs):
+        envs.jobs[b, j].stoppable = may_stop
+        envs.jobs[b, j].restart = FOREVER  # what the run says
 
 
 @compiled
