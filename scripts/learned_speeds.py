@@ -15,15 +15,18 @@ from typing import Any, Protocol
 import numpy as np
 
 from adlro.catalogue.speeds import bound_profiles
+from adlro.core.learned import SPEEDS
 from adlro.core.records import Disturbance
 from adlro.core.tables import DONE, STARTED
 from adlro.experiment.compare import run_comparison
 from adlro.experiment.instance import draw, play_out
 from adlro.experiment.policies import find_policies
 from adlro.experiment.scenario import Hazards, load_scenario
-from adlro.experiment.unknown_speeds import SPEEDS, job_parts_of
+from adlro.experiment.unknown_speeds import job_parts_of, learning_player
 from adlro.predict.job_parts import JobParts, job_vectors, name_words
 from adlro.predict.speed_memory import SpeedMemory
+from adlro.predict.speed_player import LearningSpeeds
+from adlro.simulation.simulator import simulate
 
 # ---- the gap -------------------------------------------------------------------------------------------------------
 
@@ -278,19 +281,64 @@ def _errors(past: Past, learner: Learner) -> Any:
 # ---- drift ---------------------------------------------------------------------------------------------------------
 
 
+CHANGE_S = 40 * 3600.0
+SLOWER = 0.4
+
+
+class Following:
+    """A player that passes everything on, and notes how far the beliefs about the P100 are off, every 8 h."""
+
+    def __init__(self, player: LearningSpeeds, true: Any, forms: list[int]) -> None:
+        self.player, self.true, self.forms = player, true, forms
+        self.off: dict[int, float] = {}
+
+    def look(self, view: Any, truth: Any) -> None:
+        """Look, then note the mean of log(believed / true) over the latest 40 jobs that have arrived."""
+        self.player.look(view, truth)
+        now, last = float(view.clock[0].now), int(view.clock[0].arrived)
+        if (step := int(now // (8 * 3600.0))) not in self.off:
+            rows = np.arange(max(0, last - 40), last)
+            rows = rows[(self.true[rows][:, self.forms] > 0.0).all(axis=1)]
+            true = self.true[rows][:, self.forms] * (SLOWER if now >= CHANGE_S else 1.0)
+            self.off[step] = float(np.log(view.rate[rows][:, self.forms] / true).mean()) if len(rows) else 0.0
+
+    def play(self, view: Any, truth: Any, choose: Any) -> int:
+        """As LearningSpeeds plays."""
+        return LearningSpeeds.play(self, view, truth, choose)  # type: ignore[arg-type]
+
+    _then = None
+
+
 def drift(seeds: range, jobs: int) -> None:
-    """Let all P100 of gavel108 lose 60 % of their speed, and print the mean JCT by what `eft` knows."""
+    """Let all P100 of gavel108 lose 60 % of their speed: the mean JCT by what `eft` knows, and how beliefs follow."""
     plain = load_scenario("gavel108", "gavel", jobs)
     slow = [
-        Disturbance(40 * 3600.0, "speed", node.name, gpu, 0.4)
+        Disturbance(CHANGE_S, "speed", node.name, gpu, SLOWER)
         for node in plain.cluster.nodes
         if node.gpus[0].model.startswith("p100")
         for gpu in range(node.gpus[0].count)
     ]
+    changed = replace(plain, hazards=Hazards(listed=tuple(slow), source="P100 at 0.4 after 40 h"))
     for how in ("known", "prior", "learned"):
-        scenario = replace(plain, speeds=how, hazards=Hazards(listed=tuple(slow), source="P100 at 0.4 after 40 h"))
-        made = run_comparison(scenario, find_policies(["eft"]), seeds)
-        print(f"{how}: {np.mean([each.jct_mean_s or np.nan for each in made.metrics['eft']]) / 3600:.2f} h", flush=True)
+        means = []
+        for scenario in (plain, changed):
+            made = run_comparison(replace(scenario, speeds=how), find_policies(["eft"]), seeds)
+            means.append(float(np.mean([each.jct_mean_s or np.nan for each in made.metrics["eft"]])) / 3600)
+        print(f"{how}: {means[0]:.2f} h without the change, {means[1]:.2f} h with it", flush=True)
+    scenario = replace(changed, speeds="learned")
+    forms = [h for h, form in enumerate(scenario.plan.form_records) if form.model.startswith("p100")]
+    for seed in seeds:
+        instance = draw(scenario, seed)
+        believed = instance.believed
+        assert believed is not None
+        following = Following(learning_player(believed, scenario.plan, None), believed.rate, forms)
+        view = believed.view._replace(rate=believed.view.rate.copy(), fastest=believed.view.fastest.copy())
+        simulate(
+            view, instance.jobs.work, find_policies(["eft"])[0], scenario.settings, instance.disturbances, seed,
+            following, rate=believed.rate,
+        )  # fmt: skip
+        words = ", ".join(f"{8 * step} h: {np.exp(off):.2f}" for step, off in following.off.items())
+        print(f"seed {seed}, P100 believed over true: {words}", flush=True)
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from typing import Final
 
 from adlro.catalogue.clusters import load_cluster
 from adlro.core.errors import BackendError, CatalogueError
+from adlro.core.learned import FoundFamily, JobSpeeds, LearnedSpeed, LearnedTable, PastSpeed
 from adlro.core.ports import ENDED, JobState, LiveJob, Output, Part, Snapshot, Submission
 from adlro.core.records import Cluster, Gpus, Job, Link, Node
 from adlro.live.history import figures_of, summed
@@ -139,6 +140,31 @@ class FakeService:
                 for other in self.latest.starts.values()
                 if start and other.middle_s and start.middle_s and other.middle_s < start.middle_s
             ),
+        )
+
+    def speeds(self, job: str) -> JobSpeeds | None:
+        """Made-up speeds: each model is two thirds of the one before, and the third was measured."""
+        self.fail_if_broken()
+        if job not in self.jobs:
+            return None
+        names = list(self.cluster.models)
+        speeds = {}
+        for at, name in enumerate(names):
+            value, width = (2 / 3) ** at, (1.0, 1.1, 1.4, 2.5)[min(at, 3)]
+            source = "measured" if at == 2 else "learned"
+            speeds[name] = LearnedSpeed(value, value / width, value * width, 40 // (at + 1), source)
+        because = (
+            PastSpeed("ann", "train-resnet", names[0], 0.4, 0.9, ("user ann", "word train", "gpus 2"), "7"),
+            PastSpeed("bob", "secret-plan", names[-1], 0.3, 0.5, ("word secret", "gpus 2"), "8"),
+        )
+        return JobSpeeds(names[0], speeds, because)
+
+    def learned_speeds(self) -> LearnedTable:
+        """One family."""
+        found = self.speeds(next(iter(self.jobs)))
+        assert found is not None
+        return LearnedTable(
+            found.reference, (FoundFamily(("train", "resnet"), ("ann",), 12, found.speeds),), 12, 0, "live"
         )
 
     def what_if(self, question: WhatIf) -> WhatIfAnswer:

@@ -30,4 +30,4 @@ def test_the_api_is_as_its_document_says(tmp_path: Path, name: str, phases: str,
             cwd=tmp_path, env={**os.environ, "NO_PROXY": "*"}, capture_output=True, text=True, timeout=300,
         )  # fmt: skip
     assert ended.returncode == 0, ended.stdout[-6000:] + ended.stderr[-2000:]
-    assert "Tested: 22" in ended.stdout
+    assert "Tested: 24" in ended.stdout

@@ -8,6 +8,7 @@ from tests.live.stand_in import Obedient
 
 from adlro.catalogue.clusters import load_cluster
 from adlro.core.errors import BackendError, CatalogueError, StoreError
+from adlro.core.learned import JobSpeeds, LearnedTable
 from adlro.core.ports import ENDED, Backend, JobState, Leadership, LiveJob, Order, Part
 from adlro.core.records import Job
 from adlro.daemon.config import Config, load_config
@@ -81,6 +82,12 @@ class Eager:
 
     def why(self, job: str) -> Why | None:
         return Why(job, "waiting", "policy", "it waits", "4.2") if self.latest else None
+
+    def speeds(self, job: str) -> JobSpeeds | None:
+        return JobSpeeds("", {}, ()) if self.latest else None
+
+    def learned_speeds(self) -> LearnedTable:
+        return LearnedTable("", (), 0, 0, "live")
 
     def what_if(self, question: WhatIf) -> WhatIfAnswer:
         return WhatIfAnswer(1.0, 2.0, 3.0, 4.0, (), 0, 0.001, "it would be worse")

@@ -80,6 +80,7 @@ class World:
     settings: TurnSettings = QUICK
     name: str = "simulated"
     can_stop: bool = False
+    can_resize: bool = False
     can_annotate: bool = False
     orders: list[Order] = field(default_factory=list)
     handed_in: list[str] = field(default_factory=list)

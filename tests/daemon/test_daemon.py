@@ -421,6 +421,18 @@ def test_a_change_in_the_cluster_ends_the_wait_and_no_change_does_not(monkeypatc
     daemon.close()
 
 
+def test_a_back_end_that_is_told_of_changes_does_not_make_jobs_wait_for_the_pause_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("adlro.daemon.pacing.LEAST_PAUSE_S", 20.0)
+    daemon, made = made_daemon()
+    daemon.tick()
+    monkeypatch.setattr(made.backend, "has_changed", lambda: True, raising=False)
+    monkeypatch.setattr(made.backend, "probe_s", 0.01, raising=False)
+    assert waited(daemon, 30.0) < 10.0
+    daemon.close()
+
+
 def test_a_cluster_that_does_not_answer_is_not_asked_again_before_the_next_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -136,6 +136,37 @@ def test_a_daemon_that_is_killed_around_a_stop_stops_the_job_once_and_runs_it_ag
     stopping.check_all_ran_once(jobs, starts=2)
 
 
+@pytest.fixture
+def resizing(tmp_path: Path) -> Iterator[World]:
+    """A world in which marked jobs with sizes are resized."""
+    flags = FLAGS | {"policy.name": "rank-elastic"}
+    made = World(tmp_path, flags=flags, can_stop=True, can_resize=True, settings=STOPPING)
+    yield made
+    made.daemon.close()
+
+
+@pytest.mark.parametrize("place", ["before put", "after intend", "after an order", "after act", "after answered"])
+def test_a_daemon_that_is_killed_around_a_resize_runs_the_job_once_at_a_time_and_stops_it_no_more_than_it_may(
+    resizing: World, place: str
+) -> None:
+    world = resizing
+    where = frozenset(["v100-sxm2-16gb"])
+    elastic = Job("learning", 9e3, gpus=4, estimate=9e3, sizes="4,8", models=where, restartable=True)
+    first = world.cluster.submit(Submission(elastic))
+    world.turn()
+    world.clock.move(90.0)
+    second = world.cluster.submit(Submission(Job("learning", 1e3, gpus=4, estimate=1e3, models=where)))
+    world.fuse.at = place
+    assert not world.turn()
+    jobs = world.played_to_the_end()
+    stops = stops_of(world)
+    assert {job.id: job.starts for job in jobs} == {first: stops[first] + 1, second: 1}
+    assert 1 <= stops[first] <= STOPPING.preempt.per_job
+    world.check_all_ran_once(jobs, starts=stops[first] + 1)
+    sizes = {sum(part.count for part in order.parts) for order in world.orders if order.job == first and order.is_start}
+    assert {4, 8} <= sizes
+
+
 def test_deaths_at_random_points_lose_no_stopped_job_and_stop_none_too_often_or_without_its_mark(
     stopping: World,
 ) -> None:

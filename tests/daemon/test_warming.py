@@ -48,7 +48,8 @@ REAL_LIFE = """
     backend = demo_backend(seed=7, clock=clock)
     job = Job("learning", 900.0, user="ada", name="train")
     wide = replace(job, gpus=12, models=frozenset(["v100-sxm2-16gb"]))
-    kinds = (job, wide, replace(job, gpus=0, cpus=2.0), replace(job, share=500), replace(job, limit_s=60.0))
+    kinds = (job, wide, replace(job, gpus=0, cpus=2.0), replace(job, share=500), replace(job, limit_s=60.0),
+        replace(job, sizes="1,2", restartable=True))
     stopping = PreemptTable(is_on=True, least_run_s=0.0)
     settings = TurnSettings(compare_s=0.0, guard=GuardTable(max_wait_s=1500.0), preempt=stopping)
     memory, alarms = open_store("sqlite::memory:"), set()

@@ -20,10 +20,10 @@ from urllib.parse import parse_qsl, urlsplit
 Raw = dict[str, Any]
 Key = tuple[str, str, str, str]  # group, plural, namespace, name
 
-CLUSTER_WIDE = {"nodes", "namespaces", "persistentvolumes", "priorityclasses"}
+CLUSTER_WIDE = {"nodes", "namespaces", "persistentvolumes", "priorityclasses", "csinodes"}
 PLAIN = {
     "nodes", "namespaces", "pods", "events", "persistentvolumes", "persistentvolumeclaims", "leases", "podgroups",
-    "workloads",
+    "workloads", "csinodes",
     "poddisruptionbudgets", "priorityclasses",
 }  # fmt: skip
 MICRO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")

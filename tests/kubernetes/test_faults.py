@@ -96,9 +96,9 @@ def skewed(now_s: float) -> Callable[..., Any]:
     """Snapshots by a clock that is wrong."""
     whole = PodReader.snapshot
 
-    def snapshot(self: PodReader) -> Any:
+    def snapshot(self: PodReader, is_back: bool = False) -> Any:
         self._clock = lambda: now_s
-        return whole(self)
+        return whole(self, is_back)
 
     return snapshot
 

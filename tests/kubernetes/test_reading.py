@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from tests.kubernetes.world import A100, T4, World, eventually
 
+from adlro.backends.kubernetes.client import MERGE
 from adlro.core.errors import BackendError
 from adlro.core.ports import JobState, Setback
 
@@ -234,6 +235,45 @@ def test_a_volume_of_one_zone_binds_its_pod_to_the_nodes_there(world: World) -> 
     job = world.seen(backend, "p", lambda each: each.managed)
     models = {node.name: node.gpus[0].model for node in backend.read().cluster.nodes}
     assert job.job.models == {models["b"]} != {models["a"]}
+
+
+# ---- what is new -----------------------------------------------------------------------------------------------------
+
+
+def test_what_we_wrote_ourselves_and_what_kubelets_write_for_others_is_no_reason_for_a_turn(world: World) -> None:
+    world.node("a")
+    world.pod("p")
+    world.pod("q", gpus=8)
+    backend = world.backend()
+    for name in ("p", "q"):
+        world.seen(backend, name)
+    assert world.order(backend, "p", ("a", 1)).done
+    backend.annotate({world.id("q"): "it waits"})
+    note = {"metadata": {"annotations": {"example.com/note": "x"}}}
+    world.api.ask("PATCH", world.path("p"), None, note, MERGE)
+
+    def has_heard() -> bool:
+        told = {name: world.get(name)["metadata"]["resourceVersion"] for name in ("p", "q")}
+        return all(backend._reader.pods[world.id(name)].version == told[name] for name in told)
+
+    eventually(has_heard)
+    assert backend._reader.pods[world.id("q")].shown
+    assert not backend.has_changed()
+    world.runs("p")
+    eventually(backend.has_changed)
+
+
+def test_a_pod_that_comes_while_orders_are_carried_out_is_still_new_after_them(world: World) -> None:
+    world.node("a")
+    world.pod("p")
+    backend = world.backend()
+    world.seen(backend, "p")
+    assert world.order(backend, "p", ("a", 1)).done
+    world.pod("q")
+    world.seen(backend, "q")  # the snapshot that shows what became of the orders; nobody has decided about q
+    assert backend.has_changed()
+    backend.read()
+    assert not backend.has_changed()
 
 
 # ---- faults ----------------------------------------------------------------------------------------------------------

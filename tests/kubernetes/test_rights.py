@@ -23,7 +23,7 @@ READING = {
     f"{verb} {resource}"
     for verb in ("list", "watch")
     for resource in (
-        "nodes", "pods", "persistentvolumeclaims", "persistentvolumes",
+        "nodes", "pods", "persistentvolumeclaims", "persistentvolumes", "csinodes.storage.k8s.io",
         "podgroups.scheduling.x-k8s.io", "podgroups.scheduling.k8s.io",
         "workloads.scheduling.k8s.io",
     )

@@ -135,6 +135,28 @@ class World:
             {"apiVersion": f"policy/{version}", "kind": "PodDisruptionBudget", **body},
         )  # fmt: skip
 
+    def claim(self, name: str, mode: str = "ReadWriteOnce", **source: Any) -> None:
+        """Create a claim and the volume that it is bound to, as the controller of volumes would."""
+        size = {"storage": "1Gi"}
+        volume, namespace = f"volume-of-{name}", self.namespace
+        body = {"metadata": {"name": volume}, "spec": {"capacity": size, "accessModes": [mode], **source}}
+        self.api.ask("POST", "/api/v1/persistentvolumes", None, body)
+        folder = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
+        done = {"pv.kubernetes.io/bind-completed": "yes"}
+        claim = self.api.ask("POST", folder, None, {
+            "metadata": {"name": name, "annotations": done},
+            "spec": {"volumeName": volume, "accessModes": [mode], "resources": {"requests": size}},
+        })  # fmt: skip
+        its = {"namespace": namespace, "name": name, "uid": claim["metadata"]["uid"]}
+        self.api.ask("PATCH", f"/api/v1/persistentvolumes/{volume}", None, {"spec": {"claimRef": its}}, MERGE)
+        self.api.ask("PATCH", f"{folder}/{name}/status", None, {"status": {"phase": "Bound"}}, MERGE)
+
+    def drivers(self, node: str, **limits: int | None) -> None:
+        """Say how many volumes a node can attach by each driver, as its kubelet would."""
+        found = [{"name": name, "nodeID": node, "allocatable": {"count": many}} for name, many in limits.items()]
+        body = {"metadata": {"name": node}, "spec": {"drivers": found}}
+        self.api.ask("POST", "/apis/storage.k8s.io/v1/csinodes", None, body)
+
     def gpus_of(self, name: str) -> int:
         """How many GPUs a pod asks for."""
         asks = self.get(name)["spec"]["containers"][0]["resources"]["requests"]
@@ -216,10 +238,15 @@ class World:
             self.api.ask("DELETE", f"/api/v1/namespaces/{self.namespace}/{kind}", {"gracePeriodSeconds": "0"})
         for each in self.api.get("/api/v1/nodes")["items"]:
             self.api.ask("DELETE", f"/api/v1/nodes/{each['metadata']['name']}")
+        for folder in (f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims", "/api/v1/persistentvolumes"):
+            for each in self.api.get(folder)["items"]:  # no controller is there to let them go
+                free = {"metadata": {"finalizers": None}}
+                self.api.ask("PATCH", f"{folder}/{each['metadata']['name']}", None, free, MERGE)
         for path in (
             f"/apis/policy/v1beta1/namespaces/{self.namespace}/poddisruptionbudgets",
             f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims",
             "/api/v1/persistentvolumes",
+            "/apis/storage.k8s.io/v1/csinodes",
             f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases",
         ):
             with suppress(ApiError):  # the fake has no such list, or a server no such kind

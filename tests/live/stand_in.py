@@ -58,6 +58,7 @@ class Obedient:
     seconds: Seconds = lambda job, parts: 100.0
     name: str = "stand-in"
     can_stop: bool = True
+    can_resize: bool = True
     can_annotate: bool = True
     grace_s: float = 0.0  # a job that is told to stop is warned, and put back by an order that comes so long after
     warned: dict[str, float] = field(default_factory=dict)

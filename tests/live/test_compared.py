@@ -10,9 +10,10 @@ from adlro.core.ports import JobState, LiveJob, Part, Snapshot
 from adlro.core.records import Job
 from adlro.decide.catalogue import find_policy
 from adlro.live.compared import LEAST_ENDED, ComparisonWindow, mean_within
+from adlro.live.corrections import Corrections
 from adlro.live.predicting import MeasuredJob
 from adlro.live.said import as_said
-from adlro.live.scene import Corrections, Scenes
+from adlro.live.scene import Scenes
 
 CLUSTER = load_cluster("paper16")
 NODE = CLUSTER.nodes[0]

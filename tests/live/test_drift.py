@@ -10,9 +10,9 @@ from tests.live.stand_in import EPOCH_S, Notebook, Obedient, waiting
 from adlro.catalogue.clusters import load_cluster
 from adlro.core.ports import JobState, LiveJob, Part
 from adlro.core.records import Job
+from adlro.live.corrections import Corrections
 from adlro.live.drift import Watch, drift_in_words
 from adlro.live.predicting import MeasuredJob, pace
-from adlro.live.scene import Corrections
 from adlro.live.service import Drift
 from adlro.live.turn import Orchestrator, TurnSettings
 

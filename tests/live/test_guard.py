@@ -251,7 +251,7 @@ def longest_first(view: View) -> Choice:
 
 def test_a_policy_that_would_have_been_worse_than_the_fallback_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "adlro.live.turn.live_policy",
+        "adlro.live.turn.find_policy",
         lambda name: plain("bad", longest_first) if name == "bad" else find_policy(name),
     )
     backend = Obedient(load_cluster("paper16"))

@@ -45,6 +45,8 @@ Starts = list[tuple[float, int, tuple[Part, ...]]]
 def some_jobs() -> list[Job]:
     """Jobs of several families, users and sizes that come faster than they can be run. All are said as they are.
 
+    Half of those on whole GPUs can run with other numbers of GPUs.
+
     They come in bursts with the same mix of sizes, since a daemon does not know the sizes of jobs still to come.
     """
     random = Random(7)
@@ -53,10 +55,12 @@ def some_jobs() -> list[Job]:
         for gpus, share in ((1, 1000), (4, 1000), (0, 1000), (1, 500), (8, 1000), (2, 1000), (1, 1000)):
             work = float(random.randrange(500, 9000)) * max(1, gpus)
             number = len(jobs)
+            sizes = "1,2,4,8" if gpus and share == 1000 and number % 2 else ""
             jobs.append(
                 Job(
                     random.choice(FAMILIES), work, burst_s, gpus, share, cpus=2.0, memory_gb=4.0,
                     user=f"user {number % 3}", name=f"job {number % 5}", estimate=work, checkpoint=0.0,
+                    sizes=sizes,
                 )
             )  # fmt: skip
     return jobs
@@ -104,7 +108,7 @@ def live(name: str, jobs: list[Job], restarted_at: int = 0) -> Starts:
     return found
 
 
-@pytest.mark.parametrize("name", [policy.name for policy in policies() if not policy.resizes])
+@pytest.mark.parametrize("name", [policy.name for policy in policies()])
 def test_a_policy_starts_the_same_jobs_live_as_in_the_simulator(name: str) -> None:
     jobs = some_jobs()
     assert live(name, jobs) == in_the_simulator(name, jobs)
@@ -120,7 +124,14 @@ def test_a_wrapped_policy_starts_the_same_jobs_live_as_in_the_simulator(name: st
     assert starts != in_the_simulator(name.partition("+")[0], jobs)
 
 
-@pytest.mark.parametrize("name", ["gavel-maxmin", "random"])
+@pytest.mark.parametrize("name", [policy.name for policy in policies() if policy.resizes])
+def test_a_policy_that_resizes_gives_jobs_other_numbers_of_gpus_than_they_asked_for(name: str) -> None:
+    jobs = some_jobs()
+    given = [(jobs[job], sum(part.count for part in parts)) for _, job, parts in live(name, jobs)]
+    assert {bool(job.sizes) for job, gpus in given if gpus != job.gpus} == {True}
+
+
+@pytest.mark.parametrize("name", ["gavel-maxmin", "random", "rank-elastic", "sia"])
 def test_a_policy_goes_on_after_a_restart_where_it_was(name: str) -> None:
     jobs = some_jobs()
     assert live(name, jobs, restarted_at=4) == in_the_simulator(name, jobs)

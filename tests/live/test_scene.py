@@ -16,9 +16,10 @@ from adlro.core.records import Job
 from adlro.core.rules import expected_end, fits, in_queue, runtime
 from adlro.core.tables import FOREVER, REFUSED, RUNNING, View
 from adlro.decide.catalogue import find_policy
+from adlro.live.corrections import Corrections
 from adlro.live.forward import play_forward, usual_work
 from adlro.live.said import as_said
-from adlro.live.scene import Corrections, Scene, Scenes, log_length
+from adlro.live.scene import Scene, Scenes, log_length
 
 V100, T4, MI50 = "v100-sxm2-16gb", "t4", "mi50"
 

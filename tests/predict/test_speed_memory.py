@@ -124,3 +124,17 @@ def test_the_profile_of_one_job_is_its_belief_with_its_spread() -> None:
 
 def test_words_keep_the_numbers_that_belong_to_them() -> None:
     assert name_words("Train_resnet18-b32-7") == ("train", "resnet18", "b32", "7")
+
+
+def test_a_change_that_shows_first_in_overdue_jobs_is_noticed_when_they_end() -> None:
+    taught, always = memory(256), memory(256)
+    for number in range(60):
+        taught.learn(BERT, P100, 0.3 + 0.05 * (number % 3), number)
+    for number in range(60, 80):
+        slow = -0.6 + 0.05 * (number % 3)
+        taught.learn(BERT, P100, 0.1, number, is_final=False)
+        assert taught.revise(P100, slow, number, is_final=True)
+    for number in range(80):
+        always.learn(BERT, P100, -0.6 + 0.05 * (number % 3), number)
+    both = np.array([BERT_AGAIN, OTHER])
+    assert taught.believe(both).shift[:, P100] == pytest.approx(always.believe(both).shift[:, P100], abs=0.05)

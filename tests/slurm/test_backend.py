@@ -194,7 +194,7 @@ def test_a_drained_node_is_told_with_its_reason_and_comes_back(driven: Driven) -
 def test_what_slurm_cannot_do_is_refused_in_one_line(by_socket: Driven) -> None:
     name = by_socket.submit("sleep 1")
     by_socket.read()
-    assert "asks for 1 GPUs" in by_socket.order(name, Part("volta0", VOLTA, 2)).said
+    assert "the job needs 1, and names no other sizes" in by_socket.order(name, Part("volta0", VOLTA, 2)).said
     assert "Invalid node name" in by_socket.order(name, Part("nowhere", VOLTA, 1)).said
     assert by_socket.order("777777", Part("volta0", VOLTA, 1)).said == "Slurm does not know this job"
     assert by_socket.job(name).state is JobState.WAITING

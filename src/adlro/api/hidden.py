@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from adlro.api.pace import breathe
 from adlro.api.pictures import Eyes, Picture
+from adlro.core.learned import JobSpeeds
 from adlro.core.ports import LiveJob, Setback
 from adlro.core.records import Job
 from adlro.core.schema import properties_of
@@ -37,7 +38,8 @@ def job_shown(live: LiveJob, eyes: Eyes) -> dict[str, Any]:
         "starts": live.starts, "managed": live.managed, "exit_code": live.exit_code, "signal": live.signal,
         "reason": live.reason if seen else "", "decision": live.decision,
         "partition": live.partition, "qos": live.qos if seen else "",
-        "setback": live.setback if seen else Setback.NONE, "is_stopping": live.is_stopping, "is_hidden": not seen,
+        "setback": live.setback if seen else Setback.NONE, "is_stopping": live.is_stopping,
+        "gpu_pace": live.gpu_pace, "is_hidden": not seen,
     }  # fmt: skip
 
 
@@ -76,6 +78,22 @@ def why_shown(why: Why, live: LiveJob | None, eyes: Eyes) -> Why:
     mentions = mentions_shown(why.mentions, eyes)
     decision = why.decision and decision_shown(why.decision, live, eyes)
     return replace(why, text=with_names(why.text, mentions), mentions=mentions, decision=decision)
+
+
+def speeds_shown(speeds: JobSpeeds, eyes: Eyes) -> JobSpeeds:
+    """What is believed of a job's speeds. Of others' past jobs neither user nor name nor the words in common."""
+    because = tuple(
+        past
+        if eyes.all or (eyes.name and past.user == eyes.name)
+        else replace(past, user="", name="", parts=tuple(each for each in past.parts if not is_of_a_name(each)))
+        for past in speeds.because
+    )
+    return replace(speeds, because=because)
+
+
+def is_of_a_name(part: str) -> bool:
+    """Whether a part of a job tells its user or a word of its name."""
+    return part.partition(" ")[0] in ("user", "word")
 
 
 def alarms_shown(alarms: Iterable[Alarm], jobs: Mapping[str, LiveJob], eyes: Eyes) -> list[Alarm]:

@@ -64,6 +64,10 @@ class JobOut(Out):
     qos: str = Field(description='The name of the limits that count for it; "" where the cluster has none.')
     setback: Setback = Field(description="What keeps a waiting job from starting, besides missing resources.")
     is_stopping: bool = Field(description="It was told to stop, and will wait again once it has ended.")
+    gpu_pace: float | None = Field(
+        description="Of a job that ended, if speeds are learnt and there is telemetry: the clock of its slowest GPU "
+        "over the usual one; 0: throttled, by how much is not known."
+    )
     is_hidden: bool = Field(description="It belongs to another user: user, name and reason are not shown.")
 
 

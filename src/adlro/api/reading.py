@@ -2,7 +2,8 @@
 
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Path, Query, Request
+from anyio import to_thread
+from fastapi import Depends, FastAPI, Path, Query, Request
 from starlette.responses import Response
 
 from adlro.api.answers import (
@@ -18,11 +19,12 @@ from adlro.api.answers import (
     not_yours,
     picture,
     policies_shown,
+    role,
     sent,
     who_of,
 )
 from adlro.api.document import NOT_MODIFIED, errors
-from adlro.api.hidden import alarms_shown, decision_shown, job_shown, why_here, why_shown
+from adlro.api.hidden import alarms_shown, decision_shown, job_shown, speeds_shown, why_here, why_shown
 from adlro.api.listing import jobs_shown
 from adlro.api.models import DecisionsAsked, JobId, JobsAsked, LatestAsked, NothingAsked, StateAsked
 from adlro.api.models_out import (
@@ -38,6 +40,7 @@ from adlro.api.models_out import (
 )
 from adlro.api.pictures import Body, Filter, Picture, json_bytes
 from adlro.api.views import cluster_shown, state_shown
+from adlro.core.learned import JobSpeeds, LearnedTable
 from adlro.live.service import Why
 
 
@@ -45,6 +48,7 @@ def add_reading(app: FastAPI, kit: Kit) -> None:
     """Add what a viewer may ask. The API document lists the addresses in this order."""
     add_state_and_cluster(app, kit)
     add_jobs(app, kit)
+    add_speeds(app, kit)
     add_decisions(app, kit)
     add_policies_and_alarms(app, kit)
     add_me(app, kit)
@@ -114,6 +118,45 @@ def add_jobs(app: FastAPI, kit: Kit) -> None:
             return why_shown(why, live, eyes)
 
         return await kept(kit, request, answer)
+
+
+def add_speeds(app: FastAPI, kit: Kit) -> None:
+    """Add what is believed of the speeds of one job, and of all."""
+
+    @app.get(
+        f"{V1}/jobs/{{id}}/speeds",
+        response_model=JobSpeeds,
+        responses=errors(403, 404, 422, 503) | NOT_MODIFIED,
+        tags=["jobs"],
+    )
+    async def get_speeds(
+        request: Request, id: Annotated[JobId, Path()], asked: Annotated[NothingAsked, Query()]
+    ) -> Response:
+        """How fast a job is believed to be on each GPU model, against the fastest, and the past jobs behind it."""
+        eyes = kit_eyes(kit, request)
+        live = await find_job(kit, id)
+        if not eyes.sees(live):
+            raise not_yours(id)
+
+        def answer(now: Picture) -> JobSpeeds:
+            found = kit.service.speeds(live.id)
+            if found is None:
+                raise no_job(id)
+            return speeds_shown(found, eyes)
+
+        return await kept(kit, request, answer)
+
+    @app.get(
+        f"{V1}/speeds",
+        response_model=LearnedTable,
+        responses=errors(403, 422, 503),
+        dependencies=[Depends(role("operator"))],
+        tags=["cluster"],
+    )
+    async def list_speeds(request: Request, asked: Annotated[NothingAsked, Query()]) -> Response:
+        """The families of jobs that were found here, with their learnt speeds. They hold words of all users' names."""
+        # Not kept: who sees all jobs is not always an operator.
+        return in_json(await to_thread.run_sync(kit.service.learned_speeds))
 
 
 def add_decisions(app: FastAPI, kit: Kit) -> None:

@@ -4,11 +4,12 @@ A speed is for one GPU of the job, relative to one GPU of the reference model ru
 """
 
 import csv
+import io
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from importlib import resources
-from math import log
+from math import inf, log
 from typing import Final
 
 from adlro.catalogue.families import REFERENCE, Family, Mix, find_family
@@ -67,6 +68,7 @@ def speed_of(family: str, placing: Placing) -> Speed:
     return _from_table(kind, placing, rows) if rows else _from_datasheet(kind, placing, placing.model)
 
 
+@lru_cache(maxsize=65536)
 def datasheet_speed(family: str, placing: Placing) -> Speed:
     """Like `speed_of`, but always by the datasheet: what is known before anything has been measured."""
     if placing.gpus == 0 or placing.model is None:
@@ -152,26 +154,82 @@ def _from_table(family: Family, placing: Placing, rows: dict[bool, dict[int, flo
     return Speed(value, MEASURED, detail)
 
 
+_Rates = dict[tuple[str, str], dict[bool, dict[int, float]]]
+"""By family and model, then across nodes or not, then the number of GPUs: what one GPU does per second."""
+
+_COLUMNS: Final = ("family", "gpu", "gpus", "across", "per_second")
+"""The columns of a speed table."""
+
+
+def read_speed_table(text: str, where: str) -> _Rates:
+    """The rates of a speed table in CSV; `where` names it in errors. Lines that begin with # are comments."""
+    rates: _Rates = {}
+    rows = csv.DictReader(line for line in text.splitlines() if line.strip() and not line.startswith("#"))
+    if tuple(rows.fieldnames or ()) != _COLUMNS:
+        found = ",".join(rows.fieldnames or ()) or "nothing"
+        raise CatalogueError(f"{where}: the columns are {found}; expected {','.join(_COLUMNS)}.")
+    for number, row in enumerate(rows, 1):
+        try:
+            gpus, across, rate = int(row["gpus"]), row["across"] == "1", float(row["per_second"])
+        except (TypeError, ValueError):
+            gpus, across, rate = 0, False, 0.0
+        if gpus < 1 or not 0.0 <= rate < inf:
+            raise CatalogueError(
+                f"{where}: row {number} ({row['family']}) is wrong; expected a whole number of gpus from 1, across 0 "
+                "or 1, and per_second from 0."
+            )
+        rates.setdefault((row["family"], row["gpu"]), {}).setdefault(across, {})[gpus] = rate / gpus
+    return rates
+
+
+def speed_table(rows: Iterable[tuple[str, str, float]], comment: str) -> str:
+    """A speed table in CSV from families, models and what one GPU alone does per second."""
+    out = io.StringIO()
+    out.writelines(f"# {line}\n" for line in comment.splitlines())
+    made = csv.writer(out, lineterminator="\n")
+    made.writerow(_COLUMNS)
+    made.writerows((family, gpu, 1, 0, f"{rate:.6g}") for family, gpu, rate in rows)
+    return out.getvalue()
+
+
+def with_own_table(text: str, where: str, otherwise: SpeedOf = speed_of) -> SpeedOf:
+    """Speeds that are first looked up in a speed table of one's own. Its families need not be in the catalogue.
+
+    They are relative to the reference model, or to the family's first model in the table where that is missing.
+    """
+    rates = read_speed_table(text, where)
+    unit: dict[str, float] = {}
+    for (family, model), of_model in rates.items():
+        rate = next(iter(next(iter(of_model.values())).values()))
+        if rate > 0.0 and (family not in unit or model == REFERENCE):
+            unit[family] = rate
+
+    def speed_here(family: str, at: Placing) -> Speed:
+        rows = rates.get((family, at.model.name)) if at.model is not None and at.gpus else None
+        if rows is None:
+            return otherwise(family, at)
+        measured = rows.get(at.nodes > 1) or next(iter(rows.values()))
+        counts = sorted(measured)
+        gpus = counts[max(0, bisect_right(counts, at.gpus) - 1)]
+        return Speed(measured[gpus] / unit.get(family, 1.0), MEASURED, f"{where}: {gpus} GPUs")
+
+    return speed_here
+
+
 @cache
-def _measured() -> dict[tuple[str, str], dict[bool, dict[int, float]]]:
+def _measured() -> _Rates:
     """Measured speed of one GPU relative to the fewest GPUs of the anchor: by family and model, across nodes, GPUs."""
-    rates: dict[tuple[str, str], dict[bool, dict[int, float]]] = {}
+    rates: _Rates = {}
     for table in _TABLES:
         file = resources.files("adlro.catalogue").joinpath("throughputs", f"{table}.csv")
-        lines = (line for line in file.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
-        for row in csv.DictReader(lines):
-            gpus, across = int(row["gpus"]), row["across"] == "1"
-            rows = rates.setdefault((row["family"], row["gpu"]), {})
-            rows.setdefault(across, {})[gpus] = float(row["per_second"]) / gpus
+        rates |= read_speed_table(file.read_text(encoding="utf-8"), f"{table}.csv")
     return {
         (family, model): {across: _relative(rows, family, rates) for across, rows in of_model.items()}
         for (family, model), of_model in rates.items()
     }
 
 
-def _relative(
-    rows: dict[int, float], family: str, rates: dict[tuple[str, str], dict[bool, dict[int, float]]]
-) -> dict[int, float]:
+def _relative(rows: dict[int, float], family: str, rates: _Rates) -> dict[int, float]:
     on_one_node = rates[family, find_family(family).anchor][False]
     unit = on_one_node[min(on_one_node)]
     return {gpus: rate / unit for gpus, rate in rows.items()}

@@ -1,28 +1,30 @@
 """Learned speeds for people and for programs."""
 
 import math
+from collections import Counter
 from dataclasses import asdict
+from urllib.parse import quote
 
+from pydantic import TypeAdapter
+
+from adlro.catalogue.speeds import speed_table
+from adlro.cli.asking import DaemonClient, Where
 from adlro.cli.output import print_json, show_list, stdout
-from adlro.core.toml import read_text
-from adlro.experiment.learned_speeds import (
-    JobSpeeds,
-    LearnedSpeed,
-    LearnedTable,
-    learn_for_job,
-    learn_history,
-    learn_run,
-)
-from adlro.ingest.traces.tabulate import TraceOptions
-from adlro.predict.evaluate import read_job
-from adlro.predict.job_parts import JobParts
+from adlro.core.learned import JobSpeeds, LearnedSpeed, LearnedTable
 
 
 def show_learned(
     cluster: str, history: str | None, ran_on: str | None, job: str | None, workload: str, policy: str, seed: int,
-    jobs: int | None, as_json: bool,
+    jobs: int | None, as_json: bool, as_csv: bool = False,
 ) -> None:  # fmt: skip
     """Print what a history, or else one run with learned speeds, says about speeds."""
+    # They import the compiler, which questions to a daemon do without.
+    from adlro.core.toml import read_text
+    from adlro.experiment.learned_speeds import learn_for_job, learn_history, learn_run
+    from adlro.ingest.traces.tabulate import TraceOptions
+    from adlro.predict.evaluate import read_job
+    from adlro.predict.job_parts import JobParts
+
     if history is not None and job is not None:
         asked = read_job(read_text(job, "job file"), job)
         parts = JobParts(
@@ -39,10 +41,42 @@ def show_learned(
         found = learn_history(history, cluster, TraceOptions(ran_on=ran_on))
     else:
         found = learn_run(cluster, workload, policy, seed, jobs)
-    if as_json:
+    _show_table(found, as_json, as_csv)
+
+
+def show_live(where: Where, job: str | None, as_json: bool, as_csv: bool) -> None:
+    """Print what a daemon has learnt about speeds: about one job, or the families that it found."""
+    with DaemonClient(where) as daemon:
+        path = f"/jobs/{quote(job, safe='')}/speeds" if job is not None else "/speeds"
+        reply = daemon.get(path)
+    if job is not None and as_json:
+        print(reply.text)
+    elif job is not None:
+        _print_job(TypeAdapter(JobSpeeds).validate_python(reply.value))
+    else:
+        _show_table(TypeAdapter(LearnedTable).validate_python(reply.value), as_json, as_csv)
+
+
+def _show_table(found: LearnedTable, as_json: bool, as_csv: bool) -> None:
+    if as_csv:
+        print(csv_of(found), end="")
+    elif as_json:
         print_json(asdict(found))
     else:
         print_learned(found)
+
+
+def csv_of(found: LearnedTable) -> str:
+    """The families found as a speed table, which `speed_table` of a daemon's config reads."""
+    rows: list[tuple[str, str, float]] = []
+    names: Counter[str] = Counter()
+    for family in found.families:
+        name = "found/" + ("-".join(family.words) or "jobs")
+        names[name] += 1
+        name += f"-{names[name]}" if names[name] > 1 else ""
+        rows += [(name, model, speed.value) for model, speed in family.speeds.items()]
+    comment = f"Speeds of one GPU against one {found.reference}, learnt from {found.jobs:,} jobs of {found.source}."
+    return speed_table(rows, comment)
 
 
 def print_learned(found: LearnedTable) -> None:

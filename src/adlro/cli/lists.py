@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from adlro.cli.asking import Where
+from adlro.cli.options import spread_into_flags
 from adlro.cli.output import print_json, show_list, stdout
 from adlro.core.records import MEASURED, Cluster, GpuModel, Placing, Speed
 
@@ -130,7 +132,9 @@ def workloads(as_json: Json = False) -> None:
     )
 
 
+@spread_into_flags
 def speeds(
+    *,
     cluster: Annotated[
         str, typer.Option("--cluster", "-c", help="A cluster that ships (adlro clusters), or a TOML file.")
     ] = "paper16",
@@ -149,7 +153,9 @@ def speeds(
     job: Annotated[
         str | None,
         typer.Option(
-            "--job", metavar="FILE", help="With --learn: what that says about one job (a TOML file), and why."
+            "--job",
+            metavar="JOB",
+            help="With --learn: what that says about one job (a TOML file), and why. With --live: a job's id.",
         ),
     ] = None,
     learned: Annotated[
@@ -162,22 +168,34 @@ def speeds(
     policy: Annotated[str, typer.Option("--policy", "-p", help="With --learned: the policy.")] = "sjf",
     seed: Annotated[int, typer.Option("--seed", min=0, help="With --learned: the seed.")] = 0,
     jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="With --learned: how many jobs.")] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Ask a daemon what it has learnt (adlro serve --speeds learned).")
+    ] = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print what was learnt as a speed table (docs/speeds.md).")
+    ] = False,
     as_json: Json = False,
+    where: Where,
 ) -> None:
     """List how fast each family of jobs runs on the GPU models of a cluster, and whether it was measured.
 
-    With --learn or --learned: the speeds that jobs have shown, by families that were found and not told.
+    With --learn, --learned or --live: the speeds that jobs have shown, by families that were found and not told.
     """
+    if live:
+        from adlro.cli.learned import show_live
+
+        show_live(where, job, as_json, as_csv)
+        return
     if learn is not None or learned:
         from adlro.cli.learned import show_learned
 
-        show_learned(cluster, learn, ran_on, job, workload, policy, seed, jobs, as_json)
+        show_learned(cluster, learn, ran_on, job, workload, policy, seed, jobs, as_json, as_csv)
         return
     from adlro.catalogue.clusters import load_cluster
     from adlro.catalogue.families import families
 
-    where = load_cluster(cluster)
-    found = {family.name: speeds_on(where, family.name) for family in families().values()}
+    here = load_cluster(cluster)
+    found = {family.name: speeds_on(here, family.name) for family in families().values()}
     if as_json:
         print_json(
             [
@@ -187,7 +205,7 @@ def speeds(
         )
         return
     show_list(
-        (("family", "name"), *((model, "right") for model in where.models)),
+        (("family", "name"), *((model, "right") for model in here.models)),
         [(name, *(speed_as_text(speed) for speed in row.values())) for name, row in found.items()],
     )
     stdout().print(

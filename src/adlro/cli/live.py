@@ -265,6 +265,8 @@ def amount_option(each: Property) -> tuple[str, Any, Any]:
     """The option of `adlro submit` for an amount that a job asks for."""
     if each.kind is bool:
         option = typer.Option(f"--{each.name.replace('_', '-')}", help=each.user_words)
+    elif each.kind is str:
+        option = typer.Option(metavar=each.option, help=each.user_words, show_default=False)
     else:
         option = typer.Option(metavar=each.option, min=each.least, max=each.most, help=each.user_words)
     return each.name, Annotated[each.kind, option], each.default

@@ -14,6 +14,7 @@ from adlro.cli.options import spread_into_flags
 from adlro.cli.output import print_json, show_list, stdout
 from adlro.cli.warm import say_progress, telling
 from adlro.core.errors import UsageError
+from adlro.core.learned import check_speeds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,6 +56,12 @@ class ConfigFlags:
             "--preempt", help="Let the policy stop running jobs that are marked as restartable (docs/preemption.md)."
         ),
     ] = False
+    speeds: Annotated[
+        str | None,
+        typer.Option(
+            "--speeds", metavar="WHAT", help="What policies know about speeds: known, prior, agnostic or learned."
+        ),
+    ] = None
     cluster: Annotated[
         str | None,
         typer.Option("--cluster", "-c", metavar="NAME", help="simulated, local: the cluster, a name or a file."),
@@ -86,6 +93,7 @@ class ConfigFlags:
         """The given flags, by their keys in the config."""
         values = {
             "backend.kind": self.backend, "policy.name": self.policy, "policy.fallback": self.fallback,
+            "policy.speeds": self.speeds,
             "simulated.cluster": self.cluster, "local.cluster": self.cluster, "simulated.workload": self.workload,
             "local.gpus": self.gpus, "simulated.speed": self.speed, "tick_s": self.tick, "store.url": self.store,
             "api.host": self.host, "api.port": self.port, "preempt.is_on": self.preempt or None,
@@ -119,6 +127,8 @@ def serve(
         return
     if given.backend is not None and given.backend not in BACKEND_NAMES:
         raise UsageError(f"--backend is {given.backend!r}; expected one of {', '.join(BACKEND_NAMES)}.")
+    if given.speeds is not None:
+        check_speeds(given.speeds)
     flags = (dict(DEMO) if demo else {}) | given.by_key()
     loaded = load_config(config, flags)
     if once:

@@ -64,6 +64,7 @@ class LiveJob:
     `job.submit_s` is when it was first submitted, on that clock; a requeue does not change it if the back end can avoid
     it. `job.work` and `job.estimate` are what the submitter declared, in GPU-seconds on the reference model. If nothing
     was declared they are 0 and None, and the daemon predicts them. `starts` counts how often the job has started.
+    `job.gpus` is what it was submitted with. A job with `sizes` may run with another number of GPUs: that of its parts.
     """
 
     id: str
@@ -82,6 +83,9 @@ class LiveJob:
     qos: str = ""  # the cluster's name for the set of limits that apply to it
     setback: Setback = Setback.NONE  # why it does not start although it waits for us; `reason` says it in words
     is_stopping: bool = False  # we told it to stop; it holds its GPUs until it has ended, and then waits again
+    gpu_pace: float | None = None
+    """Clock of its slowest GPU over the usual one of its model while it ran, by telemetry: 1, or less if it was
+    throttled; 0: it was, and by how much is not known; None: no telemetry, or the job has not ended."""
     also: tuple[str, ...] = ()  # other ids by which its user may ask for it: of the pods that it consists of
 
 
@@ -108,7 +112,11 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Start a job on these parts, or stop it so that it waits again (then `parts` is empty)."""
+    """Start a job on these parts, or stop it so that it waits again (then `parts` is empty).
+
+    The parts may have another number of GPUs than the job was submitted with, if it is one of its `sizes` and the back
+    end can resize jobs: the job then starts with that number, and with the cores and memory that belong to it.
+    """
 
     job: str
     decision: str  # stored by the back end if it can, so that records agree after a crash
@@ -187,6 +195,10 @@ class Backend(Protocol):
         """Whether it can stop a job so that it waits again."""
 
     @property
+    def can_resize(self) -> bool:
+        """Whether it can start a job with another number of GPUs than it was submitted with."""
+
+    @property
     def can_annotate(self) -> bool:
         """Whether users can see what `annotate` writes."""
 
@@ -241,7 +253,7 @@ class Watched(Protocol):
 
         It is called about once a second and must cost far less than read(). Raises BackendError if nobody answers. A
         back end that knows the answer without asking anybody may have an attribute `probe_s`; it is then called at that
-        interval (s).
+        interval (s), and a turn follows a change sooner (daemon/pacing.py).
         """
 
 

@@ -253,7 +253,9 @@ class Job:
             "The numbers of GPUs that it can run with, besides `gpus`: a list (1,2,4,8) or a range (1-8). "
             "Cores and memory grow with the GPUs.",
             empty="only `gpus`",
-            from_user=FromUser(words="Used in simulations; a live cluster gives a job its `gpus`."),
+            from_user=FromUser(words="A live cluster resizes only jobs that are restartable."),
+            option="SIZES",
+            in_comment=True,
         ),
     )
     start_s: float = field(

@@ -14,6 +14,7 @@ from adlro.backends.catalogue import BACKENDS
 from adlro.backends.kind import Kind, Opened, Site
 from adlro.core.accounts import Owners
 from adlro.core.errors import ConfigError
+from adlro.core.learned import KNOWN_SPEEDS, SPEEDS
 from adlro.core.telemetry import TelemetryReader
 from adlro.core.toml import Schema, parse_toml
 from adlro.daemon.keep import Keep
@@ -44,6 +45,14 @@ class PolicyTable(Schema):
         gt=0,
         le=600_000,
         description="Time limit of one decision, in ms; if the policy is slower, the guard lets the fallback decide.",
+    )
+    speeds: Literal[SPEEDS] = Field(  # type: ignore[valid-type]
+        default=KNOWN_SPEEDS,
+        description="What policies know about the speeds of jobs: known (the table), prior (the datasheet), agnostic "
+        "(all GPUs alike) or learned from jobs that ended (docs/speeds.md).",
+    )
+    speed_table: str = Field(
+        default="", description='A speed table of your own in CSV, for families that it names; "": none.'
     )
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from adlro import __version__
 from adlro.core.errors import AdlroError, BackendError, CatalogueError, StoreError
+from adlro.core.learned import JobSpeeds, LearnedTable
 from adlro.core.ports import (
     JobState,
     Leadership,
@@ -30,6 +31,7 @@ from adlro.core.ports import (
 from adlro.daemon.config import Config, changes, load_config
 from adlro.daemon.leader import Alone
 from adlro.daemon.metrics import DaemonMetrics, file_bytes
+from adlro.daemon.pacing import LEAST_PAUSE_S, Pacing
 from adlro.daemon.store_sqlite import AwayError
 from adlro.daemon.systemd import Systemd
 from adlro.live.news import News
@@ -58,18 +60,11 @@ KEPT_ALARMS: Final = 200
 STANDBY_S: Final = 0.1
 """How often a standby tries to lead."""
 
-_PAUSE_S: Final = 0.25
-"""The least time between two turns, however many jobs are handed in."""
-
 PROBE_S: Final = 1.0
 """How often the back end is asked whether anything has changed unless it wants to be asked more often, …"""
 
 PROBE_SHARE: Final = 0.04
 """… as long as that takes at most this share of the time."""
-
-TURN_SHARE: Final = 0.25
-_LONGEST_PAUSE_S: Final = 3.0
-"""Early turns (because something changed) take at most this share of the time, or come this far apart."""
 
 _LATE: Final = 3.0
 """The daemon is ready while its latest reading is not older than this many turns …"""
@@ -119,6 +114,7 @@ class Daemon:
         self._leadership = leadership or Alone()
         self._systemd = Systemd()
         self.metrics_page = DaemonMetrics(__version__, lambda: self.is_ready()[0], self._store_bytes)
+        self._pacing = Pacing()
         self._running: Running | None = None
         self._is_stopping = self._wants_reload = False
         self._why_not, self._again_s = "the daemon is starting.", STANDBY_S
@@ -139,8 +135,9 @@ class Daemon:
             self._compile(self.config)
             with unhurried_collector() as collect:
                 while not self._is_stopping:
-                    began = time.monotonic()
+                    began, processor = time.monotonic(), time.thread_time()
                     tick = self.tick()
+                    self._pacing.spent(time.thread_time() - processor)
                     if is_first:
                         self._systemd.tell("READY=1")
                         is_first = False
@@ -369,6 +366,14 @@ class Daemon:
         """Why a job waits, or why it runs where it does; None if there is no such job."""
         return self._leading().decider.why(job)
 
+    def speeds(self, job: str) -> JobSpeeds | None:
+        """What is believed of a job's speed on each GPU model, and why; None if there is no such job."""
+        return self._leading().decider.speeds(job)
+
+    def learned_speeds(self) -> LearnedTable:
+        """The families of jobs that were found, with their speeds; none unless speeds are learnt."""
+        return self._leading().decider.learned_speeds()
+
     def what_if(self, question: WhatIf) -> WhatIfAnswer:
         """The effect of a change, played forward from the latest snapshot."""
         return self._leading().decider.what_if(question)
@@ -529,7 +534,7 @@ class Daemon:
         wake_s = self._running.decider.wake_s if self._running is not None else math.inf
         if tick is None or wake_s == math.inf:
             return self.config.tick_s
-        return min(self.config.tick_s, max(_PAUSE_S, wake_s - tick.time_s))
+        return min(self.config.tick_s, max(LEAST_PAUSE_S, wake_s - tick.time_s))
 
     def _wait(self, began: float, seconds: float, goes_on: bool = False) -> None:
         """Wait until so long after the beginning of a turn, until somebody wakes us, or until the cluster has changed.
@@ -539,14 +544,18 @@ class Daemon:
         """
         now = time.monotonic()
         took = now - began
-        pause = now + min(seconds, max(_PAUSE_S, took))
-        until = max(began + seconds, now + min(_PAUSE_S, took))
-        changed = max(pause, now + min(took / TURN_SHARE, _LONGEST_PAUSE_S))  # not before then because of a change
         running = self._running
         every_s = PROBE_S if running is None else min(PROBE_S, running.backend.probe_s)
+        is_told = every_s < PROBE_S
+        least_s = self._pacing.least_s(is_told)
+        pause = now + min(seconds, max(least_s, took))
+        until = max(began + seconds, now + min(least_s, took))
+        changed = now + self._pacing.early_s(took, is_told)  # not before then because of a change
+        if not is_told:
+            changed = max(pause, changed)
         probe = now + every_s
         if goes_on:
-            until = now + min(seconds, _PAUSE_S)
+            until = now + min(seconds, least_s)
         while not self._is_stopping and (left := until - time.monotonic()) > 0:
             wait = min(left, self._systemd.alive_every_s or left)
             if running is not None:

@@ -53,6 +53,11 @@ class Fenced:
         return self._backend.can_stop
 
     @property
+    def can_resize(self) -> bool:
+        """Whether jobs can start with another number of GPUs."""
+        return self._backend.can_resize
+
+    @property
     def can_annotate(self) -> bool:
         """Whether users see what `annotate` is given."""
         return self._backend.can_annotate

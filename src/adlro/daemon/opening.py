@@ -14,7 +14,7 @@ from adlro.api.settings import ApiSettings
 from adlro.backends.kind import Levels, Opened
 from adlro.core.errors import ConfigError
 from adlro.core.ports import Leadership, Snapshot
-from adlro.core.records import Cluster
+from adlro.core.records import Cluster, SpeedOf
 from adlro.daemon.config import Config
 from adlro.daemon.daemon import Daemon
 from adlro.daemon.fence import Fenced
@@ -53,11 +53,12 @@ def open_parts(config: Config) -> DaemonParts:
 
 def check_config(config: Config) -> None:
     """Find mistakes that would otherwise appear only when a standby takes over."""
-    from adlro.decide.catalogue import live_policy
+    from adlro.decide.catalogue import find_policy
 
     config.check_owners()
     for name in (config.policy.name, config.policy.fallback):
-        live_policy(name)
+        find_policy(name)
+    own_speeds(config)
     if config.telemetry.is_on:
         config.telemetry.open()
 
@@ -98,6 +99,8 @@ def open_orchestrator(
         guard=config.guard,
         preempt=config.preempt,
         compare_s=_SOON_S if config.kind.ends_with_daemon else SELDOM_S,
+        speeds=config.policy.speeds,
+        speed=own_speeds(config),
     )
     levels, watcher = _telemetry(config, backend, opened)
     orchestrator = Orchestrator(
@@ -107,6 +110,15 @@ def open_orchestrator(
         return orchestrator, ()
     watcher.start()
     return orchestrator, (watcher,)
+
+
+def own_speeds(config: Config) -> SpeedOf:
+    """The table of speeds, with the site's own table before it if there is one."""
+    from adlro.catalogue.speeds import speed_of, with_own_table
+    from adlro.core.toml import read_text
+
+    path = config.policy.speed_table
+    return with_own_table(read_text(path, "speed table"), path) if path else speed_of
 
 
 def _telemetry(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 from adlro.core.errors import BackendError
+from adlro.core.learned import JobSpeeds, LearnedTable
 from adlro.core.ports import (
     ENDED,
     Backend,
@@ -43,6 +44,12 @@ class Decider(Protocol):
 
     def why(self, job: str) -> Why | None:
         """Why a job waits, or runs where it does."""
+
+    def speeds(self, job: str) -> JobSpeeds | None:
+        """What is believed of a job's speed on each model."""
+
+    def learned_speeds(self) -> LearnedTable:
+        """The families of jobs that were found."""
 
     def what_if(self, question: WhatIf) -> WhatIfAnswer:
         """The effect of a change."""

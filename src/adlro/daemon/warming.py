@@ -17,6 +17,7 @@ from adlro.backends.simulated.clock import ByHand
 from adlro.backends.simulated.demo import demo_cluster
 from adlro.catalogue.speeds import speed_of
 from adlro.core.errors import AdlroError
+from adlro.core.learned import KNOWN_SPEEDS, LEARNED_SPEEDS
 from adlro.core.ports import Submission
 from adlro.core.records import WHOLE_GPU, Job
 from adlro.daemon.store import open_store
@@ -219,6 +220,7 @@ class Rehearsal:
             replace(job, gpus=8, work=2400.0, estimate=2400.0, checkpoint=60.0),
             replace(job, share=WHOLE_GPU // 2, gpu_memory_gb=4.0),
             replace(job, models=frozenset(["t4"]), name="named"),
+            replace(job, sizes="1,2,4", name="resized"),
         ]
         for each in kinds:
             self.backend.submit(Submission(replace(each, restartable=True)))
@@ -264,5 +266,7 @@ class Rehearsal:
 
     def look_back(self) -> None:
         """A daemon that starts again, with what the one before wrote down."""
-        Orchestrator(self.backend, self.memory, self.policies[0], self.fallback, PATIENT).tick()
+        for speeds in (KNOWN_SPEEDS, LEARNED_SPEEDS):
+            settings = replace(PATIENT, speeds=speeds)
+            Orchestrator(self.backend, self.memory, self.policies[0], self.fallback, settings).tick()
         self.memory.close()

@@ -25,7 +25,18 @@ from adlro.decide.checkpoint import read_arrays, read_weights
 from adlro.decide.choosing import Pair, best_pair, legal_pairs
 from adlro.decide.network import greedy_q, preemptive_q, stopping_q
 from adlro.decide.network.paper_q import PAPER_DQN, paper_policy, paper_weights
-from adlro.decide.rules import allox, baselines, earliest, eft_claiming, gavel, plan, preemptive, reserving, sizing
+from adlro.decide.rules import (
+    allox,
+    baselines,
+    earliest,
+    eft_claiming,
+    gavel,
+    marginal,
+    plan,
+    preemptive,
+    reserving,
+    sizing,
+)
 from adlro.decide.wrappers import unwrapped, wrapped
 
 MODULES = (
@@ -39,6 +50,7 @@ MODULES = (
     gavel,
     allox,
     sizing,
+    marginal,
     lookahead,
     greedy_q,
     preemptive_q,
@@ -86,17 +98,6 @@ def find_policy(name: str) -> Policy:
         f"there is no policy {name!r}.{nearest(name, names)} `adlro policies` lists them. Also possible: "
         "path.py:function, NAME+starvation(SECONDS), NAME+least-run(SECONDS) and NAME+stops(NUMBER)."
     )
-
-
-def live_policy(name: str) -> Policy:
-    """The policy with this name, for a live cluster: one that does not resize jobs."""
-    found = find_policy(name)
-    if found.resizes:
-        raise CatalogueError(
-            f"policy '{name}' resizes jobs, which no back end can do yet; expected one that does not. "
-            "`adlro policies` says which do."
-        )
-    return found
 
 
 def policy_of_checkpoint(path: Path) -> Policy:

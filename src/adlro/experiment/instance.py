@@ -11,13 +11,14 @@ from adlro.core.copying import copied
 from adlro.core.driver import NO_HEAT, Player
 from adlro.core.errors import AdlroError, PolicyError, UsageError
 from adlro.core.heat import new_heat
+from adlro.core.learned import KNOWN_SPEEDS, LEARNED_SPEEDS
 from adlro.core.policy import Policy
 from adlro.core.records import Disturbance
 from adlro.core.run import Run
 from adlro.core.tables import Ints, Jobs, Table, View
 from adlro.core.units import DAY_S, HOUR_S
 from adlro.experiment.scenario import Recorded, Scenario, find_workload, gpu_seconds, named_as_in
-from adlro.experiment.unknown_speeds import KNOWN_SPEEDS, LEARNED_SPEEDS, Believed, believe, learning_player
+from adlro.experiment.unknown_speeds import Believed, believe, learning_player
 from adlro.ingest.disturbances import failures, wear
 from adlro.ingest.signatures import with_signatures
 from adlro.ingest.synthetic import generate

@@ -13,15 +13,16 @@ import numpy as np
 
 from adlro.catalogue.clusters import load_cluster
 from adlro.catalogue.families import guessed_family
-from adlro.catalogue.speeds import bound_profiles, datasheet_speed
+from adlro.catalogue.speeds import datasheet_speed
 from adlro.core.errors import UsageError
-from adlro.core.records import CPU_ONLY, Cluster, GpuModel, Placing
+from adlro.core.learned import LEARNED_SPEEDS, FoundFamily, JobSpeeds, LearnedSpeed, LearnedTable, PastSpeed
+from adlro.core.records import CPU_ONLY, Cluster, GpuModel, Link, Placing
 from adlro.core.tables import Floats, Masks
 from adlro.experiment.instance import draw
 from adlro.experiment.policies import policy as find_policy
 from adlro.experiment.scenario import load_scenario
 from adlro.experiment.traces import link_of, read_places
-from adlro.experiment.unknown_speeds import LEARNED_SPEEDS, job_parts_of, learning_player
+from adlro.experiment.unknown_speeds import job_parts_of, learning_player, memory_bounds
 from adlro.ingest.traces.tabulate import TraceOptions
 from adlro.predict.encoder import Words, unpacked
 from adlro.predict.following import units_of
@@ -47,58 +48,6 @@ _RUNS_DIFFER: Final = 0.25
 _TENTH: Final = 1.2816
 _SHORTEST_S: Final = 10.0
 """Shorter jobs of a history failed or tested something."""
-
-
-@dataclass(frozen=True, slots=True)
-class LearnedSpeed:
-    """A speed relative to the reference model of the table, with the interval that holds it in eight of ten cases."""
-
-    value: float
-    low: float
-    high: float
-    jobs: int  # of this family that ran there
-
-
-@dataclass(frozen=True, slots=True)
-class FoundFamily:
-    """Jobs that run alike, as the memory found them: their commonest words, users, and speeds by model."""
-
-    words: tuple[str, ...]
-    users: tuple[str, ...]
-    jobs: int
-    speeds: dict[str, LearnedSpeed]
-
-
-@dataclass(frozen=True, slots=True)
-class PastSpeed:
-    """A past job that a belief rests on: who it was, where it ran, its share of the weight, and the parts in common."""
-
-    user: str
-    name: str
-    model: str
-    share: float
-    similarity: float
-    parts: tuple[str, ...]  # as in "user ann", by unbinding
-
-
-@dataclass(frozen=True, slots=True)
-class JobSpeeds:
-    """What is believed of one job: its speed on each model against the first one, and the past jobs behind it."""
-
-    reference: str
-    speeds: dict[str, LearnedSpeed]  # `jobs`: past jobs of any family that ran there
-    because: tuple[PastSpeed, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LearnedTable:
-    """The families found, the model that speeds are relative to, and what they rest on."""
-
-    reference: str
-    families: tuple[FoundFamily, ...]
-    jobs: int  # that taught something
-    skipped: int  # jobs on GPUs of which it is not known where they ran, or too short
-    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +80,7 @@ def learn_for_job(trace: str, cluster: str, options: TraceOptions, job: JobParts
     mean, covariance = taught.memory.profile(vector[None, :])
     prior = np.log([max(_datasheet(taught.cluster, job, taught.cluster.models[name]), 1e-3) for name in taught.names])
     there = Counter(taught.models[taught.rows].tolist())
-    speeds = {name: _against_first(m, mean + prior, covariance, there[m]) for m, name in enumerate(taught.names)}
+    speeds = {name: speed_against(m, 0, mean + prior, covariance, there[m]) for m, name in enumerate(taught.names)}
     because = []
     for number, share, alike in taught.memory.shares(vector, 0)[:_REASONS]:
         past, where = taught.parts[number], taught.names[int(taught.models[number])]
@@ -140,11 +89,12 @@ def learn_for_job(trace: str, cluster: str, options: TraceOptions, job: JobParts
     return JobSpeeds(taught.names[0], speeds, tuple(because))
 
 
-def _against_first(m: int, logs: Floats, covariance: Floats, jobs: int) -> LearnedSpeed:
-    """The speed on a model against that on the first one, with its interval."""
-    log = float(logs[m] - logs[0])
-    spread = math.sqrt(max(0.0, float(covariance[m, m] + covariance[0, 0] - 2 * covariance[m, 0])))
-    return LearnedSpeed(math.exp(log), math.exp(log - _TENTH * spread), math.exp(log + _TENTH * spread), jobs)
+def speed_against(m: int, reference: int, logs: Floats, covariance: Floats, jobs: int) -> LearnedSpeed:
+    """The speed on a model against that on the reference, with its interval."""
+    log = float(logs[m] - logs[reference])
+    both = float(covariance[m, m] + covariance[reference, reference] - 2 * covariance[m, reference])
+    spread = _TENTH * math.sqrt(max(0.0, both))
+    return LearnedSpeed(math.exp(log), math.exp(log - spread), math.exp(log + spread), jobs)
 
 
 def _taught_by(trace: str, cluster: str, options: TraceOptions) -> _Taught:
@@ -164,7 +114,7 @@ def _taught_by(trace: str, cluster: str, options: TraceOptions) -> _Taught:
         )
     parts = job_parts_of(jobs)
     vectors = job_vectors([parts[j] for j in usable])
-    memory = SpeedMemory(models, _bounds(models), any_gpu=_RUNTIMES_DIFFER, noise=_RUNS_DIFFER)
+    memory = SpeedMemory(models, memory_bounds(models), any_gpu=_RUNTIMES_DIFFER, noise=_RUNS_DIFFER)
     usual = float(np.log(seconds[usable]).mean())
     prior = np.log([[max(_datasheet(where, parts[j], model), 1e-3) for model in models] for j in usable])
     for row in np.argsort((table["submit"] + seconds)[usable], kind="stable").tolist():
@@ -252,7 +202,7 @@ def _family(
     last = places[-1]
     mean, covariance = memory.profile(_some(vectors, rows, places))
     there = Counter(model for j in mine for model in ran.get(j, ()))
-    speeds = {name: _against_first(m, mean + prior[last], covariance, there[m]) for m, name in enumerate(names)}
+    speeds = {name: speed_against(m, 0, mean + prior[last], covariance, there[m]) for m, name in enumerate(names)}
     return FoundFamily(tuple(label), tuple(users), len(mine), speeds)
 
 
@@ -266,12 +216,11 @@ def _stem(parts: JobParts) -> tuple[str, ...]:
     return (parts.user, str(parts.gpus), *(word for word in name_words(parts.name) if not word.isdigit()))
 
 
-def _bounds(models: Sequence[GpuModel]) -> Floats:
-    return np.array(bound_profiles(models, guessed_family("")))
+def datasheet_alone(family: str, gpus: int, model: GpuModel, network: Link) -> float:
+    """The speed of a family by the datasheet of a model, on one node."""
+    return datasheet_speed(family, Placing(model, max(1, gpus), 1, link_of(model), network)).value
 
 
 def _datasheet(cluster: Cluster, parts: JobParts, model: GpuModel) -> float:
-    """The prior for a job on a model, on one node."""
-    return datasheet_speed(
-        guessed_family(parts.name), Placing(model, max(1, parts.gpus), 1, link_of(model), cluster.network)
-    ).value
+    """The prior for a job on a model."""
+    return datasheet_alone(guessed_family(parts.name), parts.gpus, model, cluster.network)

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, TypeAlias
 from adlro.catalogue.clusters import ClusterFile, NodesTable, build_cluster, load_cluster
 from adlro.core.code_cache import set_ready
 from adlro.core.errors import UsageError
+from adlro.core.learned import KNOWN_SPEEDS
 from adlro.core.records import Cluster, Disturbance
 from adlro.core.toml import checked, read_text
 from adlro.experiment.compare import Comparison, OnProgress
@@ -28,7 +29,6 @@ from adlro.experiment.policies import policy as find_policy
 from adlro.experiment.scenario import Hazards, Scenario, find_disturbances, load_scenario
 from adlro.experiment.side_by_side import compiled_side_by_side
 from adlro.experiment.simulation import Simulation
-from adlro.experiment.unknown_speeds import KNOWN_SPEEDS
 from adlro.ingest.traces.tabulate import TraceOptions
 from adlro.measure.hyperscore import EQUAL, ScoreWeights, read_score_weights
 from adlro.measure.metrics import measure

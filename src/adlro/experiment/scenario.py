@@ -13,11 +13,11 @@ from adlro.catalogue.gpus import find_gpu
 from adlro.catalogue.speeds import speed_of
 from adlro.catalogue.workloads import SUFFIX, workload_names, workload_text
 from adlro.core.errors import CatalogueError, ConfigError, UsageError
+from adlro.core.learned import KNOWN_SPEEDS, check_speeds
 from adlro.core.plan import Plan, plan_cluster
 from adlro.core.records import WHOLE_GPU, Cluster, Disturbance
 from adlro.core.tables import Floats, Jobs, View
 from adlro.core.toml import nearest, read_text
-from adlro.experiment.unknown_speeds import KNOWN_SPEEDS, speeds_of
 from adlro.ingest.disturbances import read_disturbances
 from adlro.ingest.synthetic import one_of_each
 from adlro.ingest.traces.tabulate import TraceOptions, TraceReport
@@ -120,7 +120,7 @@ def load_scenario(
         raise UsageError(f"--room-c is {hazards.room_c:g}; expected a temperature from -40 to 60 C.")
     check_numbers(restart_s=settings.restart_s, window=settings.window, wear_per_day=hazards.wear_per_day)
     check_numbers(above_0=True, mtbf_h=hazards.mtbf_h, repair_h=hazards.repair_h, jobs=jobs, load=load)
-    known = speeds_of(speeds)
+    known = check_speeds(speeds)
     plan = plan_cluster(load_cluster(cluster) if isinstance(cluster, str) else cluster)
     pack_disturbances(plan, hazards.listed)
     if not is_trace(workload):

@@ -10,11 +10,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from adlro.core.learned import KNOWN_SPEEDS
 from adlro.core.run import Run
 from adlro.experiment.compare import Comparison, Mean, over_seeds, regrets
 from adlro.experiment.python_words import reworded
 from adlro.experiment.scenario import Recorded
-from adlro.experiment.unknown_speeds import KNOWN_SPEEDS
 from adlro.measure.bounds import Bounds
 from adlro.measure.metrics import Metrics
 from adlro.measure.numbers import MISSING, change, mean_count, number, percent, unit_for

@@ -4,8 +4,9 @@
 `learned`: the prior, corrected in the run by what jobs that ended have shown (predict/speeds).
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,22 +14,16 @@ import numpy.typing as npt
 from adlro.catalogue.families import guessed_family
 from adlro.catalogue.speeds import bound_profiles, datasheet_speed
 from adlro.core.driver import Player
-from adlro.core.errors import UsageError
+from adlro.core.learned import AGNOSTIC_SPEEDS
 from adlro.core.plan import Plan, fill_kind
-from adlro.core.records import CPU_ONLY, MODELLED, Placing, Speed, SpeedOf
-from adlro.core.tables import NOBODY, Floats, Jobs, Numbers, View
+from adlro.core.records import CPU_ONLY, MODELLED, GpuModel, Job, Placing, Speed, SpeedOf
+from adlro.core.tables import NOBODY, Floats, Ints, Jobs, Numbers, View
 from adlro.core.units import MIB_PER_GB
 from adlro.normalise.pack import mark_possible, pack_believed
 from adlro.predict.following import units_of
 from adlro.predict.job_parts import JobParts, job_vectors
 from adlro.predict.speed_memory import SpeedMemory
 from adlro.predict.speed_player import LearningSpeeds
-
-KNOWN_SPEEDS: Final = "known"
-PRIOR_SPEEDS: Final = "prior"
-AGNOSTIC_SPEEDS: Final = "agnostic"
-LEARNED_SPEEDS: Final = "learned"
-SPEEDS: Final = (KNOWN_SPEEDS, PRIOR_SPEEDS, AGNOSTIC_SPEEDS, LEARNED_SPEEDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +35,6 @@ class Believed:
     rate: Floats  # [J, H] how fast jobs really run
     signed: Jobs  # the jobs with the users and names that a learner sees
     possible: npt.NDArray[np.bool_]  # [J, H] where each job fits on the empty cluster
-
-
-def speeds_of(text: str) -> str:
-    """What policies are to know about speeds."""
-    if text not in SPEEDS:
-        raise UsageError(f"--speeds is {text!r}; expected {', '.join(SPEEDS[:-1])} or {SPEEDS[-1]}.")
-    return text
 
 
 def believe(plan: Plan, jobs: Jobs, known: View, signed: Jobs, how: str) -> Believed:
@@ -72,29 +60,44 @@ def all_alike(_family: str, _at: Placing) -> Speed:
 
 def believed_rates(plan: Plan, hidden: Jobs, known: View, speed: SpeedOf) -> Floats:
     """The rates [J, H] by the families of these jobs, wherever the known view lets them run."""
-    table, kinds = hidden.table, known.jobs["kind"]
+    rate = rates_where_able(plan, hidden, known, speed)
+    able = known.width[known.jobs["kind"]] > 0
+    return np.where(able & (rate <= 0.0), units_of(hidden.table)[:, None], rate)
+
+
+def rates_where_able(plan: Plan, jobs: Jobs, known: View, speed: SpeedOf) -> Floats:
+    """The rates [J, H] by these speeds and families; 0 where the known view has none, or the speed is 0."""
+    table, kinds = jobs.table, known.jobs["kind"]
     pairs, row_of = np.unique(np.stack([table["family"], kinds], axis=1), axis=0, return_inverse=True)
+    row_of = row_of.ravel()
     firsts = np.zeros(len(pairs), np.int64)
     firsts[row_of[::-1]] = np.arange(len(table))[::-1]
-    units = units_of(table)
     rows = np.zeros((len(pairs), len(plan.forms)))
     for row, j in enumerate(firsts):
         job, width = table[j], np.zeros(len(plan.forms), np.int32)
-        fill_kind(plan, job, hidden.families[job.family], hidden.allowed[job.allowed], speed, rows[row], width)
-        able = known.width[kinds[j]] > 0
-        rows[row] = np.where(able, np.where(rows[row] > 0.0, rows[row], units[j]), 0.0)
+        fill_kind(plan, job, jobs.families[job.family], jobs.allowed[job.allowed], speed, rows[row], width)
+        rows[row] *= known.width[kinds[j]] > 0
     return rows[row_of]
+
+
+def memory_bounds(models: Sequence[GpuModel]) -> Floats:
+    """How jobs that one unit bounds differ from the prior of a job of which nothing is known."""
+    return np.array(bound_profiles(models, guessed_family("")))
+
+
+def models_of_forms(plan: Plan, names: Sequence[str]) -> Ints:
+    """For each form the number of its model among these names; NOBODY: it has no GPUs, or a model that is not there."""
+    known = {name: number for number, name in enumerate(names)}
+    return np.array([known.get(form.model, NOBODY) if form.gpus else NOBODY for form in plan.form_records], np.int32)
 
 
 def learning_player(believed: Believed, plan: Plan, then: Player | None) -> LearningSpeeds:
     """A player that has learnt nothing yet."""
     names = [name for name in plan.models if name != CPU_ONLY]
     models = [plan.cluster.models[name] for name in names]
-    bounds = np.array(bound_profiles(models, guessed_family("")))
-    model_of = np.array([names.index(form.model) if form.gpus else NOBODY for form in plan.form_records], np.int32)
     return LearningSpeeds(
-        SpeedMemory(models, bounds), job_vectors(job_parts_of(believed.signed)), believed.view.rate, believed.possible,
-        model_of, then,
+        SpeedMemory(models, memory_bounds(models)), job_vectors(job_parts_of(believed.signed)), believed.view.rate,
+        believed.possible, models_of_forms(plan, names), then,
     )  # fmt: skip
 
 
@@ -111,3 +114,11 @@ def job_parts_of(jobs: Jobs) -> list[JobParts]:
         )
         for row in table
     ]  # fmt: skip
+
+
+def parts_of_job(job: Job) -> JobParts:
+    """What a learner of speeds sees of one job."""
+    limit_s = math.inf if job.limit_s is None else job.limit_s
+    return JobParts(
+        job.user, job.name, job.gpus, job.cpus, job.memory_gb, job.gpu_memory_gb, limit_s, job.submit_s or 0.0
+    )

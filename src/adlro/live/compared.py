@@ -20,9 +20,10 @@ import numpy as np
 from adlro.core.policy import Policy
 from adlro.core.ports import ENDED, JobState, LiveJob, Snapshot
 from adlro.core.tables import Floats
+from adlro.live.corrections import Corrections
 from adlro.live.forward import play_forward, usual_work
 from adlro.live.predicting import MeasuredJob
-from adlro.live.scene import Corrections, Predict, Scenes
+from adlro.live.scene import Predict, Scenes
 
 LEAST_ENDED: Final = 10
 """At least this many jobs must have ended before there is a comparison."""

@@ -17,8 +17,8 @@ from typing import Final, NamedTuple, final
 import numpy as np
 
 from adlro.core.records import CPU_ONLY
+from adlro.live.corrections import Corrections
 from adlro.live.predicting import TENTH, MeasuredJob, centre, said_of
-from adlro.live.scene import Corrections
 from adlro.live.service import Drift
 
 ALLOWANCE: Final = 0.5
@@ -155,9 +155,10 @@ class Evidence:
 
 @final
 class Watch:
-    """Watches the speeds of one cluster."""
+    """Watches the speeds of one cluster. Without `by_model` it judges nodes and GPUs only, not all GPUs of a model."""
 
-    def __init__(self) -> None:
+    def __init__(self, by_model: bool = True) -> None:
+        self._by_model = by_model
         self._kinds: OrderedDict[tuple[str, ...], Evidence] = OrderedDict()
         self._sums: OrderedDict[DriftKey, Sums] = OrderedDict()
         self._found: dict[DriftKey, Found] = {}
@@ -190,7 +191,7 @@ class Watch:
         spread = max(spread, _LEAST_SPREAD) * (1.0 + 0.75 / math.sqrt(known))
         allowance = ALLOWANCE + 1.25 / math.sqrt(known)
         keys = keys_of(job)
-        if kind[0] == PREDICTED:
+        if kind[0] == PREDICTED or not self._by_model:
             keys = [key for key in keys if key.node]  # a prediction is not good enough to judge all GPUs of a model
         self._follow(keys, left, spread)
         self._seen += 1

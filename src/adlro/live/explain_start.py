@@ -162,7 +162,7 @@ def why_started(
 
     `started` are all jobs that start in this turn: they have not been overtaken.
     """
-    where = how_long(scene, chosen, around, runtime_s)
+    where = f"{how_long(scene, chosen, around, runtime_s)}{size_in_words(scene, chosen)}"
     if chosen.by == STARVATION_GUARD:
         waited = max(0.0, float(scene.view.clock[0].now - scene.view.jobs[chosen.job].submit))
         return f"{where} It goes first, because it has waited {spell(waited)} and no job may wait longer.", ()
@@ -182,6 +182,12 @@ def why_started(
         but = ", " if ahead == 1 else f", such as job {id}, "
         but += because(scene, chosen, runtime_s, rival)
     return f"{where} {before}{but}", (mention_of(scene, id),)
+
+
+def size_in_words(scene: Scene, chosen: Chosen) -> str:
+    """With how many GPUs a job starts, if it asked for another number; "" if it has what it asked for."""
+    job, gpus = scene.live[chosen.job].job, sum(part.count for part in chosen.parts)
+    return f" It gets {gpus} GPUs, one of its sizes ({job.sizes}); it asked for {job.gpus}." if gpus != job.gpus else ""
 
 
 def how_long(scene: Scene, chosen: Chosen, around: Around | None, runtime_s: float) -> str:

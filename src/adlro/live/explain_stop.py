@@ -6,16 +6,17 @@ from dataclasses import replace
 from adlro.core.ports import JobState, LiveJob
 from adlro.core.tables import START
 from adlro.decide.rules.reserving import by_expected_end
+from adlro.live.corrections import Corrections
 from adlro.live.explain_places import mention_of
 from adlro.live.guard import Chosen
-from adlro.live.predicting import pace
-from adlro.live.scene import Corrections, Scene
+from adlro.live.predicting import PaceOf, pace
+from adlro.live.scene import Scene
 from adlro.live.service import Decision, Mention, Why
 from adlro.live.words import moment, spell
 
 
 def why_stopped(
-    scene: Scene, chosen: Sequence[Chosen], at: int, corrections: Corrections
+    scene: Scene, chosen: Sequence[Chosen], at: int, corrections: Corrections, pace_of: PaceOf = pace
 ) -> tuple[str, tuple[Mention, ...]]:
     """Why the choice at this place of a turn stops a job, and the jobs that the sentence names."""
     stop = chosen[at]
@@ -23,12 +24,16 @@ def why_stopped(
     now_s = scene.snapshot.time_s
     ran = "" if job.started_s is None else f" after {spell(max(0.0, now_s - job.started_s))}"
     goes_on = "It waits again in its old place in the queue, and restarts when there is room for it."
+    again = next((each for each in chosen[at + 1 :] if each.verb == START and each.job == stop.job), None)
+    had, gets = (sum(part.count for part in parts) for parts in (job.parts, again.parts if again else ()))
+    if again is not None and gets != had:
+        return f"{stop.by} stops it{ran} to give it {gets} GPUs instead of {had}. It goes on when they are free.", ()
     gains = taker(scene, chosen, at)
     if gains is None:
         return f"{stop.by} stops it{ran} and gives its GPUs to other jobs. {goes_on}", ()
     other = scene.live[gains.job]
     seconds = float(scene.predicted[gains.job, 1]) / max(
-        pace(other.job, gains.parts, scene.plan.cluster, corrections), 1e-9
+        pace_of(other.job, gains.parts, scene.plan.cluster, corrections), 1e-9
     )
     rows, ends = by_expected_end(scene.view)
     left_s = next(float(end) for row, end in zip(rows, ends, strict=True) if row == stop.job) - float(

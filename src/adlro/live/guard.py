@@ -348,6 +348,8 @@ class Asking:
         illegal = int(view.clock[0].illegal)
         self._driver.truth.progress[0].events = 0  # nobody reads this log
         if self._driver.apply(choice):
+            if choice.verb == RESIZE:
+                return True  # the start that follows has that many GPUs; without one nothing happens
             parts = self._scene.parts_of(view, choice.job) if choice.verb == START else ()
             choose = self._session.choose
             by = STARVATION_GUARD if isinstance(choose, Bounded) and choose.is_overdue else policy.name
@@ -397,6 +399,6 @@ def kept_by_name(scene: Scene, choose: Any) -> Reservations:
 def _in_words(choice: Choice) -> str:
     """A choice as text for the log."""
     if choice.verb == RESIZE:
-        return f"resize job {choice.job} to {choice.site} GPUs, which a live cluster cannot do"
+        return f"resize job {choice.job} to {choice.site} GPUs, which it may not have"
     verb = {START: "start", STOP: "stop", WAIT: "wait"}.get(choice.verb, f"verb {choice.verb}")
     return f"{verb} job {choice.job} at site {choice.site}"

@@ -5,7 +5,7 @@ from the runtimes of similar jobs here, and from users' estimates, weighted by p
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Final, TypeVar, cast, final
@@ -16,9 +16,11 @@ import numpy.typing as npt
 from adlro.catalogue.speeds import speed_of
 from adlro.core.ports import JobState, LiveJob, Part
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Job, Link, Placing, SpeedOf
+from adlro.core.sizes import as_it_runs
 from adlro.core.tables import RUNNING, Floats, Table, View
 from adlro.decide.rules.reserving import HALF_LIFE_S
-from adlro.live.scene import Carried, Corrections, corrected, gpu_units
+from adlro.live.corrections import Corrections, corrected
+from adlro.live.scene import Carried, gpu_units, start_cost_s
 from adlro.live.service import Like
 from adlro.predict import expected
 from adlro.predict.following import SHORTEST_S, TRAIT, one_hash, trait_of
@@ -89,9 +91,10 @@ def pace(
     job: Job, parts: Sequence[Part], cluster: Cluster, corrections: Corrections, speed: SpeedOf = speed_of
 ) -> float:
     """Work per second of a job on these parts, as far as known; otherwise 1 for each of its GPUs."""
-    units = gpu_units(job)
     if job.gpus == 0 or not parts:
-        return units
+        return gpu_units(job)
+    job = as_it_runs(job, parts)
+    units = gpu_units(job)
     first = parts[0]
     model = cluster.models.get(first.model)
     if model is None or first.model == CPU_ONLY:
@@ -102,12 +105,16 @@ def pace(
     return units * (found if found > 0.0 else 1.0) * min(corrections.of_part(part) for part in parts)
 
 
+PaceOf = Callable[[Job, Sequence[Part], Cluster, Corrections], float]
+"""Work per second of a job on some parts: `pace` with the table, or with what is believed instead."""
+
+
 def measured(
     jobs: Sequence[LiveJob],
     cluster: Cluster,
     corrections: Corrections,
     expected: Mapping[str, float] | None = None,
-    speed: SpeedOf = speed_of,
+    pace_of: PaceOf = pace,
     carried: Mapping[str, Carried] | None = None,
     restart_s: float = 0.0,
 ) -> list[MeasuredJob]:
@@ -122,8 +129,8 @@ def measured(
         seconds = job.ended_s - job.started_s
         if seconds <= 0.0 or (job.state is JobState.FAILED and seconds < AT_ONCE_S):
             continue
-        lost = restart_s if job.starts > 1 else 0.0
-        work = max(seconds - lost, 1.0) * pace(job.job, job.parts, cluster, corrections, speed)
+        lost = start_cost_s(job, restart_s)
+        work = max(seconds - lost, 1.0) * pace_of(job.job, job.parts, cluster, corrections)
         if carried and job.id in carried:
             work += carried[job.id].saved  # of earlier stretches
         found.append(MeasuredJob(job, seconds, work, job.parts, (expected or {}).get(job.id)))
@@ -156,6 +163,14 @@ def centre(values: Sequence[float] | deque[float]) -> tuple[float, float]:
     all_of_them = np.fromiter(values, np.float64)
     middle = float(np.median(all_of_them))
     return middle, 1.4826 * float(np.median(np.abs(all_of_them - middle)))
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedWork:
+    """The work that was expected of a job, in GPU-seconds on the reference model, and the spread of its logarithm."""
+
+    work: float
+    spread: float
 
 
 K = TypeVar("K")
@@ -242,10 +257,11 @@ class Runtimes:
         self.past = UserHistory()
         self.learnt = 0
 
-    def learn(self, jobs: Sequence[MeasuredJob]) -> None:
-        """Learn jobs that ended, in this order."""
+    def learn(self, jobs: Sequence[MeasuredJob]) -> list[ExpectedWork]:
+        """Learn jobs that ended, in this order; what was to be expected of each just before it was learnt."""
         if not jobs:
-            return
+            return []
+        before: list[ExpectedWork] = []
         traits = np.array([trait_of(each.job.job) for each in jobs], TRAIT).view(np.recarray)
         seconds = np.array([each.work / gpu_units(each.job.job) for each in jobs])
         rows = np.arange(len(jobs))
@@ -254,8 +270,9 @@ class Runtimes:
             learn_live(self._means, traits, seconds)
         for each in jobs:
             self.past.learn(each)
-        for each, (_, middle, _), ran in zip(jobs, told.tolist(), seconds.tolist(), strict=True):
+        for each, (low, middle, high), ran in zip(jobs, told.tolist(), seconds.tolist(), strict=True):
             said = said_of(each.job.job)
+            before.append(self._expected(each.job.job, said, low, middle, high))
             if said > 0.0:
                 word = self._words.setdefault(one_hash(each.job.job.user), Word())
                 self._words.move_to_end(one_hash(each.job.job.user))
@@ -265,6 +282,15 @@ class Runtimes:
                     self._words.popitem(last=False)
         self._remember(jobs, traits, seconds)
         self.learnt += len(jobs)
+        return before
+
+    def _expected(self, job: Job, said: float, low: float, middle: float, high: float) -> ExpectedWork:
+        """As in `predict`: the user's estimate, shifted, or the seconds that habits say."""
+        shift, spread, trusts_habits = self._words.get(one_hash(job.user), UNHEARD).weighed()
+        if said > 0.0 and not trusts_habits:
+            return ExpectedWork(said * math.exp(shift), spread)
+        is_sure = 0.0 < low <= high < math.inf
+        return ExpectedWork(middle * gpu_units(job), math.log(high / low) / (2 * TENTH) if is_sure else DOUBT)
 
     def _remember(self, jobs: Sequence[MeasuredJob], traits: Table, seconds: Floats) -> None:
         """Keep jobs for `like`, each under a number of its own."""

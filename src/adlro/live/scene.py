@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adlro.catalogue.gpus import find_gpu
-from adlro.catalogue.speeds import for_every_family, speed_of
+from adlro.catalogue.speeds import speed_of
 from adlro.core.compiled import compiled_alone
 from adlro.core.errors import CatalogueError
 from adlro.core.jobs import JobNames, job_rows, wrong_with
@@ -23,8 +23,8 @@ from adlro.core.occupancy import Places, close_nodes, on_each_node, stand
 from adlro.core.plan import Plan, gpu_numbers, plan_cluster
 from adlro.core.policy import Policy
 from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Part, Snapshot
-from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Job, Placing, Speed, SpeedOf
-from adlro.core.rules import enqueue_all, work_done, work_left
+from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Job, SpeedOf
+from adlro.core.rules import enqueue_all, shape_of_size, take_shape, work_done, work_left
 from adlro.core.tables import (
     FOREVER,
     JOB,
@@ -38,6 +38,7 @@ from adlro.core.tables import (
     View,
 )
 from adlro.decide.rules.baselines import write_mix
+from adlro.live.corrections import Corrections, corrected, same_gpus
 from adlro.normalise.pack import pack
 from adlro.predict.following import TRAIT, trait_of
 
@@ -49,46 +50,15 @@ Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Corrections:
-    """Speed corrections from measurements: factors, 1 where nothing is known."""
-
-    families: Mapping[tuple[str, str], float] = field(default_factory=dict)  # by (family, model); "": every family
-    gpus: Mapping[tuple[str, int], float] = field(default_factory=dict)  # by node and number on the node
-    sites: Mapping[tuple[str, str], float] = field(default_factory=dict)  # by node and model: all such GPUs there
-
-    def of(self, family: str, model: str) -> float:
-        """The factor of a family on a model."""
-        if not self.families:
-            return 1.0
-        return self.families.get(("", model), 1.0) * self.families.get((family, model), 1.0)
-
-    def by_node(self, cluster: Cluster) -> dict[str, tuple[float, ...]]:
-        """For each node with a correction, the factors of all its GPUs in order."""
-        named = {node for node, _ in self.gpus} | {node for node, _ in self.sites}
-        found = {}
-        for node in cluster.nodes:
-            if node.name in named:
-                models = [group.model for group in node.gpus for _ in range(group.count)]
-                found[node.name] = tuple(self.of_gpu(node.name, model, number) for number, model in enumerate(models))
-        return found
-
-    def of_gpu(self, node: str, model: str, number: int) -> float:
-        """The factor of one GPU."""
-        return self.gpus.get((node, number), 1.0) * self.sites.get((node, model), 1.0)
-
-    def of_part(self, part: Part) -> float:
-        """The factor of the slowest GPU of a part."""
-        if not part.indices:
-            return self.sites.get((part.node, part.model), 1.0)
-        return min(self.of_gpu(part.node, part.model, number) for number in part.indices)
-
-
-@dataclass(frozen=True, slots=True)
 class Carried:
     """What an earlier run of a job left: work that was kept, and seconds for which it held GPUs."""
 
     saved: float = 0.0
     held_s: float = 0.0
+
+
+Believe = Callable[[Plan, Jobs, View, Sequence[Job], Corrections], View]
+"""`believe(plan, jobs, known, records, corrections)`: the view with the rates that policies believe in."""
 
 
 Predict = Callable[[Table, Table, Floats], Floats]
@@ -178,10 +148,20 @@ def prepare_policy(view: View, policy: Policy, seed: int = 0) -> None:
 
 @final
 class Scenes:
-    """Makes scenes from snapshots, and keeps between them what does not change: rows of jobs, the plan, rates."""
+    """Makes scenes from snapshots, and keeps between them what does not change: rows of jobs, the plan, rates.
 
-    def __init__(self, speed: SpeedOf = speed_of, restart_s: float = 30.0) -> None:
-        self._speed = speed
+    With `can_resize`, restartable jobs that name sizes may get another number of GPUs. A job that runs with one already
+    has it in any case.
+    """
+
+    def __init__(
+        self,
+        speed: SpeedOf = speed_of,
+        restart_s: float = 30.0,
+        believe: Believe | None = None,
+        can_resize: bool = False,
+    ) -> None:
+        self._speed, self._believe, self._can_resize = speed, believe, can_resize
         self._restart_s = restart_s
         self._lock = Lock()
         self._epoch_s = FOREVER  # of the first scene; it never moves on, so that times mean the same in every turn
@@ -220,6 +200,9 @@ class Scenes:
         """
         with self._lock:
             scene = self._scene(snapshot, predict, submitted or {}, corrections, carried or {}, coming, tell)
+            if len(scene.view.shapes):
+                fixed = [not (self._can_resize and job.job.restartable) for job in scene.live]
+                scene.view.jobs.shapes[fixed] = 0
             if restart_s is not None:
                 scene.view.clock[0].restart = restart_s
             if remind is not None:
@@ -253,10 +236,13 @@ class Scenes:
         rows = rows[order]
         table = cast(Table, self._table[rows].view(np.recarray))
         table.submit = given - epoch_s
-        table.sizes = 0  # no back end can resize a job
         traits = cast(Table, self._traits[rows].view(np.recarray))
         jobs = self._names.jobs(table, np.zeros(len(live)))
         view = pack(plan, jobs, corrected(self._speed, corrections))
+        if self._believe is not None:
+            view = self._believe(plan, jobs, view, [job.job for job in live], corrections)
+            table = view.jobs
+            jobs = replace(jobs, table=table)
         view.clock[0].now = snapshot.time_s - epoch_s
         view.clock[0].restart = self._restart_s
         view.clock[0].wake = FOREVER
@@ -382,11 +368,13 @@ class Scenes:
             firsts.append(len(sites))
             started = now if job.started_s is None else min(job.started_s - epoch_s, now)
             began[j] = started
-            since[j] = started + (self._restart_s if begun[j] > 1 else 0.0)
+            since[j] = started + start_cost_s(job, self._restart_s)
         if not rows:
             return view, exact
         placed = np.array(rows, np.int32)
         at = np.array(sites, np.int32)
+        if len(view.shapes):
+            take_sizes(view, placed, np.add.reduceat(np.array(counts, np.int32), firsts[:-1]))
         view = able_there(view, placed, at[np.array(firsts[:-1])])
         parts = (placed, np.array(firsts, np.int32), at, np.array(masks, np.int64), np.array(counts, np.int32))
         stand(view, *parts, True)
@@ -402,6 +390,22 @@ class Scenes:
         waiting = np.flatnonzero(waits & there & (view.runs.state != REFUSED)).astype(np.int32)
         enqueue_all(view, waiting)
         view.clock[0].arrived = int(np.count_nonzero(there))
+
+
+@compiled_alone
+def take_sizes(view: View, rows: Ints, gpus: Ints) -> None:
+    """Let jobs that run with another of their sizes than they asked for have that size."""
+    for i in range(len(rows)):
+        e = shape_of_size(view, rows[i], gpus[i])
+        if e != NOBODY:
+            take_shape(view, rows[i], e)
+
+
+def start_cost_s(job: LiveJob, restart_s: float) -> float:
+    """The time that a job that runs needed for its latest start; `restart_s` if it does not say."""
+    if job.starts <= 1:
+        return job.job.start_s
+    return restart_s if job.job.restart_s is None else job.job.restart_s
 
 
 def by_node(job: LiveJob) -> Iterator[LiveJob]:
@@ -435,18 +439,6 @@ def able_there(view: View, placed: Ints, at: Ints) -> View:
     )
 
 
-def corrected(speed: SpeedOf, corrections: Corrections) -> SpeedOf:
-    """The measured speeds; a family that is not in the catalogue has the same speed on every model."""
-    expected = for_every_family(speed)
-
-    def speed_here(family: str, at: Placing) -> Speed:
-        found = expected(family, at)
-        factor = corrections.of(family, at.model.name) if at.model is not None else 1.0
-        return found if factor == 1.0 else Speed(found.value * factor, found.source, found.detail)
-
-    return speed_here
-
-
 def model_name(word: str, cluster: Cluster) -> str:
     """A GPU model as the cluster calls it; a word that it does not know stays as it is."""
     if word in cluster.models:
@@ -455,11 +447,6 @@ def model_name(word: str, cluster: Cluster) -> str:
         return find_gpu(word, cluster.models).name
     except CatalogueError:
         return word
-
-
-def same_gpus(one: Corrections, other: Corrections) -> bool:
-    """Whether two sets of corrections agree on every GPU."""
-    return one.gpus == other.gpus and one.sites == other.sites
 
 
 def gpu_units(job: Job) -> float:

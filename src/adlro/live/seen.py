@@ -6,9 +6,13 @@ from threading import Lock
 from typing import Final, final
 
 from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Snapshot
+from adlro.core.records import Cluster
+from adlro.live.believed import LESSONS, LiveSpeeds
+from adlro.live.clocks import GpuFigures, JobClocks
 from adlro.live.drift import Watch, drift_in_words
-from adlro.live.predicting import MeasuredJob, Runtimes, measured, pace
-from adlro.live.scene import Carried, Scene
+from adlro.live.predicting import MeasuredJob, Runtimes, measured
+from adlro.live.scene import Carried, Scene, start_cost_s
+from adlro.live.service import Drift
 from adlro.live.telling import Heard, Notes
 
 MOST_NAMED: Final = 5
@@ -19,9 +23,12 @@ MOST_NAMED: Final = 5
 class SeenJobs:
     """The jobs as last seen. One thread changes it in a turn; any thread may call `for_questions`."""
 
-    def __init__(self, notes: Notes, history: int, restart_s: float) -> None:
+    def __init__(self, notes: Notes, history: int, restart_s: float, speeds: LiveSpeeds | None = None) -> None:
         self._notes, self._history, self._restart_s = notes, history, restart_s
-        self.runtimes, self.watch = Runtimes(), Watch()
+        self.speeds = speeds or LiveSpeeds()
+        # Learned speeds follow a model that changes as a whole by themselves.
+        self.runtimes, self.watch = Runtimes(), Watch(by_model=not self.speeds.learns)
+        self._clocks = JobClocks()
         self.submitted: dict[str, float] = {}
         self.carried: dict[str, Carried] = {}
         self.stopped: set[str] = set()
@@ -67,7 +74,7 @@ class SeenJobs:
             self._has_history = True
             none: Sequence[LiveJob] = []
             past = self._notes.write(heard, snapshot.time_s, lambda: self._notes.memory.history(self._history), none)
-            self._take_in(measured(past, snapshot.cluster, self.watch.corrections), None)
+            self._learn_history(past, snapshot.cluster)
             self._learnt.update((job.id, job.ended_s) for job in past)
         ended, there = [], set()
         for job in snapshot.jobs:
@@ -78,31 +85,60 @@ class SeenJobs:
         self._missed(snapshot, heard)
         if not ended:
             return []
+        if self.speeds.learns:
+            ended.sort(key=lambda job: job.ended_s or 0.0)  # as the store will tell them after a restart
         self._learnt.update((job.id, job.ended_s) for job in ended)
         if len(self._learnt) > 2 * len(there) + 2 * self._history:
             self._learnt &= there
         self._notes.write(heard, snapshot.time_s, lambda: self._notes.memory.ended(ended), None)
-        found = measured(
-            ended, snapshot.cluster, self.watch.corrections, self.expected, carried=self.carried,
-            restart_s=self._restart_s,
-        )  # fmt: skip
-        self._take_in(found, heard)
+        found = self._learn_all(ended, snapshot.cluster, heard)
         for job in ended:
             self.carried.pop(job.id, None)
             self.expected.pop(job.id, None)
         return found
 
-    def _take_in(self, found: Sequence[MeasuredJob], heard: Heard | None) -> None:
-        """Learn runtimes, and look for speeds that have changed."""
-        self.runtimes.learn(found)
-        for each in found:
+    def _learn_history(self, past: Sequence[LiveJob], cluster: Cluster) -> None:
+        """Learn from the jobs in the store. Where speeds are learnt, the latest of them teach one after the other."""
+        old = past[: max(0, len(past) - LESSONS)] if self.speeds.learns else past
+        self._take_in(measured(old, cluster, self.watch.corrections, pace_of=self.speeds.pace), cluster, None, False)
+        for job in past[len(old) :]:
+            self._take_in(measured([job], cluster, self.watch.corrections, pace_of=self.speeds.pace), cluster, None)
+
+    def _learn_all(self, ended: Sequence[LiveJob], cluster: Cluster, heard: Heard) -> list[MeasuredJob]:
+        """Learn from jobs that ended since the last turn. Each is measured with what the one before it taught."""
+        found: list[MeasuredJob] = []
+        for some in [[job] for job in ended] if self.speeds.learns else [ended]:
+            new = measured(
+                some, cluster, self.watch.corrections, self.expected, self.speeds.pace, self.carried, self._restart_s
+            )
+            self._take_in(new, cluster, heard)
+            found += new
+        return found
+
+    def _take_in(
+        self, found: Sequence[MeasuredJob], cluster: Cluster, heard: Heard | None, teaches: bool = True
+    ) -> None:
+        """Learn runtimes and speeds, and look for speeds that have changed."""
+        before = self.runtimes.learn(found)
+        for each, expected in zip(found, before, strict=True):
             if each.job.state is JobState.FINISHED:
                 drift = self.watch.observe(each)
+                shift = self.speeds.learn(each, expected, cluster, self.watch.corrections) if teaches else None
+                if drift is None and shift is not None:
+                    model = each.parts[0].model
+                    drift = Drift(model, round(shift.factor, 2), shift.seen, each.job.ended_s or 0.0)
                 if drift is not None and heard is not None:
                     self._notes.tell(heard, each.job.ended_s or 0.0, "drift", drift_in_words(drift), node=drift.node)
 
+    def note_telemetry(self, snapshot: Snapshot, figures: GpuFigures | None) -> None:
+        """Remember what the GPUs of running jobs say of themselves, where speeds are learnt from them."""
+        if self.speeds.learns:
+            self._clocks.note(snapshot, figures)
+
     def _whole(self, job: LiveJob) -> LiveJob:
         """A job that ended, with the place and times that were last seen: some clusters forget them at the end."""
+        if job.state in ENDED and (gpu_pace := self._clocks.ended(job.id)) is not None:
+            job = replace(job, gpu_pace=gpu_pace)
         before = self._known.get(job.id)
         if before is None:
             return job
@@ -118,6 +154,7 @@ class SeenJobs:
             self.carried.pop(id, None)
             self.expected.pop(id, None)
             self.stopped.discard(id)
+            self._clocks.ended(id)
         if gone:
             names = ", ".join(gone[:MOST_NAMED]) + (" …" if len(gone) > MOST_NAMED else "")
             self._notes.tell(
@@ -154,8 +191,8 @@ class SeenJobs:
         if before.started_s is None:
             return
         ran = max(0.0, snapshot.time_s - before.started_s)
-        since_s = before.started_s + (self._restart_s if before.starts > 1 else 0.0)
-        speed = pace(before.job, before.parts, snapshot.cluster, self.watch.corrections)
+        since_s = before.started_s + start_cost_s(before, self._restart_s)
+        speed = self.speeds.pace(before.job, before.parts, snapshot.cluster, self.watch.corrections)
         worked = max(0.0, snapshot.time_s - since_s) * speed
         known = self.carried.get(before.id, Carried())
         if step == 0.0:

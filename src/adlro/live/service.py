@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from adlro.core.learned import JobSpeeds, LearnedTable
 from adlro.core.ports import ENDED, Answer, JobState, LiveJob, Output, Part, Snapshot, Submission
 
 
@@ -347,6 +348,12 @@ class Service(Protocol):
 
     def why(self, job: str) -> Why | None:
         """Why a job waits, or why it runs where it does; None if there is no such job."""
+
+    def speeds(self, job: str) -> JobSpeeds | None:
+        """What is believed of a job's speed on each GPU model, and why; None if there is no such job."""
+
+    def learned_speeds(self) -> LearnedTable:
+        """The families of jobs that were found, with their speeds; none unless speeds are learnt."""
 
     def what_if(self, question: WhatIf) -> WhatIfAnswer:
         """The effect of a change, played forward from the latest snapshot."""

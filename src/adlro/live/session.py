@@ -16,6 +16,10 @@ from adlro.core.policy import Choose, Policy
 from adlro.core.remembering import Remembered, Remembers
 from adlro.core.tables import NOBODY, View
 from adlro.live.scene import Scene
+from adlro.live.telling import Heard, Notes
+
+SESSION: Final = "policy_session"
+"""The name under which the memory keeps the policy's session."""
 
 _GONE: Final = NOBODY - 1
 """The numbers of jobs that are gone go down from here."""
@@ -124,3 +128,28 @@ class Session:
 def names_of(scene: Scene) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The pools and nodes of a scene, in the order in which they are numbered."""
     return scene.plan.models, tuple(node.name for node in scene.plan.cluster.nodes)
+
+
+@final
+class KeptSession:
+    """The session as it was last written down."""
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+        self._text: str | None = None
+
+    def resume(self, session: Session, time_s: float, heard: Heard) -> None:
+        """In the first turn, continue from before the restart."""
+        if self._text is None:
+            self._text = self._notes.write(heard, time_s, lambda: self._notes.memory.get(SESSION), None) or ""
+            if self._text:
+                session.resume(self._text)
+
+    def keep(self, session: Session, name: str, time_s: float, heard: Heard) -> None:
+        """Record what the policy remembers, if that has changed; report what it has lost."""
+        if session.lost:
+            self._notes.tell(heard, time_s, "session", f"{name} starts again without its memory: {session.lost}.")
+            session.lost = ""
+        if (text := session.as_text()) != self._text:
+            self._text = text
+            self._notes.write(heard, time_s, lambda: self._notes.memory.put(SESSION, text), None)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Final, final
 
+from adlro.core.learned import KNOWN_SPEEDS
 from adlro.core.ports import PLACES, Backend, Snapshot
 from adlro.live.guard import Guarded
 from adlro.live.orders import Orders
@@ -41,8 +42,19 @@ class Stopper:
         if policy != self._told:
             self._told = policy
             if why := self._why_none():
-                text = f"{policy} stops running jobs, but {why}. No running job is stopped."
+                text = f"{policy} stops running jobs, but {why}. No running job is stopped{self._nor_resized}."
                 self._notes.tell(heard, time_s, "preempt", text)
+            elif self._guarded.policy.resizes and (why := self._why_no_other_size()):
+                text = f"{policy} resizes jobs, but {why}. Every job has the number of GPUs that it asks for."
+                self._notes.tell(heard, time_s, "preempt", text)
+
+    def _why_no_other_size(self) -> str:
+        """Why no job gets another number of GPUs than it asks for; "" if jobs may."""
+        if not self._backend.can_resize:
+            return f"the back end {self._backend.name} cannot give a job another number of GPUs"
+        if self._seen.speeds.how != KNOWN_SPEEDS:
+            return f'with speeds = "{self._seen.speeds.how}" nothing is believed about other sizes of a job'
+        return ""
 
     def _take_back_unmade(self) -> None:
         """Uncount stops whose decisions were never recorded: the daemon died right after it had counted them."""
@@ -51,6 +63,10 @@ class Stopper:
             found = self._notes.ask(lambda id=id: self._notes.memory.decisions(job=id, limit=1), none)  # type: ignore[misc]
             if not found or found[0].verb != "stop" or found[0].time_s < stop.time_s:
                 self._ledger.take_back(id)
+
+    @property
+    def _nor_resized(self) -> str:
+        return ", and no job is resized" if self._guarded.policy.resizes else ""
 
     def _why_none(self) -> str:
         """Why no job is ever stopped although the policy wants it; "" if jobs are, or if it never does."""

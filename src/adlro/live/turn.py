@@ -1,6 +1,4 @@
-"""The heart of the daemon:
-
-read the cluster, decide, act, read back. It owns no truth about the cluster.
+"""The heart of the daemon: read the cluster, decide, act, read back. It owns no truth about the cluster.
 
 Every turn begins with a snapshot and ends with one. A crash loses nothing: decisions were recorded before they were
 acted on, and the next snapshot shows which were carried out.
@@ -14,13 +12,19 @@ from typing import Final, final
 
 import numpy as np
 
+from adlro.catalogue.speeds import speed_of
 from adlro.core.errors import AdlroError, BackendError, CatalogueError, StoreError
+from adlro.core.learned import KNOWN_SPEEDS, JobSpeeds, LearnedTable
 from adlro.core.policy import Policy
 from adlro.core.ports import Backend, JobState, LiveJob, Snapshot
+from adlro.core.records import SpeedOf
 from adlro.core.tables import QUEUED, REFUSED, START
-from adlro.decide.catalogue import live_policy
+from adlro.decide.catalogue import find_policy
 from adlro.decide.stops import without_stops
+from adlro.live.believed import LiveSpeeds
+from adlro.live.clocks import GpuFigures
 from adlro.live.compared import ComparedTimes, ComparisonWindow
+from adlro.live.corrections import Corrections
 from adlro.live.explain import Standing, explain_job
 from adlro.live.explain_start import Explaining, Judge, why_started
 from adlro.live.explain_stop import why_stopped, with_stop
@@ -29,8 +33,8 @@ from adlro.live.foresee import Foresight, changed_snapshot
 from adlro.live.guard import Chosen, Decided, Guarded
 from adlro.live.limits import Limits
 from adlro.live.orders import Orders
-from adlro.live.predicting import MeasuredJob, pace
-from adlro.live.scene import Corrections, Scene, Scenes
+from adlro.live.predicting import MeasuredJob
+from adlro.live.scene import Scene, Scenes
 from adlro.live.seen import MOST_NAMED, SeenJobs
 from adlro.live.service import (
     DaemonMemory,
@@ -41,20 +45,14 @@ from adlro.live.service import (
     WhatIfAnswer,
     Why,
 )
-from adlro.live.session import Session
+from adlro.live.session import KeptSession
 from adlro.live.showing import History, Lines, Starts
 from adlro.live.stopping import Stopper
 from adlro.live.telling import Heard, Notes
 from adlro.normalise.pack import why_refused
 
-GpuFigures = Mapping[str, Mapping[str, float | None]]
-"""By "node/index", as State.telemetry."""
-
 WARM: Final[dict[int, Policy]] = {}
 """Policies that have been asked once in this process. They are kept, so that an id() is not used again."""
-
-SESSION: Final = "policy_session"
-"""The name under which the memory keeps the policy's session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +79,10 @@ class TurnSettings(Limits):
     kept_history: int = 1440
     history_s: float = 60.0
     """How often a point of the history is kept, by the cluster's clock."""
+    speeds: str = KNOWN_SPEEDS
+    """What policies know about the speeds of jobs (docs/speeds.md)."""
+    speed: SpeedOf = speed_of
+    """The table of speeds."""
 
 
 @final
@@ -109,16 +111,17 @@ class Orchestrator:
         self._clock, self._monotonic, self._telemetry = clock, monotonic, telemetry
         self._is_leader = is_leader
         self._notes = Notes(memory, settings.kept_alarms)
-        self._seen = SeenJobs(self._notes, settings.history, settings.preempt.restart_s)
+        self._speeds = LiveSpeeds(settings.speeds, settings.speed)
+        self._seen = SeenJobs(self._notes, settings.history, settings.preempt.restart_s, self._speeds)
         self._starts = Starts(settings.starts_s)
         self._lines = Lines(backend, settings.annotated, settings.annotate_s)
         self._history = History(self._notes, settings.kept_history, settings.history_s)
-        self._scenes = Scenes(restart_s=settings.preempt.restart_s)
+        self._scenes = self._new_scenes()
         self._window = ComparisonWindow(settings.guard.window_s)
         self._compared_at = -np.inf
         self._outcome: ComparedTimes | None = None
         self._named = policy
-        self._guarded = Guarded(live_policy(policy), live_policy(fallback), settings, monotonic)
+        self._guarded = Guarded(find_policy(policy), find_policy(fallback), settings, monotonic)
         self._orders = Orders(backend, self._notes, self._guarded.stops, monotonic)
         self._stopper = Stopper(backend, self._guarded, self._notes, self._orders, self._seen)
         self._fallback = fallback
@@ -126,15 +129,22 @@ class Orchestrator:
         self._next: tuple[str, Policy, Judge] | None = None
         self._asking = Lock()  # one question at a time
         self._asked = Foresight(seed=1)
-        self._asked_scenes = Scenes(restart_s=settings.preempt.restart_s)  # of its own: turns do not wait
+        self._asked_scenes = self._new_scenes()  # of its own: turns do not wait
         self._by_id: tuple[Snapshot | None, Mapping[str, LiveJob]] = None, {}  # of the snapshot that was asked about
         self._number = 0
         self._moved: tuple[float, float] | None = None  # the snapshot's time, and when it last moved
         self._state: State | None = None
         self._standing: Standing | None = None
         self._explain: Explaining | None = None
-        self._session_text: str | None = None  # what the policy remembers, as it was last written down
+        self._kept_session = KeptSession(self._notes)
         self._wake_s = np.inf
+
+    def _new_scenes(self) -> Scenes:
+        """Scenes in which jobs run as policies believe."""
+        believe = None if self._speeds.how == KNOWN_SPEEDS else self._speeds.view_of
+        preempt = self._settings.preempt
+        can_resize = preempt.is_on and self._backend.can_resize and believe is None
+        return Scenes(self._settings.speed, preempt.restart_s, believe=believe, can_resize=can_resize)
 
     # ---- what others ask -------------------------------------------------------------------------------------------
 
@@ -148,14 +158,7 @@ class Orchestrator:
     def why(self, job: str) -> Why | None:
         """Why a job waits, or why it runs where it does; None if there is no such job."""
         standing, state = self._standing, self._state
-        if standing is None or state is None:
-            return None
-        known = self._by_id
-        if known[0] is not state.snapshot:
-            known = self._by_id = state.snapshot, {each.id: each for each in state.snapshot.jobs}
-        found = known[1].get(job)
-        found = found or self._notes.ask(lambda: self._notes.memory.job(job), None)
-        if found is None:
+        if standing is None or state is None or (found := self._job(state, job)) is None:
             return None
         why = explain_job(standing, found, self._orders.decision_of(found))
         if (stop := self._orders.stop_of(found)) is None:
@@ -163,11 +166,28 @@ class Orchestrator:
         stops = self._guarded.stops
         return with_stop(why, found, stop, stops.stops_of(job), stops.table.per_job, state.snapshot.time_s)
 
+    def _job(self, state: State, id: str) -> LiveJob | None:
+        """A job of this state, or one that the memory knows."""
+        known = self._by_id
+        if known[0] is not state.snapshot:
+            known = self._by_id = state.snapshot, {each.id: each for each in state.snapshot.jobs}
+        return known[1].get(id) or self._notes.ask(lambda: self._notes.memory.job(id), None)
+
+    def speeds(self, job: str) -> JobSpeeds | None:
+        """What is believed of a job's speed on each model, and why; None if there is no such job."""
+        state = self._state
+        found = self._job(state, job) if state is not None else None
+        return self._speeds.of_job(found.job, state.snapshot.cluster) if state is not None and found else None
+
+    def learned_speeds(self) -> LearnedTable:
+        """The families of jobs that were found here, with their speeds; none unless speeds are learnt."""
+        return self._speeds.found()
+
     def what_if(self, question: WhatIf) -> WhatIfAnswer:
         """The effect of a change, played forward from the latest snapshot."""
         state = self.state()
         policy = without_stops(self._guarded.policy)
-        other = without_stops(live_policy(question.policy)) if question.policy else policy
+        other = without_stops(find_policy(question.policy)) if question.policy else policy
         snapshot = state.snapshot
         changed, new = changed_snapshot(snapshot, question)
         corrections = self._seen.watch.corrections
@@ -176,14 +196,14 @@ class Orchestrator:
         with self._asking:
             before = scenes.scene(snapshot, predict, submitted, corrections, carried, tell=tell)
             if changed.cluster is not snapshot.cluster:
-                scenes = Scenes(restart_s=self._settings.preempt.restart_s)
+                scenes = self._new_scenes()
             after = scenes.scene(changed, predict, submitted, corrections, carried, tell=tell)
             return self._asked.what_if(before, after, policy, other, new, self._settings.what_if_s)
 
     def use_policy(self, name: str) -> None:
         """Decide with this policy from the next tick on. Raises CatalogueError if there is none of that name."""
         try:
-            found = live_policy(name), Judge(name)
+            found = find_policy(name), Judge(name)
         except CatalogueError:
             raise
         except AdlroError as error:
@@ -218,6 +238,8 @@ class Orchestrator:
         unfit = self._unfit(snapshot, heard)
         submitted = self._seen.noted(snapshot, heard)
         ended = self._seen.learn(snapshot, heard)
+        if self._speeds.learns and self._telemetry is not None:
+            self._seen.note_telemetry(snapshot, self._telemetry())
         self._orders.resume(now_s, heard)
         self._stopper.resume(self._named, now_s, heard)
         self._orders.settle(snapshot, now_s, heard)
@@ -228,15 +250,9 @@ class Orchestrator:
         seen, runtimes = self._seen, self._seen.runtimes
         remind = runtimes.past.remind if self._looks_back() else None
         scene = self._scenes.scene(
-            snapshot,
-            runtimes.predict,
-            submitted,
-            seen.watch.corrections,
-            seen.carried,
-            remind=remind,
-            tell=runtimes.tell,
-            restart_s=self._guarded.stops.restart_s,
-        )
+            snapshot, runtimes.predict, submitted, seen.watch.corrections, seen.carried, remind=remind,
+            tell=runtimes.tell, restart_s=self._guarded.stops.restart_s,
+        )  # fmt: skip
         for text in scene.notes[len(snapshot.notes) :][:MOST_NAMED]:
             self._notes.tell_once(heard, now_s, "left-out", text)
         decided = self._decide(scene, unfit, heard)
@@ -315,10 +331,11 @@ class Orchestrator:
         explain = self._explain = Explaining(scene, self._judge, self._settings.explained)
         check = self._judge.check if self._judge.has_network else lambda view: ""
         time_s = scene.snapshot.time_s
-        session = self._session(time_s, heard)
+        session = self._guarded.session_of(self._guarded.policy)
+        self._kept_session.resume(session, time_s, heard)
         decided = self._guarded.decide(scene, queued, self._backend.can_stop, unfit, explain, check)
         self._wake_s = decided.until_s
-        self._keep_session(session, time_s, heard)
+        self._kept_session.keep(session, self._named, time_s, heard)
         if decided.tripped is not None:
             self._notes.tell(heard, time_s, decided.tripped[0], f"{decided.tripped[1]} {self._fallback} decides.")
         if decided.is_back:
@@ -332,26 +349,6 @@ class Orchestrator:
                 nodes = ", ".join(decided.kept.nodes[id])
                 self._notes.tell(heard, time_s, "kept", f"job {id} has waited long: {nodes} is reserved for it.", id)
         return decided
-
-    def _session(self, time_s: float, heard: Heard) -> Session:
-        """The session of the policy; in the first turn it continues from before the restart."""
-        session = self._guarded.session_of(self._guarded.policy)
-        if self._session_text is None:
-            self._session_text = self._notes.write(heard, time_s, lambda: self._notes.memory.get(SESSION), None) or ""
-            if self._session_text:
-                session.resume(self._session_text)
-        return session
-
-    def _keep_session(self, session: Session, time_s: float, heard: Heard) -> None:
-        """Record what the policy remembers, if that has changed; report what it has lost."""
-        if session.lost:
-            self._notes.tell(
-                heard, time_s, "session", f"{self._named} starts again without its memory: {session.lost}."
-            )
-            session.lost = ""
-        if (text := session.as_text()) != self._session_text:
-            self._session_text = text
-            self._notes.write(heard, time_s, lambda: self._notes.memory.put(SESSION, text), None)
 
     def _going_back(self, scene: Scene, heard: Heard) -> Sequence[str]:
         """The jobs of this scene that are no longer ours; jobs that no node could ever take are given back."""
@@ -411,7 +408,7 @@ class Orchestrator:
     def _stop_decision(self, scene: Scene, chosen: Sequence[Chosen], number: int, corrections: Corrections) -> Decision:
         """A stop as a record."""
         time_s, job = scene.snapshot.time_s, scene.live[chosen[number].job]
-        reason, mentions = why_stopped(scene, chosen, number, corrections)
+        reason, mentions = why_stopped(scene, chosen, number, corrections, self._speeds.pace)
         id = self._orders.id_of(time_s, self._number, number)
         return Decision(id, time_s, self._number, job.id, "stop", (), chosen[number].by, reason, mentions=mentions)
 
@@ -422,7 +419,7 @@ class Orchestrator:
         job = scene.live[chosen.job]
         time_s = scene.snapshot.time_s
         id = self._orders.id_of(time_s, self._number, number)
-        speed = pace(job.job, chosen.parts, scene.plan.cluster, corrections)
+        speed = self._speeds.pace(job.job, chosen.parts, scene.plan.cluster, corrections)
         low, middle, high = (scene.predicted[chosen.job] / max(speed, 1e-9)).tolist()
         mine = scene.traits[chosen.job : chosen.job + 1].view(np.recarray)
         like = self._seen.runtimes.like(mine) if number < self._settings.alike else ()

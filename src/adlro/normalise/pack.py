@@ -142,24 +142,27 @@ def judge_shapes(view: View) -> None:
             view.fastest[demand] = best_rate(view, j)
 
 
-def pack_believed(plan: Plan, jobs: Jobs, known: View, rate: Floats) -> View:
-    """A fresh view of jobs of which policies believe these rates [J, H]. Where a job may run is as in the known view.
+def pack_believed(plan: Plan, jobs: Jobs, known: View, rate: Floats, kind: Ints | None = None) -> View:
+    """A fresh view of jobs of which policies believe these rates [K, H]. Where a job may run is as in the known view.
 
-    Each job is a kind and a demand of its own, so that kinds say nothing about who is alike. No job can be resized.
-    The kinds are written into the table of jobs, which must not be that of the known view.
+    `kind` [J] says which jobs are alike: they must have one demand in the known view. Without it each job is a kind of
+    its own, so that kinds say nothing about who is alike. No job can be resized. The kinds are written into the table
+    of jobs, which must not be that of the known view.
     """
-    kinds, count = known.jobs["kind"], len(jobs)
-    jobs.table.kind = jobs.table.demand = np.arange(count)
+    mine = np.arange(len(jobs), dtype=np.int32) if kind is None else kind
+    firsts = np.zeros(len(rate), np.int64)
+    firsts[mine[::-1]] = np.arange(len(jobs))[::-1]
+    jobs.table.kind = jobs.table.demand = mine
     jobs.table.first_shape = jobs.table.shapes = 0
-    width = np.ascontiguousarray(known.width[kinds])
+    width = np.ascontiguousarray(known.width[known.jobs["kind"][firsts]])
     view = empty_view(
         plan,
         jobs.table,
         np.ascontiguousarray(rate),
         width,
-        demands=max(1, count),
-        spread=spread_of(jobs.table, width, max(1, count)),
-        home=_home_of(plan, jobs, count),
+        demands=max(1, len(rate)),
+        spread=spread_of(jobs.table, width, max(1, len(rate))),
+        home=_home_of(plan, jobs, len(rate)),
         users=len(jobs.users),
     )
     mark_refused(view)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from adlro.core.compiled import compiled_alone
 from adlro.core.records import GpuModel
-from adlro.core.tables import Floats
+from adlro.core.tables import Floats, Ints
 from adlro.predict.encoder import Words
 from adlro.predict.job_parts import LONG, gpu_vectors
 from adlro.predict.memory import ones
@@ -91,6 +91,14 @@ class SpeedBelief:
     spread: Floats
 
 
+def rates_believed(prior: Floats, shift: Floats, model_of: Ints) -> Floats:
+    """How a belief becomes rates [n, H]: the prior's, moved by what is believed of the model of each form.
+
+    `shift` is by job and model [n, M], `model_of` the model of each form (NOBODY: no GPUs, as the prior says).
+    """
+    return np.asarray(prior * np.exp(np.where(model_of >= 0, shift[:, model_of], 0.0)))
+
+
 @dataclass(frozen=True, slots=True)
 class ModelShift:
     """A model that became slower or faster as a whole: by which factor, and how many experiences showed it."""
@@ -105,7 +113,7 @@ class _Watch:
     """The CUSUM sums of a model's errors, upwards and downwards, and the errors since each sum was last 0."""
 
     sums: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    errors: list[list[float]] = field(default_factory=lambda: [[], []])
+    errors: list[list[tuple[float, int]]] = field(default_factory=lambda: [[], []])
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=_ERRORS_KEPT))
 
 
@@ -136,8 +144,12 @@ class SpeedMemory:
         self._model = np.zeros(most, np.int64)
         self._log = np.zeros(most)
         self._noise = np.zeros(most)
+        self._unsure = np.zeros(most)
+        self._before = np.zeros(most)  # what was believed before it
+        self._serial = np.zeros(most, np.int64)  # its own number, negative until it is final
         self._number = np.zeros(most, np.int64)
         self._inverse = np.zeros((most, most))
+        self._room = np.zeros((most, most))  # so that an update of the inverse allocates nothing
         self._weights = np.zeros(most)
         self._watched = [_Watch() for _ in models]
         self._count = 0
@@ -147,54 +159,81 @@ class SpeedMemory:
         """Number of experiences stored now."""
         return self._count
 
-    def learn(self, vector: Words, model: int, log: float, number: int = 0, doubt: float = 1.0) -> ModelShift | None:
+    def learn(
+        self,
+        vector: Words,
+        model: int,
+        log: float,
+        number: int = 0,
+        doubt: float = 1.0,
+        unsure: float = 0.0,
+        is_final: bool = True,
+    ) -> ModelShift | None:
         """Store an experience under a number; more `doubt` means that it counts less. Tells if the model has changed.
 
-        `log` is the logarithm of the speed that was seen over that of the prior.
+        `log` is the logarithm of the speed that was seen over that of the prior. `unsure` is the spread of an error in
+        it that experiences of jobs alike have in common on every model, and that is no speed: their work was predicted.
+        One that is not final is not judged before it is revised for the last time.
         """
         log = min(max(log, -_MOST_SHIFT), _MOST_SHIFT)
-        before = self.believe(vector[None, :])
-        changed = self._watch(model, log - float(before.shift[0, model]))
-        if self._count == self._most:
-            self._forget()
         n = self._count
-        column = self._covariance(vector[None, :], np.array([model]))[0]
-        own = float(self._variance()[model]) + self._noise_of_one * doubt
-        self._vectors[n], self._model[n], self._log[n] = vector, model, log
+        column = self._column(vector, model, unsure)
+        believed = float(self._usual[model] + column @ self._weights[:n])
+        believed = min(max(believed, -_MOST_SHIFT), _MOST_SHIFT)
+        changed = self._watch(model, log - believed, self.learnt) if is_final else None
+        if n == self._most:
+            self._forget()
+            n = self._count
+            column = self._column(vector, model, unsure)
+        own = float(self._variance()[model]) + LIKE_JOBS * unsure**2 + self._noise_of_one * doubt
+        self._vectors[n], self._model[n], self._log[n], self._unsure[n] = vector, model, log, unsure
         self._noise[n], self._number[n] = self._noise_of_one * doubt, number
+        self._before[n], self._serial[n] = believed, self.learnt if is_final else -1 - self.learnt
         inverse = self._inverse
         solved = inverse[:n, :n] @ column
         left = own - float(column @ solved)
-        inverse[:n, :n] += np.outer(solved, solved / left)
+        inverse[:n, :n] += np.multiply(solved[:, None], solved / left, out=self._room[:n, :n])
         inverse[:n, n] = inverse[n, :n] = -solved / left
         inverse[n, n] = 1.0 / left
+        weight = (log - float(self._usual[model]) - float(column @ self._weights[:n])) / left
+        self._weights[:n] -= weight * solved
+        self._weights[n] = weight
         self._count, self.learnt = n + 1, self.learnt + 1
-        self._weigh()
         return changed
 
-    def revise(self, model: int, log: float, number: int) -> bool:
-        """Give the experience with this number on this model another speed; False if there is none."""
+    def revise(self, model: int, log: float, number: int, is_final: bool = False) -> bool:
+        """Give the experience with this number on this model another speed; False if there is none.
+
+        The last time (`is_final`) its error against what was believed before it is judged.
+        """
         n = self._count
         found = np.flatnonzero((self._number[:n] == number) & (self._model[:n] == model))
         if not len(found):
             return False
-        self._log[found[-1]] = min(max(log, -_MOST_SHIFT), _MOST_SHIFT)
+        at = int(found[-1])
+        self._log[at] = min(max(log, -_MOST_SHIFT), _MOST_SHIFT)
         self._weigh()
+        if is_final and self._serial[at] < 0:
+            self._serial[at] = -1 - self._serial[at]
+            self._watch(model, float(self._log[at] - self._before[at]), int(self._serial[at]))
         return True
 
+    def shift_of(self, vectors: Words) -> Floats:
+        """What is believed of these jobs on each model: logarithm of the speed over the prior's [n, M]."""
+        if self._count == 0:
+            return np.zeros((len(vectors), len(self.gpu_likeness))) + self._usual
+        shift = self._usual + self._covariances(vectors) @ self._weights[: self._count]
+        return np.clip(shift, -_MOST_SHIFT, _MOST_SHIFT)
+
     def believe(self, vectors: Words) -> SpeedBelief:
-        """What is believed of these jobs on each model."""
-        n, models = self._count, len(self.gpu_likeness)
-        own = np.broadcast_to(self._variance(), (len(vectors), models))
+        """What is believed of these jobs on each model, and how surely."""
+        n, shift = self._count, self.shift_of(vectors)
+        own = np.broadcast_to(self._variance(), shift.shape)
         if n == 0:
-            return SpeedBelief(np.zeros(own.shape) + self._usual, np.sqrt(own))
-        jobs = LIKE_JOBS * self._job_likeness(vectors)
-        gpus = self.gpu_likeness[:, self._model[:n]]
-        covariance = ALL_JOBS * gpus[None, :, :] + jobs[:, None, :] * (self._any_gpu + gpus)[None, :, :]
-        shift = self._usual + covariance @ self._weights[:n]
-        flat = covariance.reshape(-1, n)
+            return SpeedBelief(shift, np.sqrt(own))
+        flat = self._covariances(vectors).reshape(-1, n)
         known = np.einsum("ij,ij->i", flat @ self._inverse[:n, :n], flat).reshape(own.shape)
-        return SpeedBelief(np.clip(shift, -_MOST_SHIFT, _MOST_SHIFT), np.sqrt(np.maximum(own - known, 1e-6)))
+        return SpeedBelief(shift, np.sqrt(np.maximum(own - known, 1e-6)))
 
     def profile(self, vectors: Words) -> tuple[Floats, Floats]:
         """What is believed of these jobs in the mean, on the models together: mean [M] and covariance [M, M]."""
@@ -219,6 +258,10 @@ class SpeedMemory:
         order = np.argsort(-weights, kind="stable")
         return [(int(self._number[i]), float(weights[i]), float(alike[i])) for i in order]
 
+    def numbers(self) -> list[int]:
+        """The numbers of the experiences that are stored now, the oldest first."""
+        return [int(number) for number in self._number[: self._count]]
+
     def vector_of(self, number: int) -> Words | None:
         """The vector of the latest experience with this number; None if it has been forgotten."""
         found = np.flatnonzero(self._number[: self._count] == number)
@@ -228,6 +271,20 @@ class SpeedMemory:
 
     def _job_likeness(self, vectors: Words) -> Floats:
         return np.maximum(similarities(vectors, self._vectors[: self._count]), 0.0)
+
+    def _covariances(self, vectors: Words) -> Floats:
+        """Covariance of each of these jobs on each model with all experiences [n, M, count]."""
+        jobs = LIKE_JOBS * self._job_likeness(vectors)
+        gpus = self.gpu_likeness[:, self._model[: self._count]]
+        return np.asarray(ALL_JOBS * gpus[None, :, :] + jobs[:, None, :] * (self._any_gpu + gpus)[None, :, :])
+
+    def _column(self, vector: Words, model: int, unsure: float) -> Floats:
+        """Covariance of a new experience with all others [count]."""
+        column = self._covariance(vector[None, :], np.array([model]))[0]
+        if unsure == 0.0 or self._count == 0:
+            return column
+        alike = self._job_likeness(vector[None, :])[0]
+        return np.asarray(column + LIKE_JOBS * alike * unsure * self._unsure[: self._count])
 
     def _covariance(self, vectors: Words, models: npt.NDArray[np.int64]) -> Floats:
         """Covariance of each of these (job, model) pairs with all experiences [n, count]."""
@@ -254,16 +311,26 @@ class SpeedMemory:
                 kept.append(i)
         rows = np.array(sorted(kept[: self._most * 3 // 4]))
         m = len(rows)
-        for array in (self._vectors, self._model, self._log, self._noise, self._number):
+        for array in (
+            self._vectors,
+            self._model,
+            self._log,
+            self._noise,
+            self._unsure,
+            self._number,
+            self._before,
+            self._serial,
+        ):
             array[:m] = array[rows]
         self._count = m
         jobs = np.maximum(alike[np.ix_(rows, rows)], 0.0)
         gpus = self.gpu_likeness[np.ix_(self._model[:m], self._model[:m])]
-        whole = ALL_JOBS * gpus + LIKE_JOBS * jobs * (self._any_gpu + gpus) + np.diag(self._noise[:m])
+        unsure = np.outer(self._unsure[:m], self._unsure[:m])
+        whole = ALL_JOBS * gpus + LIKE_JOBS * jobs * (self._any_gpu + gpus + unsure) + np.diag(self._noise[:m])
         self._inverse[:m, :m] = np.linalg.inv(whole)
         self._weigh()
 
-    def _watch(self, model: int, error: float) -> ModelShift | None:
+    def _watch(self, model: int, error: float, serial: int) -> ModelShift | None:
         """Add an error to the sums of its model; if one of them is too large, the model has changed."""
         watch = self._watched[model]
         usual = math.sqrt(sum(each**2 for each in watch.recent) / max(1, len(watch.recent)))
@@ -276,18 +343,20 @@ class SpeedMemory:
             if watch.sums[side] == 0.0:
                 watch.errors[side].clear()
                 continue
-            watch.errors[side].append(error)
+            watch.errors[side].append((error, serial))
             if watch.sums[side] > CUSUM_ALARM:
                 return self._move(model, watch.errors[side])
         return None
 
-    def _move(self, model: int, errors: list[float]) -> ModelShift:
+    def _move(self, model: int, showing: list[tuple[float, int]]) -> ModelShift:
         """Move the experiences of a model from before a change by its size."""
+        errors = [error for error, _ in showing]
         sign = 1.0 if sum(errors) > 0.0 else -1.0
         # Not the mean: the first may be from before the change, and the last ones have moved the belief already.
         size, seen = sign * float(np.quantile(sign * np.array(errors), _LARGE)), len(errors)
-        mine = np.flatnonzero(self._model[: self._count] == model)
-        before = mine[: max(0, len(mine) - (seen - 1))]
+        n = self._count
+        after = np.isin(self._serial[:n], [serial for _, serial in showing]) | (self._serial[:n] < 0)
+        before = np.flatnonzero((self._model[:n] == model) & ~after)
         self._log[before] = np.clip(self._log[before] + size, -_MOST_SHIFT, _MOST_SHIFT)
         self._watched[model] = _Watch(recent=self._watched[model].recent)
         self._weigh()

@@ -19,7 +19,7 @@ from adlro.core.policy import CHOOSE_TYPE, VIEW_TYPE, Choose
 from adlro.core.rules import in_queue
 from adlro.core.tables import DONE, FAILED, NOBODY, REFUSED, STARTED, STOPPED, Floats, Ints, View
 from adlro.predict.encoder import Words
-from adlro.predict.speed_memory import SpeedMemory
+from adlro.predict.speed_memory import SpeedMemory, rates_believed
 
 NEWS: Final = 3
 """Why `_play_to_news` returned: a job has ended or arrived. The other reasons are those of `engine.advance`."""
@@ -160,7 +160,7 @@ class LearningSpeeds:
             log = float(np.log(self._told[j] / (_STILL * ran[i] * self._prior[j, h])))
             model = int(self._model_of[h])
             if not self.memory.revise(model, log, j):
-                self.memory.learn(self._vectors[j], model, log, j)
+                self.memory.learn(self._vectors[j], model, log, j, is_final=False)
             self._heard[j] = _MORE_OVERDUE * ran[i]
         return len(late) > 0
 
@@ -177,14 +177,13 @@ class LearningSpeeds:
                 log = off + float(np.log(rate[h] / self._prior[j, h]))
                 model = int(self._model_of[h])
                 self._taught.append((j, model))
-                if self._heard[j] == np.inf or not self.memory.revise(model, log, j):
+                if self._heard[j] == np.inf or not self.memory.revise(model, log, j, is_final=True):
                     self.memory.learn(self._vectors[j], model, log, j, whole / float(spent[h]))
         return True
 
     def _correct(self, view: View, jobs: Sequence[int]) -> None:
         """Write the beliefs about these jobs into the view."""
         rows = np.array(jobs)
-        found = self.memory.believe(self._vectors[rows])
-        shift = np.where(self._model_of >= 0, found.shift[:, self._model_of], 0.0)
-        view.rate[rows] = self._prior[rows] * np.exp(shift)
+        shift = self.memory.shift_of(self._vectors[rows])
+        view.rate[rows] = rates_believed(self._prior[rows], shift, self._model_of)
         view.fastest[rows] = np.where(self._possible[rows], view.rate[rows], 0.0).max(axis=1)

@@ -143,6 +143,25 @@ def test_a_job_runs_as_a_process_and_its_output_and_exit_code_are_kept(bench: Be
     assert (bench.spool / "jobs" / job / "run-1" / "err").read_text() == "there\n"
 
 
+def test_a_job_that_names_its_sizes_starts_with_another_number_of_gpus_and_sees_it(bench: Bench) -> None:
+    script = "echo $ADLRO_GPU_COUNT $CUDA_VISIBLE_DEVICES; sleep 60"
+    job = bench.sh(script, gpus=1, cpus=1.0, sizes="1,2", restartable=True)
+    rigid = bench.sh(script, gpus=1, sizes="1,2")
+    pair, single = Part("n0", GREEN, 2, (0, 1)), Part("n0", GREEN, 1)
+    refused = bench.backend.act([Order(rigid, "d", (pair,))])[0]
+    assert "because it is not marked as restartable" in refused.said
+    assert bench.backend.act([Order(job, "d", (pair,))])[0].done
+    bench.until(job, JobState.RUNNING)
+    until(lambda: bench.output(job) == "2 0,1\n")
+    bench.restart()
+    assert bench.job(job).parts == (pair,)
+    assert bench.backend.act([Order(job, "e")])[0].done
+    bench.until(job, JobState.WAITING)
+    assert bench.backend.act([Order(job, "f", (single,))])[0].done
+    bench.until(job, JobState.RUNNING)
+    assert sum(part.count for part in bench.job(job).parts) == bench.job(job).job.gpus == 1
+
+
 def test_the_begin_and_the_end_of_a_job_are_changes_until_they_are_read(bench: Bench, tmp_path: Path) -> None:
     go = tmp_path / "go"
     job = bench.sh(f"while [ ! -e {go} ]; do sleep 0.01; done", gpus=1)

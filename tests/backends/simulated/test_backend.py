@@ -511,8 +511,7 @@ def orders_of(scenario: Scenario, events: Sequence[reference.Event]) -> Iterator
 def test_it_does_what_the_second_simulator_does_if_it_is_told_the_same(
     scenario: Scenario, seed: int, names_gpus: bool
 ) -> None:
-    as_asked = (replace(job, work=job.work or 3.0, sizes="") for job in scenario.jobs)  # orders cannot resize jobs
-    jobs = sorted(as_asked, key=lambda job: job.submit_s)
+    jobs = sorted((replace(job, work=job.work or 3.0) for job in scenario.jobs), key=lambda job: job.submit_s)
     options = scenario.options
     events = reference.simulate(
         scenario.cluster, jobs, scenario.speed, reference.random_choices(seed), options, scenario.disturbances, True

@@ -10,14 +10,17 @@ from tests.both import Ran, run_compiled
 from tests.decide.two_models import ADA, BELL, cluster_of, finishes, run, stops
 from tests.strategies import Scenario, scenarios
 
-from adlro.core.errors import CatalogueError
 from adlro.core.policy import Policy
 from adlro.core.records import Job
 from adlro.core.tables import NOBODY
-from adlro.decide.catalogue import live_policy
-from adlro.decide.rules.elastic import SizingProblem, packs_well
-from adlro.decide.rules.sizing import POLICIES, _nothing_printed, change_factor, rank_weights, sia_sizing
+from adlro.decide.catalogue import policies
+from adlro.decide.rules import marginal, sizing
+from adlro.decide.rules.elastic import Sizing, SizingProblem, packs_well
+from adlro.decide.rules.marginal import afs_sizing, optimus_sizing
+from adlro.decide.rules.sizing import _nothing_printed, change_factor, rank_weights, sia_sizing
+from adlro.decide.stops import with_few_stops
 
+POLICIES = (*sizing.POLICIES, *marginal.POLICIES)
 BY_NAME = {policy.name: policy for policy in POLICIES}
 RANK, SIA, POLLUX = BY_NAME["rank-elastic"], BY_NAME["sia"], BY_NAME["pollux"]
 SIZES = "1,2,4,8"
@@ -34,7 +37,10 @@ def sizes(ran: Ran) -> list[tuple[float, int, int]]:
     return [(time, int(job), int(gpus)) for time, job, gpus in found]
 
 
-@pytest.mark.parametrize("policy", [RANK, POLLUX], ids=lambda policy: policy.name)
+AFS, OPTIMUS = BY_NAME["afs"], BY_NAME["optimus"]
+
+
+@pytest.mark.parametrize("policy", [RANK, POLLUX, AFS, OPTIMUS], ids=lambda policy: policy.name)
 def test_a_job_alone_gets_all_gpus_that_it_can_use(policy: Policy) -> None:
     ran = run(policy, cluster_of({ADA: 4}), [Job("same", 400.0, sizes=SIZES)])
     assert sizes(ran) == [(0.0, 0, 4)]
@@ -101,15 +107,48 @@ def test_sias_program_has_the_least_sum_of_costs() -> None:
     assert new.tolist() == [0, 2, 4, 6]
 
 
-def test_sia_starts_a_job_on_a_share_of_a_gpu() -> None:
-    assert finishes(run(SIA, cluster_of({ADA: 1}), [Job("same", 25.0, share=250)])) == {0: 100.0}
+def test_of_two_equal_gains_afs_serves_the_shorter_job_and_optimus_the_one_that_saves_more_time() -> None:
+    # Speed is linear. After two steps of Optimus both have one GPU; then the long one saves 450 s, the short one 50 s.
+    # Under AFS the short one has two before the long one has any, as 1 / 1 is not more than 1 / 1. Then it is 1 / 2.
+    problem = problem_of([900.0, 100.0], [1, 2, 3], 3.0)
+    assert problem.size[afs_sizing(problem)].tolist() == [1, 2]
+    assert problem.size[optimus_sizing(problem)].tolist() == [2, 1]
+
+
+def test_under_afs_a_long_job_that_scales_gets_what_a_short_one_would_waste() -> None:
+    problem = problem_of([900.0, 100.0], [1, 2], 3.0)
+    wasteful = problem._replace(rate=np.array([1.0, 2.0, 1.0, 1.1]))
+    assert problem.size[afs_sizing(wasteful)].tolist() == [2, 1]
+
+
+def test_under_optimus_every_job_has_a_gpu_before_one_has_two_and_the_first_come_first() -> None:
+    assert optimus_sizing(problem_of([900.0, 100.0, 100.0], [1, 2], 2.0)).tolist() == [0, 2, NOBODY]
+    assert afs_sizing(problem_of([900.0, 100.0, 50.0], [1, 2], 2.0)).tolist() == [NOBODY, NOBODY, 5]
+
+
+@pytest.mark.parametrize("sizing", [afs_sizing, optimus_sizing])
+def test_a_step_that_makes_a_job_no_faster_is_not_taken_and_a_job_stays_on_its_model(sizing: Sizing) -> None:
+    flat = problem_of([900.0], [1, 2], 2.0)._replace(rate=np.array([1.0, 1.0]))
+    assert sizing(flat).tolist() == [0]
+    two = problem_of([900.0], [1, 1], 1.0)._replace(
+        pool=np.array([0, 1], np.int32), rate=np.array([1.0, 3.0]), capacity=np.array([1.0, 1.0])
+    )
+    assert sizing(two).tolist() == [1]  # on its fastest model, if it waits
+    assert sizing(two._replace(now=np.array([0], np.int32))).tolist() == [0]
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
-def test_a_live_cluster_refuses_a_policy_that_resizes(policy: Policy) -> None:
-    with pytest.raises(CatalogueError, match=f"policy '{policy.name}' resizes jobs, which no back end can do yet"):
-        live_policy(policy.name)
-    assert live_policy("srtf").name == "srtf"
+def test_jobs_that_may_not_be_stopped_keep_their_gpus_and_the_rest_is_shared(policy: Policy) -> None:
+    limited = with_few_stops(policy, 0)
+    ran = run(limited, cluster_of({ADA: 4}), [Job("same", 4000.0, sizes="1"), Job("same", 400.0, 70.0, sizes="1,2,4")])
+    assert stops(ran) == []
+    assert sizes(ran)[0] == (0.0, 0, 1)
+    assert len(sizes(ran)) == 2
+    assert policy in policies()
+
+
+def test_sia_starts_a_job_on_a_share_of_a_gpu() -> None:
+    assert finishes(run(SIA, cluster_of({ADA: 1}), [Job("same", 25.0, share=250)])) == {0: 100.0}
 
 
 def test_the_solver_prints_nothing_and_our_output_is_back_afterwards(capfd: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,9 @@
 - apiGroups: [""]
   resources: [nodes, pods, persistentvolumeclaims, persistentvolumes]
   verbs: [list, watch]
+- apiGroups: [storage.k8s.io] # how many volumes a node can attach
+  resources: [csinodes]
+  verbs: [list, watch]
 - apiGroups: [scheduling.x-k8s.io, scheduling.k8s.io]
   resources: [podgroups]
   verbs: [list, watch]

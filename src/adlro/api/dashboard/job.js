@@ -135,6 +135,41 @@ const ruleOf = (why) => why.rule && element("details", {},
   element("summary", {}, "The rule behind it"),
   facts([["Reason", why.dominant], ["Rule", why.rule]]));
 
+/** What is believed of a job's speed on each GPU model, and the past jobs behind it. */
+export function speedsOf({ reference, speeds, because }) {
+  const rows = Object.entries(speeds).sort(([, a], [, b]) => b.value - a.value).map(([model, speed]) => {
+    const isFastest = model === reference;
+    const hasRange = !isFastest && speed.source === "learned";
+    const range = hasRange && element("small", { class: "quiet" }, `${amount(speed.low)} to ${amount(speed.high)}`);
+    return [model, [amount(speed.value), " ", range], isFastest ? "the fastest" : surely(speed), learntFrom(speed)];
+  });
+  const past = because.map((each) => [
+    each.name || each.user ? link("job", each.job, each.name || `job ${each.job}`) : `job ${each.job}`,
+    each.model, percent(each.share), each.parts.join(", ")]);
+  return [
+    table("", ["GPU model", "Speed", "How sure", "Learnt from"], rows),
+    element("p", { class: "quiet" }, "Against the fastest model; the range holds it in eight of ten cases."),
+    past.length > 0 && element("details", { class: "reasons" },
+      element("summary", {}, "The past jobs that it rests on most"),
+      table("", ["Job", "Ran on", "Weight", "In common"], past)),
+  ].filter(Boolean);
+}
+
+const amount = (value) => value.toFixed(2);
+
+/** How narrow the interval is. */
+function surely({ low, high, source }) {
+  if (source !== "learned") return source;
+  const factor = Math.sqrt(high / low);
+  return factor < 1.2 ? "sure" : factor < 1.6 ? "fairly sure" : "a guess";
+}
+
+function learntFrom({ jobs, source }) {
+  if (source === "measured") return "the table";
+  if (source !== "learned" || !jobs) return "the datasheet";
+  return `${many(jobs, "job")} there`;
+}
+
 /** A decision: its words, unless they are said already, what it expects, past jobs like it; scores behind a click. */
 export function decided(decision, now, heading = "The decision", isSaid = false) {
   const isSure = decision.low_s !== null && decision.high_s !== null;

@@ -3,7 +3,7 @@
 import { ask } from "./api.js";
 import { drawColumns } from "./chart.js";
 import { element, find, say } from "./dom.js";
-import { decided, isTheirs, jobActions, jobContent, jobFacts, jobTitle, placeLinks, readJob } from "./job.js";
+import { decided, isTheirs, jobActions, jobContent, jobFacts, jobTitle, placeLinks, readJob, speedsOf } from "./job.js";
 import { nodeContent, tilesOf } from "./node.js";
 import { address, link } from "./route.js";
 import {
@@ -86,8 +86,9 @@ export function makePages({ world, me, changed }) {
 
   async function showJob(mine) {
     const none = () => ({ decisions: [] });
-    const [[job, why], made] = await Promise.all([
-      readJob(mine.name), ask("decisions", { asked: { job: mine.name, limit: 20 } }).catch(none)]);
+    const [[job, why], made, believed] = await Promise.all([
+      readJob(mine.name), ask("decisions", { asked: { job: mine.name, limit: 20 } }).catch(none),
+      ask(`jobs/${encodeURIComponent(mine.name)}/speeds`).catch(() => ({ speeds: {} }))]);
     if (mine !== route) return;
     const { now } = world();
     if (put(mine, "job", jobPage())) showOutput(mine, job); // made once: what is in use stays as it is
@@ -97,6 +98,8 @@ export function makePages({ world, me, changed }) {
     fresh(".job-facts", [job, why.decision, moment(now)], () => [jobFacts(job, why, now)]);
     const earlier = made.decisions.filter((decision) => decision.id !== why.decision?.id);
     fresh(".job-decisions", [made, why.decision?.id], () => [decisionsOf(made.decisions, earlier, now)]);
+    find(".job-speeds", holder).parentElement.hidden = !Object.keys(believed.speeds).length;
+    fresh(".job-speeds", believed, () => (Object.keys(believed.speeds).length ? speedsOf(believed) : []));
     jobActions(find(".panel-actions", holder), job, me(), changed);
   }
 
@@ -108,6 +111,8 @@ export function makePages({ world, me, changed }) {
       element("div", { class: "column" },
         element("div", { class: "card" },
           element("h3", { class: "card-title" }, "About it"), element("div", { class: "job-facts" })),
+        element("div", { class: "card", hidden: true },
+          element("h3", { class: "card-title" }, "Speed by GPU model"), element("div", { class: "job-speeds" })),
         element("div", { class: "card" },
           element("h3", { class: "card-title" }, "Decisions about it"), element("div", { class: "job-decisions" })),
         element("div", { class: "card output" })));

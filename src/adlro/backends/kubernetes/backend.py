@@ -33,7 +33,7 @@ from adlro.process.logs import LOGGER
 log = logging.getLogger(LOGGER)
 
 FIRST_LIST_S: Final = 60.0
-_PROBE_S: Final = 0.05
+_PROBE_S: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,7 @@ class Kubernetes:
         self._binder = Binder(api, options.binders)
         self._telling = Telling(api, options.scheduler_name, socket.gethostname())
         self._evicting = Evicting(api, options.gang_timeout_s)
+        self._has_acted = False  # since the reading on which the latest turn decides
 
     @property
     def name(self) -> str:
@@ -63,6 +64,11 @@ class Kubernetes:
     def can_stop(self) -> bool:
         """Pods are evicted, and their owners create them again."""
         return True
+
+    @property
+    def can_resize(self) -> bool:
+        """False: a pod has the GPUs that it asks for."""
+        return False
 
     @property
     def can_annotate(self) -> bool:
@@ -77,16 +83,21 @@ class Kubernetes:
     def read(self) -> Snapshot:
         """The cluster now."""
         self._reader.start(FIRST_LIST_S)
-        return self._reader.snapshot()
+        return self._reader.snapshot(is_back=self._has_acted)
 
     def has_changed(self) -> bool:
-        """Whether a pod or a node has changed since the latest reading."""
+        """Whether a pod or a node has changed since the latest reading on which a turn could decide.
+
+        A turn decides before it acts: what came later is still new, though it was in the snapshot after the orders.
+        """
+        self._has_acted = False
         return self._reader.has_changed()
 
     # ---- orders --------------------------------------------------------------------------------------------------
 
     def act(self, orders: Sequence[Order]) -> list[Answer]:
         """Bind the pods of each order, all or none of a gang; evict those of jobs that are to stop."""
+        self._has_acted = True
         answers = {order.job: self._stop(order) for order in orders if not order.is_start}
         planned: list[SeatedOrder] = []
         starts = [order for order in orders if order.is_start]

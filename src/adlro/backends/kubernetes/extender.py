@@ -114,7 +114,7 @@ class Extender:
 
     def _never(self, pod: Pod, node: NodeFacts) -> str:
         """Why a pod can never run on a node, whatever ends there."""
-        if wrong := refusal(pod.wants, node.name, node.labels, node.taints, node.allocatable):
+        if wrong := refusal(pod.wants, node.name, node.labels, node.taints, node.allocatable, node.most_attached):
             return wrong
         if short := lacking(pod.asks, node.allocatable):
             return f"Insufficient {short[0]}"

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from adlro.backends.kubernetes.client import Raw
+from adlro.backends.kubernetes.disks import most_attached
 from adlro.backends.kubernetes.pods import GPU_RESOURCES, MIG
 from adlro.backends.kubernetes.quantities import QuantityError, amounts
 from adlro.backends.kubernetes.wants import OWN_TAINTS, REPELS, Taint
@@ -46,6 +47,12 @@ class NodeFacts:
     taints: tuple[Taint, ...]
     allocatable: Mapping[str, int]
     down: str = ""
+    drivers: Mapping[str, int | None] = field(default_factory=dict)
+    """What its CSINode says: by the limit of a driver, how many volumes it can attach."""
+
+    def most_attached(self, limit: str) -> int | None:
+        """How many volumes it can attach that count against a limit; None: there is none."""
+        return most_attached(limit, self.allocatable, self.drivers)
 
     @property
     def gpu_resource(self) -> str:

@@ -44,5 +44,5 @@ class KubernetesOptions(Schema):
     lease: str = Field(
         default="", description='NAMESPACE/NAME of the Lease by which replicas choose a leader; "": the store\'s lock.'
     )
-    binders: int = Field(default=4, ge=1, le=64, description="Connections that bind pods at the same time.")
+    binders: int = Field(default=8, ge=1, le=64, description="Connections that bind pods at the same time.")
     timeout_s: float = Field(default=15.0, gt=0, le=600, description="Time limit of one request, in seconds.")

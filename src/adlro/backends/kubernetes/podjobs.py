@@ -59,7 +59,7 @@ class PodJobs:
 
     def wants_of(self, pod: Pod) -> Wants:
         """What a pod demands of its node, its volumes included."""
-        return self.volumes.added(pod) if pod.claims else pod.wants
+        return self.volumes.added(pod) if pod.claims or pod.attaches else pod.wants
 
     def look(self, waiting: Iterable[Pod]) -> None:
         """Before the jobs of a snapshot are made: give new pods their slots, and see for whom others may end."""
@@ -182,7 +182,7 @@ class PodJobs:
                 return frozenset(), pod.unsupported
             if wrong := self.volumes.problem(pod):
                 return frozenset(), wrong
-            judged.append(replace(pod, wants=self.wants_of(pod)) if pod.claims else pod)
+            judged.append(replace(pod, wants=self.wants_of(pod)) if pod.claims or pod.attaches else pod)
         if not any(pod.gpus for pod in judged):
             missing = [miss for pod in judged if (miss := self.dividing.nearest_miss(pod, pools))]
             return frozenset(), missing[0] if missing else ""

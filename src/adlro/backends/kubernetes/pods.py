@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from adlro.backends.kubernetes.client import Raw
+from adlro.backends.kubernetes.disks import Attachment, SoleDisk, attachment_of, sole_disks
 from adlro.backends.kubernetes.quantities import CPU, PODS, RAM, QuantityError, asked_by_pod
 from adlro.backends.kubernetes.wants import HOSTNAME, Requirement, Wants, selector_of, wants_of
 
@@ -76,6 +77,8 @@ class Pod:
     image: str = ""
     ports: tuple[tuple[str, str, int], ...] = ()  # host ports: address, protocol, port
     claims: tuple[str, ...] = ()
+    attaches: tuple[Attachment, ...] = ()  # for volumes that it names itself
+    disks: tuple[SoleDisk, ...] = ()
     repels: tuple[Repels, ...] = ()
     is_leaving: bool = False
     grace_s: float = 30.0
@@ -143,6 +146,7 @@ def pod_of(raw: Raw, keep: frozenset[str] = frozenset()) -> Pod:
         if found := annotations.get(name) or labels.get(name):
             notes[name] = str(found)
     containers = spec.get("containers") or ()
+    volumes = spec.get("volumes") or ()
     gpu_resource = next((name for name in GPU_RESOURCES if asks.get(name)), "")
     return Pod(
         uid=meta.get("uid", ""),
@@ -169,6 +173,8 @@ def pod_of(raw: Raw, keep: frozenset[str] = frozenset()) -> Pod:
         image=str(containers[0].get("image", "")) if containers else "",
         ports=_host_ports(containers),
         claims=_claims(spec, meta["name"]),
+        attaches=tuple(found for each in volumes if (found := attachment_of(each)) is not None),
+        disks=sole_disks(volumes),
         repels=_repels(spec),
         is_leaving="deletionTimestamp" in meta,
         grace_s=float(spec.get("terminationGracePeriodSeconds", 30) or 0),

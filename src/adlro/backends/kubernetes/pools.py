@@ -102,7 +102,10 @@ class Dividing:
     def _judged(self, known: dict[str, tuple[NodeFacts, str]], wants: Wants, node: NodeFacts) -> str:
         found = known.get(node.name)
         if found is None or found[0] is not node:
-            found = known[node.name] = node, refusal(wants, node.name, node.labels, node.taints, node.allocatable)
+            found = known[node.name] = (
+                node,
+                refusal(wants, node.name, node.labels, node.taints, node.allocatable, node.most_attached),
+            )
         return found[1]
 
     def _divide(

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final, final
 
 from adlro.backends.kubernetes.client import Api, Raw
+from adlro.backends.kubernetes.disks import driver_limits
 from adlro.backends.kubernetes.gangs import Gang, Groups, gang_id, gangs_of
 from adlro.backends.kubernetes.nodes import NodeFacts, node_facts_of
 from adlro.backends.kubernetes.podjobs import PodJobs, PodNaming, ended_state
@@ -32,6 +33,9 @@ NEEDED_RIGHTS: Final = frozenset(f"{verb} {what}" for verb in ("list", "watch") 
 
 ASSUMED_S: Final = 60.0
 """A binding that the watch does not tell of for so long is forgotten."""
+
+LIMIT_RIGHTS: Final = frozenset(f"{verb} csinodes.storage.k8s.io" for verb in ("list", "watch"))
+"""Without these, pods with volumes that nodes attach are not placed."""
 
 ENDED_S: Final = 3600.0
 MOST_ENDED: Final = 20_000
@@ -75,7 +79,7 @@ class PodReader:
         self._nodes_copy: dict[str, NodeFacts] = {}
         self.changes = 0
         self._read_at = -1
-        self.on_change: Callable[[], None] = lambda: None
+        self._drivers: dict[str, Mapping[str, int | None]] = {}  # by node: its CSINode
         needed = [
             Watching(api, "/api/v1/nodes", self._put_node, self._drop_node, pause_s=pause_s),
             Watching(api, "/api/v1/pods", self._put_pod, self._drop_pod, pause_s=pause_s),
@@ -93,6 +97,7 @@ class PodReader:
                     self._locked(self.volumes.put_volume),
                     self._locked(self.volumes.drop_volume),
                 ),
+                ("/apis/storage.k8s.io/v1/csinodes", self._put_drivers, self._drop_drivers),
                 (
                     "/apis/scheduling.x-k8s.io/v1alpha1/podgroups",
                     self._locked(self.groups.put),
@@ -138,7 +143,7 @@ class PodReader:
             watch.join()
 
     def has_changed(self) -> bool:
-        """Whether anything has changed since the latest snapshot."""
+        """Whether anything has changed since the latest snapshot that counts."""
         return self.changes != self._read_at
 
     def _locked(self, take: Callable[[Raw], None]) -> Callable[[Raw], None]:
@@ -153,11 +158,12 @@ class PodReader:
         with self.lock:
             yield
             self.changes += 1
-        self.on_change()
 
     def _put_node(self, raw: Raw) -> None:
         node = node_facts_of(raw)
         with self.lock:
+            if drivers := self._drivers.get(node.name):
+                node = replace(node, drivers=drivers)
             if self.nodes.get(node.name) == node:
                 return  # a heartbeat
         with self._changing():
@@ -167,14 +173,33 @@ class PodReader:
         with self._changing():
             self.nodes.pop(raw["metadata"]["name"], None)
 
+    def _put_drivers(self, raw: Raw) -> None:
+        self._settle_drivers(raw["metadata"]["name"], driver_limits(raw))
+
+    def _drop_drivers(self, raw: Raw) -> None:
+        self._settle_drivers(raw["metadata"]["name"], {})
+
+    def _settle_drivers(self, name: str, drivers: Mapping[str, int | None]) -> None:
+        """Take in how many volumes a node can attach."""
+        with self._changing():
+            self._drivers[name] = drivers
+            if not drivers:
+                del self._drivers[name]
+            if name in self.nodes:
+                self.nodes[name] = replace(self.nodes[name], drivers=drivers)
+
     def _put_pod(self, raw: Raw) -> None:
         pod = pod_of(raw, self._keep)
-        with self._changing():
+        with self.lock:
             assumed = self._assumed.get(pod.uid)
             if assumed is not None and not pod.node and pod.phase == "Pending":
                 pod = replace(pod, node=assumed[0].node, notes=assumed[0].notes)  # told before our binding
             elif assumed is not None:
                 del self._assumed[pod.uid]
+            before = self.pods.get(pod.key)
+            # Our own bindings and words come back to us, and kubelets write much that we do not use.
+            if before is None or replace(before, version=pod.version, shown=pod.shown) != pod:
+                self.changes += 1
             self._settle(pod)
 
     def _drop_pod(self, raw: Raw) -> None:
@@ -279,15 +304,20 @@ class PodReader:
 
     # ---- a snapshot ----------------------------------------------------------------------------------------------
 
-    def snapshot(self) -> Snapshot:
-        """The cluster now. Raises BackendError when the copy is not up to date."""
+    def snapshot(self, is_back: bool = False) -> Snapshot:
+        """The cluster now. Raises BackendError when the copy is not up to date.
+
+        One that only looks at what became of orders (`is_back`) does not make changes old.
+        """
         for watch in self._needed:
             silent = time.monotonic() - watch.heard_s
             if watch.trouble and silent > STALE_S:
                 raise BackendError(f"{watch.path} has not been heard of for {silent:.0f} s: {watch.trouble}")
         with self.lock:
-            self._read_at = self.changes
+            if not is_back:
+                self._read_at = self.changes
             self._expire()
+            self.volumes.know_limits(self._api.denied.keys().isdisjoint(LIMIT_RIGHTS))
             pools = self.pools()
             jobs = self.latest_jobs = tuple(self._all_jobs(pools))
             down = {name: node.down for name, node in self.nodes.items() if node.down}
@@ -351,7 +381,7 @@ class PodReader:
         if pools != self.dividing.version:
             changed |= self.pods.keys()
         elif volumes != self.volumes.version:
-            changed |= {key for key, pod in self.pods.items() if pod.claims}
+            changed |= {key for key, pod in self.pods.items() if pod.claims or pod.attaches}
         self._made_from = self.dividing.version, self.volumes.version
         # Whether a pod is its job, and may end for others, depends on other pods.
         return changed | self._of_gangs.keys() | self._restartable

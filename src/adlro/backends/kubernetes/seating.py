@@ -1,7 +1,8 @@
 """Which node each pod of an order goes to: the one that was ordered, or one of the same pool that accepts it.
 
-The rules know GPUs, cores and memory. What else a node may lack for a pod (a host port that is taken, other extended
-resources, a pod that repels it) shows here; then another node of the same pool is taken, or the order is refused.
+The rules know GPUs, cores and memory. What else a node may lack for a pod shows here: a host port or a disk that is
+taken, other extended resources, volumes that it can attach, a pod that repels it. Then another node of the same pool is
+taken, or the order is refused.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -77,6 +78,8 @@ class PodSeating:
             return "node(s) didn't have free ports for the requested pod ports"
         if (alone := self._reader.volumes.lonely(pod)) and self._is_in_use(pod, alone):
             return "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
+        if wrong := self._reader.volumes.refusal(pod, node, (*here, *self._nominated.get(node.name, ()))):
+            return wrong
         if pod.repels and any(self._repelled(pod, each, node) for each in pod.repels):
             return "node(s) didn't match pod anti-affinity rules"
         if any(self._is_repelled_by(pod, other, each, node) for other, each in self._repelling):

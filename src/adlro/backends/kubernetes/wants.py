@@ -3,10 +3,12 @@
 The words of a refusal are those of kube-scheduler where it has some: people search for them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
+
+from adlro.backends.kubernetes.disks import TOO_MANY_VOLUMES
 
 LabelSet = Mapping[str, str]
 
@@ -97,6 +99,8 @@ class Wants:
     tolerations: tuple[Toleration, ...] = ()
     others: tuple[tuple[str, int], ...] = ()
     """Extended resources besides GPUs, and how much of each: a node needs that much in all."""
+    attaches: tuple[tuple[str, int], ...] = ()
+    """Limits of volumes, and how many volumes of the pod count against each."""
 
 
 def wants_of(spec: Mapping[str, Any], others: Mapping[str, int]) -> Wants:
@@ -158,7 +162,14 @@ def matches(selector: tuple[Requirement, ...] | None, labels: LabelSet) -> bool:
     return selector is not None and all(each.holds(labels) for each in selector)
 
 
-def refusal(wants: Wants, name: str, labels: LabelSet, taints: Sequence[Taint], allocatable: Mapping[str, int]) -> str:
+def refusal(
+    wants: Wants,
+    name: str,
+    labels: LabelSet,
+    taints: Sequence[Taint],
+    allocatable: Mapping[str, int],
+    most_attached: Callable[[str], int | None] = lambda limit: None,
+) -> str:
     """Why a node does not meet the demands, in kube-scheduler's words; "" if it does."""
     if any(labels.get(key) != value for key, value in wants.selector):
         return "node(s) didn't match Pod's node affinity/selector"
@@ -171,4 +182,7 @@ def refusal(wants: Wants, name: str, labels: LabelSet, taints: Sequence[Taint], 
     for resource, many in wants.others:
         if allocatable.get(resource, 0) < many:
             return f"Insufficient {resource}"
+    for limit, many in wants.attaches:
+        if (most := most_attached(limit)) is not None and many > most:
+            return f"{TOO_MANY_VOLUMES} ({limit}: {most})"
     return ""

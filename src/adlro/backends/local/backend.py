@@ -57,6 +57,7 @@ from adlro.core.ports import (
     nobody_to_give_to,
 )
 from adlro.core.records import WHOLE_GPU, Cluster, Job
+from adlro.core.sizes import as_it_runs, as_ordered
 
 RUNNER: Final = Path(__file__).with_name("runner.py")
 LOCK_FD: Final = 3
@@ -172,6 +173,11 @@ class Local:
     @property
     def can_stop(self) -> bool:
         """Whether orders to stop a job are carried out."""
+        return True
+
+    @property
+    def can_resize(self) -> bool:
+        """Whether jobs can start with another number of GPUs."""
         return True
 
     def read(self) -> Snapshot:
@@ -335,7 +341,7 @@ class Local:
         entry.decision, entry.is_open, entry.state = order["decision"], True, JobState.PLACED
         if read_spool_file(folder / "end.json") is None:
             try:
-                self._occupancy.take(entry.id, entry.job, entry.parts)
+                self._occupancy.take(entry.id, as_it_runs(entry.job, entry.parts), entry.parts)
             except KeyError:
                 raise BackendError(
                     f"job {entry.id} runs at {entry.parts}, which {self.cluster.name!r} does not have. Start with "
@@ -525,7 +531,10 @@ class Local:
             return Answer(order.job, False, "it is being ended")
         if entry.state is not JobState.WAITING:
             return Answer(order.job, is_at(entry.parts, order.parts), f"it is {entry.state} already")
-        parts = self._occupancy.fit(entry.job, order.parts)
+        job = as_ordered(entry.job, order.parts)
+        if isinstance(job, str):
+            return Answer(order.job, False, job)
+        parts = self._occupancy.fit(job, order.parts)
         if isinstance(parts, str):
             return Answer(order.job, False, parts)
         try:
@@ -540,7 +549,7 @@ class Local:
         entry.state, entry.parts, entry.decision = JobState.PLACED, parts, order.decision
         entry.reason, entry.started, entry.exit_code, entry.signal = "", None, None, None
         entry.is_open = entry.holds = True
-        self._occupancy.take(entry.id, entry.job, parts)
+        self._occupancy.take(entry.id, job, parts)
         return Answer(order.job, True)
 
     def _launch(self, entry: _Entry, decision: str, parts: tuple[Part, ...], account: Account | None) -> None:
@@ -570,7 +579,7 @@ class Local:
         self, entry: _Entry, folder: Path, decision: str, parts: tuple[Part, ...], account: Account | None
     ) -> dict[str, Any]:
         """All that the runner needs to know."""
-        job, submission, mark = entry.job, entry.submission, secrets.token_hex(16)
+        job, submission, mark = as_it_runs(entry.job, parts), entry.submission, secrets.token_hex(16)
         memory = round(job.memory_gb * GIB) if job.memory_gb else None
         environment = passed_on(account) | dict(submission.environment) | self._sight(job, parts)
         # Drivers reserve far more addresses than they use, so only jobs without one are held to a number of them.
@@ -594,10 +603,11 @@ class Local:
         """The environment variables that show a job its GPUs and hide the others."""
         indices = [index for part in parts for index in part.indices]
         if not indices:
-            return {"CUDA_VISIBLE_DEVICES": "", "ADLRO_GPUS": "", "ADLRO_GPU_MODEL": ""}
+            return {"CUDA_VISIBLE_DEVICES": "", "ADLRO_GPUS": "", "ADLRO_GPU_COUNT": "0", "ADLRO_GPU_MODEL": ""}
         model = self.cluster.models[parts[0].model]
         numbers = ",".join(str(self._numbers[index]) for index in indices)
-        sight = {"ADLRO_GPUS": ",".join(map(str, indices)), "ADLRO_GPU_MODEL": model.name}
+        sight = {"ADLRO_GPUS": ",".join(map(str, indices)), "ADLRO_GPU_COUNT": str(len(indices))}
+        sight["ADLRO_GPU_MODEL"] = model.name
         vendor = model.vendor.lower()
         if vendor == "nvidia":
             sight |= {"CUDA_VISIBLE_DEVICES": numbers, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

@@ -126,6 +126,11 @@ class Shadow:
         return False
 
     @property
+    def can_resize(self) -> bool:
+        """False: on the real cluster the job has the GPUs that it asked for."""
+        return False
+
+    @property
     def wishes(self) -> Mapping[str, PlannedStart]:
         """What we would have started and the cluster has not, by job."""
         return dict(self._wishes)

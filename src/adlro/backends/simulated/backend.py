@@ -29,6 +29,7 @@ from adlro.core.ports import (
     nobody_to_give_to,
 )
 from adlro.core.records import Cluster, Disturbance, Placing, SpeedOf
+from adlro.core.sizes import as_ordered
 
 _READS_OF_AN_END: Final = 2
 """An ended job is shown in at least this many snapshots, however fast the clock runs."""
@@ -107,6 +108,11 @@ class Simulated:
     @property
     def can_stop(self) -> bool:
         """Whether orders to stop a job are carried out."""
+        return True
+
+    @property
+    def can_resize(self) -> bool:
+        """Whether jobs can start with another number of GPUs."""
         return True
 
     def read(self) -> Snapshot:
@@ -337,11 +343,14 @@ class Simulated:
             return Answer(order.job, was_this, f"it is {entry.state} already")
         if entry.state is not JobState.WAITING:
             return Answer(order.job, is_at(entry.parts, order.parts), f"it is {entry.state} already")
-        found = self._occupancy.fit(entry.job, order.parts)
+        running = as_ordered(entry.job, order.parts)
+        if isinstance(running, str):
+            return Answer(order.job, False, running)
+        found = self._occupancy.fit(running, order.parts)
         if isinstance(found, str):
             return Answer(order.job, False, found)
-        self._occupancy.take(entry.id, entry.job, found)
-        entry.parts = found
+        self._occupancy.take(entry.id, running, found)
+        entry.parts, entry.running = found, running
         entry.state, entry.decision, entry.reason = JobState.PLACED, order.decision, ""
         self._leave_queue()
         entry.version += 1
@@ -366,7 +375,7 @@ class Simulated:
 
     def _pace(self, entry: Entry) -> None:
         """Set the speed of a running job, and the time of its end."""
-        entry.rate = self._occupancy.rate(entry.job, entry.parts) * self._worn(entry.parts)
+        entry.rate = self._occupancy.rate(entry.running, entry.parts) * self._worn(entry.parts)
         entry.version += 1
         self._expect(min(self._finish(entry), self._limit(entry)), _END, entry)
 
@@ -442,19 +451,9 @@ class Simulated:
 
     def _record(self, entry: Entry) -> LiveJob:
         return LiveJob(
-            entry.id,
-            entry.shown,
-            entry.state,
-            entry.parts,
-            entry.started,
-            entry.ended,
-            entry.starts,
-            True,
-            entry.exit_code,
-            entry.signal,
-            entry.reason,
-            entry.decision,
-        )
+            entry.id, entry.shown, entry.state, entry.parts, entry.started, entry.ended, entry.starts, True,
+            entry.exit_code, entry.signal, entry.reason, entry.decision,
+        )  # fmt: skip
 
     def _notes(self) -> tuple[str, ...]:
         """What could not be accepted."""

@@ -21,11 +21,13 @@ class Entry:
 
     __slots__ = (
         "began", "decision", "done", "end_reads", "ended", "exit_code", "held", "id", "job", "number", "parts",
-        "rate", "reason", "saved", "shown", "signal", "since", "started", "starts", "state", "version", "work",
+        "rate", "reason", "running", "saved", "shown", "signal", "since", "started", "starts", "state", "version",
+        "work",
     )  # fmt: skip
 
     def __init__(self, number: int, job: Job, shown: Job, work: float) -> None:
         self.id, self.number, self.job, self.shown, self.work = str(number), number, job, shown, work
+        self.running = job  # with the GPUs that it has, or last had
         self.state = JobState.WAITING
         self.parts: tuple[Part, ...] = ()
         self.started: float | None = None  # this stretch, or the last one

@@ -17,8 +17,12 @@ USER_HELD: Final = "userheld"
 RELEASED: Final = "released"
 """The word of a job that was given back to Slurm, with the moment: adlro:released=1794725489."""
 
-PROVEN: Final = ("gpus", "submit")
-"""Words that count only in the admin comment: GPUs that ADLRO has taken out of a request, and the first submission."""
+ASKED_FOR: Final = "asked"
+"""The word of a job that was resized: adlro:asked=2:8:16000, the GPUs, cores and MiB of memory that it asked for."""
+
+PROVEN: Final = ("gpus", "submit", ASKED_FOR)
+"""Words that count only in the admin comment: GPUs that ADLRO has taken out of a request, the first submission, and
+what a job asked for before it was resized."""
 
 DEFAULT_PRIORITY: Final[float] = property_of(Job, "priority").default
 IN_COMMENT: Final = tuple(each for each in properties_of(Job) if each.in_comment)
@@ -75,12 +79,16 @@ def said_in(words: Mapping[str, str], each: Property) -> Any:
     """What the words of a comment say of a property that Slurm has no field for."""
     if each.kind is bool:
         return each.word in words
+    if each.kind is str:
+        return words.get(each.word, "")
     return each.kind(number_of(words.get(each.word), each.default))
 
 
 def word_for(each: Property, value: Any) -> str:
     """The word of a comment that says this of a property."""
-    return f"adlro:{each.word}" if each.kind is bool else f"adlro:{each.word}={value:g}"
+    if each.kind is bool:
+        return f"adlro:{each.word}"
+    return f"adlro:{each.word}={value}" if each.kind is str else f"adlro:{each.word}={value:g}"
 
 
 def number_of(text: str | None, otherwise: float) -> float:

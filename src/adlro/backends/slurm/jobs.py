@@ -23,6 +23,7 @@ from adlro.backends.slurm.models import PATIENCE_S, ClusterLook, is_in, models_f
 from adlro.backends.slurm.nodes import NamedNode, Naming, Reserved, down_of
 from adlro.backends.slurm.parse_jobs import SlurmJob, job_of
 from adlro.backends.slurm.places import parts_of, whole_in
+from adlro.backends.slurm.resizing import as_asked, sizes_here
 from adlro.backends.slurm.told import ReportedJob, is_held, is_held_for_us, waits_for_us
 from adlro.catalogue.speeds import UNKNOWN_FAMILY
 from adlro.core.ports import JobState, LiveJob, Setback
@@ -307,12 +308,14 @@ def _job(job: SlurmJob, words: Mapping[str, str], models: frozenset[str], look: 
     # account that submits for others, and a priority also where only operators can write it.
     is_for_others = job.user in naming.submitters
     priority = words_in(job.admin_comment).get("priority") or (words.get("priority") if is_for_others else None)
+    said = {each.name: said_in(words, each) for each in IN_COMMENT}
+    said["sizes"] = sizes_here(job, words, look) if said["sizes"] and said["restartable"] else ""
     return replace(
         ours,
         work=0.0,
         submit_s=submit,
-        gpus=ours.gpus or whole_in(words.get("gpus", "0")),
-        **{each.name: said_in(words, each) for each in IN_COMMENT},
+        **as_asked(ours, words),
+        **said,
         models=(models & named if models else named) if named else models or asked,
         priority=min(max(number_of(priority, DEFAULT_PRIORITY), 0.0), 1.0),
         user=(words.get("user") if is_for_others else "") or job.user,

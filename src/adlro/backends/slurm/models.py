@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from adlro.backends.slurm.comments import ASKED_FOR
 from adlro.backends.slurm.nodes import NamedNode, Naming, Reserved
 from adlro.backends.slurm.parse_jobs import SlurmJob
 from adlro.backends.slurm.places import whole_in
@@ -77,7 +78,7 @@ def models_for(job: SlurmJob, words: Mapping[str, str], look: ClusterLook) -> Al
         return AllowedModels(problem=f"it names its nodes ({job.required_nodes})")
     if job.special:
         return AllowedModels(problem=job.special)
-    each = sum(count for _, count in gpus_in(job.per_node))
+    each = whole_in(words.get(ASKED_FOR, "").partition(":")[0]) or sum(count for _, count in gpus_in(job.per_node))
     has_gpus = bool(job.gres) or whole_in(words.get("gpus", "0")) > 0
     if job.nodes > 1 and not has_gpus:
         return AllowedModels(problem=f"it asks for {job.nodes} nodes without GPUs")

@@ -7,18 +7,18 @@ between the job is held: whoever dies there leaves it waiting, not lost.
 import math
 import re
 import secrets
-import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-from adlro.backends.slurm.comments import DEFAULT_PRIORITY, IN_COMMENT, word_for
+from adlro.backends.slurm.comments import ASKED_FOR, DEFAULT_PRIORITY
 from adlro.backends.slurm.giving_back import GivenBack, hand_back, place_of_freed
 from adlro.backends.slurm.putting_back import stop_running
+from adlro.backends.slurm.resizing import resized
+from adlro.backends.slurm.submissions import most_on_a_node, script_of, words_of_request
 from adlro.backends.slurm.ways import (
-    PATH,
     ClusterReader,
     CommandRunner,
     CommandWay,
@@ -33,7 +33,8 @@ from adlro.backends.slurm.ways import (
 from adlro.core.accounts import Account, account_of, checked_name
 from adlro.core.errors import AccountError, BackendError
 from adlro.core.ports import ENDED, NOT_RESTARTABLE, Answer, JobState, Order, Part, Snapshot, Submission
-from adlro.core.records import CPU_ONLY, WHOLE_GPU, Job
+from adlro.core.records import CPU_ONLY, WHOLE_GPU
+from adlro.core.sizes import gpus_ordered
 
 REQUEUED_S: Final = 3.0
 """A job that was put back does not start again sooner: within the second of its requeue its node refuses the credential
@@ -118,6 +119,11 @@ class Slurm:
     @property
     def can_stop(self) -> bool:
         """Whether the command line is available: slurmrestd cannot requeue a job."""
+        return self._commands is not None
+
+    @property
+    def can_resize(self) -> bool:
+        """Whether the command line is available: slurmrestd cannot change all that belongs to a size."""
         return self._commands is not None
 
     def read(self) -> Snapshot:
@@ -234,7 +240,7 @@ class Slurm:
         token = secrets.token_hex(8)
         snapshot = self._snapshot or self.read()
         wish = {
-            "comment": " ".join(_words_of(job, token, self._handing.as_whom)),
+            "comment": " ".join(words_of_request(job, token, self._handing.as_whom)),
             "directory": submission.directory or (account.home if account else self._handing.directory),
             "partition": self._handing.partition,
             "gpus": job.gpus,
@@ -318,9 +324,10 @@ class Slurm:
             raise NotNowError("it was placed by another decision in this turn")
         if live.state is not JobState.WAITING or not live.managed:
             raise NotNowError(f"it is {live.state}" if live.managed else "it is not ours to place")
-        if sum(part.count for part in order.parts) != live.job.gpus:
-            raise NotNowError(f"it asks for {live.job.gpus} GPUs, and the order has another number")
-        gres, words, said = self._request(told, order.parts)
+        proof: dict[str, str] = {}
+        if gpus_ordered(live.job, order.parts) != live.job.gpus or ASKED_FOR in told.words:
+            self._say(lambda _: proof.update(resized(told, order.parts, self._commands)), self._ways()[-1])
+        gres, words, said = self._request(told, order.parts, proof)
         words |= {"decision": order.decision, "held": "", "stopping": "", "restarts": str(told.restarts)}
         words |= {"submit": f"{live.job.submit_s:.0f}"}
         nodes = tuple(dict.fromkeys(part.node for part in order.parts))
@@ -332,7 +339,9 @@ class Slurm:
         self._tell(lambda way: way.place(place), told.is_task)
         return said
 
-    def _request(self, told: KnownJob, parts: Sequence[Part]) -> tuple[str | None, dict[str, str], str]:
+    def _request(
+        self, told: KnownJob, parts: Sequence[Part], proof: Mapping[str, str]
+    ) -> tuple[str | None, dict[str, str], str]:
         """The GPUs to ask for at this place (None: as it asks already), words for its comment, and a remark."""
         first = parts[0]
         if first.model == CPU_ONLY or not first.count:
@@ -345,8 +354,8 @@ class Slurm:
         if told.asked:
             if (commands := self._commands) is None:
                 return None, {}, "by node only: the command line is needed to ask for devices"
-            proof = told.admin_comment(gpus=words["gpus"])
-            self._say(lambda _: commands.clear_gpus(told.live.id, told.comment(gpus=words["gpus"]), proof), commands)
+            noted = told.admin_comment(gpus=words["gpus"], **proof)
+            self._say(lambda _: commands.clear_gpus(told.live.id, told.comment(gpus=words["gpus"]), noted), commands)
         return wanted, words, ""
 
     def _wanted(self, told: KnownJob, parts: Sequence[Part]) -> str | None:
@@ -460,39 +469,3 @@ class Slurm:
             if told.words.get("token") == token and (account is None or told.live.job.user == account.name):
                 return told.live.id
         raise BackendError(f"{error} The job is not in the queue. Submit it again.")
-
-
-def most_on_a_node(snapshot: Snapshot) -> int:
-    """The most GPUs of one model on one node."""
-    return max((gpus.count for node in snapshot.cluster.nodes for gpus in node.gpus), default=0)
-
-
-def script_of(submission: Submission, first: Sequence[str] = ()) -> str:
-    """The script of a job, with its words quoted. `first` are lines before its own."""
-    names = [name for name in submission.environment if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)]
-    if odd := set(submission.environment) - set(names):
-        raise BackendError(f"'{sorted(odd)[0]}' is not a name of an environment variable.")
-    if any("\0" in word for word in (*submission.command, *submission.environment.values())):
-        raise BackendError("a command cannot have a zero byte in it.")
-    exports = {"PATH": PATH, **submission.environment}
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in exports.items()]
-    return "\n".join(["#!/bin/sh", *first, *lines, f"exec {shlex.join(submission.command)}", ""])
-
-
-def _words_of(job: Job, token: str, as_whom: str) -> Iterator[str]:
-    """Requests for which Slurm has no field, as words of the comment."""
-    yield "adlro:held"
-    yield f"adlro:token={token}"
-    if job.family:
-        yield f"adlro:family={job.family}"
-    if job.estimate:
-        yield f"adlro:estimate={job.estimate:.6g}"
-    if job.priority != DEFAULT_PRIORITY and as_whom == "self":
-        yield f"adlro:priority={job.priority:g}"
-    for each in IN_COMMENT:
-        if (value := getattr(job, each.name)) != each.default:
-            yield word_for(each, value)
-    if job.models:
-        yield f"adlro:models={'+'.join(sorted(job.models))}"
-    if job.user and as_whom == "self":
-        yield f"adlro:user={''.join(sign for sign in job.user if sign.isalnum() or sign in '._-@')[:64]}"

@@ -69,6 +69,8 @@ class SlurmJob:
     account: str = ""
     qos: str = ""
     admin_comment: str = ""  # only operators of Slurm can write it
+    rigid: str = ""  # why Slurm cannot give it another number of GPUs, in words; "" if it can
+    memory_is_per_node: bool = False  # else it follows from the cores
     planned_nodes: str | None = None  # where Slurm plans to start it, while it waits; None: Slurm does not say
 
 
@@ -143,6 +145,8 @@ def _job_of_json(job: Mapping[str, Any]) -> SlurmJob:
         account=str(job.get("account") or ""),
         qos=str(job.get("qos") or ""),
         admin_comment=str(job.get("admin_comment") or ""),
+        rigid=_rigid(job, nodes),
+        memory_is_per_node=bool(per_node),
         planned_nodes=str(job["scheduled_nodes"] or "") if "scheduled_nodes" in job else None,
     )
 
@@ -178,6 +182,19 @@ def _special(job: Mapping[str, Any], nodes: int) -> Iterator[str]:
         yield "it asks for a layout of sockets, cores or threads"
     if "GRES_ENFORCE_BIND" in words_of(job.get("flags")):
         yield "it binds GPUs to cores (--gres-flags)"
+
+
+def _rigid(job: Mapping[str, Any], nodes: int) -> str:
+    """Why a job cannot be given another number of GPUs, in words (tried on Slurm 22.05: docs/slurm.md)."""
+    if gpus_in(str(job.get("tres_per_job") or "")):
+        return "it asks for its GPUs in all (--gpus): Slurm would spread another number over other nodes"
+    if nodes > 1:
+        return "it asks for several nodes"
+    if (number_in(job.get("tasks")) or 1) > 1:
+        return "it asks for several tasks"
+    if job.get("cpus_per_tres") or job.get("memory_per_tres"):
+        return "it asks for cores or memory by GPU, which Slurm does not count again"
+    return "it is a task of an array" if number_in(job.get("array_job_id")) else ""
 
 
 def _gres_of(job: Mapping[str, Any], nodes: int) -> tuple[tuple[str, int], ...]:

@@ -7,6 +7,7 @@ from typing import Final
 from adlro.backends.slurm.comments import HELD, LINE, RELEASED, USER_HELD, comment_with, stop_in, words_in
 from adlro.backends.slurm.parse_jobs import SlurmJob
 from adlro.core.ports import LiveJob
+from adlro.core.records import Job
 from adlro.ingest.host_lists import gpus_in
 
 LAUNCH_FAILED: Final = "launch failed"
@@ -59,6 +60,21 @@ class ReportedJob:
         """Whether its GPUs are asked for in all, however many nodes they are on."""
         return bool(gpus_in(self.job.per_job))
 
+    def size_words(self, gpus: int) -> tuple[str, ...]:
+        """What scontrol is told so that its cores and memory belong to this many GPUs."""
+        job = self.live.job
+        cpus = -(-round(job.cpus) * gpus // max(job.gpus, 1))
+        words = [f"{name}={cpus}" for name in ("NumCPUs", "CPUsPerTask", "MinCPUsNode")] if cpus else []
+        if self.job.memory_is_per_node:
+            words.append(f"MinMemoryNode={-(-_mib(job) * gpus // max(job.gpus, 1))}")
+        return tuple(words)
+
+    @property
+    def asked_for(self) -> str:
+        """The GPUs, cores and memory that it was submitted with, as its word says them."""
+        job = self.live.job
+        return f"{job.gpus}:{round(job.cpus)}:{_mib(job)}"
+
     @property
     def may_requeue(self) -> bool:
         """Whether it may be put back once it has begun."""
@@ -99,6 +115,10 @@ class ReportedJob:
         """What users are told in its comment now."""
         found = LINE.search(self.job.comment)
         return found[0][len("[adlro: ") : -1] if found else ""
+
+
+def _mib(job: Job) -> int:
+    return round(job.memory_gb * 1e9 / 1024**2)
 
 
 def is_held(job: SlurmJob) -> bool:

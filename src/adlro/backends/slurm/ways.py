@@ -86,6 +86,13 @@ class KnownJob(Protocol):
         """The GPUs asked for on each node, in Slurm's words."""
 
     @property
+    def asked_for(self) -> str:
+        """The GPUs, cores and memory that it was submitted with, as its word says them."""
+
+    def size_words(self, gpus: int) -> tuple[str, ...]:
+        """What scontrol is told so that its cores and memory belong to this many GPUs."""
+
+    @property
     def words(self) -> Mapping[str, str]:
         """Our words in its comment."""
 
@@ -351,6 +358,10 @@ class CommandWay:
         """
         words = ["TresPerNode=", f"Comment={comment}", f"AdminComment={admin_comment}"]
         self._run(["scontrol", "update", f"JobId={job}", *words])
+
+    def resize(self, job: str, admin_comment: str, words: Sequence[str]) -> None:
+        """Let a held job ask for other cores and memory, and note in its admin comment what it asked for at first."""
+        self._run(["scontrol", "update", f"JobId={job}", f"AdminComment={admin_comment}", *words])
 
     def put_back(self, job: str, comment: str = "", admin_comment: str = "") -> None:
         """End a running job so that it waits, held. The comment, unless it stays as it is, says first for whom."""

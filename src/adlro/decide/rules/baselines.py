@@ -343,16 +343,15 @@ def map_families(view: View) -> None:
     most its share of the GPUs. A model without a family goes to the family that loses least on it. A job that could
     never run on its models may run anywhere, and a job without GPUs needs none.
     """
-    firsts = np.unique(view.jobs.kind, return_index=True)[1]
-    kinds = np.arange(len(firsts))
+    kinds, firsts = np.unique(view.jobs.kind, return_index=True)  # other kinds are sizes that no job has now
     families, needs_gpus = view.jobs.family[firsts], view.jobs.gpus[firsts] > 0
     named = np.isin(families, families[(view.home[kinds] == 0).any(axis=1)])
     ours, row_of = np.unique(families[needs_gpus & ~named], return_inverse=True)
-    mine = kinds[needs_gpus & ~named]
+    mine, first_of_mine = kinds[needs_gpus & ~named], firsts[needs_gpus & ~named]
     pool_of = np.asarray(view.forms.pool)
     speed = np.zeros((len(ours), len(view.pools)))
-    for k, row in zip(mine, row_of, strict=True):
-        job = view.jobs[firsts[k]]
+    for k, first, row in zip(mine, first_of_mine, row_of, strict=True):
+        job = view.jobs[first]
         np.maximum.at(speed[row], pool_of, view.rate[k] / (job.gpus * job.share / WHOLE_GPU))
     taken = np.zeros(len(view.pools), np.bool_)
     taken[pool_of[(view.home[kinds[named]] != 0).any(axis=0)]] = True

@@ -21,6 +21,7 @@ from adlro.core.calling import quick_call
 from adlro.core.copying import CLUSTER, LISTS, copied
 from adlro.core.policy import Choose, resizing, starting, stopping, waiting
 from adlro.core.records import WHOLE_GPU
+from adlro.core.remembering import Remembered
 from adlro.core.tables import JOB, NOBODY, RUN, RUNNING, Choice, Floats, Ints, View, records
 from adlro.decide.rules.pools import Indices, ViewReader, fill_left, fill_restarts, seat_sized
 
@@ -128,6 +129,8 @@ class SizingRounds:
             self._reader, self._configurations, self._rows = ViewReader(view), Configurations(view), 0
         now = self._reader.now
         if now > self._moment:
+            if self._ahead:  # a stop was not allowed: what is left of the round is not valid any more
+                self._began = -math.inf
             self._moment, self._ahead = now, []
         if self._ahead:
             return self._ahead.pop()
@@ -138,15 +141,24 @@ class SizingRounds:
             self._began, self._ahead = now, self._solve()[::-1]
         return self._ahead.pop() if self._ahead else waiting(self._began + SIZING_ROUND_S)
 
+    def remembered(self) -> Remembered:
+        """When the round began, unless it could not be finished; and the most GPUs that each job has run with."""
+        times = {} if self._ahead or self._began == -math.inf else {"began": self._began}
+        return Remembered(tuple(self._most), {"most": list(self._most.values())}, times)
+
+    def recall(self, view: View, kept: Remembered) -> bool:
+        """Go on with that round."""
+        self._began = kept.times.get("began", -math.inf)
+        most = kept.by_job.get("most", [])
+        self._most = {j: float(gpus) for j, gpus in zip(kept.jobs, most, strict=True) if j >= 0}
+        return True
+
     def _solve(self) -> list[Choice]:
         """The actions of a round that begins now."""
         problem = self.problem()
         if not len(problem.jobs):
             return []
         pick = self._sizing(problem)
-        running = problem.now != NOBODY
-        fixed = running & (self._reader.view.jobs.stoppable[problem.jobs] == 0)
-        pick = np.where(fixed, problem.now, pick)
         stays, taken, seats = self._seat(problem, pick)
         view = self._reader.view
         states = view.runs.state[problem.jobs]
@@ -159,9 +171,18 @@ class SizingRounds:
         return choices
 
     def problem(self) -> SizingProblem:
-        """What is to be decided now."""
+        """What is to be decided now. Jobs that may not be stopped stay as they are: their GPUs are not there."""
         view = self._reader.view
         jobs, current = self._reader.jobs()
+        sites = view.sites
+        up = view.nodes.up[sites.node] != 0
+        capacity = np.bincount(sites.pool[up], sites.gpus[up], len(view.pools)).astype(np.float64)
+        fixed = (current != NOBODY) & (view.jobs.stoppable[jobs] == 0)
+        if fixed.any():
+            rows = jobs[fixed]
+            shares = np.where(up[view.runs.site[rows]], view.jobs.gpus[rows] * view.jobs.share[rows] / WHOLE_GPU, 0.0)
+            capacity -= np.bincount(current[fixed], shares, len(view.pools))
+            jobs, current = jobs[~fixed], current[~fixed]
         left, restart = np.empty(len(jobs)), np.empty(len(jobs))
         fill_left(view, jobs, left)
         fill_restarts(view, jobs, restart)
@@ -179,9 +200,6 @@ class SizingRounds:
             self._most[int(jobs[i])] = max(self._most.get(int(jobs[i]), 0.0), float(held[i]))
         most = np.array([self._most.get(j, 0.0) for j in jobs.tolist()])
         restarting = (current != NOBODY) & (view.runs.since[jobs] > self._reader.now)
-        sites = view.sites
-        up = view.nodes.up[sites.node] != 0
-        capacity = np.bincount(sites.pool[up], sites.gpus[up], len(view.pools)).astype(np.float64)
         return SizingProblem(
             jobs, left, restart, self._reader.now - view.jobs.submit[jobs], view.runs.starts[jobs].astype(np.float64),
             now, most, restarting, owner, pool.astype(np.int32), gpus.astype(np.float64), size.astype(np.int32),
@@ -204,8 +222,7 @@ class SizingRounds:
         largest = np.zeros(len(problem.capacity))
         np.maximum.at(largest, problem.pool[pick[missed]], problem.gpus[pick[missed]])
         chosen = np.maximum(pick, 0)
-        movable = self._reader.view.jobs.stoppable[problem.jobs] != 0
-        in_the_way = stays & movable & (problem.gpus[chosen] < largest[problem.pool[chosen]])
+        in_the_way = stays & (problem.gpus[chosen] < largest[problem.pool[chosen]])
         if not in_the_way.any():
             return stays, *first
         others = stays & ~in_the_way

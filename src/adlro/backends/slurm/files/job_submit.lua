@@ -17,7 +17,7 @@ local FEATURES = {@FEATURES@}
 local TYPES = {@TYPES@}
 -- What users may tell ADLRO in a comment, as adlro:WORD. All other words are ADLRO's own.
 local FOR_USERS = {family = true, estimate = true, models = true, gpumemory = true, token = true, restartable = true,
-   signal = true}
+   signal = true, sizes = true}
 
 -- Requests that ADLRO does not understand: a job that sets one of these is left to Slurm.
 local TEXTS = {"req_nodes", "exc_nodes", "reservation", "licenses", "tres_per_socket", "tres_per_task", "burst_buffer",
