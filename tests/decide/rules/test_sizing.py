@@ -17,7 +17,7 @@ from adlro.decide.catalogue import policies
 from adlro.decide.rules import marginal, sizing
 from adlro.decide.rules.elastic import Sizing, SizingProblem, packs_well
 from adlro.decide.rules.marginal import afs_sizing, optimus_sizing
-from adlro.decide.rules.sizing import _nothing_printed, change_factor, rank_program, rank_weights, sia_sizing
+from adlro.decide.rules.sizing import _nothing_printed, change_factor, rank_weights, sia_sizing
 from adlro.decide.stops import with_few_stops
 
 POLICIES = (*sizing.POLICIES, *marginal.POLICIES)
@@ -92,20 +92,6 @@ def test_rank_weights_do_not_resize_a_job_that_would_lose_more_than_it_gains() -
     assert rank_weights(running).tolist() == [0]
     cheap = running._replace(restart=np.array([10.0]))
     assert rank_weights(cheap).tolist() == [1]
-
-
-def test_the_program_of_rank_weights_leaves_no_gpus_over_where_the_greedy_filling_does() -> None:
-    # The shorter job weighs sqrt(3). Greedily it gets 3 of 4 GPUs (value 2.6), and one is left that nobody can use.
-    # With 2 each the sum is 2.73.
-    problem = problem_of([100.0, 900.0], [2, 3], 4.0)
-    assert rank_weights(problem).tolist() == [1, NOBODY]
-    assert rank_program(problem).tolist() == [0, 2]
-
-
-def test_the_program_of_rank_weights_keeps_a_job_that_still_pays_for_its_start_where_it_is() -> None:
-    problem = problem_of([1000.0], [2, 4], 4.0)._replace(now=np.array([0], np.int32))
-    assert rank_program(problem).tolist() == [1]
-    assert rank_program(problem._replace(restarting=np.array([True]))).tolist() == [0]
 
 
 def test_sias_program_has_the_least_sum_of_costs() -> None:

@@ -1,4 +1,4 @@
-"""Policies that resize jobs, in rounds of 60 s. docs/policies.md defines them.
+"""Policies that resize jobs, in rounds of 60 s: `rank-elastic`, `sia` and `pollux`. docs/policies.md defines them.
 
 Each is a way to choose one configuration (pool and GPUs) for every job; elastic.py has the rounds around it.
 """
@@ -28,9 +28,6 @@ FAIRNESS: Final = -0.5
 UNSERVED: Final = 1.1
 """Sia's λ: what a job without GPUs costs; above the cost of any configuration, which is at most 1."""
 
-LEAST_WORTH: Final = 1e-3
-"""What it is worth to rank-program, of the best value, that a job gets GPUs at all: also one that has no work left."""
-
 MUST: Final = 1000.0
 """More than all other terms of the sum together: a job that still pays for its start stays where it is."""
 
@@ -42,25 +39,9 @@ LEAST_FACTOR: Final = 0.01
 
 
 def rank_weights(problem: SizingProblem) -> Ints:
-    """The upgrades with the largest gain in value per GPU, one after the other."""
+    """Short jobs weigh more, by their rank; then the upgrades with the largest gain in weighted speed per GPU."""
     if not len(problem.owner):
         return np.zeros(0, np.int32)
-    return fill_greedily(problem, rank_values(problem), pool_prices(problem))
-
-
-def rank_program(problem: SizingProblem) -> Ints:
-    """The largest sum of values, one configuration for each job: an integer program."""
-    if not len(problem.owner):
-        return np.zeros(0, np.int32)
-    value = rank_values(problem)
-    return _least_sum(problem, -LEAST_WORTH - value / max(value.max(), LEAST_WORTH), np.ones(len(value)))
-
-
-def rank_values(problem: SizingProblem) -> Floats:
-    """What each configuration is worth: the job's speed by its weight, less what a change costs. [C]
-
-    Short jobs weigh more, by their rank.
-    """
     smallest = problem.smallest
     alone = problem.left / smallest
     order = np.lexsort((-problem.jobs, -alone))  # the longest first; of equal jobs the one that came last
@@ -70,8 +51,7 @@ def rank_values(problem: SizingProblem) -> Floats:
     value = weight[problem.owner] * problem.rate / smallest[problem.owner]
     horizon = np.minimum(problem.left[problem.owner] / problem.rate, HORIZON_S)
     kept = horizon / np.maximum(horizon + problem.restart[problem.owner], 1e-9)
-    worth: Floats = value * np.where(problem.changes, kept, 1.0)
-    return worth
+    return fill_greedily(problem, value * np.where(problem.changes, kept, 1.0), pool_prices(problem))
 
 
 def pool_prices(problem: SizingProblem) -> Floats:
@@ -96,25 +76,18 @@ def change_factor(problem: SizingProblem) -> Floats:
 
 def sia_sizing(problem: SizingProblem) -> Ints:
     """Sia's integer program: the least sum of (normalised goodput)^p over the jobs, one configuration for each."""
+    from scipy.optimize import Bounds, LinearConstraint, milp  # imported here: SciPy loads slowly
+    from scipy.sparse import csr_array
+
     owner, count = problem.owner, len(problem.jobs)
+    able = _within_reach(problem)
     least = np.full(count, np.inf)
     np.minimum.at(least, owner, problem.rate)
     fewest = np.full(count, np.inf)
     np.minimum.at(fewest, owner, problem.gpus)
     goodput = problem.rate / least[owner] * np.maximum(fewest, 1.0)[owner]
     goodput = goodput * np.where(problem.changes, change_factor(problem)[owner], 1.0)
-    return _least_sum(problem, goodput**FAIRNESS - UNSERVED, _within_reach(problem).astype(np.float64))
-
-
-def _least_sum(problem: SizingProblem, cost: Floats, able: Floats) -> Ints:
-    """At most one of the able configurations for each job, within the GPUs of each pool, with the least sum of costs.
-
-    `cost` and `able` are [C]. A job that still pays for its start stays where it is.
-    """
-    from scipy.optimize import Bounds, LinearConstraint, milp  # imported here: SciPy loads slowly
-    from scipy.sparse import csr_array
-
-    owner, count = problem.owner, len(problem.jobs)
+    cost = goodput**FAIRNESS - UNSERVED
     cost[problem.now[problem.restarting & (problem.now != NOBODY)]] = -MUST
     columns = np.arange(len(owner))
     one_each = csr_array((np.ones(len(owner)), (owner, columns)), (count, len(owner)))
@@ -123,7 +96,7 @@ def _least_sum(problem: SizingProblem, cost: Floats, able: Floats) -> Ints:
         solved = milp(
             cost,
             integrality=np.ones(len(owner)),
-            bounds=Bounds(0, able),
+            bounds=Bounds(0, able.astype(np.float64)),
             constraints=[LinearConstraint(one_each, 0, 1), LinearConstraint(gpus, 0, problem.capacity)],
             options={"mip_rel_gap": 1e-4, "time_limit": 10.0, "presolve": False},  # it saves nothing on these
         )
@@ -184,15 +157,6 @@ POLICIES: Final = (
         "rank-elastic",
         "resizes jobs in rounds of 1 min; short jobs weigh more, by their rank, and GPUs go where they gain most",
         make=sizing_rounds(rank_weights),
-        preemptive=True,
-        heeds_marks=True,
-        needs=("estimate", "rates"),
-        resizes=True,
-    ),
-    Policy(
-        "rank-program",
-        "as rank-elastic, but the best configurations for all jobs together, by an integer program",
-        make=sizing_rounds(rank_program),
         preemptive=True,
         heeds_marks=True,
         needs=("estimate", "rates"),
