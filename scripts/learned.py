@@ -136,21 +136,40 @@ def is_kept(place: Place, given: argparse.Namespace, of_set: str = "") -> bool:
 
 
 def compared(place: Place, given: argparse.Namespace, of_set: str = "") -> dict[str, Any]:
-    """The JSON of one comparison, from the folder of kept ones if it is there."""
+    """The JSON of one comparison, from the folder of kept ones if it is there; policies that it lacks are run now."""
     names = [*(place.names or (*KEEPING, *(STOPPING if place.stopping else ()), *place.ours))]
     names += ["lookahead-clairvoyant"] if place.clairvoyant else []
+    kept = kept_file(place, given, of_set)
+    print(f"{place.title} …", file=sys.stderr, flush=True)
+    found: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    missing = [name for name in names if shown_as(name) not in found.get("policies", {})]
+    if missing and not (found and getattr(given, "kept", False)):
+        more = run_policies(place, missing, given, len(found.get("seeds") or ()))
+        if found and (found["seeds"], found["windows"]) != (more["seeds"], more["windows"]):
+            sys.exit(
+                f"{kept}: has other seeds or windows than are asked for now. Ask for the same, or remove the file."
+            )
+        found = {**more, **found, "policies": {**found.get("policies", {}), **more["policies"]}}
+        kept.write_text(json.dumps(found), encoding="utf-8")
+    return found
+
+
+def shown_as(name: str) -> str:
+    """The name of a policy in an answer: a checkpoint has the name of its file."""
+    return Path(name).stem if name.endswith(".safetensors") else name
+
+
+def run_policies(place: Place, names: list[str], given: argparse.Namespace, seeds: int = 0) -> dict[str, Any]:
+    """Compare these policies in a place, on so many seeds (0: as many as the place and the command line say)."""
     threads = max(1, (os.cpu_count() or 1) // given.at_once)
     words = ["compare", *shlex.split(place.options), "-p", ",".join(names), "--threads", str(threads), "--json"]
     if place.seeds:
-        words += ["--first-seed", str(given.first_seed), "--seeds", str(min(place.seeds, given.seeds))]
-    kept = kept_file(place, given, of_set)
-    print(f"{place.title} …", file=sys.stderr, flush=True)
-    if not kept.exists():
-        ended = subprocess.run(
-            [sys.executable, "-m", "adlro", *words], stdout=subprocess.PIPE, cwd=ROOT, check=True, text=True
-        )
-        kept.write_text(ended.stdout, encoding="utf-8")
-    found: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
+        count = seeds or min(place.seeds, given.seeds)
+        words += ["--first-seed", str(given.first_seed), "--seeds", str(count)]
+    ended = subprocess.run(
+        [sys.executable, "-m", "adlro", *words], stdout=subprocess.PIPE, cwd=ROOT, check=True, text=True
+    )
+    found: dict[str, Any] = json.loads(ended.stdout)
     return found
 
 

@@ -2,6 +2,8 @@
 
 python scripts/learned_speeds.py gap gavel108 gavel --policies eft,adlro --first-seed 100 --seeds 6
 python scripts/learned_speeds.py learners gavel108 gavel --first-seed 100 --seeds 3
+python scripts/learned_speeds.py late gavel108 gavel --policies sjf --first-seed 0 --seeds 12
+python scripts/learned_speeds.py telemetry gavel108 gavel --policies sjf,eft,adlro --first-seed 0 --seeds 12
 python scripts/learned_speeds.py drift
 
 LightGBM is a development package: the package itself does not need it.
@@ -14,7 +16,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from adlro.catalogue.speeds import bound_profiles
+from adlro.catalogue.families import find_family
+from adlro.core.copying import copied
 from adlro.core.learned import SPEEDS
 from adlro.core.records import Disturbance
 from adlro.core.tables import DONE, STARTED
@@ -22,9 +25,9 @@ from adlro.experiment.compare import run_comparison
 from adlro.experiment.instance import draw, play_out
 from adlro.experiment.policies import find_policies
 from adlro.experiment.scenario import Hazards, load_scenario
-from adlro.experiment.unknown_speeds import job_parts_of, learning_player
+from adlro.experiment.unknown_speeds import job_parts_of, learning_player, memory_bounds
 from adlro.predict.job_parts import JobParts, job_vectors, name_words
-from adlro.predict.speed_memory import SpeedMemory
+from adlro.predict.speed_memory import ON_REFERENCE, SpeedMemory, rates_believed, similarities
 from adlro.predict.speed_player import LearningSpeeds
 from adlro.simulation.simulator import simulate
 
@@ -34,23 +37,159 @@ from adlro.simulation.simulator import simulate
 def gap(cluster: str, workload: str, policies: list[str], seeds: range, jobs: int) -> None:
     """Print the mean JCT of each policy by what it knows, and the share of the gap that is closed."""
     scenario, chosen = load_scenario(cluster, workload, jobs), find_policies(policies)
-    found: dict[str, dict[str, float]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for how in SPEEDS:
         made = run_comparison(replace(scenario, speeds=how), chosen, seeds)
         found[how] = {
-            name: float(np.mean([each.jct_mean_s or np.nan for each in of])) for name, of in made.metrics.items()
+            name: np.array([each.jct_mean_s or np.nan for each in of]) / 3600 for name, of in made.metrics.items()
         }
     print(f"{workload} on {cluster}, {jobs} jobs, seeds {seeds[0]} to {seeds[-1]}, mean JCT in h")
     print("| policy | known | agnostic | prior | learned | gap | prior closes | learned closes |")
     print("|---|---|---|---|---|---|---|---|")
+    draws = np.random.default_rng(0).integers(0, len(seeds), (_DRAWS, len(seeds)))
     for name in found["known"]:
-        known, prior, agnostic, learned = (found[how][name] / 3600 for how in SPEEDS)
-        closed = [(agnostic - each) / (agnostic - known) for each in (prior, learned)]
+        of = {how: found[how][name] for how in SPEEDS}
+        known, prior, agnostic, learned = (of[how].mean() for how in SPEEDS)
         print(
             f"| `{name}` | {known:.2f} | {agnostic:.2f} | {prior:.2f} | {learned:.2f} | {agnostic / known - 1:+.0%} | "
-            f"{closed[0]:.0%} | {closed[1]:.0%} |",
+            f"{_closed(of, 'prior', draws)} | {_closed(of, 'learned', draws)} |",
             flush=True,
         )
+
+
+_DRAWS = 4000
+
+
+def _closed(of: dict[str, Any], how: str, draws: Any) -> str:
+    """The share of the gap that is closed, with its 95 % interval: seeds are drawn anew, with repetition."""
+
+    def share(known: Any, agnostic: Any, believed: Any) -> Any:
+        return (agnostic - believed) / (agnostic - known)
+
+    among = [of[each] for each in ("known", "agnostic", how)]
+    low, high = np.quantile(share(*(each[draws].mean(axis=1) for each in among)), (0.025, 0.975))
+    return f"{share(*(each.mean() for each in among)):.0%} ({low:.0%} to {high:.0%})"
+
+
+# ---- how early one must know ---------------------------------------------------------------------------------------
+
+
+class Late:
+    """A player with the first beliefs of a memory that learns nothing, and from a time on with the true rates."""
+
+    def __init__(self, believed: Any, plan: Any, hours: float) -> None:
+        first = learning_player(believed, plan, None)
+        self.rate = rates_believed(believed.view.rate, first.memory.shift_of(first._vectors), first._model_of)
+        self.believed, self.from_s = believed, hours * 3600.0
+
+    def look(self, view: Any, truth: Any) -> None:
+        """Tell what is known by now."""
+        view.rate[:] = self.believed.rate if float(view.clock[0].now) >= self.from_s else self.rate
+        view.fastest[:] = np.where(self.believed.possible, view.rate, 0.0).max(axis=1)
+
+    def play(self, view: Any, truth: Any, choose: Any) -> int:
+        """As LearningSpeeds plays."""
+        return LearningSpeeds.play(self, view, truth, choose)  # type: ignore[arg-type]
+
+    _then = None
+
+
+def late(cluster: str, workload: str, policies: list[str], seeds: range, jobs: int) -> None:
+    """Print the mean JCT if the true speeds are told after some hours, and nothing is learnt before."""
+    scenario = replace(load_scenario(cluster, workload, jobs), speeds="learned")
+    print(f"{workload} on {cluster}, {jobs} jobs, seeds {seeds[0]} to {seeds[-1]}, mean JCT in h")
+    for hours in (0.0, 10.0, 20.0, 30.0, np.inf):
+        means = _means(scenario, policies, seeds, lambda made, after=hours: Late(made.believed, scenario.plan, after))
+        print(f"told after {hours:g} h: " + ", ".join(f"{name} {mean:.2f}" for name, mean in means.items()), flush=True)
+
+
+def _means(scenario: Any, policies: list[str], seeds: range, player_of: Callable[[Any], Any]) -> dict[str, float]:
+    """The mean JCT of each policy in hours, with a player of its own for each run."""
+    means: dict[str, list[float]] = {}
+    for seed in seeds:
+        instance = draw(scenario, seed)
+        believed = instance.believed
+        assert believed is not None
+        for policy in find_policies(policies):
+            view = copied(believed.view)._replace(rate=believed.view.rate.copy(), fastest=believed.view.fastest.copy())
+            made = simulate(
+                view, instance.jobs.work, policy, scenario.settings, instance.disturbances, seed, player_of(instance),
+                rate=believed.rate,
+            )  # fmt: skip
+            ended = made.events[made.events["what"] == DONE]
+            jct = ended["time"] - instance.jobs.table["submit"][ended["job"]]
+            means.setdefault(policy.name, []).append(float(jct.mean()) / 3600)
+    return {name: float(np.mean(each)) for name, each in means.items()}
+
+
+# ---- what telemetry could add --------------------------------------------------------------------------------------
+
+
+def what_bounds_it(family: str) -> str:
+    """A word for the shares of its time that FP64, FP32, tensor units and bandwidth bound, in tenths.
+
+    It is modelled: the mix of the family in the catalogue, which its datasheet speeds rest on, and not how fast it is.
+    """
+    mix = find_family(family).mix
+    return "mix" + "".join(
+        "abcdefghijk"[round(10 * share)] for share in (mix.fp64, mix.fp32, mix.tensor, mix.bandwidth)
+    )
+
+
+class Seeing:
+    """A player that sees what bounds a job from its start on, and guesses it by the names of such jobs before."""
+
+    def __init__(self, player: LearningSpeeds, parts: list[JobParts], words: list[str], at_once: bool) -> None:
+        self.player, self.at_once = player, at_once
+        kinds = sorted(set(words))
+        self.kind = np.array([kinds.index(word) for word in words])
+        self.told = [job_vectors([each._replace(name=f"{kind}-{each.name}") for each in parts]) for kind in kinds]
+        self.plain = job_vectors(parts)
+        self.seen = np.zeros(len(parts), bool)
+        self.read = self.arrived = 0
+
+    def look(self, view: Any, truth: Any) -> None:
+        """See the jobs that have started, guess those that have arrived, and look."""
+        last, arrived, vectors = int(truth.progress[0].events), int(view.clock[0].arrived), self.player._vectors
+        for event in truth.events[self.read : last]:
+            if event.what == STARTED:
+                self.seen[event.job] = True
+                vectors[event.job] = self.told[self.kind[event.job]][event.job]
+        for j in range(self.arrived, arrived):
+            if (kind := self.kind[j] if self.at_once else self._guess(j)) is not None:
+                vectors[j] = self.told[kind][j]
+        self.read, self.arrived = last, arrived
+        self.player.look(view, truth)
+
+    def _guess(self, j: int) -> int | None:
+        """What probably bounds a job, by the jobs alike that have started; None if that is not clear."""
+        there = np.flatnonzero(self.seen)
+        alike = np.maximum(similarities(self.plain[j][None], self.plain[there])[0], 0.0) ** 3
+        share = np.bincount(self.kind[there], alike, len(self.told)) / max(float(alike.sum()), 1e-9)
+        return int(share.argmax()) if share.max() > 0.5 else None
+
+    def play(self, view: Any, truth: Any, choose: Any) -> int:
+        """As LearningSpeeds plays."""
+        return LearningSpeeds.play(self, view, truth, choose)  # type: ignore[arg-type]
+
+    _then = None
+
+
+def telemetry(cluster: str, workload: str, policies: list[str], seeds: range, jobs: int) -> None:
+    """Print the mean JCT with learned speeds if telemetry tells what bounds a job: never, once it runs, or at once."""
+    scenario = replace(load_scenario(cluster, workload, jobs), speeds="learned")
+    print(f"{workload} on {cluster}, {jobs} jobs, seeds {seeds[0]} to {seeds[-1]}, mean JCT in h")
+    for when in ("never", "once it runs", "at once"):
+
+        def player_of(made: Any, when: str = when) -> Any:
+            player = learning_player(made.believed, scenario.plan, None)
+            words = [what_bounds_it(made.jobs.families[family]) for family in made.jobs.table["family"]]
+            if when == "never":
+                return player
+            return Seeing(player, job_parts_of(made.believed.signed), words, when == "at once")
+
+        means = _means(scenario, policies, seeds, player_of)
+        print(f"{when}: " + ", ".join(f"{name} {mean:.2f}" for name, mean in means.items()), flush=True)
 
 
 # ---- which learner errs least --------------------------------------------------------------------------------------
@@ -229,7 +368,7 @@ class Hypervectors:
     """The memory that ships."""
 
     def __init__(self, past: Past) -> None:
-        self._memory = SpeedMemory(past.models, np.array(bound_profiles(past.models, "learning")))
+        self._memory = SpeedMemory(past.models, memory_bounds(past.models), on_reference=ON_REFERENCE)
         self._vectors = job_vectors(past.parts)
 
     def learn(self, j: int, m: int, log: float) -> None:
@@ -344,7 +483,7 @@ def drift(seeds: range, jobs: int) -> None:
 def main() -> None:
     """Read the command line."""
     reader = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    reader.add_argument("what", choices=("gap", "learners", "drift"))
+    reader.add_argument("what", choices=("gap", "late", "telemetry", "learners", "drift"))
     reader.add_argument("cluster", nargs="?", default="gavel108")
     reader.add_argument("workload", nargs="?", default="gavel")
     reader.add_argument("--policies", default="sjf,sjf-picky,eft,adlro")
@@ -357,6 +496,10 @@ def main() -> None:
         gap(given.cluster, given.workload, given.policies.split(","), seeds, given.jobs)
     elif given.what == "learners":
         learners(given.cluster, given.workload, seeds, given.jobs)
+    elif given.what == "late":
+        late(given.cluster, given.workload, given.policies.split(","), seeds, given.jobs)
+    elif given.what == "telemetry":
+        telemetry(given.cluster, given.workload, given.policies.split(","), seeds, given.jobs)
     else:
         drift(seeds, given.jobs)
 

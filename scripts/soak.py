@@ -50,6 +50,8 @@ MINUTES_EACH: Final = 15
 """The time limit of the jobs."""
 NO_UPDATE: Final = ("DB index is being set", "Unexpected message received")
 """What Slurm's commands say of a job that it lets nobody update, after a kill of slurmctld; they may give up first."""
+NO_PARENT: Final = "Job dependency problem"
+"""What sbatch says of a dependency on a job that Slurm does not know."""
 CHOICES: Final = ("policy", "priority", "reserved")
 """Words of `adlro why` for a job that fits and waits because the policy wants it so."""
 
@@ -105,6 +107,7 @@ class Result:
     kept_share: float
     chosen: list[Idle]
     not_updatable: dict[str, str]
+    orphans: list[str]
     problems: list[Problem] = field(default_factory=list)
 
     def told(self) -> dict[str, Any]:
@@ -124,6 +127,7 @@ class Result:
             "share_of_looks_at_which_slurm_kept_a_node": round(self.kept_share, 3),
             "policy_chose_to_wait": [asdict(each) for each in self.chosen],
             "slurm_lets_nobody_update": self.not_updatable,
+            "handed_in_without_a_forgotten_dependency": self.orphans,
             "faults": dict(self.faults),
             "ends": dict(self.account.ends),
             "began_again": dict(self.account.again),
@@ -157,6 +161,7 @@ class Result:
             longest = f", up to {max(each.seconds for each in found):.0f} s" if found else ""
             lines.append(f"GPU idle, and {title}: {len(found)} jobs{longest}")
         lines += [f"Slurm let nobody update job {job}: {said}" for job, said in self.not_updatable.items()]
+        lines += [f"handed in without its dependency, a job that slurmctld forgot: {each}" for each in self.orphans]
         lines += [f"drained by Slurm itself: {each}" for each in self.drained]
         lines += [f"GPUs that Slurm itself counted as used and no job had: {each}" for each in self.leaked]
         if self.failed_launches:
@@ -248,6 +253,8 @@ class Soak:
         self.daemon = None if settings.plain else Daemon(lab, settings)
         self.jobs: dict[str, Job] = {}
         self.watch = Watch(self.jobs, LIMITS[0])
+        if self.daemon is not None and settings.may_wait:
+            self.watch.chose, self.watch.ask_s = self._chose, settings.idle_s - settings.tick_s
         self.happened = Happened()
         self.drained: list[str] = []
         self.failed_launches: set[str] = set()
@@ -262,8 +269,9 @@ class Soak:
         self._daemon_from_s: float | None = None  # when it was started, until it is ready
         self._begin = self._last_look = time.time()
         self._looks, self._calm, self._blind = 0, 0, 0.0
-        self.why: dict[str, tuple[str, str]] = {}  # of jobs beside which a GPU idles: ADLRO's word and sentence
+        self.why: dict[str, str] = {}  # of jobs beside which a GPU idles too long: ADLRO's word and sentence
         self.not_updatable: dict[str, str] = {}
+        self.orphans: list[str] = []  # jobs handed in without their dependency: slurmctld had forgotten the other job
 
     # ---- before --------------------------------------------------------------------------------------------------
 
@@ -362,6 +370,14 @@ class Soak:
             self.daemon.start()
             self._daemon_from_s = now
 
+    def _chose(self, row: Row) -> bool:
+        """Whether the policy wants a held job to wait, by `adlro why` now."""
+        return self._why(row)[0] in CHOICES
+
+    def _why(self, row: Row) -> tuple[str, str]:
+        assert self.daemon is not None
+        return self.daemon.why(row.number if row.key == row.name else f"{row.array}_{row.task}")
+
     def _ask_why(self, rows: Sequence[Row]) -> None:
         """Ask ADLRO once about each job beside which a GPU idles too long, and whether Slurm lets anybody update it."""
         if self.daemon is None:
@@ -370,7 +386,8 @@ class Soak:
             idle = self.watch.idle.get(row.key)
             if idle is None or idle.seconds <= self.settings.idle_s or row.key in self.why:
                 continue
-            self.why[row.key] = self.daemon.why(row.number if row.key == row.name else f"{row.array}_{row.task}")
+            self.why[row.key] = ": ".join(self._why(row))
+            self.say(f"a GPU idles beside {idle.row} for {idle.seconds} s: {self.why[row.key]}")
             if idle.held:
                 self._probe(row)
 
@@ -411,7 +428,7 @@ class Soak:
         """What is in the queue by the last look, but for jobs whose dependency can never be met."""
         if not self.watch.looks or time.time() - self.watch.looks[-1].at_s > 3 * LOOK_S:
             return [Row("", "", "", "", "unknown", "", 0, "", "", "", "")]
-        return [row for row in self.watch.looks[-1].rows if row.reason != "DependencyNeverSatisfied"]
+        return [row for row in self.watch.looks[-1].rows if not row.can_never_run]
 
     def _open_all(self) -> None:
         """Nothing that we did ourselves keeps a job from running any longer."""
@@ -427,7 +444,7 @@ class Soak:
         assert found is not None, "slurmctld does not answer in the end"
         left = []
         for row in found.rows:
-            if row.reason == "DependencyNeverSatisfied":
+            if row.can_never_run:
                 self.jobs[row.name].cancelled_s = time.time()
                 self._try("scancel", row.number)
             else:
@@ -448,8 +465,12 @@ class Soak:
             if parent is not None and parent.number:
                 options.append(f"--dependency=afterok:{parent.number}")
         script = f"#!/bin/sh\n{script_of(wish, str(self.lab.folder / 'jobs'))}"
-        output = "--output=/dev/null"
-        done = self._command("sbatch", "--parsable", output, *options, user=wish.user, stdin=script)
+        command = ["sbatch", "--parsable", "--output=/dev/null"]
+        done = self._command(*command, *options, user=wish.user, stdin=script)
+        if done.returncode and NO_PARENT in done.stderr and self._is_forgotten(self.jobs.get(wish.after)):
+            self.say(f"slurmctld forgot {wish.after}: {wish.name} is handed in without its dependency")
+            self.orphans.append(wish.name)
+            done = self._command(*command, *options[:-1], user=wish.user, stdin=script)
         job.submitted_s = time.time()
         if done.returncode == 0:
             job.number = done.stdout.strip().partition(";")[0]
@@ -481,6 +502,12 @@ class Soak:
             if done.returncode and self._has_its_number(job):
                 text = f"job {job.number}: {' '.join(done.stderr.split())}"
                 self.problems.append(Problem("a user cannot end the own hold", job.wish.name, text))
+
+    def _is_forgotten(self, job: Job | None) -> bool:
+        """Whether a slurmctld that was killed right after a job was handed in knows nothing of it."""
+        if job is None or job.submitted_s is None or self._has_its_number(job):
+            return False
+        return self.happened.controller_died(job.submitted_s, job.submitted_s)
 
     def _has_its_number(self, job: Job) -> bool:
         """Whether its job ID is still its own: a slurmctld that was killed may have given it to another job."""
@@ -643,27 +670,24 @@ class Soak:
         too_long = [each for each in idle if each.seconds > self.settings.idle_s]
         too_long += [each for each in held if each.seconds > self.settings.held_s]
         slurms_own = [each for each in too_long if not each.held and not each.is_pinned]
-        chosen = [
-            each for each in too_long
-            if each.held and self.settings.may_wait and self.why.get(each.job, ("",))[0] in CHOICES
-        ]  # fmt: skip
-        known = {each.job for each in too_long}
+        chosen = [each for each in self.watch.chosen.values() if each.seconds > self.settings.idle_s]
+        known = {each.job for each in [*too_long, *chosen]}
         kept = [
             each for each in self.watch.idle_or_kept.values()
             if each.seconds > self.settings.idle_s and each.job not in known and (each.held or each.is_pinned)
         ]  # fmt: skip
         for each in too_long if self.daemon is not None else ():
-            if each in slurms_own or each in chosen or each.job in self.not_updatable:
+            if each in slurms_own or each.job in self.not_updatable:
                 continue
             kind = "a GPU idled beside a job that ADLRO held" if each.held else "a GPU idled beside a job let go"
             text = f"{each.shape}: {each.seconds} s until {each.until_s:.0f}: {each.row}; free {each.free}"
-            said = ": ".join(self.why.get(each.job, ()))
-            problems.append(Problem(kind, each.job, f"{text}. {said}"))
+            problems.append(Problem(kind, each.job, f"{text}. {self.why.get(each.job, '')}"))
         return Result(
             self.settings, found, idle, held, self.faults, self.drained, self.leaked, len(self.failed_launches),
             time.time() - self._begin, len(self.jobs),
             sum(map(len, runs.values())), self._looks, self._blind, self._calm / max(self._looks, 1),
-            slurms_own, kept, self.watch.kept_looks / max(self._looks, 1), chosen, self.not_updatable, problems,
+            slurms_own, kept, self.watch.kept_looks / max(self._looks, 1), chosen, self.not_updatable,
+            self.orphans, problems,
         )  # fmt: skip
 
 

@@ -4,14 +4,15 @@ A GPU idles if it was free at every look for some time, while a job waited all t
 was free all that time. In doubt a job does not fit, or may not run.
 
 A node that Slurm plans for a waiting job of its own is not free: Slurm starts no job there that would delay its plan,
-whoever asks. Such waits are counted separately.
+whoever asks. Such waits are counted separately. So are waits that the policy chose: they end when ADLRO lets the job
+go, or no longer says that it is the policy's choice.
 """
 
 import re
 import subprocess
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from scripts.soak_jobs import BY_NAME, LIMITED, PARTITION, Free, Wish, fits
@@ -40,10 +41,12 @@ LONGEST_S: Final = 180.0
 FORGOTTEN_S: Final = 40.0
 """For so long after a kill of slurmctld a job that ran before may wait: ADLRO keeps it for 20 s after it saw that."""
 CLOSED: Final = re.compile(r"DRAIN|DOWN|FAIL|NOT_RESPONDING|MAINT|RESERVED|UNKNOWN|FUTURE|REBOOT|POWER|INVAL")
+NEVER_MET: Final = "DependencyNeverSatisfied"
+AT_WORK: Final = ("RUNNING", "COMPLETING", "CONFIGURING")
 NOT_YET: Final = (
     "BeginTime",
     "JobHeldAdmin",
-    "DependencyNeverSatisfied",
+    NEVER_MET,
     "JobArrayTaskLimit",
     "Dependency",
     "Cleaning",
@@ -87,6 +90,12 @@ class Row:
         if self.state != "PENDING" or is_adlros or self.planned in ("", "(null)"):
             return frozenset()
         return frozenset(hosts_in(self.planned))
+
+    @property
+    def can_never_run(self) -> bool:
+        """Whether its dependency can never be met. A slurmctld that came back from a kill says JobHeldAdmin of such a
+        job if it is held, and says of the dependency that it failed."""
+        return self.state == "PENDING" and (self.reason == NEVER_MET or "(failed)" in self.after)
 
     @property
     def is_held(self) -> bool:
@@ -204,6 +213,13 @@ class Watch:
     idle_or_kept: dict[str, Idle] = field(default_factory=dict)  # the same, also on nodes that Slurm keeps
     kept_looks: int = 0  # looks at which Slurm kept a node
     longest_held: dict[str, Idle] = field(default_factory=dict)
+    chose: Callable[[Row], bool] = lambda row: False
+    """Asks whether the policy chose that a held job waits."""
+    ask_s: float = float("inf")  # a GPU that idles so long beside a held job is asked for
+    chosen: dict[str, Idle] = field(default_factory=dict)  # the longest that the policy chose
+    chosen_s: dict[str, float] = field(default_factory=dict)  # until when the policy's choice is known
+    by_choice: set[str] = field(default_factory=set)  # held jobs whose last answer was the policy's choice
+    _chosen_from: dict[str, float] = field(default_factory=dict)
     released_for_users: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, set[str]] = field(default_factory=dict)
 
@@ -222,15 +238,45 @@ class Watch:
             self.looks.popleft()
         may = {row.key: row for row in now.rows if self._may_run(row, now)}
         self.since = {key: self.since.get(key, now.at_s) for key in may}
+        self._end_choices(may, now)
         fit = {key for key, row in may.items() if row.is_held and fits(self.jobs[row.name].wish.need, now.open)}
-        self.held_since = {key: max(self.held_since.get(key, now.at_s), self.calm_since_s) for key in fit}
         for row in now.rows:
             self._see_row(row, now)
+        idle = {key: self._idle_s(key, row, now, lambda each: each.open) for key, row in may.items()}
         for key, row in may.items():
-            self._keep(self.idle, key, row, now, self._idle_s(key, row, now, lambda each: each.open))
+            if idle[key] > self.ask_s and row.is_held:
+                self._ask(key, row, now, idle)
+        self.held_since = {
+            key: max(self.held_since.get(key, now.at_s), self.calm_since_s, self.chosen_s.get(key, 0.0)) for key in fit
+        }
+        for key, row in may.items():
+            self._keep(self.idle, key, row, now, idle[key])
             self._keep(self.idle_or_kept, key, row, now, self._idle_s(key, row, now, lambda each: each.free))
             if key in self.held_since:
                 self._keep(self.longest_held, key, row, now, now.at_s - self.held_since[key])
+
+    def _end_choices(self, may: Mapping[str, Row], now: Look) -> None:
+        """The policy chose to wait until ADLRO let the job go: the time from then on is Slurm's."""
+        for key in self.by_choice & may.keys():
+            if not may[key].is_held and len(self.looks) > 1:
+                self._choose(key, may[key], now, self.looks[-2].at_s)
+        self.by_choice = {key for key in self.by_choice if key in may and may[key].is_held}
+
+    def _ask(self, key: str, row: Row, now: Look, idle: dict[str, float]) -> None:
+        """Ask whether the policy chose that a job waits; if so, its time is counted from zero again."""
+        self.by_choice.discard(key)
+        if self.chose(row):
+            self.by_choice.add(key)
+            self._choose(key, row, now, now.at_s)
+            idle[key] = 0.0
+
+    def _choose(self, key: str, row: Row, now: Look, until_s: float) -> None:
+        """Note that a job waited until now because the policy chose so."""
+        begin_s = now.at_s - self._idle_s(key, row, now, lambda each: each.open)
+        if begin_s > self.chosen_s.get(key, -1.0):  # else the choice that is known already goes on
+            self._chosen_from[key] = begin_s
+        self._keep(self.chosen, key, row, replace(now, at_s=until_s), until_s - self._chosen_from[key])
+        self.chosen_s[key] = until_s
 
     def _see_row(self, row: Row, now: Look) -> None:
         job = self.jobs.get(row.name)
@@ -257,8 +303,8 @@ class Watch:
             return False
         if wish.begin_s and now.at_s < (job.submitted_s or 0.0) + wish.begin_s + 1:
             return False
-        running = [other for other in now.rows if other.state in ("RUNNING", "COMPLETING", "CONFIGURING")]
-        if wish.at_once and sum(other.name == row.name for other in running) >= wish.at_once:
+        running = [other for other in now.rows if other.state in AT_WORK]
+        if wish.at_once and row not in _next_tasks(row.name, wish.at_once, now.rows):
             return False
         if row.qos == LIMITED:
             used = sum(self.jobs[other.name].wish.need.gpus for other in running if other.qos == LIMITED)
@@ -268,7 +314,7 @@ class Watch:
     def _idle_s(self, key: str, row: Row, now: Look, room_of: Callable[[Look], Mapping[str, Free]]) -> float:
         """For how long a job has waited beside the same free GPUs."""
         wish = self.jobs[row.name].wish
-        begin = max(self.since[key], self.calm_since_s)
+        begin = max(self.since[key], self.calm_since_s, self.chosen_s.get(key, 0.0))
         room: Mapping[str, Free] | None = None
         oldest = now.at_s
         for each in reversed(self.looks):
@@ -290,6 +336,20 @@ class Watch:
                 key, shape, round(seconds, 1), now.at_s, row.is_held, row.reason, row.partition, line, free,
                 row.is_pinned,
             )  # fmt: skip
+
+
+def _next_tasks(name: str, at_once: int, rows: Sequence[Row]) -> list[Row]:
+    """The tasks of an array for which its limit has room: those that were let go, then in their order. The others wait
+    for these. A task that ADLRO gave back to Slurm takes no room: ADLRO may place another one meanwhile."""
+    mine = [row for row in rows if row.name == name]
+    room = at_once - sum(row.state in AT_WORK for row in mine)
+    waiting = [row for row in mine if row.state == "PENDING" and row.reason not in NOT_YET]
+    of_slurm = [row for row in waiting if not row.is_held and not row.is_pinned]
+    ours = sorted(
+        (row for row in waiting if row.is_held or row.is_pinned),
+        key=lambda row: (row.is_held, int(row.task) if row.task.isdigit() else 0),
+    )
+    return [*of_slurm, *ours[:room]] if room > 0 else []
 
 
 def _both(one: Mapping[str, Free], other: Mapping[str, Free]) -> dict[str, Free]:

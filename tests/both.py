@@ -71,7 +71,7 @@ def settings_of(scenario: Scenario) -> SimulationSettings:
 def run_compiled(scenario: Scenario, policy: Policy, seed: int = 0, weights: str = "equal") -> Ran:
     """Run a scenario to its end in the compiled simulator."""
     settings = replace(settings_of(scenario), weights=weights)
-    plan, jobs = plan_cluster(scenario.cluster), pack_jobs(scenario.jobs)
+    plan, jobs = plan_cluster(scenario.cluster, by_site=scenario.options.measured), pack_jobs(scenario.jobs)
     view = pack(plan, jobs, scenario.speed)
     disturbances = pack_disturbances(plan, scenario.disturbances)
     return Ran(plan, jobs, view, simulate_compiled(view, jobs.work, policy, settings, disturbances, seed))

@@ -131,6 +131,8 @@ def change_speed(world: World, site: int, gpu: int) -> None:
     for job in touched:
         world.runs[job].done, world.runs[job].settled = world.done(job), world.now
     world.factors[site][gpu] = world.worn[site][gpu] * world.clocks[site][gpu]
+    if touched:
+        world.read_pace(site, gpu)
     for job in touched:
         world.foresee_end(job)
     world.log("speed", NOBODY, site, (gpu,), world.factors[site][gpu])

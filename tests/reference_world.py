@@ -18,11 +18,15 @@ Event: TypeAlias = tuple[float, str, int, tuple[object, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a run may be told: seconds lost at each restart, whether limits kill, how much of the queue is seen."""
+    """What a run may be told: seconds lost at each restart, whether limits kill, how much of the queue is seen.
+
+    With `measured`, policies see the measured pace of each GPU.
+    """
 
     restart_s: float = 0.0
     kill_at_limit: bool = False
     window: int = 0
+    measured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,7 @@ class World:
         self.factors = [[1.0] * site.gpus for site in self.sites]  # wear times clock
         self.worn = [[1.0] * site.gpus for site in self.sites]
         self.clocks = [[1.0] * site.gpus for site in self.sites]
+        self.paces = [[1.0] * site.gpus for site in self.sites]  # as last measured; all 1 where it is not seen
         self.empty = empty_room(cluster, self.sites)
         self.room = deepcopy(self.empty)
         self.needs = [need_of(job) for job in self.jobs]
@@ -157,13 +162,39 @@ class World:
         run = self.runs[job]
         if run.state != RUNNING:
             return run.done
+        if self.options.measured:
+            return self.done(job)
         return run.saved + run.rate * max(0.0, self.now - run.resumes)
 
     def runtime(self, job: int, site: int) -> float:
         """Estimated runtime of a waiting job if it started at this site."""
         if self.rates[job][site] == 0:
             return math.inf
-        return self.start_cost(job) + self.work_left(job) / self.rates[job][site]
+        return self.start_cost(job) + self.work_left(job) / (self.rates[job][site] * self.pace_there(job, site))
+
+    def pace_there(self, job: int, site: int) -> float:
+        """The pace of the GPUs that the job would get at the site now, or of the best ones there."""
+        need = self.needs[job]
+        if need.gpus == 0:
+            return 1.0
+        free = self.free_by_pace(self.room, site)
+        if self.widths[job][site] > 1 or len(free) < need.gpus:
+            return self.pace_when_empty(job, site)
+        return min(self.paces[site][gpu] for gpu in free[: need.gpus])
+
+    def pace_when_empty(self, job: int, site: int) -> float:
+        """The pace of the fastest GPUs of the site; over several nodes, the mean of the slowest on each site."""
+        gpus = self.needs[job].gpus
+        if self.widths[job][site] == 1:
+            return sorted(self.paces[site], reverse=True)[gpus - 1] if gpus else 1.0
+        slowest = [
+            min(self.paces[other]) for other, record in enumerate(self.sites) if record.model == self.sites[site].model
+        ]
+        return sum(slowest) / len(slowest)
+
+    def free_by_pace(self, room: Room, site: int) -> list[int]:
+        """The wholly free GPUs of a site, the fastest as measured first."""
+        return sorted(free_gpus(room, site), key=lambda gpu: (-self.paces[site][gpu], gpu))
 
     def start_cost(self, job: int) -> float:
         """Seconds that a start would cost the job now, before it works."""
@@ -195,16 +226,17 @@ class World:
 
     def best_runtime(self, job: int) -> float:
         """Least estimated runtime at any site where it would fit on the empty cluster."""
-        return min(self.runtime(job, site) for site in self.possible[job])
+        return self.start_cost(job) + self.work_left(job) / self.best_rate(job)
 
     def best_rate(self, job: int) -> float:
         """The best rate at any site where it would fit on the empty cluster."""
-        return max(self.rates[job][site] for site in self.possible[job])
+        return max(self.rates[job][site] * self.pace_when_empty(job, site) for site in self.possible[job])
 
     def expected_end(self, job: int) -> float:
-        """When a running job should end by its estimate, without wear."""
+        """When a running job should end by its estimate: without wear, or as measured."""
         run = self.runs[job]
-        return max(self.now, run.resumes) + self.work_left(job) / run.rate
+        pace = self.wear(job) if self.options.measured else 1.0
+        return max(self.now, run.resumes) + self.work_left(job) / (run.rate * pace)
 
     def place(self, room: Room, job: int, site: int) -> list[Part] | None:
         """What the job would take if it started at this site with this much room; None: it does not fit."""
@@ -219,12 +251,12 @@ class World:
         if need.gpus == 0:
             return [Part(site, (), 0, 0, need.cpus, need.memory)]
         if need.share < WHOLE_GPU:
-            gpu = shared_gpu(room.share[site], room.gpu_memory[site], need)
+            gpu = shared_gpu(room.share[site], room.gpu_memory[site], need, self.paces[site])
             return None if gpu is None else [Part(site, (gpu,), need.share, need.gpu_memory, need.cpus, need.memory)]
-        free = free_gpus(room, site)
+        free = self.free_by_pace(room, site)
         if len(free) < need.gpus:
             return None
-        return [Part(site, tuple(free[: need.gpus]), WHOLE_GPU, where.gpu_memory, need.cpus, need.memory)]
+        return [Part(site, tuple(sorted(free[: need.gpus])), WHOLE_GPU, where.gpu_memory, need.cpus, need.memory)]
 
     def _spread(self, room: Room, job: int, anchor: int) -> list[Part] | None:
         """The parts of a gang over several nodes; None: it does not fit."""
@@ -234,7 +266,7 @@ class World:
         parts: list[Part] = []
         missing = need.gpus
         for site in pool:
-            free = free_gpus(room, site)
+            free = self.free_by_pace(room, site)
             count = min(len(free), missing)
             if count == 0:
                 break
@@ -243,7 +275,8 @@ class World:
             node = self.sites[site].node
             if room.cpus[node] < cpus or room.memory[node] < memory:
                 continue
-            parts.append(Part(site, tuple(free[:count]), WHOLE_GPU, self.sites[site].gpu_memory, cpus, memory))
+            gpus = tuple(sorted(free[:count]))
+            parts.append(Part(site, gpus, WHOLE_GPU, self.sites[site].gpu_memory, cpus, memory))
             missing -= count
         return parts if missing == 0 and len(parts) == self.widths[job][anchor] else None
 
@@ -315,12 +348,20 @@ class World:
         run.resumes = self.now + self.start_cost(job)
         run.starts += 1
         run.saved = run.done
+        for part in parts:
+            for gpu in part.gpus:
+                self.read_pace(part.site, gpu)
         self.foresee_end(job)
         run.limit = math.inf
         if self.options.kill_at_limit and limit is not None:
             run.limit = self.now + (limit - run.held)
         for index, part in enumerate(parts):
             self.log("start" if index == 0 else "spread", job, part.site, part.gpus)
+
+    def read_pace(self, site: int, gpu: int) -> None:
+        """Measure a GPU that is in use."""
+        if self.options.measured:
+            self.paces[site][gpu] = self.factors[site][gpu]
 
     def foresee_end(self, job: int) -> None:
         """Compute the true end of a running job that has just been settled."""
@@ -386,10 +427,15 @@ def free_gpus(room: Room, site: int) -> list[int]:
     return [gpu for gpu, share in enumerate(room.share[site]) if share == WHOLE_GPU]
 
 
-def shared_gpu(share: list[int], memory: list[int], need: Need) -> int | None:
-    """The GPU of a site that a share goes to: the fullest partly used one, else the first free one."""
+def shared_gpu(share: list[int], memory: list[int], need: Need, paces: list[float]) -> int | None:
+    """The GPU of a site that a share goes to: the fullest partly used one, else the fastest (or first) free one."""
     enough = [gpu for gpu in range(len(share)) if share[gpu] >= need.share and memory[gpu] >= need.gpu_memory]
-    return min(enough, key=lambda gpu: (share[gpu] == WHOLE_GPU, share[gpu], gpu), default=None)
+
+    def order(gpu: int) -> tuple[bool, int, float, int]:
+        is_free = share[gpu] == WHOLE_GPU
+        return is_free, share[gpu], -paces[gpu] if is_free else 0.0, gpu
+
+    return min(enough, key=order, default=None)
 
 
 def take(room: Room, sites: list[Site], parts: list[Part], sign: int = -1) -> None:

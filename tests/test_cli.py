@@ -133,7 +133,8 @@ def test_the_settings_reach_the_simulator(capsys: pytest.CaptureFixture[str]) ->
         "jobs": 40, "estimates": "oracle", "estimate_sigma": 0.0,
         "restart_s": 30.0, "kill_at_limit": False, "window": 5, "weights": "priority",
         "mtbf_h": 3.0, "repair_h": 1.0,
-        "wear_per_day": 0.1, "thermal_room_c": None, "disturbances": None, "load": None, "speeds": "known",
+        "wear_per_day": 0.1, "thermal_room_c": None, "slow_gpus": 0.0, "slow_speed": 0.6, "measured_pace": False,
+        "disturbances": None, "load": None, "speeds": "known", "speed_table": None,
     }  # fmt: skip
 
 
@@ -145,6 +146,22 @@ def test_with_heat_gpus_lower_their_clocks_and_a_run_says_how_far(capsys: pytest
     assert 0.0 < hot["throttled"] < 1.0
     assert hot["jct_mean_s"] > cold["jct_mean_s"]
     assert hot["energy_kwh"] < cold["energy_kwh"] * hot["makespan_s"] / cold["makespan_s"]
+
+
+def test_slow_gpus_can_be_seen_and_avoided(capsys: pytest.CaptureFixture[str]) -> None:
+    healthy, blind, seeing = (
+        answer(capsys, *SIMULATE, *more)
+        for more in ([], ["--slow-gpus", "0.25"], ["--slow-gpus", "0.25", "--slow-speed", "0.6", "--measured-pace"])
+    )
+    assert (seeing["settings"]["slow_gpus"], seeing["settings"]["slow_speed"]) == (0.25, 0.6)
+    assert seeing["settings"]["measured_pace"] is True
+    assert healthy["jct_mean_s"] < seeing["jct_mean_s"] < blind["jct_mean_s"]
+
+
+@pytest.mark.parametrize("wrong", [["--slow-gpus", "1.5"], ["--slow-gpus", "0.1", "--slow-speed", "0"]])
+def test_a_wrong_share_of_slow_gpus_is_refused(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*SIMULATE, *wrong]) != 0
+    assert wrong[-2] in capsys.readouterr().err
 
 
 def test_lists_have_a_line_for_each_item_and_all_of_it_in_json(capsys: pytest.CaptureFixture[str]) -> None:

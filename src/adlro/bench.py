@@ -677,12 +677,19 @@ def bench_lookahead_16() -> Measurement:
     return value, "ms", 5.0, True, f"adlro-lookahead, one decision on paper16 with {_QUEUE} jobs waiting, one core"
 
 
+def bench_preemptive_lookahead_16() -> Measurement:
+    """One answer of look-ahead that may stop jobs on the paper's cluster."""
+    name = "adlro-preemptive-lookahead"
+    value = decision_ms(name, busy_view("paper16", "paper", waiting=_QUEUE), _QUEUE)
+    return value, "ms", 5.0, True, f"{name}, one decision on paper16 with {_QUEUE} jobs waiting, one core"
+
+
 def bench_lookahead_512() -> Measurement | str:
     """Whole runs of the strongest look-ahead policies on a large cluster of several models; the slower one counts."""
     if not UNSEEN_512.is_file():
         return f"{UNSEEN_512.name} is not in the repository's examples"
     seconds = {}
-    for name in ("lookahead-eft-reserving", "adlro-lookahead"):
+    for name in ("lookahead-eft-reserving", "adlro-lookahead", "adlro-preemptive-lookahead"):
         for count in (16, 800):  # the first only to compile
             scenario = load_scenario(str(UNSEEN_512), "paper", count, load=0.9)
             begin = time.thread_time()
@@ -913,6 +920,7 @@ BENCHES: Final[dict[str, Callable[[], Measurement | str]]] = {
     "preemptive-6212": bench_preemptive_6212,
     "lookahead-16": bench_lookahead_16,
     "lookahead-512": bench_lookahead_512,
+    "preemptive-lookahead-16": bench_preemptive_lookahead_16,
     "train-paper-episodes": bench_train_paper,
     "train-adlro-steps": bench_train_adlro,
     "kubernetes-binds": bench_kubernetes_binds,

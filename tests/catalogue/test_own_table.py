@@ -1,11 +1,16 @@
 """Speed tables of one's own: what was learnt can be written as a table, and read again."""
 
+import pickle
+from pathlib import Path
+
 import pytest
 
+import adlro
 from adlro.catalogue.clusters import load_cluster
+from adlro.catalogue.gpus import gpu_models
 from adlro.catalogue.speeds import read_speed_table, speed_of, speed_table, with_own_table
 from adlro.cli.learned import csv_of
-from adlro.core.errors import CatalogueError
+from adlro.core.errors import CatalogueError, ConfigError
 from adlro.core.learned import FoundFamily, LearnedSpeed, LearnedTable
 from adlro.core.records import MEASURED, Placing
 
@@ -50,3 +55,66 @@ def test_a_table_that_is_none_is_refused_in_one_line(text: str, said: str) -> No
     with pytest.raises(CatalogueError) as error:
         read_speed_table(text, "own.csv")
     assert str(error.value).startswith(said)
+
+
+# ---- in experiments ------------------------------------------------------------------------------------------------
+
+OWN = speed_table([("mine", "v100-sxm2-16gb", 10.0), ("mine", "k80", 30.0), ("gavel/a3c", "k80", 7.0)], "")
+WORKLOAD = """
+name = "mine"
+summary = "one family of a table"
+jobs = 4
+[arrivals]
+process = "all-at-once"
+[[families]]
+family = "mine"
+duration = { distribution = "fixed", value_s = 600 }
+"""
+
+
+def two_models(tmp_path: Path) -> adlro.Cluster:
+    (tmp_path / "own.csv").write_text(OWN, encoding="utf-8")
+    (tmp_path / "mine.toml").write_text(WORKLOAD, encoding="utf-8")
+    return adlro.cluster(
+        nodes=[
+            adlro.nodes("volta", gpu="v100", gpus=4, cpus=32, memory_gb=256),
+            adlro.nodes("kepler", gpu="k80", gpus=4, cpus=32, memory_gb=256),
+        ]
+    )
+
+
+def test_jobs_of_a_family_that_only_the_own_table_has_run_at_its_speeds(tmp_path: Path) -> None:
+    found = adlro.simulate(two_models(tmp_path), tmp_path / "mine.toml", "sjf", speed_table=tmp_path / "own.csv")
+    assert found.metrics.jct_mean_s == pytest.approx(200.0)  # all on the K80: three times as fast as the V100
+    assert found.as_dict()["settings"]["speed_table"] == str(tmp_path / "own.csv")
+
+
+def test_without_the_table_its_families_are_unknown(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no family 'mine'"):
+        adlro.simulate(two_models(tmp_path), tmp_path / "mine.toml", "sjf")
+
+
+def test_a_trace_may_name_a_family_of_the_own_table(tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_text("submit_s,work,gpus,family\n0,600,1,mine\n0,600,1,uniform\n", "utf-8")
+    found = adlro.simulate(two_models(tmp_path), tmp_path / "jobs.csv", "sjf", speed_table=str(tmp_path / "own.csv"))
+    assert found.metrics.jct_mean_s == pytest.approx((200.0 + 600.0) / 2)
+    mapped = tmp_path / "all.csv"
+    mapped.write_text("submit_s,work,gpus\n0,600,1\n", "utf-8")
+    jobs = adlro.trace(mapped, families="mine")
+    found = adlro.simulate(two_models(tmp_path), jobs, "sjf", speed_table=str(tmp_path / "own.csv"))
+    assert found.metrics.jct_mean_s == pytest.approx(200.0)
+
+
+def test_a_family_without_a_row_for_a_model_of_the_cluster_is_refused(tmp_path: Path) -> None:
+    cluster = two_models(tmp_path)
+    (tmp_path / "own.csv").write_text(speed_table([("mine", "k80", 30.0)], ""), encoding="utf-8")
+    with pytest.raises(CatalogueError, match=r"own\.csv: the family 'mine' has no row for v100-sxm2-16gb"):
+        adlro.simulate(cluster, tmp_path / "mine.toml", "sjf", speed_table=str(tmp_path / "own.csv"))
+
+
+def test_own_speeds_can_travel_to_other_processes() -> None:
+    own = with_own_table(OWN, "own.csv")
+    again = pickle.loads(pickle.dumps(own))
+    assert again == own
+    k80 = gpu_models()["k80"]
+    assert again("mine", Placing(k80, 1, 1, CLUSTER.network, CLUSTER.network)).value == 3.0

@@ -35,7 +35,7 @@ class Still:
     """A cluster that is always the same, and that nobody may touch."""
 
     name = "still"
-    can_stop = can_resize = can_annotate = False
+    can_stop = can_resize = places_gpus = can_annotate = False
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot

@@ -81,6 +81,7 @@ class World:
     name: str = "simulated"
     can_stop: bool = False
     can_resize: bool = False
+    places_gpus: bool = False
     can_annotate: bool = False
     orders: list[Order] = field(default_factory=list)
     handed_in: list[str] = field(default_factory=list)

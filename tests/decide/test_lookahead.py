@@ -23,10 +23,10 @@ from adlro.core.errors import PolicyError
 from adlro.core.plan import plan_cluster
 from adlro.core.policy import Choose, Policy
 from adlro.core.rules import best_runtime
-from adlro.core.tables import Choice, Floats, Ints, View
+from adlro.core.tables import NOBODY, RUNNING, WAIT, Choice, Floats, Ints, View
 from adlro.decide import lookahead as looking
 from adlro.decide.catalogue import find_policy, policies
-from adlro.decide.lookahead import lookahead
+from adlro.decide.lookahead import Advice, Advise, lookahead
 from adlro.decide.lookahead.gathering import fill_members, room_to_gather
 from adlro.decide.lookahead.playing import Trial, World, blank_world, fill, try_out
 from adlro.decide.lookahead.ranking import by_runtime
@@ -250,6 +250,22 @@ def test_the_rank_given_decides_what_is_tried() -> None:
     case = Case([("fast", 1), ("slow", 1)], [(0, 20), (5, 30)], speeds)
     # Waiting is tried whatever the ranking says.
     assert run(case, lookahead(find_policy("sjf"), rank=none, plans=0))[1] == Fate(20, 0, 50)
+
+
+def test_an_adviser_may_name_a_job_to_stop() -> None:
+    # The base `sjf` never stops a job; job 1 ends at 30 instead of 1010 if job 0 makes room for it.
+    def adviser(view: View) -> Advise:
+        def advise(shown: View, most: int) -> Advice:
+            first = find_policy("sjf").choose(shown)  # type: ignore[misc]
+            waits = shown.clock[0].queued > 0 and shown.runs[0].state == RUNNING and first.verb == WAIT
+            jobs = np.zeros(int(waits and shown.runs[0].starts == 1), np.int32)
+            return Advice(first, jobs, np.full(len(jobs), NOBODY, np.int32), np.zeros(len(jobs)), 0.0)
+
+        return advise
+
+    case = Case([("v100", 1)], [(0, 1000), (20, 10)], restart_s=5.0)
+    policy = lookahead(replace(find_policy("sjf"), preemptive=True), adviser=adviser)
+    assert run(case, policy) == {0: Fate(0, 0, 1015, stops=1), 1: Fate(20, 0, 30)}
 
 
 def test_at_the_horizon_the_leaf_is_asked() -> None:

@@ -1,6 +1,7 @@
 """Runs in which policies do not know the speeds."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 import adlro
 from adlro.core.errors import UsageError
-from adlro.core.policy import Policy
+from adlro.core.policy import Policy, waiting
 from adlro.core.tables import DONE, STARTED, Choice, View
 from adlro.decide.rules.baselines import sjf
 from adlro.experiment.instance import draw, play_out, run_one
@@ -94,6 +95,49 @@ def test_a_policy_in_plain_python_meets_the_same_run_as_the_compiled_one() -> No
     one, other = run_one(scenario("learned"), policy("sjf"), 0), run_one(scenario("learned"), plain, 0)
     assert np.array_equal(one.events["time"], other.events["time"])
     assert np.array_equal(one.events["job"], other.events["job"])
+
+
+def told_to(choose_at: Callable[[View], Choice]) -> View:
+    """What policies are told in the end, if `choose_at` chooses."""
+    asked = scenario("learned")
+    made = draw(asked, 0)
+    assert made.believed is not None
+    believed = made.believed
+    view = believed.view._replace(rate=believed.view.rate.copy(), fastest=believed.view.fastest.copy())
+    policy = Policy("own", "for a test", make=lambda _view, _seed: choose_at)
+    player = learning_player(believed, asked.plan, None)
+    simulate(view, made.jobs.work, policy, asked.settings, (), 0, player, rate=believed.rate)
+    return view
+
+
+def test_only_cheap_jobs_are_told_to_try_a_model() -> None:
+    view = told_to(lambda _view: waiting())
+    estimate = np.array(view.jobs["estimate"])
+    dear = np.array([math.log(estimate[j] / np.median(estimate[: j + 1])) for j in range(len(estimate))])
+    kepler, volta = view.rate[:, 1], view.rate[:, 0]
+    assert volta == pytest.approx(1.0)  # nothing is told of the model that is known best
+    assert np.ptp(kepler[dear <= 0.0]) == pytest.approx(0.0)
+    assert np.ptp(kepler[dear >= 1.0]) == pytest.approx(0.0)
+    assert kepler[dear <= 0.0].min() == pytest.approx(kepler[dear >= 1.0].max() * math.exp(0.6), rel=0.02)
+
+
+def test_a_job_that_runs_is_believed_without_any_hope() -> None:
+    running: dict[int, float] = {}
+    last = -1.0
+
+    def watch(view: View) -> Choice:
+        nonlocal last
+        is_first = view.clock[0].now > last  # choice of this moment: what has started since is known
+        last = float(view.clock[0].now)
+        if view.clock[0].arrived <= 6 and is_first:
+            running.update({j: float(view.rate[j, 1]) for j in view.running[: int(view.clock[0].running)].tolist()})
+        return Choice(*sjf(view))
+
+    told_to(watch)
+    hoped = told_to(lambda _view: waiting()).rate[:, 1]
+    cheap = [j for j in running if hoped[j] > 1.5 * hoped.min()]
+    assert cheap
+    assert [running[j] for j in cheap] == pytest.approx([hoped.min()] * len(cheap), rel=0.05)
 
 
 def test_learned_and_predicted_work_together() -> None:

@@ -59,6 +59,7 @@ class Obedient:
     name: str = "stand-in"
     can_stop: bool = True
     can_resize: bool = True
+    places_gpus: bool = False
     can_annotate: bool = True
     grace_s: float = 0.0  # a job that is told to stop is warned, and put back by an order that comes so long after
     warned: dict[str, float] = field(default_factory=dict)

@@ -139,6 +139,17 @@ def test_a_job_that_ran_in_between_has_lost_no_place() -> None:
     assert not setbacks.look(snapshot(replace(lost, decision="d2"))).give_back
 
 
+def test_a_job_that_was_put_back_is_held_again_once_before_it_is_placed() -> None:
+    setbacks = Setbacks(Clock())
+    put_back = replace(waiting("j"), setback=Setback.PUT_BACK, reason="put back after it began", decision="d1")
+    assert setbacks.look(snapshot(put_back)).withdraw == ("j",)
+    assert names(setbacks, put_back) == {"j"}
+    assert not setbacks.look(snapshot(put_back)).withdraw  # it could not be held: it is placed as it is
+    assert not names(setbacks, put_back)
+    setbacks.look(snapshot(holds("j")))  # the cluster started it by itself, under the same decision
+    assert setbacks.look(snapshot(put_back)).withdraw == ("j",)
+
+
 # ---- in the orchestrator -----------------------------------------------------------------------------------------
 
 
@@ -182,6 +193,17 @@ def test_a_job_over_its_limit_is_decided_once_and_others_run_beside_it() -> None
     assert why is not None
     assert why.dominant == "refused"
     assert "QOSMaxGRESPerUser" in why.text
+
+
+def test_a_job_that_was_put_back_is_held_in_one_turn_and_placed_in_the_next() -> None:
+    backend = WithLimit(load_cluster("paper16"))
+    backend.jobs["j"] = replace(waiting("j"), setback=Setback.PUT_BACK, reason="put back", decision="d1")
+    orchestrator = living(backend)
+    for _ in range(2):
+        backend.now_s += 5
+        assert not orchestrator.tick().alarms
+    assert [order.is_start for order in backend.orders] == [False, True]
+    assert backend.jobs["j"].state is JobState.RUNNING
 
 
 def test_what_the_back_end_cannot_place_goes_back_at_once_with_an_alarm() -> None:

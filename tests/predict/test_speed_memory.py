@@ -9,7 +9,7 @@ from adlro.catalogue.gpus import gpu_models
 from adlro.catalogue.speeds import bound_profiles
 from adlro.predict.encoder import unpacked
 from adlro.predict.job_parts import JobParts, job_vectors, name_words, same_parts
-from adlro.predict.speed_memory import SpeedMemory
+from adlro.predict.speed_memory import SpeedMemory, similarities
 
 MODELS = [gpu_models()[name] for name in ("v100-sxm2-16gb", "p100-pcie-16gb", "k80")]
 V100, P100, K80 = range(3)
@@ -138,3 +138,41 @@ def test_a_change_that_shows_first_in_overdue_jobs_is_noticed_when_they_end() ->
         always.learn(BERT, P100, -0.6 + 0.05 * (number % 3), number)
     both = np.array([BERT_AGAIN, OTHER])
     assert taught.believe(both).shift[:, P100] == pytest.approx(always.believe(both).shift[:, P100], abs=0.05)
+
+
+def test_followed_jobs_are_believed_as_if_asked_for_anew_whatever_is_learnt_revised_or_forgotten() -> None:
+    taught, rng = memory(16), np.random.default_rng(1)
+    parts = [JobParts(f"user{number % 3}", f"train-{number % 5}-x", 1 + number % 2) for number in range(12)]
+    vectors = job_vectors(parts)
+    early = taught.follow(vectors[:4])
+    for number in range(10):
+        taught.learn(vectors[rng.integers(12)], int(rng.integers(3)), float(rng.normal()), number, unsure=0.2)
+    late = taught.follow(vectors[4:6])
+    taught.revise(int(taught._model[3]), 0.1, 3)
+    taught.unfollow(early[:1].tolist())
+    again = taught.follow(vectors[6:7])
+    for number in range(10, 40):  # it forgets several times
+        taught.learn(vectors[rng.integers(12)], int(rng.integers(3)), float(rng.normal()), number)
+        belief, asked = taught.followed(np.array([*early[1:], *late, *again])), taught.believe(vectors[1:7])
+        assert belief.shift == pytest.approx(asked.shift)
+        assert belief.spread == pytest.approx(asked.spread, abs=1e-6)
+
+
+def test_the_reference_model_is_as_fast_as_its_seconds_say_where_work_is_told_in_them() -> None:
+    bounds = np.array(bound_profiles(MODELS, "learning"))
+    free, sure = SpeedMemory(MODELS, bounds), SpeedMemory(MODELS, bounds, on_reference=0.2)
+    for taught in (free, sure):
+        taught.learn(BERT, V100, -1.0)
+    both = np.array([BERT_AGAIN, OTHER])
+    assert (sure.believe(both).shift[:, V100] > free.believe(both).shift[:, V100] + 0.2).all()
+    assert (sure.believe(both).spread[:, V100] < 0.25 * sure.believe(both).spread[:, P100]).all()
+    # A job that is slow there was more work than was told, so it is slow elsewhere too.
+    assert sure.believe(both).shift[0, P100] < free.believe(both).shift[0, P100] - 0.2
+
+
+def test_a_number_in_a_name_says_less_than_a_word() -> None:
+    same_number = job_vectors([JobParts("bob", "solve-7", 1)])[0]
+    same_word = job_vectors([JobParts("bob", "bert-1", 1)])[0]
+    asked = job_vectors([JobParts("ann", "bert-7", 1)])
+    alike = similarities(asked, np.array([same_number, same_word]))[0]
+    assert alike[1] > alike[0] + 0.2

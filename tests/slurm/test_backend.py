@@ -81,6 +81,22 @@ def test_a_job_that_is_placed_again_right_after_its_requeue_runs(driven: Driven)
     assert driven.until(name, *ENDED, seconds=30).state is JobState.FINISHED
 
 
+def test_a_job_that_was_put_back_and_is_held_again_keeps_no_node_until_it_is_placed(by_socket: Driven) -> None:
+    name = by_socket.submit("sleep 1")
+    by_socket.place(name, Part("turing0", TURING, 1))
+    by_socket.until(name, JobState.RUNNING)
+    by_socket.lab.run("scontrol", "requeue", name)
+    waits = by_socket.when(name, lambda job: job.state is JobState.WAITING, "waiting again", 20)
+    assert waits.setback is Setback.PUT_BACK  # Slurm would start it on turing0, where others may be placed
+    assert by_socket.order(name).done
+    assert by_socket.lab.run("squeue", "--noheader", "--format=%r|%n", f"--jobs={name}").strip() == "JobHeldUser|"
+    held = by_socket.job(name)
+    assert (held.managed, held.setback, held.starts) == (True, Setback.NONE, 1)
+    by_socket.place(name, Part("volta0", VOLTA, 1))
+    done = by_socket.until(name, *ENDED, seconds=30)
+    assert (done.state, done.parts[0].node) == (JobState.FINISHED, "volta0")
+
+
 def test_a_stopped_job_waits_again_with_its_first_submit_time_and_runs_elsewhere(driven: Driven) -> None:
     assert driven.backend.can_stop
     name = driven.submit("sleep 1.5", restartable=True)

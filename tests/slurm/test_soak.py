@@ -155,6 +155,54 @@ def test_a_node_that_slurm_plans_for_a_job_of_its_own_is_not_free_and_counts_sep
         assert watch.kept_looks == kept_looks
 
 
+def chosen_and_idle_s(*rows: Row, until_s: float = float("inf")) -> tuple[float, float]:
+    """How long a job of these rows, one a second, waited by the policy's choice, and how long for no reason."""
+    watch = Watch({"s1": job()}, limit=2, chose=lambda _: watch.looks[-1].at_s <= until_s, ask_s=8.0)
+    for second, what in enumerate(rows):
+        watch.see(Look(float(second), (what,), {"volta0": room(4)}, {"volta0": "MIXED"}))
+    found = (max((each.seconds for each in those.values()), default=0.0) for those in (watch.chosen, watch.idle))
+    chosen, idle = found
+    return chosen, idle
+
+
+def test_a_wait_that_the_policy_chose_is_counted_separately_for_as_long_as_it_says_so() -> None:
+    assert chosen_and_idle_s(*[row("s1")] * 37) == (36.0, 8.0)  # asked at 9, 18, 27 and 36 s
+    assert chosen_and_idle_s(*[row("s1")] * 37, until_s=20.0) == (18.0, 18.0)
+    assert chosen_and_idle_s(*[row("s1")] * 37, until_s=0.0) == (0.0, 36.0)
+
+
+def test_the_time_after_the_policy_let_a_job_go_is_not_its_choice() -> None:
+    let_go = row("s1", reason="None", priority=5, pins="volta0")
+    assert chosen_and_idle_s(*[row("s1")] * 20, let_go) == (19.0, 8.0)  # Slurm has not started it within the second
+    assert chosen_and_idle_s(*[row("s1")] * 20, *[let_go] * 15) == (19.0, 15.0)
+    assert chosen_and_idle_s(*[row("s1")] * 20, *[let_go] * 15, until_s=0.0) == (0.0, 34.0)
+
+
+def test_an_array_makes_as_many_gpus_idle_as_its_limit_has_room_for() -> None:
+    at_work = row("s1", state="RUNNING", reason="None", priority=5, task="0")
+    given_back = row("s1", reason="Priority", priority=5, task="3")
+    for tasks, found in (
+        ([at_work, row("s1", task="1"), row("s1", task="2")], {"s1_1"}),
+        ([row("s1", task="1"), row("s1", task="2"), row("s1", task="3")], {"s1_1", "s1_2"}),
+        ([at_work, row("s1", task="1"), row("s1", task="2", priority=5, reason="None", pins="volta0")], {"s1_2"}),
+        ([at_work, row("s1", task="1"), row("s1", task="2"), given_back], {"s1_1", "s1_3"}),
+    ):
+        watch = Watch({"s1": job(tasks=4, at_once=2)}, limit=2)
+        for each in looks(*[room(4)] * 3, rows=tuple(tasks)):
+            watch.see(each)
+        assert watch.idle.keys() == found
+
+
+def test_a_job_whose_dependency_failed_can_never_run_whatever_slurm_gives_as_reason() -> None:
+    for reason, after, is_so in (
+        ("DependencyNeverSatisfied", "(null)", True),
+        ("JobHeldAdmin", "afterok:577(failed)", True),  # after a kill of slurmctld
+        ("JobHeldAdmin", "(null)", False),
+        ("Dependency", "afterok:577(unfulfilled)", False),
+    ):
+        assert row("s1", reason=reason, after=after).can_never_run is is_so
+
+
 def test_a_hold_of_a_user_that_another_ended_is_found() -> None:
     watch = Watch({"s1": job(is_held=True)}, limit=2)
     for each in looks(room(4), rows=(row("s1", state="RUNNING", reason="None", priority=5, nodes="volta0"),)):

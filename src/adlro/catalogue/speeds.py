@@ -7,15 +7,17 @@ import csv
 import io
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
 from math import inf, log
-from typing import Final
+from typing import Final, final
 
-from adlro.catalogue.families import REFERENCE, Family, Mix, find_family
+from adlro.catalogue.families import REFERENCE, Family, Mix, find_family, is_family
 from adlro.catalogue.gpus import gpu_models
 from adlro.core.errors import CatalogueError
 from adlro.core.records import MEASURED, MODELLED, GpuModel, Placing, Speed, SpeedOf
+from adlro.core.toml import read_text
 
 REFERENCE_LINK_GB_S: Final = 300.0
 """NVLink2 of the reference model, both directions summed."""
@@ -192,28 +194,70 @@ def speed_table(rows: Iterable[tuple[str, str, float]], comment: str) -> str:
     return out.getvalue()
 
 
-def with_own_table(text: str, where: str, otherwise: SpeedOf = speed_of) -> SpeedOf:
+@final
+@dataclass(frozen=True, slots=True)
+class OwnSpeeds:
     """Speeds that are first looked up in a speed table of one's own. Its families need not be in the catalogue.
 
     They are relative to the reference model, or to the family's first model in the table where that is missing.
     """
+
+    where: str  # the table, for errors and details
+    rates: _Rates
+    unit: dict[str, float]  # by family: what one GPU does per second at speed 1
+    otherwise: SpeedOf = speed_of
+
+    def __call__(self, family: str, at: Placing) -> Speed:
+        """The speed by the table; by `otherwise` where it has no row."""
+        rows = self.rates.get((family, at.model.name)) if at.model is not None and at.gpus else None
+        if rows is None:
+            return self.otherwise(family, at)
+        measured = rows.get(at.nodes > 1) or next(iter(rows.values()))
+        counts = sorted(measured)
+        gpus = counts[max(0, bisect_right(counts, at.gpus) - 1)]
+        return Speed(measured[gpus] / self.unit.get(family, 1.0), MEASURED, f"{self.where}: {gpus} GPUs")
+
+    def lacks(self, models: Iterable[str]) -> str | None:
+        """A family that only this table has, and a model of these on which it has no speed, in words; None: none."""
+        for family in dict.fromkeys(family for family, _ in self.rates):
+            for model in models:
+                if not is_family(family) and (family, model) not in self.rates:
+                    return f"the family '{family}' has no row for {model}"
+        return None
+
+
+def with_own_table(text: str, where: str, otherwise: SpeedOf = speed_of) -> OwnSpeeds:
+    """The speeds of a speed table of one's own, and others where it has no row."""
     rates = read_speed_table(text, where)
     unit: dict[str, float] = {}
     for (family, model), of_model in rates.items():
         rate = next(iter(next(iter(of_model.values())).values()))
         if rate > 0.0 and (family not in unit or model == REFERENCE):
             unit[family] = rate
+    return OwnSpeeds(where, rates, unit, otherwise)
 
-    def speed_here(family: str, at: Placing) -> Speed:
-        rows = rates.get((family, at.model.name)) if at.model is not None and at.gpus else None
-        if rows is None:
-            return otherwise(family, at)
-        measured = rows.get(at.nodes > 1) or next(iter(rows.values()))
-        counts = sorted(measured)
-        gpus = counts[max(0, bisect_right(counts, at.gpus) - 1)]
-        return Speed(measured[gpus] / unit.get(family, 1.0), MEASURED, f"{where}: {gpus} GPUs")
 
-    return speed_here
+def speeds_by(path: str | None) -> SpeedOf:
+    """The speeds that ship, or those of a speed table of one's own before them."""
+    return with_own_table(read_text(path, "speed table"), path) if path else speed_of
+
+
+def own_table(speed: SpeedOf) -> str | None:
+    """The speed table of one's own that these speeds have."""
+    return speed.where if isinstance(speed, OwnSpeeds) else None
+
+
+def family_named(name: str, speed: SpeedOf = speed_of) -> str:
+    """Our name for a family: of the speed table of one's own that these speeds have, else of the catalogue."""
+    if isinstance(speed, OwnSpeeds) and name in speed.unit:
+        return name
+    return find_family(name).name
+
+
+def is_alike_everywhere(family: str, speed: SpeedOf = speed_of) -> bool:
+    """Whether a family is declared to run equally fast on every GPU."""
+    own = isinstance(speed, OwnSpeeds) and family in speed.unit
+    return not own and find_family(family).same_everywhere
 
 
 @cache

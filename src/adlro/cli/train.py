@@ -57,7 +57,9 @@ class TrainingInput:
     start: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="FILE", help="Start from the network of a checkpoint; 'adlro' is the one that ships."
+            "--from",
+            metavar="FILE",
+            help="Start from the network of a checkpoint; 'adlro' and 'adlro-preemptive' ship.",
         ),
     ] = None
     worlds: Annotated[
@@ -175,7 +177,11 @@ def plan_one(
 
 def export(
     checkpoint: Annotated[
-        str, typer.Argument(metavar="CHECKPOINT", help="A checkpoint of adlro train; 'adlro' and 'paper-dqn' ship.")
+        str,
+        typer.Argument(
+            metavar="CHECKPOINT",
+            help="A checkpoint of adlro train; 'adlro', 'adlro-preemptive' and 'paper-dqn' ship.",
+        ),
     ],
     onnx: Annotated[Path, typer.Option("--onnx", metavar="FILE", help="The file to write.")],
 ) -> None:
@@ -185,10 +191,11 @@ def export(
     need_pytorch()
     from adlro.decide.network.greedy_q import shipped_path
     from adlro.decide.network.paper_q import paper_shipped_path
+    from adlro.decide.network.preemptive_q import shipped_to_stop_path
     from adlro.learn.train.onnx import export_onnx
 
     check_onnx(onnx)
-    shipped = {"adlro": shipped_path, "paper-dqn": paper_shipped_path}
+    shipped = {"adlro": shipped_path, "adlro-preemptive": shipped_to_stop_path, "paper-dqn": paper_shipped_path}
     export_onnx(shipped[checkpoint]() if checkpoint in shipped else Path(checkpoint), onnx)
     say(f"Wrote {onnx}.")
 

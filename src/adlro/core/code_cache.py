@@ -75,6 +75,7 @@ SHARED: Final = (
     "decide/network/past.py",
     "decide/network/planes.py",
     "decide/network/stop_planes.py",
+    "decide/network/stopping_q.py",
     "decide/outlook.py",
     "decide/rules/claiming.py",
     "decide/rules/claims.py",

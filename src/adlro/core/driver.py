@@ -184,6 +184,9 @@ def new_truth(
     )
     truth.progress[0].free_slot = NOBODY
     truth.progress[0].asked_when_none_waits = preemptive
+    if view.clock[0].paced:  # GPUs are expected to go on as they were measured
+        truth.factor[: len(view.gpus)] = view.gpus.pace
+        truth.progress[0].worn = 1  # so that paces are measured
     return truth
 
 

@@ -23,8 +23,10 @@ from adlro.core.rules import (
     learn,
     may_resize,
     note_release,
+    read_pace,
     refresh,
     release,
+    renew_paces,
     resize,
     restart_cost,
     settle_usage,
@@ -225,12 +227,15 @@ def drop_end(truth: Truth, at: int) -> None:
 
 @compiled
 def slowest_factor(view: View, truth: Truth, s: int, mask: int) -> float:
-    """The lowest speed factor of these GPUs."""
+    """The lowest speed factor of these GPUs, which a job holds. Where paces are seen, this measures them."""
     least = FOREVER
     site = view.sites[s]
     for g in range(site.gpus):
         if mask >> g & 1:
-            least = min(least, truth.factor[site.first_gpu + g])
+            factor = truth.factor[site.first_gpu + g]
+            least = min(least, factor)
+            if view.clock[0].paced != 0:
+                read_pace(view, site.first_gpu + g, factor)
     return least if least < FOREVER else 1.0
 
 
@@ -246,6 +251,8 @@ def pace_of(view: View, truth: Truth, j: int) -> float:
     while p != NOBODY:
         factor = min(factor, slowest_factor(view, truth, view.parts[p].site, view.parts[p].mask))
         p = view.parts[p].next
+    if view.clock[0].paced != 0:
+        run.pace = factor
     return rate * factor
 
 
@@ -435,6 +442,17 @@ def node_up(view: View, truth: Truth, n: int) -> None:
 
 
 @compiled
+def note_new_end(view: View, j: int) -> None:
+    """Record at its sites that a running job is now expected to end at another time."""
+    run = view.runs[j]
+    view.sites[run.site].changes += 1
+    p = run.parts
+    while p != NOBODY:
+        view.sites[view.parts[p].site].changes += 1
+        p = view.parts[p].next
+
+
+@compiled
 def change_speed(view: View, truth: Truth, n: int, gpu: int, factor: float) -> None:
     """Give a GPU a new speed factor; the jobs on it continue at their new pace."""
     truth.factor[gpu] = factor
@@ -448,6 +466,8 @@ def change_speed(view: View, truth: Truth, n: int, gpu: int, factor: float) -> N
         if stands_on(view, j, n):
             settle(view, truth, j)
             set_end(view, truth, j)
+            if view.clock[0].paced != 0:
+                note_new_end(view, j)
             at = truth.live[view.runs[j].slot].heap
             rise(truth, at)
             sink(truth, truth.live[view.runs[j].slot].heap)
@@ -480,6 +500,8 @@ def set_asked(view: View, truth: Truth, may_ask: bool) -> None:
     progress = truth.progress[0]
     waits = clock.queued > 0 or (progress.asked_when_none_waits != 0 and clock.running > 0)
     progress.deciding = may_ask and waits
+    if may_ask and waits and clock.paced != 0:
+        renew_paces(view)
 
 
 @compiled
@@ -647,23 +669,23 @@ def apply(view: View, truth: Truth, choice: Choice) -> bool:
     j = choice.job
     progress.choices += 1
     too_many = progress.choices > 4 * (clock.queued + clock.running) + 16
+    is_done = False
     if choice.verb != WAIT and not too_many:
         known = 0 <= j < len(view.jobs)
         if choice.verb == START and known and 0 <= choice.site < len(view.sites):
             if view.runs[j].state == QUEUED and fits(view, j, choice.site):
                 begin(view, truth, j, choice.site)
-                set_asked(view, truth, True)
-                return True
+                is_done = True
         elif choice.verb == STOP and known and view.runs[j].state == RUNNING:
             halt(view, truth, j)
-            set_asked(view, truth, True)
-            return True
+            is_done = True
         elif choice.verb == RESIZE and known and may_resize(view, j, choice.site):
             resize(view, j, choice.site)
             note(view, truth, RESIZED, j, NOBODY, 0, float(choice.site))
-            set_asked(view, truth, True)
-            return True
-    set_asked(view, truth, False)
+            is_done = True
+    set_asked(view, truth, is_done)
+    if is_done:
+        return True
     clock.wake = FOREVER
     if too_many:
         return False

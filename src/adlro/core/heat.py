@@ -191,7 +191,7 @@ def warm_nodes(view: View, truth: Truth) -> float:
             is_new = is_new or heat[g].reaches <= now
         if is_new:
             _renew(view, truth, n, first, count)
-            heat[first].changes = changes
+            heat[first].changes = view.sites[node.first_site].changes
         for g in range(first, first + count):
             soonest = min(soonest, heat[g].reaches)
     return soonest

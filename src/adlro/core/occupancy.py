@@ -22,6 +22,7 @@ from adlro.core.rules import (
     lowest_bits,
     lowest_number,
     note_release,
+    pace_held,
     portion,
     refresh,
     release_part,
@@ -113,6 +114,7 @@ def stand(view: View, rows: Ints, firsts: Ints, sites: Ints, masks: Masks, count
                     view.parts[tail].next = p
                 tail = p
         if run.site != NOBODY:
+            run.pace = pace_held(view, j)
             run.state = RUNNING
             view.running[clock.running] = j
             clock.running += 1

@@ -62,6 +62,8 @@ class Form(NamedTuple):
     """Speed factors of its GPUs in ascending order, if any differs from 1; empty if all are 1."""
     more: tuple[float, ...] = ()
     """The other properties of the node, as `Node` declares them."""
+    own: int = NOBODY
+    """The site, if every site has a form of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,11 @@ class Plan:
     models: tuple[str, ...]
 
 
+def is_paced(plan: Plan) -> bool:
+    """Whether policies see the measured pace of each GPU."""
+    return bool(plan.form_records) and plan.form_records[0].own != NOBODY
+
+
 def mib(gigabytes: float) -> int:
     """GB converted to whole MiB."""
     return round(gigabytes * MIB_PER_GB)
@@ -89,11 +96,11 @@ def mib(gigabytes: float) -> int:
 # ---- the cluster -------------------------------------------------------------------------------------------------
 
 
-def plan_cluster(cluster: Cluster, factors: Mapping[str, Sequence[float]] | None = None) -> Plan:
+def plan_cluster(cluster: Cluster, factors: Mapping[str, Sequence[float]] | None = None, by_site: bool = False) -> Plan:
     """Number the sites, forms and pools of a cluster. All are empty and up.
 
     `factors` gives, by node name, the measured speed factor of each GPU of the node. Sites with different factors have
-    different forms.
+    different forms. With `by_site`, every site has a form of its own, and policies see the measured pace of each GPU.
     """
     factors = factors or {}
     nodes = node_table(cluster.nodes)
@@ -110,12 +117,15 @@ def plan_cluster(cluster: Cluster, factors: Mapping[str, Sequence[float]] | None
                 )
             gpu_memory = mib(cluster.models[model].memory_gb) if count else 0
             known = known_factors(factors.get(node.name, ()), first_on_node, count)
-            form = Form(model, count, cpus, memory, gpu_memory, node.link, groups, known, tuple(more))
+            own = len(columns) if by_site else NOBODY
+            form = Form(model, count, cpus, memory, gpu_memory, node.link, groups, known, tuple(more), own)
             columns.append((n, count, models.number(model), forms.number(form)))
             first_on_node += count
     sites = site_table(np.array(columns, np.int64).reshape(-1, 4))
     gpus = records(GPU, max(1, int(sites.gpus.sum())))
     gpus.free_share[: sites.gpus.sum()] = WHOLE_GPU
+    gpus.pace = gpus.gang = 1.0
+    gpus.order[: sites.gpus.sum()] = np.arange(sites.gpus.sum()) - np.repeat(sites.first_gpu, sites.gpus)
     sizes = np.array([form.gpu_memory for form in forms.things], np.int32)[sites.form]
     gpus.free_memory[: sites.gpus.sum()] = gpus.memory[: sites.gpus.sum()] = np.repeat(sizes, sites.gpus)
     form_table, idle, form_sites = form_tables(sites, forms.things)
@@ -193,7 +203,7 @@ def pool_tables(sites: Table, models: int, first_word: int) -> tuple[Table, Ints
         members = sites.pool == p
         row.model, row.sites, row.first_site = p, int(np.count_nonzero(members)), first
         row.gpus = row.free_gpus = int(sites.gpus[members].sum())
-        row.largest = int(sites.gpus[members].max())
+        row.largest, row.pace = int(sites.gpus[members].max()), 1.0
         row.anchor = order[first]
         row.words = -(-row.sites // BITS_PER_WORD)
         row.first_word = first_word + len(words)
@@ -235,6 +245,7 @@ def empty_view(
     parts[-1].next = NOBODY
     clock = records(CLOCK, 1)
     clock[0].demand = NOBODY
+    clock[0].paced = is_paced(plan)
     count = len(jobs)
     return View(
         jobs=jobs,
@@ -305,11 +316,14 @@ def fill_pool(plan: Plan, p: int, job: Any, family: str, speed: SpeedOf, rate: F
     model = plan.cluster.models[plan.models[p]]
     gpus = int(job.gpus)
     amount = gpus * job.share / WHOLE_GPU
+    found: dict[Link, float] = {}
     for h in members:
         form = plan.form_records[h]
         if nodes > 1 or (nodes == 1 and form.gpus >= gpus):
-            at = Placing(model, gpus, nodes, form.link, plan.cluster.network)
-            rate[h] = amount * speed(family, at).value
+            if form.link not in found:
+                at = Placing(model, gpus, nodes, form.link, plan.cluster.network)
+                found[form.link] = amount * speed(family, at).value
+            rate[h] = found[form.link]
             if nodes == 1:
                 rate[h] *= expected_factor(form.factors, gpus)
             width[h] = nodes if rate[h] > 0.0 else 0

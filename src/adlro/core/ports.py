@@ -41,6 +41,7 @@ class Setback(StrEnum):
     NONE = ""
     LIMIT = "limit"  # a limit of its user, account or licence: it starts nowhere until that changes
     PLACE = "place"  # the cluster does not start it where we placed it
+    PUT_BACK = "put-back"  # put back after it began, and not held yet: the cluster would start it in its old place
     UNPLACEABLE = "unplaceable"  # held for us, but the cluster's own scheduler can place it better: give it back
 
 
@@ -197,6 +198,10 @@ class Backend(Protocol):
     @property
     def can_resize(self) -> bool:
         """Whether it can start a job with another number of GPUs than it was submitted with."""
+
+    @property
+    def places_gpus(self) -> bool:
+        """Whether a job gets the very GPUs that an order names; if not, the cluster chooses on the node."""
 
     @property
     def can_annotate(self) -> bool:

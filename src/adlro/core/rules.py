@@ -260,11 +260,58 @@ def last_seen(view: View) -> int:
 
 
 @compiled
+def rate_there(view: View, j: int, s: int) -> float:
+    """Work per second of the job if it started at the site now, as policies know it; 0 if it cannot run there."""
+    rate = view.rate[view.jobs[j].kind, view.sites[s].form]
+    if view.clock[0].paced == 0 or rate <= 0.0:
+        return rate
+    return rate * pace_at(view, j, s)
+
+
+@compiled
+def pace_at(view: View, j: int, s: int) -> float:
+    """The measured pace of the job if it started at the site now."""
+    job = view.jobs[j]
+    site = view.sites[s]
+    if job.gpus == 0 or site.gpus == 0:
+        return 1.0
+    if view.width[job.kind, site.form] > 1:
+        return view.pools[site.pool].pace
+    return view.gpus[site.first_gpu + min(job.gpus, site.gpus) - 1].gang
+
+
+@compiled
+def rate_on(view: View, j: int, h: int) -> float:
+    """Like `rate_there`, for the sites of a form. Where paces are seen, a form has one site."""
+    rate = view.rate[view.jobs[j].kind, h]
+    if view.clock[0].paced == 0 or rate <= 0.0:
+        return rate
+    return rate * pace_at(view, j, view.form_sites[view.forms[h].first_site])
+
+
+@compiled
+def rate_held(view: View, j: int) -> float:
+    """Work per second of a running job on the GPUs that it holds, as policies know it."""
+    run = view.runs[j]
+    rate = view.rate[view.jobs[j].kind, view.sites[run.site].form]
+    return rate if view.clock[0].paced == 0 else rate * run.pace
+
+
+@compiled
+def fastest_rate(view: View, j: int) -> float:
+    """The best rate of the waiting or running job on the empty cluster, as policies know it; 0: it can never run."""
+    d = view.jobs[j].demand
+    return view.fastest[d] if view.clock[0].paced == 0 else view.demands[d].fastest
+
+
+@compiled
 def work_done(view: View, j: int) -> float:
-    """Work done until now, at its nominal rate in this stretch. Wear is not visible to policies."""
+    """Work done until now: at its nominal rate in this stretch, or at the paces that were measured."""
     run = view.runs[j]
     if run.state != RUNNING:
         return run.done
+    if view.clock[0].paced != 0:
+        return run.done + max(0.0, view.clock[0].now - run.since) * rate_held(view, j)
     resumed = run.started + start_cost(view, j, run.starts - 1)
     worked = max(0.0, view.clock[0].now - resumed)
     return run.saved + worked * view.rate[view.jobs[j].kind, view.sites[run.site].form]
@@ -329,7 +376,7 @@ def fill_weights(priorities: npt.NDArray[np.float32], weights: Floats) -> None:
 @compiled
 def runtime(view: View, j: int, s: int) -> float:
     """Estimated seconds until the job ends if it starts at the site now; FOREVER if it cannot run there."""
-    rate = view.rate[view.jobs[j].kind, view.sites[s].form]
+    rate = rate_there(view, j, s)
     if rate <= 0.0:
         return FOREVER
     return restart_cost(view, j) + work_left(view, j) / rate
@@ -338,15 +385,13 @@ def runtime(view: View, j: int, s: int) -> float:
 @compiled
 def best_runtime(view: View, j: int) -> float:
     """Estimated seconds until the job ends if it starts now at the fastest site of the empty cluster."""
-    return restart_cost(view, j) + work_left(view, j) / view.fastest[view.jobs[j].demand]
+    return restart_cost(view, j) + work_left(view, j) / fastest_rate(view, j)
 
 
 @compiled
 def expected_end(view: View, j: int) -> float:
     """When a running job is expected to end."""
-    run = view.runs[j]
-    rate = view.rate[view.jobs[j].kind, view.sites[run.site].form]
-    return max(view.clock[0].now, run.since) + work_left(view, j) / rate
+    return max(view.clock[0].now, view.runs[j].since) + work_left(view, j) / rate_held(view, j)
 
 
 @compiled
@@ -441,14 +486,25 @@ def take_part(view: View, j: int, s: int, gpus: int, cpus: int, memory: int) -> 
 
 @compiled
 def gpus_to_take(view: View, j: int, s: int, gpus: int) -> int:
-    """The GPUs that a job takes at a site with room: the lowest numbers; for a share, the fullest GPU with room."""
+    """The GPUs that a job takes at a site with room: the first free ones; for a share, the fullest GPU with room.
+
+    The first are the fastest as measured, if that is seen; of equal ones, those with the lowest numbers.
+    """
     site = view.sites[s]
-    if view.jobs[j].share == WHOLE_GPU:
-        return lowest_bits(site.free_mask, gpus)
-    g = shared_gpu(view, j, s)
-    if g == NOBODY:
-        return lowest_bits(site.free_mask, 1)
-    return 1 << g
+    if view.jobs[j].share < WHOLE_GPU:
+        g = shared_gpu(view, j, s)
+        if g != NOBODY:
+            return 1 << g
+        gpus = 1
+    taken = 0
+    i = site.first_gpu
+    while gpus > 0:
+        g = view.gpus[i].order
+        if site.free_mask >> g & 1:
+            taken |= 1 << g
+            gpus -= 1
+        i += 1
+    return taken
 
 
 @compiled
@@ -736,6 +792,119 @@ def first_of_form(view: View, j: int, h: int) -> int:
     return NOBODY
 
 
+# ---- measured paces ----------------------------------------------------------------------------------------------
+
+
+@compiled
+def read_pace(view: View, g: int, pace: float) -> None:
+    """Record the measured pace of a GPU that is in use."""
+    if view.gpus[g].pace != pace:
+        view.gpus[g].pace = pace
+        view.clock[0].readings += 1
+
+
+@compiled
+def pace_held(view: View, j: int) -> float:
+    """The lowest measured pace of the GPUs that a job holds."""
+    run = view.runs[j]
+    s = run.site
+    mask = run.mask
+    p = run.parts
+    pace = FOREVER
+    while True:
+        site = view.sites[s]
+        for g in range(site.gpus):
+            if mask >> g & 1:
+                pace = min(pace, view.gpus[site.first_gpu + g].pace)
+        if p == NOBODY:
+            break
+        s = view.parts[p].site
+        mask = view.parts[p].mask
+        p = view.parts[p].next
+    return pace if pace < FOREVER else 1.0
+
+
+# It is long and rarely needed, so it is not inlined.
+@compiled_alone
+def renew_paces(view: View) -> None:
+    """Bring up to date what policies see of measured paces: after readings, and when free GPUs have changed."""
+    clock = view.clock[0]
+    for s in range(len(view.sites)):
+        if view.sites[s].ranked != view.sites[s].changes:
+            rank_gpus(view, s)
+            view.sites[s].ranked = view.sites[s].changes
+    if clock.renewed != clock.readings:
+        clock.renewed = clock.readings
+        for p in range(len(view.pools)):
+            view.pools[p].pace = pace_of_pool(view, p)
+    d = clock.demand
+    while d != NOBODY:
+        renew_fastest(view, view.demands[d].first)
+        d = view.demands[d].next
+    for i in range(clock.running):
+        renew_fastest(view, view.running[i])
+
+
+@compiled
+def rank_gpus(view: View, s: int) -> None:
+    """Order the GPUs of a site by pace, and note the pace of a job by its number of GPUs: of free ones, if enough."""
+    site = view.sites[s]
+    first = site.first_gpu
+    for i in range(site.gpus):
+        pace = view.gpus[first + i].pace
+        at = i
+        while at > 0 and view.gpus[first + view.gpus[first + at - 1].order].pace < pace:
+            view.gpus[first + at].order = view.gpus[first + at - 1].order
+            at -= 1
+        view.gpus[first + at].order = i
+    free = 0
+    for i in range(site.gpus):
+        view.gpus[first + i].gang = view.gpus[first + view.gpus[first + i].order].pace
+    for i in range(site.gpus):
+        g = view.gpus[first + i].order
+        if site.free_mask >> g & 1:
+            view.gpus[first + free].gang = view.gpus[first + g].pace
+            free += 1
+
+
+@compiled
+def pace_of_pool(view: View, p: int) -> float:
+    """The pace of a gang over several nodes: the mean over the sites of the slowest GPU on each."""
+    pool = view.pools[p]
+    total = 0.0
+    for i in range(pool.first_site, pool.first_site + pool.sites):
+        site = view.sites[view.pool_sites[i]]
+        total += view.gpus[site.first_gpu + view.gpus[site.first_gpu + site.gpus - 1].order].pace if site.gpus else 1.0
+    return total / pool.sites
+
+
+@compiled
+def renew_fastest(view: View, j: int) -> None:
+    """Find the best rate of the job on the empty cluster at the measured paces, if it is not known."""
+    job = view.jobs[j]
+    demand = view.demands[job.demand]
+    if demand.read == view.clock[0].readings + 1:
+        return
+    demand.read = view.clock[0].readings + 1
+    demand.fastest = 0.0
+    whole = max(job.gpus, 1)
+    for h in range(len(view.forms)):
+        form = view.forms[h]
+        rate = view.rate[job.kind, h]
+        part = max(min(form.gpus, job.gpus), 1)
+        if rate <= 0.0 or is_short(form.cpus, job.cpus, part, whole) or is_short(form.memory, job.memory, part, whole):
+            continue
+        site = view.sites[view.form_sites[form.first_site]]
+        if view.width[job.kind, h] > 1:
+            rate *= view.pools[form.pool].pace
+        elif job.gpus > 0 and site.gpus > 0:
+            slowest = view.gpus[site.first_gpu + min(job.gpus, site.gpus) - 1].order
+            rate *= view.gpus[site.first_gpu + slowest].pace
+        demand.fastest = max(demand.fastest, rate)
+    if demand.fastest == 0.0:
+        demand.fastest = view.fastest[job.demand]
+
+
 # ---- the queue ---------------------------------------------------------------------------------------------------
 
 
@@ -791,6 +960,7 @@ def clear_demand(view: View, d: int) -> None:
     """Reset a demand: nothing is known about it, and no job waits."""
     demand = view.demands[d]
     demand.tried = NOBODY
+    demand.read = 0
     demand.first = NOBODY
     demand.last = NOBODY
     demand.waiting = 0

@@ -99,6 +99,7 @@ RUN = np.dtype(
         ("slot", "i4"),  # its row in the simulator's Truth.live
         ("next", "i4"),  # while it waits: the next waiting job of its demand in submit order …
         ("previous", "i4"),  # … and the one before
+        ("pace", "f8"),  # lowest pace of the GPUs that it holds; only where paces are seen
         ("starts", "i2"),  # how often it was started, at most MANY_STARTS
         ("state", "i2"),
     ],
@@ -122,6 +123,7 @@ SITE = np.dtype(
         ("slot", "i4"),  # index in View.open; NOBODY if it is not open
         ("place", "i4"),  # index among the sites of its pool
         ("changes", "i4"),  # grows with every change on its node
+        ("ranked", "i4"),  # `changes` when its GPUs were last ordered by pace
     ],
     align=True,
 )
@@ -146,6 +148,9 @@ GPU = np.dtype(
         ("free_memory", "i4"),
         ("memory", "i4"),
         ("holder", "i4"),  # the job that holds the whole GPU; only valid while one does
+        ("pace", "f8"),  # as measured while a job last ran on it, relative to its model; 1: usual, or not measured yet
+        ("gang", "f8"),  # of the first GPU of a site: the pace of a job of 1 GPU there; of the second: of 2 GPUs; …
+        ("order", "i4"),  # of the first GPU of a site: the number there of the GPU to take first; of the second: …
     ],
     align=True,
 )
@@ -179,6 +184,7 @@ POOL = np.dtype(
         ("sites", "i4"),
         ("first_word", "i4"),  # start of its bits in View.bits: for 0, 1, 2 … free GPUs, the sites that have them
         ("words", "i4"),  # number of words for each number of free GPUs
+        ("pace", "f8"),  # of a gang over several nodes: mean over the sites of the slowest GPU on each
     ],
     align=True,
 )
@@ -197,6 +203,8 @@ GROUP = np.dtype([("finished", "f8"), ("log_work", "f8")], align=True)
 
 DEMAND = np.dtype(
     [
+        ("fastest", "f8"),  # as View.fastest, at the measured paces; valid if `read` is clock.readings + 1
+        ("read", "i4"),
         ("tried", "i4"),  # capacity version at which no site could take a job of this demand; NOBODY: unknown
         ("first", "i4"),  # its first waiting job in submit order, NOBODY if none waits; RUN.next has the following ones
         ("last", "i4"),
@@ -249,6 +257,9 @@ CLOCK = np.dtype(
         ("last_demand", "i4"),  # the last demand with a waiting job
         ("learn", "i4"),  # 1 if finished jobs are recorded by group and user
         ("weighted", "i4"),  # 1 if a job counts by its priority, 0 if all count the same
+        ("paced", "i4"),  # 1 if policies see the measured pace of each GPU; then every site has a form of its own
+        ("readings", "i4"),  # grows with every change of a measured pace
+        ("renewed", "i4"),  # `readings` when the paces of the pools were computed
     ],
     align=True,
 )

@@ -53,6 +53,11 @@ class Fenced:
         return self._backend.can_stop
 
     @property
+    def places_gpus(self) -> bool:
+        """Whether jobs get the GPUs that orders name."""
+        return self._backend.places_gpus
+
+    @property
     def can_resize(self) -> bool:
         """Whether jobs can start with another number of GPUs."""
         return self._backend.can_resize

@@ -114,11 +114,9 @@ def open_orchestrator(
 
 def own_speeds(config: Config) -> SpeedOf:
     """The table of speeds, with the site's own table before it if there is one."""
-    from adlro.catalogue.speeds import speed_of, with_own_table
-    from adlro.core.toml import read_text
+    from adlro.catalogue.speeds import speeds_by
 
-    path = config.policy.speed_table
-    return with_own_table(read_text(path, "speed table"), path) if path else speed_of
+    return speeds_by(config.policy.speed_table)
 
 
 def _telemetry(

@@ -22,6 +22,7 @@ from adlro.core.ports import Submission
 from adlro.core.records import WHOLE_GPU, Job
 from adlro.daemon.store import open_store
 from adlro.decide.catalogue import find_policy
+from adlro.live.corrections import Corrections
 from adlro.live.foresee import CHEAP
 from adlro.live.forward import play_forward, usual_work
 from adlro.live.limits import GuardTable, PreemptTable
@@ -209,6 +210,8 @@ class Rehearsal:
         self.memory = open_store("sqlite::memory:")
         self.hand_in()
         self.scene = Scenes().scene(self.backend.read(), as_said)
+        worn = Corrections(gpus={(self.backend.cluster.nodes[0].name, 0): 0.5})
+        Scenes(places_gpus=True).scene(self.backend.read(), as_said, corrections=worn)  # the pace of each GPU is seen
 
     def hand_in(self) -> None:
         """Jobs of every kind."""

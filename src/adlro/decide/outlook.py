@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from adlro.core.compiled import compiled, compiled_allocating, widened
+from adlro.core.compiled import compiled, compiled_allocating, compiled_alone, widened
 from adlro.core.policy import Policy
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import (
@@ -23,7 +23,10 @@ from adlro.core.rules import (
     in_queue,
     last_seen,
     most_free_on,
+    pace_at,
     place_after,
+    rate_on,
+    rate_there,
     restart_cost,
     seen,
     weight_of,
@@ -52,6 +55,10 @@ ALIKE: Final = 1e-6
 
 FEW_SITES: Final = 4
 """In pools with at most this many sites all are checked one by one, without a test whether any has enough GPUs."""
+
+
+ABOUT_AS_FAST: Final = 0.95
+"""Where the pace of GPUs is measured, a job goes to the tightest of the sites with this share of the best pace."""
 
 
 class Outlook(NamedTuple):
@@ -246,7 +253,7 @@ def find_spots(view: View, outlook: Outlook) -> None:
         for h in range(len(view.forms)):
             if view.width[kind, h] > 0:
                 p = view.forms[h].pool
-                outlook.run[w, p] = max(outlook.run[w, p], view.rate[kind, h])
+                outlook.run[w, p] = max(outlook.run[w, p], rate_on(view, j, h))
         for p in range(len(view.pools)):
             rate = outlook.run[w, p]
             run = lost + left / rate if rate > 0.0 else FOREVER
@@ -257,7 +264,7 @@ def find_spots(view: View, outlook: Outlook) -> None:
                     outlook.awaited[p] = 1
                 else:
                     legal += 1
-                    here = view.rate[kind, view.sites[s].form]
+                    here = rate_there(view, j, s)
                     if here != rate:
                         run = lost + left / here
             outlook.spot[w, p] = s
@@ -279,6 +286,8 @@ def tightest_spot(view: View, j: int, p: int) -> int:
     width = view.width[job.kind, view.sites[pool.anchor].form]
     if width > 1:
         return pool.anchor if fits_across(view, j, pool.anchor, width) else NOBODY
+    if view.clock[0].paced != 0:
+        return tightest_of_fast(view, j, p)
     if pool.sites > FEW_SITES and job.share == WHOLE_GPU and most_free_on(view, p, 1) < job.gpus:
         return NOBODY
     if pool.sites > FEW_SITES and job.share == WHOLE_GPU:
@@ -301,6 +310,38 @@ def tightest_spot(view: View, j: int, p: int) -> int:
             chosen = s
             least = site.free_share
             fastest = rate
+    return chosen
+
+
+@compiled_alone
+def tightest_of_fast(view: View, j: int, p: int) -> int:
+    """Like `tightest_spot` on one node, of the sites whose GPUs have about the best measured pace that the job can get.
+
+    Without wear and heat it is the same site.
+    """
+    job = view.jobs[j]
+    pool = view.pools[p]
+    best = 0.0
+    chosen = NOBODY
+    least = 0
+    fastest = 0.0
+    for again in range(2):
+        for i in range(pool.first_site, pool.first_site + pool.sites):
+            s = view.pool_sites[i]
+            site = view.sites[s]
+            if site.free_share < job.gpus * job.share or view.width[job.kind, site.form] != 1:
+                continue
+            pace = pace_at(view, j, s)
+            if again == 0:
+                if pace > best and fits_on_node(view, j, s):
+                    best = pace
+            elif pace >= ABOUT_AS_FAST * best:
+                rate = view.rate[job.kind, site.form] * pace
+                tighter = site.free_share < least or (site.free_share == least and rate > fastest)
+                if (chosen == NOBODY or tighter) and fits_on_node(view, j, s):
+                    chosen = widened(s)
+                    least = site.free_share
+                    fastest = rate
     return chosen
 
 

@@ -59,11 +59,26 @@ class Conditions:
     )
     thermal: bool = _option(False, "GPUs become hot and lower their clocks: docs/semantics.md#heat.")
     room_c: float = _option(25.0, "With --thermal: temperature of the air that enters the nodes.", metavar="C")
+    slow_gpus: float = _option(
+        0.0, "Fraction of the GPUs that are slow from the start, chosen by the seed.", metavar="X"
+    )
+    slow_speed: float = _option(0.6, "With --slow-gpus: speed of these GPUs, relative to their model.", metavar="X")
+    measured_pace: bool = _option(
+        False,
+        "Policies see how fast each GPU was when a job last ran on it, and jobs get the fastest free GPUs of a node: "
+        "docs/semantics.md#measured-pace.",
+    )
     speeds: str = _option(
         "known",
         "What policies know about speeds: known (the table), prior (the datasheet, by a family guessed from the name), "
         "agnostic (all GPUs alike), or learned (the prior, corrected by the jobs that ran): docs/speeds.md.",
         metavar="KNOWLEDGE",
+    )
+    speed_table: str | None = _option(
+        None,
+        "A speed table of your own in CSV, which is looked up before those that ship; 'adlro speeds --csv' prints such "
+        "tables: docs/speeds.md.",
+        metavar="FILE",
     )
 
 

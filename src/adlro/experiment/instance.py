@@ -1,12 +1,11 @@
 """One policy on one seed: draw the jobs and disturbances of a seed, and play a policy on them to the end."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from adlro.catalogue.speeds import speed_of
 from adlro.core.copying import copied
 from adlro.core.driver import NO_HEAT, Player
 from adlro.core.errors import AdlroError, PolicyError, UsageError
@@ -19,7 +18,7 @@ from adlro.core.tables import Ints, Jobs, Table, View
 from adlro.core.units import DAY_S, HOUR_S
 from adlro.experiment.scenario import Recorded, Scenario, find_workload, gpu_seconds, named_as_in
 from adlro.experiment.unknown_speeds import Believed, believe, learning_player
-from adlro.ingest.disturbances import failures, wear
+from adlro.ingest.disturbances import failures, slow_gpus, wear
 from adlro.ingest.signatures import with_signatures
 from adlro.ingest.synthetic import generate
 from adlro.ingest.traces.windows import cut, misjudged
@@ -73,7 +72,7 @@ def draw(scenario: Scenario, seed: int) -> Instance:
     traits = None
     if workload.estimates.source == "predicted":
         jobs, traits = untold(jobs), traits_of(shown)
-    view = pack(scenario.plan, jobs, speed_of)
+    view = pack(scenario.plan, jobs, scenario.speed)
     believed = None
     if scenario.speeds != KNOWN_SPEEDS:
         believed = believe(scenario.plan, jobs, view, shown, scenario.speeds)
@@ -101,6 +100,9 @@ def disturbances_of(scenario: Scenario, jobs: Jobs, seed: int) -> list[Disturban
     """All disturbances of the cluster, for longer than any sensible policy needs for these jobs."""
     hazards, nodes = scenario.hazards, scenario.cluster.nodes
     found = list(hazards.listed)
+    gpus = {node.name: sum(group.count for group in node.gpus) for node in nodes}
+    slow = slow_gpus(gpus, hazards.slow_gpus, seed)
+    found += [Disturbance(0.0, "speed", node, gpu, hazards.slow_speed) for node, gpu in sorted(slow)]
     if hazards.mtbf_h is None and not hazards.wear_per_day:
         return found
     at_best_s = float(jobs.table["submit"].max() + jobs.work.sum() / max(1, scenario.cluster.gpu_count))
@@ -109,8 +111,9 @@ def disturbances_of(scenario: Scenario, jobs: Jobs, seed: int) -> list[Disturban
         names = [node.name for node in nodes]
         found += failures(names, hazards.mtbf_h * HOUR_S, hazards.repair_h * HOUR_S, until_s, seed)
     if hazards.wear_per_day:
-        gpus = {node.name: sum(group.count for group in node.gpus) for node in nodes}
-        found += wear(gpus, hazards.wear_per_day, WEAR_SPREAD, WEAR_STEP_S, until_s, seed)
+        for each in wear(gpus, hazards.wear_per_day, WEAR_SPREAD, WEAR_STEP_S, until_s, seed):
+            usual = hazards.slow_speed if (each.node, each.gpu) in slow else 1.0
+            found.append(each if usual == 1.0 else replace(each, factor=usual * each.factor))
     return sorted(found, key=lambda item: item.time_s)
 
 

@@ -171,7 +171,11 @@ def compare(
     disturbances: Disturbances | None = UNCHANGED.disturbances,
     thermal: bool = UNCHANGED.thermal,
     room_c: float = UNCHANGED.room_c,
+    slow_gpus: float = UNCHANGED.slow_gpus,
+    slow_speed: float = UNCHANGED.slow_speed,
+    measured_pace: bool = UNCHANGED.measured_pace,
     speeds: str = UNCHANGED.speeds,
+    speed_table: str | Path | None = UNCHANGED.speed_table,
     regret: bool = False,
     hyperscore: str | Path | Mapping[str, float] | None = None,
     regression: bool = False,
@@ -188,9 +192,9 @@ def compare(
 
     `seeds` is how many seeds (default 10, but 1 for a trace), from `first_seed` on, or which. `windows` cuts a trace
     into so many windows, which take the place of seeds. `job_count` is how many jobs there are on each seed or in each
-    window. The conditions from `load` to `speeds` are those of `adlro compare --help`. `regret` also runs the policies
-    with known speeds, and tells what not knowing them costs (docs/speeds.md). `hyperscore` are the weights of the
-    HyperScore, `regression` adds the regression of completion times to the results. Compiled policies
+    window. The conditions from `load` to `speed_table` are those of `adlro compare --help`. `regret` also runs the
+    policies with known speeds, and tells what not knowing them costs (docs/speeds.md). `hyperscore` are the weights of
+    the HyperScore, `regression` adds the regression of completion times to the results. Compiled policies
     run on all cores or on `threads` of them; `ray` executes the runs on a Ray cluster instead: its address, "auto" or
     "local" (docs/ray.md). The results do not depend on either. Without `keep_times` the result needs less memory (3 kB
     per run), but cannot write a report. `progress(what, done, total)` is told how it goes.
@@ -201,7 +205,8 @@ def compare(
         cluster, jobs, job_count, windows, disturbances,
         Conditions(
             load, estimates, restart_s, kill_at_limit, queue_window, mtbf_h, repair_h, wear_per_day, weights,
-            thermal=thermal, room_c=room_c, speeds=speeds,
+            thermal=thermal, room_c=room_c, slow_gpus=slow_gpus, slow_speed=slow_speed, measured_pace=measured_pace,
+            speeds=speeds, speed_table=_path_of(speed_table),
         ),
     )  # fmt: skip
     chosen = find_policies(policies)
@@ -244,7 +249,11 @@ def simulate(
     disturbances: Disturbances | None = UNCHANGED.disturbances,
     thermal: bool = UNCHANGED.thermal,
     room_c: float = UNCHANGED.room_c,
+    slow_gpus: float = UNCHANGED.slow_gpus,
+    slow_speed: float = UNCHANGED.slow_speed,
+    measured_pace: bool = UNCHANGED.measured_pace,
     speeds: str = UNCHANGED.speeds,
+    speed_table: str | Path | None = UNCHANGED.speed_table,
     progress: OnProgress | None = None,
 ) -> Simulation:
     """Run one policy on one seed, or on one window of a trace: every event and every measure.
@@ -256,7 +265,8 @@ def simulate(
         cluster, jobs, job_count, windows, disturbances,
         Conditions(
             load, estimates, restart_s, kill_at_limit, queue_window, mtbf_h, repair_h, wear_per_day, weights,
-            thermal=thermal, room_c=room_c, speeds=speeds,
+            thermal=thermal, room_c=room_c, slow_gpus=slow_gpus, slow_speed=slow_speed, measured_pace=measured_pace,
+            speeds=speeds, speed_table=_path_of(speed_table),
         ),
     )  # fmt: skip
     check_whole("seed", seed, 0)
@@ -299,11 +309,18 @@ def scenario_of(
         conditions.restart_s, conditions.kill_at_limit, conditions.queue_window, conditions.weights
     )
     room_c = conditions.room_c if conditions.thermal else None
-    hazards = Hazards(conditions.mtbf_h, conditions.repair_h, conditions.wear_per_day, listed, origin, room_c)
+    hazards = Hazards(
+        conditions.mtbf_h, conditions.repair_h, conditions.wear_per_day, listed, origin, room_c, conditions.slow_gpus,
+        conditions.slow_speed,
+    )  # fmt: skip
     return load_scenario(
         cluster(where), source, job_count, settings, hazards, conditions.estimates, wanted.options, windows,
-        conditions.load, conditions.speeds,
+        conditions.load, conditions.speeds, conditions.measured_pace, conditions.speed_table,
     )  # fmt: skip
+
+
+def _path_of(file: str | Path | None) -> str | None:
+    return None if file is None else str(file)
 
 
 def _seeds_of(scenario: Scenario, seeds: int | Sequence[int] | None, first_seed: int | None) -> Sequence[int]:

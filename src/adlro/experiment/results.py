@@ -8,6 +8,7 @@ import numba
 import numpy
 
 from adlro import __version__
+from adlro.catalogue.speeds import own_table
 from adlro.core.run import Run
 from adlro.experiment.compare import Comparison, metric_names, over_seeds, regrets
 from adlro.experiment.scenario import Recorded, Scenario
@@ -97,8 +98,10 @@ def _provenance(scenario: Scenario, command: str) -> dict[str, Any]:
         | {"estimates": scenario.workload.estimates.source, "estimate_sigma": scenario.workload.estimates.sigma}
         | asdict(scenario.settings)
         | {"mtbf_h": hazards.mtbf_h, "repair_h": hazards.repair_h, "wear_per_day": hazards.wear_per_day}
-        | {"thermal_room_c": hazards.room_c}
-        | {"disturbances": hazards.source, "load": scenario.load, "speeds": scenario.speeds},
+        | {"thermal_room_c": hazards.room_c, "slow_gpus": hazards.slow_gpus, "slow_speed": hazards.slow_speed}
+        | {"measured_pace": scenario.measured_pace}
+        | {"disturbances": hazards.source, "load": scenario.load, "speeds": scenario.speeds}
+        | {"speed_table": own_table(scenario.speed)},
         "version": __version__,
         "versions": {"python": platform.python_version(), "numpy": numpy.__version__, "numba": numba.__version__},
         "command": command,

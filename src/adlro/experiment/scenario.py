@@ -8,14 +8,13 @@ from typing import Any, Final
 import numpy as np
 
 from adlro.catalogue.clusters import load_cluster
-from adlro.catalogue.families import find_family
 from adlro.catalogue.gpus import find_gpu
-from adlro.catalogue.speeds import speed_of
+from adlro.catalogue.speeds import OwnSpeeds, family_named, speed_of, speeds_by
 from adlro.catalogue.workloads import SUFFIX, workload_names, workload_text
 from adlro.core.errors import CatalogueError, ConfigError, UsageError
 from adlro.core.learned import KNOWN_SPEEDS, check_speeds
-from adlro.core.plan import Plan, plan_cluster
-from adlro.core.records import WHOLE_GPU, Cluster, Disturbance
+from adlro.core.plan import Plan, is_paced, plan_cluster
+from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Disturbance, SpeedOf
 from adlro.core.tables import Floats, Jobs, View
 from adlro.core.toml import nearest, read_text
 from adlro.ingest.disturbances import read_disturbances
@@ -37,6 +36,8 @@ class Hazards:
     listed: tuple[Disturbance, ...] = ()
     source: str | None = None  # where the list comes from
     room_c: float | None = None  # temperature of the air that enters the nodes; None: GPUs never become hot
+    slow_gpus: float = 0.0  # share of the GPUs that are slow from the start
+    slow_speed: float = 0.6  # their speed, relative to their model
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,12 @@ class Scenario:
     hazards: Hazards = field(default_factory=Hazards)
     load: float | None = None  # the offered load that was asked for; None: as the workload says
     speeds: str = KNOWN_SPEEDS  # what policies know about speeds (unknown_speeds.py)
+    speed: SpeedOf = speed_of  # how fast jobs run: the tables that ship, or one of the user's own before them
+
+    @property
+    def measured_pace(self) -> bool:
+        """Whether policies see the measured pace of each GPU."""
+        return is_paced(self.plan)
 
     @property
     def windows(self) -> tuple[Window, ...]:
@@ -90,7 +97,8 @@ class Scenario:
         """Whether anything differs between two seeds."""
         workload, hazards = self.workload, self.hazards
         if isinstance(workload, Recorded) and not workload.windows and workload.estimates.source != "lognormal":
-            return hazards.mtbf_h is not None or hazards.wear_per_day > 0 or hazards.room_c is not None
+            worn = hazards.wear_per_day > 0 or hazards.slow_gpus > 0
+            return worn or hazards.mtbf_h is not None or hazards.room_c is not None
         return True
 
     @property
@@ -110,30 +118,51 @@ def load_scenario(
     windows: int | None = None,
     load: float | None = None,
     speeds: str = KNOWN_SPEEDS,
+    measured_pace: bool = False,
+    speed_table: str | None = None,
 ) -> Scenario:
     """A scenario from names, files or Python objects; everything that can be wrong is found here.
 
     `workload` may be a table in memory (a DataFrame), which is read as a trace. `trace` says how a trace is read,
-    `windows` into how many it is cut; a synthetic workload has neither.
+    `windows` into how many it is cut; a synthetic workload has neither. `speed_table` is a file.
     """
     if hazards.room_c is not None and not -40.0 <= hazards.room_c <= 60.0:
         raise UsageError(f"--room-c is {hazards.room_c:g}; expected a temperature from -40 to 60 C.")
+    if not 0.0 <= hazards.slow_gpus <= 1.0:
+        raise UsageError(f"--slow-gpus is {hazards.slow_gpus:g}; expected a fraction from 0 to 1.")
+    if not 0.0 < hazards.slow_speed <= 1.0:
+        raise UsageError(f"--slow-speed is {hazards.slow_speed:g}; expected a fraction above 0, at most 1.")
     check_numbers(restart_s=settings.restart_s, window=settings.window, wear_per_day=hazards.wear_per_day)
     check_numbers(above_0=True, mtbf_h=hazards.mtbf_h, repair_h=hazards.repair_h, jobs=jobs, load=load)
     known = check_speeds(speeds)
-    plan = plan_cluster(load_cluster(cluster) if isinstance(cluster, str) else cluster)
+    found_cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
+    plan = plan_cluster(found_cluster, by_site=measured_pace)
     pack_disturbances(plan, hazards.listed)
+    speed = _speeds_for(plan, speed_table)
     if not is_trace(workload):
-        found = _told(find_workload(workload), estimates)
+        found = _told(find_workload(workload, speed), estimates)
         refuse_trace_options(found.name, trace, windows)
-        found = found if load is None else _paced(plan, found, load)
-        return Scenario(plan, found, jobs, settings, hazards, load, known)
-    recorded = record(workload, estimates, trace)
+        found = found if load is None else _paced(plan, found, load, speed)
+        return Scenario(plan, found, jobs, settings, hazards, load, known, speed)
+    recorded = record(workload, estimates, trace, speed)
     if load is not None:
-        recorded = paced_trace(plan, recorded, load, trace)
+        recorded = paced_trace(plan, recorded, load, trace, speed)
     if windows is not None:
         recorded = replace(recorded, windows=windows_of(recorded.all_jobs, windows, jobs))
-    return Scenario(plan, recorded, None if jobs is None else min(jobs, recorded.jobs), settings, hazards, load, known)
+    count = None if jobs is None else min(jobs, recorded.jobs)
+    return Scenario(plan, recorded, count, settings, hazards, load, known, speed)
+
+
+def _speeds_for(plan: Plan, path: str | None) -> SpeedOf:
+    """The speeds that ship, or those of a table of one's own before them; its own families must run everywhere."""
+    speed = speeds_by(path)
+    names = [name for name in plan.models if name != CPU_ONLY]
+    missing = speed.lacks(names) if isinstance(speed, OwnSpeeds) else None
+    if missing is not None:
+        raise CatalogueError(
+            f"{path}: {missing}, which is in '{plan.cluster.name}'. Add one; per_second 0: cannot run."
+        )
+    return speed
 
 
 def _told(workload: Workload, estimates: str | None) -> Workload:
@@ -202,7 +231,7 @@ def check_numbers(above_0: bool = False, **numbers: float | None) -> None:
             raise UsageError(f"{name} is {value:g}; expected {expected}.")
 
 
-def find_workload(name_or_path: str) -> Workload:
+def find_workload(name_or_path: str, speed: SpeedOf = speed_of) -> Workload:
     """A shipped workload by name, or one from a path that ends in .toml; every family in it is known."""
     if name_or_path in workload_names():
         text, where = workload_text(name_or_path)
@@ -218,7 +247,7 @@ def find_workload(name_or_path: str) -> Workload:
     for number, part in enumerate(workload.families):
         for family in part.family:
             try:
-                find_family(family)
+                family_named(family, speed)
             except CatalogueError as error:
                 raise ConfigError(f"{where}: 'families[{number}].family': {error}") from None
     return workload
@@ -243,6 +272,7 @@ def record(
     trace: str | Any,
     estimates: str | None = None,
     options: TraceOptions = TraceOptions(),  # noqa: B008  (frozen)
+    speed: SpeedOf = speed_of,
 ) -> Recorded:
     """A trace as these options ask for it, with these estimates or its own."""
     from adlro.experiment.traces import read_trace  # the readers of all formats: most commands need none of them
@@ -252,7 +282,7 @@ def record(
         raise UsageError(f"--estimates is {estimates!r}; the limits of a trace cannot be changed; expected user.")
     # An error in the estimates is drawn with the seed, on top of the true work.
     reading = None if wanted is None else "limit" if wanted.source == "limit" else "oracle"
-    jobs, report = read_trace(trace, replace(options, estimates=reading))
+    jobs, report = read_trace(trace, replace(options, estimates=reading), speed)
     if wanted is not None and wanted.source == "lognormal":
         report = replace(report, estimates=f"true work with a log-normal error, sigma {wanted.sigma:g}, by seed")
         return Recorded(report.file, jobs, report, EstimateSource("lognormal", wanted.sigma))
@@ -263,7 +293,7 @@ def record(
     return Recorded(report.file, jobs, report, EstimateSource(source))
 
 
-def _paced(plan: Plan, workload: Workload, load: float) -> Workload:
+def _paced(plan: Plan, workload: Workload, load: float, speed: SpeedOf) -> Workload:
     """The workload with the mean time between arrivals that gives this expected load; a surge comes on top.
 
     The mean work of a job is computed from the distributions, so the factor is the same for every seed.
@@ -274,7 +304,7 @@ def _paced(plan: Plan, workload: Workload, load: float) -> Workload:
         )
     kinds, chance = one_of_each(workload)
     kinds = named_as_in(plan.cluster, kinds)
-    needed = float(chance @ gpu_seconds(kinds, pack(plan, kinds, speed_of)))
+    needed = float(chance @ gpu_seconds(kinds, pack(plan, kinds, speed)))
     if not needed:
         raise UsageError(f"--load {load:g}: no job of '{workload.name}' uses a GPU of {plan.cluster.name}.")
     interval_s = needed / (load * plan.cluster.gpu_count)
@@ -282,12 +312,14 @@ def _paced(plan: Plan, workload: Workload, load: float) -> Workload:
     return workload.model_copy(update={"arrivals": arrivals})
 
 
-def paced_trace(plan: Plan, recorded: Recorded, load: float, options: TraceOptions) -> Recorded:
+def paced_trace(
+    plan: Plan, recorded: Recorded, load: float, options: TraceOptions, speed: SpeedOf = speed_of
+) -> Recorded:
     """The trace with all times between submissions stretched by one factor, so that it has this load overall."""
     if options.scale_load != 1.0:
         raise UsageError(f"--load {load:g} and --scale-load {options.scale_load:g} exclude each other. Leave one out.")
     jobs = named_as_in(plan.cluster, cut(recorded.all_jobs, 0, len(recorded.all_jobs)))
-    needed = float(gpu_seconds(jobs, pack(plan, jobs, speed_of)).sum())
+    needed = float(gpu_seconds(jobs, pack(plan, jobs, speed)).sum())
     span_s = recorded.report.span_s
     if not needed or not span_s:
         why = "its jobs come all at once" if needed else f"no job of it uses a GPU of {plan.cluster.name}"

@@ -19,6 +19,7 @@ from pydantic import Field
 
 from adlro import __version__
 from adlro.catalogue.clusters import load_cluster
+from adlro.catalogue.speeds import speeds_by
 from adlro.core.errors import ConfigError, UsageError
 from adlro.core.toml import Schema, checked, parse_toml, read_text
 from adlro.decide.catalogue import find_policy
@@ -78,7 +79,11 @@ class RunsTable(Schema):
     disturbances: Axis[str] | None = None
     thermal: Axis[bool] = UNCHANGED.thermal
     room_c: NumberAxis = UNCHANGED.room_c
+    slow_gpus: NumberAxis = UNCHANGED.slow_gpus
+    slow_speed: NumberAxis = UNCHANGED.slow_speed
+    measured_pace: Axis[bool] = UNCHANGED.measured_pace
     speeds: Axis[str] = UNCHANGED.speeds
+    speed_table: Axis[str] | None = None
     policy: Axis[str] = DEFAULT_POLICY
 
 
@@ -248,9 +253,9 @@ def check_sweep_names(found: Sequence[Point]) -> None:
     """Refuse clusters, workloads and policies that do not exist, before anything takes its time."""
     for name in {point["cluster"] for point in found}:
         load_cluster(name)
-    for name in {point["workload"] for point in found}:
+    for name, table in {(point["workload"], point["speed_table"]) for point in found}:
         if not is_trace(name):
-            find_workload(name)
+            find_workload(name, speeds_by(table))
     for name in {point["policy"] for point in found}:
         find_policy(name)
 
@@ -369,7 +374,7 @@ def planned(wanted: SweepFile, networks: Path) -> list[Row]:
 
 def row_of_run(point: Point, policy: str, seed: int, windows: int | None, training: Row | None = None) -> Row:
     """The row of a run before it has a result; with the settings of the training of its policy."""
-    names = [point["cluster"], point["workload"], point["disturbances"]]
+    names = [point["cluster"], point["workload"], point["disturbances"], point["speed_table"]]
     of_files = [content(name) for name in names if name is not None]
     about = training["id"] if training else content(policy)
     known = {**point, "policy": about, "seed": seed, "windows": windows, "files": of_files, "version": __version__}

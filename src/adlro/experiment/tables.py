@@ -10,6 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from adlro.catalogue.speeds import own_table
 from adlro.core.learned import KNOWN_SPEEDS
 from adlro.core.run import Run
 from adlro.experiment.compare import Comparison, Mean, over_seeds, regrets
@@ -113,6 +114,8 @@ def comparison_lines(comparison: Comparison) -> Iterator[RenderableType]:
         yield Text(legend_of_trace(comparison, scenario.workload), "dim")
     if found:
         yield Text(legend_of_marks(comparison, found), "dim")
+    if own_table(scenario.speed) is not None:
+        yield Text(f"Speeds are those of {own_table(scenario.speed)} where it has them.", "dim")
     if comparison.scenario.speeds != KNOWN_SPEEDS:
         yield Text(f"Policies do not know the speeds: {comparison.scenario.speeds} (docs/speeds.md).", "dim")
     for name, regret in regrets(comparison).items():

@@ -3,16 +3,17 @@
 import csv
 import tomllib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import resources
 from typing import Any
 
 from adlro.catalogue.clusters import cluster_names, load_cluster
-from adlro.catalogue.families import REFERENCE, families, find_family
+from adlro.catalogue.families import REFERENCE, families
 from adlro.catalogue.gpus import find_gpu, gpu_models
-from adlro.catalogue.speeds import speed_of
+from adlro.catalogue.speeds import family_named, is_alike_everywhere, speed_of
 from adlro.catalogue.workloads import SUFFIX
 from adlro.core.errors import CatalogueError, ConfigError, TraceError, UsageError
-from adlro.core.records import Cluster, GpuModel, Link, Placing
+from adlro.core.records import Cluster, GpuModel, Link, Placing, SpeedOf
 from adlro.core.tables import Jobs
 from adlro.core.toml import checked, nearest, read_text
 from adlro.ingest.host_lists import INDEX_TYPE
@@ -25,25 +26,26 @@ from adlro.ingest.traces.ran_on import KnownPlaces, RanOnGpus, RanOnMap, node_ru
 from adlro.ingest.traces.tabulate import FamilyRule, TraceOptions, TraceReport
 
 
-def read_trace(trace: str | Any, options: TraceOptions) -> tuple[Jobs, TraceReport]:
+def read_trace(trace: str | Any, options: TraceOptions, speed: SpeedOf = speed_of) -> tuple[Jobs, TraceReport]:
     """The jobs of a trace (a path, or a DataFrame) in submit order, all of known families, and the report on it."""
-    _recorded, jobs, report = read_history(trace, options)
+    _recorded, jobs, report = read_history(trace, options, speed)
     return jobs, report
 
 
-def read_history(trace: str | Any, options: TraceOptions) -> tuple[Jobs, Jobs, TraceReport]:
+def read_history(trace: str | Any, options: TraceOptions, speed: SpeedOf = speed_of) -> tuple[Jobs, Jobs, TraceReport]:
     """The jobs of a trace twice, and the report: with times as recorded, and with work for the reference model."""
-    rule = family_rule(options.families or "uniform")
-    known = places_of_trace(options.ran_on)
+    rule = family_rule(options.families or "uniform", speed)
+    places = places_of_trace(options.ran_on)
+    known = replace(places, is_same_everywhere=lambda family: is_alike_everywhere(family, speed))
     columns = None if options.columns is None else columns_in(options.columns)
-    found = traces.read_any_trace(trace, options, rule, MeasuredFamilies(measured_family, reference_rate), columns)
+    found = traces.read_any_trace(trace, options, rule, MeasuredFamilies(known_family, reference_rate), columns)
     for name in found.jobs.families:
         try:
-            find_family(name)
+            family_named(name, speed)
         except CatalogueError as error:
             where = trace if isinstance(trace, str) else found.report.file
             raise TraceError(f"'{where}': {error}") from None
-    jobs, report = on_the_reference(found.jobs, found.report, found.ran, known, speed_of)
+    jobs, report = on_the_reference(found.jobs, found.report, found.ran, known, speed)
     return found.jobs, jobs, report
 
 
@@ -51,7 +53,7 @@ def read_places(trace: str | Any, options: TraceOptions) -> tuple[Jobs, list[str
     """The jobs of a trace with times as recorded, and the GPU model that each ran on; empty if it is not known."""
     rule = family_rule(options.families or "uniform")
     columns = None if options.columns is None else columns_in(options.columns)
-    found = traces.read_any_trace(trace, options, rule, MeasuredFamilies(measured_family, reference_rate), columns)
+    found = traces.read_any_trace(trace, options, rule, MeasuredFamilies(known_family, reference_rate), columns)
     placed = place_jobs(found.jobs, found.ran, places_of_trace(options.ran_on))
     single = [where[0].model.name if len(where) == 1 else "" for where in placed.wheres]
     return found.jobs, [single[code] for code in placed.codes.tolist()]
@@ -127,7 +129,7 @@ def known_places(
                 return model
         return None
 
-    return KnownPlaces(type_of, node_of, link_of, network, lambda family: find_family(family).same_everywhere, default)
+    return KnownPlaces(type_of, node_of, link_of, network, is_alike_everywhere, default)
 
 
 def link_of(model: GpuModel) -> Link:
@@ -140,16 +142,16 @@ def link_of(model: GpuModel) -> Link:
 # ---- families ----------------------------------------------------------------------------------------------------
 
 
-def family_rule(text: str) -> FamilyRule:
+def family_rule(text: str, speed: SpeedOf = speed_of) -> FamilyRule:
     """The rule behind --families: a family for all jobs, hash:GROUP for measured ones, or what a column says."""
     how, colon, rest = text.partition(":")
     if text.endswith(SUFFIX):
-        return mapped_families(text)
+        return mapped_families(text, speed)
     if how == "column" and rest:
         hint = f"Say which families they are in a map: --families FILE{SUFFIX}."
-        return FamilyRule(f"as in column '{rest}'", ("uniform",), rest, measured_family, hint)
+        return FamilyRule(f"as in column '{rest}'", ("uniform",), rest, lambda word: known_family(word, speed), hint)
     if how != "hash" and not colon:
-        return FamilyRule(text, (find_family(text).name,))
+        return FamilyRule(text, (family_named(text, speed),))
     names = tuple(name for name in families() if name.startswith(f"{rest}/") and runs_alone(name))
     if how != "hash" or not names or not rest:
         raise UsageError(
@@ -159,12 +161,12 @@ def family_rule(text: str) -> FamilyRule:
     return FamilyRule(text, names)
 
 
-def mapped_families(path: str) -> FamilyRule:
+def mapped_families(path: str, speed: SpeedOf = speed_of) -> FamilyRule:
     """The rule of a file that maps the values of a column to families."""
 
     def known(key: str, name: str) -> str:
         try:
-            return find_family(name).name
+            return family_named(name, speed)
         except CatalogueError as error:
             raise ConfigError(f"{path}: '{key}': {error}") from None
 
@@ -179,10 +181,10 @@ def runs_alone(family: str) -> bool:
     return speed_of(family, Placing(gpu_models()[REFERENCE], 1, 1, link, link)).value > 0
 
 
-def measured_family(original: str) -> str | None:
-    """Our name for a family of a job list, if it was measured."""
+def known_family(word: str, speed: SpeedOf = speed_of) -> str | None:
+    """Our name for a family, of a job list for example; None if there is no such family."""
     try:
-        return find_family(original).name
+        return family_named(word, speed)
     except CatalogueError:
         return None
 

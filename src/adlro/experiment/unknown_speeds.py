@@ -22,7 +22,7 @@ from adlro.core.units import MIB_PER_GB
 from adlro.normalise.pack import mark_possible, pack_believed
 from adlro.predict.following import units_of
 from adlro.predict.job_parts import JobParts, job_vectors
-from adlro.predict.speed_memory import SpeedMemory
+from adlro.predict.speed_memory import ON_REFERENCE, SpeedMemory
 from adlro.predict.speed_player import LearningSpeeds
 
 
@@ -95,10 +95,9 @@ def learning_player(believed: Believed, plan: Plan, then: Player | None) -> Lear
     """A player that has learnt nothing yet."""
     names = [name for name in plan.models if name != CPU_ONLY]
     models = [plan.cluster.models[name] for name in names]
-    return LearningSpeeds(
-        SpeedMemory(models, memory_bounds(models)), job_vectors(job_parts_of(believed.signed)), believed.view.rate,
-        believed.possible, models_of_forms(plan, names), then,
-    )  # fmt: skip
+    memory = SpeedMemory(models, memory_bounds(models), on_reference=ON_REFERENCE)
+    vectors, forms = job_vectors(job_parts_of(believed.signed)), models_of_forms(plan, names)
+    return LearningSpeeds(memory, vectors, believed.view.rate, believed.possible, forms, then)
 
 
 def job_parts_of(jobs: Jobs) -> list[JobParts]:

@@ -21,6 +21,7 @@ SLOWEST: Final = 0.5
 # Kinds of streams; 0 and 1 are those of the jobs (synthetic.py), which may be drawn with the same seed.
 FAILURES: Final = 2
 WEAR: Final = 3
+SLOW: Final = 5  # 4 is that of the heat (experiment/instance.py)
 
 
 class DisturbanceTable(Schema):
@@ -85,6 +86,16 @@ def wear(
         for gpu, drift in enumerate(drifts):
             found += _steps_down(node, gpu, float(drift), step_s, until_s)
     return _in_order(found)
+
+
+def slow_gpus(gpus: Mapping[str, int], share: float, seed: int) -> frozenset[tuple[str, int]]:
+    """The GPUs that are slow from the start, by node and number: this share of all, rounded, chosen by the seed."""
+    drawn: list[tuple[float, str, int]] = []
+    if share > 0.0:
+        for number, (node, count) in enumerate(gpus.items()):
+            lots = _stream(seed, SLOW, number).random(count).tolist()
+            drawn += [(lot, node, gpu) for gpu, lot in enumerate(lots)]
+    return frozenset((node, gpu) for _, node, gpu in sorted(drawn)[: round(share * len(drawn))])
 
 
 def _steps_down(node: str, gpu: int, drift_per_day: float, step_s: float, until_s: float) -> Iterator[Disturbance]:

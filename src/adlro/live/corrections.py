@@ -1,7 +1,7 @@
 """Speeds as they were measured on this cluster: factors on what the catalogue says."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from adlro.catalogue.speeds import for_every_family
 from adlro.core.ports import Part
@@ -35,6 +35,22 @@ class Corrections:
     def of_gpu(self, node: str, model: str, number: int) -> float:
         """The factor of one GPU."""
         return self.gpus.get((node, number), 1.0) * self.sites.get((node, model), 1.0)
+
+    def with_clocks(self, slowed: Mapping[tuple[str, int], float], cluster: Cluster) -> "Corrections":
+        """The same, where each of these GPUs has at most the pace that its clock shows.
+
+        What jobs showed has the clock in it already, so the two are not multiplied.
+        """
+        if not slowed:
+            return self
+        gpus = dict(self.gpus)
+        for node in cluster.nodes:
+            models = [group.model for group in node.gpus for _ in range(group.count)]
+            for number, model in enumerate(models):
+                pace = slowed.get((node.name, number))
+                if pace is not None and pace < self.of_gpu(node.name, model, number):
+                    gpus[node.name, number] = pace / self.sites.get((node.name, model), 1.0)
+        return replace(self, gpus=gpus)
 
     def of_part(self, part: Part) -> float:
         """The factor of the slowest GPU of a part."""

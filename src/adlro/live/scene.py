@@ -20,11 +20,11 @@ from adlro.core.compiled import compiled_alone
 from adlro.core.errors import CatalogueError
 from adlro.core.jobs import JobNames, job_rows, wrong_with
 from adlro.core.occupancy import Places, close_nodes, on_each_node, stand, take_sizes
-from adlro.core.plan import Plan, gpu_numbers, plan_cluster
+from adlro.core.plan import Plan, gpu_numbers, is_paced, plan_cluster
 from adlro.core.policy import Policy
 from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Part, Snapshot
 from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Job, SpeedOf
-from adlro.core.rules import enqueue_all, work_done, work_left
+from adlro.core.rules import enqueue_all, renew_paces, work_done, work_left
 from adlro.core.tables import (
     FOREVER,
     JOB,
@@ -151,7 +151,8 @@ class Scenes:
     """Makes scenes from snapshots, and keeps between them what does not change: rows of jobs, the plan, rates.
 
     With `can_resize`, restartable jobs that name sizes may get another number of GPUs. A job that runs with one already
-    has it in any case.
+    has it in any case. With `places_gpus`, jobs get the fastest free GPUs of a site as measured, and policies see the
+    pace of exactly these; without it the cluster chooses, and they see the mean time over all ways to choose.
     """
 
     def __init__(
@@ -160,8 +161,10 @@ class Scenes:
         restart_s: float = 30.0,
         believe: Believe | None = None,
         can_resize: bool = False,
+        places_gpus: bool = False,
     ) -> None:
         self._speed, self._believe, self._can_resize = speed, believe, can_resize
+        self._places_gpus = places_gpus
         self._restart_s = restart_s
         self._lock = Lock()
         self._epoch_s = FOREVER  # of the first scene; it never moves on, so that times mean the same in every turn
@@ -243,6 +246,8 @@ class Scenes:
             view = self._believe(plan, jobs, view, [job.job for job in live], corrections)
             table = view.jobs
             jobs = replace(jobs, table=table)
+        if is_paced(plan):
+            set_paces(view, plan, corrections)
         view.clock[0].now = snapshot.time_s - epoch_s
         view.clock[0].restart = self._restart_s
         view.clock[0].wake = FOREVER
@@ -258,6 +263,8 @@ class Scenes:
         if tell is not None:
             tell(view, traits, said, predicted[:, 1])
         self._queue(view, live, given, snapshot.time_s)
+        if is_paced(plan):
+            renew_paces(view)
         names = {node.name: n for n, node in enumerate(plan.cluster.nodes)}
         down = np.array([names[name] for name in snapshot.down if name in names], np.int32)
         close_nodes(view, down)
@@ -275,7 +282,9 @@ class Scenes:
             if cluster == known[0]:
                 self._planned = (cluster, corrections)
                 return self._plan
-        plan = plan_cluster(cluster, corrections.by_node(cluster))
+        factors = corrections.by_node(cluster)
+        paced = self._places_gpus and any(factor != 1.0 for of_node in factors.values() for factor in of_node)
+        plan = plan_cluster(cluster, by_site=True) if paced else plan_cluster(cluster, factors)
         self._places = Places(plan)
         if known is None or known[0].models != cluster.models:
             self._forget()  # allowed models are called as this cluster calls them
@@ -390,6 +399,18 @@ class Scenes:
         waiting = np.flatnonzero(waits & there & (view.runs.state != REFUSED)).astype(np.int32)
         enqueue_all(view, waiting)
         view.clock[0].arrived = int(np.count_nonzero(there))
+
+
+def set_paces(view: View, plan: Plan, corrections: Corrections) -> None:
+    """Write the measured pace of every GPU into the view."""
+    known = corrections.by_node(plan.cluster)
+    for s, site in enumerate(plan.sites):
+        name = plan.cluster.nodes[int(site.node)].name
+        if name in known:
+            first = int(site.first_gpu)
+            numbers = gpu_numbers(plan, s, (1 << int(site.gpus)) - 1)
+            view.gpus.pace[first : first + len(numbers)] = [known[name][number] for number in numbers]
+    view.clock[0].readings, view.sites.ranked = 1, NOBODY
 
 
 def start_cost_s(job: LiveJob, restart_s: float) -> float:

@@ -9,6 +9,7 @@ from adlro.core.ports import ENDED, PLACES, JobState, LiveJob, Snapshot
 from adlro.core.records import Cluster
 from adlro.live.believed import LESSONS, LiveSpeeds
 from adlro.live.clocks import GpuFigures, JobClocks
+from adlro.live.corrections import Corrections
 from adlro.live.drift import Watch, drift_in_words
 from adlro.live.predicting import MeasuredJob, Runtimes, measured
 from adlro.live.scene import Carried, Scene, start_cost_s
@@ -131,13 +132,16 @@ class SeenJobs:
                     self._notes.tell(heard, each.job.ended_s or 0.0, "drift", drift_in_words(drift), node=drift.node)
 
     def note_telemetry(self, snapshot: Snapshot, figures: GpuFigures | None) -> None:
-        """Remember what the GPUs of running jobs say of themselves, where speeds are learnt from them."""
-        if self.speeds.learns:
-            self._clocks.note(snapshot, figures)
+        """Remember what the GPUs of running jobs say of themselves."""
+        self._clocks.note(snapshot, figures)
+
+    def corrections(self, cluster: Cluster) -> Corrections:
+        """How fast the GPUs are for policies: as jobs showed, and as their clocks show."""
+        return self.watch.corrections.with_clocks(self._clocks.slowed, cluster)
 
     def _whole(self, job: LiveJob) -> LiveJob:
         """A job that ended, with the place and times that were last seen: some clusters forget them at the end."""
-        if job.state in ENDED and (gpu_pace := self._clocks.ended(job.id)) is not None:
+        if job.state in ENDED and (gpu_pace := self._clocks.ended(job.id)) is not None and self.speeds.learns:
             job = replace(job, gpu_pace=gpu_pace)
         before = self._known.get(job.id)
         if before is None:

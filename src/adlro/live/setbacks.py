@@ -98,6 +98,8 @@ class Setbacks:
         self._limits: dict[str, BlockingLimit] = {}
         self._tries: dict[str, int] = {}
         self._losses: dict[str, set[str]] = {}
+        self._put_back: dict[str, str] = {}  # jobs that were put back and are held again once, with their decisions
+        self._held_now: set[str] = set()  # those of the last look
         self._placed: dict[str, str] = {}  # jobs that held GPUs at the last look, with their users
 
     # ---- a look ----------------------------------------------------------------------------------------------------
@@ -108,12 +110,18 @@ class Setbacks:
         there = {job.id: job for job in snapshot.jobs}
         self._note_ends(there)
         self._forget(there, now)
+        self._held_now = set()
         give_back, withdraw, new = dict[str, str](), list[str](), dict[str, str]()
         for job in snapshot.jobs:
             if job.setback is Setback.NONE or job.state is not JobState.WAITING:
                 continue
             if job.setback is Setback.UNPLACEABLE:
                 give_back[job.id] = job.reason
+            elif job.setback is Setback.PUT_BACK:
+                if self._put_back.get(job.id) != job.decision:  # else it could not be held again: it is placed as it is
+                    self._put_back[job.id] = job.decision
+                    self._held_now.add(job.id)
+                    withdraw.append(job.id)
             elif job.setback is Setback.LIMIT:
                 withdraw.append(job.id)
                 if job.id not in self._limits:
@@ -140,7 +148,7 @@ class Setbacks:
             job = there.get(id)
             if job is None or job.state is not JobState.WAITING or job.job != limit.job or limit.is_over(now):
                 del self._limits[id]
-        for memory in (self._refused, self._losses, self._tries):
+        for memory in (self._refused, self._losses, self._tries, self._put_back):
             for id in list(memory):
                 job = there.get(id)
                 if job is None or job.state in ENDED or job.state is JobState.RUNNING:
@@ -182,6 +190,7 @@ class Setbacks:
             for id, refused in self._refused.items()
             if id in jobs and refused.until > now
         }
+        found |= {id: "It was put back after it began, and is held again first." for id in self._held_now if id in jobs}
         by_user: dict[tuple[str, str], list[BlockingLimit]] = {}
         for limit in self._limits.values():
             by_user.setdefault((limit.job.user, limit.partition), []).append(limit)

@@ -145,7 +145,7 @@ class Orchestrator:
         believe = None if self._speeds.how == KNOWN_SPEEDS else self._speeds.view_of
         preempt = self._settings.preempt
         can_resize = preempt.is_on and self._backend.can_resize and believe is None
-        return Scenes(self._settings.speed, preempt.restart_s, believe, can_resize)
+        return Scenes(self._settings.speed, preempt.restart_s, believe, can_resize, self._backend.places_gpus)
 
     # ---- what others ask -------------------------------------------------------------------------------------------
 
@@ -191,7 +191,7 @@ class Orchestrator:
         other = without_stops(find_policy(question.policy)) if question.policy else policy
         snapshot = state.snapshot
         changed, new = changed_snapshot(snapshot, question)
-        corrections = self._seen.watch.corrections
+        corrections = self._seen.corrections(snapshot.cluster)
         submitted, carried = self._seen.for_questions()
         predict, tell, scenes = self._seen.runtimes.predict, self._seen.runtimes.tell, self._asked_scenes
         with self._asking:
@@ -239,7 +239,7 @@ class Orchestrator:
         unfit = self._unfit(snapshot, heard)
         submitted = self._seen.noted(snapshot, heard)
         ended = self._seen.learn(snapshot, heard)
-        if self._speeds.learns and self._telemetry is not None:
+        if self._telemetry is not None:
             self._seen.note_telemetry(snapshot, self._telemetry())
         self._orders.resume(now_s, heard)
         self._stopper.resume(self._named, now_s, heard)
@@ -251,7 +251,7 @@ class Orchestrator:
         seen, runtimes = self._seen, self._seen.runtimes
         remind = runtimes.past.remind if self._looks_back() else None
         scene = self._scenes.scene(
-            snapshot, runtimes.predict, submitted, seen.watch.corrections, seen.carried, remind=remind,
+            snapshot, runtimes.predict, submitted, seen.corrections(snapshot.cluster), seen.carried, remind=remind,
             tell=runtimes.tell, restart_s=self._guarded.stops.restart_s,
         )  # fmt: skip
         for text in scene.notes[len(snapshot.notes) :][:MOST_NAMED]:
@@ -397,7 +397,7 @@ class Orchestrator:
 
     def _decisions(self, scene: Scene, decided: Decided) -> tuple[Decision, ...]:
         """Choices as records, with their reasons and predictions."""
-        corrections = self._seen.watch.corrections
+        corrections = self._seen.corrections(scene.snapshot.cluster)
         started = {chosen.job for chosen in decided.chosen if chosen.verb == START}
         return tuple(
             self._decision(scene, chosen, number, corrections, started)
@@ -448,7 +448,7 @@ class Orchestrator:
             self._seen.runtimes.predict,
             policy if self._settings.preempt.is_on else without_stops(policy),
             fallback,
-            self._seen.watch.corrections,
+            self._seen.corrections(snapshot.cluster),
             self._settings.decide_s / 2,
         )
         self._outcome = found

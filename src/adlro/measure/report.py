@@ -39,6 +39,8 @@ _SETTINGS: Final = {
     "mtbf_h": "nodes fail every {} h", "repair_h": "and are back after {} h",
     "wear_per_day": "GPUs lose {} of their speed a day",
     "thermal_room_c": "GPUs lower their clocks when hot, in air of {} C",
+    "slow_gpus": "{} of the GPUs are slow", "slow_speed": "with {} of their speed",
+    "measured_pace": "policies see measured paces: {}",
     "disturbances": "disturbances: {}", "load": "load set to {}",
     "weights": "jobs count by their priority",
     "speeds": "speeds: {}",
@@ -189,7 +191,9 @@ def origin(result: Result, detail: Detail) -> str:
     facts.append(("baseline", escape(result["baseline"])))
     versions = [("adlro", result["version"]), *result["versions"].items()]
     facts.append(("versions", escape(", ".join(f"{name} {version}" for name, version in versions))))
-    without = {key for key in ("estimate_sigma", "wear_per_day") if not result["settings"].get(key)}
+    may_lack = ("estimate_sigma", "wear_per_day", "slow_gpus", "measured_pace")
+    without = {key for key in may_lack if not result["settings"].get(key)}
+    without |= {"slow_speed"} if "slow_gpus" in without else set()
     without |= {"weights"} if result["settings"].get("weights") == "equal" else set()
     without |= {"repair_h"} if result["settings"].get("mtbf_h") is None else set()
     known = {key: value for key, value in result["settings"].items() if value is not None and key not in without}

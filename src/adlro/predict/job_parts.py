@@ -27,10 +27,10 @@ _MOST_WORDS: Final = 6
 _A_WORD: Final = re.compile(r"[a-z]+[0-9]*|[0-9]+")
 
 _JOB_WEIGHTS: Final = {
-    "user": 0.8,
+    "user": 0.7,
     "word": 1.4,
-    "gpus": 0.5,
-    "gang": 0.5,
+    "gpus": 0.9,
+    "gang": 0.6,
     "cpus": 0.25,
     "memory": 0.25,
     "gpu_memory": 0.35,
@@ -39,6 +39,9 @@ _JOB_WEIGHTS: Final = {
 }
 """The roles of a job and their weights; all words of a name share one weight. Two equal parts make two vectors similar
 by the square of the weight."""
+
+_NUMBER_WEIGHT: Final = 0.2
+"""Of a word that is only a number: it mostly counts the jobs."""
 
 _GPU_WEIGHTS: Final = {
     "model": 1.4, "vendor": 0.7, "generation": 0.7, "memory": 0.5, "bandwidth": 0.7, "tensor": 0.9, "link": 0.3,
@@ -69,8 +72,10 @@ def fillers_of(parts: JobParts) -> Iterator[tuple[str, str, Vector, float]]:
     if parts.user:
         yield "user", parts.user, item(f"user {parts.user}", LONG), _JOB_WEIGHTS["user"]
     words = name_words(parts.name)
+    said = max(1, sum(not word.isdigit() for word in words))
     for word in words:
-        yield "word", word, item(f"word {word}", LONG), _JOB_WEIGHTS["word"] / math.sqrt(len(words))
+        weight = _NUMBER_WEIGHT if word.isdigit() else _JOB_WEIGHTS["word"] / math.sqrt(said)
+        yield "word", word, item(f"word {word}", LONG), weight
     if parts.gpus:
         yield "gpus", str(parts.gpus), item(f"gpus {parts.gpus}", LONG), _JOB_WEIGHTS["gpus"]
         yield "gang", str(parts.gpus), _level("gang", math.log1p(parts.gpus) / math.log(1025.0)), _JOB_WEIGHTS["gang"]

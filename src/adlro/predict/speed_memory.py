@@ -11,9 +11,9 @@ experiences from before the change are then moved by its size.
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,18 +28,22 @@ from adlro.predict.memory import ones
 MOST_EXPERIENCES: Final = 1024
 """A full memory first forgets experiences that newer ones say as well, then the oldest."""
 
-ALL_JOBS: Final = 1.0
-LIKE_JOBS: Final = 3.0
-"""Variance of what all jobs have in common on a model, and of what jobs alike have in common, in units of the
-likeness of GPUs."""
+BOUND_OF_ALL: Final = 0.4
+BOUND_OF_ALIKE: Final = 1.6
+"""Variance of how far a unit bounds jobs (by the datasheets): what all jobs have in common, and jobs alike."""
+
+MODEL_OF_ALL: Final = 0.8
+MODEL_OF_ALIKE: Final = 0.6
+"""Variance of the speed on a model apart from its datasheet: what all jobs have in common there, and jobs alike."""
+
+_MODEL_ALONE: Final = 0.4
+"""Share of these variances that a model shares with no other, however similar its parts are."""
+
+ON_REFERENCE: Final = 0.2
+"""Spread on the reference model over that on others, where work is told in its seconds: its speed is then 1."""
 
 ANY_GPU: Final = 0.1
 """Variance of an error in the estimates of jobs alike, which is the same on every model."""
-
-BOUND: Final = 0.2
-HD_GPU: Final = 0.2
-_OWN: Final = 0.1
-"""Likeness of GPUs: by what bounds a job (datasheets), by hypervectors, and of a model with itself alone."""
 
 HEDGE: Final = 1.25
 """Before anything is known, a job is taken to be bound by each unit in part, and by none. This times that mean is the
@@ -53,6 +57,7 @@ NOISE: Final = 0.06
 _LIKE_ENOUGH: Final = 0.7
 _TOLD_OFTEN: Final = 6
 _MOST_SHIFT: Final = 3.0
+_LEAST_VARIANCE: Final = 1e-6
 
 CUSUM_SLACK: Final = 0.75
 CUSUM_ALARM: Final = 10.0
@@ -108,6 +113,14 @@ class ModelShift:
     seen: int
 
 
+class _Followed(NamedTuple):
+    """Jobs that are followed: vectors [F, LONG/64], likeness with each experience [F, most], variance [F, M]."""
+
+    vectors: Words
+    like: Floats
+    variance: Floats
+
+
 @dataclass(slots=True)
 class _Watch:
     """The CUSUM sums of a model's errors, upwards and downwards, and the errors since each sum was last 0."""
@@ -121,8 +134,10 @@ class _Watch:
 class SpeedMemory:
     """Experiences of jobs on some GPU models.
 
-    `bounds` [B, M] is how jobs that one unit bounds differ from the prior: log of their speed over the prior's.
-    `any_gpu` is the variance of what jobs alike have in common on every model, `noise` that of one experience.
+    `bounds` [B, M] is how jobs that one unit bounds differ from the prior: log of their speed over the prior's; it is
+    0 on the reference model. `any_gpu` is the variance of what jobs alike have in common on every model, `noise` that
+    of one experience, `on_reference` the spread on the reference model over that on others. Jobs that are *followed*
+    are kept up to date with each experience, which is much faster than to ask for their beliefs anew.
     """
 
     def __init__(
@@ -132,14 +147,21 @@ class SpeedMemory:
         most: int = MOST_EXPERIENCES,
         any_gpu: float = ANY_GPU,
         noise: float = NOISE,
+        on_reference: float = 1.0,
     ) -> None:
         vectors = gpu_vectors(models)
         alike = np.maximum(similarities(vectors, vectors), 0.0)
-        self.gpu_likeness: Floats = (
-            BOUND * (bounds.T @ bounds) / max(1, len(bounds)) + HD_GPU * alike + _OWN * np.eye(len(models))
-        )
+        bound = bounds.T @ bounds / max(1, len(bounds))
+        free = np.where(np.abs(bounds).max(axis=0, initial=0.0) > 0.0, 1.0, on_reference)
+        model = ((1.0 - _MODEL_ALONE) * alike + _MODEL_ALONE * np.eye(len(models))) * np.outer(free, free)
+        self._all: Floats = BOUND_OF_ALL * bound + MODEL_OF_ALL * model  # covariance on two models [M, M]: of all jobs,
+        self._alike: Floats = BOUND_OF_ALIKE * bound + MODEL_OF_ALIKE * model + any_gpu  # and of jobs alike
         self._usual = HEDGE * bounds.mean(axis=0) if len(bounds) else np.zeros(len(models))
-        self._most, self._any_gpu, self._noise_of_one = most, any_gpu, noise
+        self._most, self._noise_of_one = most, noise
+        self._followed = _Followed(
+            np.zeros((0, LONG // 64), np.uint64), np.zeros((0, most)), np.zeros((0, len(models)))
+        )
+        self._free: list[int] = []
         self._vectors = np.zeros((most, LONG // 64), np.uint64)
         self._model = np.zeros(most, np.int64)
         self._log = np.zeros(most)
@@ -185,13 +207,14 @@ class SpeedMemory:
             self._forget()
             n = self._count
             column = self._column(vector, model, unsure)
-        own = float(self._variance()[model]) + LIKE_JOBS * unsure**2 + self._noise_of_one * doubt
+        own = float(self._variance()[model]) + unsure**2 + self._noise_of_one * doubt
         self._vectors[n], self._model[n], self._log[n], self._unsure[n] = vector, model, log, unsure
         self._noise[n], self._number[n] = self._noise_of_one * doubt, number
         self._before[n], self._serial[n] = believed, self.learnt if is_final else -1 - self.learnt
         inverse = self._inverse
         solved = inverse[:n, :n] @ column
         left = own - float(column @ solved)
+        self._tell_followed(vector, model, solved, left)
         inverse[:n, :n] += np.multiply(solved[:, None], solved / left, out=self._room[:n, :n])
         inverse[:n, n] = inverse[n, :n] = -solved / left
         inverse[n, n] = 1.0 / left
@@ -220,29 +243,19 @@ class SpeedMemory:
 
     def shift_of(self, vectors: Words) -> Floats:
         """What is believed of these jobs on each model: logarithm of the speed over the prior's [n, M]."""
-        if self._count == 0:
-            return np.zeros((len(vectors), len(self.gpu_likeness))) + self._usual
-        shift = self._usual + self._covariances(vectors) @ self._weights[: self._count]
-        return np.clip(shift, -_MOST_SHIFT, _MOST_SHIFT)
+        return self._shift(self._job_likeness(vectors))
 
     def believe(self, vectors: Words) -> SpeedBelief:
         """What is believed of these jobs on each model, and how surely."""
-        n, shift = self._count, self.shift_of(vectors)
-        own = np.broadcast_to(self._variance(), shift.shape)
-        if n == 0:
-            return SpeedBelief(shift, np.sqrt(own))
-        flat = self._covariances(vectors).reshape(-1, n)
-        known = np.einsum("ij,ij->i", flat @ self._inverse[:n, :n], flat).reshape(own.shape)
-        return SpeedBelief(shift, np.sqrt(np.maximum(own - known, 1e-6)))
+        like = self._job_likeness(vectors)
+        return SpeedBelief(self._shift(like), np.sqrt(self._left(like)))
 
     def profile(self, vectors: Words) -> tuple[Floats, Floats]:
         """What is believed of these jobs in the mean, on the models together: mean [M] and covariance [M, M]."""
-        n, models = self._count, self.gpu_likeness
+        n = self._count
         alike = float(np.maximum(similarities(vectors, vectors), 0.0).mean())
-        own = ALL_JOBS * models + LIKE_JOBS * alike * (self._any_gpu + models)
-        gpus = models[:, self._model[:n]]
-        jobs = self._job_likeness(vectors).mean(axis=0)
-        covariance = ALL_JOBS * gpus + LIKE_JOBS * jobs * (self._any_gpu + gpus)
+        own = self._all + alike * self._alike
+        covariance = self._covariances(self._job_likeness(vectors).mean(axis=0, keepdims=True))[0]
         known = covariance @ self._inverse[:n, :n] @ covariance.T
         return np.asarray(self._usual + covariance @ self._weights[:n]), np.asarray(own - known)
 
@@ -267,16 +280,69 @@ class SpeedMemory:
         found = np.flatnonzero(self._number[: self._count] == number)
         return self._vectors[found[-1]] if len(found) else None
 
+    # ---- followed jobs ---------------------------------------------------------------------------------------------
+
+    def follow(self, vectors: Words) -> Ints:
+        """Follow these jobs; returns a number for each, which `followed` and `unfollow` take."""
+        old = self._followed
+        if len(self._free) < len(vectors):
+            there, more = len(old.vectors), max(64, len(old.vectors), len(vectors))
+            self._followed = _Followed(*(np.concatenate([a, np.zeros((more, a.shape[1]), a.dtype)]) for a in old))
+            self._free = [*range(there + more - 1, there - 1, -1), *self._free]
+        numbers = np.array([self._free.pop() for _ in range(len(vectors))], np.int32)
+        new, like = self._followed, self._job_likeness(vectors)
+        new.vectors[numbers] = vectors
+        new.like[numbers, : self._count] = like
+        new.variance[numbers] = self._left(like)
+        return numbers
+
+    def unfollow(self, numbers: Iterable[int]) -> None:
+        """Follow these jobs no longer."""
+        self._free.extend(numbers)
+
+    def followed(self, numbers: Ints) -> SpeedBelief:
+        """What `believe` says of these followed jobs."""
+        now = self._followed
+        return SpeedBelief(self._shift(now.like[numbers, : self._count]), np.sqrt(now.variance[numbers]))
+
+    def _tell_followed(self, vector: Words, model: int, solved: Floats, left: float) -> None:
+        """Lower the variance of the followed jobs by what a new experience tells; its own variance was `left`."""
+        now, n = self._followed, self._count
+        if not len(now.vectors):
+            return
+        like = np.maximum(similarities(now.vectors, vector[None, :]), 0.0)
+        shared = self._all[:, model] + like * self._alike[:, model]
+        shared -= self._summed(now.like[:, :n], solved)
+        now.like[:, n] = like[:, 0]
+        np.maximum(now.variance - shared**2 / left, _LEAST_VARIANCE, out=now.variance)
+
     # ---- inside ----------------------------------------------------------------------------------------------------
+
+    def _summed(self, like: Floats, weights: Floats) -> Floats:
+        """Sum over all experiences of weight × covariance with jobs that are so much like them [n, M]."""
+        by_model = np.zeros((self._count, len(self._all)))
+        by_model[np.arange(self._count), self._model[: self._count]] = weights
+        return np.asarray(by_model.sum(axis=0) @ self._all + (like @ by_model) @ self._alike)
+
+    def _shift(self, like: Floats) -> Floats:
+        """What is believed of jobs that are so much like the experiences [n, M]."""
+        shift = self._usual + self._summed(like, self._weights[: self._count])
+        return np.clip(shift, -_MOST_SHIFT, _MOST_SHIFT)
+
+    def _left(self, like: Floats) -> Floats:
+        """The variance that experiences have left of jobs that are so much like them [n, M]."""
+        n = self._count
+        flat = self._covariances(like).reshape(len(like) * len(self._all), n)
+        known = np.einsum("ij,ij->i", flat @ self._inverse[:n, :n], flat).reshape(len(like), len(self._all))
+        return np.maximum(self._variance() - known, _LEAST_VARIANCE)
 
     def _job_likeness(self, vectors: Words) -> Floats:
         return np.maximum(similarities(vectors, self._vectors[: self._count]), 0.0)
 
-    def _covariances(self, vectors: Words) -> Floats:
-        """Covariance of each of these jobs on each model with all experiences [n, M, count]."""
-        jobs = LIKE_JOBS * self._job_likeness(vectors)
-        gpus = self.gpu_likeness[:, self._model[: self._count]]
-        return np.asarray(ALL_JOBS * gpus[None, :, :] + jobs[:, None, :] * (self._any_gpu + gpus)[None, :, :])
+    def _covariances(self, like: Floats) -> Floats:
+        """Covariance of each of some jobs on each model with all experiences [n, M, count], by their likeness."""
+        models = self._model[: self._count]
+        return np.asarray(self._all[:, models] + like[:, None, :] * self._alike[:, models])
 
     def _column(self, vector: Words, model: int, unsure: float) -> Floats:
         """Covariance of a new experience with all others [count]."""
@@ -284,17 +350,16 @@ class SpeedMemory:
         if unsure == 0.0 or self._count == 0:
             return column
         alike = self._job_likeness(vector[None, :])[0]
-        return np.asarray(column + LIKE_JOBS * alike * unsure * self._unsure[: self._count])
+        return np.asarray(column + alike * unsure * self._unsure[: self._count])
 
     def _covariance(self, vectors: Words, models: npt.NDArray[np.int64]) -> Floats:
         """Covariance of each of these (job, model) pairs with all experiences [n, count]."""
-        gpus = self.gpu_likeness[np.ix_(models, self._model[: self._count])]
-        return np.asarray(ALL_JOBS * gpus + LIKE_JOBS * self._job_likeness(vectors) * (self._any_gpu + gpus))
+        at = np.ix_(models, self._model[: self._count])
+        return np.asarray(self._all[at] + self._job_likeness(vectors) * self._alike[at])
 
     def _variance(self) -> Floats:
         """Variance before anything is known, by model."""
-        own = np.diag(self.gpu_likeness)
-        return np.asarray(ALL_JOBS * own + LIKE_JOBS * (self._any_gpu + own))
+        return np.asarray(np.diag(self._all) + np.diag(self._alike))
 
     def _weigh(self) -> None:
         n = self._count
@@ -324,11 +389,14 @@ class SpeedMemory:
             array[:m] = array[rows]
         self._count = m
         jobs = np.maximum(alike[np.ix_(rows, rows)], 0.0)
-        gpus = self.gpu_likeness[np.ix_(self._model[:m], self._model[:m])]
+        at = np.ix_(self._model[:m], self._model[:m])
         unsure = np.outer(self._unsure[:m], self._unsure[:m])
-        whole = ALL_JOBS * gpus + LIKE_JOBS * jobs * (self._any_gpu + gpus + unsure) + np.diag(self._noise[:m])
+        whole = self._all[at] + jobs * (self._alike[at] + unsure) + np.diag(self._noise[:m])
         self._inverse[:m, :m] = np.linalg.inv(whole)
         self._weigh()
+        now = self._followed
+        now.like[:, :m] = now.like[:, rows]
+        now.variance[:] = self._left(now.like[:, :m])
 
     def _watch(self, model: int, error: float, serial: int) -> ModelShift | None:
         """Add an error to the sums of its model; if one of them is too large, the model has changed."""

@@ -16,7 +16,6 @@ from adlro.core.compiled import compiled_with
 from adlro.core.driver import Player
 from adlro.core.engine import DECIDE, LOG_FULL, TRUTH_TYPE, Truth, advance, apply, is_asked, log_is_full
 from adlro.core.policy import CHOOSE_TYPE, VIEW_TYPE, Choose
-from adlro.core.rules import in_queue
 from adlro.core.tables import DONE, FAILED, NOBODY, REFUSED, STARTED, STOPPED, Floats, Ints, View
 from adlro.predict.encoder import Words
 from adlro.predict.speed_memory import SpeedMemory, rates_believed
@@ -24,7 +23,7 @@ from adlro.predict.speed_memory import SpeedMemory, rates_believed
 NEWS: Final = 3
 """Why `_play_to_news` returned: a job has ended or arrived. The other reasons are those of `engine.advance`."""
 
-_AT_A_LOOK: Final = 64
+_AT_A_LOOK: Final = 256
 """Waiting jobs whose speeds are believed anew when something was learnt, in turn."""
 
 _MORE_OVERDUE: Final = 1.1
@@ -35,6 +34,17 @@ _STILL: Final = 1.25
 
 _SHORTEST_SHARE: Final = 0.1
 """A model on which a job spent less than this share of its time teaches nothing."""
+
+
+TRY: Final = 0.35
+_MOST_TRY: Final = 0.6
+"""The logarithm of a waiting job's speed on a model is told higher by this multiple of its spread there, beyond that on
+the model that is known best, and at most by so much: a model that nobody tries is never learnt."""
+
+_CHEAP: Final = 1.0
+_RECENT: Final = 256
+"""Only jobs that cost little try models: fully up to this share of the median work of recent jobs, and less and less up
+to e times that."""
 
 
 @compiled_with(types.int64(VIEW_TYPE, TRUTH_TYPE, CHOOSE_TYPE, types.int64))
@@ -88,6 +98,7 @@ class LearningSpeeds:
         self.memory, self._vectors, self._prior, self._possible = memory, vectors, prior, possible
         self._model_of, self._then = model_of, then
         count = len(prior)
+        self._followed = np.full(count, NOBODY, np.int32)  # by job: its number among those that the memory follows
         self._told = np.zeros(count)
         self._form = np.full(count, NOBODY, np.int64)
         self._since = np.zeros(count)
@@ -110,42 +121,49 @@ class LearningSpeeds:
         """Learn from jobs that have ended, and correct what is believed of those that wait or run."""
         if self._then is not None:
             self._then.look(view, truth)
-        learnt = self._read_log(view, truth)
+        started, learnt = self._read_log(view, truth)
+        self._correct(view, started)
         learnt |= self._note_overdue(view)
         clock = view.clock[0]
-        new = [j for j in range(self._arrived, int(clock.arrived)) if view.runs[j].state != REFUSED]
-        self._arrived = int(clock.arrived)
-        self._told[new] = view.jobs["estimate"][new]
-        queued = int(clock.queued)
-        if learnt and queued:
-            for _ in range(min(_AT_A_LOOK, queued)):
-                new.append(int(in_queue(view, self._turn % queued)))
-                self._turn += 1
+        last, queued = int(clock.arrived), int(clock.queued)
+        new = self._arrived + np.flatnonzero(view.runs["state"][self._arrived : last] != REFUSED)
+        if len(new):
+            self._told[new] = view.jobs["estimate"][new]
+            self._followed[new] = self.memory.follow(self._vectors[new])
+        self._arrived = last
+        waiting = new.tolist()
         if learnt:
-            new += view.running[: int(clock.running)].tolist()
-        if new:
-            self._correct(view, sorted(set(new)))
+            some = min(_AT_A_LOOK, queued)
+            places = (self._turn + np.arange(some)) % max(1, queued)
+            waiting += view.queue[int(clock.head) + places].tolist()
+            self._turn += some
+            self._correct(view, view.running[: int(clock.running)].tolist())
+        self._correct(view, sorted(set(waiting)), is_waiting=True)
 
     def taught(self) -> list[tuple[int, int]]:
         """The jobs that have taught something, each with the number of the model that it ran on."""
         return list(self._taught)
 
-    def _read_log(self, view: View, truth: Truth) -> bool:
-        """Read what has happened; whether something was learnt."""
-        learnt, last = False, int(truth.progress[0].events)
+    def _read_log(self, view: View, truth: Truth) -> tuple[list[int], bool]:
+        """Read what has happened: the jobs that have started, and whether something was learnt."""
+        started, learnt, last = [], False, int(truth.progress[0].events)
         for event in truth.events[self._read : last]:
             j, what = int(event.job), int(event.what)
             if what == STARTED:
                 restart = float(view.clock[0].restart) if self._ran[j] else 0.0
                 self._form[j], self._since[j] = int(view.sites[int(event.site)].form), float(event.time) + restart
                 self._ran[j] = True
+                started.append(j)
             elif what in (DONE, STOPPED, FAILED):
                 self._spent[j, self._form[j]] += max(0.0, float(event.time) - self._since[j])
                 self._spoiled[j] |= what == FAILED
                 if what == DONE and not self._spoiled[j]:
                     learnt |= self._learn(view, j)
+                if what == DONE:
+                    self.memory.unfollow([int(self._followed[j])])
+                    self._followed[j] = NOBODY
         self._read = last
-        return learnt
+        return [j for j in started if self._followed[j] != NOBODY], learnt
 
     def _note_overdue(self, view: View) -> bool:
         """Learn from jobs that still run and should have ended: they are slower than was believed."""
@@ -181,9 +199,19 @@ class LearningSpeeds:
                     self.memory.learn(self._vectors[j], model, log, j, whole / float(spent[h]))
         return True
 
-    def _correct(self, view: View, jobs: Sequence[int]) -> None:
+    def _correct(self, view: View, jobs: Sequence[int], is_waiting: bool = False) -> None:
         """Write the beliefs about these jobs into the view."""
+        if not jobs:
+            return
         rows = np.array(jobs)
-        shift = self.memory.shift_of(self._vectors[rows])
+        belief = self.memory.followed(self._followed[rows])
+        shift = belief.shift + self._tries(rows, belief.spread) if is_waiting else belief.shift
         view.rate[rows] = rates_believed(self._prior[rows], shift, self._model_of)
         view.fastest[rows] = np.where(self._possible[rows], view.rate[rows], 0.0).max(axis=1)
+
+    def _tries(self, rows: Ints, spread: Floats) -> Floats:
+        """How much higher the speeds of these waiting jobs are told, so that models are tried [n, M]."""
+        median = float(np.median(self._told[max(0, self._arrived - _RECENT) : self._arrived]))
+        costs = np.log(np.maximum(self._told[rows], 1e-9) / max(_CHEAP * median, 1e-9))
+        beyond = spread - spread.min(axis=1, keepdims=True)
+        return np.asarray(np.minimum(TRY * beyond, _MOST_TRY) * np.clip(1.0 - costs, 0.0, 1.0)[:, None])

@@ -66,6 +66,7 @@ class Site:
     name = "site"
     can_stop = True
     can_resize = True
+    places_gpus = True
 
     def read(self) -> Snapshot:
         scene = self.scenes.pop(0) if len(self.scenes) > 1 else self.scenes[0]

@@ -49,7 +49,7 @@ def runs(job: LiveJob, parts: tuple[Part, ...], at_s: float) -> LiveJob:
 class Site:
     """A cluster that shows one scene after another, ten seconds apart."""
 
-    name, can_stop, can_resize, can_annotate = "site", False, False, False
+    name, can_stop, can_resize, places_gpus, can_annotate = "site", False, False, False, False
 
     def __init__(self, *scenes: Sequence[LiveJob], cluster: Cluster = PAPER16) -> None:
         self.scenes, self.time_s, self.cluster = list(scenes), BEGIN_S, cluster

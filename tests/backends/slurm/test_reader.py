@@ -396,7 +396,7 @@ def test_a_placed_job_holds_its_place_until_it_lost_it() -> None:
         JobState.PLACED, True, (Part("volta0", VOLTA, 1),), "d1",
     )  # fmt: skip
     for lost, setback in (
-        (replace(placed, restarts=1, reason="BeginTime"), Setback.NONE),  # put back after it began
+        (replace(placed, restarts=1, reason="BeginTime"), Setback.PUT_BACK),
         (replace(placed, reason="BadConstraints", priority=0.0), Setback.UNPLACEABLE),
         (replace(placed, reason="QOSMaxWallDurationPerJobLimit"), Setback.UNPLACEABLE),
         (replace(placed, reason="PartitionTimeLimit"), Setback.UNPLACEABLE),
@@ -1114,6 +1114,23 @@ def test_gpus_that_slurm_counts_as_used_and_no_job_has_are_not_free() -> None:
     (leak,) = (each for each in snapshot.jobs if each.id != "7")
     assert (leak.parts, leak.managed, leak.state) == ((Part("volta0", VOLTA, 2),), False, JobState.RUNNING)
     assert any("2 v100-sxm2-16gb as used that no job has" in note for note in snapshot.notes)
+
+
+def test_a_job_that_waits_in_its_place_does_not_hide_gpus_that_slurm_counts_as_used_and_no_job_has() -> None:
+    # Slurm cannot start a job on two GPUs where only one is free in its books. As long as the leak is not known, one
+    # job after the other is placed there and waits.
+    now = NOW
+    waits = job("8", priority=1.0, reason="Resources", required_nodes="volta0", gres=(("", 2),), per_node="gres:gpu:2")
+    source = Fixed([], [node(used=(("v100", 3),)), node("volta1")])
+    reader = Reader([source], NAMING, lambda: now)
+    by_id = dict[str, LiveJob]()
+    for decision in ("d1", "d2"):
+        now += 20
+        source.found = [runs(), replace(waits, comment=f"adlro:decision={decision} adlro:placed={now:.0f}")]
+        by_id = {each.id: each for each in reader.read().jobs}
+        assert by_id["8"].state is JobState.PLACED
+    taken = {id: part.count for id, each in by_id.items() for part in each.parts}
+    assert taken == {"7": 1, "8": 2, f"leak@volta0/{VOLTA}": 1}  # of four GPUs: not more than there are
 
 
 def test_a_job_that_slurm_holds_because_its_launch_failed_is_ours_to_place_again() -> None:

@@ -1,4 +1,4 @@
-"""`adlro-preemptive`: the network starts, `plan` does the rest, and nobody is stopped who may not be."""
+"""`adlro-preemptive`: a network starts and stops, `plan` does the rest, only who may be is stopped; with look-ahead."""
 
 from dataclasses import replace
 
@@ -6,22 +6,43 @@ import numpy as np
 import pytest
 from tests.decide.conftest import Case, Fate, mixed_case, play, run
 
+from adlro.decide.catalogue import find_policy
+from adlro.decide.checkpoint import may_stop, read_arrays
+from adlro.decide.network import preemptive_q as preemptive
 from adlro.decide.network.greedy_q import shipped
 from adlro.decide.network.inference import Weights
-from adlro.decide.network.preemptive_q import preemptive_q
+from adlro.decide.network.preemptive_q import preemptive_q, shipped_to_stop, shipped_to_stop_path
 from adlro.decide.rules.timelines import MOST_STARTS
 from adlro.decide.stops import without_stops
 
 
-def with_waiting_at(value: float) -> Weights:
+def with_waiting_at(value: float, weights: Weights) -> Weights:
     """Weights without an opinion on pairs, and this one on waiting."""
-    weights = shipped()
     waiting = np.zeros_like(weights.waiting)
     waiting[-1] = value
-    return weights._replace(advantage=np.zeros_like(weights.advantage), waiting=waiting, trust=np.ones(1, np.float32))
+    return weights._replace(
+        advantage=np.zeros_like(weights.advantage),
+        waiting=waiting,
+        trust=np.ones(1, np.float32),
+        claim=np.zeros_like(weights.claim),
+    )
 
 
-LAZY = preemptive_q(lambda: with_waiting_at(100.0), "lazy", "waits while anything runs")
+AHEAD = "adlro-preemptive-lookahead"
+LAZY = preemptive_q(
+    lambda: with_waiting_at(100.0, shipped()),
+    lambda: with_waiting_at(100.0, shipped_to_stop()),
+    "lazy",
+    "waits while anything runs",
+)
+
+
+def test_the_checkpoint_that_ships_may_stop_jobs_is_small_and_tells_how_it_was_made() -> None:
+    arrays, about = read_arrays(shipped_to_stop_path())
+    assert may_stop(arrays)
+    assert shipped_to_stop_path().stat().st_size <= 1_000_000
+    assert set(about["afterwards"]["averaged"]) == {"weights", "chosen_of", "on"}
+    assert sum(about["afterwards"]["averaged"]["weights"].values()) == 1.0
 
 
 def test_a_short_job_takes_the_place_of_a_long_one_when_the_network_waits() -> None:
@@ -55,10 +76,11 @@ def test_a_job_that_may_not_be_stopped_again_keeps_its_gpu_while_others_are_stop
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_at_one_moment_no_job_is_stopped_or_started_twice(seed: int) -> None:
+@pytest.mark.parametrize("policy", ["adlro-preemptive", AHEAD])
+def test_at_one_moment_no_job_is_stopped_or_started_twice(policy: str, seed: int) -> None:
     seen: set[tuple[float, str, int]] = set()
     started: dict[int, float] = {}
-    for time, what, job, _ in play(replace(mixed_case(seed), disturbances=()), "adlro-preemptive", seed).events:
+    for time, what, job, _ in play(replace(mixed_case(seed), disturbances=()), policy, seed).events:
         if what in ("start", "stop"):
             assert (time, what, job) not in seen
             assert what == "start" or started[job] < time
@@ -70,3 +92,37 @@ def test_no_job_is_stopped_more_often_than_the_bound() -> None:
     short = [(100.0 * number, 10) for number in range(1, MOST_STARTS + 11)]
     fates = run(Case([("v100", 1)], [(0, 100_000), *short], restart_s=1.0), "adlro-preemptive")
     assert fates[0].stops == MOST_STARTS
+
+
+# ---- with look-ahead ---------------------------------------------------------------------------------------------
+
+
+def test_look_ahead_stops_a_long_job_for_a_short_one() -> None:
+    case = Case([("v100", 1)], [(0, 1000), (20, 10)], restart_s=5.0)
+    assert find_policy(AHEAD).preemptive
+    assert run(case, AHEAD) == {0: Fate(0, 0, 1015, stops=1), 1: Fate(20, 0, 30)}
+
+
+def test_look_ahead_sees_where_stops_can_be_saved() -> None:
+    # Job 0 is nearly as fast on the slow GPU. If it goes there, nobody needs to be stopped for jobs 1 and 2.
+    speeds = {"even": {"fast": 1.0, "slow": 0.9}, "any": {"fast": 1.0, "slow": 0.5}}
+    jobs = [(0, 200, 1, {"family": "even"}), (0, 100, 1, {"family": "any"}), (10, 100, 1, {"family": "any"})]
+    case = Case([("fast", 1), ("slow", 1)], jobs, speeds, restart_s=5.0)
+    fates = run(case, AHEAD)
+    assert fates == {0: Fate(0, 1, fates[0].finish), 1: Fate(0, 0, 100), 2: Fate(100, 0, 200)}
+    for other in ("plan", "adlro-preemptive"):
+        assert sum(fate.stops for fate in run(case, other).values()) > 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_where_stopping_is_not_allowed_it_is_the_look_ahead_that_keeps_jobs_running(seed: int) -> None:
+    case = mixed_case(seed)
+    assert run(case, f"{AHEAD}+stops(0)", seed) == run(case, "adlro-lookahead", seed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_where_playing_forward_takes_too_long_nothing_is_played(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = mixed_case(seed)
+    before = run(case, AHEAD, seed)
+    monkeypatch.setattr(preemptive, "MOST_REPLANNED", 0)
+    assert run(case, AHEAD, seed) == run(case, "adlro-preemptive", seed) != before

@@ -13,8 +13,9 @@ from adlro.decide.network.greedy_q import ROWS, new_mind, shipped
 from adlro.decide.network.inference import Weights
 from adlro.decide.network.stopping_q import start_claim_or_move
 from adlro.decide.outlook import Outlook
-from adlro.decide.rules.claiming import CLAIMED, HOPE, MOST_STOPS, Claims, new_claims
+from adlro.decide.rules.claiming import CLAIMED, HOPE, Claims, new_claims
 from adlro.decide.rules.eft_claiming import new_pending
+from adlro.decide.rules.timelines import MOST_STARTS
 
 V100, T4 = "v100", "t4"
 HALF_T4 = {"any": {V100: 1.0, T4: 0.5}}
@@ -66,9 +67,9 @@ def test_a_move_must_gain_more_than_a_restart_beyond_the_one_it_pays() -> None:
 
 
 def test_no_job_is_stopped_more_often_than_the_bound() -> None:
-    short = [(100.0 * number, 10) for number in range(1, MOST_STOPS + 6)]
+    short = [(100.0 * number, 10) for number in range(1, MOST_STARTS + 6)]
     fates = run(Case([(V100, 1)], [(0, 100_000), *short], restart_s=1.0), "eft-claiming")
-    assert fates[0].stops == MOST_STOPS
+    assert fates[0].stops == MOST_STARTS
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -126,7 +127,7 @@ def cheapest(view: View, outlook: Outlook, j: int, p: int, finish: float) -> tup
         here: dict[int, int] = {}
         for v in view.running[: view.clock[0].running].tolist():
             other, state = view.jobs[v], view.runs[v]
-            may = other.stoppable and other.share == 1000 and state.started < now and state.starts <= MOST_STOPS
+            may = other.stoppable and other.share == 1000 and state.started < now and state.starts <= MOST_STARTS
             if not (may and other.gpus > 0 and rest_of(view, v) > seconds + restart):
                 continue
             masks = {int(state.site): int(state.mask)}

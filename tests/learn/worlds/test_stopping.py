@@ -10,7 +10,8 @@ from adlro.core.driver import Driver
 from adlro.core.tables import DONE
 from adlro.decide.catalogue import find_policy
 from adlro.decide.network.planes import CLAIM, ROW_PLANES
-from adlro.decide.rules.claiming import MOST_STOPS, MOVES
+from adlro.decide.rules.claiming import MOVES
+from adlro.decide.rules.timelines import MOST_STARTS
 from adlro.learn.train.evaluate import _plain
 from adlro.learn.train.scales import by_the_rule
 from adlro.learn.worlds.batch import BY_CHANCE, Batch, make_batch, step
@@ -119,7 +120,7 @@ def test_by_chance_no_job_is_stopped_more_often_than_the_bound_and_restarts_diff
     for _ in range(400):
         actions[:] = BY_CHANCE
         step(batch, actions)
-        assert batch.envs.runs["starts"].max() <= MOST_STOPS + 1
+        assert batch.envs.runs["starts"].max() <= MOST_STARTS + 1
         assert batch.envs.clock["illegal"].max() == 0
         restarts |= set(batch.envs.clock["restart"][:COUNT, 0].tolist())
         may |= set(batch.envs.jobs["stoppable"][:, 0].tolist())

@@ -66,6 +66,11 @@ class Kubernetes:
         return True
 
     @property
+    def places_gpus(self) -> bool:
+        """False: the device plugin chooses the GPUs of a node."""
+        return False
+
+    @property
     def can_resize(self) -> bool:
         """False: a pod has the GPUs that it asks for."""
         return False

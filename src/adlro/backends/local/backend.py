@@ -176,6 +176,11 @@ class Local:
         return True
 
     @property
+    def places_gpus(self) -> bool:
+        """True: a job sees the GPUs of its order only."""
+        return True
+
+    @property
     def can_resize(self) -> bool:
         """Whether jobs can start with another number of GPUs."""
         return True

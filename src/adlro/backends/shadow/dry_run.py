@@ -126,6 +126,11 @@ class Shadow:
         return False
 
     @property
+    def places_gpus(self) -> bool:
+        """False: the real cluster chooses the GPUs of a node."""
+        return False
+
+    @property
     def can_resize(self) -> bool:
         """False: on the real cluster the job has the GPUs that it asked for."""
         return False

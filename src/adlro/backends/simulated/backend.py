@@ -105,15 +105,9 @@ class Simulated:
         """False: users see their jobs only on our own pages."""
         return False
 
-    @property
-    def can_stop(self) -> bool:
-        """Whether orders to stop a job are carried out."""
-        return True
-
-    @property
-    def can_resize(self) -> bool:
-        """Whether jobs can start with another number of GPUs."""
-        return True
+    can_stop: Final = True
+    can_resize: Final = True
+    places_gpus: Final = True
 
     def read(self) -> Snapshot:
         """The cluster now."""

@@ -265,7 +265,7 @@ def _let_go(job: SlurmJob, words: Mapping[str, str], look: ClusterLook) -> JobSt
     why = job.description or job.reason
     said = f"Slurm says {why}"
     if job.restarts > whole_in(words.get("restarts", "0")):
-        return JobStanding(JobState.WAITING, True, f"{job.reason}: put back after it began")
+        return JobStanding(JobState.WAITING, True, f"{job.reason}: put back after it began", Setback.PUT_BACK)
     if not is_in(job, look.naming):
         return JobStanding(JobState.WAITING, False, f"it was moved to partition {job.partition}", Setback.UNPLACEABLE)
     if NEVER_STARTS.match(job.reason):

@@ -122,6 +122,11 @@ class Slurm:
         return self._commands is not None
 
     @property
+    def places_gpus(self) -> bool:
+        """False: Slurm chooses the GPUs of a node, unless each has a type of its own."""
+        return False
+
+    @property
     def can_resize(self) -> bool:
         """Whether the command line is available: slurmrestd cannot change all that belongs to a size."""
         return self._commands is not None

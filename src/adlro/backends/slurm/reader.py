@@ -28,7 +28,7 @@ place."""
 _KEPT_S: Final = 900.0
 """How long a job that vanished from Slurm's answers is reported as ended."""
 
-LEAK_S: Final = 15.0
+LEAK_S: Final = 6.0
 """GPUs without a job count as leaked after Slurm has counted them as used for this long."""
 
 FORGOTTEN_S: Final = 20.0
@@ -84,26 +84,33 @@ class Leaks:
         self._since: dict[tuple[str, str], float] = {}
 
     def look(
-        self, sites: Mapping[str, NamedNode], jobs: Sequence[LiveJob], now_s: float
+        self, sites: Mapping[str, NamedNode], jobs: Sequence[ReportedJob], now_s: float
     ) -> tuple[list[LiveJob], list[str]]:
         """A stand-in for each leak that lasts, and a line about it. Jobs and nodes are read one after the other, so a
         difference may be a job that began in between.
+
+        A job that waits in its place has no GPU in Slurm's books yet. It may even wait there because of the leak, so it
+        must not hide it.
         """
-        held: dict[tuple[str, str], int] = {}
+        used, waited_for = dict[tuple[str, str], int](), dict[tuple[str, str], int]()
         for job in jobs:
-            for part in job.parts if job.state in PLACES else ():
+            held = waited_for if job.is_pending and job.live.state is JobState.PLACED else used
+            for part in job.live.parts if job.live.state in PLACES else ():
                 held[part.node, part.model] = held.get((part.node, part.model), 0) + part.count
         leaks = {
             at: extra
             for name, site in sites.items()
             for model, devices in site.devices.items()
-            if (extra := used_of(site, devices) - held.get(at := (name, model), 0)) > 0
+            if (extra := used_of(site, devices) - used.get(at := (name, model), 0)) > 0
         }
         self._since = {at: self._since.get(at, now_s) for at in leaks}
         found, lines = [], []
-        for (node, model), count in leaks.items():
+        for (node, model), extra in leaks.items():
             since = self._since[node, model]
-            if now_s - since < LEAK_S:
+            at = node, model
+            room = len(sites[node].devices[model].types) - used.get(at, 0) - waited_for.get(at, 0)
+            count = min(extra, room)  # those of a job that waits there are held by it
+            if now_s - since < LEAK_S or count <= 0:
                 continue
             books = Job(UNKNOWN_FAMILY, 0.0, since, gpus=count, name="used in Slurm's books")
             reason = "Slurm counts these GPUs as used, and no job has them"
@@ -188,7 +195,7 @@ class Reader:
         lost += self._note_gone(kept, now)
         self._told, self._sites = kept, sites
         live = [each.live for each in kept.values()]
-        leaked, leaks = self._leaks.look(sites, live, now)
+        leaked, leaks = self._leaks.look(sites, tuple(kept.values()), now)
         live += leaked
         odd += leaks
         live += self._kept_gpus.look(sites, reading.jobs, tuple(kept.values()), live, now)

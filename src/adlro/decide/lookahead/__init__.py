@@ -46,7 +46,7 @@ class Advice(NamedTuple):
 
     first: Choice  # its own choice
     jobs: Ints  # [pairs] jobs of the legal pairs worth trying, the best first
-    sites: Ints
+    sites: Ints  # where they start; NOBODY: the job runs, and the choice is to stop it
     regret_s: Floats  # [pairs] s of completion time that it expects each pair to cost more than the best choice
     waiting_s: float  # the same for waiting
 

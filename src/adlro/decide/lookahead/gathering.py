@@ -6,7 +6,7 @@ import numpy as np
 
 from adlro.core.compiled import compiled, compiled_alone
 from adlro.core.rules import best_runtime, in_queue, seen, weight_of
-from adlro.core.tables import FOREVER, NOBODY, START, WAIT, Choice, Floats, Ints, View
+from adlro.core.tables import FOREVER, NOBODY, START, STOP, WAIT, Choice, Floats, Ints, View
 from adlro.decide.lookahead.plans import fill_plans
 from adlro.decide.lookahead.playing import Trial
 from adlro.decide.lookahead.ranking import fill_ranking
@@ -67,11 +67,11 @@ def gather(
 ) -> tuple[int, int]:
     """Fill in the choices to try, and the jobs of the world in submit order; returns the number of both.
 
-    The choices are the base's own, the pairs in `jobs` and `sites`, waiting if some running job will end, and at most
-    `plans` plans; without duplicates. If there are fewer than two choices, no jobs are listed. If `members` is too
-    short for the jobs and the `coming` ones, it is not filled.
+    The choices are the base's own, the pairs in `jobs` and `sites` (without a site: to stop the job), waiting if some
+    running job will end, and at most `plans` plans; without duplicates. If there are fewer than two choices, no jobs
+    are listed. If `members` is too short for the jobs and the `coming` ones, it is not filled.
     """
-    if first.verb == WAIT and fill_ranking(view, room.one_job, room.one_site, room.one_score) == 0:
+    if first.verb == WAIT and len(jobs) == 0 and fill_ranking(view, room.one_job, room.one_site, room.one_score) == 0:
         return 0, 0  # nothing can start, and every plan begins with waiting too
     count = fill_choices(view, trial, first, jobs, sites)
     planned = 0
@@ -107,9 +107,10 @@ def fill_choices(view: View, trial: Trial, first: Choice, jobs: Ints, sites: Int
     put_choice(trial, 0, first.verb, first.job, first.site, first.until)
     count = 1
     for i in range(len(jobs)):
-        is_first = first.verb == START and first.job == jobs[i] and first.site == sites[i] and first.until == FOREVER
+        verb = STOP if sites[i] == NOBODY else START
+        is_first = first.verb == verb and first.job == jobs[i] and first.site == sites[i] and first.until == FOREVER
         if not is_first:
-            put_choice(trial, count, START, jobs[i], sites[i], FOREVER)
+            put_choice(trial, count, verb, jobs[i], sites[i], FOREVER)
             count += 1
     if first.verb != WAIT and view.clock[0].running > 0:
         put_choice(trial, count, WAIT, NOBODY, NOBODY, FOREVER)

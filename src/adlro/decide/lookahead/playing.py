@@ -121,6 +121,8 @@ def fill(view: View, imagined: World, known: int, coming: int, arrivals: Floats)
     clear_progress(world, truth)
     for g in range(len(world.gpus)):
         world.gpus[g].holder = NOBODY  # the number of a job of the trace, which means another job here
+        if clock.paced != 0:
+            truth.factor[g] = world.gpus[g].pace
     demands = 0
     for i in range(known + coming):
         j = imagined.members[i]
@@ -160,9 +162,10 @@ def _stand(view: View, world: View, truth: Truth, i: int, j: int) -> None:
     if run.state != RUNNING:
         enqueue(world, i)
         return
-    # Work counts from the start of this stretch at the nominal rate: wear is not visible.
-    run.done = run.saved
-    run.since = run.started + start_cost(world, i, run.starts - 1)
+    if clock.paced == 0:
+        # Work counts from the start of this stretch at the nominal rate: wear is not visible.
+        run.done = run.saved
+        run.since = run.started + start_cost(world, i, run.starts - 1)
     world.running[clock.running] = i
     resume(world, truth, i, clock.running)
     clock.running += 1

@@ -21,7 +21,8 @@ from adlro.decide.network.planes import (
     observe_row,
 )
 from adlro.decide.outlook import Outlook, quick_log
-from adlro.decide.rules.claiming import CLAIMED, MOST_STOPS, MOVED, MOVES, STOPPABLE, Claims
+from adlro.decide.rules.claiming import CLAIMED, MOVED, MOVES, STOPPABLE, Claims
+from adlro.decide.rules.timelines import MOST_STARTS
 
 LAST_ARRIVALS: Final = 32
 """How many jobs the load of the last arrivals counts."""
@@ -98,7 +99,7 @@ def observe_stops_of_row(view: View, outlook: Outlook, claims: Claims, planes: P
     row[at + 3] = done / (done + work_left(view, j)) if done > 0.0 else 0.0
     row[at + 4] = log_of_more(attained(view, j) / unit)
     row[at + 5] = log_of_more(restart_of(view, j) / unit) if job.stoppable != 0 else 0.0
-    row[at + 6] = 1.0 - min(run.starts, MOST_STOPS) / MOST_STOPS
+    row[at + 6] = 1.0 - min(run.starts, MOST_STARTS) / MOST_STARTS
 
 
 @compiled

@@ -5,7 +5,7 @@ place. Who they are is the rule of `claims.py`, which `plan` uses too. A *move* 
 it is stopped and starts there at once. Both are one action; nothing is only stopped. `eft_claiming.py` does them.
 
 Why a moment ends: a job that was started now is not stopped now, so at one moment each job is stopped at most once. A
-job that has been started more than `MOST_STOPS` times is not stopped again.
+job that has been started more than `timelines.MOST_STARTS` times is not stopped again.
 """
 
 import math
@@ -15,7 +15,7 @@ import numpy as np
 
 from adlro.core.compiled import compiled, compiled_allocating, widened
 from adlro.core.records import WHOLE_GPU
-from adlro.core.rules import expected_end, restart_cost, restart_of, weight_of, work_left
+from adlro.core.rules import expected_end, rate_held, rate_there, restart_cost, restart_of, weight_of, work_left
 from adlro.core.tables import FOREVER, NOBODY, Floats, Ints, View
 from adlro.decide.outlook import (
     HEAD,
@@ -53,9 +53,6 @@ from adlro.decide.sorting import sort_pairs
 
 MOVES: Final = 8
 """How many running jobs may be moved, at most: those that gain most. They are the rows behind the waiting jobs."""
-
-MOST_STOPS: Final = 10
-"""A job that has been started more often than this is not stopped again."""
 
 HOPE: Final = 0.5
 """A claim is a choice only if the job gains more than this share of what the victims lose."""
@@ -187,7 +184,7 @@ def look_around(view: View, outlook: Outlook, claims: Claims, whole: bool) -> in
         foresee_gpus(view, waiting)
         foresee_rows(view, waiting)
         judge(view, waiting)
-    hold_gpus(view, claims.free, claims.holder, MOST_STOPS)
+    hold_gpus(view, claims.free, claims.holder)
     find_claims(view, outlook, claims, whole)
     find_moves(view, outlook, claims)
     choose_stop(view, outlook, claims)
@@ -200,7 +197,7 @@ def find_stoppable(view: View, claims: Claims) -> None:
     count = 0
     for i in range(view.clock[0].running):
         v = view.running[i]
-        if view.jobs[v].gpus > 0 and may_be_stopped(view, v, MOST_STOPS):
+        if view.jobs[v].gpus > 0 and may_be_stopped(view, v):
             claims.order[count] = v
             claims.keys[count] = time_left(view, v) / weight_of(view, v)
             count += 1
@@ -249,7 +246,7 @@ def find_claim(view: View, outlook: Outlook, claims: Claims, lines: Timelines, w
     for k in range(sites):
         s = pool.anchor if width > 1 else view.pool_sites[pool.first_site + k]
         form = view.sites[s].form
-        rate = view.rate[job.kind, form]
+        rate = rate_there(view, j, s)
         if view.width[job.kind, form] != width or rate <= 0.0:
             continue
         seconds = lost + left / rate
@@ -343,13 +340,13 @@ def move_to(view: View, v: int, p: int) -> tuple[int, float]:
     job = view.jobs[v]
     if view.pools[p].free_gpus < job.gpus:
         return NOBODY, 0.0
-    own = view.rate[job.kind, view.sites[view.runs[v].site].form]
+    own = rate_held(view, v)
     if rate_in(view, v, p) <= own:
         return NOBODY, 0.0
     s = tightest_spot(view, v, p)
     if s == NOBODY:
         return NOBODY, 0.0
-    rate = view.rate[job.kind, view.sites[s].form]
+    rate = rate_there(view, v, s)
     if rate <= own:
         return NOBODY, 0.0
     stay = expected_end(view, v) - view.clock[0].now
@@ -436,7 +433,7 @@ def fill_victims(view: View, outlook: Outlook, claims: Claims, w: int, p: int) -
     form = view.sites[s].form
     job = view.jobs[j]
     width = view.width[job.kind, form]
-    seconds = restart_cost(view, j) + work_left(view, j) / view.rate[job.kind, form]
+    seconds = restart_cost(view, j) + work_left(view, j) / rate_there(view, j, s)
     lines = timelines_of(claims)
     if width > 1:
         return victims_across(view, lines, j, p, width, seconds, 0)

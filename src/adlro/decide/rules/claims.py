@@ -9,6 +9,7 @@ from adlro.core.rules import (
     most_in,
     portion,
     queue_position,
+    rate_there,
     restart_cost,
     restart_of,
     weight_of,
@@ -88,14 +89,14 @@ def best_claim(view: View, lines: Timelines, i: int, limit: float) -> Claim:
         pool = view.pools[p]
         width = view.width[job.kind, view.sites[pool.anchor].form]
         if width > 1:
-            rate = view.rate[job.kind, view.sites[pool.anchor].form]
+            rate = rate_there(view, j, pool.anchor)
             if rate > 0.0:
                 best = claim_across(view, lines, i, p, width, restart + left / rate, best)
             continue
         for k in range(pool.first_site, pool.first_site + pool.sites):
             s = view.pool_sites[k]
             site = view.sites[s]
-            rate = view.rate[job.kind, site.form]
+            rate = rate_there(view, j, s)
             if view.width[job.kind, site.form] != 1 or rate <= 0.0:
                 continue
             seconds = restart + left / rate

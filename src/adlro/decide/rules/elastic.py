@@ -83,10 +83,14 @@ class Configurations:
             np.maximum(self._rate[:, pool], able[:, form], out=self._rate[:, pool])
         self._largest = view.pools.largest.tolist()
         self._known: dict[tuple[int, int], tuple[Ints, Ints, Floats, Floats]] = {}
+        self._readings = 0
 
     def of(self, j: int) -> tuple[Ints, Ints, Floats, Floats]:
         """Pool, size, GPUs (with fractions) and rate of each configuration of a job, by size and then by pool."""
         job = self.view.jobs[j]
+        if self._readings != self.view.clock[0].readings:
+            self._readings = int(self.view.clock[0].readings)
+            self._known.clear()
         key = (int(job.first_shape), int(job.shapes)) if job.shapes else (-1 - int(job.kind), int(job.share))
         if key not in self._known:
             if job.shapes:
@@ -98,7 +102,7 @@ class Configurations:
             else:
                 options = [(int(job.gpus), int(job.kind))]
             found = [
-                (p, size, size * int(job.share) / WHOLE_GPU, float(self._rate[kind, p]))
+                (p, size, size * int(job.share) / WHOLE_GPU, float(self._rate[kind, p]) * self._pace(p, size))
                 for size, kind in options
                 for p in range(len(self._largest))
                 if self._rate[kind, p] > 0.0
@@ -107,6 +111,17 @@ class Configurations:
             pool, size, gpus, rate = zip(*(neat or found), strict=True)
             self._known[key] = (np.array(pool, np.int32), np.array(size, np.int32), np.array(gpus), np.array(rate))
         return self._known[key]
+
+    def _pace(self, p: int, size: int) -> float:
+        """The measured pace of so many GPUs of a pool; 1 where it is not seen."""
+        if self._readings == 0:
+            return 1.0
+        view, pool = self.view, self.view.pools[p]
+        if size > pool.largest:
+            return float(pool.pace)
+        sites = view.sites[view.pool_sites[pool.first_site : pool.first_site + pool.sites]]
+        first = sites["first_gpu"][sites["gpus"] >= size]
+        return float(view.gpus.pace[first + view.gpus.order[first + size - 1]].max()) if size and len(first) else 1.0
 
 
 @final

@@ -17,10 +17,13 @@ from adlro.core.policy import Policy
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import (
     expected_end,
+    fastest_rate,
     fits_across,
     fits_on_node,
     in_queue,
     most_in,
+    rate_held,
+    rate_there,
     restart_cost,
     restart_of,
     seen,
@@ -59,7 +62,7 @@ def gains_by_moving(view: View, lines: Timelines, i: int) -> bool:
     run = view.runs[v]
     if not may_be_stopped(view, v) or not stays_visible(view, v):
         return False
-    own = view.rate[job.kind, view.sites[run.site].form]
+    own = rate_held(view, v)
     left = work_left(view, v)
     end = expected_end(view, v)
     home = view.sites[run.site].pool
@@ -72,7 +75,7 @@ def gains_by_moving(view: View, lines: Timelines, i: int) -> bool:
         for k in range(pool.first_site, pool.first_site + pool.sites):
             s = view.pool_sites[k]
             form = view.sites[s].form
-            rate = view.rate[job.kind, form]
+            rate = rate_there(view, v, s)
             if rate <= own or view.width[job.kind, form] == 0:
                 continue
             seconds = restart_of(view, v) + left / rate
@@ -112,12 +115,12 @@ def gap_place(view: View, lines: Timelines, i: int, until: float) -> int:
                     continue
             elif view.width[job.kind, view.sites[s].form] != 1 or not fits_on_node(view, j, s):
                 continue
-            rate = view.rate[job.kind, view.sites[s].form]
+            rate = rate_there(view, j, s)
             if rate <= 0.0:
                 continue
             end = clock.now + restart + left / rate
             gap = gap_at(view, lines, s, job.gpus) if width <= 1 else gap_across(view, lines, p, job.gpus, width)
-            done = (min(gap, until) - clock.now - restart) * rate / view.fastest[job.demand]
+            done = (min(gap, until) - clock.now - restart) * rate / fastest_rate(view, j)
             if end <= gap and end <= until:
                 done = FOREVER
             elif job.stoppable == 0 or view.runs[j].starts > MOST_STARTS // 2 or done <= WORTH * restart_of(view, j):

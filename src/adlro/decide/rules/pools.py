@@ -18,6 +18,8 @@ from adlro.core.rules import (
     fits_across,
     fits_on_node,
     in_queue,
+    rate_on,
+    rate_there,
     release,
     restart_cost,
     restart_of,
@@ -56,7 +58,10 @@ def demand_of(view: View, jobs: Indices) -> Demand:
     capacity = np.bincount(sites.pool[up], sites.gpus[up], len(view.pools)).astype(np.float64)
     there = np.bincount(sites.form[up], minlength=len(forms)) > 0
     kind = view.jobs.kind[jobs]
-    rate = np.where((view.width[kind] > 0) & there, view.rate[kind], 0.0)
+    rates = view.rate[kind]
+    if view.clock[0].paced:
+        fill_rates(view, jobs, rates)
+    rate = np.where((view.width[kind] > 0) & there, rates, 0.0)
     throughput = np.zeros((len(jobs), len(view.pools)))
     for form, pool in enumerate(forms.pool.tolist()):
         np.maximum(throughput[:, pool], rate[:, form], out=throughput[:, pool])
@@ -64,6 +69,14 @@ def demand_of(view: View, jobs: Indices) -> Demand:
     fill_left(view, jobs, left)
     gpus = view.jobs.gpus[jobs] * (view.jobs.share[jobs] / WHOLE_GPU)
     return Demand(jobs, gpus, throughput, left, capacity)
+
+
+@compiled
+def fill_rates(view: View, jobs: Indices, rates: Floats) -> None:
+    """Fill in the rate of each job on each form, with the measured pace of its GPUs. [J, H]"""
+    for i in range(len(jobs)):
+        for h in range(len(view.forms)):
+            rates[i, h] = rate_on(view, jobs[i], h)
 
 
 @compiled
@@ -99,7 +112,7 @@ def site_in_pool(view: View, j: int, p: int) -> int:
     for i in range(pool.first_site, pool.first_site + pool.sites):
         s = view.pool_sites[i]
         site = view.sites[s]
-        rate = view.rate[job.kind, site.form]
+        rate = rate_there(view, j, s)
         left = site.free_share
         if rate < best_rate or (rate == best_rate and best != NOBODY and left >= best_left):
             continue

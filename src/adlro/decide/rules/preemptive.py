@@ -10,6 +10,7 @@ from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import (
     attained,
     count_bits,
+    fastest_rate,
     gpu_share,
     in_queue,
     most_in,
@@ -35,7 +36,7 @@ DEMOTION: Final = 3600.0
 @compiled
 def time_left(view: View, j: int) -> float:
     """Estimated seconds left at the job's fastest site."""
-    return work_left(view, j) / view.fastest[view.jobs[j].demand]
+    return work_left(view, j) / fastest_rate(view, j)
 
 
 @compiled

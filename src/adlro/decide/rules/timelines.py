@@ -16,6 +16,8 @@ from adlro.core.rules import (
     fits_on_node,
     in_queue,
     most_in,
+    rate_on,
+    rate_there,
     restart_cost,
     seen,
     weight_of,
@@ -55,12 +57,12 @@ class Timelines(NamedTuple):
 
 
 @compiled
-def may_be_stopped(view: View, j: int, most_starts: int = MOST_STARTS) -> bool:
+def may_be_stopped(view: View, j: int) -> bool:
     """Whether a running job may be stopped at this moment."""
     job = view.jobs[j]
     run = view.runs[j]
     return (
-        job.stoppable != 0 and job.share == WHOLE_GPU and run.started < view.clock[0].now and run.starts <= most_starts
+        job.stoppable != 0 and job.share == WHOLE_GPU and run.started < view.clock[0].now and run.starts <= MOST_STARTS
     )
 
 
@@ -83,7 +85,7 @@ def rate_in(view: View, j: int, p: int) -> float:
     best = 0.0
     for h in range(len(view.forms)):
         if view.forms[h].pool == p and view.width[kind, h] > 0:
-            best = max(best, view.rate[kind, h])
+            best = max(best, rate_on(view, j, h))
     return best
 
 
@@ -163,7 +165,7 @@ def rivals_for(view: View, jobs: Ints) -> Floats:
 
 
 @compiled
-def hold_gpus(view: View, free: Floats, holder: Ints, most_starts: int) -> None:
+def hold_gpus(view: View, free: Floats, holder: Ints) -> None:
     """For each GPU: when it is free if running jobs end as expected, and the running job there that may be stopped."""
     now = view.clock[0].now
     for g in range(len(view.gpus)):
@@ -181,7 +183,7 @@ def hold_gpus(view: View, free: Floats, holder: Ints, most_starts: int) -> None:
                 )  # also a job that the policy is not shown: it may not be stopped
     for i in range(view.clock[0].running):
         j = view.running[i]
-        stoppable = may_be_stopped(view, j, most_starts)
+        stoppable = may_be_stopped(view, j)
         end = expected_end(view, j)
         run = view.runs[j]
         s = run.site
@@ -208,7 +210,7 @@ def new_timelines(view: View) -> Timelines:
     jobs = jobs_in_order(view)
     free = np.empty(gpus, np.float64)
     holder = np.empty(gpus, np.int32)
-    hold_gpus(view, free, holder, MOST_STARTS)
+    hold_gpus(view, free, holder)
     return Timelines(
         free,
         np.full(gpus, FOREVER),
@@ -334,7 +336,7 @@ def best_place(view: View, lines: Timelines, i: int) -> Place:
         pool = view.pools[p]
         width = view.width[job.kind, view.sites[pool.anchor].form]
         if width > 1:
-            rate = view.rate[job.kind, view.sites[pool.anchor].form]
+            rate = rate_there(view, j, pool.anchor)
             if rate <= 0.0:
                 continue
             seconds = restart + left / rate
@@ -350,7 +352,7 @@ def best_place(view: View, lines: Timelines, i: int) -> Place:
         for k in range(pool.first_site, pool.first_site + pool.sites):
             s = view.pool_sites[k]
             site = view.sites[s]
-            rate = view.rate[job.kind, site.form]
+            rate = rate_there(view, j, s)
             if view.width[job.kind, site.form] != 1 or rate <= 0.0:
                 continue
             seconds = restart + left / rate

@@ -13,6 +13,8 @@ would hide the rest.
 
 If jobs may be stopped in some episodes (`Draw.stops`), an action may also be a claim or a move (`stopping.py`), and the
 rule is `eft-claiming`.
+
+Over 500 lines: the steps and the starts exist in two versions, with and without stops, and each lists its arguments.
 """
 
 import os
@@ -135,16 +137,43 @@ def _step_one(
     draw: Draw,
     b: int,
     spare: int,
+    act: Any,
+    begin: Any,
+    look: Any,
 ) -> None:
     """Take one action in one environment, and move on to its next decision."""
-    if draw.stops > 0.0:
-        until = judged_until(envs.clock[b, 0].arrived, envs.state[b].jobs, worlds.info[envs.state[b].world].gpus, draw)
-        passed = act_or_stop(
-            worlds, envs, foreseen, legal, came, action, planes.pools.shape[0], draw.shaped, until, b, spare
-        )
-    else:
-        passed = _act(worlds, envs, foreseen, legal, came, action, planes.pools.shape[0], draw, b, spare)
-    _finish_step(worlds, envs, foreseen, planes, legal, came, draw, b, passed)
+    passed = act(worlds, envs, foreseen, legal, came, action, planes.pools.shape[0], draw, b, spare)
+    _finish_step(worlds, envs, foreseen, planes, legal, came, draw, b, passed, begin, look)
+
+
+@compiled
+def _act_or_stop(
+    worlds: Worlds,
+    envs: Envs,
+    foreseen: Foreseen,
+    legal: Bytes,
+    came: Came,
+    action: int,
+    pools: int,
+    draw: Draw,
+    b: int,
+    spare: int,
+) -> float:
+    """Like `_act`, where jobs may be stopped."""
+    until = judged_until(envs.clock[b, 0].arrived, envs.state[b].jobs, worlds.info[envs.state[b].world].gpus, draw)
+    return act_or_stop(worlds, envs, foreseen, legal, came, action, pools, draw.shaped, until, b, spare)
+
+
+@compiled
+def _look(view: View, foreseen: Foreseen, b: int, planes: Planes) -> None:
+    """Write what is seen now."""
+    observe(view, outlook_of(foreseen, b), planes)
+
+
+@compiled
+def _look_at_stops(view: View, foreseen: Foreseen, b: int, planes: Planes) -> None:
+    """Like `_look`, where jobs may be stopped."""
+    observe_stops_here(view, outlook_of(foreseen, b), claims_of(foreseen, b), planes)
 
 
 @compiled
@@ -202,6 +231,8 @@ def _finish_step(
     draw: Draw,
     b: int,
     passed: float,
+    begin: Any,
+    look: Any,
 ) -> None:
     """Write the other results of a step, begin a new episode if this one is over, and write what is seen now."""
     state = envs.state[b]
@@ -220,42 +251,83 @@ def _finish_step(
     if over:
         came.score[b] = state.episode_cost / state.jobs / info.unit
         state.finished += 1
-        _start_over(worlds, envs, foreseen, b, draw)
+        begin(worlds, envs, foreseen, b, draw)
     view = view_of(worlds, envs, b, b)
-    outlook = outlook_of(foreseen, b)
-    if draw.stops > 0.0:
-        observe_stops_here(view, outlook, claims_of(foreseen, b), planes)
-    else:
-        observe(view, outlook, planes)
+    look(view, foreseen, b, planes)
     if draw.similar:
         notice_ends(view, past_of(envs, b))
-        observe_past(view, outlook, past_of(envs, b), planes)
+        observe_past(view, outlook_of(foreseen, b), past_of(envs, b), planes)
     legal[len(legal) - 1] = may_wait(view)
 
 
-# It is long and rarely called, so it is compiled separately. What every step calls is compiled into the step, because
-# passing a view takes time.
-@compiled_alone
-def _start_over(worlds: Worlds, envs: Envs, foreseen: Foreseen, b: int, draw: Draw) -> None:
+@compiled
+def _move(view: View, truth: Truth, foreseen: Foreseen, b: int) -> float:
+    """Move on to the next decision."""
+    return move_on(view, truth, outlook_of(foreseen, b), True)
+
+
+@compiled
+def _move_where_jobs_stop(view: View, truth: Truth, foreseen: Foreseen, b: int) -> float:
+    """Like `_move`, where jobs may be stopped."""
+    return move_on_or_stop(view, truth, outlook_of(foreseen, b), claims_of(foreseen, b), True)
+
+
+@compiled
+def _start_over_with(worlds: Worlds, envs: Envs, foreseen: Foreseen, b: int, draw: Draw, move: Any) -> None:
     """Begin an episode that has a decision, and move on to that decision."""
     while True:
         begin_episode(worlds, envs, b, draw)
         if draw.similar:
             forget(past_of(envs, b))
         view, truth = view_of(worlds, envs, b, b), truth_of(worlds, envs, b, b)
-        if draw.stops > 0.0:
-            passed = move_on_or_stop(view, truth, outlook_of(foreseen, b), claims_of(foreseen, b), True)
-        else:
-            passed = move_on(view, truth, outlook_of(foreseen, b), True)
+        passed = move(view, truth, foreseen, b)
         if passed >= 0.0:
             envs.state[b].episode_cost += passed
             return
+
+
+# These are long and rarely called, so they are compiled separately. What every step calls is compiled into the step,
+# because passing a view takes time. Worlds without stops have versions of their own, which compile in half the time.
+@compiled_alone
+def _start_over(worlds: Worlds, envs: Envs, foreseen: Foreseen, b: int, draw: Draw) -> None:
+    """Begin an episode in which no job is stopped."""
+    _start_over_with(worlds, envs, foreseen, b, draw, _move)
+
+
+@compiled_alone
+def _start_over_with_stops(worlds: Worlds, envs: Envs, foreseen: Foreseen, b: int, draw: Draw) -> None:
+    """Begin an episode in which jobs may be stopped."""
+    _start_over_with(worlds, envs, foreseen, b, draw, _move_where_jobs_stop)
 
 
 @compiled
 def may_wait(view: View) -> bool:
     """Whether waiting is a legal action: only while something runs, because otherwise nothing would happen."""
     return view.clock[0].running > 0
+
+
+@compiled
+def _step_with(
+    worlds: Worlds,
+    envs: Envs,
+    foreseen: Foreseen,
+    seen: Seen,
+    came: Came,
+    actions: Ints,
+    draw: Draw,
+    first: int,
+    last: int,
+    spare: int,
+    act: Any,
+    begin: Any,
+    look: Any,
+) -> None:
+    """Step the environments from `first` to `last` - 1, with one spare row for playing ahead."""
+    for b in range(first, last):
+        if actions[b] == BY_CHANCE:
+            actions[b] = legal_by_chance(seen.legal[b], envs.state[b])
+        planes, legal = planes_of(seen, b), seen.legal[b]
+        _step_one(worlds, envs, foreseen, planes, legal, came, actions[b], draw, b, spare, act, begin, look)
 
 
 @compiled_alone
@@ -271,24 +343,52 @@ def _step_some(
     last: int,
     spare: int,
 ) -> None:
-    """Step the environments from `first` to `last` - 1, with one spare row for playing ahead."""
+    """Step environments in which no job is stopped."""
+    _step_with(worlds, envs, foreseen, seen, came, actions, draw, first, last, spare, _act, _start_over, _look)
+
+
+@compiled_alone
+def _step_some_with_stops(
+    worlds: Worlds,
+    envs: Envs,
+    foreseen: Foreseen,
+    seen: Seen,
+    came: Came,
+    actions: Ints,
+    draw: Draw,
+    first: int,
+    last: int,
+    spare: int,
+) -> None:
+    """Step environments in which jobs may be stopped."""
+    act, begin, look = _act_or_stop, _start_over_with_stops, _look_at_stops
+    _step_with(worlds, envs, foreseen, seen, came, actions, draw, first, last, spare, act, begin, look)
+
+
+@compiled
+def _start_with(
+    worlds: Worlds, envs: Envs, foreseen: Foreseen, seen: Seen, draw: Draw, first: int, last: int, begin: Any, look: Any
+) -> None:
+    """Begin episodes in the environments from `first` to `last` - 1."""
     for b in range(first, last):
-        if actions[b] == BY_CHANCE:
-            actions[b] = legal_by_chance(seen.legal[b], envs.state[b])
-        _step_one(worlds, envs, foreseen, planes_of(seen, b), seen.legal[b], came, actions[b], draw, b, spare)
+        begin(worlds, envs, foreseen, b, draw)
+        view = view_of(worlds, envs, b, b)
+        look(view, foreseen, b, planes_of(seen, b))
+        seen.legal[b, seen.legal.shape[1] - 1] = may_wait(view)
 
 
 @compiled_alone
 def _start_some(worlds: Worlds, envs: Envs, foreseen: Foreseen, seen: Seen, draw: Draw, first: int, last: int) -> None:
-    """Begin episodes in the environments from `first` to `last` - 1."""
-    for b in range(first, last):
-        _start_over(worlds, envs, foreseen, b, draw)
-        view = view_of(worlds, envs, b, b)
-        if draw.stops > 0.0:
-            observe_stops_here(view, outlook_of(foreseen, b), claims_of(foreseen, b), planes_of(seen, b))
-        else:
-            observe(view, outlook_of(foreseen, b), planes_of(seen, b))
-        seen.legal[b, seen.legal.shape[1] - 1] = may_wait(view)
+    """Begin episodes in which no job is stopped."""
+    _start_with(worlds, envs, foreseen, seen, draw, first, last, _start_over, _look)
+
+
+@compiled_alone
+def _start_some_with_stops(
+    worlds: Worlds, envs: Envs, foreseen: Foreseen, seen: Seen, draw: Draw, first: int, last: int
+) -> None:
+    """Begin episodes in which jobs may be stopped."""
+    _start_with(worlds, envs, foreseen, seen, draw, first, last, _start_over_with_stops, _look_at_stops)
 
 
 @compiled
@@ -370,7 +470,8 @@ def make_batch(
 
 def start_all(batch: Batch) -> None:
     """Begin a new episode in every environment, from the random states in `envs.state.random`."""
-    _start_some(batch.worlds, batch.envs, batch.foreseen, batch.seen, batch.draw, 0, batch.count)
+    start = _start_some_with_stops if batch.draw.stops > 0.0 else _start_some
+    start(batch.worlds, batch.envs, batch.foreseen, batch.seen, batch.draw, 0, batch.count)
 
 
 def step(batch: Batch, actions: Ints) -> None:
@@ -381,7 +482,8 @@ def step(batch: Batch, actions: Ints) -> None:
     ours = batch.worlds, batch.envs, batch.foreseen, batch.seen, batch.came
     kind = numba.typeof(actions)
     if kind not in batch.versions:
-        batch.versions[kind] = version_for(_step_some, *ours, actions, batch.draw, 0, 0, 0)
+        step_some = _step_some_with_stops if batch.draw.stops > 0.0 else _step_some
+        batch.versions[kind] = version_for(step_some, *ours, actions, batch.draw, 0, 0, 0)
     version = batch.versions[kind]
 
     def some(first: int, last: int, worker: int) -> None:
