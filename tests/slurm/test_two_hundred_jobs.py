@@ -5,6 +5,7 @@ ADLRO_MEASURE=1 the same jobs also run under Slurm's own FIFO with backfill, and
 """
 
 import os
+import re
 import statistics
 import threading
 import time
@@ -188,6 +189,8 @@ def test_every_job_is_placed_as_decided_none_is_lost_and_none_runs_twice(
 ) -> None:
     jobs = wishes(seed=1)
     adlro_s, ran, ids, decisions, seen, ticks = with_adlro(quick_lab, jobs)
+    odd = {name: (seen.get(id), log_of(quick_lab, id)) for name, id in ids.items() if name not in ran}
+    assert not odd, f"these jobs did not run, with what Slurm's log says of them: {odd}"
     assert set(ran) == {job.name for job in jobs} == set(ids)
     by_job = {decision.job: decision for decision in decisions if decision.verb == "start"}
     assert len(by_job) == len(decisions) == JOBS  # each was decided once
@@ -213,6 +216,13 @@ def test_every_job_is_placed_as_decided_none_is_lost_and_none_runs_twice(
             f"\n{JOBS} jobs on 16 GPUs, mean JCT: adlro {adlro_s:.2f} s ({ticks} turns), "
             f"Slurm's FIFO with backfill {slurm_s:.2f} s: {100 * (adlro_s / slurm_s - 1):+.0f} %"
         )
+
+
+def log_of(lab: Lab, id: str) -> list[str]:
+    """What slurmctld and the nodes wrote about a job."""
+    logs = sorted((lab.folder / "log").glob("slurm*.log"))
+    named = re.compile(rf"\b(JobId=|job |id=|JOB ){id}\b", re.IGNORECASE)
+    return [f"{log.stem}: {line}" for log in logs for line in log.read_text().splitlines() if named.search(line)]
 
 
 def assert_no_gpu_is_used_twice(ran: dict[str, Ran]) -> None:
