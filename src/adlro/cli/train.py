@@ -191,12 +191,12 @@ def export(
     need_pytorch()
     from adlro.decide.network.greedy_q import shipped_path
     from adlro.decide.network.paper_q import paper_shipped_path
-    from adlro.decide.network.preemptive_q import shipped_to_stop_path
     from adlro.learn.train.onnx import export_onnx
 
     check_onnx(onnx)
-    shipped = {"adlro": shipped_path, "adlro-preemptive": shipped_to_stop_path, "paper-dqn": paper_shipped_path}
-    export_onnx(shipped[checkpoint]() if checkpoint in shipped else Path(checkpoint), onnx)
+    shipped = {"adlro": shipped_path, "adlro-preemptive": shipped_path, "paper-dqn": paper_shipped_path}
+    path = shipped[checkpoint]() if checkpoint in shipped else Path(checkpoint)
+    export_onnx(path, onnx, stops=checkpoint == "adlro-preemptive")
     say(f"Wrote {onnx}.")
 
 

@@ -1,6 +1,7 @@
 """Reads checkpoints: the weights of a network and their provenance, without the library that trained it.
 
 A checkpoint is a safetensors file: named arrays and a JSON text, and no code. `learn/train/checkpoint.py` writes it.
+The one that ships has two sets of weights: one for worlds where no job may be stopped, one for those where jobs may.
 """
 
 import json
@@ -33,14 +34,17 @@ WITHOUT_STOPS: Final = 3
 KEY: Final = "adlro"
 """Key of the provenance in the file's metadata."""
 
+STOPS_PART: Final = "stops/"
+"""What the names of the second set begin with, the weights for worlds where jobs may be stopped."""
+
 LARGEST: Final = 2_000_000
 """Largest size of a checkpoint in bytes."""
 
 Arrays = dict[str, npt.NDArray[Any]]
 
 
-def read_arrays(path: Path) -> tuple[Arrays, dict[str, Any]]:
-    """The arrays of a checkpoint by name, and its provenance."""
+def read_arrays(path: Path, stops: bool = False) -> tuple[Arrays, dict[str, Any]]:
+    """The arrays of a checkpoint by name, and its provenance; with `stops` those of its second set."""
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file; expected a checkpoint, as `adlro train` writes it.")
     if path.stat().st_size > LARGEST:
@@ -66,12 +70,21 @@ def read_arrays(path: Path) -> tuple[Arrays, dict[str, Any]]:
     for name, array in arrays.items():
         if not (np.abs(array) <= np.finfo(np.float32).max).all():  # the network computes in single precision
             raise CheckpointError(f"{path}: '{name}' has NaN or infinite values. Train again.")
-    return arrays, provenance
+    about = provenance.pop("stops", None)
+    if not stops:
+        return {name: array for name, array in arrays.items() if not name.startswith(STOPS_PART)}, provenance
+    if not isinstance(about, dict):
+        raise CheckpointError(
+            f"{path}: it has no second set of weights, for stopping jobs; expected the checkpoint that ships."
+        )
+    return {
+        name.removeprefix(STOPS_PART): array for name, array in arrays.items() if name.startswith(STOPS_PART)
+    }, about
 
 
-def read_weights(path: Path) -> tuple[Weights, dict[str, Any]]:
-    """The weights of a network over (job, pool) pairs, and their provenance."""
-    arrays, provenance = read_arrays(path)
+def read_weights(path: Path, stops: bool = False) -> tuple[Weights, dict[str, Any]]:
+    """The weights of a network over (job, pool) pairs, and their provenance; with `stops` those of the second set."""
+    arrays, provenance = read_arrays(path, stops)
     if provenance.get("preset") != "adlro":
         raise CheckpointError(
             f"{path}: its preset is {provenance.get('preset')!r}; expected 'adlro', which works on any cluster."

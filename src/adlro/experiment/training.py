@@ -246,7 +246,6 @@ def _setup_of(
 ) -> "TrainSetup":
     """What a new training begins with."""
     from adlro.decide.network.greedy_q import shipped_path
-    from adlro.decide.network.preemptive_q import shipped_to_stop_path
     from adlro.learn.train.run import NETWORK_SHAPE, config_of, read_start
 
     config = config_of(preset, file, settings, quick, steps, episodes, minutes)
@@ -254,8 +253,9 @@ def _setup_of(
     if start is not None:
         for name in {each.partition("=")[0].strip() for each in settings}.intersection(NETWORK_SHAPE):
             raise UsageError(f"--set {name} cannot be used with --from: the checkpoint sets it. Leave it out.")
-        ours = {"adlro": shipped_path, "adlro-preemptive": shipped_to_stop_path}
-        begun, config = read_start(ours[str(start)]() if str(start) in ours else Path(start), preset, config)
+        ours = str(start) in ("adlro", "adlro-preemptive")
+        of = shipped_path() if ours else Path(start)
+        begun, config = read_start(of, preset, config, stops=str(start) == "adlro-preemptive")
     place = None if cluster is None else str(cluster) if isinstance(cluster, Path) else cluster
     workload = DEFAULT_JOBS if jobs is None else str(jobs) if isinstance(jobs, Path) else jobs
     return replace(setup_in(preset, config, seed, worlds, place, workload, tell), start=begun)

@@ -1,6 +1,6 @@
 """The paper's task as a Gymnasium environment: "adlro/Paper-v0", with the paper's reward and its λ.
 
-The observation is one flat vector: what is known about each GPU, the queue length, and the rows of the waiting jobs
+The observation is one flat vector: what is known about each GPU, what waits, and the rows of the waiting jobs
 (`decide/network/paper_state.py`). Action w · n + g assigns the job of row w to GPU g. There is no action for waiting.
 """
 

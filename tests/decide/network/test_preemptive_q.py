@@ -9,9 +9,9 @@ from tests.decide.conftest import Case, Fate, mixed_case, play, run
 from adlro.decide.catalogue import find_policy
 from adlro.decide.checkpoint import may_stop, read_arrays
 from adlro.decide.network import preemptive_q as preemptive
-from adlro.decide.network.greedy_q import shipped
+from adlro.decide.network.greedy_q import shipped, shipped_path
 from adlro.decide.network.inference import Weights
-from adlro.decide.network.preemptive_q import preemptive_q, shipped_to_stop, shipped_to_stop_path
+from adlro.decide.network.preemptive_q import preemptive_q, shipped_to_stop
 from adlro.decide.rules.timelines import MOST_STARTS
 from adlro.decide.stops import without_stops
 
@@ -38,9 +38,9 @@ LAZY = preemptive_q(
 
 
 def test_the_checkpoint_that_ships_may_stop_jobs_is_small_and_tells_how_it_was_made() -> None:
-    arrays, about = read_arrays(shipped_to_stop_path())
+    arrays, about = read_arrays(shipped_path(), stops=True)
     assert may_stop(arrays)
-    assert shipped_to_stop_path().stat().st_size <= 1_000_000
+    assert shipped_path().stat().st_size <= 1_000_000
     assert set(about["afterwards"]["averaged"]) == {"weights", "chosen_of", "on"}
     assert sum(about["afterwards"]["averaged"]["weights"].values()) == 1.0
 

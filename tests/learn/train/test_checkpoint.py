@@ -15,7 +15,7 @@ from tests.learn.small import small_training
 from adlro.core.errors import CheckpointError
 from adlro.decide.checkpoint import FORMAT, KEY, LARGEST, WITHOUT_STOPS, read_arrays, read_weights, with_stops
 from adlro.decide.network.greedy_q import shipped_path
-from adlro.learn.train.checkpoint import read_state, write_checkpoint, write_state
+from adlro.learn.train.checkpoint import read_state, write_both, write_checkpoint, write_state
 from adlro.learn.train.network import PairNetwork, weights_of
 from adlro.learn.train.state import provenance
 
@@ -49,6 +49,24 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
     (tmp_path / "other").touch()
     assert path.stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_one_file_has_the_weights_for_worlds_with_and_without_stops(tmp_path: Path) -> None:
+    starts, stops, both = (tmp_path / f"{name}.safetensors" for name in ("starts", "stops", "both"))
+    calm = {name: array for name, array in arrays().items() if name != "claim"}
+    bold = with_stops({name: array + 1.0 for name, array in calm.items()}, 0.1)
+    write_checkpoint(starts, calm, {"preset": "adlro", "seed": 1})
+    write_checkpoint(stops, bold, {"preset": "adlro", "seed": 2})
+    write_both(both, starts, stops)
+    for is_second, given, seed in ((False, calm, 1), (True, bold, 2)):
+        found, about = read_arrays(both, is_second)
+        assert about["seed"] == seed
+        assert found.keys() == given.keys()
+        assert all(np.array_equal(found[name], given[name]) for name in given)
+    with pytest.raises(CheckpointError, match="never stops jobs"):
+        write_both(both, stops, starts)
+    with pytest.raises(CheckpointError, match="no second set"):
+        read_arrays(starts, stops=True)
 
 
 def test_reading_needs_no_pytorch(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_the_papers_network_gives_the_same_q_in_onnx(grid: np.ndarray, tmp_path:
     random = np.random.default_rng(2)
     for states, rows in ((1, 3), (5, 64)):
         legal = random.integers(0, 2, (states, rows * 6)).astype(np.uint8)
-        shapes = (states, 6, 2), (states, 1), (states, rows, 14)
+        shapes = (states, 6, 2), (states, 14), (states, rows, 14)
         use, queue, jobs = (random.random(shape).astype(np.float32) for shape in shapes)
         seen = PaperSeen(use, queue, jobs, legal)
         by_onnx = session.run(None, seen._asdict())[0]

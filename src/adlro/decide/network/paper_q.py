@@ -51,7 +51,7 @@ class PaperWeights(NamedTuple):
     near_bias: _Singles  # [C]
     far: _Singles  # [REACH or 1, REACH, C, C] second convolution: from, to
     far_bias: _Singles  # [C]
-    full: _Singles  # [C * R * S + 1 + 1 + TYPES (+ SIZES), H]
+    full: _Singles  # [C * R * S + 2 * (1 + TYPES (+ SIZES)), H] of the GPUs, of the queue, of the job
     full_bias: _Singles  # [H]
     action: _Singles  # [H, n]
     action_bias: _Singles  # [n]
@@ -64,7 +64,7 @@ class PaperMind(NamedTuple):
     rows: Ints  # [W]
     kept: Ints  # [sites] the job that each site is kept for, or NOBODY; length 0 if the network never keeps GPUs
     use: _Singles  # [n, CHANNELS_IN]
-    queue: _Singles  # [1]
+    queue: _Singles  # [1 + TYPES (+ SIZES)]
     jobs: _Singles  # [W, 1 + TYPES (+ SIZES)]
     legal: _Bytes  # [W * n]
     cells: _Singles  # [R, S, CHANNELS_IN]
@@ -95,7 +95,9 @@ def forward(mind: PaperMind) -> None:
             for x in range(columns):
                 add_scaled(mind.second[y, x, c], weights.full[at], shared)
                 at += 1
-    add_scaled(mind.queue[0], weights.full[at], shared)
+    for i in range(len(mind.queue)):
+        add_scaled(mind.queue[i], weights.full[at], shared)
+        at += 1
     gpus = len(weights.action_bias)
     for w in range(len(mind.rows)):
         if mind.rows[w] == NOBODY:
@@ -103,7 +105,7 @@ def forward(mind: PaperMind) -> None:
         for o in range(len(hidden)):
             hidden[o] = shared[o]
         for i in range(mind.jobs.shape[1]):
-            add_scaled(mind.jobs[w, i], weights.full[at + 1 + i], hidden)
+            add_scaled(mind.jobs[w, i], weights.full[at + i], hidden)
         q = mind.q[w * gpus : (w + 1) * gpus]
         for g in range(gpus):
             q[g] = weights.action_bias[g]
@@ -181,13 +183,13 @@ def make_mind(weights: PaperWeights, sites: int, window: int = WINDOW) -> PaperM
     channels, gpus, hidden = len(weights.near_bias), gpus_of(weights), len(weights.full_bias)
     single = np.float32
     cells = weights.grid.shape
-    features = len(weights.full) - channels * weights.grid.size - 1
+    features = (len(weights.full) - channels * weights.grid.size) // 2
     return PaperMind(
         PaperWeights(*(np.ascontiguousarray(each, single) for each in weights)),
         np.full(window, NOBODY, np.int32),
         np.full(sites if weights.keeps[0] else 0, NOBODY, np.int32),
         np.zeros((gpus, CHANNELS_IN), single),
-        np.zeros(1, single),
+        np.zeros(features, single),
         np.zeros((window, features), single),
         np.zeros(window * gpus, np.uint8),
         np.zeros((*cells, CHANNELS_IN), single),
@@ -219,8 +221,8 @@ def check_weights(weights: PaperWeights, name: str) -> None:
     """Raise an error if the shapes do not fit together, or if a weight is NaN or infinite."""
     channels, hidden, gpus = len(weights.near_bias), len(weights.full_bias), gpus_of(weights)
     high = 1 if len(weights.grid) == 1 else REACH
-    features = channels * weights.grid.size + 1 + 1 + TYPES
-    features += SIZES if len(weights.full) == features + SIZES else 0
+    features = channels * weights.grid.size + 2 * (1 + TYPES)
+    features += 2 * SIZES if len(weights.full) == features + 2 * SIZES else 0
     expected = (
         weights.grid.shape,
         (1,),

@@ -1,7 +1,8 @@
 """The paper's state and actions (its section 4): what its agent sees, which assignments are legal, what they mean.
 
-State: for each GPU how much of it is taken and how much works, the queue length, and for each waiting job its priority,
-its type and, as an option, how many GPUs it asks for. Action: assign a waiting job to one of the n GPUs.
+State: for each GPU how much of it is taken and how much works, the queue length, how many jobs of each type and size
+wait, and for each waiting job its priority, its type and, as an option, how many GPUs it asks for. Action: assign a
+waiting job to one of the n GPUs.
 
 An action names a GPU, but the rules start jobs at sites (the GPUs of one model on one node) and take their lowest free
 GPUs. So the action means the site of its GPU, and for a gang over several nodes the anchor of its pool. It starts the
@@ -15,6 +16,7 @@ action names the first GPU of the pool. It is offered only beside starts, so not
 There is no action for waiting; if no start is legal, time moves on.
 """
 
+import math
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -40,6 +42,9 @@ MOST_JUDGED: Final = 1024
 CROWD: Final = 8
 """The queue length at which the input is 0.5."""
 
+COUNTED: Final = 1023
+"""The number of waiting jobs of a type or size at which its input is 1, on a logarithmic scale."""
+
 TYPES: Final = 8
 """Columns for the job type: the families in the order of the workload. The last one is for all others."""
 
@@ -54,7 +59,7 @@ class PaperSeen(NamedTuple):
     """Observations. B environments, n GPUs, the first W waiting jobs."""
 
     use: _Singles  # [B, n, CHANNELS_IN] share of each GPU that is taken, kept or down; share that jobs run on
-    queue: _Singles  # [B, 1] waiting jobs, q / (q + CROWD)
+    queue: _Singles  # [B, 1 + TYPES or 1 + TYPES + SIZES] waiting jobs, q / (q + CROWD); how many of each type and size
     jobs: _Singles  # [B, W, 1 + TYPES or 1 + TYPES + SIZES] priority, type and size; 0 if there is no job
     legal: _Bytes  # [B, W * n] which assignments are legal: job by job, GPU by GPU
 
@@ -287,8 +292,7 @@ def observe(view: View, rows: Ints, kept: Ints, use: _Singles, queue: _Singles, 
             works = 1.0 - view.gpus[g].free_share / WHOLE_GPU if up else 0.0
             use[g, 0] = 1.0 if taken else works
             use[g, 1] = works
-    queued = view.clock[0].queued
-    queue[0] = queued / (queued + CROWD)
+    _count(view, queue)
     for w in range(len(rows)):
         row = jobs[w]
         for i in range(len(row)):
@@ -299,6 +303,23 @@ def observe(view: View, rows: Ints, kept: Ints, use: _Singles, queue: _Singles, 
             row[1 + min(job.family, TYPES - 1)] = 1.0
             if len(row) > 1 + TYPES:
                 row[1 + TYPES + _size_of(job.gpus)] = 1.0
+
+
+@compiled
+def _count(view: View, queue: _Singles) -> None:
+    """Write how many jobs wait, and how many of each type and size that need a GPU."""
+    for i in range(len(queue)):
+        queue[i] = 0.0
+    for q in range(seen(view)):
+        job = view.jobs[in_queue(view, q)]
+        if job.gpus > 0:
+            queue[1 + min(job.family, TYPES - 1)] += 1.0
+            if len(queue) > 1 + TYPES:
+                queue[1 + TYPES + _size_of(job.gpus)] += 1.0
+    for i in range(1, len(queue)):
+        queue[i] = min(math.log1p(queue[i]) / math.log1p(COUNTED), 1.0)
+    queued = view.clock[0].queued
+    queue[0] = queued / (queued + CROWD)
 
 
 @compiled

@@ -13,8 +13,6 @@ not stopped again. Look-ahead chooses among starts and the stops of `plan`, so a
 
 from collections.abc import Callable
 from functools import cache
-from importlib import resources
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -37,6 +35,7 @@ from adlro.decide.network.greedy_q import (
     new_mind,
     q_lookahead,
     shipped,
+    shipped_path,
 )
 from adlro.decide.network.inference import Weights
 from adlro.decide.network.stopping_q import start_claim_or_move
@@ -129,12 +128,7 @@ def preemptive_q(calm: Callable[[], Weights], bold: Callable[[], Weights], name:
 @cache
 def shipped_to_stop() -> Weights:
     """The weights of the network that ships with the package and may stop jobs."""
-    return read_weights(shipped_to_stop_path())[0]
-
-
-def shipped_to_stop_path() -> Path:
-    """The path of the checkpoint with these weights."""
-    return Path(str(resources.files("adlro.decide").joinpath("checkpoints", "adlro-preemptive.safetensors")))
+    return read_weights(shipped_path(), stops=True)[0]
 
 
 # ---- with look-ahead ---------------------------------------------------------------------------------------------

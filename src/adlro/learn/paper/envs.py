@@ -338,6 +338,7 @@ def make_paper_batch(
     check_lambda(lam)
     gpus = check_worlds(worlds)
     workers = workers or os.cpu_count() or 1
+    features = 1 + TYPES + (SIZES if sizes else 0)
     batch = PaperBatch(
         worlds,
         envs_for(worlds, count, count, jobs, seed),
@@ -345,8 +346,8 @@ def make_paper_batch(
         np.full((count, worlds.sites.shape[1] if keeps else 0), NOBODY, np.int32),
         PaperSeen(
             np.zeros((count, gpus, CHANNELS_IN), np.float32),
-            np.zeros((count, 1), np.float32),
-            np.zeros((count, window, 1 + TYPES + (SIZES if sizes else 0)), np.float32),
+            np.zeros((count, features), np.float32),
+            np.zeros((count, window, features), np.float32),
             np.zeros((count, window * gpus), np.uint8),
         ),
         came_for(count),

@@ -17,7 +17,7 @@ class PaperNetwork(nn.Module):
     """Q of assigning each waiting job to each of the n GPUs.
 
     The convolutions run over the grid of GPUs: one row with all of them, in which the GPUs of a node are adjacent, or
-    a row for each node. Their output, the queue length, and the priority, type and size of a job go through two fully
+    a row for each node. Their output, what waits, and the priority, type and size of a job go through two fully
     connected layers, which all jobs share.
     """
 
@@ -38,7 +38,7 @@ class PaperNetwork(nn.Module):
         self.register_buffer("nobody", torch.tensor([[1.0], [0.0]]), persistent=False)
         self.near = nn.Conv2d(CHANNELS_IN, channels, reach, padding=margin)
         self.far = nn.Conv2d(channels, channels, reach, padding=margin)
-        self.full = nn.Linear(channels * grid.size + 1 + 1 + TYPES + (SIZES if sizes else 0), hidden)
+        self.full = nn.Linear(channels * grid.size + 2 * (1 + TYPES + (SIZES if sizes else 0)), hidden)
         self.action = nn.Linear(hidden, gpus)
 
     def forward(self, sight: tuple[Tensor, ...]) -> Tensor:
@@ -51,10 +51,7 @@ class PaperNetwork(nn.Module):
         of_cluster, of_job = self.full.weight[:, : x.shape[1]], self.full.weight[:, x.shape[1] :]
         shared = nn.functional.linear(x, of_cluster, self.full.bias)
         hidden = torch.relu(shared.unsqueeze(1) + nn.functional.linear(jobs.to(x.dtype), of_job))
-        with torch.autocast(
-            use.device.type, enabled=False
-        ):  # Q of the actions differ by little: 16 bits are not enough
-            q = self.action(hidden.float()).flatten(1)
+        q = self.action(hidden).flatten(1)
         return q.masked_fill(legal == 0, PAPER_MASKED_Q)
 
 
@@ -100,7 +97,7 @@ def paper_weights_of(network: PaperNetwork) -> PaperWeights:
 def paper_network_of(weights: PaperWeights) -> PaperNetwork:
     """The network with these weights: the inverse of `paper_weights_of`."""
     channels = len(weights.near_bias)
-    sizes = len(weights.full) == channels * weights.grid.size + 1 + 1 + TYPES + SIZES
+    sizes = len(weights.full) == channels * weights.grid.size + 2 * (1 + TYPES + SIZES)
     network = PaperNetwork(weights.grid, channels, len(weights.full_bias), sizes, bool(weights.keeps[0]))
     assert gpus_of(weights) == network.action.out_features
     values = {

@@ -15,7 +15,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from adlro.core.errors import CheckpointError
-from adlro.decide.checkpoint import KEY, LARGEST, WITHOUT_STOPS, Arrays, format_of
+from adlro.decide.checkpoint import (
+    KEY,
+    LARGEST,
+    STOPS_PART,
+    WITHOUT_STOPS,
+    Arrays,
+    format_of,
+    may_stop,
+    read_arrays,
+)
 
 STATE: Final = "state.safetensors"
 BEST: Final = "best.safetensors"
@@ -33,6 +42,17 @@ def write_checkpoint(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]], pro
     text = json.dumps({"format": format_of(arrays), **provenance}, allow_nan=False)
     check_size(arrays, len(text), str(path))
     _put(path, arrays, {KEY: text})
+
+
+def write_both(path: Path, starts: Path, stops: Path) -> None:
+    """Write two checkpoints of preset adlro into one: the network that never stops jobs, and the one that may."""
+    (calm, about), (bold, about_bold) = read_arrays(starts), read_arrays(stops)
+    if may_stop(calm) or not may_stop(bold):
+        raise CheckpointError(
+            f"{starts}, {stops}: expected a network that never stops jobs, and one that may. Exchange the two?"
+        )
+    arrays = calm | {STOPS_PART + name: array for name, array in bold.items()}
+    write_checkpoint(path, arrays, about | {"stops": about_bold})
 
 
 def check_size(arrays: Mapping[str, np.ndarray[Any, Any]], text: int, where: str) -> None:

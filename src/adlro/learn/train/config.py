@@ -123,6 +123,7 @@ class TrainConfig:
     loss_limit: float = _option(1e4, "Stop if the loss exceeds this value.", 0, None, True)
     # The machine.
     learner_threads: int = _option(2, "CPU threads of the network; results depend on their number.", 1, 256)
+    mixed: bool = _option(True, "On a GPU: keep observations in 16 bits, and compute Q in mixed precision.")
     graphs: bool = _option(True, "On a GPU: record an update once and replay it as one CUDA graph.")
     compile: bool = _option(False, "On a GPU: compile the network with torch.compile into fewer kernels.")
 

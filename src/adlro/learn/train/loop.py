@@ -154,9 +154,9 @@ def begin_training(
     check_clusters(preset, worlds, exam)
     generator = torch.Generator(device)
     generator.manual_seed(seed)
-    half = torch.bfloat16 if device.type == "cuda" else torch.float32
+    real = torch.bfloat16 if device.type == "cuda" and config.mixed else torch.float32
     learner = make_learner(network, config, device)
-    ring = Ring(config.memory, batches[0].seen, config.groups, device, half)
+    ring = Ring(config.memory, batches[0].seen, config.groups, device, real)
     if device.type == "cuda" and config.compile:
         compile_network(learner, ring, {size, config.batch})
     return TrainingState(
@@ -440,7 +440,7 @@ def examine(training: TrainingState) -> Marks:
 def greedy(training: TrainingState) -> Callable[[Any], Any]:
     """The best actions by the averaged network. It is not compiled, because every batch size would compile again."""
     learner, real = training.learner, training.ring.sights[0].dtype
-    judge = judging(training.device.type == "cuda", compiled=False)
+    judge = judging(training.device.type == "cuda" and training.config.mixed, compiled=False)
 
     def act(batch: Any) -> Any:
         sights = tuple(

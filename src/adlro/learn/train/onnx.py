@@ -40,9 +40,9 @@ class ByName(nn.Module):
         return self.network(seen)
 
 
-def export_onnx(checkpoint: Path, target: Path) -> None:
-    """Write the network of a checkpoint as ONNX."""
-    network, provenance, example, axes = _network_of(checkpoint)
+def export_onnx(checkpoint: Path, target: Path, stops: bool = False) -> None:
+    """Write the network of a checkpoint as ONNX; with `stops` that of its second set."""
+    network, provenance, example, axes = _network_of(checkpoint, stops)
     try:
         import onnx
         import onnxscript  # noqa: F401  (PyTorch needs it)
@@ -69,12 +69,12 @@ def export_onnx(checkpoint: Path, target: Path) -> None:
     target.write_bytes(model.SerializeToString())
 
 
-def _network_of(checkpoint: Path) -> tuple[nn.Module, dict[str, Any], Any, list[dict[int, Any]]]:
+def _network_of(checkpoint: Path, stops: bool) -> tuple[nn.Module, dict[str, Any], Any, list[dict[int, Any]]]:
     """The network of a checkpoint, its provenance, an example of its inputs, and which of their axes are dynamic."""
-    arrays, provenance = read_arrays(checkpoint)
+    arrays, provenance = read_arrays(checkpoint, stops)
     preset = provenance.get("preset")
     if preset == "adlro":
-        weights = read_weights(checkpoint)[0]
+        weights = read_weights(checkpoint, stops)[0]
         return find_preset(preset).network_of(weights._asdict()), provenance, _example(weights), open_axes()
     if preset != "paper":
         raise CheckpointError(f"{checkpoint}: its preset is {preset!r}; expected adlro or paper.")
@@ -85,8 +85,8 @@ def _network_of(checkpoint: Path) -> tuple[nn.Module, dict[str, Any], Any, list[
 
 def _paper_example(gpus: int, network: Any) -> PaperSeen:
     """Observations of the paper's agent, of the smallest size that defines all axes."""
-    features = network.full.in_features - network.near.out_channels * network.grid.size - 1
-    shapes = (_STATES, gpus, CHANNELS_IN), (_STATES, 1), (_STATES, _ROWS, features), (_STATES, _ROWS * gpus)
+    features = (network.full.in_features - network.near.out_channels * network.grid.size) // 2
+    shapes = (_STATES, gpus, CHANNELS_IN), (_STATES, features), (_STATES, _ROWS, features), (_STATES, _ROWS * gpus)
     use, queue, jobs = (cast(Any, torch.zeros(shape)) for shape in shapes[:3])
     return PaperSeen(use, queue, jobs, cast(Any, torch.ones(shapes[3]).byte()))
 

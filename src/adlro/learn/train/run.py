@@ -92,9 +92,9 @@ NETWORK_SHAPE: Final = ("channels", "layers", "trust", "dueling")
 """Options that define the network; with --from the checkpoint sets them."""
 
 
-def read_start(path: Path, preset: str, config: TrainConfig) -> tuple[StartNetwork, TrainConfig]:
-    """A checkpoint to start from, and the config with the shape of its network."""
-    arrays, provenance = read_arrays(path)
+def read_start(path: Path, preset: str, config: TrainConfig, stops: bool = False) -> tuple[StartNetwork, TrainConfig]:
+    """A checkpoint to start from (with `stops` its second set), and the config with the shape of its network."""
+    arrays, provenance = read_arrays(path, stops)
     if provenance.get("preset") != preset:
         raise CheckpointError(f"{path}: its preset is {provenance.get('preset')!r}; expected {preset!r}.")
     if may_stop(arrays) and config.stops == 0:

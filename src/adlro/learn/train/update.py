@@ -42,7 +42,7 @@ def make_learner(network: nn.Module, config: TrainConfig, device: torch.device) 
         optimiser = torch.optim.Adam(network.parameters(), lr=rate, eps=1e-5, fused=True, capturable=True)
     else:
         optimiser = torch.optim.Adam(network.parameters(), lr=config.rate, eps=1e-5, fused=cuda)
-    judge = judging(cuda, cuda and config.compile)
+    judge = judging(cuda and config.mixed, cuda and config.compile)
     return Learner(network, frozen_copy(network), frozen_copy(network), optimiser, judge)
 
 
