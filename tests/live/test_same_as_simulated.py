@@ -66,12 +66,12 @@ def some_jobs() -> list[Job]:
     return jobs
 
 
-def in_the_simulator(name: str, jobs: list[Job]) -> Starts:
+def in_the_simulator(name: str, jobs: list[Job], weights: str = "equal") -> Starts:
     """What starts when and where in a simulation."""
     plan, packed = plan_cluster(CLUSTER), pack_jobs(jobs)
     view = pack(plan, packed, speed_of)
     found: Starts = []
-    for event in simulate(view, packed.work, find_policy(name), World(restart_s=RESTART_S)).events:
+    for event in simulate(view, packed.work, find_policy(name), World(restart_s=RESTART_S, weights=weights)).events:
         if event.what in (STARTED, SPREAD):
             numbers = gpu_numbers(plan, int(event.site), int(event.mask))
             site = plan.sites[event.site]
@@ -85,17 +85,18 @@ def in_the_simulator(name: str, jobs: list[Job]) -> Starts:
     return found
 
 
-def live(name: str, jobs: list[Job], restarted_at: int = 0) -> Starts:
+def live(name: str, jobs: list[Job], restarted_at: int = 0, weights: str = "equal") -> Starts:
     """What starts when and where with a turn at each event; the daemon is restarted before this turn, if any."""
     clock, memory = ByHand(), Notebook()
     backend = Simulated(
         CLUSTER, speed_of, clock=clock, start_s=0.0, arrivals=arriving(jobs), restart_s=RESTART_S, keep_ended_s=1e9
     )
-    daemon = Orchestrator(backend, memory, name, "fcfs", ALONE, monotonic=clock)
+    settings = replace(ALONE, weights=weights)
+    daemon = Orchestrator(backend, memory, name, "fcfs", settings, monotonic=clock)
     found: Starts = []
     for turn in range(1, 100 * len(jobs)):
         if turn == restarted_at:
-            daemon = Orchestrator(backend, memory, name, "fcfs", ALONE, monotonic=clock)
+            daemon = Orchestrator(backend, memory, name, "fcfs", settings, monotonic=clock)
         tick = daemon.tick()
         unusual = [alarm.text for alarm in tick.alarms if alarm.kind not in ("kept", "starving")]
         assert not unusual, unusual
@@ -111,6 +112,17 @@ def live(name: str, jobs: list[Job], restarted_at: int = 0) -> Starts:
 @pytest.mark.parametrize("name", [policy.name for policy in policies()])
 def test_a_policy_starts_the_same_jobs_live_as_in_the_simulator(name: str) -> None:
     jobs = some_jobs()
+    assert live(name, jobs) == in_the_simulator(name, jobs)
+
+
+@pytest.mark.parametrize(
+    "name", ["eft-reserving", "eft-claiming", "plan", "adlro", "adlro-preemptive", "lookahead-sjf", "adlro-lookahead"]
+)
+def test_a_policy_that_knows_weights_starts_the_same_jobs_live_where_priorities_count(name: str) -> None:
+    jobs = [replace(job, priority=(0.1, 0.5, 1.0)[number % 3]) for number, job in enumerate(some_jobs())]
+    starts = in_the_simulator(name, jobs, "priority")
+    assert live(name, jobs, weights="priority") == starts
+    assert starts != in_the_simulator(name, jobs)
     assert live(name, jobs) == in_the_simulator(name, jobs)
 
 

@@ -101,6 +101,7 @@ def open_orchestrator(
         compare_s=_SOON_S if config.kind.ends_with_daemon else SELDOM_S,
         speeds=config.policy.speeds,
         speed=own_speeds(config),
+        weights=config.policy.weights,
     )
     levels, watcher = _telemetry(config, backend, opened)
     orchestrator = Orchestrator(
