@@ -18,8 +18,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.backends.shadow.shadow_site import watched  # noqa: E402
 
-from adlro.backends.shadow.replay import ReplayTimes, happened, under  # noqa: E402
-from adlro.backends.shadow.report import in_system  # noqa: E402
+from adlro.backends.shadow.replay import ReplayTimes, happened, in_system, under  # noqa: E402
 from adlro.backends.shadow.tables import Prepared, prepared  # noqa: E402
 from adlro.core.tables import Floats  # noqa: E402
 from adlro.decide.catalogue import find_policy  # noqa: E402

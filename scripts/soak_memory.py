@@ -58,7 +58,7 @@ def day(folder: Path, hours: float, step_s: float, policy: str) -> Iterator[Hour
 
     def build(config: Config) -> DaemonParts:
         memory, notes = open_memory(config)
-        opened = Opened(cluster, lambda: cluster.now_s, telemetry)
+        opened = Opened(cluster, lambda: cluster.now_s, partial(telemetry, cluster))
         return DaemonParts(cluster, memory, partial(open_orchestrator, opened=opened), opened.clock, notes)
 
     daemon = Daemon(config, build)

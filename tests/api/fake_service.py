@@ -416,6 +416,9 @@ class FakeService:
                     "temperature": round(0.35 + 0.45 * use, 3),
                     "memory": round(0.8 * use, 3),
                 }
+        last = self.cluster.nodes[0].name, sum(gpus.count for gpus in self.cluster.nodes[0].gpus) - 1
+        more = {"bandwidth": 0.31, "power": 0.62, "sm_clock": 0.74}  # few sources send these
+        found["{}/{}".format(*last)] = {**found["{}/{}".format(*last)], **more}
         first = self.cluster.nodes[0].name
         found[f"{first}/0"] = {"utilisation": None, "temperature": None, "memory": None}
         return found

@@ -205,6 +205,18 @@ def test_missing_telemetry_and_nodes_that_are_down_are_told(still: Site, open_pa
     expect(page.locator("#grid-detail")).to_contain_text("down, drained: fan replaced at noon")
 
 
+def test_bandwidth_power_and_clock_are_shown_of_a_gpu_that_tells_them(still: Site, open_page: Opener) -> None:
+    page, wrong = open_page(still)
+    page.goto(f"{still.address}node/volta0")
+    gpus = page.locator(".gpu")
+    expect(gpus.nth(3)).to_contain_text("Memory bandwidth31 %")
+    expect(gpus.nth(3)).to_contain_text("Power, of its TDP62 %")
+    expect(gpus.nth(3)).to_contain_text("Clock, of its highest74 %")
+    expect(gpus.nth(2)).to_contain_text("Temperature")
+    expect(gpus.nth(2)).not_to_contain_text("bandwidth")
+    assert wrong == []
+
+
 # ---- jobs ------------------------------------------------------------------------------------------------------------
 
 

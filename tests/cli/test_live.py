@@ -30,6 +30,7 @@ from adlro.cli.live import predicted, seconds, short, start_in_words
 from adlro.cli.output import fitted
 from adlro.core.errors import BackendError, UsageError
 from adlro.core.ports import JobState
+from adlro.live.service import Stopping
 from adlro.measure.text import shortened
 
 WIDTH = 80
@@ -398,6 +399,16 @@ def test_top_without_a_terminal_is_one_picture_of_at_most_80_columns(
     assert "××××  down: drained" in text
     assert "! " in text
     assert "71% of its speed" in text
+
+
+def test_top_says_how_many_stops_there_were_and_how_long_one_takes(
+    place: Place, service: FakeService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopping = Stopping(True, 9, 3, 100, 20, 10, (), took_s=41.6, restart_s=71.6)
+    with service.lock:
+        service.latest = replace(service.latest, stopping=stopping)
+    assert run(["top"]) == 0
+    assert "3 of 100 stops in the last hour, 0 under way; a stop takes 42 s" in capsys.readouterr().out
 
 
 def test_top_as_json_is_the_state(place: Place, capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,7 +51,7 @@ def test_the_report_as_json_has_the_promised_keys(file: Path, capsys: pytest.Cap
     assert set(found) == {
         "source", "cluster", "begin_s", "end_s", "unwatched_s", "down_share", "policy", "estimates", "jobs",
         "calibration", "blocks", "lines", "agreement", "wishes", "gain", "lose", "users", "speeds", "stopping",
-        "not_modelled", "notes", "doubts", "trusted",
+        "weights", "resizing", "weighing", "not_modelled", "notes", "doubts", "trusted",
     }  # fmt: skip
     assert [line["policy"] for line in found["lines"]] == ["as it happened", "adlro", "fcfs", "adlro, same models"]
     assert found["trusted"] is True
@@ -70,6 +70,29 @@ def test_a_report_on_a_policy_that_stops_jobs_names_the_users_and_jobs(
         "0 of 80 jobs are",
     ):
         assert words in said
+
+
+def test_a_report_with_weights_says_what_priorities_would_have_brought_to_which_jobs(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["shadow", "report", "--record", str(file), "--policy", "eft-reserving", "--others", ""]
+    assert run([*words, "--weights", "priority"]) == 0
+    said = capsys.readouterr().out
+    for part in ("eft-reserving, equal weights", "Priorities under eft-reserving", "each job counted by its priority"):
+        assert part in said
+    assert run(words) == 0
+    assert "Priorities under" not in capsys.readouterr().out
+    assert run([*words, "--weights", "prio"]) == 2
+    assert "expected equal or priority" in capsys.readouterr().err
+
+
+def test_a_report_on_a_policy_that_resizes_says_how_many_jobs_name_sizes(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["shadow", "report", "--record", str(file), "--policy", "rank-elastic", "--others", ""]) == 0
+    said = capsys.readouterr().out
+    assert "no job would have got another number of GPUs" in said
+    assert "0 of 80 jobs name sizes" in said
 
 
 def test_without_a_word_the_record_of_this_users_daemon_is_reported(

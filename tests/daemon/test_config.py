@@ -39,6 +39,7 @@ def test_the_printed_example_is_the_defaults(tmp_path: Path) -> None:
     ("text", "told"),
     [
         ('[backend]\nkind = "slrum"', r"'backend.kind' is 'slrum'; expected .*'slurm'.* Did you mean 'slurm'"),
+        ('[policy]\nweights = "prio"', r"'policy.weights' is 'prio'; expected 'equal' or 'priority'"),
         ("[policy]\nbudget_ms = -1", r"'policy.budget_ms' is -1; expected a number above 0"),
         ('tick_s = "often"', r"'tick_s' is 'often'; expected a number"),
         ('[api]\nport = 70000', r"'api.port' is 70000; expected a whole number from 0 to 65535"),

@@ -322,7 +322,27 @@ def test_a_reload_of_the_guard_makes_another_orchestrator_and_keeps_the_policy_t
     daemon.close()
 
 
-@pytest.mark.parametrize("text", ['[policy]\nname = "nonsense"\n', "tick_s = 0", "not toml", '[polcy]\nname = "x"'])
+def test_a_reload_with_other_weights_makes_another_orchestrator(tmp_path: Path) -> None:
+    file = tmp_path / "adlro.toml"
+    file.write_text('[policy]\nname = "fcfs"\n')
+    made = new_parts()
+    daemon = with_file(file, made)
+    daemon.tick()
+    file.write_text('[policy]\nname = "fcfs"\nweights = "priority"\n')
+    daemon.reload()
+    daemon.tick()
+    assert len(made.deciders) == 2
+    assert daemon.config.policy.weights == "priority"
+    daemon.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[policy]\nname = "nonsense"\n', "tick_s = 0", "not toml", '[polcy]\nname = "x"',
+        '[preempt]\ntell = "mail"\n',
+    ],
+)  # fmt: skip
 def test_a_config_that_is_wrong_is_an_alarm_and_the_old_one_stays(tmp_path: Path, text: str) -> None:
     file = tmp_path / "adlro.toml"
     file.write_text('tick_s = 9\n[policy]\nname = "fcfs"\n')

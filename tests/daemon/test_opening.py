@@ -22,6 +22,7 @@ from adlro.daemon.daemon import Daemon
 from adlro.daemon.leader import Alone, FileLock, PostgresLock
 from adlro.daemon.opening import _bound, answering, check_config, is_led, leadership_for, open_memory, open_parts
 from adlro.daemon.store_sqlite import FullError
+from adlro.live.scene import Scenes
 
 QUICK = {"policy.name": "fcfs", "policy.fallback": "fcfs"}
 
@@ -217,6 +218,24 @@ def test_jobs_are_stopped_only_with_the_flag_and_a_policy_that_stops_jobs_says_s
     assert "No running job is stopped" not in shown.output
 
 
+@pytest.mark.parametrize("words", [(), ("--weights", "equal"), ("--weights", "priority")])
+def test_jobs_count_by_their_priorities_only_with_the_flag(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    new = Scenes.__init__
+
+    def noted(self: Scenes, *args: Any, **named: Any) -> None:
+        new(self, *args, **named)
+        made.append(self._weights)
+
+    monkeypatch.setattr(Scenes, "__init__", noted)
+    monkeypatch.setattr("adlro.daemon.warming.daemon_steps", lambda policies: ())
+    assert command("--once", "--policy", "fcfs", "--fallback", "fcfs", *words).exit_code == 0
+    assert made
+    assert ("priority" in made) == ("priority" in words)
+
+
 def test_the_printed_config_can_be_read() -> None:
     assert tomllib.loads(command("--print-config").output)["policy"]["name"] == "adlro"
 
@@ -225,6 +244,7 @@ def test_the_printed_config_can_be_read() -> None:
     ("words", "kind", "told"),
     [
         (("--backend", "slrum"), UsageError, "expected one of simulated, local, slurm, kubernetes, shadow"),
+        (("--weights", "prio"), UsageError, "weights is 'prio'; expected equal or priority"),
         (("--config", "/nowhere.toml"), ConfigError, "cannot read the config file"),
         (("--once", "--policy", "fcsf"), CatalogueError, "Did you mean 'fcfs'"),
         (("--once", "--store", "mysql://x"), StoreError, "expected sqlite:PATH"),

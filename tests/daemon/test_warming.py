@@ -51,7 +51,9 @@ REAL_LIFE = """
     kinds = (job, wide, replace(job, gpus=0, cpus=2.0), replace(job, share=500), replace(job, limit_s=60.0),
         replace(job, sizes="1,2", restartable=True))
     stopping = PreemptTable(is_on=True, least_run_s=0.0)
-    settings = TurnSettings(compare_s=0.0, guard=GuardTable(max_wait_s=1500.0), preempt=stopping)
+    settings = TurnSettings(
+        compare_s=0.0, guard=GuardTable(max_wait_s=1500.0), preempt=stopping, weights="priority"
+    )
     memory, alarms = open_store("sqlite::memory:"), set()
     ours = Orchestrator(backend, memory, policy, fallback, settings)
     for turn in range(16):

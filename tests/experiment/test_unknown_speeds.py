@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import adlro
+from adlro.catalogue.families import guessed_family
 from adlro.core.errors import UsageError
 from adlro.core.policy import Policy, waiting
 from adlro.core.tables import DONE, STARTED, Choice, View
@@ -181,27 +182,31 @@ def test_a_run_finds_the_families_that_run_unlike_the_others() -> None:
     assert found.families[0].jobs >= found.families[-1].jobs
 
 
-def test_a_history_teaches_how_much_slower_a_model_is_for_each_family(tmp_path: Path) -> None:
+def history(folder: Path, rows: list[tuple[str, str, str, int]]) -> tuple[str, str]:
+    """The paths of a history of jobs on one GPU (user, name, model, seconds), and of a cluster of A100 and T4."""
     lines = ["JobID|User|JobName|State|Submit|Start|End|AllocTRES|NodeList|NCPUS|ReqMem|Timelimit"]
-    for number in range(80):
-        bert, on_t4 = number % 2 == 0, number % 4 < 2
-        seconds = (7200 if bert else 1800) * ((4 if bert else 1) if on_t4 else 1) + number
-        day = number // 24
+    for number, (user, name, gpu, seconds) in enumerate(rows):
         start = np.datetime64("2026-01-01T00:00:00") + np.timedelta64(number, "h")
-        name, user = ("train-bert", "ann") if bert else ("etl-load", "bob")
-        gpu = "t4" if on_t4 else "a100"
         end = start + np.timedelta64(seconds, "s")
-        lines.append(
-            f"{number}|{user}|{name}-{day}|COMPLETED|{start}|{start}|{end}|gres/gpu:{gpu}=1|n1|4|16G|1-00:00:00"
-        )
-    folder = tmp_path
+        lines.append(f"{number}|{user}|{name}|COMPLETED|{start}|{start}|{end}|gres/gpu:{gpu}=1|n1|4|16G|1-00:00:00")
     (folder / "jobs.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     nodes = "".join(
         f'[[nodes]]\nname = "{gpu}"\ngpu = "{gpu}"\ngpus = 4\ncpus = 32\nmemory_gb = 256\n' for gpu in ("a100", "t4")
     )
     cluster = f'name = "two"\n[network]\nkind = "ethernet-25g"\ngb_s = 6.25\n{nodes}'
     (folder / "two.toml").write_text(cluster, encoding="utf-8")
-    found = learn_history(str(folder / "jobs.txt"), str(folder / "two.toml"), TraceOptions())
+    return str(folder / "jobs.txt"), str(folder / "two.toml")
+
+
+def test_a_history_teaches_how_much_slower_a_model_is_for_each_family(tmp_path: Path) -> None:
+    rows = []
+    for number in range(80):
+        bert, on_t4 = number % 2 == 0, number % 4 < 2
+        seconds = (7200 if bert else 1800) * ((4 if bert else 1) if on_t4 else 1) + number
+        name, user = ("train-bert", "ann") if bert else ("etl-load", "bob")
+        rows.append((user, f"{name}-{number // 24}", "t4" if on_t4 else "a100", seconds))
+    files = history(tmp_path, rows)
+    found = learn_history(*files, TraceOptions())
     speeds = {family.words[0]: family.speeds["t4"] for family in found.families}
     assert found.jobs == 80
     assert speeds["bert"].value == pytest.approx(0.25, rel=0.3)
@@ -210,8 +215,21 @@ def test_a_history_teaches_how_much_slower_a_model_is_for_each_family(tmp_path: 
     assert speeds["bert"].jobs == 20
     assert math.isclose(found.families[0].speeds["a100-sxm4-40gb"].value, 1.0)
     asked = JobParts("ann", "train-bert-new", 1)
-    one = learn_for_job(str(folder / "jobs.txt"), str(folder / "two.toml"), TraceOptions(), asked)
+    one = learn_for_job(*files, TraceOptions(), asked)
     assert one.speeds["t4"].value == pytest.approx(0.25, rel=0.35)
     reason = one.because[0]
     assert reason.user == "ann"
     assert {"user ann", "word bert"} <= set(reason.parts)
+
+
+def test_jobs_of_one_family_found_may_have_had_different_priors(tmp_path: Path) -> None:
+    assert guessed_family("train-bert") != guessed_family("gromacs")
+    rows = [
+        (user, name, gpu, length * (3 if gpu == "t4" else 1) + number)
+        for number in range(40)
+        for user, name, length in (("ann", "train-bert", 1200), ("bob", "gromacs", 600))
+        for gpu in ("t4", "a100")
+    ]
+    (found,) = learn_history(*history(tmp_path, rows), TraceOptions()).families
+    assert found.users == ("ann", "bob")
+    assert found.speeds["t4"].value == pytest.approx(1 / 3, rel=0.15)

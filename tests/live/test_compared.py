@@ -41,9 +41,9 @@ def after(window: ComparisonWindow, jobs: list[LiveJob], seconds: float, ended_s
     window.note(Snapshot(BEGIN_S + seconds, CLUSTER, tuple(now)), {}, done)
 
 
-def compare(window: ComparisonWindow):  # type: ignore[no-untyped-def]
+def compare(window: ComparisonWindow, weights: str = "equal"):  # type: ignore[no-untyped-def]
     fcfs = find_policy("fcfs-first-fit")
-    return window.compare(Scenes(), as_said, find_policy("sjf"), fcfs, Corrections(), 20.0)
+    return window.compare(Scenes(weights=weights), as_said, find_policy("sjf"), fcfs, Corrections(), 20.0)
 
 
 def test_time_within_the_window_counts_what_has_ended_and_what_has_not() -> None:
@@ -80,3 +80,17 @@ def test_nothing_is_said_of_few_jobs() -> None:
     window = ComparisonWindow(1e6)
     after(window, jobs, 100.0, {each.id: 10.0 for each in jobs[:-1]})
     assert compare(window) is None
+
+
+def test_jobs_count_by_their_weights_where_priorities_count() -> None:
+    jobs = [job(number, 10.0) for number in range(2 * LEAST_ENDED)]
+    first = {each.id: 10.0 for each in jobs[:LEAST_ENDED]}
+    jobs = [replace(each, job=replace(each.job, priority=0.75 if each.id in first else 0.25)) for each in jobs]
+    window = ComparisonWindow(1e6)
+    after(window, jobs, 100.0, {each.id: 10.0 if each.id in first else 90.0 for each in jobs})
+    plain, weighted = compare(window), compare(window, "priority")
+    assert plain is not None
+    assert weighted is not None
+    assert plain.measured_s == pytest.approx((10 + 90) / 2)
+    assert weighted.measured_s == pytest.approx((1.5 * 10 + 0.5 * 90) / 2)
+    assert weighted.fallback_s != plain.fallback_s  # both are told by the same weights

@@ -9,14 +9,17 @@ from tests.live.stand_in import Notebook
 
 from adlro.backends.simulated.backend import Simulated
 from adlro.backends.simulated.clock import ByHand
+from adlro.backends.simulated.demo import heating_of
 from adlro.backends.simulated.entries import arriving
 from adlro.catalogue.clusters import load_cluster
 from adlro.catalogue.speeds import speed_of
+from adlro.core.driver import NO_HEAT
 from adlro.core.plan import gpu_numbers, plan_cluster
 from adlro.core.ports import ENDED, Part
 from adlro.core.records import CPU_ONLY, Job
 from adlro.core.tables import SPREAD, STARTED
 from adlro.decide.catalogue import find_policy, policies
+from adlro.experiment.instance import cold_gpus
 from adlro.live.limits import GuardTable, PreemptTable
 from adlro.live.turn import Orchestrator, TurnSettings
 from adlro.normalise.pack import pack, pack_jobs
@@ -66,12 +69,14 @@ def some_jobs() -> list[Job]:
     return jobs
 
 
-def in_the_simulator(name: str, jobs: list[Job]) -> Starts:
-    """What starts when and where in a simulation."""
+def in_the_simulator(name: str, jobs: list[Job], weights: str = "equal", room_c: float | None = None) -> Starts:
+    """What starts when and where in a simulation; with heat, if the room has a temperature."""
     plan, packed = plan_cluster(CLUSTER), pack_jobs(jobs)
     view = pack(plan, packed, speed_of)
     found: Starts = []
-    for event in simulate(view, packed.work, find_policy(name), World(restart_s=RESTART_S)).events:
+    world = World(restart_s=RESTART_S, weights=weights)
+    heat = NO_HEAT if room_c is None else cold_gpus(CLUSTER, room_c, 0)
+    for event in simulate(view, packed.work, find_policy(name), world, heat=heat).events:
         if event.what in (STARTED, SPREAD):
             numbers = gpu_numbers(plan, int(event.site), int(event.mask))
             site = plan.sites[event.site]
@@ -85,17 +90,21 @@ def in_the_simulator(name: str, jobs: list[Job]) -> Starts:
     return found
 
 
-def live(name: str, jobs: list[Job], restarted_at: int = 0) -> Starts:
+def live(
+    name: str, jobs: list[Job], restarted_at: int = 0, weights: str = "equal", room_c: float | None = None
+) -> Starts:
     """What starts when and where with a turn at each event; the daemon is restarted before this turn, if any."""
     clock, memory = ByHand(), Notebook()
     backend = Simulated(
-        CLUSTER, speed_of, clock=clock, start_s=0.0, arrivals=arriving(jobs), restart_s=RESTART_S, keep_ended_s=1e9
-    )
-    daemon = Orchestrator(backend, memory, name, "fcfs", ALONE, monotonic=clock)
+        CLUSTER, speed_of, clock=clock, start_s=0.0, arrivals=arriving(jobs), restart_s=RESTART_S, keep_ended_s=1e9,
+        heating=heating_of(CLUSTER, room_c, 0),
+    )  # fmt: skip
+    settings = replace(ALONE, weights=weights)
+    daemon = Orchestrator(backend, memory, name, "fcfs", settings, monotonic=clock)
     found: Starts = []
     for turn in range(1, 100 * len(jobs)):
         if turn == restarted_at:
-            daemon = Orchestrator(backend, memory, name, "fcfs", ALONE, monotonic=clock)
+            daemon = Orchestrator(backend, memory, name, "fcfs", settings, monotonic=clock)
         tick = daemon.tick()
         unusual = [alarm.text for alarm in tick.alarms if alarm.kind not in ("kept", "starving")]
         assert not unusual, unusual
@@ -112,6 +121,28 @@ def live(name: str, jobs: list[Job], restarted_at: int = 0) -> Starts:
 def test_a_policy_starts_the_same_jobs_live_as_in_the_simulator(name: str) -> None:
     jobs = some_jobs()
     assert live(name, jobs) == in_the_simulator(name, jobs)
+
+
+@pytest.mark.parametrize(
+    "name", ["eft-reserving", "eft-claiming", "plan", "adlro", "adlro-preemptive", "lookahead-sjf", "adlro-lookahead"]
+)
+def test_a_policy_that_knows_weights_starts_the_same_jobs_live_where_priorities_count(name: str) -> None:
+    jobs = [replace(job, priority=(0.1, 0.5, 1.0)[number % 3]) for number, job in enumerate(some_jobs())]
+    starts = in_the_simulator(name, jobs, "priority")
+    assert live(name, jobs, weights="priority") == starts
+    assert starts != in_the_simulator(name, jobs)
+    assert live(name, jobs) == in_the_simulator(name, jobs)
+
+
+@pytest.mark.parametrize("name", ["fcfs", "fcfs-first-fit", "static-affinity"])
+def test_a_policy_starts_the_same_jobs_on_a_hot_simulated_cluster_as_in_a_run_with_heat(name: str) -> None:
+    # Policies that know no estimates: a daemon learns from jobs that take longer than was said.
+    jobs = some_jobs()
+    starts = in_the_simulator(name, jobs, room_c=45.0)
+    found = live(name, jobs, room_c=45.0)
+    assert [(job, parts) for _, job, parts in found] == [(job, parts) for _, job, parts in starts]
+    assert [time for time, _, _ in found] == pytest.approx([time for time, _, _ in starts], abs=1e-6)
+    assert [time for time, _, _ in starts] != [time for time, _, _ in in_the_simulator(name, jobs)]
 
 
 @pytest.mark.parametrize(

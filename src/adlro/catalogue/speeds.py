@@ -93,6 +93,18 @@ def roofline(family: Family, model: GpuModel) -> Speed:
     return Speed(1 / time, MODELLED, f"roofline of {model.title} against the reference model")
 
 
+def bandwidth_used(family: str, model: GpuModel, speed: float) -> float | None:
+    """Share of the memory bandwidth of a GPU that a job uses at this speed of one GPU; None if its family says nothing.
+
+    As in the roofline: on the reference model the bandwidth is wholly in use for the share of the time that it bounds.
+    """
+    kind = find_family(family)
+    if kind.same_everywhere:
+        return None
+    needed_gb_s = kind.mix.bandwidth * gpu_models()[REFERENCE].memory_bandwidth_gb_s * speed
+    return min(1.0, needed_gb_s / model.memory_bandwidth_gb_s)
+
+
 def bound_profiles(models: Sequence[GpuModel], family: str) -> list[list[float]]:
     """How jobs that one unit bounds differ from a family: by bound and model, log of their speed over the family's.
 

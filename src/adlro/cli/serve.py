@@ -15,6 +15,7 @@ from adlro.cli.output import print_json, show_list, stdout
 from adlro.cli.warm import say_progress, telling
 from adlro.core.errors import UsageError
 from adlro.core.learned import check_speeds
+from adlro.experiment.conditions import check_job_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -62,6 +63,10 @@ class ConfigFlags:
             "--speeds", metavar="WHAT", help="What policies know about speeds: known, prior, agnostic or learned."
         ),
     ] = None
+    weights: Annotated[
+        str | None,
+        typer.Option("--weights", metavar="WHAT", help="What a job counts: equal, or priority (docs/policies.md)."),
+    ] = None
     cluster: Annotated[
         str | None,
         typer.Option("--cluster", "-c", metavar="NAME", help="simulated, local: the cluster, a name or a file."),
@@ -93,7 +98,7 @@ class ConfigFlags:
         """The given flags, by their keys in the config."""
         values = {
             "backend.kind": self.backend, "policy.name": self.policy, "policy.fallback": self.fallback,
-            "policy.speeds": self.speeds,
+            "policy.speeds": self.speeds, "policy.weights": self.weights,
             "simulated.cluster": self.cluster, "local.cluster": self.cluster, "simulated.workload": self.workload,
             "local.gpus": self.gpus, "simulated.speed": self.speed, "tick_s": self.tick, "store.url": self.store,
             "api.host": self.host, "api.port": self.port, "preempt.is_on": self.preempt or None,
@@ -129,6 +134,8 @@ def serve(
         raise UsageError(f"--backend is {given.backend!r}; expected one of {', '.join(BACKEND_NAMES)}.")
     if given.speeds is not None:
         check_speeds(given.speeds)
+    if given.weights is not None:
+        check_job_weights(given.weights)
     flags = (dict(DEMO) if demo else {}) | given.by_key()
     loaded = load_config(config, flags)
     if once:

@@ -10,10 +10,13 @@ from adlro.cli.lists import Json
 from adlro.cli.output import print_json, progress, say_if_it_compiles, show_list, stdout
 from adlro.cli.trace import length
 from adlro.core.errors import StoreError, UsageError
+from adlro.experiment.conditions import UNCHANGED, check_job_weights
 
 if TYPE_CHECKING:
+    from adlro.backends.shadow.priorities import WeightEffect
     from adlro.backends.shadow.record import Record
     from adlro.backends.shadow.report import Affected, Changed, Line, Report
+    from adlro.backends.shadow.sizes import ResizeEffect
     from adlro.backends.shadow.stops import StopEffect
 
 OTHERS: Final = "fcfs-first-fit,fcfs,fcfs-easy"
@@ -78,6 +81,10 @@ def report(
             metavar="SOURCE", help="What policies know about runtimes: predicted (as in the daemon), limit or oracle."
         ),
     ] = "predicted",
+    weights: Annotated[
+        str,
+        typer.Option(metavar="WHAT", help="What a job counts: equal, or priority (docs/policies.md)."),
+    ] = UNCHANGED.weights,
     as_json: Json = False,
 ) -> None:
     """Compare what ADLRO would have done with what happened, and say whether the comparison can be trusted."""
@@ -88,13 +95,14 @@ def report(
             "--sacct needs --cluster FILE. Make one: scontrol show node > nodes.txt, then "
             "adlro ingest --slurm nodes.txt > cluster.toml."
         )
+    check_job_weights(weights)
     found = found_record(config, db, record, sacct, cluster, families)
     say_if_it_compiles()
     from adlro.backends.shadow.report import replay_report as summed_up
 
     names = [name.strip() for name in others.split(",") if name.strip()]
     with progress("Replaying", len(names) + 3) as tell:
-        result = summed_up(found, policy, names, estimates, tell)
+        result = summed_up(found, policy, names, estimates, tell, weights)
     if as_json:
         print_json(result.as_json())
     else:
@@ -169,6 +177,10 @@ def _show(found: "Report") -> None:
     show_users(found)
     if found.stopping is not None:
         show_stops(found.stopping)
+    if found.resizing is not None:
+        show_sizes(found.resizing)
+    if found.weighing is not None:
+        show_weights(found.weighing)
     stdout().print("\nNot modelled", style="bold")
     for text in found.not_modelled:
         stdout().print(f"  · {text}", markup=False)
@@ -357,6 +369,76 @@ def stop_lines(found: "StopEffect") -> list[str]:
         f"  in the replay every job may be stopped; {found.restartable:,} of {found.of_jobs:,} jobs are marked as "
         "restartable. The daemon would stop only those (docs/preemption.md)",
     ]
+
+
+def show_sizes(found: "ResizeEffect") -> None:
+    """Print what other numbers of GPUs would have brought, and to whom it would have happened."""
+    stdout().print(f"\nOther numbers of GPUs under {found.policy}", style="bold")
+    for line in size_lines(found):
+        stdout().print(line, markup=False)
+    if found.users:
+        sizes = (("more GPUs", "right"), ("fewer GPUs", "right"), ("ends by resizing", "right"))
+        show_list(
+            (("user", "name"), ("jobs resized", "right"), *sizes),
+            [
+                (user.user, f"{user.jobs:,}", f"{user.more:,}", f"{user.fewer:,}", _signed(user.difference_s))
+                for user in found.users[:_MOST_STOPPED]
+            ],
+        )
+        show_list(
+            (("job", "name"), ("user", "left"), ("name", "text"), ("GPUs", "right"), *sizes),
+            [
+                (
+                    job.id, job.user, job.name, str(job.gpus), f"{job.more:,}", f"{job.fewer:,}",
+                    "" if job.difference_s is None else _signed(job.difference_s),
+                )
+                for job in found.often
+            ],
+        )  # fmt: skip
+
+
+def size_lines(found: "ResizeEffect") -> list[str]:
+    """What resizing would have brought, in words."""
+    named = (
+        f"  {found.with_sizes:,} of {found.of_jobs:,} jobs name sizes; others are never resized (docs/preemption.md)"
+    )
+    if not found.jobs:
+        return ["  no job would have got another number of GPUs", named]
+    with_s, without_s = found.in_system_s, found.in_system_without_s
+    change = f" ({_percent(with_s / without_s - 1)})" if without_s else ""
+    return [
+        f"  with other numbers of GPUs the mean time in the system is {length(with_s)}, with those that jobs had "
+        f"{length(without_s)}{change}; {found.stops:,} stops and {found.stops_without:,}",
+        f"  {found.jobs:,} jobs would have been resized: {found.more:,} starts with more GPUs than the job had, "
+        f"{found.fewer:,} with fewer",
+        named,
+    ]
+
+
+def show_weights(found: "WeightEffect") -> None:
+    """Print what counting by priority would have brought, and to which jobs."""
+    stdout().print(f"\nPriorities under {found.policy}", style="bold")
+    stdout().print(
+        f"  mean time in the system, each job counted by its priority: {length(found.weighted_s)} with weights, "
+        f"{length(found.equal_s)} if all count the same, {length(found.happened_s)} as it happened",
+        markup=False,
+    )
+    show_list(
+        (
+            ("priority", "name"),
+            ("jobs", "right"),
+            ("as it happened", "right"),
+            ("equal weights", "right"),
+            ("by priority", "right"),
+        ),
+        [
+            (
+                f"up to {share.up_to:g}", f"{share.jobs:,}", length(share.happened_s), length(share.equal_s),
+                length(share.weighted_s),
+            )
+            for share in found.shares
+        ],
+    )  # fmt: skip
 
 
 def _verdict(found: "Report") -> str:

@@ -168,7 +168,9 @@ def _warnings(state: dict[str, Any], width: int) -> Iterator[Text]:
     ]
     if (stopping := state.get("stopping")) and stopping["is_on"]:
         used = f"{stopping['last_hour']} of {stopping['per_hour']} stops in the last hour"
-        lines.append(Text(f"= {used}, {len(stopping['under_way'])} under way", "dim"))
+        took_s = stopping["took_s"]
+        took = "" if took_s is None else f"; a stop takes {took_s:.0f} s"
+        lines.append(Text(f"= {used}, {len(stopping['under_way'])} under way{took}", "dim"))
     for drift in state["drifts"][:2]:
         where = drift["node"] + (f" GPU {drift['gpu']}" if drift["gpu"] is not None else "") or "everywhere"
         family = f", {drift['family']}" if drift["family"] else ""

@@ -18,6 +18,7 @@ from adlro.core.learned import KNOWN_SPEEDS, SPEEDS
 from adlro.core.telemetry import TelemetryReader
 from adlro.core.toml import Schema, parse_toml
 from adlro.daemon.keep import Keep
+from adlro.experiment.conditions import JOB_WEIGHTS, UNCHANGED
 from adlro.ingest.telemetry.catalogue import SOURCES, open_telemetry
 from adlro.live.limits import GuardTable, Limits, PreemptTable
 
@@ -50,6 +51,11 @@ class PolicyTable(Schema):
         default=KNOWN_SPEEDS,
         description="What policies know about the speeds of jobs: known (the table), prior (the datasheet), agnostic "
         "(all GPUs alike) or learned from jobs that ended (docs/speeds.md).",
+    )
+    weights: Literal[JOB_WEIGHTS] = Field(  # type: ignore[valid-type]
+        default=UNCHANGED.weights,
+        description="What a job counts: equal (all the same), or priority (in proportion to its priority, for the "
+        "policies that know weights: docs/policies.md).",
     )
     speed_table: str = Field(
         default="", description='A speed table of your own in CSV, for families that it names; "": none.'

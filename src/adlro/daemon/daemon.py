@@ -53,6 +53,7 @@ from adlro.process.collector import unhurried_collector
 if TYPE_CHECKING:  # it imports the compiler, which tests of the daemon do without
     from adlro.daemon.warming import TellProgress, Warmed, WarmProgress
 from adlro.daemon.fence import Fenced, log
+from adlro.daemon.hook import StopHook, check_hook
 from adlro.daemon.running import DaemonParts, Running
 
 KEPT_ALARMS: Final = 200
@@ -115,6 +116,7 @@ class Daemon:
         self._systemd = Systemd()
         self.metrics_page = DaemonMetrics(__version__, lambda: self.is_ready()[0], self._store_bytes)
         self._pacing = Pacing()
+        self._hook = StopHook()
         self._running: Running | None = None
         self._is_stopping = self._wants_reload = False
         self._why_not, self._again_s = "the daemon is starting.", STANDBY_S
@@ -188,6 +190,7 @@ class Daemon:
         self._is_stopping = True
         self._step_down("the daemon has ended.")
         self._news.close()
+        self._hook.close()
         self._bell.close()
         self._ring.close()
 
@@ -303,6 +306,7 @@ class Daemon:
         assert running is not None
         try:
             new = load_config(self._path, self._flags)
+            check_hook(new.preempt.tell)
             changed = changes(self.config, new)
             self._compile(new)
             same_but_name = new.policy.model_copy(update={"name": self.config.policy.name}) == self.config.policy
@@ -511,6 +515,7 @@ class Daemon:
             for kind, job in running.look(state.snapshot):
                 data = {"job": job.id, "state": str(job.state), **_whose(job)}
                 self._emit(kind, data, state.snapshot.time_s)
+        self._tell_stops(running, tick)
         summary = {
             "number": tick.number, "policy": tick.policy, "decided_by": tick.decided_by,
             "seconds": round(tick.seconds, 6), "waiting": tick.waiting, "running": tick.running,
@@ -518,6 +523,18 @@ class Daemon:
         }  # fmt: skip
         log.log(logging.INFO if tick.decisions or tick.alarms else logging.DEBUG, "turn", extra=summary)
         self._emit("tick", summary, tick.time_s)
+
+    def _tell_stops(self, running: "Running", tick: Tick) -> None:
+        """Tell the site's own program which jobs were stopped. It hears of other jobs by their ids only."""
+        if not (program := self.config.preempt.tell):
+            return
+        done = {answer.job for answer in tick.answers if answer.done}
+        for decision in tick.decisions:
+            if decision.verb == "stop" and decision.job in done:
+                job = running.jobs.get(decision.job)
+                told = {"event": "stop", "time_s": tick.time_s, "decision": decision.id, "job": decision.job}
+                told |= {**_whose(job), "gpus": job.job.gpus if job is not None else None}
+                self._hook.tell(program, told | {"policy": decision.policy, "reason": decision.reason})
 
     def _emit(self, kind: str, data: Mapping[str, Any], time_s: float | None = None) -> None:
         self._news.happen(kind, time.time() if time_s is None else time_s, data)

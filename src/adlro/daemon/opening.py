@@ -18,6 +18,7 @@ from adlro.core.records import Cluster, SpeedOf
 from adlro.daemon.config import Config
 from adlro.daemon.daemon import Daemon
 from adlro.daemon.fence import Fenced
+from adlro.daemon.hook import check_hook
 from adlro.daemon.keep import Keep
 from adlro.daemon.leader import leadership_of
 from adlro.daemon.running import Closing, DaemonParts, Decider
@@ -59,6 +60,7 @@ def check_config(config: Config) -> None:
     for name in (config.policy.name, config.policy.fallback):
         find_policy(name)
     own_speeds(config)
+    check_hook(config.preempt.tell)
     if config.telemetry.is_on:
         config.telemetry.open()
 
@@ -101,6 +103,7 @@ def open_orchestrator(
         compare_s=_SOON_S if config.kind.ends_with_daemon else SELDOM_S,
         speeds=config.policy.speeds,
         speed=own_speeds(config),
+        weights=config.policy.weights,
     )
     levels, watcher = _telemetry(config, backend, opened)
     orchestrator = Orchestrator(

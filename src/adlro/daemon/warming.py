@@ -30,6 +30,7 @@ from adlro.live.said import as_said
 from adlro.live.scene import Scenes
 from adlro.live.service import WhatIf
 from adlro.live.turn import Orchestrator, TurnSettings
+from adlro.simulation.simulator import BY_PRIORITY
 
 _LONG_S: Final = 3600.0
 """Time for one decision of the rehearsal: it may have to be compiled first."""
@@ -212,6 +213,7 @@ class Rehearsal:
         self.scene = Scenes().scene(self.backend.read(), as_said)
         worn = Corrections(gpus={(self.backend.cluster.nodes[0].name, 0): 0.5})
         Scenes(places_gpus=True).scene(self.backend.read(), as_said, corrections=worn)  # the pace of each GPU is seen
+        Scenes(weights=BY_PRIORITY).weights_of(self.scene.live)  # the policy and the fallback are compared by weight
 
     def hand_in(self) -> None:
         """Jobs of every kind."""

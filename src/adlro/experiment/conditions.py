@@ -1,10 +1,12 @@
 """The defaults and conditions of an experiment: what the commands and `import adlro` share.
 
-This module imports nothing of ours, so that commands which only print their help start at once.
+This module imports hardly anything, so that commands which only print their help start at once.
 """
 
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+from adlro.core.errors import UsageError
 
 DEFAULT_CLUSTER: Final = "paper16"
 DEFAULT_JOBS: Final = "paper"
@@ -84,3 +86,9 @@ class Conditions:
 
 UNCHANGED: Final = Conditions()
 """The default conditions."""
+
+
+def check_job_weights(weights: str) -> None:
+    """Raise UsageError unless jobs can count by this."""
+    if weights not in JOB_WEIGHTS:
+        raise UsageError(f"weights is {weights!r}; expected {' or '.join(JOB_WEIGHTS)}.")

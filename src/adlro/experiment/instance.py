@@ -12,7 +12,7 @@ from adlro.core.errors import AdlroError, PolicyError, UsageError
 from adlro.core.heat import new_heat
 from adlro.core.learned import KNOWN_SPEEDS, LEARNED_SPEEDS
 from adlro.core.policy import Policy
-from adlro.core.records import Disturbance
+from adlro.core.records import Cluster, Disturbance
 from adlro.core.run import Run
 from adlro.core.tables import Ints, Jobs, Table, View
 from adlro.core.units import DAY_S, HOUR_S
@@ -120,12 +120,12 @@ def disturbances_of(scenario: Scenario, jobs: Jobs, seed: int) -> list[Disturban
 def heat_of(scenario: Scenario, seed: int) -> Table:
     """The GPUs of the cluster as cold as when idle, each cooled a little better or worse; no rows without heat."""
     room_c = scenario.hazards.room_c
-    if room_c is None:
-        return NO_HEAT
-    models = [
-        scenario.cluster.models[group.model]
-        for node in scenario.cluster.nodes for group in node.gpus for _ in range(group.count)
-    ]  # fmt: skip
+    return NO_HEAT if room_c is None else cold_gpus(scenario.cluster, room_c, seed)
+
+
+def cold_gpus(cluster: Cluster, room_c: float, seed: int) -> Table:
+    """The heat of the GPUs of a cluster, node by node, in a room of this temperature; nobody uses them yet."""
+    models = [cluster.models[group.model] for node in cluster.nodes for group in node.gpus for _ in range(group.count)]
     random = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(_HEAT_STREAM,))))
     spread = random.lognormal(0.0, HEAT_SPREAD, len(models)).tolist()
     limits = [THROTTLE_C.get(model.vendor.lower(), THROTTLE_C["nvidia"]) for model in models]

@@ -166,8 +166,7 @@ def find_families(
     centres: list[Floats] = []
     members: list[list[int]] = []
     for places in sorted(groups.values(), key=len, reverse=True):
-        mean, _ = memory.profile(_some(vectors, rows, places))
-        profile = mean + prior[places[-1]]
+        profile = _believed(memory, vectors, prior, rows, places)[0]
         profile = profile - profile.mean()
         near = [float(np.sqrt(np.mean((profile - centre) ** 2))) for centre in centres]
         if near and min(near) < _ALIKE:
@@ -199,16 +198,22 @@ def _family(
     words = Counter(word for j in mine for word in name_words(parts[j].name) if not word.isdigit())
     label = sorted(words, key=lambda word: (-(words[word] ** 2) / commonness[word], word))[:_LABEL_WORDS]
     users = [user for user, _ in Counter(parts[j].user for j in mine).most_common()]
-    last = places[-1]
-    mean, covariance = memory.profile(_some(vectors, rows, places))
+    logs, covariance = _believed(memory, vectors, prior, rows, places)
     there = Counter(model for j in mine for model in ran.get(j, ()))
-    speeds = {name: speed_against(m, 0, mean + prior[last], covariance, there[m]) for m, name in enumerate(names)}
+    speeds = {name: speed_against(m, 0, logs, covariance, there[m]) for m, name in enumerate(names)}
     return FoundFamily(tuple(label), tuple(users), len(mine), speeds)
 
 
-def _some(vectors: Mapping[int, Words], rows: Masks, places: Sequence[int]) -> Words:
-    """The vectors of the latest of these jobs."""
-    return np.array([vectors[int(rows[place])] for place in sorted(places)[-_FOR_A_MEAN:]])
+def _believed(
+    memory: SpeedMemory, vectors: Mapping[int, Words], prior: Floats, rows: Masks, places: Sequence[int]
+) -> tuple[Floats, Floats]:
+    """The mean log speed of the latest of these jobs on each model, and its covariance.
+
+    What the memory knows is against the prior of each job, and jobs of one family may have different priors.
+    """
+    latest = sorted(places)[-_FOR_A_MEAN:]
+    mean, covariance = memory.profile(np.array([vectors[int(rows[place])] for place in latest]))
+    return mean + prior[latest].mean(axis=0), covariance
 
 
 def _stem(parts: JobParts) -> tuple[str, ...]:

@@ -19,9 +19,9 @@ from adlro.experiment.conditions import (
     DEFAULT_POLICIES,
     DEFAULT_POLICY,
     DEFAULT_SEEDS,
-    JOB_WEIGHTS,
     UNCHANGED,
     Conditions,
+    check_job_weights,
 )
 from adlro.experiment.instance import run_one
 from adlro.experiment.policies import PolicyLike, find_policies
@@ -303,8 +303,7 @@ def scenario_of(
         listed, origin = find_disturbances(str(disturbances)), str(disturbances)
     elif disturbances:
         listed, origin = tuple(disturbances), f"{len(disturbances)} given in Python"
-    if conditions.weights not in JOB_WEIGHTS:
-        raise UsageError(f"weights is {conditions.weights!r}; expected {' or '.join(JOB_WEIGHTS)}.")
+    check_job_weights(conditions.weights)
     settings = SimulationSettings(
         conditions.restart_s, conditions.kill_at_limit, conditions.queue_window, conditions.weights
     )

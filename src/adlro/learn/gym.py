@@ -56,7 +56,7 @@ PAPER, _LINE, LEGAL, PRESENT, FREE_CELL = (
 
 Load = float | Sequence[float]
 ActionMask = npt.NDArray[np.int8]
-_Picture = npt.NDArray[np.uint8]
+DrawnImage = npt.NDArray[np.uint8]
 
 RENDER_MODES: Final = ("rgb_array",)
 
@@ -251,20 +251,28 @@ def masks_of(batch: Batch) -> ActionMask:
     return batch.seen.legal.astype(np.int8)
 
 
-def _picture_of(seen: Seen, which: int, is_over: bool) -> _Picture:
-    """What one environment shows: a cell for each row and pool, and below each pool how much of it is free.
+def _picture_of(seen: Seen, which: int, is_over: bool) -> DrawnImage:
+    """What one environment shows: a cell for each row and pool, and below each pool how much of it is free."""
+    present = seen.present[which]
+    legal = seen.legal[which, :-1].reshape(present.shape)
+    return picture_of_cells(present, legal, seen.pools[which, :, 0], is_over)
 
-    Green: the job may start there now. Yellow: it could run there, but not now. White: there is no such job or pool.
+
+def picture_of_cells(
+    present: npt.NDArray[Any], legal: npt.NDArray[Any], free: npt.NDArray[Any], is_over: bool
+) -> DrawnImage:
+    """A cell for each job and place [W, P], and below each place a bar for the share of it that is free [P].
+
+    Green: the job may start there now. Yellow: it could run there, but not now. White: there is no such job or place.
     """
-    rows, pools = seen.present.shape[1:]
-    image = np.full((rows * CELL + BAR + 1, pools * CELL + 1, 3), PAPER, np.uint8)
-    legal = seen.legal[which, :-1].reshape(rows, pools)
-    for p in range(pools if not is_over else 0):
+    rows, places = present.shape
+    image = np.full((rows * CELL + BAR + 1, places * CELL + 1, 3), PAPER, np.uint8)
+    for p in range(places if not is_over else 0):
         for w in range(rows):
-            if seen.present[which, w, p]:
+            if present[w, p]:
                 place = image[w * CELL + 1 : (w + 1) * CELL, p * CELL + 1 : (p + 1) * CELL]
                 place[:] = LEGAL if legal[w, p] else PRESENT
-        height = round(float(np.clip(seen.pools[which, p, 0], 0.0, 1.0)) * BAR)
+        height = round(float(np.clip(free[p], 0.0, 1.0)) * BAR)
         image[image.shape[0] - height :, p * CELL + 1 : (p + 1) * CELL] = FREE_CELL
     image[: rows * CELL + 1 : CELL] = _LINE
     image[:, ::CELL] = _LINE
@@ -337,7 +345,7 @@ class ClusterEnv(gymnasium.Env[Any, np.int64]):
             return np.arange(self.batch.actions) == self.batch.actions - 1
         return masks_of(self.batch)[0].astype(np.bool_)
 
-    def render(self) -> _Picture | None:
+    def render(self) -> DrawnImage | None:
         """A picture of rows and pools, if one was asked for."""
         return None if self.render_mode is None else _picture_of(self.batch.seen, 0, self.fresh)
 
@@ -405,7 +413,7 @@ class ClusterVectorEnv(VectorEnv[Singles, Ints, Any]):
         """Which actions are legal now in each environment [B, A]."""
         return masks_of(self.batch).astype(np.bool_)
 
-    def render(self) -> tuple[_Picture, ...] | None:
+    def render(self) -> tuple[DrawnImage, ...] | None:
         """A picture of each environment, if they were asked for."""
         if self.render_mode is None:
             return None

@@ -13,7 +13,17 @@ from gymnasium.spaces import Box, Discrete
 
 from adlro.core.errors import UsageError
 from adlro.decide.network.paper_state import WINDOW, PaperSeen
-from adlro.learn.gym import ActionMask, Load, given_world, loads_of, state_from
+from adlro.learn.gym import (
+    RENDER_MODES,
+    ActionMask,
+    DrawnImage,
+    Load,
+    given_world,
+    loads_of,
+    mode_of,
+    picture_of_cells,
+    state_from,
+)
 from adlro.learn.paper.envs import LAMBDA, PaperBatch, begin_paper, make_paper_batch, step_paper
 from adlro.learn.worlds.envs import Draw
 
@@ -31,7 +41,7 @@ class PaperEnv(gymnasium.Env[Any, np.int64]):
     with its last job.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (Gymnasium's way)
+    metadata: dict[str, Any] = {"render_modes": [*RENDER_MODES], "render_fps": 4}  # noqa: RUF012  (Gymnasium's way)
 
     def __init__(
         self,
@@ -43,7 +53,9 @@ class PaperEnv(gymnasium.Env[Any, np.int64]):
         rows: int = WINDOW,
         sizes: bool = True,
         keeps: bool = True,
+        render_mode: str | None = None,
     ) -> None:
+        self.render_mode = mode_of(render_mode)
         given: tuple[object, ...] = (jobs, rows)
         if not all(isinstance(number, int) and number > 0 for number in given):
             raise UsageError(f"jobs is {jobs!r} and rows {rows!r}; expected whole numbers from 1.")
@@ -81,6 +93,16 @@ class PaperEnv(gymnasium.Env[Any, np.int64]):
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """Which actions are legal now, as SB3-contrib's MaskablePPO asks for it."""
         return self._mask().astype(np.bool_)
+
+    def render(self) -> DrawnImage | None:
+        """A picture of the jobs that wait and the GPUs, as of the other environment; None unless it was asked for."""
+        if self.render_mode is None:
+            return None
+        seen = self.batch.seen
+        there = (seen.jobs[0] > 0.0).any(axis=1)
+        legal = seen.legal[0].reshape(len(there), -1)
+        present = np.broadcast_to(there[:, None], legal.shape)
+        return picture_of_cells(present, legal, 1.0 - seen.use[0, :, 0], self._is_over)
 
     def close(self) -> None:
         """Stop the threads."""

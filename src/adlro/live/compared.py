@@ -7,7 +7,8 @@ beside them. Jobs that have ended are played with their measured work, the other
 
 The figure is the mean time that jobs spent in the system within the window, over all its jobs, ended or not. A mean
 over ended jobs only would favour the policy that decided: it let those jobs go first, and the jobs that it keeps
-waiting would not count.
+waiting would not count. Where jobs count by their priorities, each has its weight in the mean: a policy that lets those
+of high priority go first is not to be blamed for it.
 """
 
 import time
@@ -117,7 +118,8 @@ class ComparisonWindow:
         ]
         came_s = np.array([max(begun.first(job), begin_s) - begin_s for job in there])
         ended_s = np.array([begun.ended_s.get(job.id, np.inf) - begin_s for job in there])
-        measured_s = mean_within(came_s, ended_s, passed_s)
+        weight = scenes.weights_of(there)
+        measured_s = mean_within(came_s, ended_s, passed_s, weight)
         nothing = ComparedTimes(measured_s, None, None, len(there))
         if len(begun.snapshot.jobs) + len(begun.came) > _MOST_JOBS:
             return nothing
@@ -144,10 +146,10 @@ class ComparisonWindow:
                 found.append(None)  # time ran out before the window's end
                 continue
             ends = np.where(np.isnan(played.end[rows]), np.inf, played.end[rows]) - now
-            found.append(mean_within(came_s, ends, passed_s))
+            found.append(mean_within(came_s, ends, passed_s, weight))
         return ComparedTimes(measured_s, found[1], found[0], len(rows))
 
 
-def mean_within(came_s: Floats, ended_s: Floats, passed_s: float) -> float:
-    """The mean time that jobs spent in the system within the window, which began at 0."""
-    return float(np.mean(np.minimum(ended_s, passed_s) - np.minimum(came_s, passed_s)))
+def mean_within(came_s: Floats, ended_s: Floats, passed_s: float, weight: Floats | None = None) -> float:
+    """The mean time that jobs spent in the system within the window, which began at 0; by their weights, if any."""
+    return float(np.average(np.minimum(ended_s, passed_s) - np.minimum(came_s, passed_s), weights=weight))

@@ -48,6 +48,10 @@ class PreemptTable(Schema):
         ge=0,
         description="Seconds that a restart costs a job. Policies add the time from a stop to its end, as measured.",
     )
+    tell: str = Field(
+        default="",
+        description='A program that is run for each job that is stopped, with the stop in JSON on its input; "": none.',
+    )
 
 
 _DEFAULT: Final = GuardTable()

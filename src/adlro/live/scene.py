@@ -39,8 +39,10 @@ from adlro.core.tables import (
 )
 from adlro.decide.rules.baselines import write_mix
 from adlro.live.corrections import Corrections, corrected, same_gpus
+from adlro.measure.metrics import weights_at
 from adlro.normalise.pack import pack
 from adlro.predict.following import TRAIT, trait_of
+from adlro.simulation.simulator import BY_PRIORITY, SimulationSettings, counts_by_priority
 
 SPARE_ROWS: Final = 1024
 """Rows of jobs that are gone are kept until they outnumber the live jobs and this number."""
@@ -152,7 +154,8 @@ class Scenes:
 
     With `can_resize`, restartable jobs that name sizes may get another number of GPUs. A job that runs with one already
     has it in any case. With `places_gpus`, jobs get the fastest free GPUs of a site as measured, and policies see the
-    pace of exactly these; without it the cluster chooses, and they see the mean time over all ways to choose.
+    pace of exactly these; without it the cluster chooses, and they see the mean time over all ways to choose. `weights`
+    is what jobs count by.
     """
 
     def __init__(
@@ -162,9 +165,10 @@ class Scenes:
         believe: Believe | None = None,
         can_resize: bool = False,
         places_gpus: bool = False,
+        weights: str = SimulationSettings().weights,
     ) -> None:
         self._speed, self._believe, self._can_resize = speed, believe, can_resize
-        self._places_gpus = places_gpus
+        self._places_gpus, self._weights = places_gpus, weights
         self._restart_s = restart_s
         self._lock = Lock()
         self._epoch_s = FOREVER  # of the first scene; it never moves on, so that times mean the same in every turn
@@ -212,6 +216,12 @@ class Scenes:
                 remind(scene.view, self._names.users.things, self._names.groups.things, snapshot.time_s)
             return scene
 
+    def weights_of(self, jobs: Sequence[LiveJob]) -> Floats | None:
+        """What each of these jobs counts; None if all count the same."""
+        if self._weights != BY_PRIORITY:
+            return None
+        return weights_at(np.array([job.job.priority for job in jobs], np.float32))
+
     def _scene(
         self,
         snapshot: Snapshot,
@@ -251,6 +261,7 @@ class Scenes:
         view.clock[0].now = snapshot.time_s - epoch_s
         view.clock[0].restart = self._restart_s
         view.clock[0].wake = FOREVER
+        view.clock[0].weighted = counts_by_priority(view, self._weights)
         if self._sizes:
             sizes = sorted(self._sizes)
             write_mix(view, np.array(sizes, np.int64), np.array([self._sizes[size] for size in sizes], np.int64))

@@ -50,6 +50,7 @@ from adlro.live.showing import History, Lines, Starts
 from adlro.live.stopping import Stopper
 from adlro.live.telling import Heard, Notes
 from adlro.normalise.pack import why_refused
+from adlro.simulation.simulator import SimulationSettings
 
 WARM: Final[dict[int, Policy]] = {}
 """Policies that have been asked once in this process. They are kept, so that an id() is not used again."""
@@ -83,6 +84,8 @@ class TurnSettings(Limits):
     """What policies know about the speeds of jobs (docs/speeds.md)."""
     speed: SpeedOf = speed_of
     """The table of speeds."""
+    weights: str = SimulationSettings().weights
+    """What jobs count by (docs/policies.md#weights)."""
 
 
 @final
@@ -143,9 +146,9 @@ class Orchestrator:
     def _new_scenes(self) -> Scenes:
         """Scenes in which jobs run as policies believe."""
         believe = None if self._speeds.how == KNOWN_SPEEDS else self._speeds.view_of
-        preempt = self._settings.preempt
-        can_resize = preempt.is_on and self._backend.can_resize and believe is None
-        return Scenes(self._settings.speed, preempt.restart_s, believe, can_resize, self._backend.places_gpus)
+        given, preempt, backend = self._settings, self._settings.preempt, self._backend
+        can_resize = preempt.is_on and backend.can_resize and believe is None
+        return Scenes(given.speed, preempt.restart_s, believe, can_resize, backend.places_gpus, given.weights)
 
     # ---- what others ask -------------------------------------------------------------------------------------------
 

@@ -195,16 +195,26 @@ def _weighted_mean(run: Run, done: _Finished) -> float | None:
     priority = run.jobs.table["priority"][done.job]
     if not len(priority) or (priority == priority[0]).all():
         return _mean(done.jct)
+    weight = weights_at(priority)
+    return float(weight @ done.jct / weight.sum())
+
+
+def weights_at(priority: npt.NDArray[np.float32]) -> Floats:
+    """What jobs of these priorities count (`rules.weight_at`)."""
     weight = np.empty(len(priority))
     fill_weights(np.ascontiguousarray(priority, np.float32), weight)
-    return float(weight @ done.jct / weight.sum())
+    return weight
 
 
 def _by_priority(run: Run, waited: npt.NDArray[np.int32], wait: Floats) -> list[float | None]:
     """The mean wait of the jobs of each quarter of the priorities, the lowest first; a bound is in the lower one."""
-    quarter = np.ceil(run.jobs.table["priority"][waited] * PRIORITY_CLASSES).astype(np.int64)
-    quarter = np.clip(quarter, 1, PRIORITY_CLASSES)
+    quarter = priority_class(run.jobs.table["priority"][waited])
     return [_mean(wait[quarter == each]) for each in range(1, PRIORITY_CLASSES + 1)]
+
+
+def priority_class(priority: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+    """The quarter of the priorities that each of them is in, from 1; a bound is in the lower one."""
+    return np.clip(np.ceil(priority * PRIORITY_CLASSES).astype(np.int64), 1, PRIORITY_CLASSES)
 
 
 def _waits(run: Run, held: Table) -> tuple[npt.NDArray[np.int32], Floats]:

@@ -70,7 +70,7 @@ def prepare(
     """Set the clock, give the policy what it needs, and make the tables that it may not see."""
     clock = view.clock[0]
     clock.restart, clock.window = settings.restart_s, settings.window
-    clock.weighted = settings.weights == BY_PRIORITY and priorities_differ(view)
+    clock.weighted = counts_by_priority(view, settings.weights)
     clock.wake = FOREVER
     clock.random = seed * 7919 % 2147483646 + 1
     if policy.prepare is not None:
@@ -86,9 +86,12 @@ def prepare(
     return truth
 
 
-def priorities_differ(view: View) -> bool:
-    """Whether any two jobs have different priorities. If none have, weights change nothing, not even by rounding."""
-    return len(view.jobs) > 0 and bool((view.jobs.priority != view.jobs.priority[0]).any())
+def counts_by_priority(view: View, weights: str) -> bool:
+    """Whether jobs count by their priorities: that is asked for, and any two of them have different ones.
+
+    If none have, weights change nothing, not even by rounding.
+    """
+    return weights == BY_PRIORITY and len(view.jobs) > 0 and bool((view.jobs.priority != view.jobs.priority[0]).any())
 
 
 def first(row: tuple[float, int, int, int, float]) -> float:

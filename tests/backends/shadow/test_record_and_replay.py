@@ -22,8 +22,8 @@ from adlro.backends.shadow.record import (
     record_of_memory,
     shadowed,
 )
-from adlro.backends.shadow.replay import HAPPENED, happened, under
-from adlro.backends.shadow.report import Report, in_system, replay_report
+from adlro.backends.shadow.replay import HAPPENED, happened, in_system, under
+from adlro.backends.shadow.report import Report, replay_report
 from adlro.backends.shadow.tables import prepared
 from adlro.catalogue.clusters import load_cluster
 from adlro.core.errors import StoreError, TraceError, UsageError
@@ -353,9 +353,58 @@ def test_a_policy_that_stops_jobs_says_what_that_brings_and_to_whom_it_happens(w
     assert (effect.restartable, effect.of_jobs) == (0, 120)
 
 
+def test_a_policy_that_resizes_jobs_says_what_that_brings_and_to_whom_it_happens(whole: Record) -> None:
+    named = [bool(job.job.gpus and job.job.share == 1000 and number % 2) for number, job in enumerate(whole.jobs)]
+    jobs = [
+        replace(job, job=replace(job.job, sizes="1,2,4,8")) if is_named else job
+        for job, is_named in zip(whole.jobs, named, strict=True)
+    ]
+    found = replay_report(replace(whole, jobs=tuple(jobs)), "rank-elastic", [])
+    effect, lines = found.resizing, {line.policy: line for line in found.lines}
+    assert effect is not None
+    assert effect.in_system_s == lines["rank-elastic"].in_system_s
+    assert effect.in_system_without_s == lines["rank-elastic, same sizes"].in_system_s
+    assert effect.in_system_s < effect.in_system_without_s
+    assert (effect.with_sizes, effect.of_jobs) == (sum(named), len(jobs))
+    assert effect.more > 0
+    assert effect.fewer > 0
+    assert (effect.more, effect.fewer) == tuple(
+        sum(getattr(user, side) for user in effect.users) for side in ("more", "fewer")
+    )
+    assert effect.jobs == sum(user.jobs for user in effect.users)
+    # Only jobs that name sizes are resized.
+    assert {job.id for job in effect.often} <= {job.id for job, is_named in zip(jobs, named, strict=True) if is_named}
+    fixed = replay_report(whole, "rank-elastic", []).resizing
+    assert fixed is not None
+    assert (fixed.jobs, fixed.in_system_s) == (0, effect.in_system_without_s)
+
+
+def test_a_report_with_weights_says_what_they_bring_and_to_which_priorities(whole: Record) -> None:
+    found = replay_report(whole, "eft-reserving", [], weights="priority")
+    effect, lines = found.weighing, {line.policy: line for line in found.lines}
+    assert effect is not None
+    assert effect.weighted_s < effect.equal_s < effect.happened_s
+    low, high = effect.shares[0], effect.shares[-1]
+    assert high.weighted_s < high.equal_s
+    assert low.weighted_s > low.equal_s
+    for line, side in (("eft-reserving", "weighted_s"), ("eft-reserving, equal weights", "equal_s")):
+        total = sum(share.jobs * getattr(share, side) for share in effect.shares)
+        assert total / sum(share.jobs for share in effect.shares) == pytest.approx(lines[line].in_system_s)
+
+
+def test_weights_change_nothing_in_a_record_of_one_priority_and_the_report_says_so(whole: Record) -> None:
+    same = replace(whole, jobs=tuple(replace(job, job=replace(job.job, priority=0.7)) for job in whole.jobs))
+    found = replay_report(same, "eft-reserving", [], weights="priority")
+    assert found.weighing is None
+    assert any("have the same priority" in note for note in found.notes)
+    assert found.lines == replay_report(same, "eft-reserving", []).lines
+
+
 def test_a_policy_that_stops_no_jobs_has_no_such_part(whole: Record) -> None:
     found = replay_report(whole, "sjf", [])
     assert found.stopping is None
+    assert found.resizing is None
+    assert found.weighing is None
     assert [line.policy for line in found.lines] == [HAPPENED, "sjf", "sjf, same models"]
 
 

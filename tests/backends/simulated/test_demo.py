@@ -11,6 +11,7 @@ from adlro.backends.simulated.backend import Simulated
 from adlro.backends.simulated.clock import ByHand
 from adlro.backends.simulated.demo import (
     BLOCK,
+    MADE_UP,
     MOST_WAITING,
     WAITING_AT_FIRST,
     demo_arrivals,
@@ -77,7 +78,7 @@ def test_a_day_of_the_demo_is_busy_and_has_a_failure_and_a_worn_node() -> None:
         clock.move(HOUR_S / 12)
         snapshot = backend.read()
         first_fit(backend, snapshot)
-        figures = telemetry(backend.read())
+        figures = telemetry(backend, backend.read())
         held.append(sum(figure["utilisation"] is not None and figure["utilisation"] > 0 for figure in figures.values()))
         down |= set(snapshot.down)
         worn |= {backend.factor(node.name, gpu) for node in snapshot.cluster.nodes for gpu in range(4)}
@@ -89,17 +90,17 @@ def test_a_day_of_the_demo_is_busy_and_has_a_failure_and_a_worn_node() -> None:
 def test_figures_are_made_up_from_what_runs() -> None:
     clock = ByHand()
     backend = demo_backend(clock=clock)
-    idle = telemetry(backend.read())
+    idle = telemetry(backend, backend.read())
     assert list(idle)[:5] == ["volta0/0", "volta0/1", "volta0/2", "volta0/3", "volta1/0"]
     assert {figure["utilisation"] for figure in idle.values()} == {0.0}
     one = next(live for live in backend.read().jobs if live.job.gpus == 1)
     backend.act([Order(one.id, "d", (Part("volta0", "v100-sxm2-16gb", 1, (2,)),))])
     clock.move(60.0)
     backend.fail_node("radeon1")
-    busy = telemetry(backend.read())
+    busy = telemetry(backend, backend.read())
     assert (busy["volta0/2"]["utilisation"] or 0) > 0.5
     assert (busy["volta0/2"]["temperature"] or 0) > (busy["volta0/1"]["temperature"] or 0)
-    assert busy["radeon1/0"] == {"utilisation": None, "temperature": None, "memory": None, "power": None}
+    assert busy["radeon1/0"] == dict.fromkeys(MADE_UP)
     assert all(0.0 <= value <= 1.0 for figure in busy.values() for value in figure.values() if value is not None)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import adlro  # noqa: F401  (registers the environments)
 from adlro.core.errors import ConfigError
+from adlro.learn.gym import BAR, CELL, FREE_CELL, LEGAL
 
 
 def made(**options: Any) -> Any:
@@ -41,3 +42,18 @@ def test_the_weight_of_idle_time_changes_the_reward_and_nothing_else() -> None:
 def test_a_weight_outside_the_papers_range_is_refused() -> None:
     with pytest.raises(ConfigError, match="lambda is 1"):
         made(lam=1.0)
+
+
+def test_a_picture_shows_legal_assignments_in_green_and_free_gpus_as_bars() -> None:
+    env = made(render_mode="rgb_array")
+    env.reset(seed=3)
+    image = env.render()
+    gpus = len(env.action_masks()) // 6
+    assert image.shape == (6 * CELL + BAR + 1, gpus * CELL + 1, 3)
+    middles = image[CELL // 2 : 6 * CELL : CELL, CELL // 2 :: CELL]
+    np.testing.assert_array_equal((middles == LEGAL).all(axis=2), env.action_masks().reshape(6, gpus))
+    assert (image[-2, CELL // 2 :: CELL] == FREE_CELL).all()  # nothing runs yet
+    first = int(np.flatnonzero(env.action_masks())[0])
+    env.step(np.int64(first))
+    assert not (env.render()[-2, CELL // 2 :: CELL] == FREE_CELL).all()
+    assert made().render() is None

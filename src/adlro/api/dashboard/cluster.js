@@ -318,12 +318,14 @@ function cellWords(cell, now) {
   return `${place}: ${figureWords(gpu)}. ${who}.${guess}`;
 }
 
-function figureWords({ busy, heat, memory }) {
+function figureWords({ busy, heat, memory, bandwidth, clock }) {
   if (busy === null && heat === null && memory === null) return "telemetry missing";
   return [
     busy === null ? "utilisation missing" : `${percent(busy)} busy`,
     heat === null ? "temperature missing" : `at ${percent(heat)} of the throttle point${heat >= HOT ? " (hot)" : ""}`,
     memory === null ? "" : `${percent(memory)} of the memory in use`,
+    bandwidth === null ? "" : `${percent(bandwidth)} of the memory bandwidth`,
+    clock === null || clock >= 1 ? "" : `its clock at ${percent(clock)}`,
   ].filter(Boolean).join(", ");
 }
 

@@ -14,7 +14,9 @@ export function nodeContent(world, node, used, days) {
   const isUp = down === undefined;
   const own = drifts.filter((drift) => drift.node === node.name);
   const tiles = tilesFor(node, gpus, takenOf(jobs, node.name), used, days);
-  const figures = gpus.map((gpu) => [gpu.busy, gpu.heat, gpu.memory, gpu.jobs.map((job) => [job.id, job.started_s])]);
+  const figures = gpus.map((gpu) => [
+    gpu.busy, gpu.heat, gpu.memory, gpu.bandwidth, gpu.power, gpu.clock, gpu.jobs.map((job) => [job.id, job.started_s]),
+  ]);
   return {
     key: [tiles, figures, down, own, moment(world.now)],
     state: isUp ? ["running", "up"] : ["failed", "takes no jobs"],
@@ -83,7 +85,11 @@ function gpuCard(gpu, now) {
     who.length ? who : element("p", { class: "quiet" }, gpu.down === null ? "free" : "down"),
     level("Busy", gpu.busy),
     level(gpu.heat !== null && gpu.heat >= HOT ? "Temperature, hot" : "Temperature", gpu.heat, true),
-    level("Memory", gpu.memory));
+    level("Memory", gpu.memory),
+    // Many sources do not send these.
+    gpu.bandwidth !== null && level("Memory bandwidth", gpu.bandwidth),
+    gpu.power !== null && level("Power, of its TDP", gpu.power),
+    gpu.clock !== null && level("Clock, of its highest", gpu.clock));
 }
 
 function driftWords({ gpu, family, model, factor, jobs, since_s: since }, now) {

@@ -27,6 +27,9 @@ export function arrange(state) {
           busy: known(figures?.utilisation),
           heat: known(figures?.temperature),
           memory: known(figures?.memory),
+          bandwidth: known(figures?.bandwidth),
+          power: known(figures?.power),
+          clock: known(figures?.sm_clock),
           jobs: [],
         });
       }

@@ -19,7 +19,7 @@ from adlro.core.driver import Driver
 from adlro.core.engine import Truth
 from adlro.core.policy import Policy, starting, waiting
 from adlro.core.rules import fits
-from adlro.core.tables import DONE, QUEUED, START, STARTED, STOPPED, Choice, Floats, Ints, View
+from adlro.core.tables import DONE, QUEUED, SPREAD, START, STARTED, STOPPED, Choice, Floats, Ints, View
 from adlro.simulation.simulator import SimulationSettings, prepare
 
 HAPPENED: Final = "as it happened"
@@ -74,11 +74,17 @@ OnStep = Callable[[str, int], None]
 
 @dataclass(frozen=True, slots=True)
 class ReplayTimes:
-    """When each job started and finished in a replay (inf: never), and how often it was stopped. [J]"""
+    """When each job started and finished in a replay (inf: never), how often it was stopped, and its sizes. [J]"""
 
     start: Floats
     finish: Floats
     stops: Ints  # how often it was stopped
+    more: Ints  # how often it started with more GPUs than it had …
+    fewer: Ints  # … and with fewer
+
+    def of(self, rows: Sequence[int]) -> "ReplayTimes":
+        """The same of these jobs."""
+        return ReplayTimes(self.start[rows], self.finish[rows], self.stops[rows], self.more[rows], self.fewer[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +104,13 @@ class Agreement:
     choice_same_job: int
 
 
-def happened(made: Prepared, asked: Policy) -> tuple[ReplayTimes, Agreement]:
+def happened(
+    made: Prepared, asked: Policy, weights: str = SimulationSettings().weights
+) -> tuple[ReplayTimes, Agreement]:
     """The record as it happened; a policy is asked beside it what it would do next, each time that something starts."""
     view = copied(made.view)
-    driver = Driver(view, prepare(view, made.jobs.work, asked, SimulationSettings(), (), 0), asked)
+    settings = SimulationSettings(weights=weights)
+    driver = Driver(view, prepare(view, made.jobs.work, asked, settings, (), 0), asked)
     due = [int(j) for j in np.argsort(made.start, kind="stable") if math.isfinite(made.start[j])]
     first, late = 0, list[int]()
     counts: Counter[str] = Counter()
@@ -164,10 +173,11 @@ def compared_choice(made: Prepared, view: View, choice: Choice, group: Sequence[
     return [*found, "same model", *(["same node"] if ours.node == theirs.node else [])]
 
 
-def under(made: Prepared, policy: Policy) -> ReplayTimes:
+def under(made: Prepared, policy: Policy, weights: str = SimulationSettings().weights) -> ReplayTimes:
     """The same jobs under a policy, from the cluster as it stood when the record begins."""
     view = copied(made.view)
-    driver = Driver(view, prepare(view, made.jobs.work, policy, SimulationSettings(), (), 0), policy)
+    settings = SimulationSettings(weights=weights)
+    driver = Driver(view, prepare(view, made.jobs.work, policy, settings, (), 0), policy)
     if made.carried.any():
         driver.advance()
         for j in sorted(np.flatnonzero(made.carried), key=lambda j: made.live[j].started_s or 0.0):
@@ -178,11 +188,31 @@ def under(made: Prepared, policy: Policy) -> ReplayTimes:
 
 
 def times_of(made: Prepared, truth: Truth) -> ReplayTimes:
-    """First starts, finishes and stops in the log."""
+    """First starts, finishes, stops and sizes in the log."""
     events = truth.events[: truth.progress[0].events]
     start, finish = np.full(len(made.jobs), math.inf), np.full(len(made.jobs), math.inf)
     for times, what in ((start, STARTED), (finish, DONE)):
         rows = events[events["what"] == what]
         np.minimum.at(times, rows["job"], rows["time"])
     stops = np.bincount(events["job"][events["what"] == STOPPED], minlength=len(made.jobs)).astype(np.int32)
-    return ReplayTimes(start, finish, stops)
+    rows = events[(events["what"] == STARTED) | (events["what"] == SPREAD)]  # a gang: its start, then its other nodes
+    begins = np.flatnonzero(rows["what"] == STARTED)
+    given = np.add.reduceat(np.bitwise_count(rows["mask"]).astype(np.int32), begins) if len(begins) else begins
+    job = rows["job"][begins]
+    change = given - made.jobs.table["gpus"][job]
+    more, fewer = (
+        np.bincount(job[is_so], minlength=len(made.jobs)).astype(np.int32) for is_so in (change > 0, change < 0)
+    )
+    return ReplayTimes(start, finish, stops, more, fewer)
+
+
+def in_system(made: Prepared, times: ReplayTimes) -> Floats:
+    """How long each job that did not run already waited or ran up to the end of the record."""
+    end = made.record.end_s - made.record.begin_s
+    spent: Floats = (np.minimum(times.finish, end) - made.submit)[~made.carried]
+    return spent
+
+
+def mean_s(values: Floats) -> float:
+    """The mean; 0 of nothing."""
+    return float(values.mean()) if len(values) else 0.0

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from adlro.backends.shadow.priorities import WeightEffect, weight_effect
 from adlro.backends.shadow.record import Record
 from adlro.backends.shadow.replay import (
     FEWEST_JOBS,
@@ -34,18 +35,21 @@ from adlro.backends.shadow.replay import (
     OnStep,
     ReplayTimes,
     happened,
+    in_system,
     under,
 )
+from adlro.backends.shadow.sizes import ResizeEffect, resize_effect
 from adlro.backends.shadow.stops import StopEffect, stop_effect
 from adlro.backends.shadow.tables import SHORTEST_RUN_S, Prepared, prepared
 from adlro.catalogue.speeds import UNKNOWN_FAMILY
+from adlro.core.policy import Policy
 from adlro.core.ports import JobState
 from adlro.core.records import CPU_ONLY
 from adlro.core.tables import NOBODY, Floats
 from adlro.decide.catalogue import find_policy
 from adlro.decide.stops import without_stops
 from adlro.measure.statistics import against
-from adlro.simulation.simulator import SimulationSettings
+from adlro.simulation.simulator import BY_PRIORITY, SimulationSettings, counts_by_priority
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +171,10 @@ class Report:
     lose: tuple[Changed, ...]
     users: tuple[Affected, ...]
     speeds: SpeedCheck
+    weights: str  # what jobs count by
     stopping: StopEffect | None  # what stopping jobs would have brought; None if the policy stops none
+    resizing: ResizeEffect | None  # what other numbers of GPUs would have brought; None if the policy resizes none
+    weighing: WeightEffect | None  # what counting by priority would have brought; None if all jobs count the same
     not_modelled: tuple[str, ...]
     notes: tuple[str, ...]
     doubts: tuple[str, ...]  # reasons not to trust the comparison
@@ -188,28 +195,32 @@ def replay_report(
     others: Sequence[str] = ("fcfs-first-fit", "fcfs", "fcfs-easy"),
     estimates: str = "predicted",
     on_step: OnStep = lambda what, done: None,
+    weights: str = SimulationSettings().weights,
 ) -> Report:
-    """Replay a record and sum up."""
+    """Replay a record and sum up. `weights` is what jobs count by, for the policies that know weights."""
     asked = find_policy(policy)
     wanted = [asked, *(find_policy(name) for name in dict.fromkeys(others) if name != policy)]
     on_step("as it happened", 0)
     made = prepared(record, estimates)
-    truth, agreement = happened(made, asked)
+    truth, agreement = happened(made, asked, weights)
     times: dict[str, ReplayTimes] = {HAPPENED: truth}
     for done, each in enumerate(wanted, 1):
         on_step(each.name, done)
-        times[each.name] = under(made, each)
-    without = without_stops(asked)
+        times[each.name] = under(made, each, weights)
+    without, done = without_stops(asked), len(wanted)
     if asked.preemptive:
-        on_step(without.name, len(wanted) + 1)
-        times[without.name] = under(made, without)
-    on_step("on the same models", len(wanted) + 1 + asked.preemptive)
-    alike = prepared(record, estimates, same_models=True)
-    place = {(job.id, job.job.submit_s): j for j, job in enumerate(alike.live)}
-    order = [place.get((job.id, job.job.submit_s), NOBODY) for job in made.live]
-    if NOBODY not in order:
-        found = under(alike, asked)
-        times[f"{policy}, same models"] = ReplayTimes(found.start[order], found.finish[order], found.stops[order])
+        on_step(without.name, done := done + 1)
+        times[without.name] = under(made, without, weights)
+    fixed, equal = f"{policy}, same sizes", f"{policy}, equal weights"
+    if asked.resizes:
+        on_step(fixed, done := done + 1)
+        add_other(times, fixed, made, prepared(record, estimates, same_sizes=True), asked, weights)
+    is_weighed = counts_by_priority(made.view, weights)
+    if is_weighed:
+        on_step(equal, done := done + 1)
+        times[equal] = under(made, asked)
+    on_step("on the same models", done + 1)
+    add_other(times, f"{policy}, same models", made, prepared(record, estimates, same_models=True), asked, weights)
     over = np.flatnonzero(made.compared & np.all([np.isfinite(each.finish) for each in times.values()], axis=0))
     calibration = calibrated(
         (made.end - made.submit)[over], (times[HAPPENED].finish - made.submit)[over], made.end[over] - made.start[over]
@@ -236,10 +247,31 @@ def replay_report(
         stopping=stop_effect(made, policy, times[policy], times[without.name], over, SimulationSettings().restart_s)
         if asked.preemptive
         else None,
+        weights=weights,
+        resizing=resize_effect(made, policy, times[policy], times[fixed]) if fixed in times else None,
+        weighing=weight_effect(made, policy, truth, times[equal], times[policy]) if is_weighed else None,
         not_modelled=NOT_MODELLED,
-        notes=(*record.notes, *([UNIFORM_REMARK] if knows_no_speeds(made) else [])),
+        notes=(*record.notes, *remarks(made, weights)),
         doubts=tuple(doubts(record, counted, calibration, speeds)),
     )
+
+
+def add_other(
+    times: dict[str, ReplayTimes], name: str, made: Prepared, other: Prepared, asked: Policy, weights: str
+) -> None:
+    """Add the replay of the same jobs with other requests, unless one of them cannot be replayed so."""
+    place = {(job.id, job.job.submit_s): j for j, job in enumerate(other.live)}
+    order = [place.get((job.id, job.job.submit_s), NOBODY) for job in made.live]
+    if NOBODY not in order:
+        times[name] = under(other, asked, weights).of(order)
+
+
+def remarks(made: Prepared, weights: str) -> list[str]:
+    """What the record cannot tell, in words."""
+    found = [UNIFORM_REMARK] if knows_no_speeds(made) else []
+    if weights == BY_PRIORITY and not counts_by_priority(made.view, weights):
+        found.append("all jobs of the record have the same priority: weights change nothing")
+    return found
 
 
 def counted_jobs(made: Prepared, over: npt.NDArray[np.intp]) -> Counted:
@@ -271,13 +303,6 @@ def calibrated(real: Floats, replayed: Floats, runtime: Floats) -> Calibration:
 def blocks_of(jobs: int) -> int:
     """The number of blocks for this many jobs; 0 if they are too few for an interval."""
     return 0 if jobs < 2 * JOBS_IN_BLOCK else min(MOST_REPLAY_BLOCKS, jobs // JOBS_IN_BLOCK)
-
-
-def in_system(made: Prepared, times: ReplayTimes) -> Floats:
-    """How long each job that did not run already waited or ran up to the end of the record."""
-    end = made.record.end_s - made.record.begin_s
-    spent: Floats = (np.minimum(times.finish, end) - made.submit)[~made.carried]
-    return spent
 
 
 def lines_of(made: Prepared, times: Mapping[str, ReplayTimes], over: npt.NDArray[np.intp]) -> tuple[Line, ...]:

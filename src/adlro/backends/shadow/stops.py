@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from adlro.backends.shadow.replay import SHOWN, ReplayTimes
+from adlro.backends.shadow.replay import SHOWN, ReplayTimes, in_system, mean_s
 from adlro.backends.shadow.tables import Prepared
 from adlro.core.records import WHOLE_GPU
 from adlro.core.units import HOUR_S
@@ -64,15 +64,10 @@ def stop_effect(
     restart_s: float,
 ) -> StopEffect:
     """Compare a policy with itself without stops."""
-    end = made.record.end_s - made.record.begin_s
     table = made.jobs.table
     # A job that is stopped pays for its restart on all its GPUs.
     lost = times.stops * restart_s / HOUR_S * table["gpus"] * table["share"] / WHOLE_GPU
     stopped = np.flatnonzero(times.stops)
-
-    def in_system(each: ReplayTimes) -> float:
-        spent = (np.minimum(each.finish, end) - made.submit)[~made.carried]
-        return float(spent.mean()) if len(spent) else 0.0
 
     def jct(each: ReplayTimes) -> float:
         return float((each.finish - made.submit)[over].mean()) if len(over) else 0.0
@@ -97,8 +92,8 @@ def stop_effect(
         policy=policy,
         jct_s=jct(times),
         jct_without_s=jct(without),
-        in_system_s=in_system(times),
-        in_system_without_s=in_system(without),
+        in_system_s=mean_s(in_system(made, times)),
+        in_system_without_s=mean_s(in_system(made, without)),
         stops=int(times.stops.sum()),
         jobs=len(stopped),
         most=int(times.stops.max(initial=0)),

@@ -63,8 +63,14 @@ class Prepared:
         return (self.start > 0.0) & np.isfinite(self.end)
 
 
-def prepared(record: Record, estimates: str = "predicted", same_models: bool = False) -> Prepared:
-    """Pack a record; with `same_models` each job may run on nothing but the model that it ran on."""
+def prepared(
+    record: Record, estimates: str = "predicted", same_models: bool = False, same_sizes: bool = False
+) -> Prepared:
+    """Pack a record.
+
+    With `same_models` each job may run on nothing but the model that it ran on, with `same_sizes` with no other number
+    of GPUs than it had.
+    """
     if estimates not in ESTIMATES:
         raise UsageError(f"--estimates is {estimates!r}; expected {', '.join(ESTIMATES)}.")
     plan = plan_cluster(record.cluster)
@@ -85,6 +91,8 @@ def prepared(record: Record, estimates: str = "predicted", same_models: bool = F
         reasons = ", ".join(f"{count} {why}" for why, count in aside.items()) or "nothing has ended yet"
         raise StoreError(f"{record.source}: no job in it can be replayed: {reasons}.")
     live.sort(key=lambda job: max(0.0, job.job.submit_s - record.begin_s))
+    if same_sizes:
+        live = [replace(job, job=replace(job.job, sizes="")) for job in live]
     live, jobs, view, reshaped = _packed(plan, live, record.begin_s, sites, same_models, aside)
     made = Prepared(
         record=record,

@@ -1,6 +1,8 @@
 """A cluster that is not there, behind the same door as a real one: jobs take as long as they would, on its own clock.
 
 The rules are those of docs/semantics.md; here they act on names, one order at a time, and nobody decides.
+
+Over 500 lines: one class, because all of it is about the same jobs and the same order of events.
 """
 
 import heapq
@@ -13,6 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from adlro.backends.simulated.entries import Entry, checkpointed, spoken_work
+from adlro.backends.simulated.heating import Heating
 from adlro.core.errors import AdlroError, BackendError
 from adlro.core.jobs import wrong_with
 from adlro.core.occupancy import Occupancy, is_at
@@ -28,14 +31,14 @@ from adlro.core.ports import (
     Submission,
     nobody_to_give_to,
 )
-from adlro.core.records import Cluster, Disturbance, Placing, SpeedOf
+from adlro.core.records import WHOLE_GPU, Cluster, Disturbance, Placing, SpeedOf
 from adlro.core.sizes import as_ordered
 
 _READS_OF_AN_END: Final = 2
 """An ended job is shown in at least this many snapshots, however fast the clock runs."""
 
 # What happens at one moment, in this order.
-_END, _DISTURBANCE, _ARRIVAL, _BEGIN, _OLD = range(5)
+_END, _DISTURBANCE, _ARRIVAL, _BEGIN, _OLD, _HOT = range(6)
 
 
 class Simulated:
@@ -47,7 +50,8 @@ class Simulated:
 
     `job.work` of a submission is the truth and is not shown (snapshots say 0), unless `tells_work`; if it is 0, the
     estimate takes its place. GPUs are numbered through the node, group by group. Jobs that ended stay in snapshots for
-    `keep_ended_s`. With `most_waiting`, arrivals hold back while so many jobs wait.
+    `keep_ended_s`. With `most_waiting`, arrivals hold back while so many jobs wait. With `heating`, GPUs become hot and
+    lower their clocks.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class Simulated:
         keep_ended_s: float = 3600.0,
         most_waiting: int | None = None,
         tells_work: bool = False,
+        heating: Heating | None = None,
     ) -> None:
         if not 0.0 < speed < math.inf:
             raise BackendError(f"the speed of the simulated cluster is {speed:g}; expected a number above 0.")
@@ -79,6 +84,8 @@ class Simulated:
 
         self._lock = threading.RLock()
         self._occupancy = Occupancy(cluster, speed_of)
+        self._heating = heating
+        self._stirred: set[str] = set()  # nodes on which something has changed since their heat was last looked at
         self._factors = {node.name: [1.0] * sum(group.count for group in node.gpus) for node in cluster.nodes}
         self._entries: dict[str, Entry] = {}
         self._events: list[tuple[float, int, int, int]] = []  # time, what, number of the job, version
@@ -175,6 +182,8 @@ class Simulated:
                 found = min(found, self._next_disturbance.time_s)
             if self._next_arrival is not None and not self._held_back:
                 found = min(found, self._next_arrival.job.submit_s + self._shift)
+            if self._heating is not None:
+                found = min(found, self._heating.next_s)
             return None if found == math.inf else self._start_s + found
 
     def fail_node(self, node: str, reason: str = "it does not answer") -> None:
@@ -208,6 +217,20 @@ class Simulated:
             self._advance()
             return self._factors[self._known(node)][self._known_gpu(node, gpu)]
 
+    def heat_of(self, node: str, gpu: int) -> Mapping[str, float]:
+        """What telemetry would show of the heat of a GPU, from 0 to 1; nothing if the cluster has no heat."""
+        with self._lock:
+            self._advance()
+            return {} if self._heating is None else self._heating.figures(self._known(node), gpu, self._now)
+
+    def speed_of_job(self, job: str) -> float:
+        """How fast each GPU of a job works at present, 1 for a reference GPU; 0 if it does not run."""
+        with self._lock:
+            entry = self._entries.get(job)
+            if entry is None or entry.state is not JobState.RUNNING or not entry.running.gpus:
+                return 0.0
+            return entry.rate / (entry.running.gpus * entry.running.share / WHOLE_GPU)
+
     def fail_job(self, job: str, exit_code: int = 1, signal: int | None = None) -> None:
         """End a running job with an error."""
         with self._lock:
@@ -225,6 +248,7 @@ class Simulated:
         """Process all due events, in order."""
         now = max(self._now, self._clock() - self._zero)
         while True:
+            self._warm()
             self._drop_void()
             due, what = self._first_due()
             if due > now:
@@ -234,7 +258,7 @@ class Simulated:
                 self._befall()
             elif what == _ARRIVAL:
                 self._arrive()
-            else:
+            elif what != _HOT:
                 _, what, number, _ = heapq.heappop(self._events)
                 self._happen(self._entries[str(number)], what)
         self._now = now
@@ -255,6 +279,8 @@ class Simulated:
             found = min(found, (self._next_disturbance.time_s, _DISTURBANCE))
         if self._next_arrival is not None and not self._held_back:
             found = min(found, (self._next_arrival.job.submit_s + self._shift, _ARRIVAL))
+        if self._heating is not None:
+            found = min(found, (self._heating.next_s, _HOT))
         return found
 
     def _expect(self, due: float, what: int, entry: Entry) -> None:
@@ -345,6 +371,7 @@ class Simulated:
             return Answer(order.job, False, found)
         self._occupancy.take(entry.id, running, found)
         entry.parts, entry.running = found, running
+        self._stir(entry)
         entry.state, entry.decision, entry.reason = JobState.PLACED, order.decision, ""
         self._leave_queue()
         entry.version += 1
@@ -415,6 +442,7 @@ class Simulated:
     def _requeue(self, entry: Entry, reason: str) -> None:
         if entry.state is JobState.RUNNING:
             entry.held += self._now - entry.began
+        self._stir(entry)
         self._occupancy.release(entry.id)
         entry.state, entry.parts, entry.started = JobState.WAITING, (), None
         entry.reason, entry.decision = reason, ""
@@ -428,6 +456,7 @@ class Simulated:
             self._leave_queue()
         else:
             self._settle(entry)
+            self._stir(entry)
             self._occupancy.release(entry.id)
         entry.state, entry.reason = state, reason
         entry.ended = self._start_s + self._now
@@ -461,7 +490,29 @@ class Simulated:
     # ---- places ------------------------------------------------------------------------------------------------
 
     def _worn(self, parts: tuple[Part, ...]) -> float:
-        return min((self._factors[part.node][i] for part in parts for i in part.indices), default=1.0)
+        return min((self._pace_of(part.node, i) for part in parts for i in part.indices), default=1.0)
+
+    def _pace_of(self, node: str, gpu: int) -> float:
+        clock = 1.0 if self._heating is None else self._heating.clock(node, gpu)
+        return self._factors[node][gpu] * clock
+
+    def _stir(self, entry: Entry) -> None:
+        """Note that the heat of the nodes of a job will change."""
+        if self._heating is not None:
+            self._stirred.update(part.node for part in entry.parts)
+
+    def _warm(self) -> None:
+        """Let the heat follow what has changed at this moment, before time moves on."""
+        if self._heating is None:
+            return
+        for node in sorted(self._stirred | self._heating.due(self._now)):
+            use = [0.0] * len(self._factors[node])
+            for entry in self._on(node):
+                for gpu in (i for part in entry.parts if part.node == node for i in part.indices):
+                    use[gpu] += entry.job.share / WHOLE_GPU
+            for gpu in self._heating.settle(node, use, self._now):
+                self._change_pace(node, gpu)
+        self._stirred.clear()
 
     def _known(self, node: str) -> str:
         if not self._occupancy.has_node(node):
@@ -482,6 +533,10 @@ class Simulated:
         if not 0.0 < factor <= 10.0:
             raise BackendError(f"the factor of a GPU is {factor}; expected above 0, to 10.")
         self._factors[node][self._known_gpu(node, gpu)] = factor
+        self._change_pace(node, gpu)
+
+    def _change_pace(self, node: str, gpu: int) -> None:
+        """Let the jobs on a GPU go on at its new speed."""
         for entry in self._on(node):
             holds = any(part.node == node and gpu in part.indices for part in entry.parts)
             if holds and entry.state is JobState.RUNNING:

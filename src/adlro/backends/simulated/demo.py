@@ -1,7 +1,7 @@
 """The demo cluster, and simulated clusters in general: their nodes, jobs and disturbances."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, islice
 from typing import Final
@@ -10,13 +10,14 @@ import numpy as np
 
 from adlro.backends.simulated.backend import Simulated
 from adlro.backends.simulated.entries import arriving
+from adlro.backends.simulated.heating import Heating
 from adlro.catalogue.clusters import load_cluster, parse_cluster
-from adlro.catalogue.speeds import speed_of
+from adlro.catalogue.speeds import bandwidth_used, speed_of
 from adlro.core.ports import JobState, LiveJob, Snapshot, Submission
-from adlro.core.records import WHOLE_GPU, Cluster, Disturbance, Job
+from adlro.core.records import WHOLE_GPU, Cluster, Disturbance, GpuModel, Job
 from adlro.core.tables import Jobs
 from adlro.core.units import DAY_S, HOUR_S
-from adlro.experiment.instance import jobs_of
+from adlro.experiment.instance import cold_gpus, jobs_of
 from adlro.experiment.scenario import Recorded, find_workload, load_scenario, named_as_in
 from adlro.ingest.synthetic import generate
 from adlro.normalise.pack import unpack_job
@@ -85,6 +86,9 @@ TITLES: Final[Mapping[str, tuple[str, ...]]] = {
     "data": ("tokenise", "join", "resample", "index", "filter", "archive"),
 }
 
+MADE_UP: Final = ("utilisation", "temperature", "memory", "power", "bandwidth")
+"""The telemetry of a GPU of the demo."""
+
 IDLE_HEAT: Final = 0.34
 WARM_UP_S: Final = 240.0
 _BUSY: Final[Mapping[str, float]] = {"simulation": 0.93, "learning": 0.86, "data": 0.64}
@@ -96,8 +100,13 @@ def demo_cluster() -> Cluster:
     return parse_cluster(_CLUSTER, "the demo's cluster")
 
 
-def demo_backend(speed: float = 60.0, seed: int = 0, clock: Callable[[], float] | None = None) -> Simulated:
-    """A cluster with a queue from the start, endless jobs, a node that fails and one that wears."""
+def demo_backend(
+    speed: float = 60.0, seed: int = 0, clock: Callable[[], float] | None = None, room_c: float | None = None
+) -> Simulated:
+    """A cluster with a queue from the start, endless jobs, a node that fails and one that wears.
+
+    With `room_c`, its GPUs become hot, in a room of this temperature.
+    """
     cluster = demo_cluster()
     return Simulated(
         cluster,
@@ -109,7 +118,13 @@ def demo_backend(speed: float = 60.0, seed: int = 0, clock: Callable[[], float] 
         restart_s=30.0,
         keep_ended_s=2 * HOUR_S,
         most_waiting=MOST_WAITING,
+        heating=heating_of(cluster, room_c, seed),
     )
+
+
+def heating_of(cluster: Cluster, room_c: float | None, seed: int) -> Heating | None:
+    """The heat of a cluster in a room of this temperature; None without one."""
+    return None if room_c is None else Heating(cluster, cold_gpus(cluster, room_c, seed))
 
 
 def simulated_backend(
@@ -119,10 +134,16 @@ def simulated_backend(
     seed: int = 0,
     load: float | None = None,
     clock: Callable[[], float] | None = None,
+    room_c: float | None = None,
 ) -> Simulated:
-    """A simulated cluster by name or file, with the jobs of a workload or trace, or only submitted ones."""
+    """A simulated cluster by name or file, with the jobs of a workload or trace, or only submitted ones.
+
+    With `room_c`, its GPUs become hot, in a room of this temperature.
+    """
     if workload is None:
-        return Simulated(load_cluster(cluster), speed_of, speed=speed, clock=clock, restart_s=30.0)
+        alone = load_cluster(cluster)
+        heating = heating_of(alone, room_c, seed)
+        return Simulated(alone, speed_of, speed=speed, clock=clock, restart_s=30.0, heating=heating)
     scenario = load_scenario(cluster, workload, load=load)
     if isinstance(scenario.workload, Recorded):
         table = jobs_of(scenario.workload, seed, None)
@@ -132,7 +153,8 @@ def simulated_backend(
     first_s = float(table.table["submit"][0]) if len(table) else 0.0
     jobs = (replace(job, submit_s=job.submit_s - first_s) for job in rows(table))
     return Simulated(
-        scenario.cluster, speed_of, speed=speed, clock=clock, arrivals=arriving(jobs), restart_s=30.0
+        scenario.cluster, speed_of, speed=speed, clock=clock, arrivals=arriving(jobs), restart_s=30.0,
+        heating=heating_of(scenario.cluster, room_c, seed),
     )  # fmt: skip
 
 
@@ -201,22 +223,25 @@ def demo_disturbances(cluster: Cluster, seed: int) -> Iterator[Disturbance]:
 # ---- what its GPUs would say -------------------------------------------------------------------------------------
 
 
-def telemetry(snapshot: Snapshot) -> dict[str, dict[str, float | None]]:
+def telemetry(backend: Simulated, snapshot: Snapshot) -> dict[str, dict[str, float | None]]:
     """Figures made up from what runs, by "node/index", each from 0 to 1 as in docs/telemetry.md; a GPU of a node that
-    is down says nothing.
+    is down says nothing. Of a cluster with heat, temperature, power and clocks are those of its heat.
     """
     holders = jobs_by_gpu(snapshot)
     found: dict[str, dict[str, float | None]] = {}
     for node in snapshot.cluster.nodes:
         index = 0
         for group in node.gpus:
-            memory_gb = snapshot.cluster.models[group.model].memory_gb
+            model = snapshot.cluster.models[group.model]
             for _ in range(group.count):
                 key = f"{node.name}/{index}"
                 if node.name in snapshot.down and not holders.get(key):
-                    found[key] = dict.fromkeys(("utilisation", "temperature", "memory", "power"))
+                    found[key] = dict.fromkeys(MADE_UP)
                 else:
-                    found[key] = _figures(key, holders.get(key, []), snapshot.time_s, memory_gb)
+                    jobs = holders.get(key, [])
+                    figures = found[key] = _figures(key, jobs, snapshot.time_s, model.memory_gb)
+                    figures["bandwidth"] = _bandwidth(backend, jobs, model)
+                    figures |= {name: round(value, 3) for name, value in backend.heat_of(node.name, index).items()}
                 index += 1
     return found
 
@@ -248,3 +273,14 @@ def _figures(key: str, jobs: list[LiveJob], now_s: float, memory_gb: float) -> d
         "memory": round(min(1.0, memory), 3),
         "power": round(min(1.0, 0.12 + 0.8 * busy), 3),
     }
+
+
+def _bandwidth(backend: Simulated, jobs: Sequence[LiveJob], model: GpuModel) -> float | None:
+    """The share of a GPU's memory bandwidth that its jobs use; None if one of them says nothing of it."""
+    total = 0.0
+    for live in jobs:
+        used = bandwidth_used(live.job.family, model, backend.speed_of_job(live.id))
+        if used is None:
+            return None
+        total += used * live.job.share / WHOLE_GPU
+    return round(min(1.0, total), 3)

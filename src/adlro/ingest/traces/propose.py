@@ -22,21 +22,22 @@ COMMENTS: Final = ("#", "%", "//")
 
 _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "submit": ("submit", "submittime", "submitted", "submittedat", "submission", "submissiontime", "timesubmit",
-               "arrival", "arrivaltime", "creationtime", "created", "createdat", "queuedat", "qtime", "eingereicht"),
+               "tsubmit", "arrival", "arrivaltime", "creationtime", "created", "createdat", "queuedat", "qtime",
+               "eingereicht"),
     "start": ("start", "starttime", "started", "startedat", "timestart", "begin", "begintime", "scheduledtime",
               "beginn"),
     "end": ("end", "endtime", "ended", "endedat", "timeend", "finish", "finished", "finishedat", "finishtime",
             "completiontime", "completed", "deletiontime", "ende"),
     "duration": ("duration", "runtime", "elapsed", "elapsedraw", "elapsedtime", "runningtime", "jobduration", "dauer",
                  "laufzeit"),
-    "gpus": ("gpus", "gpu", "ngpus", "numgpus", "numgpu", "gpunum", "gpucount", "reqgpus", "allocgpus", "gpusreq",
-             "gpurequest", "requestedgpus", "gpuanzahl"),
+    "gpus": ("gpus", "gpu", "ngpus", "ngpu", "numgpus", "numgpu", "gpunum", "gpucount", "reqgpus", "allocgpus",
+             "gpusreq", "gpurequest", "requestedgpus", "gpuanzahl"),
     "limit": ("limit", "timelimit", "timelimitraw", "walltime", "walltimelimit", "walllimit", "requestedtime",
               "reqtime", "wallclockreq", "maxtime"),
     "user": ("user", "username", "userid", "uid", "owner", "account", "nutzer", "benutzer"),
     "name": ("name", "jobname", "job", "task", "taskname"),
     "id": ("id", "jobid", "jobidraw", "taskid", "instanceid"),
-    "ran_on": ("gputype", "gpumodel", "gpuname", "ranon", "gpukind", "accelerator"),
+    "ran_on": ("gpu", "gputype", "gpumodel", "gpuname", "ranon", "gpukind", "accelerator"),
     "nodes": ("nodelist", "node", "host", "hosts", "hostname", "hostlist", "exechost"),
     "node_count": ("nnodes", "nodes", "numnodes", "nodecount", "allocnodes"),
     "cpus": ("cpus", "ncpus", "cpu", "numcpus", "cpucount", "cores", "ncores", "alloccpus", "reqcpus", "cpurequest"),
@@ -55,6 +56,9 @@ UNITS: Final = {
     "kb": "KB", "kib": "KB", "mb": "MB", "mib": "MB", "gb": "GB", "gib": "GB", "tb": "TB", "tib": "TB", "b": "B",
     "percent": "percent", "milli": "thousandths",
 }  # fmt: skip
+
+_OF_A_GPU: Final = ("percent", "thousandths")
+"""Units that only a share has."""
 
 DATES: Final = (
     "%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M", "%Y/%m/%d %H:%M:%S", "%Y/%m/%d %H:%M", "%d/%m/%Y %H:%M:%S",
@@ -108,6 +112,8 @@ def propose(source: TraceFile) -> Proposal:
     for key, words in _WORDS.items():
         for name in layout.names:
             bare, unit = split_unit(name)
+            if unit in _OF_A_GPU and key != "share":
+                continue  # cpu_milli: no number of cores
             if name not in columns.values() and (bare in words or _plain(name) in words) and _fits(key, cells[name]):
                 columns[key] = name
                 if unit and key in ("duration", "limit", "memory", "gpu_memory", "share"):
