@@ -129,6 +129,15 @@ def test_a_program_that_others_can_change_or_nobody_can_run_is_refused(
         check_config(load_config(None, {"preempt.tell": tell or program(tmp_path, "true", mode)}))
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_program_of_another_account_is_refused(tmp_path: Path) -> None:
+    path = program(tmp_path, "true")
+    check_hook(path)
+    os.chown(path, 1, -1)
+    with pytest.raises(ConfigError, match="belongs to another account"):
+        check_hook(path)
+
+
 def test_the_default_is_no_program() -> None:
     check_hook("")
     assert load_config(None).preempt.tell == ""

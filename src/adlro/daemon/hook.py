@@ -30,20 +30,25 @@ CLOSING_S: Final = 2.0
 
 
 def check_hook(program: str) -> None:
-    """Raise ConfigError unless this is "", or a program that only its owner can change."""
+    """Raise ConfigError unless this is "", or a program that only root or the daemon's own account can change."""
     if not program:
         return
     path = Path(program)
     if not path.is_absolute():
         raise ConfigError(f"[preempt] tell is '{program}'; expected the whole path of a program, without arguments.")
     try:
-        mode = path.stat().st_mode
+        about = path.stat()
     except OSError as error:
         raise ConfigError(f"[preempt] tell: '{program}' cannot be used: {error.strerror}.") from None
+    mode = about.st_mode
     if not stat.S_ISREG(mode) or not os.access(path, os.X_OK):
         raise ConfigError(f"[preempt] tell: '{program}' is no program that the daemon may run. chmod +x it.")
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise ConfigError(f"[preempt] tell: others than its owner can change '{program}'. chmod go-w it.")
+    if about.st_uid not in (0, os.geteuid()):
+        raise ConfigError(
+            f"[preempt] tell: '{program}' belongs to another account. chown it to root, or to the daemon's."
+        )
 
 
 @final
