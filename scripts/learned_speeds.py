@@ -3,6 +3,7 @@
 python scripts/learned_speeds.py gap gavel108 gavel --policies eft,adlro --first-seed 100 --seeds 6
 python scripts/learned_speeds.py learners gavel108 gavel --first-seed 100 --seeds 3
 python scripts/learned_speeds.py late gavel108 gavel --policies sjf --first-seed 0 --seeds 12
+python scripts/learned_speeds.py names gavel108 gavel --policies sjf --first-seed 0 --seeds 60
 python scripts/learned_speeds.py telemetry gavel108 gavel --policies sjf,eft,adlro --first-seed 0 --seeds 12
 python scripts/learned_speeds.py drift
 
@@ -190,6 +191,80 @@ def telemetry(cluster: str, workload: str, policies: list[str], seeds: range, jo
 
         means = _means(scenario, policies, seeds, player_of)
         print(f"{when}: " + ", ".join(f"{name} {mean:.2f}" for name, mean in means.items()), flush=True)
+
+
+# ---- how much names can tell ---------------------------------------------------------------------------------------
+
+
+class Told:
+    """A player that knows the table, and learns the family of each job when it ends (or starts).
+
+    Before, it has what a learner has: users, the words of names, and GPUs. It guesses the family by naive Bayes from
+    the jobs of which it was told, and believes the mean of the families' log speeds, or of their speeds (`plain`).
+    So it shows how much names tell.
+    """
+
+    _then = None
+
+    def __init__(self, made: Any, when: int, plain: bool) -> None:
+        believed, self.plain = made.believed, plain
+        self.believed, self.when, self.family = believed, when, np.asarray(made.jobs.table["family"])
+        count = len(made.jobs.families)
+        log = np.log(np.maximum(believed.rate, 1e-9) / np.maximum(believed.view.rate, 1e-9))
+        here = [self.family == each for each in range(count)]
+        self.speeds = np.array([log[each].mean(axis=0) if each.any() else np.zeros(log.shape[1]) for each in here])
+        self.words = [self._words(parts) for parts in job_parts_of(believed.signed)]
+        self.told: dict[tuple[str, str], Any] = {}
+        self.jobs = np.zeros(count)
+        self.read = self.arrived = 0
+
+    @staticmethod
+    def _words(parts: JobParts) -> list[tuple[str, str]]:
+        names = [("word", word) for word in name_words(parts.name) if not word.isdigit()]
+        return [("user", parts.user), ("gpus", str(parts.gpus)), *names]
+
+    def look(self, view: Any, truth: Any) -> None:
+        """Be told of jobs, then guess those that wait."""
+        clock, last = view.clock[0], int(truth.progress[0].events)
+        waiting = set(range(self.arrived, int(clock.arrived)))
+        for event in truth.events[self.read : last]:
+            if event.what == self.when:
+                family = self.family[event.job]
+                self.jobs[family] += 1
+                for word in self.words[event.job]:
+                    self.told.setdefault(word, np.zeros(len(self.jobs)))[family] += 1
+                waiting |= set(view.queue[int(clock.head) : int(clock.head) + int(clock.queued)].tolist())
+            if event.what == STARTED:
+                view.rate[event.job] = self.believed.rate[event.job]
+        self.read, self.arrived = last, int(clock.arrived)
+        for j in waiting:
+            log = np.log(self.jobs + 1.0)
+            for role, word in self.words[j]:
+                much, all_words = _SMOOTH[role]
+                seen = self.told.get((role, word), 0.0)
+                log = log + np.log((seen + much) / (self.jobs + all_words))
+            share = np.exp(log - log.max())
+            share /= share.sum()
+            mean = share @ np.exp(self.speeds) if self.plain else np.exp(share @ self.speeds)
+            view.rate[j] = self.believed.view.rate[j] * mean
+            view.fastest[j] = np.where(self.believed.possible[j], view.rate[j], 0.0).max()
+
+    def play(self, view: Any, truth: Any, choose: Any) -> int:
+        """As LearningSpeeds plays."""
+        return LearningSpeeds.play(self, view, truth, choose)  # type: ignore[arg-type]
+
+
+_SMOOTH = {"user": (0.3, 6.0), "gpus": (0.5, 5.0), "word": (0.1, 1.0)}
+"""What is added to a count of naive Bayes, and to the number of jobs that it is divided by."""
+
+
+def names(cluster: str, workload: str, policies: list[str], seeds: range, jobs: int) -> None:
+    """Print the mean JCT if the table is known, and the family of each job is told when it ends, or when it starts."""
+    scenario = replace(load_scenario(cluster, workload, jobs), speeds="learned")
+    print(f"{workload} on {cluster}, {jobs} jobs, seeds {seeds[0]} to {seeds[-1]}, mean JCT in h")
+    for word, when, plain in (("ends", DONE, False), ("ends, mean of speeds", DONE, True), ("starts", STARTED, False)):
+        means = _means(scenario, policies, seeds, lambda made, when=when, plain=plain: Told(made, when, plain))
+        print(f"told when it {word}: " + ", ".join(f"{name} {mean:.2f}" for name, mean in means.items()), flush=True)
 
 
 # ---- which learner errs least --------------------------------------------------------------------------------------
@@ -483,7 +558,7 @@ def drift(seeds: range, jobs: int) -> None:
 def main() -> None:
     """Read the command line."""
     reader = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    reader.add_argument("what", choices=("gap", "late", "telemetry", "learners", "drift"))
+    reader.add_argument("what", choices=("gap", "late", "names", "telemetry", "learners", "drift"))
     reader.add_argument("cluster", nargs="?", default="gavel108")
     reader.add_argument("workload", nargs="?", default="gavel")
     reader.add_argument("--policies", default="sjf,sjf-picky,eft,adlro")
@@ -498,6 +573,8 @@ def main() -> None:
         learners(given.cluster, given.workload, seeds, given.jobs)
     elif given.what == "late":
         late(given.cluster, given.workload, given.policies.split(","), seeds, given.jobs)
+    elif given.what == "names":
+        names(given.cluster, given.workload, given.policies.split(","), seeds, given.jobs)
     elif given.what == "telemetry":
         telemetry(given.cluster, given.workload, given.policies.split(","), seeds, given.jobs)
     else:
