@@ -2,7 +2,8 @@
 
     python scripts/train_elastic.py prepare --out lists.npz              # the lists and the speeds, once
     python scripts/train_elastic.py train --lists lists.npz --out out/   # NumPy and Numba are enough for this
-    python scripts/train_elastic.py write --out out/ --checkpoint adlro-elastic.safetensors
+    python scripts/train_elastic.py write --out out/ --checkpoint adlro-elastic.safetensors --device "16 cores"
+    python scripts/train_elastic.py check --lists lists.npz --checkpoint adlro-elastic.safetensors
 
 The jobs are those of scripts/elastic.py. Each generation plays new lists of 160 jobs on `sia64`, drawn by seed:
 arrivals at random or from a part of Sia's newtrace lists, models by the mix of `sia-philly` or of newtrace, the batch
@@ -11,7 +12,8 @@ list of twenty each job has one size only, and in one of twenty no job may be st
 
 The score of a network on a list is the logarithm of its mean completion time over that of `rank-elastic`. Each
 generation tries pairs of opposite steps from the middle and moves it by their ranks. Every tenth middle is tried on
-Sia's seven Saturn lists and on lists of other seeds; the best there is kept. Sia's Philly lists are not read.
+Sia's seven Saturn lists and on lists of other seeds; the best there is kept. Sia's Philly lists are not read. `check`
+plays lists in the simulator, of seeds that neither trained a network nor chose one.
 """
 
 import argparse
@@ -37,6 +39,8 @@ JOBS: Final = 160
 LONGEST_S: Final = 72 * 3600.0
 SINGLE: Final = (1, 2, 4, 8, 16)
 """Sizes of jobs that cannot be resized."""
+SETTINGS: Final = ("processes", "minutes", "generations", "pairs", "lists_each", "hidden", "sigma", "rate", "seed")
+"""What the provenance of a network tells of the command line."""
 CHECKED: Final = 89
 """Lists of other seeds on which a middle is tried."""
 
@@ -153,6 +157,20 @@ class Lists:
         """Whether the jobs may not be stopped, or not be resized."""
         return bool(not jobs.stoppable[0] or jobs.kind[0] >= len(self._families) - len(MIX) * len(SINGLE))
 
+    def records(self, jobs: RoundJobs) -> list[dict[str, Any]]:
+        """The jobs of a list as rows of our own table."""
+        found = []
+        for submit, kind, work, restart in zip(jobs.submit, jobs.kind, jobs.work, jobs.restart, strict=True):
+            sizes = sorted(set(self.kinds.size[self.kinds.first[kind] : self.kinds.first[kind + 1]].tolist()))
+            found.append(
+                {
+                    "family": self._families[kind], "work": float(work), "submit_s": float(submit), "gpus": sizes[0],
+                    "sizes": ",".join(map(str, sizes)), "checkpoint": 0.0, "start_s": float(restart),
+                    "restart_s": float(restart),
+                }
+            )  # fmt: skip
+        return found
+
     def _adapted(self, app: str) -> int:
         return self._families.index(f"sia-adapted/{app}")
 
@@ -191,8 +209,10 @@ def played(task: tuple[str, Array, int, tuple[int, ...]]) -> Array:
 
 
 def train(given: argparse.Namespace) -> None:
-    """The evolution strategy; writes best.npz and log.jsonl into the folder."""
+    """The evolution strategy; writes training.json, best.npz and log.jsonl into the folder."""
     given.out.mkdir(parents=True, exist_ok=True)
+    config = {name: getattr(given, name) for name in SETTINGS}
+    (given.out / "training.json").write_text(json.dumps(config | {"start": given.start and str(given.start)}))
     random = np.random.default_rng(given.seed)
     hidden, path, began = given.hidden, str(given.lists), time.monotonic()
     inputs = len(JOB_INPUTS) + len(SIZE_INPUTS)
@@ -253,7 +273,7 @@ def train(given: argparse.Namespace) -> None:
             average = middle if generation < 5 else average + 0.2 * (middle - average)
 
 
-def write(out: Path, checkpoint: Path) -> None:
+def write(out: Path, checkpoint: Path, device: str) -> None:
     """Write the best network as a checkpoint."""
     from adlro.decide.network.sizing_q import ELASTIC
     from adlro.learn.train.checkpoint import write_checkpoint
@@ -263,18 +283,68 @@ def write(out: Path, checkpoint: Path) -> None:
         told = {name: file[name].item() for name in ("seed", "generation", "seconds", "saturn", "drawn", "bound")}
     curve = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     arrays = {name: array.astype(np.float32) for name, array in weights._asdict().items()}
-    write_checkpoint(
-        checkpoint, arrays, {"preset": ELASTIC, "training": "scripts/train_elastic.py", **told, "curve": curve}
-    )
+    provenance = {
+        "preset": ELASTIC, "training": "scripts/train_elastic.py",
+        "config": json.loads((out / "training.json").read_text()), "device": device, **told,
+        "generations": curve[-1]["generation"], "seconds_in_all": curve[-1]["seconds"], "curve": curve,
+    }  # fmt: skip
+    write_checkpoint(checkpoint, arrays, provenance)
+
+
+def check(path: Path, checkpoint: Path, first: int, count: int) -> None:
+    """Print what the simulator finds on the lists of these seeds, for `rank-elastic` and for the network."""
+    from pyarrow import Table
+
+    import adlro
+    from adlro.decide.checkpoint import read_arrays
+    from adlro.decide.network.sizing_q import sizing_weights
+
+    lists = Lists(path)
+    weights = sizing_weights(read_arrays(checkpoint)[0], str(checkpoint))
+    rule = SizingWeights(*(np.zeros_like(each) for each in weights))
+
+    def simulated(jobs: Table, policy: str) -> float:
+        found = adlro.simulate("sia64", jobs, policy=policy).metrics.as_dict()["jct_mean_s"]
+        assert found is not None
+        return found / 3600
+
+    names = ("seed", "jobs are bound", "rank-elastic, h", "network, h", "difference", "in the world of rounds")
+    print("| " + " | ".join(names) + " |\n|--:|---|--:|--:|--:|--:|")
+    ratios: dict[str, list[float]] = {"": [], "yes": []}
+    for seed in range(first, first + count):
+        drawn = lists.drawn(seed)
+        jobs = Table.from_pylist(lists.records(drawn))
+        stops = "" if drawn.stoppable[0] else "+stops(0)"
+        rank, found = simulated(jobs, f"rank-elastic{stops}"), simulated(jobs, f"{checkpoint}{stops}")
+        known, learnt = (mean_completion(drawn, lists.kinds, each, LONGEST_S) for each in (rule, weights))
+        bound = "yes" if lists.is_bound(drawn) else ""
+        ratios[bound].append(found / rank)
+        cells = (
+            f"{seed}",
+            bound,
+            f"{rank:.3f}",
+            f"{found:.3f}",
+            f"{found / rank - 1:+.1%}",
+            f"{learnt / known - 1:+.1%}",
+        )
+        print("| " + " | ".join(cells) + " |", flush=True)
+    for bound, each in ratios.items():
+        mean = np.exp(np.log(each).mean()) - 1 if each else 0.0
+        print(
+            f"jobs are bound: {bound or 'no'}; {mean:+.2%}; better on {sum(k < 1 for k in each)} of {len(each)} lists"
+        )
 
 
 def main() -> None:
     """Do what the command line asks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["prepare", "train", "write"])
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("what", choices=["prepare", "train", "write", "check"])
+    parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--lists", type=Path, default=Path("lists.npz"))
     parser.add_argument("--checkpoint", type=Path, default=Path("adlro-elastic.safetensors"))
+    parser.add_argument("--first", type=int, default=850_000_000, help="the first seed of a check")
+    parser.add_argument("--count", type=int, default=12, help="lists of a check")
+    parser.add_argument("--device", default="", help="the machine of the training, in words, for the provenance")
     parser.add_argument("--start", type=Path, default=None, help="best.npz of an earlier training, to begin with")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=20.0)
@@ -290,8 +360,10 @@ def main() -> None:
         prepare(given.out)
     elif given.what == "train":
         train(given)
+    elif given.what == "check":
+        check(given.lists, given.checkpoint, given.first, given.count)
     else:
-        write(given.out, given.checkpoint)
+        write(given.out, given.checkpoint, given.device)
 
 
 if __name__ == "__main__":
