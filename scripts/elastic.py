@@ -26,7 +26,19 @@ import adlro
 LISTS: Final = Path(__file__).resolve().parents[2] / "shared" / "traces" / "sia_workloads"
 SIZES: Final = "1,2,4,8,12,16"
 COLUMNS: Final = ("fixed", "resized", "adapted")
-POLICIES: Final = ("srtf", "plan", "gavel-maxmin", "gavel-maxsum", "rank-elastic", "sia", "pollux", "afs", "optimus")
+POLICIES: Final = (
+    "srtf",
+    "plan",
+    "gavel-maxmin",
+    "gavel-maxsum",
+    "adlro-elastic",
+    "rank-elastic",
+    "plan-elastic",
+    "sia",
+    "pollux",
+    "afs",
+    "optimus",
+)
 
 RESTART_S: Final = {"deepspeech2": 25, "cifar10": 50, "yolov3": 80, "bert": 120, "imagenet": 250}
 """Seconds of a start in Sia's simulator (siasosp23/artifacts, sia-simulator)."""

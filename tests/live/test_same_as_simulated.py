@@ -162,7 +162,7 @@ def test_a_policy_that_resizes_gives_jobs_other_numbers_of_gpus_than_they_asked_
     assert {bool(job.sizes) for job, gpus in given if gpus != job.gpus} == {True}
 
 
-@pytest.mark.parametrize("name", ["gavel-maxmin", "random", "rank-elastic", "sia"])
+@pytest.mark.parametrize("name", ["gavel-maxmin", "random", "rank-elastic", "adlro-elastic", "sia"])
 def test_a_policy_goes_on_after_a_restart_where_it_was(name: str) -> None:
     jobs = some_jobs()
     assert live(name, jobs, restarted_at=4) == in_the_simulator(name, jobs)

@@ -23,7 +23,7 @@ from adlro.core.toml import nearest
 from adlro.decide import lookahead, outlook
 from adlro.decide.checkpoint import read_arrays, read_weights
 from adlro.decide.choosing import Pair, best_pair, legal_pairs
-from adlro.decide.network import greedy_q, preemptive_q, stopping_q
+from adlro.decide.network import greedy_q, preemptive_q, sizing_q, stopping_q
 from adlro.decide.network.paper_q import PAPER_DQN, paper_policy, paper_weights
 from adlro.decide.rules import (
     allox,
@@ -33,6 +33,7 @@ from adlro.decide.rules import (
     gavel,
     marginal,
     plan,
+    plan_elastic,
     preemptive,
     reserving,
     sizing,
@@ -51,9 +52,11 @@ MODULES = (
     allox,
     sizing,
     marginal,
+    plan_elastic,
     lookahead,
     greedy_q,
     preemptive_q,
+    sizing_q,
 )
 """The modules with policies. A new policy needs its function and its Policy in a module, and the module here."""
 
@@ -101,10 +104,12 @@ def find_policy(name: str) -> Policy:
 
 
 def policy_of_checkpoint(path: Path) -> Policy:
-    """The policy of a network that a user has trained, of either preset. It is named after its file."""
+    """The policy of a network that a user has trained, of any preset. It is named after its file."""
     arrays, provenance = read_arrays(path)
     if provenance.get("preset") == "paper":
         return paper_policy(paper_weights(arrays, str(path)), path.stem)
+    if provenance.get("preset") == sizing_q.ELASTIC:
+        return sizing_q.sizing_policy(sizing_q.sizing_weights(arrays, str(path)), path)
     weights = read_weights(path)[0]
     return stopping_q.stopping_q(weights, path) if weights.claim.size else greedy_q.policy_of_weights(weights, path)
 

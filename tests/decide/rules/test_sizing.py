@@ -14,13 +14,15 @@ from adlro.core.policy import Policy
 from adlro.core.records import Job
 from adlro.core.tables import NOBODY
 from adlro.decide.catalogue import policies
-from adlro.decide.rules import marginal, sizing
+from adlro.decide.network import sizing_q
+from adlro.decide.rules import marginal, plan_elastic, sizing
 from adlro.decide.rules.elastic import Sizing, SizingProblem, packs_well
 from adlro.decide.rules.marginal import afs_sizing, optimus_sizing
-from adlro.decide.rules.sizing import _nothing_printed, change_factor, rank_weights, sia_sizing
+from adlro.decide.rules.plan_elastic import plan_sizing
+from adlro.decide.rules.sizing import _nothing_printed, change_factor, rank_sizing, sia_sizing
 from adlro.decide.stops import with_few_stops
 
-POLICIES = (*sizing.POLICIES, *marginal.POLICIES)
+POLICIES = (*sizing.POLICIES, *marginal.POLICIES, *plan_elastic.POLICIES, *sizing_q.POLICIES)
 BY_NAME = {policy.name: policy for policy in POLICIES}
 RANK, SIA, POLLUX = BY_NAME["rank-elastic"], BY_NAME["sia"], BY_NAME["pollux"]
 SIZES = "1,2,4,8"
@@ -71,7 +73,7 @@ def problem_of(work: list[float], sizes: list[int], gpus: float, restart: float 
     size = np.tile(np.array(sizes, np.int32), jobs)
     return SizingProblem(
         np.arange(jobs), np.array(work), np.full(jobs, restart), np.zeros(jobs), np.zeros(jobs),
-        np.full(jobs, NOBODY, np.int32), np.zeros(jobs), np.zeros(jobs, bool), owner,
+        np.full(jobs, NOBODY, np.int32), np.zeros(jobs), np.zeros(jobs, bool), np.ones(jobs, bool), owner,
         np.zeros(jobs * count, np.int32), size.astype(float), size,
         size.astype(float), np.array([gpus]),
     )  # fmt: skip
@@ -80,18 +82,18 @@ def problem_of(work: list[float], sizes: list[int], gpus: float, restart: float 
 def test_rank_weights_give_the_short_job_more_than_the_long_one() -> None:
     # Speed is linear, so the greedy filling serves the largest weight first: sqrt(3) for the shorter, 1 for the longer.
     problem = problem_of([100.0, 900.0], [1, 2, 3], 3.0)
-    assert rank_weights(problem).tolist() == [2, NOBODY]
+    assert rank_sizing(problem).tolist() == [2, NOBODY]
     problem = problem_of([900.0, 100.0], [1, 2, 3], 4.0)
-    assert rank_weights(problem).tolist() == [0, 5]
+    assert rank_sizing(problem).tolist() == [0, 5]
 
 
 def test_rank_weights_do_not_resize_a_job_that_would_lose_more_than_it_gains() -> None:
     problem = problem_of([1000.0], [2, 4], 4.0, restart=800.0)
     running = problem._replace(now=np.array([0], np.int32))
     # 4 GPUs would take 250 s, but only 250 / 1050 of their doubled speed would be left.
-    assert rank_weights(running).tolist() == [0]
+    assert rank_sizing(running).tolist() == [0]
     cheap = running._replace(restart=np.array([10.0]))
-    assert rank_weights(cheap).tolist() == [1]
+    assert rank_sizing(cheap).tolist() == [1]
 
 
 def test_sias_program_has_the_least_sum_of_costs() -> None:
@@ -135,6 +137,24 @@ def test_a_step_that_makes_a_job_no_faster_is_not_taken_and_a_job_stays_on_its_m
     )
     assert sizing(two).tolist() == [1]  # on its fastest model, if it waits
     assert sizing(two._replace(now=np.array([0], np.int32))).tolist() == [0]
+
+
+def test_plan_elastic_takes_fewer_gpus_for_a_job_if_longer_jobs_want_them() -> None:
+    # Speeds 2 and 3 with two and four GPUs. Alone: 33 s with four, not 50 s with two. If a longer job wants all four,
+    # four cost 33 * (1 + 2.5 * 4/4 * 1) = 117 s and two 50 * (1 + 2.5 * 2/4 * (4 - 0.75 * 2)/4) = 89 s.
+    alone = problem_of([100.0], [2, 4], 4.0)._replace(rate=np.array([2.0, 3.0]))
+    assert plan_sizing(alone).tolist() == [1]
+    two = problem_of([100.0, 900.0], [2, 4], 4.0)._replace(rate=np.array([2.0, 3.0] * 2))
+    assert plan_sizing(two).tolist() == [0, 2]
+    linear = two._replace(rate=np.array([2.0, 4.0] * 2))  # 87.5 s with four, 89 s with two
+    assert plan_sizing(linear).tolist() == [1, NOBODY]
+
+
+def test_plan_elastic_resizes_a_running_job_only_if_that_pays_within_the_horizon() -> None:
+    running = problem_of([1e5], [1, 2], 2.0, restart=500.0)._replace(now=np.array([0], np.int32))
+    assert plan_sizing(running).tolist() == [1]  # 1e5 / 2 * (1 + 500 / 600) is less than 1e5
+    dear = running._replace(restart=np.array([700.0]))
+    assert plan_sizing(dear).tolist() == [0]
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)

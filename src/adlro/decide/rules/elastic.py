@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adlro.core.calling import quick_call
+from adlro.core.compiled import compiled_allocating
 from adlro.core.copying import CLUSTER, LISTS, copied
 from adlro.core.policy import Choose, resizing, starting, stopping, waiting
 from adlro.core.records import WHOLE_GPU
@@ -40,6 +41,7 @@ class SizingProblem(NamedTuple):
     now: Ints  # [J] the configuration in which it runs, or NOBODY; an index of the lists below
     most: Floats  # [J] the most GPUs that it has run with
     restarting: npt.NDArray[np.bool_]  # [J] whether it runs, but still pays for its start
+    stoppable: npt.NDArray[np.bool_]  # [J] whether it may be stopped, once it runs
     owner: Ints  # [C] index of the job
     pool: Ints  # [C]
     gpus: Floats  # [C] with fractions
@@ -51,15 +53,6 @@ class SizingProblem(NamedTuple):
     def changes(self) -> npt.NDArray[np.bool_]:
         """Whether each configuration differs from that in which the job runs."""
         return self.now[self.owner] != np.arange(len(self.owner))
-
-    @property
-    def smallest(self) -> Floats:
-        """The best rate of each job with the fewest GPUs that it can have. [J]"""
-        least = np.full(len(self.jobs), np.inf)
-        np.minimum.at(least, self.owner, self.gpus)
-        best = np.zeros(len(self.jobs))
-        np.maximum.at(best, self.owner, np.where(self.gpus == least[self.owner], self.rate, 0.0))
-        return best
 
 
 Sizing: TypeAlias = Callable[[SizingProblem], Ints]
@@ -217,8 +210,8 @@ class SizingRounds:
         restarting = (current != NOBODY) & (view.runs.since[jobs] > self._reader.now)
         return SizingProblem(
             jobs, left, restart, self._reader.now - view.jobs.submit[jobs], view.runs.starts[jobs].astype(np.float64),
-            now, most, restarting, owner, pool.astype(np.int32), gpus.astype(np.float64), size.astype(np.int32),
-            rate.astype(np.float64), capacity,
+            now, most, restarting, view.jobs.stoppable[jobs] != 0, owner, pool.astype(np.int32),
+            gpus.astype(np.float64), size.astype(np.int32), rate.astype(np.float64), capacity,
         )  # fmt: skip
 
     def _seat(
@@ -295,6 +288,20 @@ def sizing_rounds(sizing: Sizing) -> Callable[[View, int], Choose]:
     return lambda view, seed: SizingRounds(view, sizing)
 
 
+@compiled_allocating
+def smallest_rates(problem: SizingProblem) -> Floats:
+    """The best rate of each job with the fewest GPUs that it can have. [J]"""
+    least, best = np.full(len(problem.jobs), np.inf), np.zeros(len(problem.jobs))
+    for c in range(len(problem.owner)):
+        least[problem.owner[c]] = min(least[problem.owner[c]], problem.gpus[c])
+    for c in range(len(problem.owner)):
+        i = problem.owner[c]
+        if problem.gpus[c] == least[i]:
+            best[i] = max(best[i], problem.rate[c])
+    return best
+
+
+@compiled_allocating
 def fill_greedily(problem: SizingProblem, value: Floats, price: Floats) -> Ints:
     """Again and again the upgrade with the largest gain in value per extra GPU, as long as there are GPUs. [J]
 
@@ -302,22 +309,28 @@ def fill_greedily(problem: SizingProblem, value: Floats, price: Floats) -> Ints:
     """
     count = len(problem.jobs)
     chosen = np.full(count, NOBODY, np.int32)
-    worth, paid, held = np.zeros(count), np.zeros(count), np.zeros(count)
-    where = np.full(count, NOBODY, np.int32)
     free = problem.capacity.copy()
     owner, pool, gpus = problem.owner, problem.pool, problem.gpus
-    cost = gpus * price[pool]
-    while len(owner):
-        gain = value - worth[owner]
-        room = free[pool] + np.where(where[owner] == pool, held[owner], 0.0)
-        possible = (gain > 1e-12) & (gpus <= room + 1e-9)
-        if not possible.any():
-            break
-        extra = np.maximum(cost - paid[owner], 1e-6)
-        best = int(np.argmax(np.where(possible, gain / extra, -np.inf)))
-        i = owner[best]
-        if where[i] != NOBODY:
-            free[where[i]] += held[i]
+    while True:
+        best = NOBODY
+        most = -np.inf
+        for c in range(len(owner)):
+            had = chosen[owner[c]]
+            gain = value[c]
+            room = free[pool[c]]
+            extra = gpus[c] * price[pool[c]]
+            if had != NOBODY:
+                gain -= value[had]
+                extra -= gpus[had] * price[pool[had]]
+                if pool[had] == pool[c]:
+                    room += gpus[had]
+            if gain > 1e-12 and gpus[c] <= room + 1e-9 and gain / max(extra, 1e-6) > most:
+                most = gain / max(extra, 1e-6)
+                best = c
+        if best == NOBODY:
+            return chosen
+        had = chosen[owner[best]]
+        if had != NOBODY:
+            free[pool[had]] += gpus[had]
         free[pool[best]] -= gpus[best]
-        chosen[i], worth[i], paid[i], held[i], where[i] = best, value[best], cost[best], gpus[best], pool[best]
-    return chosen
+        chosen[owner[best]] = best

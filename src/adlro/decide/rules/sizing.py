@@ -3,6 +3,7 @@
 Each is a way to choose one configuration (pool and GPUs) for every job; elastic.py has the rounds around it.
 """
 
+import math
 import os
 import sys
 import threading
@@ -12,15 +13,13 @@ from typing import Final
 
 import numpy as np
 
+from adlro.core.compiled import compiled_allocating
 from adlro.core.policy import Policy
 from adlro.core.tables import NOBODY, Floats, Ints
-from adlro.decide.rules.elastic import SizingProblem, fill_greedily, sizing_rounds
+from adlro.decide.rules.elastic import SizingProblem, fill_greedily, sizing_rounds, smallest_rates
 
 HORIZON_S: Final = 600.0
 """The time over which rank-elastic counts what a change brings."""
-
-RANK_POWER: Final = 2.0
-"""q = 1 / (1 - p) of the rank weights, for p = 0.5."""
 
 FAIRNESS: Final = -0.5
 """Sia's p: the power of the normalised goodput in its sum."""
@@ -38,29 +37,64 @@ LEAST_FACTOR: Final = 0.01
 """Lower bound of the factor for changes, which is negative for a job that has restarted more than it has lived."""
 
 
-def rank_weights(problem: SizingProblem) -> Ints:
+@compiled_allocating
+def rank_sizing(problem: SizingProblem) -> Ints:
     """Short jobs weigh more, by their rank; then the upgrades with the largest gain in weighted speed per GPU."""
-    if not len(problem.owner):
-        return np.zeros(0, np.int32)
-    smallest = problem.smallest
-    alone = problem.left / smallest
-    order = np.lexsort((-problem.jobs, -alone))  # the longest first; of equal jobs the one that came last
-    rank = np.empty(len(order))
-    rank[order] = np.arange(1, len(order) + 1)
-    weight = (rank**RANK_POWER - (rank - 1) ** RANK_POWER) ** (1 / RANK_POWER)
-    value = weight[problem.owner] * problem.rate / smallest[problem.owner]
-    horizon = np.minimum(problem.left[problem.owner] / problem.rate, HORIZON_S)
-    kept = horizon / np.maximum(horizon + problem.restart[problem.owner], 1e-9)
-    return fill_greedily(problem, value * np.where(problem.changes, kept, 1.0), pool_prices(problem))
+    smallest = smallest_rates(problem)
+    value = rank_values(problem, smallest, rank_weights(problem, smallest))
+    return fill_greedily(problem, value, pool_prices(relative_speeds(problem)))
 
 
-def pool_prices(problem: SizingProblem) -> Floats:
-    """What a GPU of each pool counts: its speed, over that on the job's fastest pool, on average over the jobs. [P]"""
-    count, pools = len(problem.jobs), len(problem.capacity)
-    per_gpu = np.zeros((count, pools))
-    np.maximum.at(per_gpu, (problem.owner, problem.pool), problem.rate / problem.gpus)
-    relative: Floats = (per_gpu / per_gpu.max(axis=1, keepdims=True)).mean(axis=0)
-    return np.maximum(relative, 1e-3)
+@compiled_allocating
+def rank_weights(problem: SizingProblem, smallest: Floats) -> Floats:
+    """The weight of each job: the root of 2 * rank - 1, where the longest job has rank 1. [J]
+
+    Of equal jobs the one that came last counts as the longest.
+    """
+    count = len(problem.jobs)
+    weight = np.empty(count)
+    order = np.argsort(-(problem.left / smallest)[::-1], kind="mergesort")  # the longest first
+    for i in range(count):
+        weight[count - 1 - order[i]] = math.sqrt(2.0 * (i + 1) - 1.0)
+    return weight
+
+
+@compiled_allocating
+def rank_values(problem: SizingProblem, smallest: Floats, weight: Floats) -> Floats:
+    """The value of each configuration: weighted speed, and what the cost of a change leaves of it. [C]"""
+    value = np.empty(len(problem.owner))
+    for c in range(len(value)):
+        i = problem.owner[c]
+        value[c] = weight[i] * problem.rate[c] / smallest[i]
+        if problem.now[i] != c:
+            horizon = min(problem.left[i] / problem.rate[c], HORIZON_S)
+            value[c] *= horizon / max(horizon + problem.restart[i], 1e-9)
+    return value
+
+
+@compiled_allocating
+def relative_speeds(problem: SizingProblem) -> Floats:
+    """The best speed per GPU of each job on each pool, over that on its best pool. [J, P]"""
+    per_gpu = np.zeros((len(problem.jobs), len(problem.capacity)))
+    best = np.zeros(len(problem.jobs))
+    for c in range(len(problem.owner)):
+        i, p = problem.owner[c], problem.pool[c]
+        per_gpu[i, p] = max(per_gpu[i, p], problem.rate[c] / problem.gpus[c])
+        best[i] = max(best[i], per_gpu[i, p])
+    for i in range(len(best)):
+        per_gpu[i] /= best[i]
+    return per_gpu
+
+
+@compiled_allocating
+def pool_prices(relative: Floats) -> Floats:
+    """What a GPU of each pool counts: its relative speed on average over the jobs. [P]"""
+    price = np.zeros(relative.shape[1])
+    for i in range(len(relative)):
+        price += relative[i]
+    for p in range(len(price)):
+        price[p] = max(price[p] / len(relative), 1e-3)
+    return price
 
 
 def change_factor(problem: SizingProblem) -> Floats:
@@ -146,7 +180,7 @@ def pollux_sizing(problem: SizingProblem) -> Ints:
     share = max(1.0, problem.capacity.sum() / count)
     fair = np.zeros(count)
     np.maximum.at(fair, owner, np.where(problem.gpus <= share, mean, 0.0))
-    np.maximum(fair, np.where(fair == 0.0, problem.smallest, 0.0), out=fair)
+    np.maximum(fair, np.where(fair == 0.0, smallest_rates(problem), 0.0), out=fair)
     speedup = mean / fair[owner] * np.where(problem.changes, change_factor(problem)[owner], 1.0)
     # The sum of -1 / speedup; a job without GPUs counts as one hundred times slower than its fair share.
     return fill_greedily(problem, 100.0 - 1.0 / np.maximum(speedup, 0.01), np.ones(pools))
@@ -156,7 +190,7 @@ POLICIES: Final = (
     Policy(
         "rank-elastic",
         "resizes jobs in rounds of 1 min; short jobs weigh more, by their rank, and GPUs go where they gain most",
-        make=sizing_rounds(rank_weights),
+        make=sizing_rounds(rank_sizing),
         preemptive=True,
         heeds_marks=True,
         needs=("estimate", "rates"),
