@@ -61,8 +61,7 @@ def all_can_start(view: View) -> bool:
     """Whether free GPUs are enough for all waiting jobs, each on one node, and all of them may be stopped again."""
     clock = view.clock[0]
     waiting = seen(view)
-    # Where GPUs of a model differ in their measured pace, sharing out models is not enough.
-    if clock.paced != 0 or waiting < clock.queued or waiting > MOST_PLANNED:
+    if waiting < clock.queued or waiting > MOST_PLANNED:
         return False
     free = 0
     for p in range(len(view.pools)):
@@ -153,14 +152,18 @@ def division_now(view: View, gpus: int) -> Division:
 
 @compiled
 def fill_job(view: View, division: Division, k: int, is_running: bool) -> None:
-    """Fill in the speeds of a job, its charge, and its place."""
+    """Fill in the speeds of a job, its charge, and its place.
+
+    Speeds are those of the model, without the measured pace of single GPUs: if two jobs exchange their GPUs, the paces
+    of these do not change the product of their speeds.
+    """
     j = division.jobs[k]
     job = view.jobs[j]
     weight = weight_of(view, j)
     for p in range(len(view.pools)):
         h = view.sites[view.pools[p].anchor].form
         if view.width[job.kind, h] == 1 and view.rate[job.kind, h] > 0.0:
-            division.speed[k, p] = weight * log(view.rate[job.kind, h] / fastest_rate(view, j))
+            division.speed[k, p] = weight * log(view.rate[job.kind, h] / view.fastest[job.demand])
     if is_running:
         run = view.runs[j]
         restarts = restart_of(view, j) * fastest_rate(view, j) / work_left(view, j)
