@@ -64,11 +64,15 @@ def test_models_are_not_shared_out_while_a_gang_over_several_nodes_waits() -> No
     assert [time for time, what, job, _ in events if what == "stop" and job == 0] == [126]
 
 
-@pytest.mark.parametrize(("policy", "restart_s"), [("plan", 250.0), ("plan+stops(0)", 1.0)])
-def test_models_are_shared_out_only_where_a_start_is_cheap_to_undo(policy: str, restart_s: float) -> None:
-    # 2000 is less than 10 restarts, or nobody may be stopped: blue, which came first, keeps the V100.
-    case = Case([(V100, 1), (T4, 1)], [(0, 1000, 1, BLUE), (10, 2000, 1, RED)], SPEEDS, restart_s=restart_s)
-    assert run(case, policy)[0] == Fate(0, 0, 1000)
+def test_models_are_not_shared_out_while_a_job_waits_that_runs_for_less_than_ten_restarts() -> None:
+    case = Case([(V100, 1), (T4, 1)], [(0, 1000, 1, BLUE), (10, 2000, 1, RED)], SPEEDS, restart_s=250.0)
+    assert run(case, "plan")[0] == Fate(0, 0, 1000)
+
+
+def test_models_are_not_shared_out_while_a_job_waits_that_may_not_be_stopped_again() -> None:
+    # Red waits for the V100 instead of starting on the T4, where it would stay.
+    case = Case([(V100, 1), (T4, 1)], [(0, 1000, 1, BLUE), (10, 2000, 1, RED)], SPEEDS, restart_s=1.0)
+    assert run(case, "plan+stops(0)") == {0: Fate(0, 0, 1000), 1: Fate(1000, 0, 3000)}
 
 
 def test_a_job_is_exchanged_less_and_less() -> None:
