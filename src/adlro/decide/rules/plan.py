@@ -33,6 +33,7 @@ from adlro.core.tables import FOREVER, NOBODY, QUEUED, RUNNING, START, STOP, WAI
 from adlro.decide.choosing import first_spot, shortest
 from adlro.decide.outlook import start_without_gpu
 from adlro.decide.rules.claims import best_claim, stays_visible
+from adlro.decide.rules.exchanges import all_can_start, share_out
 from adlro.decide.rules.timelines import (
     MOST_STARTS,
     Timelines,
@@ -186,6 +187,10 @@ def plan(view: View) -> Choice:
             site = first_spot(view, j, shortest).site
             if site != NOBODY:
                 return Choice(START, widened(j), widened(site), FOREVER)
+    if all_can_start(view):
+        choice = share_out(view)
+        if choice.verb != WAIT:
+            return choice
     lines = new_timelines(view)
     starts = np.full(len(lines.jobs), FOREVER)
     for i in range(len(lines.jobs)):
