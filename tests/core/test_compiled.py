@@ -96,6 +96,14 @@ def test_processes_that_start_at_once_on_an_empty_cache_compile_each_function_on
     assert compiled_by(started(tmp_path, body)) == []
 
 
+def test_a_run_adds_no_types_to_numbas_table_while_other_threads_read_it() -> None:
+    code = (
+        "import adlro, adlro.core.compiled; from numba.extending import typeof_impl; known = len(typeof_impl.registry);"
+        "adlro.compare(policies=['fcfs', 'sjf'], seeds=1, job_count=5); assert len(typeof_impl.registry) == known"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_a_compilation_that_fails_or_dies_keeps_nobody_waiting(tmp_path: Path) -> None:
     died = started(tmp_path, "import os\nCompiled.on_start = lambda *_: os._exit(9)\ntwice(1)")
     died.communicate(timeout=60)

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 import numba
+import numba.experimental.function_type
 import numpy as np
 from numba.core import config as numba_config
 from numba.core.compiler_lock import global_compiler_lock
@@ -25,6 +26,10 @@ FUNCTIONS_HELD: Final = 8192
 """Number of functions loaded from the cache that Numba keeps in memory. Its default of 128 is too small for us."""
 
 set_up()
+
+# Numba imports numba.experimental.function_type when a function is first passed as a value, and the module then adds
+# to a table of types. A thread that looks up a type at that moment fails ("dictionary changed size during iteration").
+# So it is imported above, before there are threads.
 
 _DISPATCHER: Final = cast(Any, Dispatcher)
 _DISPATCHER._recent = deque(_DISPATCHER._recent, maxlen=max(FUNCTIONS_HELD, numba_config.FUNCTION_CACHE_SIZE))

@@ -205,7 +205,7 @@ def test_the_paper_preset_is_q_learning_without_a_rule_and_with_the_papers_optim
     config = find_preset("paper").config
     assert (config.dueling, config.trust, config.shaped) == (False, 0.0, False)
     assert (config.double, config.horizon) == (True, 8)  # docs/paper-preset.md says why
-    assert (config.rate, config.rate_end, config.episodes) == (1e-4, 1.0, 1_000_000)
+    assert (config.rate, config.rate_end, config.episodes) == (1e-4, 0.1, 1_000_000)
     assert find_preset("paper").prior is None
 
 
