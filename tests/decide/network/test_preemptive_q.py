@@ -51,6 +51,13 @@ def test_a_short_job_takes_the_place_of_a_long_one_when_the_network_waits() -> N
     assert run(case, "adlro-preemptive") == {0: Fate(0, 0, 1015, stops=1), 1: Fate(20, 0, 30)}
 
 
+@pytest.mark.parametrize(("nodes", "is_plan"), [(32, False), (33, True)])
+def test_plan_decides_alone_on_clusters_larger_than_those_of_the_training(nodes: int, is_plan: bool) -> None:
+    # 256 and 264 GPUs. The network would let the second job wait for the end of the first.
+    case = Case(nodes * [("v100", 8)], [(0, 10), (0, 20)], restart_s=3.0)
+    assert (run(case, LAZY) == run(case, "plan")) == is_plan
+
+
 @pytest.mark.parametrize(("restart_s", "start"), [(2.0, 0), (3.0, 10)])
 def test_a_start_that_the_network_does_not_want_must_be_cheap_to_undo(restart_s: float, start: int) -> None:
     # The network would let job 1 wait for the end of job 0. Job 1 runs for 20: ten restarts of 2, but not of 3.

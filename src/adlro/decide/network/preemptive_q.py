@@ -48,6 +48,9 @@ from adlro.decide.rules.plan import plan
 RUNS_FOR: Final = 10.0
 """A job that the network would let wait is started by `plan` only if it runs for at least this many restarts there."""
 
+LEARNT_GPUS: Final = 256
+"""GPUs of the largest clusters that the network was trained on. Beyond that `plan` alone is better."""
+
 _PLANNED: Final = 0
 _STOPPED: Final = 1
 """Indices in the memory of a policy: the moment at which `plan` was last asked, and at which it last stopped a job."""
@@ -89,12 +92,17 @@ def by_plan(view: View, memory: Floats) -> Choice:
 
 @compiled_allocating
 def start_or_stop(view: View, calm: Mind, bold: Mind, claims: Claims, pending: Pending, memory: Floats) -> Choice:
-    """What the network does; if it waits, what `plan` does, from then on until the clock moves."""
+    """What the network does; if it waits, what `plan` does, from then on until the clock moves.
+
+    On clusters that are larger than those of its training `plan` decides alone.
+    """
     if memory[_PLANNED] == view.clock[0].now:
         return by_plan(view, memory)
     if not may_stop_any(view):
         choice = start_without_gpu(view)
         return choice if choice.verb == START else best_of(view, calm, consider(view, calm))
+    if len(view.gpus) > LEARNT_GPUS:
+        return plan(view)
     choice = start_claim_or_move(view, bold, claims, pending)
     return choice if choice.verb != WAIT else by_plan(view, memory)
 
