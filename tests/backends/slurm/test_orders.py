@@ -8,6 +8,7 @@ from tests.backends.slurm.test_reader import NAMING, NOW, VOLTA, Fixed, job
 
 from adlro.backends.slurm.orders import NO_UPDATE, NO_UPDATE_S, Slurm
 from adlro.backends.slurm.reader import Reader
+from adlro.backends.slurm.ways import CommandWay, RefusedError
 from adlro.core.accounts import Account
 from adlro.core.ports import Order, Part
 
@@ -125,3 +126,19 @@ def test_a_job_that_begins_after_all_is_forgotten(clock: list[float]) -> None:
     cluster.read()
     cluster.act([start("7")])
     assert commands.asked == ["7"] * 2
+
+
+@pytest.mark.parametrize(("state", "is_released"), [("RUNNING", True), ("PENDING", False)])
+def test_a_job_that_began_just_before_it_was_held_again_is_released(state: str, is_released: bool) -> None:
+    words: list[str] = []
+
+    class Racing(Commands):
+        def run(self, command: Sequence[str], stdin: str = "", account: Account | None = None) -> Ran:
+            words.append(command[0] if command[0] == "squeue" else command[1])
+            if "ReqNodeList=" in command:
+                return Ran(1, "Invalid node name specified for job 7")
+            return Ran(out=f"{state}\n" if command[0] == "squeue" else "")
+
+    with pytest.raises(RefusedError, match="Invalid node name"):
+        CommandWay(Racing()).withdraw("7", "marked", "held")
+    assert words == ["update", "uhold", "update", "squeue", *(["release"] if is_released else [])]

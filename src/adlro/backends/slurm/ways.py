@@ -337,7 +337,13 @@ class CommandWay:
         """
         self.note(job, marked)
         self._run(["scontrol", "uhold", job])
-        self._run(["scontrol", "update", f"JobId={job}", "ReqNodeList=", f"Comment={comment}"])
+        try:
+            self._run(["scontrol", "update", f"JobId={job}", "ReqNodeList=", f"Comment={comment}"])
+        except RefusedError:
+            # If it began just before the hold, Slurm holds it all the same: it would not start again after a requeue.
+            if self._run(["squeue", "--noheader", "--format=%T", f"--jobs={job}"]).strip() == "RUNNING":
+                self._run(["scontrol", "release", job])
+            raise
 
     def note(self, job: str, comment: str) -> None:
         """Write the comment of a job."""
