@@ -45,6 +45,10 @@ BY_PRIORITY: Final = (
 )  # fmt: skip
 SMALL: Final = ("paper16, load 0.7", "paper16, load 0.9", "paper16, load 1.1", "sia64")
 """Places on which `lookahead-plan`, which knows no bound, is quick enough."""
+LARGE: Final = (
+    "gavel108", "512 GPUs of unseen models", "Philly, hours 609 to 1382 *", "Philly, hours 0 to 609",
+    "MIT SuperCloud, second half *", "KTH *", "MetaCentrum", "NASA",
+)  # fmt: skip
 STOPPED_BEST: Final = ("srtf", "srsf")
 COLUMNS: Final = (
     "place", "policy", "against", "mean JCT", "95 % interval", "better on", "worst run", "p (Holm)", "stops a job",
@@ -119,9 +123,7 @@ SETS: Final[dict[str, list[Place]]] = {
     "dearest": dear(DEAREST_S),
     "ahead": [
         *some(exact(), SMALL, (*STOPPED_BEST, PLAN, NETWORK, "lookahead-plan", AHEAD), 10),
-        *some(
-            exact(), ("gavel108", "Philly, hours 0 to 609", "KTH *", "NASA"), (*STOPPED_BEST, PLAN, NETWORK, AHEAD), 10
-        ),
+        *some(exact(), LARGE, (*STOPPED_BEST, PLAN, NETWORK, AHEAD), 10),
     ],
     "gavel": some(exact(), ("paper16, load 0.9", "gavel108"), (*STOPPING, *GAVEL, PLAN, NETWORK), 3),
     "weights": [
