@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
-from tests.backends.slurm.test_reader import NAMING, NOW, VOLTA, Fixed, job
+from tests.backends.slurm.test_reader import NAMING, NOW, VOLTA, Fixed, job, runs
 
 from adlro.backends.slurm.orders import NO_UPDATE, NO_UPDATE_S, Slurm
 from adlro.backends.slurm.reader import Reader
@@ -128,17 +128,42 @@ def test_a_job_that_begins_after_all_is_forgotten(clock: list[float]) -> None:
     assert commands.asked == ["7"] * 2
 
 
-@pytest.mark.parametrize(("state", "is_released"), [("RUNNING", True), ("PENDING", False)])
-def test_a_job_that_began_just_before_it_was_held_again_is_released(state: str, is_released: bool) -> None:
+def test_a_job_that_has_begun_is_not_held_again() -> None:
     words: list[str] = []
 
-    class Racing(Commands):
+    class Begun(Commands):
         def run(self, command: Sequence[str], stdin: str = "", account: Account | None = None) -> Ran:
-            words.append(command[0] if command[0] == "squeue" else command[1])
-            if "ReqNodeList=" in command:
-                return Ran(1, "Invalid node name specified for job 7")
-            return Ran(out=f"{state}\n" if command[0] == "squeue" else "")
+            words.append(command[1])
+            return Ran(1, "Job is no longer pending execution for job 7") if "StartTime" in command[3] else Ran()
 
-    with pytest.raises(RefusedError, match="Invalid node name"):
-        CommandWay(Racing()).withdraw("7", "marked", "held")
-    assert words == ["update", "uhold", "update", "squeue", *(["release"] if is_released else [])]
+    with pytest.raises(RefusedError, match="no longer pending"):
+        CommandWay(Begun()).withdraw("7", "marked", "held", 0)
+    assert words == ["update"]
+
+
+@pytest.mark.parametrize(
+    ("begin_s", "first", "last"),
+    [
+        (None, "StartTime=now+10", "StartTime=now"),
+        (NOW - 60, "StartTime=now+10", "StartTime=now"),
+        (NOW + 4, "StartTime=now+10", "StartTime=now+4"),
+        (NOW + 3600, "", ""),  # it cannot begin before the hold
+    ],
+)
+def test_a_withdrawn_job_begins_no_sooner_than_its_user_wants(begin_s: float | None, first: str, last: str) -> None:
+    said: list[Sequence[str]] = []
+
+    class Heard(Commands):
+        def run(self, command: Sequence[str], stdin: str = "", account: Account | None = None) -> Ran:
+            said.append(command[1:])
+            return Ran()
+
+    let_go = runs(state="PENDING", states=("PENDING",), reason="QOSMaxGRESPerUser", node_list="", detail=())
+    let_go = replace(let_go, start_unix=NOW + 300, begin_unix=begin_s)  # Slurm plans to start it in five minutes
+    cluster = Slurm(Reader([Fixed([let_go])], NAMING, lambda: NOW), None, Heard())
+    cluster.read()
+    assert cluster.act([Order("7", "")])[0].done
+    assert [words[0] for words in said] == [*(["update"] if first else []), "update", "uhold", "update"]
+    times = [[word for word in words if word.startswith("StartTime")] for words in said]
+    assert times == [*([[first]] if first else []), [], [], [last] if last else []]
+    assert "ReqNodeList=" in said[-1]

@@ -203,7 +203,7 @@ def test_a_job_is_ours_only_if_it_is_held_and_marked_for_us() -> None:
         {"reason": "JobHeldAdmin"},
         {"priority": 5.0, "reason": "Resources"},
         {"dependency": "afterok:3(unfulfilled)"},
-        {"start_unix": NOW + 60},
+        {"begin_unix": NOW + 60},
         {"reservation": "maintenance"},
         {"is_het": True},
         {"required_nodes": "volta0"},
@@ -213,6 +213,12 @@ def test_a_job_is_ours_only_if_it_is_held_and_marked_for_us() -> None:
     ):
         live = read_one(job(**change))
         assert (live.state, live.managed) == (JobState.WAITING, False), change
+
+
+def test_when_slurm_plans_to_start_a_held_job_is_not_when_its_user_wants_it_to_begin() -> None:
+    """Slurm keeps its plan for a job that was held again until it schedules next."""
+    assert read_one(job(start_unix=NOW + 300)).managed
+    assert read_one(job(start_unix=NOW + 300, begin_unix=NOW - 5)).managed
 
 
 TWO_MODELS = [node(), node("volta1"), node("turing0", "t4")]
@@ -276,7 +282,7 @@ def test_gpus_asked_for_on_one_node_are_never_split_over_two() -> None:
 def test_a_job_that_waits_for_something_of_its_own_is_not_given_back() -> None:
     for change in (
         {"dependency": "afterok:3(unfulfilled)", "special": "it asks for --exclusive"},
-        {"start_unix": NOW + 60, "special": "it asks for --exclusive"},
+        {"begin_unix": NOW + 60, "special": "it asks for --exclusive"},
         {"reason": "JobHeldAdmin", "special": "it asks for --exclusive"},
         {"comment": "adlro:userheld", "special": "it asks for --exclusive"},
     ):

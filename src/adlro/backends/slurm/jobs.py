@@ -253,7 +253,7 @@ def _held(job: SlurmJob, words: Mapping[str, str], now_s: float) -> JobStanding:
         return JobStanding(JobState.WAITING, False, job.reason)
     if job.dependency:
         return JobStanding(JobState.WAITING, False, f"Dependency {job.dependency}")
-    if not job.restarts and job.start_unix is not None and job.start_unix > now_s:
+    if not job.restarts and job.begin_unix is not None and job.begin_unix > now_s:
         return JobStanding(JobState.WAITING, False, "BeginTime")
     if "decision" in words and NEVER_STARTS.match(job.reason):
         return JobStanding(JobState.WAITING, False, f"Slurm says {job.reason}", Setback.UNPLACEABLE)

@@ -391,7 +391,8 @@ class Slurm:
             raise NotNowError("stopping a job needs Slurm's commands, which are switched off (command_line)")
         marked, held = told.comment(held="yes"), told.comment(decision="", placed="", held="yes")
         if told.is_pending and not told.is_held:  # let go to a place, and it has not begun
-            self._say(lambda _: commands.withdraw(told.live.id, marked, held), commands)
+            begins_in_s = max(0, math.ceil(told.begins_s - (self._snapshot.time_s if self._snapshot else 0.0)))
+            self._say(lambda _: commands.withdraw(told.live.id, marked, held, begins_in_s), commands)
             return "", False
         if told.live.state is JobState.WAITING:
             return "it waits already", False

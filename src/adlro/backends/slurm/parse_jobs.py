@@ -40,7 +40,7 @@ class SlurmJob:
     gres: tuple[tuple[str, int], ...]
     limit_s: float | None
     submit_unix: float | None
-    start_unix: float | None
+    start_unix: float | None  # of a waiting job, when Slurm plans to start it
     node_list: str
     priority: float
     states: tuple[str, ...] = ()  # the state and its flags, as newer versions tell them
@@ -71,6 +71,7 @@ class SlurmJob:
     admin_comment: str = ""  # only operators of Slurm can write it
     rigid: str = ""  # why Slurm cannot give it another number of GPUs, in words; "" if it can
     memory_is_per_node: bool = False  # else it follows from the cores
+    begin_unix: float | None = None  # it does not start before this time: what --begin asked for, or a delay of Slurm's
     planned_nodes: str | None = None  # where Slurm plans to start it, while it waits; None: Slurm does not say
 
 
@@ -117,6 +118,7 @@ def _job_of_json(job: Mapping[str, Any]) -> SlurmJob:
         limit_s=None if limit_min is None else limit_min * 60,
         submit_unix=number_in(job.get("submit_time")) or None,
         start_unix=number_in(job.get("start_time")) or None,
+        begin_unix=number_in(job.get("eligible_time")) or None,
         node_list=str(job.get("nodes") or ""),
         priority=number_in(job.get("priority")) or 0.0,
         states=states,

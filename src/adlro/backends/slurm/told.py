@@ -51,6 +51,11 @@ class ReportedJob:
         return (self.job.submit_unix or 0.0) if self.job.restarts else 0.0
 
     @property
+    def begins_s(self) -> float:
+        """It does not start before this time; 0 if no time is set."""
+        return self.job.begin_unix or 0.0
+
+    @property
     def asked(self) -> str:
         """The GPUs asked for on each node, in Slurm's words; "" if none are, or if they are asked for otherwise."""
         return ",".join(f"gpu:{word}:{count}" if word else f"gpu:{count}" for word, count in gpus_in(self.job.per_node))

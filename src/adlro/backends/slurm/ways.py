@@ -20,6 +20,8 @@ CONTROLLER_GONE: Final = re.compile(
 )
 ARRAY_UPDATE: Final = "job array update"
 """22.05's slurmrestd says that this failed when it has been done."""
+WITHDRAWN_IN_S: Final = 10
+"""A job that is held again may not begin for this time before the hold. The commands of a withdrawal take less."""
 
 
 class RefusedError(Exception):
@@ -80,6 +82,10 @@ class KnownJob(Protocol):
     @property
     def requeued_s(self) -> float:
         """When it was last put back; 0 if it never was."""
+
+    @property
+    def begins_s(self) -> float:
+        """It does not start before this time; 0 if no time is set."""
 
     @property
     def asked(self) -> str:
@@ -223,7 +229,7 @@ class RestWay:
         if place.gres is not None:
             body["tres_per_node" if new else "gres"] = _with_prefix(place.gres) if new else place.gres
         if place.begin_s is not None:
-            body["begin_time"] = {"set": True, "number": int(place.begin_s)} if new else _moment(place)
+            body["begin_time"] = {"set": True, "number": int(place.begin_s)} if new else _moment(place.delay_s)
         self._post(f"/job/{place.job}", body)
 
     def note(self, job: str, comment: str) -> None:
@@ -296,9 +302,9 @@ def _check(status: int, answer: Any) -> None:
     raise BackendError(f"{said}.") if CONTROLLER_GONE.search(said) else RefusedError(said)
 
 
-def _moment(place: SlurmOrder) -> str:
+def _moment(delay_s: int) -> str:
     """From when on a job may start, in Slurm's words."""
-    return f"now+{place.delay_s}" if place.delay_s else "now"
+    return f"now+{delay_s}" if delay_s else "now"
 
 
 def _with_prefix(gres: str) -> str:
@@ -325,25 +331,30 @@ class CommandWay:
         if place.gres is not None:
             words.append(f"Gres={place.gres}")
         if place.begin_s is not None:
-            words.append(f"StartTime={_moment(place)}")
+            words.append(f"StartTime={_moment(place.delay_s)}")
         self._run(["scontrol", "update", f"JobId={place.job}", *words])
         self._run(["scontrol", "release", place.job])
 
-    def withdraw(self, job: str, marked: str, comment: str) -> None:
-        """Hold a job that was let go and has not begun, then unpin it. `marked` says first whose the hold is: whoever
-        dies in between leaves a job that is held for us, and not one that its user seems to hold.
+    def withdraw(self, job: str, marked: str, comment: str, begins_in_s: int) -> None:
+        """Hold a job that was let go and has not begun, then unpin it; refused if it has begun.
+
+        Slurm also holds a job that has just begun, and then slurmdbd may never hear of that job. But it refuses another
+        start time for such a job. So a later start time comes first, and the job cannot begin before the hold. It is
+        only WITHDRAWN_IN_S later, because whoever dies here leaves a job that is let go. In the end the job gets back
+        the start time that it had, in `begins_in_s` (0: it has passed); one that is later anyway is left alone.
+
+        `marked` says before the hold whose it is: whoever dies after that leaves a job that is held for us, and not one
+        that its user seems to hold.
 
         slurmrestd has no word for this: its hold is an administrator's, which is not ours to end.
         """
+        may_begin = begins_in_s <= WITHDRAWN_IN_S
+        if may_begin:
+            self._run(["scontrol", "update", f"JobId={job}", f"StartTime={_moment(WITHDRAWN_IN_S)}"])
         self.note(job, marked)
         self._run(["scontrol", "uhold", job])
-        try:
-            self._run(["scontrol", "update", f"JobId={job}", "ReqNodeList=", f"Comment={comment}"])
-        except RefusedError:
-            # If it began just before the hold, Slurm holds it all the same: it would not start again after a requeue.
-            if self._run(["squeue", "--noheader", "--format=%T", f"--jobs={job}"]).strip() == "RUNNING":
-                self._run(["scontrol", "release", job])
-            raise
+        begin = [f"StartTime={_moment(begins_in_s)}"] if may_begin else []
+        self._run(["scontrol", "update", f"JobId={job}", "ReqNodeList=", *begin, f"Comment={comment}"])
 
     def note(self, job: str, comment: str) -> None:
         """Write the comment of a job."""
