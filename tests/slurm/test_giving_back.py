@@ -1,5 +1,6 @@
 """What ADLRO cannot place as well as Slurm goes back to Slurm at once; nobody else's hold is touched."""
 
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -9,7 +10,9 @@ from tests.slurm.driving import options_of
 from tests.slurm.lab import Lab, running
 
 from adlro.backends.slurm.backend import give_back, slurm_backend
-from adlro.core.ports import LiveJob
+from adlro.backends.slurm.commands import Commands
+from adlro.backends.slurm.ways import CommandWay, RefusedError
+from adlro.core.ports import JobState, LiveJob, Order
 from adlro.daemon.store import open_store
 from adlro.live.service import Alarm
 from adlro.live.turn import Orchestrator
@@ -266,3 +269,85 @@ def test_a_job_that_its_qos_never_lets_start_is_slurms(limited_lab: Lab) -> None
         living.until(name, "adlro:released", 20)
         assert living.decided.count(name) <= 1
         assert "JobHeld" not in living.says(name)
+
+
+def word_of(lab: Lab, name: str, word: str) -> str:
+    """What `scontrol show job` says after a word."""
+    found = re.search(rf"\b{word}=(\S*)", lab.run("scontrol", "show", "job", name))
+    assert found, word
+    return found[1]
+
+
+def test_a_job_that_is_held_again_waits_for_us_at_once_and_keeps_its_age_and_its_record(limited_lab: Lab) -> None:
+    with Living(limited_lab) as living:
+        small = ("--qos=small", "--time=5")
+        first = limited_lab.sbatch("sleep 60", *OURS, *small, "--gres=gpu:4", "--constraint=turing")
+        living.until(first, "RUNNING")
+        over = limited_lab.sbatch("sleep 0.2", *OURS, *small, "--gres=gpu:1")
+        submitted = word_of(limited_lab, over, "SubmitTime")
+        living.turn()
+        assert living.decided == [first, over]
+        submit_s = living.job(over).job.submit_s
+        living.until(over, "JobHeldUser")
+        assert [alarm.kind for alarm in living.alarms if alarm.job == over] == ["limit"]
+        living.turn()  # Slurm may still tell when it planned to start it
+        assert (living.job(over).state, living.job(over).managed) == (JobState.WAITING, True)
+        assert living.job(over).job.submit_s == submit_s
+        assert word_of(limited_lab, over, "ReqNodeList") == "(null)"
+        limited_lab.run("scancel", first)
+        living.until(over, "COMPLETED", 40)
+        limited_lab.wait(lambda: states_in_records(limited_lab).get(over) == "COMPLETED", "slurmdbd knows its end", 30)
+        (row,) = (row for row in limited_lab.sacct("JobID", "Submit", "Eligible", "Start") if row["JobID"] == over)
+        assert row["Submit"] == submitted
+        assert submitted <= row["Eligible"] <= row["Start"]
+
+
+def test_the_time_at_which_a_user_wants_a_job_to_begin_outlasts_a_withdrawal(limited_lab: Lab) -> None:
+    with Living(limited_lab) as living:
+        small = ("--qos=small", "--time=5", "--gres=gpu:4")
+        first = limited_lab.sbatch("sleep 60", *OURS, *small)
+        living.until(first, "RUNNING")
+        placed = limited_lab.sbatch("sleep 0.2", *OURS, *small)
+        living.turn()
+        assert living.decided == [first, placed]
+        limited_lab.wait(lambda: "QOSMaxGRESPerUser" in living.says(placed), "Slurm does not start it")
+        limited_lab.run("scontrol", "update", f"JobId={placed}", "StartTime=now+1hour")  # as its user may
+        later = word_of(limited_lab, placed, "EligibleTime")
+        living.backend.read()
+        (answer,) = living.backend.act([Order(placed, "")])
+        assert answer.done, answer
+        assert living.says(placed).startswith("PENDING JobHeldUser")
+        assert word_of(limited_lab, placed, "EligibleTime") == later
+        limited_lab.run("scancel", first)
+        living.turn(2)
+        assert (living.job(placed).managed, living.job(placed).reason) == (False, "BeginTime")
+
+
+def test_a_job_that_begins_while_it_is_withdrawn_is_not_held_and_has_its_record(limited_lab: Lab) -> None:
+    """Many are let go at once and withdrawn one after the other, while Slurm starts them."""
+    commands = CommandWay(Commands(limited_lab.environment["SLURM_CONF"]))
+    with Living(limited_lab) as living:
+        began, held = list[str](), list[str]()
+        for _ in range(6):
+            names = [limited_lab.sbatch("sleep 0.3", "--hold", "--time=1") for _ in range(16)]
+            limited_lab.run("scontrol", "release", ",".join(names))
+            before = len(held)
+            for name in names:
+                try:
+                    commands.withdraw(name, "adlro:held adlro:decision=d1", "adlro:held", 0)
+                    held.append(name)
+                except RefusedError:
+                    began.append(name)
+            told = [(name, living.says(name)) for name in names]
+            assert all(said.startswith("PENDING JobHeldUser") for name, said in told if name in held), told
+            assert not any("JobHeld" in said for name, said in told if name in began), told
+            if before < len(held) < before + len(names):
+                break  # Slurm started some of them in between
+        assert began
+        expected = dict.fromkeys(began, "COMPLETED")
+        limited_lab.wait(lambda: expected.items() <= states_in_records(limited_lab).items(), "their records", 30)
+
+
+def states_in_records(lab: Lab) -> dict[str, str]:
+    """The state of each job in slurmdbd, which learns of it some seconds later."""
+    return {row["JobID"]: row["State"] for row in lab.sacct("JobID", "State")}
