@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from adlro.cli.app import run
 from adlro.measure.detail import read_detail, write_detail
@@ -16,6 +17,19 @@ def make_report(folder: Path, *more: str) -> Path:
     """Compare three policies and write a report into the folder."""
     assert run([*COMPARE, "--report", str(folder), *more]) == 0
     return folder
+
+
+def make_data(folder: Path, *more: str) -> Path:
+    """The same without the page and its figures, which take most of the time: the result and the detail alone."""
+
+    def write(folder: Path, result: str, detail: dict[str, Any]) -> Path:
+        folder.mkdir()
+        (folder / "result.json").write_text(result)
+        write_detail(detail, folder / "detail.json.gz")
+        return folder / "report.html"
+
+    with patch("adlro.experiment.report.write_files", write):
+        return make_report(folder, *more)
 
 
 def contents(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:

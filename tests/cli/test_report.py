@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 from tests.parts import program
-from tests.reports import COMPARE, contents, make_hostile, make_report
+from tests.reports import COMPARE, contents, make_data, make_hostile, make_report
 
 from adlro.cli.app import run
 from adlro.measure.numbers import unit_for
@@ -99,7 +99,7 @@ def test_what_cannot_be_is_one_line(
 
 
 def test_data_of_another_result_are_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = make_report(tmp_path / "other", "--policies", "fcfs,las")
+    other = make_data(tmp_path / "other", "--policies", "fcfs,las")
     (other / "result.json").write_bytes((folder / "result.json").read_bytes())
     capsys.readouterr()
     assert run(["report", str(other)]) == 1
@@ -107,7 +107,7 @@ def test_data_of_another_result_are_refused(folder: Path, tmp_path: Path, capsys
 
 
 def test_the_policy_shown_can_be_chosen(tmp_path: Path) -> None:
-    detail = contents(make_report(tmp_path / "out", "--report-policy", "sjf"))[1]
+    detail = contents(make_data(tmp_path / "out", "--report-policy", "sjf"))[1]
     assert detail["shown"]["policy"] == "sjf"
     assert list(detail["gantt"]["bars"]) == ["fcfs", "sjf"]
     assert "sjf (as asked for)" in detail["shown"]["why"]

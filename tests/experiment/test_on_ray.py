@@ -103,13 +103,32 @@ JOBS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def both(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, "subprocess.Popen[str]"]]:
+    """A comparison, a sweep and a training on this machine: their folder, and the process, which may still be at it."""
+    folder = tmp_path_factory.mktemp("here")
+    words = [sys.executable, "-c", DRIVER, json.dumps(JOBS), str(folder)]
+    with (
+        (folder / "compared.json").open("w") as told,
+        (folder / "said").open("w") as said,
+        subprocess.Popen(words, env=surroundings(), cwd=ROOT, stdout=told, stderr=said, text=True) as process,
+    ):
+        try:
+            yield folder, process
+        finally:
+            process.kill()
+
+
+# The run on this machine begins first: it goes on while the nodes of Ray start, which mostly wait.
+@pytest.fixture(scope="module")
+def both(
+    alone: tuple[Path, "subprocess.Popen[str]"], cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
     """The same comparison, sweep and training on Ray and here: two folders with what came of them."""
-    folders = tmp_path_factory.mktemp("ray"), tmp_path_factory.mktemp("here")
-    words = ["-c", DRIVER, json.dumps(JOBS)]
-    (folders[0] / "compared.json").write_text(cluster.run(cluster.python(*words, str(folders[0]), ADDRESS)))
-    (folders[1] / "compared.json").write_text(here(*words, str(folders[1])))
-    return folders
+    folder = tmp_path_factory.mktemp("ray")
+    words = ["-c", DRIVER, json.dumps(JOBS), str(folder), ADDRESS]
+    (folder / "compared.json").write_text(cluster.run(cluster.python(*words)))
+    assert alone[1].wait(LONGEST_S) == 0, (alone[0] / "said").read_text()[-3000:]
+    return folder, alone[0]
 
 
 def test_a_comparison_on_ray_is_byte_for_byte_that_of_one_machine(both: tuple[Path, Path]) -> None:

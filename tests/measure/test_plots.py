@@ -5,7 +5,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from tests.reports import contents, make_report
+from tests.reports import contents, make_data
 
 from adlro.measure.drawing import FAMILIES, NARROW, VARIABLES, WIDE, apart, clean, inline, key_lines, png, svg
 from adlro.measure.plots import FIGURE_NAMES, figures
@@ -18,7 +18,7 @@ Report = tuple[dict[str, Any], dict[str, Any]]
 @pytest.fixture(name="report", scope="module")
 def make(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """A small result with its detail."""
-    return contents(make_report(tmp_path_factory.mktemp("plots") / "out"))
+    return contents(make_data(tmp_path_factory.mktemp("plots") / "out"))
 
 
 def changed(report: Report, **more: Any) -> Report:

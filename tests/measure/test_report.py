@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.reports import HOSTILE, contents, make_hostile, make_report
+from tests.reports import HOSTILE, contents, make_data, make_hostile, make_report
 
 from adlro.measure.report import build_page
 from adlro.measure.report_answer import answer, signed
@@ -65,7 +65,7 @@ def test_the_answer_says_when_nothing_is_shown(report: Report) -> None:
 
 
 def test_one_seed_is_not_called_sure(tmp_path: Path) -> None:
-    result, detail = contents(make_report(tmp_path / "out", "--seeds", "1"))
+    result, detail = contents(make_data(tmp_path / "out", "--seeds", "1"))
     text = answer(result, detail)
     assert "One seed cannot tell" in text
     assert "ignificant" not in text
@@ -75,7 +75,7 @@ def test_one_seed_is_not_called_sure(tmp_path: Path) -> None:
 
 
 def test_a_policy_alone_is_reported_too(tmp_path: Path) -> None:
-    result, detail = contents(make_report(tmp_path / "out", "--policies", "fcfs"))
+    result, detail = contents(make_data(tmp_path / "out", "--policies", "fcfs"))
     assert "nothing was compared with it" in answer(result, detail)
     assert "shown below" not in build_page(result, detail).split("<tbody>")[1].split("</tbody>")[0]
 
