@@ -58,6 +58,13 @@ def test_plan_decides_alone_on_clusters_larger_than_those_of_the_training(nodes:
     assert (run(case, LAZY) == run(case, "plan")) == is_plan
 
 
+@pytest.mark.parametrize(("queued", "is_plan"), [(1, True), (2, False)])
+def test_where_few_jobs_wait_on_several_models_the_network_is_not_asked(queued: int, is_plan: bool) -> None:
+    # Eight GPUs: 1.6 waiting jobs make it busy. The network would let those that come at 1 wait until job 0 ends.
+    case = Case([("v100", 7), ("t4", 1)], [(0, 10), *(queued * [(1, 20)])], restart_s=3.0)
+    assert (run(case, LAZY)[1].start == 1) == is_plan
+
+
 @pytest.mark.parametrize(("restart_s", "start"), [(2.0, 0), (3.0, 10)])
 def test_a_start_that_the_network_does_not_want_must_be_cheap_to_undo(restart_s: float, start: int) -> None:
     # The network would let job 1 wait for the end of job 0. Job 1 runs for 20: ten restarts of 2, but not of 3.
@@ -117,8 +124,7 @@ def test_look_ahead_sees_where_stops_can_be_saved() -> None:
     case = Case([("fast", 1), ("slow", 1)], jobs, speeds, restart_s=5.0)
     fates = run(case, AHEAD)
     assert fates == {0: Fate(0, 1, fates[0].finish), 1: Fate(0, 0, 100), 2: Fate(100, 0, 200)}
-    for other in ("plan", "adlro-preemptive"):
-        assert sum(fate.stops for fate in run(case, other).values()) > 0
+    assert sum(fate.stops for fate in run(case, "plan").values()) > 0
 
 
 @pytest.mark.parametrize("seed", range(3))

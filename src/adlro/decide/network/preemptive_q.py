@@ -1,9 +1,9 @@
-"""`adlro-preemptive`: a network starts, claims and moves; when it waits, `plan` decides. And with look-ahead.
+"""`adlro-preemptive`: a network starts, claims and moves; when it waits, `adlro-plan` decides. And with look-ahead.
 
 docs/policies.md has the definitions. The network is one that was trained to stop jobs (`stopping_q.py`). Where no job
-may be stopped, the network of `adlro` decides instead. Who is stopped, and what that costs, is what `plan` says
-(`rules/plan.py`, `rules/claiming.py`). A start that the network does not want is made only for a job that may be
-stopped again.
+may be stopped, the network of `adlro` decides instead; where few jobs wait, `adlro-plan` (`corrected_plan.py`). Who is
+stopped, and what that costs, is what `plan` says (`rules/plan.py`, `rules/claiming.py`). A start that the network does
+not want is made only for a job that may be stopped again.
 
 Why a moment ends: once `plan` was asked at a moment it decides until the clock moves, and what the network does at a
 moment ends too (`rules/claiming.py`). A job that was started now is not stopped now. So at one moment each job is
@@ -26,6 +26,8 @@ from adlro.core.tables import FOREVER, NOBODY, START, STOP, WAIT, Choice, Floats
 from adlro.decide.checkpoint import read_weights
 from adlro.decide.lookahead import MOST_JOBS, Advice, Advise, lookahead
 from adlro.decide.lookahead.gathering import jobs_of_world
+from adlro.decide.network.corrected_plan import LEARNT_GPUS, corrected_plan, is_learnt
+from adlro.decide.network.corrected_plan import POLICIES as RULES
 from adlro.decide.network.greedy_q import (
     ROWS,
     Mind,
@@ -42,14 +44,12 @@ from adlro.decide.network.stopping_q import start_claim_or_move
 from adlro.decide.outlook import start_without_gpu
 from adlro.decide.rules.claiming import Claims, new_claims
 from adlro.decide.rules.eft_claiming import Pending, new_pending
-from adlro.decide.rules.plan import POLICIES as RULES
-from adlro.decide.rules.plan import plan
 
 RUNS_FOR: Final = 10.0
 """A job that the network would let wait is started by `plan` only if it runs for at least this many restarts there."""
 
-LEARNT_GPUS: Final = 256
-"""GPUs of the largest clusters that the network was trained on. Beyond that `plan` alone is better."""
+CROWDED: Final = 0.2
+"""Waiting jobs for each GPU from which on the network is asked where `plan` has corrections."""
 
 _PLANNED: Final = 0
 _STOPPED: Final = 1
@@ -75,6 +75,16 @@ def is_cheap_to_undo(view: View, choice: Choice) -> bool:
     return view.jobs[choice.job].stoppable != 0 and runtime(view, choice.job, choice.site) >= restarts
 
 
+@compiled
+def is_calm(view: View) -> bool:
+    """Whether the network is not asked: the cluster is larger than those of its training, or few jobs wait.
+
+    With few waiting jobs `plan` is better than the network where it has corrections.
+    """
+    gpus = len(view.gpus)
+    return gpus > LEARNT_GPUS or (is_learnt(view) and view.clock[0].queued < CROWDED * gpus)
+
+
 @compiled_allocating
 def by_plan(view: View, memory: Floats) -> Choice:
     """What `plan` does now. Unless it has made room at this moment, it starts only what is cheap to undo."""
@@ -82,7 +92,7 @@ def by_plan(view: View, memory: Floats) -> Choice:
     memory[_PLANNED] = now
     if not may_stop_any(view):
         return Choice(WAIT, NOBODY, NOBODY, FOREVER)
-    choice = plan(view)
+    choice = corrected_plan(view)
     if choice.verb == STOP:
         memory[_STOPPED] = now
     if choice.verb == START and memory[_STOPPED] != now and not is_cheap_to_undo(view, choice):
@@ -92,17 +102,17 @@ def by_plan(view: View, memory: Floats) -> Choice:
 
 @compiled_allocating
 def start_or_stop(view: View, calm: Mind, bold: Mind, claims: Claims, pending: Pending, memory: Floats) -> Choice:
-    """What the network does; if it waits, what `plan` does, from then on until the clock moves.
+    """What the network does; if it waits, what `adlro-plan` does, from then on until the clock moves.
 
-    On clusters that are larger than those of its training `plan` decides alone.
+    On a calm cluster `adlro-plan` decides alone.
     """
     if memory[_PLANNED] == view.clock[0].now:
         return by_plan(view, memory)
     if not may_stop_any(view):
         choice = start_without_gpu(view)
         return choice if choice.verb == START else best_of(view, calm, consider(view, calm))
-    if len(view.gpus) > LEARNT_GPUS:
-        return plan(view)
+    if is_calm(view) and pending.moment[0] != view.clock[0].now:
+        return corrected_plan(view)
     choice = start_claim_or_move(view, bold, claims, pending)
     return choice if choice.verb != WAIT else by_plan(view, memory)
 
@@ -158,18 +168,18 @@ def is_too_large(view: View) -> bool:
 
 
 def stop_adviser(weights: Callable[[], Weights]) -> Callable[[View], Advise]:
-    """The network's best pairs with their regret, and what `plan` would do, without any."""
+    """The network's best pairs with their regret, and what `adlro-plan` would do, without any."""
 
     def adviser(view: View) -> Advise:
         mind = new_mind(view, weights(), ROWS)
-        by_q, by_rule = quick_call(advice_by_q, view, mind), quick_call(plan, view)
+        by_q, by_rule = quick_call(advice_by_q, view, mind), quick_call(corrected_plan, view)
         room = np.zeros(PAIRS, np.int32), np.zeros(PAIRS, np.int32), np.zeros(PAIRS)
 
         def advise(shown: View, most: int) -> Advice:
             if shown is view:
                 (own, count, waiting, typical_s), planned = by_q(*room), by_rule()
             else:
-                (own, count, waiting, typical_s), planned = advice_by_q(shown, mind, *room), plan(shown)
+                (own, count, waiting, typical_s), planned = advice_by_q(shown, mind, *room), corrected_plan(shown)
             jobs, sites, scores = room[0][:count], room[1][:count], room[2][:count]
             best = max(waiting, float(scores[0])) if count else waiting
             unit_s = STOPPING_ADVICE * typical_s
@@ -187,7 +197,7 @@ def stop_adviser(weights: Callable[[], Weights]) -> Callable[[View], Advise]:
 
 
 def preemptive_lookahead(calm: Callable[[], Weights], bold: Callable[[], Weights], name: str, summary: str) -> Policy:
-    """Look-ahead over `plan` with the network `calm` as adviser.
+    """Look-ahead over `adlro-plan` with the network `calm` as adviser.
 
     Where no job may be stopped it is look-ahead that keeps jobs running; where playing forward takes too long, the
     network and `plan` without look-ahead.
@@ -213,12 +223,12 @@ POLICIES: Final = (
         shipped,
         shipped_to_stop,
         "adlro-preemptive",
-        "a Q-network starts, claims and moves jobs; when it waits, plan decides: it may stop, move and start jobs",
+        "a Q-network starts, claims and moves jobs; when it waits or few jobs wait, adlro-plan decides",
     ),
     preemptive_lookahead(
         shipped,
         shipped_to_stop,
         "adlro-preemptive-lookahead",
-        "simulates the choices of the network and of plan, stops too, with plan deciding on, and takes the best",
+        "simulates the choices of the network and of adlro-plan, which decides on, and takes the best",
     ),
 )

@@ -155,6 +155,9 @@ def timelines_of(claims: Claims) -> Timelines:
         claims.levels,
         claims.effort,
         claims.pressure,
+        claims.gain[:0],
+        claims.free[:0],
+        claims.free[:0],
     )
 
 

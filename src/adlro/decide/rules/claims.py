@@ -16,7 +16,8 @@ from adlro.core.rules import (
     work_left,
 )
 from adlro.core.tables import FOREVER, NOBODY, RUNNING, View
-from adlro.decide.rules.timelines import Timelines, externality, free_at_once
+from adlro.decide.rules.corrections import SETTING_BACK
+from adlro.decide.rules.timelines import Timelines, externality, first_gpu_of, free_at_once
 from adlro.decide.sorting import is_among
 
 SETBACK: Final = 0.25
@@ -43,7 +44,10 @@ def loss_of(view: View, lines: Timelines, v: int, j: int, seconds: float) -> flo
     weight = weight_of(view, j)
     share = weight_of(view, v) / weight
     pressure = lines.pressure[0] / weight
-    return SETBACK * seconds * share + restart_of(view, v) * (share + pressure * view.jobs[v].gpus)
+    if len(lines.sticking) == 0:
+        return SETBACK * seconds * share + restart_of(view, v) * (share + pressure * view.jobs[v].gpus)
+    restart = lines.sticking[first_gpu_of(view, v)] * restart_of(view, v)
+    return lines.claiming[0] * SETBACK * seconds * share + restart * (share + pressure * view.jobs[v].gpus)
 
 
 @compiled
@@ -85,6 +89,8 @@ def best_claim(view: View, lines: Timelines, i: int, limit: float) -> Claim:
     best = Claim(NOBODY, limit)
     if not stays_visible(view, j):
         return best
+    lines.claiming[0] = lines.factors[i, SETTING_BACK]
+    lowest = min(lines.claiming[0], lines.claiming[1])
     for p in range(len(view.pools)):
         pool = view.pools[p]
         width = view.width[job.kind, view.sites[pool.anchor].form]
@@ -101,7 +107,7 @@ def best_claim(view: View, lines: Timelines, i: int, limit: float) -> Claim:
                 continue
             seconds = restart + left / rate
             cost = clock.now + seconds + externality(view, j, p, seconds, lines.rivals[i, p])
-            if cost + least_loss(view, j, seconds) < best.cost:
+            if cost + lowest * least_loss(view, j, seconds) < best.cost:
                 best = claim_at(view, lines, j, s, seconds, cost, best)
     return best
 
@@ -202,7 +208,8 @@ def claim_across(view: View, lines: Timelines, i: int, p: int, width: int, secon
     clock = view.clock[0]
     j = lines.jobs[i]
     cost = clock.now + seconds + externality(view, j, p, seconds, lines.rivals[i, p])
-    if cost + least_loss(view, j, seconds) >= best.cost or lines.effort[0] > MOST_EFFORT:
+    lowest = min(lines.claiming[0], lines.claiming[1])
+    if cost + lowest * least_loss(view, j, seconds) >= best.cost or lines.effort[0] > MOST_EFFORT:
         return best
     count = victims_across(view, lines, j, p, width, seconds, i + 1)
     if count == 0:

@@ -33,6 +33,7 @@ from adlro.core.tables import FOREVER, NOBODY, QUEUED, RUNNING, START, STOP, WAI
 from adlro.decide.choosing import first_spot, shortest
 from adlro.decide.outlook import start_without_gpu
 from adlro.decide.rules.claims import best_claim, stays_visible
+from adlro.decide.rules.corrections import FILLING, MOVING, Corrector, no_corrections
 from adlro.decide.rules.exchanges import all_can_start, share_out
 from adlro.decide.rules.timelines import (
     MOST_STARTS,
@@ -55,14 +56,18 @@ WORTH: Final = 1.0
 
 
 @compiled
-def gains_by_moving(view: View, lines: Timelines, i: int) -> bool:
-    """Whether a running job ends sooner in a place that is free now, its restart included, and by enough."""
+def gains_by_moving(view: View, lines: Timelines, i: int, corrector: Corrector) -> bool:
+    """Whether a running job ends sooner in a place that is free now, its restart included, and by enough.
+
+    With a corrector, also whether it does better for all in a slower place.
+    """
     clock = view.clock[0]
     v = lines.jobs[i]
     job = view.jobs[v]
     run = view.runs[v]
     if not may_be_stopped(view, v) or not stays_visible(view, v):
         return False
+    least = restart_of(view, v) * lines.factors[i, MOVING]
     own = rate_held(view, v)
     left = work_left(view, v)
     end = expected_end(view, v)
@@ -77,11 +82,13 @@ def gains_by_moving(view: View, lines: Timelines, i: int) -> bool:
             s = view.pool_sites[k]
             form = view.sites[s].form
             rate = rate_there(view, v, s)
-            if rate <= own or view.width[job.kind, form] == 0:
+            if (rate <= own and corrector.slower == FOREVER) or rate <= 0.0 or view.width[job.kind, form] == 0:
                 continue
             seconds = restart_of(view, v) + left / rate
             beside = externality(view, v, p, seconds, lines.rivals[i, p])
-            if clock.now + seconds < end and clock.now + seconds + beside + restart_of(view, v) < stay:
+            more = corrector.slower * left / own if rate <= own else 0.0
+            is_sooner = rate <= own or clock.now + seconds < end
+            if is_sooner and clock.now + seconds + beside + least + more < stay:
                 if width > 1:
                     if pool_ready(view, lines, p, job.gpus, width) <= clock.now and fits_across(
                         view, v, pool.anchor, width
@@ -102,6 +109,7 @@ def gap_place(view: View, lines: Timelines, i: int, until: float) -> int:
     job = view.jobs[j]
     left = work_left(view, j)
     restart = restart_cost(view, j)
+    worth = WORTH * restart_of(view, j) * lines.factors[i, FILLING]
     chosen = NOBODY
     most = 0.0
     for p in range(len(view.pools)):
@@ -124,7 +132,7 @@ def gap_place(view: View, lines: Timelines, i: int, until: float) -> int:
             done = (min(gap, until) - clock.now - restart) * rate / fastest_rate(view, j)
             if end <= gap and end <= until:
                 done = FOREVER
-            elif job.stoppable == 0 or view.runs[j].starts > MOST_STARTS // 2 or done <= WORTH * restart_of(view, j):
+            elif job.stoppable == 0 or view.runs[j].starts > MOST_STARTS // 2 or done <= worth:
                 continue
             if done > most:
                 most = done
@@ -177,6 +185,12 @@ def gap_at(view: View, lines: Timelines, s: int, gpus: int) -> float:
 @compiled_allocating
 def plan(view: View) -> Choice:
     """Plan all jobs anew, and take the first step of the plan that can be taken now."""
+    return plan_with(view, no_corrections())
+
+
+@compiled_allocating
+def plan_with(view: View, corrector: Corrector) -> Choice:
+    """The same, with numbers that a network corrects."""
     clock = view.clock[0]
     choice = start_without_gpu(view)
     if choice.verb == START:
@@ -191,13 +205,13 @@ def plan(view: View) -> Choice:
         choice = share_out(view)
         if choice.verb != WAIT:
             return choice
-    lines = new_timelines(view)
+    lines = new_timelines(view, corrector)
     starts = np.full(len(lines.jobs), FOREVER)
     for i in range(len(lines.jobs)):
         j = lines.jobs[i]
         if view.runs[j].state == RUNNING:
             keep_running(view, lines, j)
-            if gains_by_moving(view, lines, i):
+            if gains_by_moving(view, lines, i, corrector):
                 return Choice(STOP, widened(j), NOBODY, FOREVER)
             continue
         place = best_place(view, lines, i)

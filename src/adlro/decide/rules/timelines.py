@@ -23,8 +23,9 @@ from adlro.core.rules import (
     weight_of,
     work_left,
 )
-from adlro.core.tables import FOREVER, NOBODY, Floats, Ints, View
+from adlro.core.tables import FOREVER, NOBODY, RUNNING, Floats, Ints, View
 from adlro.decide.outlook import smallest
+from adlro.decide.rules.corrections import EXTERNAL, ORDER, STICKING, Corrector, corrections, corrects
 from adlro.decide.rules.preemptive import time_left
 
 MOST_PLANNED: Final = 128
@@ -54,6 +55,9 @@ class Timelines(NamedTuple):
     levels: Ints  # [1, most GPUs of a site + 1] scratch: how many sites of a pool could give so many
     effort: Ints  # [1] how many parts of gangs the search for victims has looked at
     pressure: Floats  # [1] waiting jobs for each GPU of the cluster, counted by their weights
+    factors: Floats  # [J', O] the factors of `corrections.py`
+    sticking: Floats  # [G] of the first GPU of each running job: the factor of its restart, if it is stopped; empty: 1
+    claiming: Floats  # [2] the factor of what victims lose to the job that claims; the least factor of all restarts
 
 
 @compiled
@@ -128,7 +132,7 @@ def jobs_in_order(view: View) -> Ints:
 
 
 @compiled_allocating
-def rivals_for(view: View, jobs: Ints) -> Floats:
+def rivals_for(view: View, jobs: Ints, factors: Floats) -> Floats:
     """For each job and pool: how many longer jobs want the pool and would not fit in it at once.
 
     The jobs say which pool they want from the longest to the shortest: the one where a job's runtime and its
@@ -150,7 +154,7 @@ def rivals_for(view: View, jobs: Ints) -> Floats:
             size = view.pools[p].gpus
             over = gpus[p] - FILLED * (size - job.gpus)
             if over > 0.0 and many[p] > 0.0:
-                rivals[i, p] = min(many[p], over * many[p] / gpus[p]) / weight
+                rivals[i, p] = min(many[p], over * many[p] / gpus[p]) / weight * factors[i, EXTERNAL]
             rate = rate_in(view, j, p)
             if rate > 0.0:
                 seconds = left / rate
@@ -204,26 +208,54 @@ def hold_gpus(view: View, free: Floats, holder: Ints) -> None:
 
 
 @compiled_allocating
-def new_timelines(view: View) -> Timelines:
+def new_timelines(view: View, corrector: Corrector) -> Timelines:
     """The timelines before anything is planned."""
     gpus = len(view.gpus)
     jobs = jobs_in_order(view)
+    factors = corrections(view, jobs, corrector)
+    if corrects(corrector):
+        keys = np.empty(len(jobs))
+        for i in range(len(jobs)):
+            keys[i] = time_left(view, jobs[i]) / weight_of(view, jobs[i]) * factors[i, ORDER]
+        order = np.argsort(keys, kind="mergesort")
+        jobs = jobs[order]
+        factors = factors[order]
     free = np.empty(gpus, np.float64)
     holder = np.empty(gpus, np.int32)
     hold_gpus(view, free, holder)
+    sticking = np.ones(gpus)
+    claiming = np.ones(2)
+    for i in range(len(jobs)):
+        claiming[1] = min(claiming[1], factors[i, STICKING])
+        if view.runs[jobs[i]].state == RUNNING:
+            sticking[first_gpu_of(view, jobs[i])] = factors[i, STICKING]
     return Timelines(
         free,
         np.full(gpus, FOREVER),
         holder,
         jobs,
-        rivals_for(view, jobs),
+        rivals_for(view, jobs, factors),
         np.empty(gpus, np.float64),
         np.empty(max(1, view.clock[0].running), np.int32),
         np.empty(len(view.sites), np.int32),
         np.empty((1, view.spare.shape[1]), np.int32),
         np.zeros(1, np.int32),
         np.full(1, waiting_weight(view) / max(1, gpus)),
+        factors,
+        sticking,
+        claiming,
     )
+
+
+@compiled
+def first_gpu_of(view: View, j: int) -> int:
+    """The first GPU that a running job holds on its first site."""
+    run = view.runs[j]
+    site = view.sites[run.site]
+    for g in range(site.gpus):
+        if run.mask >> g & 1:
+            return widened(site.first_gpu + g)
+    return widened(site.first_gpu)
 
 
 @compiled
