@@ -15,6 +15,7 @@ KNOWS_WEIGHTS = (
     "eft-claiming",
     "plan",
     "adlro",
+    "adlro-plan",
     "adlro-preemptive",
     "lookahead-plan",
     "adlro-lookahead",
@@ -26,7 +27,9 @@ def test_a_weight_is_in_proportion_to_the_priority_and_never_nothing() -> None:
     assert weight_at(0.0) == LEAST_WEIGHT
 
 
-@pytest.mark.parametrize("name", ["eft-reserving", "plan", "adlro-preemptive", "lookahead-plan", "lookahead-sjf"])
+@pytest.mark.parametrize(
+    "name", ["eft-reserving", "plan", "adlro-plan", "adlro-preemptive", "lookahead-plan", "lookahead-sjf"]
+)
 def test_of_two_jobs_the_one_with_the_least_time_for_its_weight_goes_first(name: str) -> None:
     # 100 s of weight 0.5 against 150 s of weight 2.
     case = Case([("v100", 1)], [(0, 100, 1, LOW), (0, 150, 1, HIGH)])
@@ -58,7 +61,7 @@ def test_where_all_priorities_are_the_same_weights_change_nothing(name: str) -> 
     )
 
 
-@pytest.mark.parametrize("name", ["eft-reserving", "plan", "lookahead-plan"])
+@pytest.mark.parametrize("name", ["eft-reserving", "plan", "adlro-plan", "lookahead-plan"])
 def test_weights_that_are_all_twice_as_large_change_nothing(name: str) -> None:
     # The setting itself is off where all priorities are the same, so it is put in by hand.
     def count_by_priority(view: View) -> None:

@@ -53,7 +53,7 @@ class Corrector(NamedTuple):
 class Crowd(NamedTuple):
     """What the jobs of a plan have in common."""
 
-    typical_s: float  # geometric mean of their times left
+    typical_s: float  # geometric mean of their times left, each divided by the job's weight
     waiting: float  # waiting jobs for each GPU, as an input
     free: float  # share of the GPUs that are free
     models: float  # number of GPU models, as an input
@@ -94,6 +94,12 @@ def seconds_left(view: View, j: int) -> float:
 
 
 @compiled
+def weighted_left(view: View, j: int) -> float:
+    """The same divided by the job's weight: what orders the jobs of a plan."""
+    return seconds_left(view, j) / weight_of(view, j)
+
+
+@compiled
 def crowd_of(view: View, jobs: Ints) -> Crowd:
     """What these jobs have in common."""
     gpus = max(1, len(view.gpus))
@@ -102,11 +108,11 @@ def crowd_of(view: View, jobs: Ints) -> Crowd:
         free += view.pools[p].free_gpus
     logs = 0.0
     for i in range(len(jobs)):
-        logs += log(seconds_left(view, jobs[i]))
+        logs += log(weighted_left(view, jobs[i]))
     typical = exp(logs / max(1, len(jobs)))
     work = 0.0
     for i in range(len(jobs)):
-        work += min(seconds_left(view, jobs[i]) / typical, MOST_TIMES) * view.jobs[jobs[i]].gpus
+        work += min(weighted_left(view, jobs[i]) / typical, MOST_TIMES) * view.jobs[jobs[i]].gpus
     waiting = 0.5 * log(1.0 + view.clock[0].queued / gpus * 4.0)
     return Crowd(typical, waiting, free / gpus, 0.5 * log(1.0 * max(1, models_of(view))), 0.3 * log(1.0 + work / gpus))
 
@@ -132,14 +138,15 @@ def see(view: View, j: int, crowd: Crowd, seen: Floats) -> None:
     run = view.runs[j]
     left = seconds_left(view, j)
     age = max(0.0, view.clock[0].now - job.submit)
+    weight = weight_of(view, j)
     seen[0] = 1.0
-    seen[1] = 2.0 * log_ratio(left / weight_of(view, j) / crowd.typical_s)
+    seen[1] = 2.0 * log_ratio(weighted_left(view, j) / crowd.typical_s)
     seen[2] = 0.3 * log(1.0 * job.gpus)
     seen[3] = min(1.0, 4.0 * job.gpus / max(1, len(view.gpus)))
     seen[4] = 1.0 if run.state == RUNNING else 0.0
     seen[5] = 0.4 * log(1.0 + run.starts)
     seen[6] = log_ratio(1.0 + age / left)
-    seen[7] = 2.0 * log_ratio(1.0 + age / crowd.typical_s) if run.starts == 0 else 0.0
+    seen[7] = 2.0 * log_ratio(1.0 + age / weight / crowd.typical_s) if run.starts == 0 else 0.0
     seen[8] = crowd.waiting
     seen[9] = log_ratio((1.0 + restart_of(view, j)) / left)
     seen[10] = pickiness(view, j)
