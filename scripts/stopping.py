@@ -50,7 +50,9 @@ LARGE: Final = (
     "gavel108", "512 GPUs of unseen models", "Philly, hours 609 to 1382 *", "Philly, hours 0 to 609",
     "MIT SuperCloud, second half *", "KTH *", "MetaCentrum", "NASA",
 )  # fmt: skip
-STOPPED_BEST: Final = ("srtf", "srsf")
+STOPPED_BEST: Final = ("srtf", "srsf", "tiresias")
+BOUND: Final = "+stops(10)"
+"""The budget of a live cluster as it ships: no job is stopped more than ten times."""
 COLUMNS: Final = (
     "place", "policy", "against", "mean JCT", "95 % interval", "better on", "worst run", "p (Holm)", "stops a job",
     "most stops", "wait p99, h", "of `srtf`",
@@ -126,6 +128,10 @@ SETS: Final[dict[str, list[Place]]] = {
         *some(exact(), SMALL, (*STOPPED_BEST, PLAN, NETWORK, "lookahead-plan", AHEAD), 10),
         *some(exact(), LARGE, (*STOPPED_BEST, PLAN, NETWORK, AHEAD), 10),
     ],
+    "bounded": [
+        replace(each, names=(*(f"{name}{BOUND}" for name in NAMES if name != "adlro"), "adlro", "srtf", PLAN, NETWORK))
+        for each in exact()
+    ],
     "gavel": some(exact(), ("paper16, load 0.9", "gavel108"), (*STOPPING, *GAVEL, PLAN, NETWORK), 3),
     "weights": [
         replace(place(f"{each.title}, {weights}", f"{each.options} --weights {weights}", each.seeds), names=BY_PRIORITY)
@@ -140,6 +146,7 @@ TITLES: Final = {
     "dear": "Where a restart costs more, exact estimates",
     "dearest": "Where a restart costs half an hour, exact estimates",
     "ahead": "With look-ahead, exact estimates, restart 30 s",
+    "bounded": "No job is stopped more than ten times, exact estimates, restart 30 s",
     "gavel": "Beside Gavel's policies, exact estimates, restart 30 s",
     "weights": "Where priority counts",
 }
@@ -149,6 +156,11 @@ FIRST_SEED: Final = 5_000_000
 def values(found: dict[str, Any], policy: str, measure: str = "jct_mean_s") -> Any:
     """A measure of a policy by seed or window, as one row."""
     return np.array([found["policies"][policy]["per_seed"][measure]])
+
+
+def bound_of(policy: str) -> str:
+    """The wrapper that bounds how often the policy stops a job; empty if it has none."""
+    return BOUND if policy.endswith(BOUND) else ""
 
 
 def signed(text: str) -> str:
@@ -180,7 +192,8 @@ def differences(results: list[tuple[Place, dict[str, Any]]], pairs: tuple[tuple[
                 continue
             theirs = other
             if other == "best":
-                rules = [name for name in found["policies"] if name in (*STOPPING, *GAVEL)]
+                named = [f"{name}{bound_of(ours)}" for name in (*STOPPING, *GAVEL)]
+                rules = [name for name in found["policies"] if name in named]
                 theirs = min(rules, key=lambda name: mean_of(found, name))
             one, two = values(found, ours), values(found, theirs)
             rows.append((each, theirs, one, two, compared_rows(one, two, ["JCT"])[0], found))
@@ -190,7 +203,7 @@ def differences(results: list[tuple[Place, dict[str, Any]]], pairs: tuple[tuple[
         corrected = holm([float(row[4].wilcoxon_p_holm or 0.0) for row in rows])
         for (each, theirs, one, two, difference, found), p in zip(rows, corrected, strict=True):
             jobs = values(found, ours, "finished").mean()
-            late = [mean_of(found, name, "wait_p99_s") / 3600 for name in (ours, "srtf")]
+            late = [mean_of(found, name, "wait_p99_s") / 3600 for name in (ours, f"srtf{bound_of(ours)}")]
             cells = [
                 each.title, f"`{ours}`", f"`{theirs}`", f"{100 * (one.mean() / two.mean() - 1):+.1f} %",
                 f"{100 * (difference.relative_low or 0.0):+.1f} to {100 * (difference.relative_high or 0.0):+.1f}",
@@ -222,6 +235,10 @@ def table(name: str, results: list[tuple[Place, dict[str, Any]]], further: Seque
     against = [(PLAN, "best"), (NETWORK, "best"), (NETWORK, PLAN), (NETWORK, "adlro"), (CORRECTED, PLAN)]
     if name == "ahead":
         against = [(AHEAD, "best"), (AHEAD, PLAN), (AHEAD, NETWORK), (AHEAD, "lookahead-plan")]
+    elif name == "bounded":
+        bounded = f"{NETWORK}{BOUND}"
+        against = [(f"{PLAN}{BOUND}", "best"), (bounded, "best"), (bounded, f"{PLAN}{BOUND}"), (bounded, "adlro")]
+        against += [(bounded, "srtf"), (f"{PLAN}{BOUND}", PLAN), (bounded, NETWORK)]
     elif name == "gavel":
         against = against[:2]
     against += [(ours, other) for ours in further for other in ("best", PLAN, NETWORK)]

@@ -12,8 +12,10 @@ from adlro.backends.local.backend import Local
 from adlro.catalogue.clusters import load_cluster
 from adlro.core.ports import ENDED, Backend, JobState, LiveJob, Part, Submission
 from adlro.core.records import Job
+from adlro.core.tables import ALL_SPENT, View
 from adlro.live.limits import PreemptTable
 from adlro.live.service import Tick
+from adlro.live.stops import StopLedger
 from adlro.live.turn import Orchestrator, TurnSettings
 
 V100 = "v100-sxm2-16gb"
@@ -159,6 +161,20 @@ def test_an_hour_later_there_are_stops_again_for_the_cluster_but_not_for_a_job_t
     backend = long_ones("a", "b")
     ours = orchestrator(backend, **ON, per_job=3)
     assert [stops_in(backend, ours, 1.0) for _ in range(2)] == [6, 0]
+
+
+def test_policies_see_how_much_of_its_own_budget_a_job_has_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = set()
+    asked = StopLedger.may_stop
+
+    def may_stop(ledger: StopLedger, view: View, j: int) -> bool:
+        seen.add(int(view.jobs[j].spent))
+        return asked(ledger, view, j)
+
+    monkeypatch.setattr(StopLedger, "may_stop", may_stop)
+    backend = long_ones("a", "b")
+    stops_in(backend, orchestrator(backend, **ON, per_job=4), 2.0)
+    assert seen == {0, 250, 500, 750, ALL_SPENT}
 
 
 def test_what_was_stopped_counts_after_a_restart_and_under_another_policy() -> None:

@@ -62,6 +62,9 @@ class Choice(NamedTuple):
     until: float
 
 
+ALL_SPENT: Final = 1000
+"""Of `spent` in JOB: the job's budget of stops is used up."""
+
 JOB = np.dtype(
     [
         *columns_for(Job),
@@ -70,7 +73,8 @@ JOB = np.dtype(
         ("kind", "i4"),  # row of View.rate; set by pack
         ("demand", "i4"),  # row of View.demands, shared by jobs with equal needs; set by pack
         ("user", "i4"),
-        ("stoppable", "i4"),  # 1: a policy may stop it, 0: not; set by pack, and live by who may be stopped there
+        ("stoppable", "i2"),  # 1: a policy may stop it, 0: not; set by pack, and live by who may be stopped there
+        ("spent", "i2"),  # thousandths of its budget of stops that are used up; 0: none are, or it has no budget
         ("group", "i4"),  # one number for each pair of user and job name, to find similar past jobs
         ("sizes", "i4"),  # index into Jobs.sizes
         ("first_shape", "i4"),  # its first row in View.shapes; set by pack

@@ -6,7 +6,7 @@ how often each user was affected (live/stops.py).
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final, Generic, Protocol, TypeVar, final
@@ -17,7 +17,7 @@ from adlro.core.copying import copied
 from adlro.core.driver import made
 from adlro.core.policy import Choose, Policy, waiting
 from adlro.core.remembering import Remembered, Remembers
-from adlro.core.tables import RUNNING, STOP, Choice, View
+from adlro.core.tables import ALL_SPENT, RUNNING, STOP, Choice, View
 from adlro.core.units import HOUR_S
 
 STOPS: Final = "stops"
@@ -34,8 +34,8 @@ class StopRule(Protocol):
     def note_stop(self, view: View, j: int) -> None:
         """Count a stop that was chosen."""
 
-    def never_again(self, view: View) -> Sequence[int]:
-        """Jobs that may not be stopped any more, waiting ones too, as far as the view does not say so."""
+    def spent(self, view: View) -> Mapping[int, int]:
+        """By job, what is used up of its own budget (JOB.spent), as far as the view does not say so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,11 @@ class StopCounts(Generic[_Name]):
             self.recent.popleft()
 
 
+def spent_of(stops: int, most: float) -> int:
+    """What so many stops use up of a job's own budget (JOB.spent); all of it, if it has no stops."""
+    return min(ALL_SPENT, int(ALL_SPENT * stops / most)) if most > 0 else ALL_SPENT
+
+
 @final
 class CountedRule:
     """Every job may be stopped, as far as the budget reaches. Jobs and users are rows of the view."""
@@ -102,12 +107,12 @@ class CountedRule:
         """Count it."""
         self.counts.add(j, int(view.jobs[j].user), float(view.clock[0].now))
 
-    def never_again(self, view: View) -> Sequence[int]:
-        """Jobs that have used up their own budget."""
+    def spent(self, view: View) -> Mapping[int, int]:
+        """What each job has used up of its budget."""
         most = self.counts.budget.per_job
         if most <= 0:
-            return range(len(view.jobs))
-        return [j for j, count in self.counts.by_job.items() if count >= most]
+            return dict.fromkeys(range(len(view.jobs)), ALL_SPENT)
+        return {j: spent_of(count, most) for j, count in self.counts.by_job.items()}
 
 
 def with_few_stops(policy: Policy, per_job: float) -> Policy:
@@ -165,10 +170,11 @@ class LimitedStops:
         running = view.running[: view.clock[0].running]
         fixed = [j for j in running.tolist() if not self._rule.may_stop(view, j)]
         shown = without_running(view, fixed) if fixed and not self._heeds_marks else view
-        spent = self._rule.never_again(view)
+        spent = self._rule.spent(view)
         if spent or (fixed and self._heeds_marks):
             jobs = view.jobs.copy()
-            jobs.stoppable[spent] = 0
+            jobs.spent[list(spent)] = list(spent.values())
+            jobs.stoppable[jobs.spent == ALL_SPENT] = 0
             jobs.stoppable[fixed] = 0
             shown = shown._replace(jobs=jobs)
         return shown

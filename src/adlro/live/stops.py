@@ -6,7 +6,7 @@ remembered over restarts of the daemon and changes of the policy.
 
 import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final, final
@@ -14,7 +14,7 @@ from typing import Final, final
 from adlro.core.ports import PLACES, JobState, LiveJob, Snapshot
 from adlro.core.tables import View
 from adlro.core.units import HOUR_S
-from adlro.decide.stops import StopBudget, StopCounts
+from adlro.decide.stops import StopBudget, StopCounts, spent_of
 from adlro.live.limits import PreemptTable
 from adlro.live.scene import Scene
 from adlro.live.service import Decision, Stopping
@@ -83,6 +83,8 @@ class StopLedger:
         view.jobs.stoppable[:] = 0
         if self.table.is_on and can_stop:
             view.jobs.stoppable[: len(scene.live)] = [not self._never(job) for job in scene.live]
+            most, counts = self.table.per_job, self._counts.by_job
+            view.jobs.spent[: len(scene.live)] = [spent_of(counts.get(job.id, 0), most) for job in scene.live]
 
     def may_stop(self, view: View, j: int) -> bool:
         """Whether this running job of the scene may be stopped now."""
@@ -92,9 +94,9 @@ class StopLedger:
         """Remember that this job is stopped in this turn."""
         self._chosen.append(j)
 
-    def never_again(self, view: View) -> Sequence[int]:
-        """None: the view says who may be stopped."""
-        return ()
+    def spent(self, view: View) -> Mapping[int, int]:
+        """None: the view says what is used up."""
+        return {}
 
     def is_chosen(self, j: int) -> bool:
         """Whether the stop of this job was allowed and counted in this turn."""

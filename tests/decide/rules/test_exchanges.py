@@ -52,6 +52,16 @@ def test_an_exchange_must_bring_more_than_the_charge(of_second: float, stops: in
     assert (first.stops > 0) == bool(stops)
 
 
+@pytest.mark.parametrize(("budget", "stops"), [("", 3), ("+stops(40)", 3), ("+stops(4)", 2)])
+def test_a_job_that_has_used_up_much_of_its_budget_is_charged_more(budget: str, stops: int) -> None:
+    # Job 0 leaves the V100 for job 1, which runs nowhere else, and comes back. For job 2 the product of the speeds
+    # would grow by ln(0.8 / 0.6) = 0.29. If 2 of 4 stops are used up, the charge is 1.25/4 and more.
+    speeds = {**SPEEDS, "red": {V100: 1.0, T4: 0.6}, "picky": {V100: 1.0, T4: 0.0}}
+    jobs = [(0, 1000, 1, BLUE), (10, 40, 1, {"family": "picky"}), (200, 2000, 1, RED)]
+    fates = run(Case([(V100, 1), (T4, 1)], jobs, speeds, restart_s=1.0), f"plan{budget}")
+    assert fates[0].stops == stops
+
+
 def test_of_waiting_jobs_the_one_that_loses_more_on_the_slow_gpu_gets_the_fast_one() -> None:
     # Nobody has run yet, so nothing is charged, and nobody has to be stopped.
     case = Case([(V100, 1), (T4, 1)], [(0, 1000, 1, BLUE), (0, 1300, 1, RED)], SPEEDS, restart_s=1.0)

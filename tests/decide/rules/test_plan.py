@@ -88,6 +88,30 @@ def test_no_job_is_stopped_more_often_than_the_bound() -> None:
     assert all(fate.stops == 0 for job, fate in fates.items() if job)
 
 
+LONG_OR_SHORT = {"long": {V100: 1.0, T4: 0.0}, "short": {V100: 1.0, T4: 0.1}}
+LONG, SHORT = {"family": "long"}, {"family": "short"}
+
+
+@pytest.mark.parametrize(("budget", "stops"), [("", 2), ("+stops(20)", 2), ("+stops(2)", 1)])
+def test_the_last_stop_of_a_budget_is_kept_for_a_job_that_gains_more(budget: str, stops: int) -> None:
+    # Job 2 takes 10 on the V100 and 100 on the T4: a stop of job 0 saves it 90, and costs 10/4 + 5 · (1 + 1/2) = 10.
+    # Job 0 was stopped once, for job 1, and has 955 left. If that was half of its budget, one more stop also has the
+    # price 0.2 · 955/2 = 95.5; if it was a twentieth, 9.55.
+    jobs = [(0, 1000, 1, LONG), (20, 10, 1, SHORT), (60, 10, 1, SHORT)]
+    fates = run(Case([(V100, 1), (T4, 1)], jobs, LONG_OR_SHORT, restart_s=5.0), f"plan{budget}")
+    assert fates[0].stops == stops
+    assert (fates[1].site, fates[2].site) == (0, 0 if stops == 2 else 1)
+
+
+@pytest.mark.parametrize(("waiting", "stops"), [(1, 1), (8, 2)])
+def test_a_stop_that_lets_several_jobs_start_is_sooner_worth_its_price(waiting: int, stops: int) -> None:
+    # Job 0 holds both V100s and has 1055 left, so its second stop has the price 105.5: too much for one job that saves
+    # 90. Eight waiting jobs are 1.33 per GPU, 2.67 for the GPUs of job 0, and the price is 105.5/2.67 = 39.6.
+    jobs = [(0, 2200, 2, LONG), (20, 10, 1, SHORT), *[(60, 10, 1, SHORT)] * waiting]
+    fates = run(Case([(V100, 2), (T4, 4)], jobs, LONG_OR_SHORT, restart_s=5.0), "plan+stops(2)")
+    assert fates[0].stops == stops
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_at_one_moment_no_job_is_stopped_after_it_was_started(seed: int) -> None:
     started: dict[int, float] = {}

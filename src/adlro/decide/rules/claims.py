@@ -17,7 +17,7 @@ from adlro.core.rules import (
 )
 from adlro.core.tables import FOREVER, NOBODY, RUNNING, View
 from adlro.decide.rules.corrections import SETTING_BACK
-from adlro.decide.rules.timelines import Timelines, externality, first_gpu_of, free_at_once
+from adlro.decide.rules.timelines import Timelines, externality, first_gpu_of, free_at_once, price_of_stop
 from adlro.decide.sorting import is_among
 
 SETBACK: Final = 0.25
@@ -44,10 +44,11 @@ def loss_of(view: View, lines: Timelines, v: int, j: int, seconds: float) -> flo
     weight = weight_of(view, j)
     share = weight_of(view, v) / weight
     pressure = lines.pressure[0] / weight
+    price = price_of_stop(view, v, lines.pressure[0]) * share
     if len(lines.sticking) == 0:
-        return SETBACK * seconds * share + restart_of(view, v) * (share + pressure * view.jobs[v].gpus)
+        return SETBACK * seconds * share + restart_of(view, v) * (share + pressure * view.jobs[v].gpus) + price
     restart = lines.sticking[first_gpu_of(view, v)] * restart_of(view, v)
-    return lines.claiming[0] * SETBACK * seconds * share + restart * (share + pressure * view.jobs[v].gpus)
+    return lines.claiming[0] * SETBACK * seconds * share + restart * (share + pressure * view.jobs[v].gpus) + price
 
 
 @compiled

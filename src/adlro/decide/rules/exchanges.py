@@ -17,7 +17,7 @@ import numpy as np
 from adlro.core.compiled import compiled, compiled_allocating, widened
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import fastest_rate, in_queue, restart_of, seen, weight_of, work_left
-from adlro.core.tables import FOREVER, NOBODY, START, STOP, WAIT, Choice, Floats, Ints, View
+from adlro.core.tables import ALL_SPENT, FOREVER, NOBODY, START, STOP, WAIT, Choice, Floats, Ints, View
 from adlro.decide.rules.claims import stays_visible
 from adlro.decide.rules.pools import site_in_pool
 from adlro.decide.rules.preemptive import time_left
@@ -28,6 +28,9 @@ LEAST_GAIN: Final = 0.05
 
 FOR_RESTARTED: Final = 0.0005
 """How much more, times the square of its earlier restarts: otherwise few jobs would be exchanged again and again."""
+
+FOR_SPENT: Final = 1.25
+"""How much more, times the square of the share of its budget of stops that is used up."""
 
 FOR_RESTART: Final = 2.0
 """How much more for each share of its time left that a restart costs."""
@@ -167,7 +170,7 @@ def fill_job(view: View, division: Division, k: int, is_running: bool) -> None:
     if is_running:
         run = view.runs[j]
         restarts = restart_of(view, j) * fastest_rate(view, j) / work_left(view, j)
-        again = FOR_RESTARTED * (run.starts - 1) ** 2
+        again = FOR_RESTARTED * (run.starts - 1) ** 2 + FOR_SPENT * (job.spent / ALL_SPENT) ** 2
         division.charge[k] = weight * (LEAST_GAIN + again + FOR_RESTART * restarts)
         division.home[k] = view.sites[run.site].pool
         division.goal[k] = division.home[k]

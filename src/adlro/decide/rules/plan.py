@@ -29,7 +29,7 @@ from adlro.core.rules import (
     seen,
     work_left,
 )
-from adlro.core.tables import FOREVER, NOBODY, QUEUED, RUNNING, START, STOP, WAIT, Choice, View
+from adlro.core.tables import ALL_SPENT, FOREVER, NOBODY, QUEUED, RUNNING, START, STOP, WAIT, Choice, View
 from adlro.decide.choosing import first_spot, shortest
 from adlro.decide.outlook import start_without_gpu
 from adlro.decide.rules.claims import best_claim, stays_visible
@@ -46,6 +46,7 @@ from adlro.decide.rules.timelines import (
     may_be_stopped,
     new_timelines,
     pool_ready,
+    price_of_stop,
 )
 
 MOST_GAPS: Final = 16
@@ -53,6 +54,9 @@ MOST_GAPS: Final = 16
 
 WORTH: Final = 1.0
 """A job fills a gap that is too short for it if the work it gets done there is worth more than this many restarts."""
+
+NEARLY_SPENT: Final = ALL_SPENT * 4 // 5
+"""A job that has used up so much of its budget of stops fills no gap that is too short for it."""
 
 
 @compiled
@@ -67,7 +71,7 @@ def gains_by_moving(view: View, lines: Timelines, i: int, corrector: Corrector) 
     run = view.runs[v]
     if not may_be_stopped(view, v) or not stays_visible(view, v):
         return False
-    least = restart_of(view, v) * lines.factors[i, MOVING]
+    least = restart_of(view, v) * lines.factors[i, MOVING] + price_of_stop(view, v, lines.pressure[0])
     own = rate_held(view, v)
     left = work_left(view, v)
     end = expected_end(view, v)
@@ -109,7 +113,8 @@ def gap_place(view: View, lines: Timelines, i: int, until: float) -> int:
     job = view.jobs[j]
     left = work_left(view, j)
     restart = restart_cost(view, j)
-    worth = WORTH * restart_of(view, j) * lines.factors[i, FILLING]
+    worth = WORTH * restart_of(view, j) * lines.factors[i, FILLING] + price_of_stop(view, j, lines.pressure[0])
+    is_often = view.runs[j].starts > MOST_STARTS // 2 or job.spent >= NEARLY_SPENT
     chosen = NOBODY
     most = 0.0
     for p in range(len(view.pools)):
@@ -132,7 +137,7 @@ def gap_place(view: View, lines: Timelines, i: int, until: float) -> int:
             done = (min(gap, until) - clock.now - restart) * rate / fastest_rate(view, j)
             if end <= gap and end <= until:
                 done = FOREVER
-            elif job.stoppable == 0 or view.runs[j].starts > MOST_STARTS // 2 or done <= worth:
+            elif job.stoppable == 0 or is_often or done <= worth:
                 continue
             if done > most:
                 most = done

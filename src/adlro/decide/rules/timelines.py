@@ -23,7 +23,7 @@ from adlro.core.rules import (
     weight_of,
     work_left,
 )
-from adlro.core.tables import FOREVER, NOBODY, RUNNING, Floats, Ints, View
+from adlro.core.tables import ALL_SPENT, FOREVER, NOBODY, RUNNING, Floats, Ints, View
 from adlro.decide.outlook import smallest
 from adlro.decide.rules.corrections import EXTERNAL, ORDER, STICKING, Corrector, corrections, corrects
 from adlro.decide.rules.preemptive import time_left
@@ -39,6 +39,9 @@ EXTERNALITY: Final = 2.5
 
 FILLED: Final = 0.75
 """Longer jobs count as delayed once they want more than this share of a pool."""
+
+PRICE: Final = 0.2
+"""What the last stop of a job's budget costs, as a share of its time left."""
 
 
 class Timelines(NamedTuple):
@@ -91,6 +94,18 @@ def rate_in(view: View, j: int, p: int) -> float:
         if view.forms[h].pool == p and view.width[kind, h] > 0:
             best = max(best, rate_on(view, j, h))
     return best
+
+
+@compiled
+def price_of_stop(view: View, v: int, pressure: float) -> float:
+    """Seconds that one more stop of job v costs because its budget of stops becomes smaller; 0 if it has no budget.
+
+    A stop that lets several waiting jobs start is worth it sooner: `pressure` is the number of waiting jobs per GPU.
+    """
+    job = view.jobs[v]
+    if job.spent == 0:
+        return 0.0
+    return PRICE * time_left(view, v) * job.spent / ALL_SPENT / max(1.0, pressure * job.gpus)
 
 
 @compiled
