@@ -94,6 +94,17 @@ def test_compare_shows_a_row_for_each_policy_and_the_papers_table(capsys: pytest
 def test_the_papers_table_is_shown_for_the_papers_experiment_only(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*COMPARE, "--workload", "paper-surge"]) == 0
     assert "Table 1" not in capsys.readouterr().out
+    assert run([*COMPARE, "--slow-gpus", "0.5"]) == 0
+    assert "Table 1" not in capsys.readouterr().out
+
+
+def test_compare_says_where_the_reasons_of_refusals_are(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_text("submit_s,work,gpus\n0,60,1\n1,60,500\n")
+    assert run(["compare", "--policies", "fcfs", "--workload", str(tmp_path / "jobs.csv")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Refused jobs can never run on paper16: `adlro simulate` lists the reasons." in shown
+    assert run(["compare", "--policies", "fcfs", "--seeds", "1", "--jobs", "20"]) == 0
+    assert "Refused" not in capsys.readouterr().out
 
 
 def test_the_default_policies_are_in_the_catalogue() -> None:

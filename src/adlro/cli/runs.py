@@ -124,7 +124,8 @@ def compare(
     """Compare policies on the same jobs, over several seeds.
 
     Means over the seeds, with 95 % intervals, and which differences are more than chance: docs/statistics.md.
-    On paper16 with the workload paper it also prints the paper's Table 1.
+    On paper16 with the workload paper, without other conditions, it also prints
+    the paper's Table 1.
     """
     from adlro.cli.tables import show_comparison, show_regressions, show_scores
     from adlro.experiment.policies import find_policies
@@ -254,10 +255,11 @@ def bench(
 
 def say_warnings(scenario: "Scenario") -> None:
     """Print what a trace does not say, and what was assumed instead."""
-    from adlro.experiment.scenario import Recorded
+    from adlro.experiment.scenario import Recorded, nowhere_allowed
 
     if isinstance(scenario.workload, Recorded):
-        for warning in scenario.workload.report.warnings:
+        lost = nowhere_allowed(scenario.cluster, scenario.workload.all_jobs)
+        for warning in (*scenario.workload.report.warnings, *([lost] if lost else [])):
             say(f"adlro: {scenario.workload.name}: {warning}")
 
 

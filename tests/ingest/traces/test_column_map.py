@@ -201,6 +201,14 @@ def test_an_unknown_table_is_sent_to_the_map(tmp_path: Path) -> None:
 # ---- the proposal ------------------------------------------------------------------------------------------------
 
 
+def test_a_column_that_cannot_be_read_is_shown_as_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "jobs.csv").write_text("submit,gpus,duration\nabc,1,5\nabc,2,5\n")
+    assert run(["trace", "map", str(tmp_path / "jobs.csv")]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert ["submit", "duration_s", "gpus"] in [line.split() for line in lines]
+    assert ["missing", "5", "1"] in [line.split() for line in lines]
+
+
 def test_a_map_is_proposed_and_reads_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "jobs.csv").write_bytes(TABLE.encode("latin-1"))
     assert run(["trace", "map", str(tmp_path / "jobs.csv")]) == 0

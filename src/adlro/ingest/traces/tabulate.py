@@ -400,7 +400,10 @@ def _no_gpus(jobs: Jobs) -> tuple[str, ...]:
     """A warning if no job of a trace has a GPU."""
     if (jobs.table["gpus"] > 0).any():
         return ()
-    return (f"none of its {len(jobs):,} jobs has a GPU; if they had, the trace has no column that we read it from",)
+    return (
+        f"none of its {len(jobs):,} jobs has a GPU. If jobs had GPUs, their number is in a column that is not read: "
+        "name it in a map (--columns)",
+    )
 
 
 def _of(labels: Labels | None, kept: CodeColumn) -> Labels | None:
