@@ -91,6 +91,22 @@ def test_compare_shows_a_row_for_each_policy_and_the_papers_table(capsys: pytest
     assert "Comparing 2 policies on 2 seeds" in shown.err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["compare", "--seeds", "0"], "--seeds is 0; expected a number from 1."),
+        (["compare", "--seeds", "abc"], "--seeds is abc; expected a whole number."),
+        (["compare", "--repair-h", "x"], "--repair-h is x; expected a number."),
+        (["submit", "--priority", "3", "--", "true"], "--priority is 3; expected a number of at most 1."),
+    ],
+)
+def test_a_wrong_number_is_told_with_what_was_expected(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words) == 2
+    assert f"adlro: {said} Try 'adlro {words[0]} --help'.\n" == capsys.readouterr().err
+
+
 def test_the_papers_table_is_shown_for_the_papers_experiment_only(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*COMPARE, "--workload", "paper-surge"]) == 0
     assert "Table 1" not in capsys.readouterr().out
