@@ -252,6 +252,26 @@ def test_columns_are_known_by_their_names_and_cells(
     assert {key: proposal.as_dict()[key] for key in ("columns", "units")} == found
 
 
+def test_states_of_rows_that_never_ran_are_proposed_to_be_set_aside(tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_bytes(TABLE.encode("latin-1"))
+    text = as_toml(propose(open_trace(str(tmp_path / "jobs.csv"))), "jobs.csv")
+    assert text.endswith('# [set_aside]\n# "Status" = ["abgebrochen"]\n')
+    taken = text.replace('# [set_aside]\n# "Status"', '[set_aside]\n"Status"')
+    _jobs, report = read(tmp_path, TABLE.encode("latin-1"), taken)
+    assert sum(report.set_aside.values()) == 1
+
+
+def test_too_many_bad_rows_are_sent_to_the_map(tmp_path: Path) -> None:
+    with pytest.raises(
+        TraceError, match=r"Fix them, leave out rows that did not run \(\[set_aside\] in the map\), or skip"
+    ):
+        read(
+            tmp_path,
+            "submit,gpus,duration\n0,1,\n",
+            '[columns]\nsubmit = "submit"\ngpus = "gpus"\nduration = "duration"\n',
+        )
+
+
 def test_what_no_column_looks_like_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "jobs.csv").write_text("a,submit,c\x1b[31m\n1,2,3\n")
     assert run(["trace", "map", str(tmp_path / "jobs.csv")]) == 0
