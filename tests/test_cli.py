@@ -201,6 +201,41 @@ def test_lists_have_a_line_for_each_item_and_all_of_it_in_json(capsys: pytest.Ca
     assert set(answer(capsys, "policies")[0]) == {"name", "summary", "preemptive", "resizes", "stops", "needs"}
 
 
+@pytest.mark.parametrize(
+    ("words", "needed"),
+    [
+        (["--job", "job.toml"], "--learn FILE or --live"),
+        (["--ran-on", "t4"], "--learn FILE"),
+        (["--csv"], "--learn FILE, --learned or --live"),
+    ],
+)
+def test_options_of_learnt_speeds_are_refused_without_something_to_learn_from(
+    words: list[str], needed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["speeds", *words]) == 2
+    assert capsys.readouterr().err == (
+        f"adlro: {words[0]} is about learnt speeds: expected {needed} with it (docs/speeds.md).\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--room-c", "35"], "--room-c has no effect without --thermal."),
+        (["--slow-speed", "0.5"], "--slow-speed has no effect without --slow-gpus."),
+        (["--repair-h", "8"], "--repair-h has no effect without --mtbf-h."),
+    ],
+)
+def test_options_without_effect_are_named(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*SIMULATE, *words]) == 0
+    assert f"adlro: {said}\n" in capsys.readouterr().err
+
+
+def test_an_option_with_what_it_needs_is_no_surprise(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*SIMULATE, "--thermal", "--room-c", "35"]) == 0
+    assert "no effect" not in capsys.readouterr().err
+
+
 def test_speeds_say_whether_they_were_measured(capsys: pytest.CaptureFixture[str]) -> None:
     speeds = {row["family"]: row["speeds"] for row in answer(capsys, "speeds", "--cluster", "gavel108")}
     assert {speed["source"] for speed in speeds["gavel/a3c"].values()} == {"measured"}

@@ -135,6 +135,7 @@ def compare(
 
     chosen = find_policies(policies)
     reporting.check([policy.name for policy in chosen])
+    say_ignored(conditions)
     with progress_of_runs() as tell:
         found = compare_policies(
             cluster, reading.jobs(workload), chosen, seeds=seeds, first_seed=first_seed, windows=windows,
@@ -190,6 +191,7 @@ def simulate(
 
     if events is not None and (events.is_dir() or not events.absolute().parent.is_dir()):
         raise UsageError(f"--events: cannot write '{events}'; expected a file in a folder that exists.")
+    say_ignored(conditions)
     with progress_of_runs() as tell:
         found = simulate_policy(
             cluster, reading.jobs(workload), policy, seed=seed, windows=windows, job_count=jobs, progress=tell,
@@ -251,6 +253,15 @@ def bench(
         print_json(found | {"version": __version__, "command": _command()})
     else:
         show_bench(found)
+
+
+def say_ignored(conditions: Conditions) -> None:
+    """Say which options have no effect because the option that they belong to was not given."""
+    usual = Conditions()
+    for name, other in (("room_c", "thermal"), ("slow_speed", "slow_gpus"), ("repair_h", "mtbf_h")):
+        if getattr(conditions, name) != getattr(usual, name) and not getattr(conditions, other):
+            flag, needed = (f"--{each.replace('_', '-')}" for each in (name, other))
+            say(f"adlro: {flag} has no effect without {needed}.")
 
 
 def say_warnings(scenario: "Scenario") -> None:
