@@ -91,9 +91,36 @@ def test_compare_shows_a_row_for_each_policy_and_the_papers_table(capsys: pytest
     assert "Comparing 2 policies on 2 seeds" in shown.err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["compare", "--seeds", "0"], "--seeds is 0; expected a number from 1."),
+        (["compare", "--seeds", "abc"], "--seeds is abc; expected a whole number."),
+        (["compare", "--repair-h", "x"], "--repair-h is x; expected a number."),
+        (["submit", "--priority", "3", "--", "true"], "--priority is 3; expected a number of at most 1."),
+    ],
+)
+def test_a_wrong_number_is_told_with_what_was_expected(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words) == 2
+    assert f"adlro: {said} Try 'adlro {words[0]} --help'.\n" == capsys.readouterr().err
+
+
 def test_the_papers_table_is_shown_for_the_papers_experiment_only(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*COMPARE, "--workload", "paper-surge"]) == 0
     assert "Table 1" not in capsys.readouterr().out
+    assert run([*COMPARE, "--slow-gpus", "0.5"]) == 0
+    assert "Table 1" not in capsys.readouterr().out
+
+
+def test_compare_says_where_the_reasons_of_refusals_are(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_text("submit_s,work,gpus\n0,60,1\n1,60,500\n")
+    assert run(["compare", "--policies", "fcfs", "--workload", str(tmp_path / "jobs.csv")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Refused jobs can never run on paper16: `adlro simulate` lists the reasons." in shown
+    assert run(["compare", "--policies", "fcfs", "--seeds", "1", "--jobs", "20"]) == 0
+    assert "Refused" not in capsys.readouterr().out
 
 
 def test_the_default_policies_are_in_the_catalogue() -> None:
@@ -172,6 +199,41 @@ def test_lists_have_a_line_for_each_item_and_all_of_it_in_json(capsys: pytest.Ca
         for item in found:
             assert sum(line.split()[:1] == [item["name"]] for line in lines) == 1
     assert set(answer(capsys, "policies")[0]) == {"name", "summary", "preemptive", "resizes", "stops", "needs"}
+
+
+@pytest.mark.parametrize(
+    ("words", "needed"),
+    [
+        (["--job", "job.toml"], "--learn FILE or --live"),
+        (["--ran-on", "t4"], "--learn FILE"),
+        (["--csv"], "--learn FILE, --learned or --live"),
+    ],
+)
+def test_options_of_learnt_speeds_are_refused_without_something_to_learn_from(
+    words: list[str], needed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["speeds", *words]) == 2
+    assert capsys.readouterr().err == (
+        f"adlro: {words[0]} is about learnt speeds: expected {needed} with it (docs/speeds.md).\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--room-c", "35"], "--room-c has no effect without --thermal."),
+        (["--slow-speed", "0.5"], "--slow-speed has no effect without --slow-gpus."),
+        (["--repair-h", "8"], "--repair-h has no effect without --mtbf-h."),
+    ],
+)
+def test_options_without_effect_are_named(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*SIMULATE, *words]) == 0
+    assert f"adlro: {said}\n" in capsys.readouterr().err
+
+
+def test_an_option_with_what_it_needs_is_no_surprise(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*SIMULATE, "--thermal", "--room-c", "35"]) == 0
+    assert "no effect" not in capsys.readouterr().err
 
 
 def test_speeds_say_whether_they_were_measured(capsys: pytest.CaptureFixture[str]) -> None:

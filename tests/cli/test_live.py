@@ -238,7 +238,7 @@ def test_a_job_that_is_submitted_as_restartable_has_the_mark(
 
 def test_submit_tells_the_id_and_what_to_ask_next(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["submit", "--family", "data"]) == 0
-    assert "`adlro why 1061` says when it will start." in capsys.readouterr().out
+    assert "`adlro why 1061` says when it is predicted to start, or why it cannot." in capsys.readouterr().out
 
 
 def test_a_job_is_cancelled_once(service: FakeService, place: Place, capsys: pytest.CaptureFixture[str]) -> None:

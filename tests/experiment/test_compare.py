@@ -104,7 +104,7 @@ def test_a_workload_may_be_a_file_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_an_unknown_workload_is_answered_with_the_nearest_and_a_missing_file_with_the_reason(tmp_path: Path) -> None:
-    with pytest.raises(CatalogueError, match="Did you mean 'paper'"):
+    with pytest.raises(CatalogueError, match=r"Did you mean 'paper'\? Workloads that ship: gavel,"):
         find_workload("papr")
     with pytest.raises(CatalogueError, match="No such file"):
         find_workload(str(tmp_path / "none.toml"))

@@ -176,8 +176,33 @@ def explain(error: Exception) -> tuple[int, str]:
     if callable(say_it := getattr(error, "format_message", None)):
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "adlro"
-        return BAD_USAGE, f"{_one_line(say_it())} Try '{path} --help'."
+        return BAD_USAGE, f"{_one_line(_of_a_value(error) or say_it())} Try '{path} --help'."
     return _FAILED, f"{type(error).__name__}: {_one_line(str(error))} This is a bug: please report it, with {DEBUG}."
+
+
+def _of_a_value(error: Exception) -> str:
+    """What is wrong with the value of an option, in our words; "" if the error is not about a value.
+
+    Typer has pydantic check the values, and its error names neither the value nor, in plain words, what was expected.
+    """
+    param, problems = getattr(error, "param", None), getattr(error.__cause__, "errors", None)
+    if param is None or not callable(problems):
+        return ""
+    problem = problems()[0]
+    name = next((word for word in getattr(param, "opts", ()) if word.startswith("--")), getattr(param, "name", ""))
+    expected = _EXPECTED.get(problem["type"], problem["msg"].removeprefix("Input should be "))
+    bounds = {key: str(value).removesuffix(".0") for key, value in problem.get("ctx", {}).items()}
+    return f"{name} is {problem['input']}; expected {expected.format(**bounds)}"
+
+
+_EXPECTED: Final = {
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_parsing": "a number",
+    "greater_than_equal": "a number from {ge}",
+    "less_than_equal": "a number of at most {le}",
+}
+"""What was expected, by the kind of problem that pydantic found."""
 
 
 def _one_line(text: str) -> str:

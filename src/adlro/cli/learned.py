@@ -96,7 +96,10 @@ def print_learned(found: LearnedTable) -> None:
         ],
     )
     skipped = (
-        f"; {found.skipped:,} jobs were left out: too short, or nobody says where they ran" if found.skipped else ""
+        f"; {found.skipped:,} jobs were left out: shorter than 10 s, or the history does not say on which GPUs "
+        "they ran (--ran-on says it)"
+        if found.skipped
+        else ""
     )
     stdout().print(
         f"[dim]Against one {found.reference} with the same jobs; in brackets eight in ten cases, then the jobs of the "

@@ -10,6 +10,7 @@ import typer
 from adlro.cli.asking import Where
 from adlro.cli.options import spread_into_flags
 from adlro.cli.output import print_json, show_list, stdout
+from adlro.core.errors import UsageError
 from adlro.core.records import MEASURED, Cluster, GpuModel, Placing, Speed
 
 if TYPE_CHECKING:  # it imports the compiler
@@ -191,6 +192,13 @@ def speeds(
 
         show_learned(cluster, learn, ran_on, job, workload, policy, seed, jobs, as_json, as_csv)
         return
+    for flag, is_given, needed in (
+        ("--job", job is not None, "--learn FILE or --live"),
+        ("--ran-on", ran_on is not None, "--learn FILE"),
+        ("--csv", as_csv, "--learn FILE, --learned or --live"),
+    ):
+        if is_given:
+            raise UsageError(f"{flag} is about learnt speeds: expected {needed} with it (docs/speeds.md).")
     from adlro.catalogue.clusters import load_cluster
     from adlro.catalogue.families import families
 

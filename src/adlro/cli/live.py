@@ -329,7 +329,7 @@ def submit(
         print(reply.text)
     else:
         id = printable(str(reply.value["id"]))
-        print(f"Job {id} is in the queue. `adlro why {id}` says when it will start.")
+        print(f"Job {id} is in the queue. `adlro why {id}` says when it is predicted to start, or why it cannot.")
 
 
 @spread_into_flags

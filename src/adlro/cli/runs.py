@@ -124,7 +124,8 @@ def compare(
     """Compare policies on the same jobs, over several seeds.
 
     Means over the seeds, with 95 % intervals, and which differences are more than chance: docs/statistics.md.
-    On paper16 with the workload paper it also prints the paper's Table 1.
+    On paper16 with the workload paper, without other conditions, it also prints
+    the paper's Table 1.
     """
     from adlro.cli.tables import show_comparison, show_regressions, show_scores
     from adlro.experiment.policies import find_policies
@@ -134,6 +135,7 @@ def compare(
 
     chosen = find_policies(policies)
     reporting.check([policy.name for policy in chosen])
+    say_ignored(conditions)
     with progress_of_runs() as tell:
         found = compare_policies(
             cluster, reading.jobs(workload), chosen, seeds=seeds, first_seed=first_seed, windows=windows,
@@ -189,6 +191,7 @@ def simulate(
 
     if events is not None and (events.is_dir() or not events.absolute().parent.is_dir()):
         raise UsageError(f"--events: cannot write '{events}'; expected a file in a folder that exists.")
+    say_ignored(conditions)
     with progress_of_runs() as tell:
         found = simulate_policy(
             cluster, reading.jobs(workload), policy, seed=seed, windows=windows, job_count=jobs, progress=tell,
@@ -252,12 +255,22 @@ def bench(
         show_bench(found)
 
 
+def say_ignored(conditions: Conditions) -> None:
+    """Say which options have no effect because the option that they belong to was not given."""
+    usual = Conditions()
+    for name, other in (("room_c", "thermal"), ("slow_speed", "slow_gpus"), ("repair_h", "mtbf_h")):
+        if getattr(conditions, name) != getattr(usual, name) and not getattr(conditions, other):
+            flag, needed = (f"--{each.replace('_', '-')}" for each in (name, other))
+            say(f"adlro: {flag} has no effect without {needed}.")
+
+
 def say_warnings(scenario: "Scenario") -> None:
     """Print what a trace does not say, and what was assumed instead."""
-    from adlro.experiment.scenario import Recorded
+    from adlro.experiment.scenario import Recorded, nowhere_allowed
 
     if isinstance(scenario.workload, Recorded):
-        for warning in scenario.workload.report.warnings:
+        lost = nowhere_allowed(scenario.cluster, scenario.workload.all_jobs)
+        for warning in (*scenario.workload.report.warnings, *([lost] if lost else [])):
             say(f"adlro: {scenario.workload.name}: {warning}")
 
 

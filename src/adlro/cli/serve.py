@@ -175,9 +175,10 @@ def _show(tick: "Tick", state: "State") -> None:
 
     cluster = state.snapshot.cluster
     out = stdout()
+    decisions = f"{len(tick.decisions)} decision{'' if len(tick.decisions) == 1 else 's'}"
     out.print(
         f"{state.backend} cluster {cluster.name}: {len(cluster.nodes)} nodes, {cluster.gpu_count} GPUs; {tick.waiting} "
-        f"jobs wait, {tick.running} run; {tick.decided_by} made {len(tick.decisions)} decisions in {tick.seconds:.2f}s",
+        f"jobs wait, {tick.running} run; {tick.decided_by} made {decisions} in {tick.seconds:.2f} s",
         markup=False,
     )
     would = "would " if state.backend == "shadow" else ""

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -23,6 +23,8 @@ _BAR: Final = 40
 _MOST_MODELS: Final = 8
 SUFFIXES: Final = (".csv", ".parquet")
 PICTURES: Final = (".svg", ".png")
+_ALWAYS_SHOWN: Final = ("submit", "duration_s", "gpus")
+"""What every job needs: shown even where no row has it."""
 
 app = typer.Typer(
     help="Describe or convert a recorded trace. A trace can also be the --workload of other commands.",
@@ -68,7 +70,7 @@ def describe(
 ) -> None:
     """Show what is in a trace: jobs, arrivals, sizes, durations, users, load, estimates, and what was left out."""
     from adlro.catalogue.clusters import load_cluster
-    from adlro.experiment.scenario import named_as_in
+    from adlro.experiment.scenario import named_as_in, nowhere_allowed
     from adlro.experiment.traces import read_history
     from adlro.ingest.traces.describe import describe_trace as in_numbers
 
@@ -79,6 +81,8 @@ def describe(
     jobs, _on_the_reference, report = read_history(file, options)
     gpus: Counter[str] = Counter()
     if where is not None:
+        if lost := nowhere_allowed(where, jobs):
+            report = replace(report, warnings=(*report.warnings, lost))
         jobs = named_as_in(where, jobs)
         for node in where.nodes:
             for group in node.gpus:
@@ -166,7 +170,9 @@ def show_rows(rows: Sequence[dict[str, Any]]) -> None:
     """Say how the first rows of a table are understood, on the standard error: the map may go to a file."""
     from rich.text import Text
 
-    keys = [key for key in (rows[0] if rows else ()) if any(row[key] is not None for row in rows)]
+    keys = [
+        key for key in (rows[0] if rows else ()) if key in _ALWAYS_SHOWN or any(row[key] is not None for row in rows)
+    ]
     if keys:
         table = plain_table()
         for key in keys:

@@ -201,14 +201,12 @@ def compare(
     """
     made = call_text("compare", locals(), compare)
     shares = _weights_of(hyperscore)
-    scenario = scenario_of(
-        cluster, jobs, job_count, windows, disturbances,
-        Conditions(
-            load, estimates, restart_s, kill_at_limit, queue_window, mtbf_h, repair_h, wear_per_day, weights,
-            thermal=thermal, room_c=room_c, slow_gpus=slow_gpus, slow_speed=slow_speed, measured_pace=measured_pace,
-            speeds=speeds, speed_table=_path_of(speed_table),
-        ),
+    conditions = Conditions(
+        load, estimates, restart_s, kill_at_limit, queue_window, mtbf_h, repair_h, wear_per_day, weights,
+        thermal=thermal, room_c=room_c, slow_gpus=slow_gpus, slow_speed=slow_speed, measured_pace=measured_pace,
+        speeds=speeds, speed_table=_path_of(speed_table),
     )  # fmt: skip
+    scenario = scenario_of(cluster, jobs, job_count, windows, disturbances, conditions)
     chosen = find_policies(policies)
     which = _seeds_of(scenario, seeds, first_seed)
     kind = "window" if windows else "seed"
@@ -225,7 +223,8 @@ def compare(
             raise UsageError("--regret compares with known speeds; expected --speeds prior, agnostic or learned.")
         known = compare_on(replace(scenario, speeds=KNOWN_SPEEDS), chosen, which, threads, tell, baseline, False, ray)
         found = replace(found, known=known.metrics)
-    is_the_papers = (_named(cluster), _named(jobs), load) == (DEFAULT_CLUSTER, DEFAULT_JOBS, None)
+    is_plain = conditions == Conditions() and disturbances is None
+    is_the_papers = is_plain and (_named(cluster), _named(jobs)) == (DEFAULT_CLUSTER, DEFAULT_JOBS)
     return replace(found, weights=shares, with_regression=regression, is_the_papers=is_the_papers, command=made)
 
 

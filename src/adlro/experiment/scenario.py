@@ -1,6 +1,7 @@
 """A scenario: a cluster, jobs and conditions, from names, files or Python objects. Wrong input is refused here."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
@@ -18,12 +19,16 @@ from adlro.core.records import CPU_ONLY, WHOLE_GPU, Cluster, Disturbance, SpeedO
 from adlro.core.tables import Floats, Jobs, View
 from adlro.core.toml import nearest, read_text
 from adlro.ingest.disturbances import read_disturbances
+from adlro.ingest.host_lists import INDEX_TYPE
 from adlro.ingest.synthetic import one_of_each
+from adlro.ingest.telemetry.names import model_of
 from adlro.ingest.traces.tabulate import TraceOptions, TraceReport
 from adlro.ingest.traces.windows import Window, cut, slowed, windows_of
 from adlro.ingest.workload_file import Estimates, Workload, load_workload
 from adlro.normalise.pack import pack, pack_disturbances, with_model_names
 from adlro.simulation.simulator import SimulationSettings
+
+_MOST_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +245,7 @@ def find_workload(name_or_path: str, speed: SpeedOf = speed_of) -> Workload:
     else:
         names = workload_names()
         raise CatalogueError(
-            f"there is no workload '{name_or_path}'.{nearest(name_or_path, names)} Clusters that ship: "
+            f"there is no workload '{name_or_path}'.{nearest(name_or_path, names)} Workloads that ship: "
             f"{', '.join(names)}; a workload of your own is a path that ends in {SUFFIX}, or the file of a trace."
         )
     workload = load_workload(text, where)
@@ -340,8 +345,30 @@ def named_as_in(cluster: Cluster, jobs: Jobs) -> Jobs:
     """The same jobs with the cluster's names for allowed GPU models; unknown names stay."""
     names = {}
     for word in sorted(frozenset().union(*jobs.allowed)):
-        try:
-            names[word] = find_gpu(word, cluster.models).name
-        except CatalogueError:
-            continue  # a model of another cluster's own: these jobs are refused here, with that reason
+        for each in (word, INDEX_TYPE.sub("", word)):
+            if model := model_of(each, lambda name: find_gpu(name, cluster.models)):
+                names[word] = model.name
+                break
+        # Otherwise it is a model of another cluster's own: these jobs are refused here, with that reason.
     return with_model_names(jobs, names)
+
+
+def nowhere_allowed(cluster: Cluster, jobs: Jobs) -> str:
+    """How many jobs allow only GPU models that the cluster does not have, and what to do about it; "" if none do."""
+    jobs = named_as_in(cluster, jobs)
+    counts = np.bincount(jobs.table["allowed"][jobs.table["gpus"] > 0], minlength=len(jobs.allowed)).tolist()
+    words = Counter[str]()
+    lost = 0
+    for models, count in zip(jobs.allowed, counts, strict=True):
+        if models and count and not any(model in cluster.models for model in models):
+            lost += count
+            words.update(dict.fromkeys(models, count))
+    if not lost:
+        return ""
+    ranked = sorted(words, key=lambda word: (-words[word], word))
+    named = ", ".join(f"'{word}'" for word in ranked[:_MOST_NAMED])
+    more = f" and {len(ranked) - _MOST_NAMED} others" if len(ranked) > _MOST_NAMED else ""
+    return (
+        f"{lost:,} of its {len(jobs):,} jobs allow only GPUs that {cluster.name} does not have ({named}{more}), and "
+        "are refused. If it has them under another name, say so: --ran-on FILE.toml, [types]"
+    )

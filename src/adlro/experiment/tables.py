@@ -174,6 +174,9 @@ def _legend(comparison: Comparison) -> str:
         "eff.: effective utilisation, which counts work done at each job's best speed."
     )
     illegal = [name for name, results in comparison.metrics.items() if any(metrics.illegal for metrics in results)]
+    if any(metrics.refused for results in comparison.metrics.values() for metrics in results):
+        cluster = comparison.scenario.cluster.name
+        text += f" Refused jobs can never run on {cluster}: `adlro simulate` lists the reasons."
     if illegal:
         text += f" These policies made illegal choices: {', '.join(illegal)}."
     return text

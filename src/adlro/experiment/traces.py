@@ -24,6 +24,7 @@ from adlro.ingest.traces.family_map import read_family_map
 from adlro.ingest.traces.job_lists import MeasuredFamilies
 from adlro.ingest.traces.ran_on import KnownPlaces, RanOnGpus, RanOnMap, node_rule, on_the_reference, place_jobs
 from adlro.ingest.traces.tabulate import FamilyRule, TraceOptions, TraceReport
+from adlro.normalise.pack import with_model_names
 
 
 def read_trace(trace: str | Any, options: TraceOptions, speed: SpeedOf = speed_of) -> tuple[Jobs, TraceReport]:
@@ -45,8 +46,9 @@ def read_history(trace: str | Any, options: TraceOptions, speed: SpeedOf = speed
         except CatalogueError as error:
             where = trace if isinstance(trace, str) else found.report.file
             raise TraceError(f"'{where}': {error}") from None
-    jobs, report = on_the_reference(found.jobs, found.report, found.ran, known, speed)
-    return found.jobs, jobs, report
+    recorded = named_as_told(found.jobs, places.types)
+    jobs, report = on_the_reference(recorded, found.report, found.ran, known, speed)
+    return recorded, jobs, report
 
 
 def read_places(trace: str | Any, options: TraceOptions) -> tuple[Jobs, list[str]]:
@@ -129,7 +131,17 @@ def known_places(
                 return model
         return None
 
-    return KnownPlaces(type_of, node_of, link_of, network, is_alike_everywhere, default)
+    return KnownPlaces(type_of, node_of, link_of, network, is_alike_everywhere, default, types or {})
+
+
+def named_as_told(jobs: Jobs, types: Mapping[str, GpuModel]) -> Jobs:
+    """The same jobs with the models that the user names for the trace's words for GPUs, where they allow only some."""
+    names = {}
+    for word in frozenset().union(*jobs.allowed):
+        for each in (INDEX_TYPE.sub("", word), word):
+            if model := types.get(each.lower()):
+                names[word] = model.name
+    return with_model_names(jobs, names) if names else jobs
 
 
 def link_of(model: GpuModel) -> Link:

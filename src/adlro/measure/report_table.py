@@ -81,7 +81,7 @@ def ranking(result: Result, detail: Detail) -> str:
     marks = "; ".join(f"{mark} {words}" for verdict, (mark, words) in _MARKS.items() if verdict in used)
     note = (
         f"Means over {several(len(result['seeds']), unit_of(result))}, best first; small: 95 % intervals. "
-        + (f"{marks} (from {base}, {100 * LEVEL:.0f} % level, Holm). " if marks else "")
+        + (f"{marks} (compared with {base}, {100 * LEVEL:.0f} % level, Holm). " if marks else "")
         + ("" if any(values["unfinished"]) else "Every policy finished all jobs that can run. ")
         + "Press a heading to sort by it."
     )

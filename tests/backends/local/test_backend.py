@@ -20,7 +20,7 @@ from tests.strategies import gpu_model
 from adlro.backends.local import backend as local
 from adlro.backends.local.backend import Local
 from adlro.backends.local.spool import SHOWN_BYTES, leftovers, write_record
-from adlro.core.errors import BackendError
+from adlro.core.errors import BackendError, ConfigError
 from adlro.core.ports import ENDED, Backend, JobState, KeepsOutput, LiveJob, Order, Part, Submission
 from adlro.core.records import CPU_ONLY, Cluster, Gpus, Job, Link, Node
 
@@ -278,7 +278,7 @@ def test_text_of_a_user_is_never_given_to_a_shell_nor_used_as_a_path(bench: Benc
         (Submission(Job("any", 1.0), ("a",), "", {"A=B": "c"}), "no name of a variable"),
         (Submission(Job("any", 1.0, gpus=-1), ("a",)), "gpus is -1"),
     ]:
-        with pytest.raises(BackendError, match=word):
+        with pytest.raises(ConfigError, match=word):
             bench.backend.submit(submission)
 
 

@@ -298,7 +298,7 @@ def test_jobs_that_cannot_be_replayed_are_set_aside_and_counted_by_reason() -> N
     found = prepared(Record("x", PAPER16, BEGIN_S, BEGIN_S + 200, (good, *odd)))
     assert [job.id for job in found.live] == ["1"]
     assert found.set_aside == {
-        "ran where we cannot tell": 1,
+        "ran on unknown GPUs (a node that the cluster does not have, or one with several GPU models)": 1,
         "ran on a node or GPU that the cluster does not have": 1,
         "ran on two GPU models at once": 1,
         "never started": 1,
@@ -413,7 +413,7 @@ def test_a_record_that_the_simulator_cannot_tell_again_is_not_to_be_trusted(whol
     crowded = tuple(replace(job, parts=(Part("turing", "t4", part.count),)) if (part := job.parts[0]).count < 4 else job
                     for job in whole.jobs)  # fmt: skip
     found = summed(replace(whole, jobs=crowded))
-    assert any("does not tell again what happened" in doubt for doubt in found.doubts)
+    assert any("replay of what happened does not match it" in doubt for doubt in found.doubts)
 
 
 def test_too_few_jobs_many_unfinished_ones_and_gaps_are_doubts(whole: Record) -> None:

@@ -17,7 +17,7 @@ from tests.strategies import Scenario, gpu_model, scenarios
 from adlro.backends.simulated.backend import Simulated
 from adlro.backends.simulated.clock import ByHand
 from adlro.backends.simulated.entries import arriving
-from adlro.core.errors import BackendError, CatalogueError
+from adlro.core.errors import BackendError, CatalogueError, ConfigError
 from adlro.core.ports import ENDED, Backend, JobState, LiveJob, Order, Part, Snapshot, Submission
 from adlro.core.records import CPU_ONLY, MEASURED, Cluster, Disturbance, Gpus, Job, Link, Node, Placing, Speed
 
@@ -322,11 +322,13 @@ def test_a_family_that_nobody_knows_and_a_job_that_nobody_means_are_refused_at_o
     small = Small()
     with pytest.raises(CatalogueError, match="unheard"):
         small.backend.submit(Submission(Job("unheard", 1.0)))
-    with pytest.raises(BackendError, match="share is 500 with 2 GPUs"):
+    with pytest.raises(ConfigError, match="share is 500 with 2 GPUs"):
         small.submit(gpus=2, share=500)
-    with pytest.raises(BackendError, match="work is nan"):
+    with pytest.raises(ConfigError, match="sizes is '1,b'"):
+        small.submit(sizes="1,b")
+    with pytest.raises(ConfigError, match="work is nan"):
         small.submit(float("nan"))
-    with pytest.raises(BackendError, match=r"priority is 2\.0; expected a number from 0 to 1"):
+    with pytest.raises(ConfigError, match=r"priority is 2\.0; expected a number from 0 to 1"):
         small.submit(priority=2.0)
     assert small.backend.read().jobs == ()
 

@@ -201,6 +201,14 @@ def test_an_unknown_table_is_sent_to_the_map(tmp_path: Path) -> None:
 # ---- the proposal ------------------------------------------------------------------------------------------------
 
 
+def test_a_column_that_cannot_be_read_is_shown_as_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "jobs.csv").write_text("submit,gpus,duration\nabc,1,5\nabc,2,5\n")
+    assert run(["trace", "map", str(tmp_path / "jobs.csv")]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert ["submit", "duration_s", "gpus"] in [line.split() for line in lines]
+    assert ["missing", "5", "1"] in [line.split() for line in lines]
+
+
 def test_a_map_is_proposed_and_reads_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "jobs.csv").write_bytes(TABLE.encode("latin-1"))
     assert run(["trace", "map", str(tmp_path / "jobs.csv")]) == 0
@@ -242,6 +250,26 @@ def test_columns_are_known_by_their_names_and_cells(
     proposal = propose(open_trace(str(tmp_path / "jobs.csv")))
     assert proposal.missing == ()
     assert {key: proposal.as_dict()[key] for key in ("columns", "units")} == found
+
+
+def test_states_of_rows_that_never_ran_are_proposed_to_be_set_aside(tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_bytes(TABLE.encode("latin-1"))
+    text = as_toml(propose(open_trace(str(tmp_path / "jobs.csv"))), "jobs.csv")
+    assert text.endswith('# [set_aside]\n# "Status" = ["abgebrochen"]\n')
+    taken = text.replace('# [set_aside]\n# "Status"', '[set_aside]\n"Status"')
+    _jobs, report = read(tmp_path, TABLE.encode("latin-1"), taken)
+    assert sum(report.set_aside.values()) == 1
+
+
+def test_too_many_bad_rows_are_sent_to_the_map(tmp_path: Path) -> None:
+    with pytest.raises(
+        TraceError, match=r"Fix them, leave out rows that did not run \(\[set_aside\] in the map\), or skip"
+    ):
+        read(
+            tmp_path,
+            "submit,gpus,duration\n0,1,\n",
+            '[columns]\nsubmit = "submit"\ngpus = "gpus"\nduration = "duration"\n',
+        )
 
 
 def test_what_no_column_looks_like_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

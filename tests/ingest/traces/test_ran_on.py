@@ -176,3 +176,39 @@ def test_runs_say_what_a_trace_does_not_tell(tmp_path: Path, capsys: pytest.Capt
     words = ["simulate", "-w", str(tmp_path / "jobs.txt"), "-p", "fcfs", "--families", "learning"]
     assert run([*words, "--json"]) == 0
     assert "adlro: jobs.txt: GPU types 'turing' (1 jobs) are no models" in capsys.readouterr().err
+
+
+ASKED = sacct("gres/gpu=1,gres/gpu:turing=1|gres/gpu:turing=1|t0", columns="AllocTRES|ReqTRES|NodeList")
+
+
+def test_a_job_that_asked_for_a_type_of_the_map_may_run_on_that_model(tmp_path: Path) -> None:
+    (tmp_path / "map.toml").write_text("[types]\nTuring = 't4'\n")
+    jobs, _report = read(tmp_path, ASKED, str(tmp_path / "map.toml"))
+    assert jobs.allowed[int(jobs.table["allowed"][0])] == {"t4"}
+    assert replayed_s(tmp_path, ASKED, str(tmp_path / "map.toml")) == pytest.approx([3600])
+
+
+@pytest.mark.parametrize("word", ["t4_1", "nvidia t4"])
+def test_a_job_that_asked_for_a_model_in_the_words_of_its_driver_may_run_on_it(word: str, tmp_path: Path) -> None:
+    rows = f"gres/gpu=1,gres/gpu:{word}=1|gres/gpu:{word}=1|t0"
+    assert replayed_s(tmp_path, sacct(rows, columns="AllocTRES|ReqTRES|NodeList")) == pytest.approx([3600])
+
+
+@pytest.mark.parametrize("words", [["simulate", "-p", "fcfs"], ["compare", "-p", "fcfs"]])
+def test_runs_say_that_jobs_are_refused_because_of_a_type_that_the_cluster_lacks(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "jobs.txt").write_text(ASKED)
+    (tmp_path / "cluster.toml").write_text(T4)
+    assert run([*words, "-w", str(tmp_path / "jobs.txt"), "-c", str(tmp_path / "cluster.toml"), "--json"]) == 0
+    assert "1 of its 1 jobs allow only GPUs that turing does not have ('turing')" in capsys.readouterr().err
+
+
+def test_describe_says_that_jobs_would_be_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "jobs.txt").write_text(ASKED)
+    assert run(["trace", "describe", str(tmp_path / "jobs.txt"), "--cluster", "paper16"]) == 0
+    assert "1 of its 1 jobs allow only GPUs that paper16 does not have ('turing')" in capsys.readouterr().out
+    (tmp_path / "map.toml").write_text("[types]\nturing = 't4'\n")
+    words = ["--cluster", "paper16", "--ran-on", str(tmp_path / "map.toml")]
+    assert run(["trace", "describe", str(tmp_path / "jobs.txt"), *words]) == 0
+    assert "allow only" not in capsys.readouterr().out

@@ -40,8 +40,8 @@ from adlro.backends.local.spool import (
     wrong_with_command,
 )
 from adlro.core.accounts import Account, Owners
-from adlro.core.errors import AccountError, BackendError
-from adlro.core.jobs import wrong_with
+from adlro.core.errors import AccountError, BackendError, ConfigError
+from adlro.core.jobs import check_job
 from adlro.core.occupancy import Occupancy, is_at
 from adlro.core.ports import (
     ENDED,
@@ -219,10 +219,9 @@ class Local:
         """Write a job into the spool, where it waits; returns its id."""
         with self._lock, self._told("written"):
             job = replace(submission.job, submit_s=self._now())
-            if wrong := wrong_with(job):
-                raise BackendError(wrong)
+            check_job(job)
             if wrong := wrong_with_command(submission):
-                raise BackendError(f"job {job.name!r} of user {job.user!r}: {wrong}.")
+                raise ConfigError(f"job {job.name!r} of user {job.user!r}: {wrong}. Correct it.")
             self._account_of(job.user)
             id = self._new_folder()
             record = submission_json(submission) | self._stamp()

@@ -435,7 +435,7 @@ def doubts(record: Record, jobs: Counted, calibration: Calibration, speeds: Spee
         found.append(f"only {jobs.compared} jobs started and ended within it; at least {FEWEST_JOBS} are needed")
     if not abs(calibration.error) <= MOST_ERROR:
         found.append(
-            f"the simulator does not tell again what happened: its mean JCT is {calibration.error:+.1%} off, "
+            f"the replay of what happened does not match it: its mean JCT is off by {calibration.error:+.1%}, "
             f"and {MOST_ERROR:.0%} are allowed"
         )
     if calibration.off > MOST_OFF * jobs.compared:

@@ -123,7 +123,7 @@ def unfit(job: LiveJob, record: Record, sites: Sites) -> str:
             return "never started"
         return "" if job.state is not JobState.WAITING or could_start(job) else "wait for something else than room"
     if not job.parts:
-        return "ran where we cannot tell"
+        return "ran on unknown GPUs (a node that the cluster does not have, or one with several GPU models)"
     if any((part.node, part.model) not in sites for part in job.parts):
         return "ran on a node or GPU that the cluster does not have"
     if len({part.model for part in job.parts}) > 1:

@@ -17,7 +17,7 @@ from typing import Final
 from adlro.backends.simulated.entries import Entry, checkpointed, spoken_work
 from adlro.backends.simulated.heating import Heating
 from adlro.core.errors import AdlroError, BackendError
-from adlro.core.jobs import wrong_with
+from adlro.core.jobs import check_job
 from adlro.core.occupancy import Occupancy, is_at
 from adlro.core.ports import (
     ENDED,
@@ -340,8 +340,7 @@ class Simulated:
     def _enter(self, submission: Submission, now: float) -> str:
         """Put a job in the queue."""
         job = replace(submission.job, submit_s=self._start_s + now)
-        if wrong := wrong_with(job):
-            raise BackendError(wrong)
+        check_job(job)
         if job.gpus:  # whoever names a family that nobody knows hears it now
             model = next(iter(self.cluster.models.values()), None)
             self._speed_of(job.family, Placing(model, job.gpus, 1, self.cluster.network, self.cluster.network))

@@ -65,6 +65,7 @@ DATES: Final = (
     "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M:%S", "%m/%d/%Y %H:%M", "%Y%m%d%H%M%S", "%a %b %d %H:%M:%S %Y", "%Y-%m-%d",
 )  # fmt: skip
 _NEEDED: Final = ("submit", "gpus", "duration")
+_STATES: Final = ("state", "jobstate", "status", "jobstatus", "zustand")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class Proposal:
     columns: Mapping[str, str]
     units: Mapping[str, str]
     other: tuple[str, ...] = field(default=())  # columns that nothing is known about
+    never_ran: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what columns of states say of such rows
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -136,7 +138,22 @@ def propose(source: TraceFile) -> Proposal:
         columns=columns,
         units={key: unit for key, unit in units.items() if unit not in ("s", "GB", "thousandths")},
         other=tuple(name for name in layout.names if name not in columns.values()),
+        never_ran=_never_ran(layout, rows, columns),
     )
+
+
+def _never_ran(layout: Layout, rows: Sequence[Sequence[str]], columns: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """What a column of states says only of rows without a start or a duration."""
+    lengths = [layout.names.index(columns[key]) for key in ("duration", "start") if key in columns]
+    whole = [row for row in rows if len(row) == len(layout.names)]
+    found = {}
+    for place, name in enumerate(layout.names):
+        if _plain(name) in _STATES and name not in columns.values() and lengths:
+            ran = {row[place] for row in whole if row[lengths[0]]}
+            never = dict.fromkeys(row[place] for row in whole if row[place] and row[place] not in ran)
+            if never:
+                found[name] = tuple(never)[:_SHOWN]
+    return found
 
 
 def _plain(name: str) -> str:
@@ -210,6 +227,9 @@ def as_toml(found: Proposal, file: str) -> str:
             lines += [f'# {key} = ""    # missing: no column looks like it' for key in found.missing]
             if found.other:
                 lines.append(f"# not used: {', '.join(map(_quoted, found.other))}")
+    if found.never_ran:
+        lines += ["", "# To leave out rows that did not run, remove the # before the next lines:", "# [set_aside]"]
+        lines += [f"# {_quoted(name)} = [{', '.join(map(_quoted, words))}]" for name, words in found.never_ran.items()]
     return "\n".join(lines) + "\n"
 
 

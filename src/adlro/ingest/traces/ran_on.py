@@ -50,6 +50,7 @@ class KnownPlaces:
     network: Link
     is_same_everywhere: Callable[[str], bool]  # whether a family has the same speed on every GPU
     default: GpuModel | None = None
+    types: Mapping[str, GpuModel] = field(default_factory=dict)  # what the user says, by the word in lower case
 
 
 @dataclass(frozen=True, slots=True)

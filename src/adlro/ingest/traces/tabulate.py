@@ -239,9 +239,10 @@ def _check_share(
     numbers = [line for line, _reason in worst]
     texts = quoted(source, numbers) if trace.quote is None else trace.quote(numbers)
     lines = "; ".join(f"row {line} ({reason}): {texts.get(line, '')!r}" for line, reason in worst)
+    aside = " leave out rows that did not run ([set_aside] in the map)," if options.columns else ""
     raise TraceError(
         f"'{source.path}': {wrong:,} of {total:,} rows are bad ({_told(dropped)}), more than {BAD_SHARE:.0%}. "
-        f"{lines}. Fix them, or skip them with --skip-bad-rows."
+        f"{lines}. Fix them,{aside} or skip them with --skip-bad-rows."
     )
 
 
@@ -400,7 +401,10 @@ def _no_gpus(jobs: Jobs) -> tuple[str, ...]:
     """A warning if no job of a trace has a GPU."""
     if (jobs.table["gpus"] > 0).any():
         return ()
-    return (f"none of its {len(jobs):,} jobs has a GPU; if they had, the trace has no column that we read it from",)
+    return (
+        f"none of its {len(jobs):,} jobs has a GPU. If jobs had GPUs, their number is in a column that is not read: "
+        "name it in a map (--columns)",
+    )
 
 
 def _of(labels: Labels | None, kept: CodeColumn) -> Labels | None:
