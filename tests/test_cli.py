@@ -114,6 +114,12 @@ def test_the_papers_table_is_shown_for_the_papers_experiment_only(capsys: pytest
     assert "Table 1" not in capsys.readouterr().out
 
 
+def test_the_papers_table_is_left_out_if_none_of_its_policies_was_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    for policies, is_shown in (("sjf,random", False), ("sjf,fcfs", True)):
+        assert run(["compare", "-p", policies, "--jobs", "20", "--seeds", "1"]) == 0
+        assert ("Table 1" in capsys.readouterr().out) == is_shown
+
+
 def test_compare_says_where_the_reasons_of_refusals_are(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "jobs.csv").write_text("submit_s,work,gpus\n0,60,1\n1,60,500\n")
     assert run(["compare", "--policies", "fcfs", "--workload", str(tmp_path / "jobs.csv")]) == 0

@@ -216,8 +216,8 @@ def legend_of_marks(comparison: Comparison, found: dict[str, Verdict]) -> str:
 
 
 def paper_lines(comparison: Comparison) -> Iterator[RenderableType]:
-    """The paper's Table 1, if it is the paper's experiment."""
-    if comparison.is_the_papers:
+    """The paper's Table 1, if it is the paper's experiment and any of its policies was compared."""
+    if comparison.is_the_papers and any(policy in comparison.metrics for _, policy, *_ in PAPERS_TABLE_1):
         yield ""
         yield Text("Table 1, ours", "bold")
         yield table_1_as_table(comparison)
