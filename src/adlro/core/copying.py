@@ -53,6 +53,7 @@ def imagined(view: View) -> View:
         view.fastest,
         view.home,
         view.mix,
+        view.unsure,
     )
 
 

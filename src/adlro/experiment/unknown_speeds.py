@@ -22,7 +22,7 @@ from adlro.core.units import MIB_PER_GB
 from adlro.normalise.pack import mark_possible, pack_believed
 from adlro.predict.following import units_of
 from adlro.predict.job_parts import JobParts, job_vectors
-from adlro.predict.speed_memory import ON_REFERENCE, SpeedMemory
+from adlro.predict.speed_memory import ON_REFERENCE, SpeedMemory, spreads_believed
 from adlro.predict.speed_player import LearningSpeeds
 
 
@@ -91,11 +91,25 @@ def models_of_forms(plan: Plan, names: Sequence[str]) -> Ints:
     return np.array([known.get(form.model, NOBODY) if form.gpus else NOBODY for form in plan.form_records], np.int32)
 
 
+def unsure_at_first(believed: Believed, plan: Plan) -> Floats:
+    """How sure the beliefs are before the first job has ended [J, H]; no rows where all GPUs are taken to be alike."""
+    if believed.how == AGNOSTIC_SPEEDS:
+        return believed.view.unsure
+    names = [name for name in plan.models if name != CPU_ONLY]
+    spread = new_memory(plan, names).spread_at_first()[None, :]
+    return np.repeat(spreads_believed(spread, models_of_forms(plan, names)), len(believed.rate), axis=0)
+
+
+def new_memory(plan: Plan, names: Sequence[str]) -> SpeedMemory:
+    """A memory of speeds on these models that has learnt nothing yet."""
+    models = [plan.cluster.models[name] for name in names]
+    return SpeedMemory(models, memory_bounds(models), on_reference=ON_REFERENCE)
+
+
 def learning_player(believed: Believed, plan: Plan, then: Player | None) -> LearningSpeeds:
     """A player that has learnt nothing yet."""
     names = [name for name in plan.models if name != CPU_ONLY]
-    models = [plan.cluster.models[name] for name in names]
-    memory = SpeedMemory(models, memory_bounds(models), on_reference=ON_REFERENCE)
+    memory = new_memory(plan, names)
     vectors, forms = job_vectors(job_parts_of(believed.signed)), models_of_forms(plan, names)
     return LearningSpeeds(memory, vectors, believed.view.rate, believed.possible, forms, then)
 

@@ -127,6 +127,8 @@ class Envs(NamedTuple):
     bits: Ints
     spare: Ints
     mix: Floats
+    unsure: Floats
+    bandwidth: Floats
     shapes: Tables  # SHAPE [0]: jobs are never resized here
     work: Floats
     live: Tables
@@ -259,6 +261,7 @@ def view_of(worlds: Worlds, envs: Envs, b: int, row: int, limit: int = NOBODY) -
         worlds.fastest[n],
         worlds.home[n],
         envs.mix,
+        envs.unsure,
     )
 
 
@@ -275,6 +278,7 @@ def truth_of(worlds: Worlds, envs: Envs, b: int, row: int) -> Truth:
         envs.progress[row],
         envs.heat,
         worlds.rate[envs.state[b].world],
+        envs.bandwidth,
     )
 
 
@@ -365,6 +369,7 @@ def copy_world(worlds: Worlds, envs: Envs, b: int) -> None:
         view.fastest,
         view.home,
         view.mix,
+        view.unsure,
     )
     copy_cluster(empty, view)
 
@@ -402,6 +407,8 @@ def envs_for(worlds: Worlds, count: int, total: int, jobs: int, seed: int, simil
         bits=np.zeros((total, worlds.bits.shape[1]), np.int32),
         spare=np.zeros((total, *worlds.spare.shape[1:]), np.int32),
         mix=np.zeros((MIX_ROWS, MIX_COLUMNS)),
+        unsure=np.zeros((0, 0)),
+        bandwidth=np.zeros((0, 0)),
         shapes=_table(SHAPE, 0),
         work=np.zeros((count, jobs)),
         live=_table(LIVE, total, jobs + 1),
