@@ -22,7 +22,8 @@ SLOW: Final[dict[str, Any]] = {"slow_gpus": 0.1, "slow_speed": 0.6}
 HEAT: Final[dict[str, Any]] = {"thermal": True, "room_c": 35.0}
 WEAR: Final[dict[str, Any]] = {"wear_per_day": 0.02}
 CONDITIONS: Final = {"all": SLOW | HEAT | WEAR, "slow": SLOW, "heat": HEAT, "wear": WEAR, "healthy": {}}
-PLACES: Final = ("paper16", "gavel108", "sia64", "philly")
+WORKLOADS: Final = {"paper16": "paper", "gavel108": "gavel", "sia64": "sia-philly"}
+PLACES: Final = (*WORKLOADS, "philly")
 
 
 def mean_jct_h(place: str, policies: list[str], seeds: range, jobs: int, conditions: dict[str, Any]) -> dict[str, Any]:
@@ -31,8 +32,7 @@ def mean_jct_h(place: str, policies: list[str], seeds: range, jobs: int, conditi
         trace = adlro.trace(PHILLY, families="hash:gavel", window="609:1382")
         found = adlro.compare("gavel108", trace, policies, windows=12, job_count=jobs, load=0.9, **conditions)
     else:
-        workload = {"paper16": "paper", "gavel108": "gavel", "sia64": "sia-philly"}[place]
-        found = adlro.compare(place, workload, policies, seeds=list(seeds), job_count=jobs, **conditions)
+        found = adlro.compare(place, WORKLOADS[place], policies, seeds=list(seeds), job_count=jobs, **conditions)
     return {name: np.array([each.jct_mean_s or np.nan for each in of]) / 3600 for name, of in found.metrics.items()}
 
 

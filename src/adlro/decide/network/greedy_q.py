@@ -19,7 +19,7 @@ from adlro.decide.lookahead import Advice, Advise, lookahead
 from adlro.decide.network.inference import Scratch, Weights, forward, knows_stops, new_scratch
 from adlro.decide.network.past import Past, new_past, notice_ends, observe_past
 from adlro.decide.network.planes import LIKENESS, Planes, new_planes, observe
-from adlro.decide.network.readings import add_worth, is_read, no_worth
+from adlro.decide.network.readings import add_worth, is_read, no_worth, shipped_worth
 from adlro.decide.outlook import POLICIES as RULES
 from adlro.decide.outlook import Outlook, look, new_outlook, quick_log, start_without_gpu, wisest
 from adlro.decide.rules.claiming import MOVES
@@ -49,9 +49,7 @@ KEPT_FROM: Final = 1024
 """From this number of GPUs on, the outlook is kept between decisions and updated where something has changed."""
 
 
-def new_mind(
-    view: View, weights: Weights, rows: int, is_kept: bool = False, worth: Floats | None = None
-) -> Mind:
+def new_mind(view: View, weights: Weights, rows: int, is_kept: bool = False, worth: Floats | None = None) -> Mind:
     """Arrays for the decisions of one run; of one view only if `is_kept` (`outlook.new_outlook`).
 
     On thousands of GPUs one choice changes less than the network can resolve, and alone it did worse than plain rules.
@@ -223,9 +221,7 @@ def fill_by_q(view: View, mind: Mind, jobs: Ints, sites: Ints, scores: Floats) -
     return count
 
 
-def q_policy(
-    weights: Callable[[], Weights], name: str, summary: str, worth: Callable[[], Floats] = no_worth
-) -> Policy:
+def q_policy(weights: Callable[[], Weights], name: str, summary: str, worth: Callable[[], Floats] = no_worth) -> Policy:
     """A policy that takes the choice with the highest Q. The weights are loaded when a run begins."""
 
     def make(view: View, seed: int) -> Choose:
@@ -246,11 +242,17 @@ def q_policy(
     return Policy(name, summary, make=make, needs=("estimate",))
 
 
-def q_lookahead(weights: Callable[[], Weights], name: str, summary: str, budget_s: float = FOREVER) -> Policy:
+def q_lookahead(
+    weights: Callable[[], Weights],
+    name: str,
+    summary: str,
+    budget_s: float = FOREVER,
+    worth: Callable[[], Floats] = no_worth,
+) -> Policy:
     """Look-ahead over the rule `eft-reserving` with the network as adviser: its Q is added to the cost."""
 
     def adviser(view: View) -> Advise:
-        mind = new_mind(view, weights(), ROWS)
+        mind = new_mind(view, weights(), ROWS, worth=worth())
         own = quick_call(advice_by_q, view, mind)
         room: dict[int, tuple[Ints, Ints, Floats]] = {}
 
@@ -285,6 +287,12 @@ def shipped_path() -> Path:
     return Path(str(resources.files("adlro.decide").joinpath("checkpoints", "adlro.safetensors")))
 
 
+def policy_of_readings(worth: Floats, path: Path) -> Policy:
+    """The policy `adlro` with a user's own weights of readings, named after its file."""
+    summary = f"the network that ships, with readings that are worth what {path.name} says"
+    return q_policy(shipped, path.stem, summary, lambda: worth)
+
+
 def policy_of_weights(weights: Weights, path: Path) -> Policy:
     """The policy of a user's own network that never stops a job, named after its file."""
     return q_policy(lambda: weights, path.stem, f"the network of {path.name}")
@@ -292,11 +300,15 @@ def policy_of_weights(weights: Weights, path: Path) -> Policy:
 
 POLICIES: Final = (
     q_policy(
-        shipped, "adlro", "the Q-network that ships: the pair of job and GPU model, or waiting, with the largest value"
+        shipped,
+        "adlro",
+        "the Q-network that ships: the pair of job and GPU model, or waiting, with the largest value",
+        shipped_worth,
     ),
     q_lookahead(
         shipped,
         "adlro-lookahead",
         "simulates choices over the known jobs, counts the network's value too, and takes the best",
+        worth=shipped_worth,
     ),
 )

@@ -1,19 +1,24 @@
 """What readings of GPUs are worth: a small correction of Q, for planes that the network was not trained with.
 
-The readings of a pair of a job and a site say how much worse the site is than the best of the job's present choices: its
-measured pace, how hot its GPUs are, how much of their memory bandwidth is in use, and how unsure the believed speed is.
+The readings of a pair of a job and a site say how much worse the site is than the best of the job's present choices:
+its measured pace, how hot its GPUs are, how much of their memory bandwidth is in use, how unsure the believed speed is.
 Where nothing is read, all of them are 0, and Q is as without them. docs/policies.md has the definition,
 scripts/train_readings.py the training.
 """
 
+from functools import cache
+from importlib import resources
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from adlro.core.compiled import compiled
+from adlro.core.errors import CheckpointError
 from adlro.core.readings import gauge_at, unsure_of
 from adlro.core.rules import pace_at
 from adlro.core.tables import FOREVER, NOBODY, Floats, View
+from adlro.decide.checkpoint import Arrays, read_arrays
 from adlro.decide.outlook import Outlook, quick_log
 
 READINGS: Final = ("slower as measured", "hotter", "less bandwidth left", "less sure")
@@ -25,8 +30,11 @@ SITUATIONS: Final = ("always", "length of the job", "jobs waiting")
 WARM_C: Final = 60.0
 """A GPU that is so far below its limit counts as cold."""
 
-FASTEST: Final = 3.0
+MOST_LOG: Final = 3.0
 """Logarithms of ratios are cut off here."""
+
+PRESET: Final = "readings"
+"""The preset of such weights, in their provenance."""
 
 
 class Compared(NamedTuple):
@@ -71,8 +79,8 @@ def add_worth(view: View, outlook: Outlook, w: int, worth: Floats, bonus: Floats
             choices += 1
     if choices < 2:
         return
-    length = min(max(quick_log(outlook.brief[w] / outlook.unit[0]), -FASTEST), FASTEST)
-    waiting = min(quick_log(1.0 + view.clock[0].queued / max(1, len(view.gpus))), FASTEST)
+    length = min(max(quick_log(outlook.brief[w] / outlook.unit[0]), -MOST_LOG), MOST_LOG)
+    waiting = min(quick_log(1.0 + view.clock[0].queued / max(1, len(view.gpus))), MOST_LOG)
     for p in range(pools):
         if outlook.spot[w, p] == NOBODY:
             continue
@@ -88,3 +96,23 @@ def add_worth(view: View, outlook: Outlook, w: int, worth: Floats, bonus: Floats
 def no_worth() -> Floats:
     """Readings that are worth nothing."""
     return np.zeros((len(READINGS), len(SITUATIONS)))
+
+
+# ---- the checkpoint that ships -----------------------------------------------------------------------------------
+
+
+def worth_of_arrays(arrays: Arrays, where: str) -> Floats:
+    """The weights in these arrays of a checkpoint."""
+    shape = no_worth().shape
+    found = arrays.get("worth")
+    if found is None or found.shape != shape:
+        said = "is missing" if found is None else f"has the shape {found.shape}"
+        raise CheckpointError(f"{where}: 'worth' {said}; expected the shape {shape}, of the preset '{PRESET}'.")
+    return np.ascontiguousarray(found, np.float64)
+
+
+@cache
+def shipped_worth() -> Floats:
+    """What readings are worth to the network that ships."""
+    path = Path(str(resources.files("adlro.decide").joinpath("checkpoints", "adlro-readings.safetensors")))
+    return worth_of_arrays(read_arrays(path)[0], str(path))
