@@ -156,6 +156,38 @@ def test_two_runs_of_one_instance_do_not_teach_each_other() -> None:
     assert np.array_equal(first.events["time"], second.events["time"])
 
 
+def test_policies_see_how_sure_a_speed_is() -> None:
+    spreads: dict[str, list[np.ndarray]] = {"prior": [], "learned": []}
+    for how, seen in spreads.items():
+        made = draw(scenario(how), 0)
+        chosen = sjf
+
+        def look(view: View, seen: list[np.ndarray] = seen) -> Choice:
+            last = int(view.clock[0].arrived) - 1
+            seen.append(view.unsure[last].copy())
+            return chosen(view)
+
+        assert made.believed is not None
+        play_out(made, made.believed.view, Policy("look", "", make=lambda *_, look=look: look))
+        assert not len(made.believed.view.unsure), "what is learnt in a run is its own"
+    assert all((each == spreads["prior"][0]).all() for each in spreads["prior"]), "the prior stays as unsure as it was"
+    assert (spreads["prior"][0] > 0.2).all()
+    assert spreads["learned"][0] == pytest.approx(spreads["prior"][0])
+    assert (spreads["learned"][-1] < 0.8 * spreads["prior"][0]).all(), "each job that has ended makes it surer"
+
+
+@pytest.mark.parametrize("how", ["known", "agnostic"])
+def test_who_knows_the_speeds_or_takes_all_gpus_to_be_alike_has_no_doubt(how: str) -> None:
+    made, seen = draw(scenario(how, 10), 0), list[int]()
+
+    def look(view: View) -> Choice:
+        seen.append(len(view.unsure))
+        return sjf(view)
+
+    play_out(made, made.view, Policy("look", "", make=lambda *_: look))
+    assert set(seen) == {0}
+
+
 def test_the_regret_is_told_against_known_speeds_on_the_same_jobs() -> None:
     found = adlro.compare(TWO, "gavel", "sjf", seeds=2, job_count=40, load=0.8, speeds="agnostic", regret=True)
     known = adlro.compare(TWO, "gavel", "sjf", seeds=2, job_count=40, load=0.8)
