@@ -160,12 +160,11 @@ def test_policies_see_how_sure_a_speed_is() -> None:
     spreads: dict[str, list[np.ndarray]] = {"prior": [], "learned": []}
     for how, seen in spreads.items():
         made = draw(scenario(how), 0)
-        chosen = sjf
 
         def look(view: View, seen: list[np.ndarray] = seen) -> Choice:
             last = int(view.clock[0].arrived) - 1
             seen.append(view.unsure[last].copy())
-            return chosen(view)
+            return sjf(view)
 
         assert made.believed is not None
         play_out(made, made.believed.view, Policy("look", "", make=lambda *_, look=look: look))

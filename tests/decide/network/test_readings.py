@@ -96,7 +96,9 @@ def test_where_nothing_is_read_exactly_0_is_added() -> None:
 def test_without_measured_paces_the_policy_plays_as_it_would_without_readings() -> None:
     made = draw(load_scenario("paper16", "paper", 120), 1)
     counting = q_policy(shipped, "adlro", "", lambda: dear(SLOWER, HOTTER, BUSIER, UNSURE))
-    starts = [play_out(made, draw(made.scenario, 1).view, each).events for each in (counting, q_policy(shipped, "a", ""))]
+    starts = [
+        play_out(made, draw(made.scenario, 1).view, each).events for each in (counting, q_policy(shipped, "a", ""))
+    ]
     assert np.array_equal(*starts)
 
 
