@@ -3,6 +3,8 @@
     python scripts/train_readings.py train --out readings --minutes 20
     python scripts/train_readings.py write --out readings --checkpoint adlro-readings.safetensors --device "2 cores"
     python scripts/train_readings.py single --lists-each 60     # the mean effect of each reading by itself
+    python scripts/train_readings.py judge --out readings       # of each row of the weights, on 60 other seeds
+    python scripts/train_readings.py none --checkpoint none.safetensors     # readings that are worth nothing
 
 A list is 400 jobs on `paper16`, `gavel108`, `sia64`, or a part of the trace Philly on `gavel108`. GPUs are slow, wear,
 become hot in air of 35 C, or all three, and paces are measured; or speeds are learned on healthy GPUs. Seeds: 2000 to
@@ -26,7 +28,7 @@ from measured_pace import CONDITIONS, PHILLY, WORKLOADS
 import adlro
 from adlro.core.copying import copied
 from adlro.decide.network.greedy_q import q_policy, shipped
-from adlro.decide.network.readings import READINGS, SITUATIONS, no_worth
+from adlro.decide.network.readings import PRESET, READINGS, SITUATIONS, no_worth
 from adlro.experiment.conditions import Conditions
 from adlro.experiment.instance import Instance, draw, play_out
 from adlro.experiment.public import scenario_of
@@ -55,8 +57,8 @@ class JobList(NamedTuple):
     instance: Instance
 
 
-def lists_of(trouble: str, place: str) -> list[JobList]:
-    """The lists of a place with a trouble."""
+def lists_of(trouble: str, place: str, first_seed: int = FIRST_SEED) -> list[JobList]:
+    """The lists of a place with a trouble. Those of Philly are the same for every first seed."""
     known: dict[str, Any] = {"speeds": LEARNED} if trouble == LEARNED else {"measured_pace": True}
     troubles = {} if trouble == LEARNED else CONDITIONS[trouble]
     if place == "philly":
@@ -64,7 +66,7 @@ def lists_of(trouble: str, place: str) -> list[JobList]:
         scenario = scenario_of("gavel108", trace, JOBS, WINDOWS, None, Conditions(load=0.9, **troubles, **known))
         return [JobList(f"{place} {trouble}", draw(scenario, window)) for window in range(WINDOWS)]
     scenario = scenario_of(place, WORKLOADS[place], JOBS, None, None, Conditions(**troubles, **known))
-    return [JobList(f"{place} {trouble}", draw(scenario, FIRST_SEED + k)) for k in range(SEEDS)]
+    return [JobList(f"{place} {trouble}", draw(scenario, first_seed + k)) for k in range(SEEDS)]
 
 
 def all_lists() -> list[JobList]:
@@ -166,9 +168,33 @@ def single(given: argparse.Namespace) -> None:
                 print(f"{reading} {value:+g}: {lists.by_kind(worth, which)}", flush=True)
 
 
+def judge(given: argparse.Namespace) -> None:
+    """Print the mean score of each trained reading alone, and of all, on lists of other seeds."""
+    with np.load(given.out / "last.npz") as file:
+        trained = file["worth"]
+    places = (*WORKLOADS, *(["philly"] if PHILLY.is_file() else []))
+    for trouble in (*TROUBLES, LEARNED):
+        rows = {READINGS[3]: [3]} if trouble == LEARNED else {READINGS[0]: [0], READINGS[1]: [1], "both": [0, 1]}
+        for place in places[: len(WORKLOADS) if trouble == LEARNED else None]:
+            lists = lists_of(trouble, place, FIRST_SEED + 100)
+            usual = np.array([mean_jct_s(each, no_worth()) for each in lists])
+            for name, which in rows.items():
+                worth = no_worth()
+                worth[which] = trained[which]
+                score = 100 * np.log(np.array([mean_jct_s(each, worth) for each in lists]) / usual)
+                error = score.std() / len(score) ** 0.5
+                print(f"{place}, {trouble}, {name}: {score.mean():+.2f} ± {error:.2f} %", flush=True)
+
+
+def none(given: argparse.Namespace) -> None:
+    """Write a checkpoint in which readings are worth nothing."""
+    from adlro.learn.train.checkpoint import write_checkpoint
+
+    write_checkpoint(given.checkpoint, {"worth": no_worth().astype(np.float32)}, {"preset": PRESET})
+
+
 def write(given: argparse.Namespace) -> None:
     """Write the weights of the last generation as a checkpoint; those of readings that are left out are 0."""
-    from adlro.decide.network.readings import PRESET
     from adlro.learn.train.checkpoint import write_checkpoint
 
     with np.load(given.out / "last.npz") as file:
@@ -188,7 +214,7 @@ def write(given: argparse.Namespace) -> None:
 def main() -> None:
     """Train, write a checkpoint, or look at each reading by itself."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("train", "write", "single"))
+    parser.add_argument("what", choices=("train", "write", "single", "judge", "none"))
     parser.add_argument("--out", type=Path, default=Path("readings"))
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--pairs", type=int, default=12)
@@ -200,7 +226,7 @@ def main() -> None:
     parser.add_argument("--without", default="", help="readings that do not earn their place, separated by commas")
     parser.add_argument("--device", default="")
     given = parser.parse_args()
-    {"train": train, "write": write, "single": single}[given.what](given)
+    {"train": train, "write": write, "single": single, "judge": judge, "none": none}[given.what](given)
 
 
 if __name__ == "__main__":
