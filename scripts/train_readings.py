@@ -57,7 +57,7 @@ class JobList(NamedTuple):
     instance: Instance
 
 
-def lists_of(trouble: str, place: str, first_seed: int = FIRST_SEED) -> list[JobList]:
+def lists_of(trouble: str, place: str, first_seed: int = FIRST_SEED, seeds: int = SEEDS) -> list[JobList]:
     """The lists of a place with a trouble. Those of Philly are the same for every first seed."""
     known: dict[str, Any] = {"speeds": LEARNED} if trouble == LEARNED else {"measured_pace": True}
     troubles = {} if trouble == LEARNED else CONDITIONS[trouble]
@@ -66,7 +66,7 @@ def lists_of(trouble: str, place: str, first_seed: int = FIRST_SEED) -> list[Job
         scenario = scenario_of("gavel108", trace, JOBS, WINDOWS, None, Conditions(load=0.9, **troubles, **known))
         return [JobList(f"{place} {trouble}", draw(scenario, window)) for window in range(WINDOWS)]
     scenario = scenario_of(place, WORKLOADS[place], JOBS, None, None, Conditions(**troubles, **known))
-    return [JobList(f"{place} {trouble}", draw(scenario, first_seed + k)) for k in range(SEEDS)]
+    return [JobList(f"{place} {trouble}", draw(scenario, first_seed + k)) for k in range(seeds)]
 
 
 def all_lists() -> list[JobList]:
@@ -173,10 +173,10 @@ def judge(given: argparse.Namespace) -> None:
     with np.load(given.out / "last.npz") as file:
         trained = file["worth"]
     places = (*WORKLOADS, *(["philly"] if PHILLY.is_file() else []))
-    for trouble in (*TROUBLES, LEARNED):
+    for trouble in given.under.split(","):
         rows = {READINGS[3]: [3]} if trouble == LEARNED else {READINGS[0]: [0], READINGS[1]: [1], "both": [0, 1]}
         for place in places[: len(WORKLOADS) if trouble == LEARNED else None]:
-            lists = lists_of(trouble, place, FIRST_SEED + 100)
+            lists = lists_of(trouble, place, given.first_seed, given.seeds)
             usual = np.array([mean_jct_s(each, no_worth()) for each in lists])
             for name, which in rows.items():
                 worth = no_worth()
@@ -225,6 +225,9 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path, default=Path("adlro-readings.safetensors"))
     parser.add_argument("--without", default="", help="readings that do not earn their place, separated by commas")
     parser.add_argument("--device", default="")
+    parser.add_argument("--first-seed", type=int, default=FIRST_SEED + 100, help="of judge")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="of judge")
+    parser.add_argument("--under", default=",".join((*TROUBLES, LEARNED)), help="of judge: the troubles")
     given = parser.parse_args()
     {"train": train, "write": write, "single": single, "judge": judge, "none": none}[given.what](given)
 
