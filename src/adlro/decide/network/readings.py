@@ -37,7 +37,7 @@ PRESET: Final = "readings"
 """The preset of such weights, in their provenance."""
 
 
-class Compared(NamedTuple):
+class Contrast(NamedTuple):
     """The readings of one pair, in the order of READINGS."""
 
     slower: float
@@ -53,7 +53,7 @@ def is_read(view: View) -> bool:
 
 
 @compiled
-def read_of(view: View, j: int, s: int) -> Compared:
+def read_of(view: View, j: int, s: int) -> Contrast:
     """What was read at a site where the job may start: logarithm of the pace, warmth, bandwidth in use, spread."""
     pace = pace_at(view, j, s) if view.clock[0].paced != 0 else 1.0
     warmth, used = 0.0, 0.0
@@ -61,7 +61,7 @@ def read_of(view: View, j: int, s: int) -> Compared:
         gauge = gauge_at(view, j, s)
         warmth, used = max(0.0, 1.0 - gauge.headroom / WARM_C), 1.0 - gauge.bandwidth
     log_pace = quick_log(pace) if pace != 1.0 and pace > 0.0 else 0.0
-    return Compared(-log_pace, warmth, used, unsure_of(view, view.jobs[j].kind, view.sites[s].form))
+    return Contrast(-log_pace, warmth, used, unsure_of(view, view.jobs[j].kind, view.sites[s].form))
 
 
 @compiled
