@@ -168,7 +168,7 @@ def test_policies_see_how_sure_a_speed_is() -> None:
 
         assert made.believed is not None
         play_out(made, made.believed.view, Policy("look", "", make=lambda *_, look=look: look))
-        assert not len(made.believed.view.unsure), "what is learnt in a run is its own"
+        assert (made.believed.view.unsure == seen[0]).all(), "what is learnt in a run is its own"
     assert all((each == spreads["prior"][0]).all() for each in spreads["prior"]), "the prior stays as unsure as it was"
     assert (spreads["prior"][0] > 0.2).all()
     assert spreads["learned"][0] == pytest.approx(spreads["prior"][0])

@@ -21,7 +21,7 @@ from adlro.core.run import Run
 from adlro.core.tables import Floats, Ints, Jobs, Table, View
 from adlro.core.units import DAY_S, HOUR_S
 from adlro.experiment.scenario import Recorded, Scenario, find_workload, gpu_seconds, named_as_in
-from adlro.experiment.unknown_speeds import Believed, believe, learning_player, unsure_at_first
+from adlro.experiment.unknown_speeds import Believed, believe, learning_player
 from adlro.ingest.disturbances import failures, slow_gpus, wear
 from adlro.ingest.signatures import with_signatures
 from adlro.ingest.synthetic import generate
@@ -175,7 +175,7 @@ def play_out(instance: Instance, view: View, policy: Policy) -> Run:
     rate, true_rate = None, view.rate
     if believed is not None:
         view = copied(believed.view)._replace(
-            rate=believed.view.rate.copy(), fastest=believed.view.fastest.copy(), unsure=unsure_at_first(believed, plan)
+            rate=believed.view.rate.copy(), fastest=believed.view.fastest.copy(), unsure=believed.view.unsure.copy()
         )
         rate = believed.rate
     if instance.traits is not None:

@@ -48,6 +48,8 @@ def believe(plan: Plan, jobs: Jobs, known: View, signed: Jobs, how: str) -> Beli
     hidden = replace(jobs, table=table, families=tuple(guesses.things))
     rate = believed_rates(plan, hidden, known, all_alike if how == AGNOSTIC_SPEEDS else datasheet_speed)
     view = pack_believed(plan, hidden, known, rate)
+    if how != AGNOSTIC_SPEEDS:
+        view = view._replace(unsure=unsure_at_first(plan, len(rate)))
     possible = np.zeros(rate.shape, np.bool_)
     mark_possible(view, possible)
     return Believed(how, view, np.ascontiguousarray(known.rate[known.jobs["kind"]]), signed, possible)
@@ -91,13 +93,11 @@ def models_of_forms(plan: Plan, names: Sequence[str]) -> Ints:
     return np.array([known.get(form.model, NOBODY) if form.gpus else NOBODY for form in plan.form_records], np.int32)
 
 
-def unsure_at_first(believed: Believed, plan: Plan) -> Floats:
-    """How sure the beliefs are before the first job has ended [J, H]; no rows where all GPUs are taken to be alike."""
-    if believed.how == AGNOSTIC_SPEEDS:
-        return believed.view.unsure
+def unsure_at_first(plan: Plan, jobs: int) -> Floats:
+    """How unsure the beliefs are before the first job has ended [J, H]."""
     names = [name for name in plan.models if name != CPU_ONLY]
     spread = new_memory(plan, names).spread_at_first()[None, :]
-    return np.repeat(spreads_believed(spread, models_of_forms(plan, names)), len(believed.rate), axis=0)
+    return np.repeat(spreads_believed(spread, models_of_forms(plan, names)), jobs, axis=0)
 
 
 def new_memory(plan: Plan, names: Sequence[str]) -> SpeedMemory:
