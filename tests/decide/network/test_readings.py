@@ -99,7 +99,7 @@ def test_without_measured_paces_the_policy_plays_as_it_would_without_readings() 
     starts = [
         play_out(made, draw(made.scenario, 1).view, each).events for each in (counting, q_policy(shipped, "a", ""))
     ]
-    assert np.array_equal(*starts)
+    assert np.array_equal(starts[0], starts[1])
 
 
 # ---- by hand -------------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def test_a_checkpoint_of_ones_own_is_a_policy(tmp_path: Path) -> None:
     made = draw(load_scenario("paper16", "paper", 120, measured_pace=True), 1)
     events = [play_out(made, draw(made.scenario, 1).view, each).events for each in (policy, q_policy(shipped, "a", ""))]
     assert policy.name == "mine"
-    assert np.array_equal(*events), "nothing is read, so it is the network without readings"
+    assert np.array_equal(events[0], events[1]), "nothing is read, so it is the network without readings"
 
 
 @pytest.mark.parametrize(
