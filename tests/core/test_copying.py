@@ -54,7 +54,7 @@ def test_what_is_copied_into_a_used_view_is_what_a_new_copy_has(scenario: Scenar
 
 
 def test_every_array_of_a_view_is_named_once_or_shared() -> None:
-    shared = {"jobs", "shapes", "spread", "form_sites", "pool_sites", "rate", "width", "fastest", "unsure"}
+    shared = {"jobs", "shapes", "spread", "form_sites", "pool_sites", "rate", "width", "fastest"}
     assert sorted((*CLUSTER, *LISTS, *JOBS, *shared)) == sorted(View._fields)
 
 

@@ -11,7 +11,7 @@ from adlro.core.engine import apply
 from adlro.core.heat import INERTIA_S, NEAR_C, OWN_C, new_heat
 from adlro.core.plan import plan_cluster
 from adlro.core.policy import Policy, starting, waiting
-from adlro.core.readings import Gauge, gauge_at, unsure_of
+from adlro.core.readings import Gauge, gauge_at, unsure_in, unsure_of, with_unsure
 from adlro.core.records import Cluster, Job
 from adlro.core.rules import enqueue_all, renew_paces, take
 from adlro.core.tables import FOREVER, NOBODY, Choice, Table, View
@@ -104,4 +104,5 @@ def test_jobs_use_the_bandwidth_of_the_gpus_that_they_share() -> None:
 def test_known_rates_are_sure() -> None:
     view = packed(ONE, Job("same", 10.0))
     assert unsure_of(view, 0, 0) == 0.0
-    assert unsure_of(view._replace(unsure=np.array([[0.5]])), 0, 0) == 0.5
+    assert not len(unsure_in(view))
+    assert unsure_of(with_unsure(view, np.array([[0.5]])), 0, 0) == 0.5

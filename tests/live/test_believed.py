@@ -13,7 +13,7 @@ from adlro.catalogue.clusters import load_cluster
 from adlro.catalogue.speeds import speed_of
 from adlro.core.learned import AGNOSTIC_SPEEDS, KNOWN_SPEEDS, LEARNED_SPEEDS, PRIOR_SPEEDS, SPEEDS
 from adlro.core.ports import JobState, LiveJob, Part, Submission
-from adlro.core.readings import unsure_of
+from adlro.core.readings import unsure_in, unsure_of
 from adlro.core.records import Job, Link, Node, Placing
 from adlro.live.believed import LiveSpeeds, prior_family
 from adlro.live.clocks import JobClocks
@@ -92,8 +92,8 @@ def unsure(scene: Scene, kind: str, model: str) -> float:
 
 def test_the_scene_says_how_sure_rates_are(lived: tuple[Orchestrator, Notebook, Obedient]) -> None:
     by_how = {how: life(Notebook(), Obedient(CLUSTER, seconds=really), how, rounds=0) for how in SPEEDS}
-    assert not len(scene_of(by_how[KNOWN_SPEEDS]).view.unsure)
-    assert not len(scene_of(by_how[AGNOSTIC_SPEEDS]).view.unsure)
+    assert not len(unsure_in(scene_of(by_how[KNOWN_SPEEDS]).view))
+    assert not len(unsure_in(scene_of(by_how[AGNOSTIC_SPEEDS]).view))
     at_first = unsure(scene_of(by_how[PRIOR_SPEEDS]), "slow", T4)
     assert at_first > 0.5
     assert unsure(scene_of(by_how[LEARNED_SPEEDS]), "slow", T4) == pytest.approx(at_first)

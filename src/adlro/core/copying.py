@@ -53,7 +53,6 @@ def imagined(view: View) -> View:
         view.fastest,
         view.home,
         view.mix,
-        view.unsure,
     )
 
 

@@ -277,7 +277,6 @@ def empty_view(
         fastest=np.full(demands, NOT_ASKED),
         home=home,
         mix=np.zeros((MIX_ROWS, MIX_COLUMNS)),
-        unsure=np.zeros((0, len(plan.forms))),
     )
 
 

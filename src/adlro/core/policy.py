@@ -102,7 +102,7 @@ VIEW_TYPE = types.NamedTuple(
         for dtype in (JOB, RUN, SITE, NODE, GPU, FORM, POOL, PART, USER, GROUP, OFFER, CLOCK, DEMAND, SHAPE)
     ]
     + [INTS] * 7
-    + [FLOATS_2D, INTS_2D, INTS_2D, FLOATS, INTS_2D, FLOATS_2D, FLOATS_2D],
+    + [FLOATS_2D, INTS_2D, INTS_2D, FLOATS, INTS_2D, FLOATS_2D],
     View,
 )
 CHOICE_TYPE = types.NamedTuple([types.int64, types.int64, types.int64, types.float64], Choice)

@@ -5,6 +5,8 @@ Policies may read it. Nothing that happens in the simulator depends on it. docs/
 
 from typing import NamedTuple
 
+import numpy as np
+
 from adlro.core.compiled import compiled, compiled_alone
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import gpus_to_take, next_part
@@ -55,9 +57,26 @@ def gauge_of(view: View, s: int, mask: int) -> Gauge:
 
 
 @compiled
+def is_unsure(view: View) -> bool:
+    """Whether the view says how unsure rates are. It does so behind the best rates in View.fastest."""
+    return len(view.fastest) > len(view.demands)
+
+
+@compiled
 def unsure_of(view: View, kind: int, h: int) -> float:
     """The spread of the logarithm of the rate that is believed of a kind on a form; 0 where rates are known."""
-    return view.unsure[kind, h] if len(view.unsure) > 0 else 0.0
+    at = len(view.demands) + kind * view.rate.shape[1] + h
+    return view.fastest[at] if at < len(view.fastest) else 0.0
+
+
+def unsure_in(view: View) -> Floats:
+    """How unsure all rates are [K, H], to be read and written; no rows where they are known."""
+    return view.fastest[len(view.demands) :].reshape(-1, view.rate.shape[1])
+
+
+def with_unsure(view: View, unsure: Floats) -> View:
+    """The view, which says that its rates are so unsure [K, H]."""
+    return view._replace(fastest=np.concatenate([view.fastest[: len(view.demands)], unsure.ravel()]))
 
 
 @compiled

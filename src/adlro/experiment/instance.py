@@ -174,9 +174,7 @@ def play_out(instance: Instance, view: View, policy: Policy) -> Run:
     player: Player | None = None
     rate, true_rate = None, view.rate
     if believed is not None:
-        view = copied(believed.view)._replace(
-            rate=believed.view.rate.copy(), fastest=believed.view.fastest.copy(), unsure=believed.view.unsure.copy()
-        )
+        view = copied(believed.view)._replace(rate=believed.view.rate.copy(), fastest=believed.view.fastest.copy())
         rate = believed.rate
     if instance.traits is not None:
         player = Predicting.new(instance.traits)

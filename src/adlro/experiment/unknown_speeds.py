@@ -16,6 +16,7 @@ from adlro.catalogue.speeds import bound_profiles, datasheet_speed
 from adlro.core.driver import Player
 from adlro.core.learned import AGNOSTIC_SPEEDS
 from adlro.core.plan import Plan, fill_kind
+from adlro.core.readings import with_unsure
 from adlro.core.records import CPU_ONLY, MODELLED, GpuModel, Job, Placing, Speed, SpeedOf
 from adlro.core.tables import NOBODY, Floats, Ints, Jobs, Numbers, View
 from adlro.core.units import MIB_PER_GB
@@ -49,7 +50,7 @@ def believe(plan: Plan, jobs: Jobs, known: View, signed: Jobs, how: str) -> Beli
     rate = believed_rates(plan, hidden, known, all_alike if how == AGNOSTIC_SPEEDS else datasheet_speed)
     view = pack_believed(plan, hidden, known, rate)
     if how != AGNOSTIC_SPEEDS:
-        view = view._replace(unsure=unsure_at_first(plan, len(rate)))
+        view = with_unsure(view, unsure_at_first(plan, len(rate)))
     possible = np.zeros(rate.shape, np.bool_)
     mark_possible(view, possible)
     return Believed(how, view, np.ascontiguousarray(known.rate[known.jobs["kind"]]), signed, possible)

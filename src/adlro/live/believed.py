@@ -29,6 +29,7 @@ from adlro.core.learned import (
 )
 from adlro.core.plan import Plan
 from adlro.core.ports import JobState, Part
+from adlro.core.readings import with_unsure
 from adlro.core.records import CPU_ONLY, MEASURED, MODELLED, Cluster, Job, Placing, Speed, SpeedOf
 from adlro.core.tables import Floats, Jobs, Numbers, View
 from adlro.core.units import DAY_S
@@ -234,7 +235,7 @@ class LiveSpeeds:
         _, firsts, kind = np.unique(key, axis=0, return_index=True, return_inverse=True)
         own = replace(jobs, table=jobs.table.copy().view(np.recarray))
         view = pack_believed(plan, own, known, rate[firsts], kind.ravel().astype(np.int32))
-        return view._replace(unsure=np.ascontiguousarray(unsure[firsts])) if len(unsure) else view
+        return with_unsure(view, unsure[firsts]) if len(unsure) else view
 
     def _unsure_at_first(self, plan: Plan, jobs: int) -> Floats:
         """How sure beliefs are before anything was learnt [J, H]."""

@@ -461,7 +461,6 @@ def able_there(view: View, placed: Ints, at: Ints) -> View:
         rate=np.ascontiguousarray(np.vstack([view.rate, more])),
         width=np.ascontiguousarray(np.vstack([view.width, np.ones(more.shape, np.int32)])),
         home=np.ascontiguousarray(np.vstack([view.home, np.ones(more.shape, np.int32)])),
-        unsure=np.vstack([view.unsure, np.zeros(more.shape)]) if len(view.unsure) else view.unsure,
     )
 
 

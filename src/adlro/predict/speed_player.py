@@ -16,6 +16,7 @@ from adlro.core.compiled import compiled_with
 from adlro.core.driver import Player
 from adlro.core.engine import DECIDE, LOG_FULL, TRUTH_TYPE, Truth, advance, apply, is_asked, log_is_full
 from adlro.core.policy import CHOOSE_TYPE, VIEW_TYPE, Choose
+from adlro.core.readings import unsure_in
 from adlro.core.tables import DONE, FAILED, NOBODY, REFUSED, STARTED, STOPPED, Floats, Ints, View
 from adlro.predict.encoder import Words
 from adlro.predict.speed_memory import SpeedMemory, rates_believed, spreads_believed
@@ -79,7 +80,7 @@ def _play_to_news(view: View, truth: Truth, choose: Choose, every: int) -> int:
 
 @final
 class LearningSpeeds:
-    """Plays one run. `view.rate`, `view.fastest` and `view.unsure` must belong to this run only.
+    """Plays one run. `view.rate` and `view.fastest` must belong to this run only.
 
     `vectors` are the jobs as the memory sees them, `prior` the rates [J, H] that are believed before anything has
     ended, `possible` says where each job fits on the empty cluster [J, H], `model_of` gives the memory's number of the
@@ -207,7 +208,7 @@ class LearningSpeeds:
         belief = self.memory.followed(self._followed[rows])
         shift = belief.shift + self._tries(rows, belief.spread) if is_waiting else belief.shift
         view.rate[rows] = rates_believed(self._prior[rows], shift, self._model_of)
-        view.unsure[rows] = spreads_believed(belief.spread, self._model_of)
+        unsure_in(view)[rows] = spreads_believed(belief.spread, self._model_of)
         view.fastest[rows] = np.where(self._possible[rows], view.rate[rows], 0.0).max(axis=1)
 
     def _tries(self, rows: Ints, spread: Floats) -> Floats:

@@ -13,6 +13,7 @@ from tests.strategies import Scenario, scenarios
 import adlro.decide
 from adlro.core.errors import CheckpointError
 from adlro.core.plan import plan_cluster
+from adlro.core.readings import with_unsure
 from adlro.core.records import Job
 from adlro.core.rules import enqueue_all, renew_paces
 from adlro.core.tables import NOBODY, View
@@ -118,7 +119,7 @@ def test_a_reading_counts_by_how_much_worse_it_is_than_at_the_best_choice() -> N
     assert bonuses(view, dear(HOTTER)) == [0.0, 0.0], "far below its limit, or not read: cold"
     view.gpus.bandwidth = (1.0, 0.25)
     assert bonuses(view, dear(BUSIER, by=-2.0)) == pytest.approx([0.0, -1.5])
-    view = view._replace(unsure=np.array([[0.3, 0.7]]))
+    view = with_unsure(view, np.array([[0.3, 0.7]]))
     assert bonuses(view, dear(UNSURE, by=1.0)) == pytest.approx([0.0, 0.4])
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from adlro.core.compiled import compiled
 from adlro.core.errors import CheckpointError
-from adlro.core.readings import gauge_at, unsure_of
+from adlro.core.readings import gauge_at, is_unsure, unsure_of
 from adlro.core.rules import pace_at
 from adlro.core.tables import FOREVER, NOBODY, Floats, View
 from adlro.decide.checkpoint import Arrays, read_arrays
@@ -49,7 +49,7 @@ class Contrast(NamedTuple):
 @compiled
 def is_read(view: View) -> bool:
     """Whether policies see any reading at all."""
-    return view.clock[0].paced != 0 or view.clock[0].metered != 0 or len(view.unsure) > 0
+    return view.clock[0].paced != 0 or view.clock[0].metered != 0 or is_unsure(view)
 
 
 @compiled

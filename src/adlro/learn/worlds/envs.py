@@ -127,7 +127,6 @@ class Envs(NamedTuple):
     bits: Ints
     spare: Ints
     mix: Floats
-    unsure: Floats
     bandwidth: Floats
     shapes: Tables  # SHAPE [0]: jobs are never resized here
     work: Floats
@@ -261,7 +260,6 @@ def view_of(worlds: Worlds, envs: Envs, b: int, row: int, limit: int = NOBODY) -
         worlds.fastest[n],
         worlds.home[n],
         envs.mix,
-        envs.unsure,
     )
 
 
@@ -369,7 +367,6 @@ def copy_world(worlds: Worlds, envs: Envs, b: int) -> None:
         view.fastest,
         view.home,
         view.mix,
-        view.unsure,
     )
     copy_cluster(empty, view)
 
@@ -407,7 +404,6 @@ def envs_for(worlds: Worlds, count: int, total: int, jobs: int, seed: int, simil
         bits=np.zeros((total, worlds.bits.shape[1]), np.int32),
         spare=np.zeros((total, *worlds.spare.shape[1:]), np.int32),
         mix=np.zeros((MIX_ROWS, MIX_COLUMNS)),
-        unsure=np.zeros((0, 0)),
         bandwidth=np.zeros((0, 0)),
         shapes=_table(SHAPE, 0),
         work=np.zeros((count, jobs)),
