@@ -297,8 +297,8 @@ class View(NamedTuple):
     width: Ints  # [K, H] number of nodes: 0 never runs there, 1 one node, more for a gang over several
     spare: Ints  # [P, GPUs + 1] number of sites of a pool by their number of wholly free GPUs
     fastest: Floats  # [demands] best rate anywhere on the empty cluster; 0: can never run
-    # Behind them, where rates are believed: how unsure they are [K * H] (core/readings.py). With one more array in a View,
-    # compiled calls are three times as slow (`adlro bench --only simulate-paper16`: 0.8 instead of 2.6 M jobs/s).
+    # Behind them, where rates are believed: how unsure they are [K * H] (core/readings.py). With one more array in a
+    # View, compiled calls are three times as slow (docs/decisions.md).
     home: Ints  # [K, H] 1 if the operator's fixed map allows the kind there; all 1 unless a policy needs the map
     mix: Floats  # [MIX_ROWS, MIX_COLUMNS] the usual mix of demands: thousandths of a GPU, cores, frequency; for fgd
 
