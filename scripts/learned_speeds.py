@@ -86,7 +86,7 @@ class Late:
     def look(self, view: Any, truth: Any) -> None:
         """Tell what is known by now."""
         view.rate[:] = self.believed.rate if float(view.clock[0].now) >= self.from_s else self.rate
-        view.fastest[:] = np.where(self.believed.possible, view.rate, 0.0).max(axis=1)
+        view.fastest[: len(view.demands)] = np.where(self.believed.possible, view.rate, 0.0).max(axis=1)
 
     def play(self, view: Any, truth: Any, choose: Any) -> int:
         """As LearningSpeeds plays."""

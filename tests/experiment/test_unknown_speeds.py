@@ -11,6 +11,7 @@ import adlro
 from adlro.catalogue.families import guessed_family
 from adlro.core.errors import UsageError
 from adlro.core.policy import Policy, waiting
+from adlro.core.readings import unsure_in
 from adlro.core.tables import DONE, STARTED, Choice, View
 from adlro.decide.rules.baselines import sjf
 from adlro.experiment.instance import draw, play_out, run_one
@@ -154,6 +155,37 @@ def test_two_runs_of_one_instance_do_not_teach_each_other() -> None:
     made = draw(scenario("learned"), 0)
     first, second = (play_out(made, made.view, policy("sjf")) for _ in range(2))
     assert np.array_equal(first.events["time"], second.events["time"])
+
+
+def test_policies_see_how_sure_a_speed_is() -> None:
+    spreads: dict[str, list[np.ndarray]] = {"prior": [], "learned": []}
+    for how, seen in spreads.items():
+        made = draw(scenario(how), 0)
+
+        def look(view: View, seen: list[np.ndarray] = seen) -> Choice:
+            last = int(view.clock[0].arrived) - 1
+            seen.append(unsure_in(view)[last].copy())
+            return sjf(view)
+
+        assert made.believed is not None
+        play_out(made, made.believed.view, Policy("look", "", make=lambda *_, look=look: look))
+        assert (unsure_in(made.believed.view) == seen[0]).all(), "what is learnt in a run is its own"
+    assert all((each == spreads["prior"][0]).all() for each in spreads["prior"]), "the prior stays as unsure as it was"
+    assert (spreads["prior"][0] > 0.2).all()
+    assert spreads["learned"][0] == pytest.approx(spreads["prior"][0])
+    assert (spreads["learned"][-1] < 0.8 * spreads["prior"][0]).all(), "each job that has ended makes it surer"
+
+
+@pytest.mark.parametrize("how", ["known", "agnostic"])
+def test_who_knows_the_speeds_or_takes_all_gpus_to_be_alike_has_no_doubt(how: str) -> None:
+    made, seen = draw(scenario(how, 10), 0), list[int]()
+
+    def look(view: View) -> Choice:
+        seen.append(len(unsure_in(view)))
+        return sjf(view)
+
+    play_out(made, made.view, Policy("look", "", make=lambda *_: look))
+    assert set(seen) == {0}
 
 
 def test_the_regret_is_told_against_known_speeds_on_the_same_jobs() -> None:

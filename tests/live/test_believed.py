@@ -11,8 +11,9 @@ from tests.live.stand_in import EPOCH_S, Notebook, Obedient, snapshot
 
 from adlro.catalogue.clusters import load_cluster
 from adlro.catalogue.speeds import speed_of
-from adlro.core.learned import LEARNED_SPEEDS, SPEEDS
+from adlro.core.learned import AGNOSTIC_SPEEDS, KNOWN_SPEEDS, LEARNED_SPEEDS, PRIOR_SPEEDS, SPEEDS
 from adlro.core.ports import JobState, LiveJob, Part, Submission
+from adlro.core.readings import unsure_in, unsure_of
 from adlro.core.records import Job, Link, Node, Placing
 from adlro.live.believed import LiveSpeeds, prior_family
 from adlro.live.clocks import JobClocks
@@ -80,6 +81,23 @@ def test_the_rates_of_the_scene_follow_what_ended_jobs_have_shown(
     scene = scene_of(lived[0])
     assert 0.1 < rate(scene, "slow", T4) / rate(scene, "slow", V100) < 0.21
     assert 0.65 < rate(scene, "even", T4) / rate(scene, "even", V100) < 1.2
+
+
+def unsure(scene: Scene, kind: str, model: str) -> float:
+    """How unsure the rate of a waiting job of this kind on a model is."""
+    j = next(j for j, live in enumerate(scene.live) if live.job.name.startswith(kind))
+    form = next(h for h, form in enumerate(scene.plan.form_records) if form.model == model)
+    return unsure_of(scene.view, int(scene.view.jobs[j].kind), form)
+
+
+def test_the_scene_says_how_sure_rates_are(lived: tuple[Orchestrator, Notebook, Obedient]) -> None:
+    by_how = {how: life(Notebook(), Obedient(CLUSTER, seconds=really), how, rounds=0) for how in SPEEDS}
+    assert not len(unsure_in(scene_of(by_how[KNOWN_SPEEDS]).view))
+    assert not len(unsure_in(scene_of(by_how[AGNOSTIC_SPEEDS]).view))
+    at_first = unsure(scene_of(by_how[PRIOR_SPEEDS]), "slow", T4)
+    assert at_first > 0.5
+    assert unsure(scene_of(by_how[LEARNED_SPEEDS]), "slow", T4) == pytest.approx(at_first)
+    assert unsure(scene_of(lived[0]), "slow", T4) < 0.8 * at_first
 
 
 def test_a_restart_keeps_what_was_learnt_and_no_job_teaches_twice(

@@ -9,7 +9,7 @@ from adlro.catalogue.gpus import gpu_models
 from adlro.catalogue.speeds import bound_profiles
 from adlro.predict.encoder import unpacked
 from adlro.predict.job_parts import JobParts, job_vectors, name_words, same_parts
-from adlro.predict.speed_memory import SpeedMemory, similarities
+from adlro.predict.speed_memory import SpeedMemory, similarities, spreads_believed
 
 MODELS = [gpu_models()[name] for name in ("v100-sxm2-16gb", "p100-pcie-16gb", "k80")]
 V100, P100, K80 = range(3)
@@ -39,6 +39,12 @@ def test_it_is_surer_where_jobs_alike_ran_than_where_none_did() -> None:
     spread = taught.believe(np.array([BERT_AGAIN, OTHER])).spread
     assert spread[0, P100] < spread[0, K80] < memory().believe(np.array([BERT])).spread[0, K80]
     assert spread[0, P100] < spread[1, P100]
+
+
+def test_before_anything_is_learnt_it_is_as_unsure_of_every_job() -> None:
+    spread = memory().believe(np.array([BERT, OTHER])).spread
+    assert spread == pytest.approx(np.array([memory().spread_at_first()] * 2))
+    assert spreads_believed(spread, np.array([K80, -1])) == pytest.approx(np.array([[spread[0, K80], 0.0]] * 2))
 
 
 def test_what_one_gpu_without_tensor_units_shows_is_expected_of_another() -> None:

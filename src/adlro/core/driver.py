@@ -152,6 +152,8 @@ def _checked(answer: Choice, name: str) -> Choice:
 
 NOTHING_HAPPENS: Final = records(DISTURBANCE, 0)
 NO_HEAT: Final = records(HEAT, 0)
+UNREAD: Final = np.zeros((0, 0))
+"""The bandwidth that jobs use, where nobody reads it."""
 
 
 # ---- the truth of a run ------------------------------------------------------------------------------------------
@@ -165,10 +167,12 @@ def new_truth(
     disturbances: Table = NOTHING_HAPPENS,
     heat: Table = NO_HEAT,
     rate: Floats | None = None,
+    bandwidth: Floats = UNREAD,
 ) -> Truth:
     """The data that policies may not see, for jobs with this work. No job runs yet, and the policy is not asked.
 
-    `rate` is how fast jobs really run, if that is not what the view says.
+    `rate` is how fast jobs really run, if that is not what the view says. `bandwidth` is what they use of the memory
+    bandwidth of their GPUs, if policies are to see how much is left.
     """
     count = len(view.jobs)
     truth = Truth(
@@ -181,6 +185,7 @@ def new_truth(
         progress=records(PROGRESS, 1),
         heat=heat,
         rate=view.rate if rate is None else rate,
+        bandwidth=bandwidth,
     )
     truth.progress[0].free_slot = NOBODY
     truth.progress[0].asked_when_none_waits = preemptive

@@ -15,6 +15,7 @@ from numba import types
 
 from adlro.core.compiled import compiled, compiled_with
 from adlro.core.policy import CHOOSE_TYPE, FLOATS, FLOATS_2D, INTS, VIEW_TYPE, Choose, table_type
+from adlro.core.readings import read_bandwidth
 from adlro.core.records import WHOLE_GPU
 from adlro.core.rules import (
     dequeue,
@@ -120,6 +121,7 @@ class Truth(NamedTuple):
     progress: Table  # PROGRESS [1]
     heat: Table  # HEAT [G], or no rows in a run without heat
     rate: Floats  # [K, H] work per second, as View.rate; another array where policies do not know the speeds
+    bandwidth: Floats  # [K, H] share of its GPUs' memory bandwidth that a job on whole GPUs uses; no rows: not read
 
 
 TRUTH_TYPE = types.NamedTuple(
@@ -132,6 +134,7 @@ TRUTH_TYPE = types.NamedTuple(
         table_type(EVENT),
         table_type(PROGRESS),
         table_type(HEAT),
+        FLOATS_2D,
         FLOATS_2D,
     ],
     Truth,
@@ -502,6 +505,8 @@ def set_asked(view: View, truth: Truth, may_ask: bool) -> None:
     progress.deciding = may_ask and waits
     if may_ask and waits and clock.paced != 0:
         renew_paces(view)
+        if len(truth.bandwidth) > 0:
+            read_bandwidth(view, truth.bandwidth)
 
 
 @compiled

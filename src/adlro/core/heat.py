@@ -29,7 +29,6 @@ from adlro.core.engine import (
     disturb,
     drive,
     log_is_full,
-    look_nowhere,
 )
 from adlro.core.policy import CHOOSE_TYPE, VIEW_TYPE, Choose
 from adlro.core.records import WHOLE_GPU
@@ -213,10 +212,21 @@ def disturb_heated(view: View, truth: Truth) -> None:
 # ---- runs with heat ----------------------------------------------------------------------------------------------
 
 
+@compiled
+def read_headroom(view: View, truth: Truth, kept: int) -> None:
+    """Read how far each GPU is below its limit, also idle ones, where policies see what is measured."""
+    clock = view.clock[0]
+    if clock.paced == 0:
+        return
+    clock.metered = 1
+    for g in range(len(truth.heat)):
+        view.gpus[g].headroom = truth.heat[g].limit - temperature_at(truth.heat, g, clock.now)
+
+
 @compiled_with(types.int64(VIEW_TYPE, TRUTH_TYPE, CHOOSE_TYPE))
 def play_heated(view: View, truth: Truth, choose: Choose) -> int:
     """Like `engine.play`, with heat."""
-    return drive(view, truth, choose, look_nowhere, 0, disturb_heated, warm_nodes)
+    return drive(view, truth, choose, read_headroom, 0, disturb_heated, warm_nodes)
 
 
 @compiled_alone
@@ -225,4 +235,6 @@ def next_question_heated(view: View, truth: Truth) -> int:
     status = advance_with(view, truth, disturb_heated, warm_nodes)
     if status == DECIDE and log_is_full(view, truth):
         return LOG_FULL
+    if status == DECIDE and truth.progress[0].choices == 0:
+        read_headroom(view, truth, 0)
     return status

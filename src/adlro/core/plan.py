@@ -18,6 +18,7 @@ from adlro.core.schema import fill_row, stored_in
 from adlro.core.tables import (
     CLOCK,
     DEMAND,
+    FOREVER,
     FORM,
     GPU,
     GROUP,
@@ -124,7 +125,8 @@ def plan_cluster(cluster: Cluster, factors: Mapping[str, Sequence[float]] | None
     sites = site_table(np.array(columns, np.int64).reshape(-1, 4))
     gpus = records(GPU, max(1, int(sites.gpus.sum())))
     gpus.free_share[: sites.gpus.sum()] = WHOLE_GPU
-    gpus.pace = gpus.gang = 1.0
+    gpus.pace = gpus.gang = gpus.bandwidth = 1.0
+    gpus.headroom = FOREVER
     gpus.order[: sites.gpus.sum()] = np.arange(sites.gpus.sum()) - np.repeat(sites.first_gpu, sites.gpus)
     sizes = np.array([form.gpu_memory for form in forms.things], np.int32)[sites.form]
     gpus.free_memory[: sites.gpus.sum()] = gpus.memory[: sites.gpus.sum()] = np.repeat(sizes, sites.gpus)

@@ -155,6 +155,8 @@ GPU = np.dtype(
         ("pace", "f8"),  # as measured while a job last ran on it, relative to its model; 1: usual, or not measured yet
         ("gang", "f8"),  # of the first GPU of a site: the pace of a job of 1 GPU there; of the second: of 2 GPUs; …
         ("order", "i4"),  # of the first GPU of a site: the number there of the GPU to take first; of the second: …
+        ("headroom", "f4"),  # C below the limit where its clock falls, as last read; FOREVER: not read
+        ("bandwidth", "f4"),  # share of its memory bandwidth that is left, as last read; 1: all, or not read
     ],
     align=True,
 )
@@ -264,6 +266,7 @@ CLOCK = np.dtype(
         ("paced", "i4"),  # 1 if policies see the measured pace of each GPU; then every site has a form of its own
         ("readings", "i4"),  # grows with every change of a measured pace
         ("renewed", "i4"),  # `readings` when the paces of the pools were computed
+        ("metered", "i4"),  # 1 if the headroom or the bandwidth of a GPU was read
     ],
     align=True,
 )
@@ -298,6 +301,8 @@ class View(NamedTuple):
     width: Ints  # [K, H] number of nodes: 0 never runs there, 1 one node, more for a gang over several
     spare: Ints  # [P, GPUs + 1] number of sites of a pool by their number of wholly free GPUs
     fastest: Floats  # [demands] best rate anywhere on the empty cluster; 0: can never run
+    # Behind them, where rates are believed: how unsure they are [K * H] (core/readings.py). With one more array in a
+    # View, compiled calls are three times as slow (docs/decisions.md).
     home: Ints  # [K, H] 1 if the operator's fixed map allows the kind there; all 1 unless a policy needs the map
     mix: Floats  # [MIX_ROWS, MIX_COLUMNS] the usual mix of demands: thousandths of a GPU, cores, frequency; for fgd
 

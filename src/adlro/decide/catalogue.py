@@ -23,7 +23,7 @@ from adlro.core.toml import nearest
 from adlro.decide import lookahead, outlook
 from adlro.decide.checkpoint import read_arrays, read_weights
 from adlro.decide.choosing import Pair, best_pair, legal_pairs
-from adlro.decide.network import corrected_plan, greedy_q, preemptive_q, sizing_q, stopping_q
+from adlro.decide.network import corrected_plan, greedy_q, preemptive_q, readings, sizing_q, stopping_q
 from adlro.decide.network.paper_q import PAPER_DQN, paper_policy, paper_weights
 from adlro.decide.rules import (
     allox,
@@ -113,6 +113,8 @@ def policy_of_checkpoint(path: Path) -> Policy:
         return sizing_q.sizing_policy(sizing_q.sizing_weights(arrays, str(path)), path)
     if provenance.get("preset") == corrected_plan.PLAN:
         return corrected_plan.corrected_policy(corrected_plan.corrector_of(arrays, str(path)), path)
+    if provenance.get("preset") == readings.PRESET:
+        return greedy_q.policy_of_readings(readings.worth_of_arrays(arrays, str(path)), path)
     weights = read_weights(path)[0]
     return stopping_q.stopping_q(weights, path) if weights.claim.size else greedy_q.policy_of_weights(weights, path)
 

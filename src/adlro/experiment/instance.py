@@ -6,15 +6,19 @@ from typing import Final
 
 import numpy as np
 
+from adlro.catalogue.families import is_family
+from adlro.catalogue.speeds import bandwidth_used
 from adlro.core.copying import copied
-from adlro.core.driver import NO_HEAT, Player
+from adlro.core.driver import NO_HEAT, UNREAD, Player
 from adlro.core.errors import AdlroError, PolicyError, UsageError
 from adlro.core.heat import new_heat
 from adlro.core.learned import KNOWN_SPEEDS, LEARNED_SPEEDS
+from adlro.core.plan import is_paced
 from adlro.core.policy import Policy
-from adlro.core.records import Cluster, Disturbance
+from adlro.core.records import WHOLE_GPU, Cluster, Disturbance
+from adlro.core.rules import gpu_share
 from adlro.core.run import Run
-from adlro.core.tables import Ints, Jobs, Table, View
+from adlro.core.tables import Floats, Ints, Jobs, Table, View
 from adlro.core.units import DAY_S, HOUR_S
 from adlro.experiment.scenario import Recorded, Scenario, find_workload, gpu_seconds, named_as_in
 from adlro.experiment.unknown_speeds import Believed, believe, learning_player
@@ -132,6 +136,25 @@ def cold_gpus(cluster: Cluster, room_c: float, seed: int) -> Table:
     return new_heat([model.tdp_w for model in models], limits, spread, room_c)
 
 
+def bandwidth_of(instance: Instance) -> Floats:
+    """What share of the memory bandwidth of a GPU each kind of job uses on each form; no rows where nobody reads it.
+
+    It is read where paces are measured and jobs share GPUs: on a whole GPU nobody else wants what is left.
+    """
+    plan, jobs, view = instance.scenario.plan, instance.jobs, instance.view
+    if not is_paced(plan) or not (jobs.table["share"] < WHOLE_GPU).any():
+        return UNREAD
+    used = np.zeros(view.rate.shape)
+    kinds, firsts = np.unique(view.jobs["kind"], return_index=True)
+    for kind, j in zip(kinds.tolist(), firsts.tolist(), strict=True):
+        family, units = jobs.families[jobs.table["family"][j]], gpu_share(view, j)
+        for h, form in enumerate(plan.form_records):
+            if form.gpus and view.rate[kind, h] > 0.0 and is_family(family):
+                model = plan.cluster.models[form.model]
+                used[kind, h] = bandwidth_used(family, model, float(view.rate[kind, h]) / units) or 0.0
+    return used if instance.believed is None else used[view.jobs["kind"]]
+
+
 def offered_load(instance: Instance) -> float:
     """GPU-seconds of work at its fastest, over those of the cluster while jobs arrive; inf if all come at once."""
     needed, submit = float(gpu_seconds(instance.jobs, instance.view).sum()), instance.jobs.table["submit"]
@@ -162,7 +185,7 @@ def play_out(instance: Instance, view: View, policy: Policy) -> Run:
     try:
         outcome = simulate(
             view, instance.jobs.work, policy, scenario.settings, instance.disturbances, instance.seed, player,
-            heat_of(scenario, instance.seed), rate,
+            heat_of(scenario, instance.seed), rate, bandwidth_of(instance),
         )  # fmt: skip
     except (AdlroError, MemoryError):
         raise

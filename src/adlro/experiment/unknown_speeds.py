@@ -16,13 +16,14 @@ from adlro.catalogue.speeds import bound_profiles, datasheet_speed
 from adlro.core.driver import Player
 from adlro.core.learned import AGNOSTIC_SPEEDS
 from adlro.core.plan import Plan, fill_kind
+from adlro.core.readings import with_unsure
 from adlro.core.records import CPU_ONLY, MODELLED, GpuModel, Job, Placing, Speed, SpeedOf
 from adlro.core.tables import NOBODY, Floats, Ints, Jobs, Numbers, View
 from adlro.core.units import MIB_PER_GB
 from adlro.normalise.pack import mark_possible, pack_believed
 from adlro.predict.following import units_of
 from adlro.predict.job_parts import JobParts, job_vectors
-from adlro.predict.speed_memory import ON_REFERENCE, SpeedMemory
+from adlro.predict.speed_memory import ON_REFERENCE, SpeedMemory, spreads_believed
 from adlro.predict.speed_player import LearningSpeeds
 
 
@@ -48,6 +49,8 @@ def believe(plan: Plan, jobs: Jobs, known: View, signed: Jobs, how: str) -> Beli
     hidden = replace(jobs, table=table, families=tuple(guesses.things))
     rate = believed_rates(plan, hidden, known, all_alike if how == AGNOSTIC_SPEEDS else datasheet_speed)
     view = pack_believed(plan, hidden, known, rate)
+    if how != AGNOSTIC_SPEEDS:
+        view = with_unsure(view, unsure_at_first(plan, len(rate)))
     possible = np.zeros(rate.shape, np.bool_)
     mark_possible(view, possible)
     return Believed(how, view, np.ascontiguousarray(known.rate[known.jobs["kind"]]), signed, possible)
@@ -91,11 +94,23 @@ def models_of_forms(plan: Plan, names: Sequence[str]) -> Ints:
     return np.array([known.get(form.model, NOBODY) if form.gpus else NOBODY for form in plan.form_records], np.int32)
 
 
+def unsure_at_first(plan: Plan, jobs: int) -> Floats:
+    """How unsure the beliefs are before the first job has ended [J, H]."""
+    names = [name for name in plan.models if name != CPU_ONLY]
+    spread = new_memory(plan, names).spread_at_first()[None, :]
+    return np.repeat(spreads_believed(spread, models_of_forms(plan, names)), jobs, axis=0)
+
+
+def new_memory(plan: Plan, names: Sequence[str]) -> SpeedMemory:
+    """A memory of speeds on these models that has learnt nothing yet."""
+    models = [plan.cluster.models[name] for name in names]
+    return SpeedMemory(models, memory_bounds(models), on_reference=ON_REFERENCE)
+
+
 def learning_player(believed: Believed, plan: Plan, then: Player | None) -> LearningSpeeds:
     """A player that has learnt nothing yet."""
     names = [name for name in plan.models if name != CPU_ONLY]
-    models = [plan.cluster.models[name] for name in names]
-    memory = SpeedMemory(models, memory_bounds(models), on_reference=ON_REFERENCE)
+    memory = new_memory(plan, names)
     vectors, forms = job_vectors(job_parts_of(believed.signed)), models_of_forms(plan, names)
     return LearningSpeeds(memory, vectors, believed.view.rate, believed.possible, forms, then)
 

@@ -21,6 +21,7 @@ from adlro.core.learned import (
     KNOWN_SPEEDS,
     LEARNED,
     LEARNED_SPEEDS,
+    PRIOR_SPEEDS,
     JobSpeeds,
     LearnedSpeed,
     LearnedTable,
@@ -28,6 +29,7 @@ from adlro.core.learned import (
 )
 from adlro.core.plan import Plan
 from adlro.core.ports import JobState, Part
+from adlro.core.readings import with_unsure
 from adlro.core.records import CPU_ONLY, MEASURED, MODELLED, Cluster, Job, Placing, Speed, SpeedOf
 from adlro.core.tables import Floats, Jobs, Numbers, View
 from adlro.core.units import DAY_S
@@ -46,7 +48,15 @@ from adlro.live.scene import model_name
 from adlro.normalise.pack import pack_believed
 from adlro.predict.encoder import HOURS, Words, unpacked
 from adlro.predict.job_parts import JobParts, job_vectors, same_parts
-from adlro.predict.speed_memory import MOST_EXPERIENCES, NOISE, ModelShift, SpeedMemory, rates_believed
+from adlro.predict.speed_memory import (
+    MOST_EXPERIENCES,
+    NOISE,
+    ModelShift,
+    SpeedBelief,
+    SpeedMemory,
+    rates_believed,
+    spreads_believed,
+)
 
 LESSONS: Final = MOST_EXPERIENCES
 """How many of the latest ended jobs teach at the start: as many as the memory holds."""
@@ -57,6 +67,9 @@ work is measured with believed speeds: jobs that only ran on one model say nothi
 
 _AT_A_TURN: Final = 512
 """Beliefs that are brought up to date in one turn, when something was learnt; the others wait for the next turn."""
+
+_AT_ONCE: Final = 256
+"""Jobs whose beliefs are computed together: how sure they are takes much memory."""
 
 _KEPT: Final = 32_768
 _REASONS: Final = 5
@@ -86,7 +99,8 @@ class LiveSpeeds:
         self._names: list[str] = []
         self._lessons: dict[int, _Lesson] = {}  # by the number of the experience
         self._taught = 0
-        self._shifts: OrderedDict[JobParts, tuple[int, Floats]] = OrderedDict()  # with the experiences known then
+        self._shifts: OrderedDict[JobParts, tuple[int, Floats, Floats]] = OrderedDict()  # how many had taught then,
+        # and for each model what is believed, and how surely
         self._vectors: OrderedDict[JobParts, Words] = OrderedDict()
 
     @property
@@ -185,7 +199,7 @@ class LiveSpeeds:
                 self._prepare(cluster)
                 if at.model.name not in self._names:
                     return Speed(prior, MODELLED, "the datasheet")
-                shift = self._beliefs([_as_asked(job)])
+                shift = self._beliefs([_as_asked(job)]).shift
                 there = np.array([self._names.index(at.model.name)], np.int32)
             return Speed(float(rates_believed(np.array([[prior]]), shift, there)[0, 0]), LEARNED, "by jobs alike")
 
@@ -200,22 +214,34 @@ class LiveSpeeds:
         table["family"] = [guesses.number(prior_family(job)) for job in records]
         hidden = replace(jobs, table=table, families=tuple(guesses.things))
         rate = believed_rates(plan, hidden, known, all_alike if self.how == AGNOSTIC_SPEEDS else datasheet_speed)
-        alike = np.zeros(len(records), np.int64)
+        alike, unsure = np.zeros(len(records), np.int64), np.zeros((0, len(plan.forms)))
+        if self.how == PRIOR_SPEEDS:
+            with self._lock:
+                self._prepare(plan.cluster)
+                unsure = self._unsure_at_first(plan, len(records))
         if self.learns:
             alike = np.array([asked.number(_as_asked(job)) for job in records], np.int64)
             with self._lock:
                 self._prepare(plan.cluster)
-                shift = self._beliefs(asked.things)[alike]
-                rate = rates_believed(rate, shift, models_of_forms(plan, self._names))
+                belief, forms = self._beliefs(asked.things), models_of_forms(plan, self._names)
+                rate = rates_believed(rate, belief.shift[alike], forms)
+                unsure = spreads_believed(belief.spread[alike], forms)
             by_table = rates_where_able(plan, jobs, known, _if_measured(self._table))
-            rate = np.where(by_table > 0.0, by_table, rate)
+            rate, unsure = np.where(by_table > 0.0, by_table, rate), np.where(by_table > 0.0, 0.0, unsure)
         elif corrections.families:
             models = [form.model for form in plan.form_records]
             rate *= [[corrections.of(job.family, model) for model in models] for job in records]
         key = np.stack([known.jobs["demand"], table["family"], alike], axis=1)
         _, firsts, kind = np.unique(key, axis=0, return_index=True, return_inverse=True)
         own = replace(jobs, table=jobs.table.copy().view(np.recarray))
-        return pack_believed(plan, own, known, rate[firsts], kind.ravel().astype(np.int32))
+        view = pack_believed(plan, own, known, rate[firsts], kind.ravel().astype(np.int32))
+        return with_unsure(view, unsure[firsts]) if len(unsure) else view
+
+    def _unsure_at_first(self, plan: Plan, jobs: int) -> Floats:
+        """How sure beliefs are before anything was learnt [J, H]."""
+        assert self._memory is not None
+        spread = self._memory.spread_at_first()[None, :]
+        return np.repeat(spreads_believed(spread, models_of_forms(plan, self._names)), jobs, axis=0)
 
     def _prior_of(self, job: Job) -> SpeedOf:
         """What is believed of a job before anything was learnt."""
@@ -224,7 +250,7 @@ class LiveSpeeds:
         family = prior_family(job)
         return lambda _, at: datasheet_speed(family, at)
 
-    def _beliefs(self, asked: Sequence[JobParts]) -> Floats:
+    def _beliefs(self, asked: Sequence[JobParts]) -> SpeedBelief:
         """What is believed of these jobs on each model of the memory [n, M]; some of it may be some turns old."""
         memory = self._memory
         assert memory is not None
@@ -235,11 +261,15 @@ class LiveSpeeds:
             if found is None or (found[0] != self._taught and left > 0):
                 out.append(parts)
                 left -= found is not None
-        if out:
-            for parts, shift in zip(out, memory.shift_of(np.array([self._vector(each) for each in out])), strict=True):
-                known[parts] = (self._taught, shift)
+        for first in range(0, len(out), _AT_ONCE):
+            some = out[first : first + _AT_ONCE]
+            belief = memory.believe(np.array([self._vector(each) for each in some]))
+            for parts, shift, spread in zip(some, belief.shift, belief.spread, strict=True):
+                known[parts] = (self._taught, shift, spread)
                 known.move_to_end(parts)
-        result = np.array([known[parts][1] for parts in asked])
+        result = SpeedBelief(
+            np.array([known[parts][1] for parts in asked]), np.array([known[parts][2] for parts in asked])
+        )
         while len(known) > _KEPT:
             known.popitem(last=False)
         return result

@@ -37,6 +37,7 @@ class JobClocks:
         self._jobs: dict[str, tuple[float, float]] = {}  # by job: seconds, and the sum of seconds × pace
         self._latest_s = -math.inf
         self._gpus: dict[tuple[str, int], float] = {}
+        self.figures: GpuFigures = {}  # the latest; empty where nothing is fresh
 
     @property
     def slowed(self) -> Mapping[tuple[str, int], float]:
@@ -47,6 +48,7 @@ class JobClocks:
         """Take in a reading. `figures` are None or empty where nothing is fresh."""
         passed_s = min(max(snapshot.time_s - self._latest_s, 1.0), 3600.0)
         self._latest_s = snapshot.time_s
+        self.figures = figures or {}
         if not figures:
             return
         running = [job for job in snapshot.jobs if job.state is JobState.RUNNING]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from adlro.catalogue.speeds import for_every_family
 from adlro.core.ports import Part
 from adlro.core.records import Cluster, Placing, Speed, SpeedOf
+from adlro.live.clocks import GpuFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,7 @@ class Corrections:
     families: Mapping[tuple[str, str], float] = field(default_factory=dict)  # by (family, model); "": every family
     gpus: Mapping[tuple[str, int], float] = field(default_factory=dict)  # by node and number on the node
     sites: Mapping[tuple[str, str], float] = field(default_factory=dict)  # by node and model: all such GPUs there
+    figures: GpuFigures = field(default_factory=dict)  # what telemetry says of each GPU now; no factors
 
     def of(self, family: str, model: str) -> float:
         """The factor of a family on a model."""

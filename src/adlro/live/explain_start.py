@@ -8,11 +8,12 @@ from typing import Final, final
 import numpy as np
 
 from adlro.core.rules import in_queue, queue_position, runtime
-from adlro.core.tables import FOREVER, NOBODY, View
+from adlro.core.tables import FOREVER, NOBODY, Floats, View
 from adlro.decide.catalogue import CHECKPOINT
 from adlro.decide.checkpoint import read_arrays, read_weights
 from adlro.decide.network.greedy_q import ROWS, Mind, advice_by_q, new_mind, shipped
 from adlro.decide.network.inference import Weights
+from adlro.decide.network.readings import PRESET, no_worth, shipped_worth, worth_of_arrays
 from adlro.live.explain_places import mention_of, parts_at, places_of
 from adlro.live.guard import STARVATION_GUARD, Chosen
 from adlro.live.scene import Scene
@@ -32,7 +33,7 @@ MARGIN: Final = 0.05
 """Runtimes that differ by less than this share count as equal."""
 
 NETWORKS: Final[Mapping[str, Callable[[], Weights]]] = {"adlro": shipped, "adlro-lookahead": shipped}
-"""The policies of the catalogue that use a network, and its weights."""
+"""The policies of the catalogue that use a network, and its weights. Readings are worth the same to both."""
 
 
 @final
@@ -40,7 +41,7 @@ class Judge:
     """Reads the scores of the network behind a policy; a policy without a network has no scores."""
 
     def __init__(self, policy: str) -> None:
-        self._weights = weights_behind(policy)
+        self._weights, self._worth = weights_behind(policy), worth_behind(policy)
         self._mind: tuple[tuple[int, ...], Mind] | None = None
 
     @property
@@ -71,7 +72,7 @@ class Judge:
             return None
         shape = (len(view.pools), len(view.gpus), *view.spare.shape)
         if self._mind is None or self._mind[0] != shape:
-            self._mind = shape, new_mind(view, self._weights, ROWS)
+            self._mind = shape, new_mind(view, self._weights, ROWS, worth=self._worth)
         return self._mind[1]
 
 
@@ -79,9 +80,24 @@ def weights_behind(policy: str) -> Weights | None:
     """The network that decides in a policy, or advises it."""
     if policy in NETWORKS:
         return NETWORKS[policy]()
-    if policy.endswith(CHECKPOINT) and read_arrays(Path(policy))[1].get("preset") != "paper":
-        return read_weights(Path(policy))[0]
-    return None
+    preset = preset_of(policy)
+    if preset == PRESET:
+        return shipped()
+    return read_weights(Path(policy))[0] if preset not in (None, "paper") else None
+
+
+def worth_behind(policy: str) -> Floats:
+    """What readings of GPUs are worth to this network."""
+    if policy in NETWORKS:
+        return shipped_worth()
+    if preset_of(policy) == PRESET:
+        return worth_of_arrays(read_arrays(Path(policy))[0], policy)
+    return no_worth()
+
+
+def preset_of(policy: str) -> str | None:
+    """The preset of a checkpoint, "" if it names none; None for a policy that is no checkpoint."""
+    return str(read_arrays(Path(policy))[1].get("preset", "")) if policy.endswith(CHECKPOINT) else None
 
 
 @dataclass(frozen=True, slots=True)

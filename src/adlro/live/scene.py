@@ -39,6 +39,7 @@ from adlro.core.tables import (
 )
 from adlro.decide.rules.baselines import write_mix
 from adlro.live.corrections import Corrections, corrected, same_gpus
+from adlro.live.gauges import set_gauges
 from adlro.measure.metrics import weights_at
 from adlro.normalise.pack import pack
 from adlro.predict.following import TRAIT, trait_of
@@ -258,6 +259,7 @@ class Scenes:
             jobs = replace(jobs, table=table)
         if is_paced(plan):
             set_paces(view, plan, corrections)
+            set_gauges(view, plan, corrections.figures)
         view.clock[0].now = snapshot.time_s - epoch_s
         view.clock[0].restart = self._restart_s
         view.clock[0].wake = FOREVER

@@ -136,8 +136,9 @@ class SeenJobs:
         self._clocks.note(snapshot, figures)
 
     def corrections(self, cluster: Cluster) -> Corrections:
-        """How fast the GPUs are for policies: as jobs showed, and as their clocks show."""
-        return self.watch.corrections.with_clocks(self._clocks.slowed, cluster)
+        """How fast the GPUs are for policies: as jobs and their clocks show; and what telemetry reads now."""
+        found = self.watch.corrections.with_clocks(self._clocks.slowed, cluster)
+        return replace(found, figures=self._clocks.figures) if self._clocks.figures else found
 
     def _whole(self, job: LiveJob) -> LiveJob:
         """A job that ended, with the place and times that were last seen: some clusters forget them at the end."""

@@ -104,6 +104,11 @@ def rates_believed(prior: Floats, shift: Floats, model_of: Ints) -> Floats:
     return np.asarray(prior * np.exp(np.where(model_of >= 0, shift[:, model_of], 0.0)))
 
 
+def spreads_believed(spread: Floats, model_of: Ints) -> Floats:
+    """The spread of the logarithm of each of those rates [n, H], from that by model [n, M]; 0 without GPUs."""
+    return np.asarray(np.where(model_of >= 0, spread[:, model_of], 0.0))
+
+
 @dataclass(frozen=True, slots=True)
 class ModelShift:
     """A model that became slower or faster as a whole: by which factor, and how many experiences showed it."""
@@ -249,6 +254,10 @@ class SpeedMemory:
         """What is believed of these jobs on each model, and how surely."""
         like = self._job_likeness(vectors)
         return SpeedBelief(self._shift(like), np.sqrt(self._left(like)))
+
+    def spread_at_first(self) -> Floats:
+        """How sure a belief about any job is before anything was learnt: the spread on each model [M]."""
+        return np.sqrt(self._variance())
 
     def profile(self, vectors: Words) -> tuple[Floats, Floats]:
         """What is believed of these jobs in the mean, on the models together: mean [M] and covariance [M, M]."""

@@ -16,9 +16,10 @@ from adlro.core.compiled import compiled_with
 from adlro.core.driver import Player
 from adlro.core.engine import DECIDE, LOG_FULL, TRUTH_TYPE, Truth, advance, apply, is_asked, log_is_full
 from adlro.core.policy import CHOOSE_TYPE, VIEW_TYPE, Choose
+from adlro.core.readings import unsure_in
 from adlro.core.tables import DONE, FAILED, NOBODY, REFUSED, STARTED, STOPPED, Floats, Ints, View
 from adlro.predict.encoder import Words
-from adlro.predict.speed_memory import SpeedMemory, rates_believed
+from adlro.predict.speed_memory import SpeedMemory, rates_believed, spreads_believed
 
 NEWS: Final = 3
 """Why `_play_to_news` returned: a job has ended or arrived. The other reasons are those of `engine.advance`."""
@@ -207,6 +208,7 @@ class LearningSpeeds:
         belief = self.memory.followed(self._followed[rows])
         shift = belief.shift + self._tries(rows, belief.spread) if is_waiting else belief.shift
         view.rate[rows] = rates_believed(self._prior[rows], shift, self._model_of)
+        unsure_in(view)[rows] = spreads_believed(belief.spread, self._model_of)
         view.fastest[rows] = np.where(self._possible[rows], view.rate[rows], 0.0).max(axis=1)
 
     def _tries(self, rows: Ints, spread: Floats) -> Floats:

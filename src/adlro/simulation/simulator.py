@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-from adlro.core.driver import NO_HEAT, Driver, Player, new_truth
+from adlro.core.driver import NO_HEAT, UNREAD, Driver, Player, new_truth
 from adlro.core.engine import Truth
 from adlro.core.policy import Policy
 from adlro.core.tables import DISTURBANCE, FOREVER, Floats, Table, View, records
@@ -45,12 +45,15 @@ def simulate(
     player: Player | None = None,
     heat: Table = NO_HEAT,
     rate: Floats | None = None,
+    bandwidth: Floats = UNREAD,
 ) -> Outcome:
     """Run a policy on a freshly packed view to the end, and return everything that happened.
 
-    `heat` is written to. `rate` is how fast jobs really run, if that is not what the view says.
+    `heat` is written to. `rate` is how fast jobs really run, if that is not what the view says. `bandwidth` is as in
+    `new_truth`.
     """
-    driver = Driver(view, prepare(view, work, policy, settings, disturbances, seed, heat, rate), policy, seed, player)
+    truth = prepare(view, work, policy, settings, disturbances, seed, heat, rate, bandwidth)
+    driver = Driver(view, truth, policy, seed, player)
     driver.run()
     clock, progress = view.clock[0], driver.truth.progress[0]
     events = cast(Table, driver.truth.events[: progress.events])
@@ -66,6 +69,7 @@ def prepare(
     seed: int,
     heat: Table = NO_HEAT,
     rate: Floats | None = None,
+    bandwidth: Floats = UNREAD,
 ) -> Truth:
     """Set the clock, give the policy what it needs, and make the tables that it may not see."""
     clock = view.clock[0]
@@ -81,7 +85,7 @@ def prepare(
         row.time, row.what, row.node, row.gpu, row.factor = time, what, node, gpu, factor
     # Two events for each job and a few more; memory that is never written is never used.
     events = 3 * jobs + 2 * len(view.sites) + 1024
-    truth = new_truth(view, work, events, policy.preemptive, happening, heat, rate)
+    truth = new_truth(view, work, events, policy.preemptive, happening, heat, rate, bandwidth)
     truth.progress[0].kill = settings.kill_at_limit
     return truth
 

@@ -19,6 +19,7 @@ from adlro.decide.lookahead import Advice, Advise, lookahead
 from adlro.decide.network.inference import Scratch, Weights, forward, knows_stops, new_scratch
 from adlro.decide.network.past import Past, new_past, notice_ends, observe_past
 from adlro.decide.network.planes import LIKENESS, Planes, new_planes, observe
+from adlro.decide.network.readings import add_worth, is_read, no_worth, shipped_worth
 from adlro.decide.outlook import POLICIES as RULES
 from adlro.decide.outlook import Outlook, look, new_outlook, quick_log, start_without_gpu, wisest
 from adlro.decide.rules.claiming import MOVES
@@ -36,6 +37,8 @@ class Mind(NamedTuple):
     scratch: Scratch
     past: Past
     q: Floats  # [rows * pools + 1] by pair; the last one is waiting
+    bonus: Floats  # [rows * pools] what is added to it, for what the network does not see
+    worth: Floats  # [R, S] what readings of GPUs are worth (readings.py)
 
 
 TRIED: Final = 512
@@ -46,18 +49,20 @@ KEPT_FROM: Final = 1024
 """From this number of GPUs on, the outlook is kept between decisions and updated where something has changed."""
 
 
-def new_mind(view: View, weights: Weights, rows: int, is_kept: bool = False) -> Mind:
+def new_mind(view: View, weights: Weights, rows: int, is_kept: bool = False, worth: Floats | None = None) -> Mind:
     """Arrays for the decisions of one run; of one view only if `is_kept` (`outlook.new_outlook`).
 
     On thousands of GPUs one choice changes less than the network can resolve, and alone it did worse than plain rules.
     So the rule's weight grows with the size of the cluster beyond TRIED.
     """
     more = np.float32(max(1.0, len(view.gpus) / TRIED))
-    return room_for(view, weights._replace(trust=weights.trust * more), rows, is_kept and len(view.gpus) >= KEPT_FROM)
+    mine = weights._replace(trust=weights.trust * more)
+    known = no_worth() if worth is None else worth
+    return room_for(view, mine, rows, is_kept and len(view.gpus) >= KEPT_FROM, known)
 
 
 @compiled_allocating
-def room_for(view: View, weights: Weights, rows: int, is_kept: bool) -> Mind:
+def room_for(view: View, weights: Weights, rows: int, is_kept: bool, worth: Floats) -> Mind:
     """Allocate the arrays of a mind."""
     pools = len(view.pools)
     stops = knows_stops(weights)
@@ -69,6 +74,8 @@ def room_for(view: View, weights: Weights, rows: int, is_kept: bool) -> Mind:
         new_scratch(every, pools, len(weights.first)),
         new_past(view),
         np.zeros(every * pools + 1),
+        np.zeros(every * pools),
+        worth,
     )
 
 
@@ -130,6 +137,20 @@ def worth_of_weight(view: View, j: int, usual: float) -> float:
     return 0.0 if view.clock[0].weighted == 0 else WORTH_OF_WEIGHT * (quick_log(weight_of(view, j)) - usual)
 
 
+@compiled
+def fill_bonus(view: View, mind: Mind) -> None:
+    """Fill in what is added to Q of each legal pair: for the weight of the job, and for what is read of the GPUs."""
+    pools = len(view.pools)
+    usual = usual_log_weight(view, mind)
+    reads = is_read(view)
+    for w in range(mind.outlook.counts[0]):
+        own = worth_of_weight(view, mind.outlook.rows[w], usual)
+        for p in range(pools):
+            mind.bonus[w * pools + p] = own
+        if reads:
+            add_worth(view, mind.outlook, w, mind.worth, mind.bonus)
+
+
 @compiled_alone
 def best_by_q(view: View, mind: Mind) -> Choice:
     """The legal pair with the highest Q, or wait. A job without GPUs starts at once."""
@@ -145,12 +166,11 @@ def best_of(view: View, mind: Mind, legal: int) -> Choice:
     pools = len(view.pools)
     chosen = NOBODY
     best = -FOREVER
-    usual = usual_log_weight(view, mind)
+    fill_bonus(view, mind)
     for w in range(mind.outlook.counts[0]):
-        bonus = worth_of_weight(view, mind.outlook.rows[w], usual)
         for p in range(pools):
             if mind.outlook.spot[w, p] != NOBODY:
-                value = mind.q[w * pools + p] + bonus
+                value = mind.q[w * pools + p] + mind.bonus[w * pools + p]
                 if value > best:
                     best = value
                     chosen = w * pools + p
@@ -180,13 +200,12 @@ def fill_by_q(view: View, mind: Mind, jobs: Ints, sites: Ints, scores: Floats) -
     """Fill in the legal pairs with the largest Q, the best first; returns their number."""
     pools = len(view.pools)
     count = 0
-    usual = usual_log_weight(view, mind)
+    fill_bonus(view, mind)
     for w in range(mind.outlook.counts[0]):
-        bonus = worth_of_weight(view, mind.outlook.rows[w], usual)
         for p in range(pools):
             if mind.outlook.spot[w, p] == NOBODY:
                 continue
-            score = mind.q[w * pools + p] + bonus
+            score = mind.q[w * pools + p] + mind.bonus[w * pools + p]
             if count == len(jobs) and score <= scores[count - 1]:
                 continue
             at = count if count < len(jobs) else count - 1
@@ -202,11 +221,11 @@ def fill_by_q(view: View, mind: Mind, jobs: Ints, sites: Ints, scores: Floats) -
     return count
 
 
-def q_policy(weights: Callable[[], Weights], name: str, summary: str) -> Policy:
+def q_policy(weights: Callable[[], Weights], name: str, summary: str, worth: Callable[[], Floats] = no_worth) -> Policy:
     """A policy that takes the choice with the highest Q. The weights are loaded when a run begins."""
 
     def make(view: View, seed: int) -> Choose:
-        mind = new_mind(view, weights(), ROWS, is_kept=True)
+        mind = new_mind(view, weights(), ROWS, is_kept=True, worth=worth())
         best = quick_call(best_by_q, view, mind)
 
         def choose(shown: View) -> Choice:
@@ -223,11 +242,17 @@ def q_policy(weights: Callable[[], Weights], name: str, summary: str) -> Policy:
     return Policy(name, summary, make=make, needs=("estimate",))
 
 
-def q_lookahead(weights: Callable[[], Weights], name: str, summary: str, budget_s: float = FOREVER) -> Policy:
+def q_lookahead(
+    weights: Callable[[], Weights],
+    name: str,
+    summary: str,
+    budget_s: float = FOREVER,
+    worth: Callable[[], Floats] = no_worth,
+) -> Policy:
     """Look-ahead over the rule `eft-reserving` with the network as adviser: its Q is added to the cost."""
 
     def adviser(view: View) -> Advise:
-        mind = new_mind(view, weights(), ROWS)
+        mind = new_mind(view, weights(), ROWS, worth=worth())
         own = quick_call(advice_by_q, view, mind)
         room: dict[int, tuple[Ints, Ints, Floats]] = {}
 
@@ -262,6 +287,12 @@ def shipped_path() -> Path:
     return Path(str(resources.files("adlro.decide").joinpath("checkpoints", "adlro.safetensors")))
 
 
+def policy_of_readings(worth: Floats, path: Path) -> Policy:
+    """The policy `adlro` with a user's own weights of readings, named after its file."""
+    summary = f"the network that ships, with readings that are worth what {path.name} says"
+    return q_policy(shipped, path.stem, summary, lambda: worth)
+
+
 def policy_of_weights(weights: Weights, path: Path) -> Policy:
     """The policy of a user's own network that never stops a job, named after its file."""
     return q_policy(lambda: weights, path.stem, f"the network of {path.name}")
@@ -269,11 +300,15 @@ def policy_of_weights(weights: Weights, path: Path) -> Policy:
 
 POLICIES: Final = (
     q_policy(
-        shipped, "adlro", "the Q-network that ships: the pair of job and GPU model, or waiting, with the largest value"
+        shipped,
+        "adlro",
+        "the Q-network that ships: the pair of job and GPU model, or waiting, with the largest value",
+        shipped_worth,
     ),
     q_lookahead(
         shipped,
         "adlro-lookahead",
         "simulates choices over the known jobs, counts the network's value too, and takes the best",
+        worth=shipped_worth,
     ),
 )

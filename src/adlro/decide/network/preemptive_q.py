@@ -40,6 +40,7 @@ from adlro.decide.network.greedy_q import (
     shipped_path,
 )
 from adlro.decide.network.inference import Weights
+from adlro.decide.network.readings import no_worth, shipped_worth
 from adlro.decide.network.stopping_q import start_claim_or_move
 from adlro.decide.outlook import start_without_gpu
 from adlro.decide.rules.claiming import Claims, new_claims
@@ -117,14 +118,21 @@ def start_or_stop(view: View, calm: Mind, bold: Mind, claims: Claims, pending: P
     return choice if choice.verb != WAIT else by_plan(view, memory)
 
 
-def preemptive_q(calm: Callable[[], Weights], bold: Callable[[], Weights], name: str, summary: str) -> Policy:
+def preemptive_q(
+    calm: Callable[[], Weights],
+    bold: Callable[[], Weights],
+    name: str,
+    summary: str,
+    worth: Callable[[], Floats] = no_worth,
+) -> Policy:
     """A policy that does what the network `bold` wants, and otherwise what `plan` does.
 
-    Where no job may be stopped, it does what the network `calm` wants.
+    Where no job may be stopped, it does what the network `calm` wants, to which readings are worth `worth`.
     """
 
     def make(view: View, seed: int) -> Choose:
-        minds = new_mind(view, calm(), ROWS, is_kept=True), new_mind(view, bold(), ROWS, is_kept=True)
+        calmly = new_mind(view, calm(), ROWS, is_kept=True, worth=worth())
+        minds = calmly, new_mind(view, bold(), ROWS, is_kept=True)
         room = minds[0], minds[1], new_claims(view, ROWS), new_pending(view), np.full(2, -FOREVER)
         own = quick_call(start_or_stop, view, *room)
 
@@ -167,11 +175,11 @@ def is_too_large(view: View) -> bool:
     return bool(jobs * jobs * len(view.gpus) * (PAIRS + 2) > MOST_REPLANNED)
 
 
-def stop_adviser(weights: Callable[[], Weights]) -> Callable[[View], Advise]:
+def stop_adviser(weights: Callable[[], Weights], worth: Callable[[], Floats]) -> Callable[[View], Advise]:
     """The network's best pairs with their regret, and what `adlro-plan` would do, without any."""
 
     def adviser(view: View) -> Advise:
-        mind = new_mind(view, weights(), ROWS)
+        mind = new_mind(view, weights(), ROWS, worth=worth())
         by_q, by_rule = quick_call(advice_by_q, view, mind), quick_call(corrected_plan, view)
         room = np.zeros(PAIRS, np.int32), np.zeros(PAIRS, np.int32), np.zeros(PAIRS)
 
@@ -196,14 +204,21 @@ def stop_adviser(weights: Callable[[], Weights]) -> Callable[[View], Advise]:
     return adviser
 
 
-def preemptive_lookahead(calm: Callable[[], Weights], bold: Callable[[], Weights], name: str, summary: str) -> Policy:
+def preemptive_lookahead(
+    calm: Callable[[], Weights],
+    bold: Callable[[], Weights],
+    name: str,
+    summary: str,
+    worth: Callable[[], Floats] = no_worth,
+) -> Policy:
     """Look-ahead over `adlro-plan` with the network `calm` as adviser.
 
     Where no job may be stopped it is look-ahead that keeps jobs running; where playing forward takes too long, the
     network and `plan` without look-ahead.
     """
-    ahead = lookahead(RULES[0], PAIRS + 1, adviser=stop_adviser(calm), name=name)
-    keeping, at_once = q_lookahead(calm, name, summary), preemptive_q(calm, bold, name, summary)
+    ahead = lookahead(RULES[0], PAIRS + 1, adviser=stop_adviser(calm, worth), name=name)
+    keeping = q_lookahead(calm, name, summary, worth=worth)
+    at_once = preemptive_q(calm, bold, name, summary, worth)
 
     def make(view: View, seed: int) -> Choose:
         chooses = [made(policy, view, seed) for policy in (ahead, keeping, at_once)]
@@ -224,11 +239,13 @@ POLICIES: Final = (
         shipped_to_stop,
         "adlro-preemptive",
         "a Q-network starts, claims and moves jobs; when it waits or few jobs wait, adlro-plan decides",
+        shipped_worth,
     ),
     preemptive_lookahead(
         shipped,
         shipped_to_stop,
         "adlro-preemptive-lookahead",
         "simulates the choices of the network and of adlro-plan, which decides on, and takes the best",
+        shipped_worth,
     ),
 )

@@ -127,6 +127,7 @@ class Envs(NamedTuple):
     bits: Ints
     spare: Ints
     mix: Floats
+    bandwidth: Floats
     shapes: Tables  # SHAPE [0]: jobs are never resized here
     work: Floats
     live: Tables
@@ -275,6 +276,7 @@ def truth_of(worlds: Worlds, envs: Envs, b: int, row: int) -> Truth:
         envs.progress[row],
         envs.heat,
         worlds.rate[envs.state[b].world],
+        envs.bandwidth,
     )
 
 
@@ -402,6 +404,7 @@ def envs_for(worlds: Worlds, count: int, total: int, jobs: int, seed: int, simil
         bits=np.zeros((total, worlds.bits.shape[1]), np.int32),
         spare=np.zeros((total, *worlds.spare.shape[1:]), np.int32),
         mix=np.zeros((MIX_ROWS, MIX_COLUMNS)),
+        bandwidth=np.zeros((0, 0)),
         shapes=_table(SHAPE, 0),
         work=np.zeros((count, jobs)),
         live=_table(LIVE, total, jobs + 1),
