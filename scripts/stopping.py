@@ -237,8 +237,7 @@ def table(name: str, results: list[tuple[Place, dict[str, Any]]], further: Seque
         against = [(AHEAD, "best"), (AHEAD, PLAN), (AHEAD, NETWORK), (AHEAD, "lookahead-plan")]
     elif name == "bounded":
         bounded = f"{NETWORK}{BOUND}"
-        against = [(f"{PLAN}{BOUND}", "best"), (bounded, "best"), (bounded, f"{PLAN}{BOUND}"), (bounded, "adlro")]
-        against += [(bounded, "srtf"), (f"{PLAN}{BOUND}", PLAN), (bounded, NETWORK)]
+        against = [(f"{PLAN}{BOUND}", "best"), (bounded, "best"), (bounded, f"{PLAN}{BOUND}"), (bounded, NETWORK)]
     elif name == "gavel":
         against = against[:2]
     against += [(ours, other) for ours in further for other in ("best", PLAN, NETWORK)]
