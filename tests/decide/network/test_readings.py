@@ -106,6 +106,18 @@ def test_without_measured_paces_the_policy_plays_as_it_would_without_readings() 
 # ---- by hand -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("situation", "value"), [("length of the job", -np.log(2.0)), ("jobs waiting", np.log(2.0))])
+def test_a_reading_counts_by_the_length_of_the_job_and_by_how_many_wait(situation: str, value: float) -> None:
+    # The first job takes 10 s, the second 40 s wherever it runs, the typical one 20 s. One job waits for each GPU.
+    view = two_models(Job("same", 10.0), Job("half", 20.0))
+    view.gpus.pace = (0.5, 1.0)
+    view.clock[0].readings, view.sites.ranked = 2, NOBODY
+    renew_paces(view)
+    worth = no_worth()
+    worth[SLOWER, SITUATIONS.index(situation)] = 3.0
+    assert bonuses(view, worth) == pytest.approx([3.0 * value * np.log(2.0), 0.0], rel=1e-3)
+
+
 def test_a_reading_counts_by_how_much_worse_it_is_than_at_the_best_choice() -> None:
     view = two_models(Job("same", 10.0))
     view.gpus.pace = (0.5, 1.0)
