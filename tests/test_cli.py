@@ -204,7 +204,15 @@ def test_lists_have_a_line_for_each_item_and_all_of_it_in_json(capsys: pytest.Ca
         lines = capsys.readouterr().out.splitlines()
         for item in found:
             assert sum(line.split()[:1] == [item["name"]] for line in lines) == 1
-    assert set(answer(capsys, "policies")[0]) == {"name", "summary", "preemptive", "resizes", "stops", "needs"}
+    assert set(answer(capsys, "policies")[0]) == {
+        "name",
+        "summary",
+        "preemptive",
+        "resizes",
+        "stops",
+        "weighs",
+        "needs",
+    }
 
 
 @pytest.mark.parametrize(
@@ -230,6 +238,7 @@ def test_options_of_learnt_speeds_are_refused_without_something_to_learn_from(
         (["--room-c", "35"], "--room-c has no effect without --thermal."),
         (["--slow-speed", "0.5"], "--slow-speed has no effect without --slow-gpus."),
         (["--repair-h", "8"], "--repair-h has no effect without --mtbf-h."),
+        (["--weights", "priority"], "--weights has no effect on sjf."),
     ],
 )
 def test_options_without_effect_are_named(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,6 +248,7 @@ def test_options_without_effect_are_named(words: list[str], said: str, capsys: p
 
 def test_an_option_with_what_it_needs_is_no_surprise(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*SIMULATE, "--thermal", "--room-c", "35"]) == 0
+    assert run([*SIMULATE, "--policy", "eft-reserving", "--weights", "priority"]) == 0
     assert "no effect" not in capsys.readouterr().err
 
 

@@ -334,7 +334,7 @@ def test_a_question_is_played_forward(client: Client) -> None:
 def test_another_policy_can_be_set_by_name(service: FakeService, client: Client) -> None:
     listed = client.get(f"{V1}/policies").json()
     assert listed["current"] == "adlro"
-    assert {"name", "summary", "preemptive", "resizes", "needs"} == set(listed["policies"][0])
+    assert {"name", "summary", "preemptive", "resizes", "weighs", "needs"} == set(listed["policies"][0])
     answer = client.put(f"{V1}/policies/current", json={"name": "sjf"})
     assert (answer.status_code, answer.json()["current"], service.policy) == (200, "sjf", "sjf")
 

@@ -56,7 +56,7 @@ def hosted(service: Service) -> Iterator[tuple[ApiHost, str, list[str]]]:
     alarms: list[str] = []
     listener = listening("127.0.0.1", 0)
     address = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    policies = [{"name": "fcfs", "summary": "", "preemptive": False, "resizes": False, "needs": []}]
+    policies = [{"name": "fcfs", "summary": "", "preemptive": False, "resizes": False, "weighs": False, "needs": []}]
     more = {"metrics": lambda: "adlro_up 1\n", "policies": lambda: policies}
     host = ApiHost(service, OPEN, lambda: listener, more, alarms.append)
     host.start()

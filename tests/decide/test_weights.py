@@ -7,19 +7,10 @@ from tests.decide.conftest import Case, Fate, mixed_case, play, run
 
 from adlro.core.rules import LEAST_WEIGHT, weight_at
 from adlro.core.tables import View
-from adlro.decide.catalogue import find_policy
+from adlro.decide.catalogue import find_policy, shipped_policies
 
 HIGH, LOW = {"priority": 1.0}, {"priority": 0.25}
-KNOWS_WEIGHTS = (
-    "eft-reserving",
-    "eft-claiming",
-    "plan",
-    "adlro",
-    "adlro-plan",
-    "adlro-preemptive",
-    "lookahead-plan",
-    "adlro-lookahead",
-)
+KNOWS_WEIGHTS = tuple(policy.name for policy in shipped_policies() if policy.weighs)
 
 
 def test_a_weight_is_in_proportion_to_the_priority_and_never_nothing() -> None:
@@ -50,6 +41,14 @@ def test_a_job_of_low_priority_is_stopped_for_one_of_high_priority_that_takes_as
     case = Case([("v100", 1)], [(0, 60, 1, LOW), (20, 40, 1, HIGH)], restart_s=5.0)
     assert run(case, "plan")[0].stops == 0
     assert run(replace(case, weights="priority"), "plan") == {0: Fate(0, 0, 105, stops=1), 1: Fate(20, 0, 60)}
+
+
+# paper-dqn works on paper16 only, and sees no priority.
+@pytest.mark.parametrize("name", [policy.name for policy in shipped_policies() if policy.name != "paper-dqn"])
+def test_a_policy_says_whether_weights_change_what_it_does(name: str) -> None:
+    cases = [mixed_case(seed) for seed in (2, 3)]
+    changed = [play(replace(case, weights="priority"), name).events != play(case, name).events for case in cases]
+    assert any(changed) == find_policy(name).weighs
 
 
 @pytest.mark.parametrize("name", KNOWS_WEIGHTS)

@@ -15,7 +15,10 @@ from adlro.daemon.opening import open_parts
 HELD = ("--gres=gpu:1", "--hold", "--comment=adlro:held")
 
 
-SOON_S = 8.0
+TURN_S, BACKFILL_S = 240, 120
+"""So far apart are the turns of the daemon and of Slurm: what waits for one of them is not soon."""
+
+SOON_S = 30.0
 """Three seconds are Slurm's batch_sched_delay; beside it the daemon asks once a second, and machines may be slow."""
 
 
@@ -27,8 +30,8 @@ def times(lab: Lab, job: str) -> list[float]:
 
 @pytest.fixture(scope="module")
 def usual() -> Iterator[Lab]:
-    """A Slurm that looks for work as often as Slurm does by itself."""
-    usual = "SchedulerParameters=batch_sched_delay=3,sched_interval=60,bf_interval=30"
+    """A Slurm with its usual delay after events that looks for work by itself less often than usual."""
+    usual = f"SchedulerParameters=batch_sched_delay=3,sched_interval={TURN_S},bf_interval={BACKFILL_S}"
     with running(Lab(conf=[usual])) as started:
         yield started
 
@@ -44,7 +47,7 @@ def test_a_dependent_starts_seconds_after_its_parent_although_turns_are_far_apar
         "store.url": f"sqlite:{tmp_path}/adlro.db",
         "policy.name": "fcfs",
         "policy.fallback": "fcfs",
-        "tick_s": 60.0,
+        "tick_s": float(TURN_S),
     }
     daemon = Daemon(load_config(None, flags), open_parts, flags=flags)
     turning = threading.Thread(target=daemon.run)
@@ -53,7 +56,7 @@ def test_a_dependent_starts_seconds_after_its_parent_although_turns_are_far_apar
         until(lambda: daemon.is_ready()[0], 120)
         parent = usual.sbatch("date +%s.%N; sleep 3; date +%s.%N", *HELD)
         child = usual.sbatch("date +%s.%N", *HELD, f"--dependency=afterok:{parent}")
-        usual.wait(lambda: times(usual, child), "the start of the dependent", 50)
+        usual.wait(lambda: times(usual, child), "the start of the dependent", 100)
         assert times(usual, child)[0] - times(usual, parent)[1] < SOON_S
     finally:
         daemon.stop()

@@ -162,7 +162,7 @@ def catalogue() -> list[dict[str, Any]]:
     """The policies that ship, as `adlro policies --json` has them."""
     from adlro.decide.catalogue import policies  # it imports the compiler
 
-    keys = ("name", "summary", "preemptive", "resizes", "needs")
+    keys = ("name", "summary", "preemptive", "resizes", "weighs", "needs")
     return [{key: getattr(policy, key) for key in keys} for policy in policies()]
 
 

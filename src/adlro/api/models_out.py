@@ -212,6 +212,7 @@ class PolicyOut(Out):
     summary: str
     preemptive: bool
     resizes: bool
+    weighs: bool
     needs: list[str]
 
 

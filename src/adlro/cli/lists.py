@@ -24,7 +24,7 @@ def policies(as_json: Json = False) -> None:
     from adlro.decide.catalogue import shipped_policies as catalogue
 
     if as_json:
-        keys = ("name", "summary", "preemptive", "resizes", "needs")
+        keys = ("name", "summary", "preemptive", "resizes", "weighs", "needs")
         print_json(
             [{key: getattr(policy, key) for key in keys} | {"stops": policy.preemptive} for policy in catalogue()]
         )
@@ -41,6 +41,8 @@ def _remarks(policy: "Policy") -> Iterator[str]:
         yield "stops jobs"
     if policy.resizes:
         yield "resizes jobs"
+    if policy.weighs:
+        yield "knows --weights"
     if policy.needs:
         yield f"needs {', '.join(policy.needs)}"
 

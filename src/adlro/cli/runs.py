@@ -22,6 +22,9 @@ from adlro.experiment.conditions import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from adlro.core.policy import Policy
     from adlro.experiment.scenario import Scenario
 
 ClusterName = Annotated[
@@ -135,7 +138,7 @@ def compare(
 
     chosen = find_policies(policies)
     reporting.check([policy.name for policy in chosen])
-    say_ignored(conditions)
+    say_ignored(conditions, chosen)
     with progress_of_runs() as tell:
         found = compare_policies(
             cluster, reading.jobs(workload), chosen, seeds=seeds, first_seed=first_seed, windows=windows,
@@ -187,11 +190,12 @@ def simulate(
 ) -> None:
     """Run one policy on one seed, and print every measure and why jobs were refused; --events writes the event log."""
     from adlro.cli.tables import show_run
+    from adlro.experiment.policies import policy as find_policy
     from adlro.experiment.public import simulate as simulate_policy
 
     if events is not None and (events.is_dir() or not events.absolute().parent.is_dir()):
         raise UsageError(f"--events: cannot write '{events}'; expected a file in a folder that exists.")
-    say_ignored(conditions)
+    say_ignored(conditions, [find_policy(policy)])
     with progress_of_runs() as tell:
         found = simulate_policy(
             cluster, reading.jobs(workload), policy, seed=seed, windows=windows, job_count=jobs, progress=tell,
@@ -255,13 +259,20 @@ def bench(
         show_bench(found)
 
 
-def say_ignored(conditions: Conditions) -> None:
-    """Say which options have no effect because the option that they belong to was not given."""
+def say_ignored(conditions: Conditions, policies: "Sequence[Policy]") -> None:
+    """Say which options have no effect: what they belong to was not given, or policies do not know of it."""
     usual = Conditions()
     for name, other in (("room_c", "thermal"), ("slow_speed", "slow_gpus"), ("repair_h", "mtbf_h")):
         if getattr(conditions, name) != getattr(usual, name) and not getattr(conditions, other):
             flag, needed = (f"--{each.replace('_', '-')}" for each in (name, other))
             say(f"adlro: {flag} has no effect without {needed}.")
+    if conditions.weights != usual.weights:
+        from adlro.decide.catalogue import shipped_policies
+
+        ours = {each.name for each in shipped_policies()}  # a user's own policy may count weights without saying so
+        deaf = [each.name for each in policies if not each.weighs and each.name.partition("+")[0] in ours]
+        if deaf:
+            say(f"adlro: --weights has no effect on {', '.join(deaf)}.")
 
 
 def say_warnings(scenario: "Scenario") -> None:

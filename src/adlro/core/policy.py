@@ -50,8 +50,9 @@ class Policy:
     """A policy of the catalogue. It has either `choose` (compiled) or `make` (plain Python).
 
     `needs` names the data that it needs: estimate, history, user, map, rates. Policies with `preemptive` are also asked
-    while jobs run and none waits. Those with `resizes` may change the number of GPUs of a job. Those with `heeds_marks`
-    stop only jobs with `stoppable`, so no running job needs to be hidden from them. `prepare` fills in the data in the
+    while jobs run and none waits. Those with `resizes` may change the number of GPUs of a job. Those with `weighs`
+    count jobs by their priority, where weights are on. Those with `heeds_marks` stop only jobs with `stoppable`, so no
+    running job needs to be hidden from them. `prepare` fills in the data in the
     view before the run begins.
     """
 
@@ -64,6 +65,7 @@ class Policy:
     needs: tuple[str, ...] = ()
     prepare: Callable[[View], None] | None = None
     resizes: bool = False
+    weighs: bool = False
 
 
 def starting(j: int, s: int) -> Choice:

@@ -887,5 +887,6 @@ POLICIES: Final = (
         "shortest first, each where it ends about first; nobody delays the next to end once its GPUs come free",
         choose=eft_reserving,
         needs=("estimate",),
+        weighs=True,
     ),
 )

@@ -163,6 +163,7 @@ def lookahead(
         preemptive=base.preemptive,
         needs=tuple(dict.fromkeys((*base.needs, "estimate"))),
         prepare=base.prepare,
+        weighs=True,
     )
 
 

@@ -81,7 +81,7 @@ def corrected_policy(corrector: Corrector, path: Path) -> Policy:
         return lambda shown: own() if shown is view else plan_where_learnt(shown, corrector)
 
     summary = f"plan with numbers that the network of {path.name} corrects"
-    return Policy(path.stem, summary, make=make, preemptive=True, heeds_marks=True, needs=("estimate",))
+    return Policy(path.stem, summary, make=make, preemptive=True, heeds_marks=True, needs=("estimate",), weighs=True)
 
 
 POLICIES: Final = (
@@ -92,5 +92,6 @@ POLICIES: Final = (
         preemptive=True,
         heeds_marks=True,
         needs=("estimate",),
+        weighs=True,
     ),
 )

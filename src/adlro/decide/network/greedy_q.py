@@ -239,7 +239,7 @@ def q_policy(weights: Callable[[], Weights], name: str, summary: str, worth: Cal
 
         return choose
 
-    return Policy(name, summary, make=make, needs=("estimate",))
+    return Policy(name, summary, make=make, needs=("estimate",), weighs=True)
 
 
 def q_lookahead(

@@ -148,7 +148,7 @@ def preemptive_q(
 
         return choose
 
-    return Policy(name, summary, make=make, preemptive=True, heeds_marks=True, needs=("estimate",))
+    return Policy(name, summary, make=make, preemptive=True, heeds_marks=True, needs=("estimate",), weighs=True)
 
 
 @cache
@@ -230,7 +230,7 @@ def preemptive_lookahead(
 
         return choose
 
-    return Policy(name, summary, make=make, preemptive=True, heeds_marks=True, needs=("estimate",))
+    return Policy(name, summary, make=make, preemptive=True, heeds_marks=True, needs=("estimate",), weighs=True)
 
 
 POLICIES: Final = (

@@ -87,4 +87,5 @@ def stopping_q(weights: Weights, path: Path) -> Policy:
         preemptive=True,
         heeds_marks=True,
         needs=("estimate",),
+        weighs=True,
     )

@@ -103,5 +103,6 @@ POLICIES: Final = (
         preemptive=True,
         heeds_marks=True,
         needs=("estimate",),
+        weighs=True,
     ),
 )

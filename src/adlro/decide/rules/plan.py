@@ -245,5 +245,6 @@ POLICIES: Final = (
         choose=plan,
         preemptive=True,
         needs=("estimate",),
+        weighs=True,
     ),
 )
