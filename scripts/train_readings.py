@@ -42,9 +42,9 @@ SEEDS: Final = 60
 WINDOWS: Final = 24
 JOBS: Final = 400
 JUDGED: Final = 5
-"""Every so-manieth list is only used to judge."""
+"""One list in this many is not trained on: it only judges the weights."""
 MOST: Final = 0.3
-"""A score counts at most so much, in both directions."""
+"""Scores are cut off here, below and above zero."""
 STEP: Final = np.array([0.1, 0.1, 0.1, 0.1])[:, None] * np.array([1.0, 0.5, 0.5])
 """How far a step goes, for each weight, before `--sigma`."""
 SETTINGS: Final = ("minutes", "pairs", "lists_each", "sigma", "rate", "seed")

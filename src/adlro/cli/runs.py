@@ -18,6 +18,7 @@ from adlro.experiment.conditions import (
     DEFAULT_JOBS,
     DEFAULT_POLICIES,
     DEFAULT_POLICY,
+    JOB_WEIGHTS,
     Conditions,
 )
 
@@ -266,7 +267,7 @@ def say_ignored(conditions: Conditions, policies: "Sequence[Policy]") -> None:
         if getattr(conditions, name) != getattr(usual, name) and not getattr(conditions, other):
             flag, needed = (f"--{each.replace('_', '-')}" for each in (name, other))
             say(f"adlro: {flag} has no effect without {needed}.")
-    if conditions.weights != usual.weights:
+    if conditions.weights != usual.weights and conditions.weights in JOB_WEIGHTS:
         from adlro.decide.catalogue import shipped_policies
 
         ours = {each.name for each in shipped_policies()}  # a user's own policy may count weights without saying so

@@ -99,8 +99,8 @@ class LiveSpeeds:
         self._names: list[str] = []
         self._lessons: dict[int, _Lesson] = {}  # by the number of the experience
         self._taught = 0
-        self._shifts: OrderedDict[JobParts, tuple[int, Floats, Floats]] = OrderedDict()  # how many had taught then,
-        # and for each model what is believed, and how surely
+        # By job: how many jobs had taught when it was computed; for each model the belief and its spread.
+        self._shifts: OrderedDict[JobParts, tuple[int, Floats, Floats]] = OrderedDict()
         self._vectors: OrderedDict[JobParts, Words] = OrderedDict()
 
     @property
@@ -238,7 +238,7 @@ class LiveSpeeds:
         return with_unsure(view, unsure[firsts]) if len(unsure) else view
 
     def _unsure_at_first(self, plan: Plan, jobs: int) -> Floats:
-        """How sure beliefs are before anything was learnt [J, H]."""
+        """The spread of beliefs before anything was learnt [J, H]."""
         assert self._memory is not None
         spread = self._memory.spread_at_first()[None, :]
         return np.repeat(spreads_believed(spread, models_of_forms(plan, self._names)), jobs, axis=0)

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Final, final
 
 from adlro.core.ports import PLACES, JobState, LiveJob, Snapshot
-from adlro.core.tables import View
+from adlro.core.tables import ALL_SPENT, View
 from adlro.core.units import HOUR_S
 from adlro.decide.stops import StopBudget, StopCounts, spent_of
 from adlro.live.limits import PreemptTable
@@ -85,6 +85,7 @@ class StopLedger:
             view.jobs.stoppable[: len(scene.live)] = [not self._never(job) for job in scene.live]
             most, counts = self.table.per_job, self._counts.by_job
             view.jobs.spent[: len(scene.live)] = [spent_of(counts.get(job.id, 0), most) for job in scene.live]
+            view.jobs.stoppable[view.jobs.spent == ALL_SPENT] = 0
 
     def may_stop(self, view: View, j: int) -> bool:
         """Whether this running job of the scene may be stopped now."""
